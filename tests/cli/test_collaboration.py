@@ -93,7 +93,7 @@ def test_group_is_created_posted_in_read_and_archived(
 ) -> None:
     cli.json("agent", "create", "ada", "--role", "builder")
     made = cli.json("group", "create", "build", "--role", "builder")
-    members = [each["member"] for each in cli.json("group", "members", "build")]
+    members = [each["name"] for each in cli.json("group", "members", "build")]
     assert members == ["agent:ada", "user:tester"]
     assert cli.json("group", "post", "build", "hello", "--key", "k")["number"] == 1
     assert cli.json("group", "post", "build", "hello", "--key", "k")["number"] == 1

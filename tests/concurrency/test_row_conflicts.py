@@ -228,13 +228,13 @@ def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) 
 def test_of_two_who_give_a_post_its_last_sign_one_does(store: Corral) -> None:
     store.groups.create("build", members=["user:ann", "user:bob"])
     store.groups.post("build", "hello", author="user:ann")
-    for n in range(posts.MAX_SIGNS - 1):
+    for n in range(posts.MAX_EMOJIS - 1):
         store.groups.react("build", 1, f"s{n}", member="user:ann")
-    first = partial(posts.react, group="build", number=1, sign="a", member="user:ann")
+    first = partial(posts.react, group="build", number=1, emoji="a", member="user:ann")
     second = partial(store.groups.react, "build", 1, "b", member="user:bob")
     assert isinstance(meanwhile(store, first, second).error, Refused)
     (post,) = store.groups.read("build").items
-    assert len(post.reactions) == posts.MAX_SIGNS
+    assert len(post.reactions) == posts.MAX_EMOJIS
     store.groups.react("build", 1, "a", member="user:bob")
 
 
@@ -242,11 +242,11 @@ def test_of_two_requests_for_an_agents_last_place_one_waits(store: Corral) -> No
     store.agents.create("ada")
     helper = {"name": "helper", "instructions": "Help."}
     for _ in range(requests.MAX_WAITING - 1):
-        store.requests.ask("ada", "create_agent", helper)
+        store.host_requests.ask("ada", "create_agent", helper)
     ask = partial(requests.ask, agent="ada", action="create_agent", arguments=helper)
-    second = partial(store.requests.ask, "ada", "create_agent", helper)
+    second = partial(store.host_requests.ask, "ada", "create_agent", helper)
     assert isinstance(meanwhile(store, ask, second).error, Refused)
-    assert len(store.requests.list(agent="ada").items) == requests.MAX_WAITING
+    assert len(store.host_requests.list(agent="ada").items) == requests.MAX_WAITING
 
 
 def test_a_piece_of_an_output_that_is_deleted_this_moment_is_not_kept(store: Corral) -> None:

@@ -15,5 +15,5 @@ def test_six_processes_that_open_an_empty_store_at_once_all_succeed(empty_url: s
     with corral.open(empty_url) as store:
         applied = store.db.sql("SELECT number, count(*) FROM migrations GROUP BY number").rows
         assert applied == [[number, 1] for number in range(1, store.db.schema_version() + 1)]
-        assert store.db.sql("SELECT count(*) FROM store").rows == [[1]]
+        assert store.db.sql("SELECT count(*) FROM store_options").rows == [[1]]
         check_store(store, schema=True)

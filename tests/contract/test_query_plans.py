@@ -62,7 +62,7 @@ DIFFER = {
     # Both find an id; PostgreSQL takes the smaller one.
     "an open session": {"sqlite": "sessions_pkey", "postgres": "sessions_open"},
     "live runs of a project": {"sqlite": "runs_live_of_project", "postgres": "runs_live"},
-    "one member": {"sqlite": "members_pkey", "postgres": "members_by_member"},
+    "one member": {"sqlite": "group_members_pkey", "postgres": "group_members_by_name"},
     "an open group": {"sqlite": "groups_pkey", "postgres": "groups_open"},
     "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
     "attempts with worktrees": {"sqlite": "attempts_by_race", "postgres": "attempts_in_place"},
@@ -551,32 +551,32 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "schedules.next_at": (lambda c: c.schedules.next_at(), {"schedules_due"}),
-    "requests.list": (lambda c: c.requests.list(), {"requests_pkey"}),
-    "requests.list of an agent": (
-        lambda c: c.requests.list(agent="a7"),
-        {"agents_name_key", "agent_versions_pkey", "requests_by_agent"},
+    "host_requests.list": (lambda c: c.host_requests.list(), {"host_requests_pkey"}),
+    "host_requests.list of an agent": (
+        lambda c: c.host_requests.list(agent="a7"),
+        {"agents_name_key", "agent_versions_pkey", "host_requests_by_agent"},
     ),
-    "requests.ask": (
-        lambda c: c.requests.ask("a7", "destination", {"place": PLACE}, key="new"),
+    "host_requests.ask": (
+        lambda c: c.host_requests.ask("a7", "destination", {"place": PLACE}, key="new"),
         {
             "agent_versions_pkey",
             "agents_name_key",
             "agents_pkey",
             "channels_pkey",
-            "grants_pkey",
+            "tool_grants_pkey",
             "people_pkey",
             "places_pkey",
             "questions_by_key",
             "questions_open_by_asker",
-            "requests_by_key",
-            "requests_pkey",
-            "requests_waiting_of_agent",
+            "host_requests_by_key",
+            "host_requests_pkey",
+            "host_requests_waiting_of_agent",
             "settings_pkey",
         },
     ),
     "gateway, wanted secrets": (
         lambda c: c._database.read(requests.list_waiting_secrets),
-        {"requests_waiting"},
+        {"host_requests_waiting"},
     ),
     "schedules.next_script": (lambda c: c.schedules.next_script(), {"letters_queue"}),
     "schedules.history": (
@@ -661,7 +661,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "boxed_outcomes_pkey",
             "messages_pkey",
             "races_ended",
-            "answers_pkey",
+            "idempotency_keys_pkey",
             "charges_pkey",
             "counters_pkey",
             "delegations_pkey",
@@ -680,7 +680,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "notes_expiring",
             "posts_pkey",
             "questions_pkey",
-            "requests_pkey",
+            "host_requests_pkey",
             "reactions_pkey",
             "runs_ended",
             "nodes_pkey",
@@ -705,7 +705,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "agents.allows": (
         lambda c: c.agents.allows("a7", "t7"),
-        {"agents_name_key", "agent_versions_pkey", "grants_pkey"},
+        {"agents_name_key", "agent_versions_pkey", "tool_grants_pkey"},
     ),
     "checkpoints.put": (lambda c: c.checkpoints.put("t7", "c9", "json", b"x"), set()),
     "checkpoints.put_writes": (
@@ -739,7 +739,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.checkpoints.delete_of_callers(["call6"]),
         {"checkpoints_by_caller", *KEPT},
     ),
-    "sessions.take_back": (lambda c: c.sessions.take_back(SESSION), TURNS | {"an open session"}),
+    "sessions.undo": (lambda c: c.sessions.undo(SESSION), TURNS | {"an open session"}),
     "sessions.append": (lambda c: c.sessions.append(SESSION, "user", "x"), {"an open session"}),
     "sessions.append with a key that was seen": (
         lambda c: c.sessions.append(SESSION, "user", "x", key="k"),
@@ -823,7 +823,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.locks.touches(RUNS_PROJECT, "src", agent="a7"),
         {"projects_pkey", "touches_of_owner"},
     ),
-    "projects.around": (lambda c: c.projects.around("/srv/7/src/x"), {"projects_dir_key"}),
+    "projects.containing": (lambda c: c.projects.containing("/srv/7/src/x"), {"projects_dir_key"}),
     "projects near a path": (
         lambda c: c._database.read(lambda tx: projects.list_overlapping(tx, "/srv/7/src/x")),
         {"projects_dir_key"},
@@ -913,7 +913,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {
             "an open group",
             "groups_pkey",
-            "members_pkey",
+            "group_members_pkey",
             "one member",
             "posts_by_key",
             "its place in line",
@@ -933,7 +933,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "groups.unread": (
         lambda c: c.groups.unread(member="agent:a5", limit=5),
-        {"an open group", "members_by_member"},
+        {"an open group", "group_members_by_name"},
     ),
     "messages.list": (lambda c: c.messages.list(limit=5), {"messages_pkey"}),
     "messages.list of a place": (
@@ -1016,7 +1016,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.notes.list(everyone=True, limit=5),
         {"notes_current_by_scope"},
     ),
-    "notes.use": (lambda c: c.notes.use(["nte_10x"]), {"notes_pkey"}),
+    "notes.record_use": (lambda c: c.notes.record_use(["nte_10x"]), {"notes_pkey"}),
     "secrets.get": (lambda c: c.secrets.get("s7"), {"secrets_pkey"}),
     "charges.add": (lambda c: c.charges.add(UsageFact(model="m1", input=1), run_id="run_7"), set()),
     "charges.add of a counter, with a key": (
@@ -1072,9 +1072,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "tokens.check": (lambda c: c.tokens.check("crl_" + f"{7:064x}"), {"tokens_by_hash"}),
     "tokens.get": (lambda c: c.tokens.get("t7"), {"tokens_by_name"}),
-    "tokens.note_use": (lambda c: c.tokens.note_use("tok_7x" + "0" * 24), {"tokens_pkey"}),
-    "answers, a new call": (call_once("new"), {"answers_token_id_key_key", "its place in line"}),
-    "answers, a repeated call": (call_once("k7"), {"answers_token_id_key_key"}),
+    "tokens.record_use": (lambda c: c.tokens.record_use("tok_7x" + "0" * 24), {"tokens_pkey"}),
+    "idempotency, a new call": (
+        call_once("new"),
+        {"idempotency_keys_token_id_key_key", "its place in line"},
+    ),
+    "idempotency, a repeated call": (call_once("k7"), {"idempotency_keys_token_id_key_key"}),
     "alerts.list": (lambda c: c.alerts.list(limit=5), {"alerts_active"}),
     "alerts.list all": (lambda c: c.alerts.list(all=True, limit=5), {"alerts_pkey"}),
     "insights.overview": (

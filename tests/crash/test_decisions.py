@@ -52,18 +52,18 @@ def test_a_verdict_on_several_stands_for_all_of_them_or_for_none(
 ) -> None:
     def confirm(store: Corral, world: World) -> None:
         ids = [decision.id for decision in made(store)]
-        for decision in store.decisions.judge(ids, "confirm", by=ANN):
+        for decision in store.decisions.review_many(ids, "confirm", by=ANN):
             world.note(f"{decision.id} {decision.state}")
-            store.decisions.hear(decision.id)
+            store.decisions.acknowledge(decision.id)
 
     def reject_otherwise(store: Corral, world: World) -> None:
         ids = [decision.id for decision in made(store)]
         states = {str(decision.state) for decision in made(store)}
         assert states in ({"proposed"}, {"confirmed"}), "all or none"
         try:
-            store.decisions.judge(ids, "reject", by=LEAD)
+            store.decisions.review_many(ids, "reject", by=LEAD)
         except Conflict:  # the first verdict stands
-            store.decisions.judge(ids, "confirm", by=ANN)  # the same once more
+            store.decisions.review_many(ids, "confirm", by=ANN)  # the same once more
 
     def check(store: Corral, world: World) -> None:
         (state,) = {str(decision.state) for decision in made(store)}

@@ -78,7 +78,7 @@ def test_a_group_is_made_with_all_its_members_or_not_at_all(
             store.groups.create("build", roles=["builder"], by=ANN)
 
     def check(store: Corral, world: World) -> None:
-        members = [each.member for each in store.groups.members("build").items]
+        members = [each.name for each in store.groups.members("build").items]
         assert members == [*OTHERS, ANN]
         for group in store.groups.list().items:
             if group.kind == "direct":

@@ -12,7 +12,7 @@ HELPER = {"name": "helper", "instructions": "Help with mails."}
 
 
 def ask(store: Corral, world: World) -> None:
-    asked = store.requests.ask("ada", "create_agent", HELPER, key="k")
+    asked = store.host_requests.ask("ada", "create_agent", HELPER, key="k")
     world.note(asked.id)
 
 
@@ -32,7 +32,7 @@ def test_what_somebody_allowed_is_done_once_and_the_agent_is_told_once(
         store.gateway.look_after()
 
     def check(store: Corral, world: World) -> None:
-        (request,) = store.requests.list().items
+        (request,) = store.host_requests.list().items
         assert {*world.deeds} == {request.id}
         assert (request.state, request.decided_by) == ("done", "user:ann")
         assert [agent.name for agent in store.agents.list().items] == ["ada", "helper"]

@@ -66,8 +66,8 @@ def test_a_use_is_counted_for_all_that_were_given_or_for_none(
             store.notes.add(f"fact {n}", category="core")
 
     def give(store: Corral, world: World) -> None:
-        section = store.notes.section()
-        store.notes.use(section.notes)
+        section = store.notes.prompt_section()
+        store.notes.record_use(section.notes)
         world.note("given")
 
     def check(store: Corral, world: World) -> None:

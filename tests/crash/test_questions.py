@@ -27,7 +27,7 @@ def ask(store: Corral, world: World) -> None:
 def answer_and_note(store: Corral, world: World) -> None:
     (question,) = asked(store)
     world.note(str(store.questions.answer(question.id, "yes", by="user:ann").answer))
-    store.questions.hear(question.id)
+    store.questions.acknowledge(question.id)
 
 
 def test_what_was_asked_is_kept_and_those_who_may_answer_know(

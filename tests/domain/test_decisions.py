@@ -48,7 +48,7 @@ def test_a_proposed_decision_gates_until_it_is_confirmed(store: Corral) -> None:
     ended = waiting.result()
     assert (ended.state, ended.decided_by, ended.reason) == ("confirmed", ANN, "go")
     assert told(store) == ["confirmed"]
-    store.decisions.hear(made.id)
+    store.decisions.acknowledge(made.id)
     assert told(store) == []
     events = ["decision.record", "decision.propose", "decision.confirm"]
     assert record(store, made.id) == events
@@ -66,12 +66,12 @@ def test_no_agent_confirms_its_own_nor_another_unless_it_is_named(store: Corral)
 
 
 @pytest.mark.parametrize(
-    ("at_deadline", "outcome"), [("reject", "rejected"), ("dismiss", "dismissed")]
+    ("deadline_outcome", "outcome"), [("reject", "rejected"), ("dismiss", "dismissed")]
 )
 def test_silence_ends_in_the_safe_outcome_and_the_author_is_told(
-    store: Corral, clock: ManualClock, at_deadline: str, outcome: str
+    store: Corral, clock: ManualClock, deadline_outcome: str, outcome: str
 ) -> None:
-    made = propose(store, deadline_ms=HOUR, at_deadline=at_deadline)
+    made = propose(store, deadline_ms=HOUR, deadline_outcome=deadline_outcome)
     clock.advance(HOUR)
     with refuses(store, Conflict) as caught:
         store.decisions.confirm(made.id, by=ANN)
@@ -84,7 +84,7 @@ def test_silence_ends_in_the_safe_outcome_and_the_author_is_told(
 
 def test_nothing_is_ever_confirmed_by_a_deadline(store: Corral) -> None:
     with refuses(store, Invalid):
-        propose(store, at_deadline="confirm")
+        propose(store, deadline_outcome="confirm")
 
 
 def test_a_restart_in_between_changes_no_deadline(url: str, clock: ManualClock) -> None:
@@ -114,12 +114,12 @@ def test_several_are_judged_together_or_not_at_all(store: Corral) -> None:
     ids = [propose(store).id for _ in range(3)]
     store.decisions.reject(ids[2], by="user:ben")
     with refuses(store, Conflict):
-        store.decisions.judge(ids, "confirm", by=ANN)
-    judged = store.decisions.judge(ids[:2], "confirm", by=ANN)
+        store.decisions.review_many(ids, "confirm", by=ANN)
+    judged = store.decisions.review_many(ids[:2], "confirm", by=ANN)
     assert [each.state for each in judged] == ["confirmed", "confirmed"]
     for wrong in ((ids[:1], "perhaps"), ([], "confirm")):
         with refuses(store, Invalid):
-            store.decisions.judge(*wrong, by=ANN)
+            store.decisions.review_many(*wrong, by=ANN)
 
 
 def test_a_recorded_one_may_still_be_judged_and_a_rejection_is_told(store: Corral) -> None:

@@ -133,7 +133,7 @@ def test_no_secret_and_no_back_up_is_taken_for_something_unfinished(
     monkeypatch.setenv("CORRAL_HOME", str(home))
     pid = dead_pid()
     with corral.open(home / "corral.db") as store:
-        kept = store.secrets.keep(f"door.new-{pid}", "open sesame", where="file")
+        kept = store.secrets.save_value(f"door.new-{pid}", "open sesame", where="file")
         copies = [store.db.backup(home / f"{name}-{pid}") for name in ("back.new", "back.part")]
     home_check.check_home(home, fix=True)
     assert Path(kept.reference.removeprefix("file:")).read_text() == "open sesame"

@@ -20,7 +20,7 @@ def team(store: Corral, *names: str, role: str | None = None) -> None:
 
 
 def members(store: Corral, group: str) -> list[str]:
-    return [each.member for each in store.groups.members(group).items]
+    return [each.name for each in store.groups.members(group).items]
 
 
 def received(store: Corral, mailbox: str) -> list[str]:
@@ -190,23 +190,23 @@ def test_each_member_gives_a_sign_once_and_may_take_it_back(store: Corral) -> No
 def test_a_post_has_a_bounded_number_of_signs_and_one_of_them_may_always_be_given(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(posts, "MAX_SIGNS", 2)
+    monkeypatch.setattr(posts, "MAX_EMOJIS", 2)
     team(store, "ada")
     store.groups.create("build", members=["agent:ada"], by=ANN)
     store.groups.post("build", "x", author=ANN)
-    for sign in ("👍", "👎"):
-        store.groups.react("build", 1, sign, member=ANN)
+    for emoji in ("👍", "👎"):
+        store.groups.react("build", 1, emoji, member=ANN)
     with refuses(store, Refused):
         store.groups.react("build", 1, "🎉", member=ANN)
     assert len(store.groups.react("build", 1, "👍", member="agent:ada").reactions["👍"]) == 2
 
 
-@pytest.mark.parametrize("sign", ["", "a b", "x" * 65, "\x1b[31m", "a\nb", "\0"])
-def test_what_is_no_sign_is_refused(store: Corral, sign: str) -> None:
+@pytest.mark.parametrize("emoji", ["", "a b", "x" * 65, "\x1b[31m", "a\nb", "\0"])
+def test_what_is_no_sign_is_refused(store: Corral, emoji: str) -> None:
     store.groups.create("build", by=ANN)
     store.groups.post("build", "x", author=ANN)
     with refuses(store, Invalid):
-        store.groups.react("build", 1, sign, member=ANN)
+        store.groups.react("build", 1, emoji, member=ANN)
 
 
 def test_the_same_key_of_the_same_author_is_the_same_post(store: Corral) -> None:
@@ -319,4 +319,6 @@ def test_old_posts_and_groups_are_forgotten_and_the_numbers_go_on(
     assert [post.number for post in store.groups.read("build").items] == [2]
     with pytest.raises(NotFound):
         store.groups.get(gone.id)
-    assert rows(store, "SELECT count(*) FROM members WHERE group_id = :id", id=gone.id) == [(0,)]
+    assert rows(store, "SELECT count(*) FROM group_members WHERE group_id = :id", id=gone.id) == [
+        (0,)
+    ]

@@ -27,7 +27,7 @@ def ada(store: Corral) -> str:
 def decided(store: Corral, request: HostRequest, answer: str, by: str = "user:ann") -> HostRequest:
     store.questions.answer(str(request.question_id), answer, by=by)
     store.gateway.look_after()
-    return store.requests.get(request.id)
+    return store.host_requests.get(request.id)
 
 
 def told(store: Corral, mailbox: str = "agent:ada") -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def told(store: Corral, mailbox: str = "agent:ada") -> list[dict[str, Any]]:
 def test_nothing_is_done_because_an_agent_asks_until_somebody_says_yes(
     store: Corral, ada: str
 ) -> None:
-    asked = store.requests.ask(ada, "create_agent", HELPER)
+    asked = store.host_requests.ask(ada, "create_agent", HELPER)
     assert asked.state == "waiting"
     with pytest.raises(NotFound):
         store.agents.get("helper")
@@ -59,13 +59,13 @@ def test_nothing_is_done_because_an_agent_asks_until_somebody_says_yes(
 def test_a_no_and_silence_are_no_and_the_agent_is_told(
     store: Corral, ada: str, clock: ManualClock
 ) -> None:
-    refused = decided(store, store.requests.ask(ada, "create_agent", HELPER), "no")
+    refused = decided(store, store.host_requests.ask(ada, "create_agent", HELPER), "no")
     assert (refused.state, refused.decided_by) == ("refused", "user:ann")
-    late = store.requests.ask(ada, "create_agent", HELPER)
+    late = store.host_requests.ask(ada, "create_agent", HELPER)
     clock.advance(8 * DAY)
     store.questions.expire_due()
     store.gateway.look_after()
-    assert store.requests.get(late.id).state == "expired"
+    assert store.host_requests.get(late.id).state == "expired"
     assert [each["state"] for each in told(store)] == ["refused", "expired"]
     with pytest.raises(NotFound):
         store.agents.get("helper")
@@ -74,16 +74,18 @@ def test_a_no_and_silence_are_no_and_the_agent_is_told(
 def test_a_grant_for_the_action_allows_it_and_a_denial_forbids_it(store: Corral, ada: str) -> None:
     store.agents.grant(ada, "Bash")
     store.agents.grant(ada, "*")
-    assert store.requests.ask(ada, "create_agent", HELPER).state == "waiting", "that is for tools"
+    assert store.host_requests.ask(ada, "create_agent", HELPER).state == "waiting", (
+        "that is for tools"
+    )
     store.agents.grant(ada, "host:create_agent(help-*)")
     named = {**HELPER, "name": "help-mail"}
-    done = store.requests.ask(ada, "create_agent", named)
+    done = store.host_requests.ask(ada, "create_agent", named)
     assert (done.state, done.decided_by) == ("done", "rule")
     assert store.agents.get("help-mail").state == "active"
-    assert store.requests.ask(ada, "create_agent", {**HELPER, "name": "x"}).state == "waiting"
+    assert store.host_requests.ask(ada, "create_agent", {**HELPER, "name": "x"}).state == "waiting"
     store.agents.grant(ada, "host:*", allow=False)
     with refuses(store, Refused) as caught:
-        store.requests.ask(ada, "create_agent", {**HELPER, "name": "help-2"})
+        store.host_requests.ask(ada, "create_agent", {**HELPER, "name": "help-2"})
     assert "A denied tool forbids ada to create the agent help-2." in str(caught.value)
 
 
@@ -93,11 +95,11 @@ def test_a_grant_for_the_host_does_not_narrow_the_agents_own_tools(store: Corral
 
 
 def test_what_holds_is_looked_at_again_when_it_is_done(store: Corral, ada: str) -> None:
-    asked = store.requests.ask(ada, "create_agent", HELPER)
+    asked = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.grant(ada, "host:create_agent", allow=False)
     assert decided(store, asked, "yes").reason == "a denied tool forbids it"
     store.agents.revoke(ada, "host:create_agent")
-    again = store.requests.ask(ada, "create_agent", HELPER)
+    again = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.retire(ada)
     assert decided(store, again, "yes").reason == "ada is retired"
 
@@ -105,7 +107,7 @@ def test_what_holds_is_looked_at_again_when_it_is_done(store: Corral, ada: str) 
 def test_what_cannot_be_done_any_more_has_failed_and_nothing_is_half_done(
     store: Corral, ada: str
 ) -> None:
-    asked = store.requests.ask(ada, "create_agent", HELPER)
+    asked = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.create("helper", command="cat")
     failed = decided(store, asked, "yes")
     assert failed.state == "failed"
@@ -115,7 +117,7 @@ def test_what_cannot_be_done_any_more_has_failed_and_nothing_is_half_done(
 
 
 def test_what_was_shown_is_what_is_done_or_nothing_is(store: Corral, ada: str) -> None:
-    asked = store.requests.ask(ada, "create_agent", HELPER)
+    asked = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.edit(ada, command="rm -r /")
     failed = decided(store, asked, "yes")
     assert (failed.state, "differs from the approved one" in str(failed.reason)) == ("failed", True)
@@ -125,7 +127,7 @@ def test_where_two_must_allow_it_one_is_not_enough(store: Corral, ada: str) -> N
     store.settings.set("gateway.approvals", 2)
     for name in ("ann", "ben", "cleo"):
         store.people.set(name, role="owner")
-    asked = store.requests.ask(ada, "create_agent", HELPER)
+    asked = store.host_requests.ask(ada, "create_agent", HELPER)
     assert decided(store, asked, "yes").state == "waiting"
     with refuses(store, Refused):
         store.questions.answer(str(asked.question_id), "yes", by="user:mallory")
@@ -143,20 +145,22 @@ def test_a_project_says_how_many_must_allow_what_is_asked_in_it(
     for name in ("ann", "ben"):
         store.people.set(name, role="owner")
     session = store.sessions.open(ada, project=project).id
-    asked = store.requests.ask(ada, "create_agent", HELPER, session=session)
-    assert store.questions.get(str(asked.question_id)).needed == 2
+    asked = store.host_requests.ask(ada, "create_agent", HELPER, session=session)
+    assert store.questions.get(str(asked.question_id)).required_votes == 2
 
 
 def test_the_same_key_is_the_same_request_and_too_many_are_refused(store: Corral, ada: str) -> None:
-    first = store.requests.ask(ada, "create_agent", HELPER, key="k")
-    assert store.requests.ask(ada, "create_agent", HELPER, key="k") == first
+    first = store.host_requests.ask(ada, "create_agent", HELPER, key="k")
+    assert store.host_requests.ask(ada, "create_agent", HELPER, key="k") == first
     for n in range(19):
-        store.requests.ask(ada, "create_agent", {**HELPER, "name": f"h{n}"})
+        store.host_requests.ask(ada, "create_agent", {**HELPER, "name": f"h{n}"})
     with refuses(store, Refused):
-        store.requests.ask(ada, "create_agent", {**HELPER, "name": "one-more"})
-    assert len(store.requests.list(agent=ada, limit=100).items) == 20
+        store.host_requests.ask(ada, "create_agent", {**HELPER, "name": "one-more"})
+    assert len(store.host_requests.list(agent=ada, limit=100).items) == 20
     store.agents.create("ben")
-    assert store.requests.ask("ben", "create_agent", {**HELPER, "name": "his"}).state == "waiting"
+    assert (
+        store.host_requests.ask("ben", "create_agent", {**HELPER, "name": "his"}).state == "waiting"
+    )
 
 
 @each_case(
@@ -180,18 +184,18 @@ def test_what_cannot_be_asked_for_is_refused_at_once(
     store: Corral, ada: str, action: str, arguments: dict[str, Any]
 ) -> None:
     with refuses(store, Invalid):
-        store.requests.ask(ada, action, arguments)
+        store.host_requests.ask(ada, action, arguments)
 
 
 def test_a_request_is_taken_back_and_its_question_with_it(store: Corral, ada: str) -> None:
-    asked = store.requests.ask(ada, "create_agent", HELPER)
-    gone = store.requests.withdraw(asked.id)
+    asked = store.host_requests.ask(ada, "create_agent", HELPER)
+    gone = store.host_requests.withdraw(asked.id)
     assert (gone.state, store.questions.get(str(asked.question_id)).state) == (
         "refused",
         "withdrawn",
     )
     store.gateway.look_after()
-    assert store.requests.get(asked.id) == gone
+    assert store.host_requests.get(asked.id) == gone
 
 
 # -- tasks and destinations -----------------------------------------------------------------------
@@ -207,7 +211,9 @@ def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
     store.gateway.wake()
     run = runner.begin()
     wish = {"text": "Remind ann.", "cron": "0 9 * * *", "script": "./due.sh"}
-    asked = store.requests.ask(ada, "schedule_task", wish, run=run.id, session=route.session_id)
+    asked = store.host_requests.ask(
+        ada, "schedule_task", wish, run=run.id, session=route.session_id
+    )
     assert "run this script on the host first:\n./due.sh" in asked.effect
     done = decided(store, asked, "yes")
     task = store.schedules.get(str((done.result or {})["task"]))
@@ -229,17 +235,17 @@ def test_an_agent_changes_its_own_tasks_without_asking_and_no_other(
     other = store.schedules.task("ben", "x", cron="0 9 * * *")
     plain = store.schedules.create("agent:ada", "x", cron="0 9 * * *")
     for verb, state in (("pause", "paused"), ("resume", "active"), ("cancel", "cancelled")):
-        done = store.requests.ask(ada, "change_task", {"task": mine.id, "verb": verb})
+        done = store.host_requests.ask(ada, "change_task", {"task": mine.id, "verb": verb})
         assert (done.state, (done.result or {})["state"]) == ("done", state)
     for foreign in (other, plain):
         with refuses(store, Refused):
-            store.requests.ask(ada, "change_task", {"task": foreign.id, "verb": "cancel"})
+            store.host_requests.ask(ada, "change_task", {"task": foreign.id, "verb": "cancel"})
 
 
 def test_a_destination_is_granted_by_people_alone(store: Corral, ada: str) -> None:
     chat = Chat(store)
     chat.says("hello")
-    asked = store.requests.ask(ada, "destination", {"place": "fake/room", "name": "news"})
+    asked = store.host_requests.ask(ada, "destination", {"place": "fake/room", "name": "news"})
     assert store.destinations.list(agent=ada).items == []
     assert decided(store, asked, "yes").state == "done"
     (held,) = store.destinations.list(agent=ada).items
@@ -255,7 +261,7 @@ WANTED = {"name": "mail-token", "reason": "to read the mails"}
 def test_an_agent_that_asks_for_a_secret_learns_only_that_it_is_there(
     store: Corral, ada: str
 ) -> None:
-    asked = store.requests.ask(ada, "secret", WANTED)
+    asked = store.host_requests.ask(ada, "secret", WANTED)
     question = store.questions.get(str(asked.question_id))
     assert "to read the mails" in question.text
     assert "corral secret set mail-token --keep file" in str(question.effect)
@@ -263,18 +269,18 @@ def test_an_agent_that_asks_for_a_secret_learns_only_that_it_is_there(
         store.questions.answer(question.id, SECRET, by="user:ann")
     store.gateway.look_after()
     assert told(store) == []
-    store.secrets.keep("mail-token", SECRET, where="file")
+    store.secrets.save_value("mail-token", SECRET, where="file")
     store.gateway.look_after()
     (letter,) = told(store)
     assert letter["text"] == "The secret mail-token is available to new runs."
     assert store.questions.get(question.id).state == "withdrawn"
     assert SECRET not in str(contents(store))
     assert store.secrets.resolve("mail-token") == SECRET
-    assert store.requests.ask(ada, "secret", WANTED).state == "done", "it is there already"
+    assert store.host_requests.ask(ada, "secret", WANTED).state == "done", "it is there already"
 
 
 def test_a_secret_that_nobody_wants_to_give_is_refused(store: Corral, ada: str) -> None:
-    asked = store.requests.ask(ada, "secret", WANTED)
+    asked = store.host_requests.ask(ada, "secret", WANTED)
     assert decided(store, asked, "no").state == "refused"
     assert told(store)[0]["state"] == "refused"
 
@@ -287,7 +293,7 @@ def secret_card(store: Corral, ada: str, **said: Any) -> tuple[Chat, HostRequest
     (route,) = chat.says("read my mails", **said).routes
     store.gateway.wake()
     run = runner.begin()
-    asked = store.requests.ask(ada, "secret", WANTED, run=run.id, session=route.session_id)
+    asked = store.host_requests.ask(ada, "secret", WANTED, run=run.id, session=route.session_id)
     store.gateway.look_after()
     chat.deliver()
     return chat, asked
@@ -318,7 +324,7 @@ def test_a_secret_that_is_typed_into_the_chat_is_kept_nowhere_and_that_is_said(
     assert said.data.get("files") is None
     chat.deliver()
     assert "it was not stored" in "".join(chat.platform.words())
-    assert store.requests.get(asked.id).state == "waiting"
+    assert store.host_requests.get(asked.id).state == "waiting"
 
 
 def test_of_what_comes_at_once_only_the_secret_is_not_kept(
@@ -351,7 +357,7 @@ def test_talk_goes_on_while_a_secret_is_asked_for_and_no_word_is_held_back_after
     assert chat.says("okay").state == "heard"
     store.secrets.set("mail-token", "env:MAIL_TOKEN")
     store.gateway.look_after()
-    assert store.requests.get(asked.id).state == "done"
+    assert store.host_requests.get(asked.id).state == "done"
     store.gateway.look_after()
     assert chat.says("congratulations").state == "heard"
     assert chat.says("congratulations").text == "congratulations"
@@ -363,7 +369,7 @@ def test_a_secret_card_is_refused_in_the_chat_by_whoever_may(store: Corral, ada:
     store.senders.approve("fake/ann", person="ann", role="owner")
     assert chat.says("no").state == "heard"
     store.gateway.look_after()
-    assert store.requests.get(asked.id).state == "refused"
+    assert store.host_requests.get(asked.id).state == "refused"
 
 
 # -- cards ----------------------------------------------------------------------------------------
@@ -381,7 +387,7 @@ def test_a_card_shows_all_that_will_be_done_in_pieces_before_it_when_it_is_long(
     long = "word " * 100 + "AND THEN DELETE EVERYTHING"
     hidden = "safe\u202etxt.exe\x1b[8m"
     wish = {"name": "helper", "instructions": f"{long} {hidden}"}
-    asked = store.requests.ask(ada, "create_agent", wish, run=run.id, session=route.session_id)
+    asked = store.host_requests.ask(ada, "create_agent", wish, run=run.id, session=route.session_id)
     store.gateway.look_after()
     chat.deliver()
     shown = chat.platform.words()
@@ -403,13 +409,15 @@ def test_a_run_that_still_goes_does_not_keep_its_request_from_being_done(
     (route,) = chat.says("make a helper").routes
     store.gateway.wake()
     run = runner.begin()
-    asked = store.requests.ask(ada, "create_agent", HELPER, run=run.id, session=route.session_id)
+    asked = store.host_requests.ask(
+        ada, "create_agent", HELPER, run=run.id, session=route.session_id
+    )
     store.gateway.look_after()
     chat.deliver()
     clicked = chat.says("yes", kind=MessageKind.ANSWER, question=asked.question_id)
     assert clicked.state == "heard"
     store.gateway.look_after()
-    assert store.requests.get(asked.id).state == "done"
+    assert store.host_requests.get(asked.id).state == "done"
     clock.advance(MINUTE)
     store.gateway.look_after()
     chat.deliver()

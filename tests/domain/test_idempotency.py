@@ -37,7 +37,7 @@ def test_what_was_refused_leaves_nothing(store: Corral) -> None:
     for verb, sent in (("put", {"mailbox": "nowhere", "body": 1}), ("list", {"limit": 0})):
         with pytest.raises(Invalid):
             call(store, verb, sent)
-        assert rows(store, "SELECT count(*) FROM answers") == [(0,)]
+        assert rows(store, "SELECT count(*) FROM idempotency_keys") == [(0,)]
 
 
 def test_an_answer_of_nothing_is_an_answer(store: Corral) -> None:
@@ -68,7 +68,7 @@ def test_old_answers_are_forgotten(store: Corral, clock: ManualClock) -> None:
     first = call(store)
     clock.advance(2 * DAY)
     call(store, key="young")
-    assert {one.table: one.rows for one in store.db.prune()}["answers"] == 1
+    assert {one.table: one.rows for one in store.db.prune()}["idempotency_keys"] == 1
     assert call(store) != first
 
 

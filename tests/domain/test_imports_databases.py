@@ -233,9 +233,9 @@ def test_what_a_crew_held_ended_and_what_it_knew_stays(store: Corral, tmp_path: 
         rows(store, sql)
         for sql in (
             "SELECT name, state, posts FROM groups",
-            "SELECT member FROM members ORDER BY member",
+            "SELECT name FROM group_members ORDER BY name",
             "SELECT author, text FROM posts",
-            "SELECT sign, member FROM reactions",
+            "SELECT emoji, member FROM reactions",
         )
     )
     assert (group, post) == ([("cart-team", "archived", 1)], [(worker, "done?")])

@@ -53,7 +53,7 @@ def test_a_secret_that_is_said_in_a_chat_is_kept_nowhere(store: Corral) -> None:
 
 
 def test_a_secret_in_a_question_or_its_answer_is_kept_nowhere(store: Corral) -> None:
-    asked = store.questions.ask(f"Is {KEY} right?", options=[f"no, {KEY}2", "yes"], free=True)
+    asked = store.questions.ask(f"Is {KEY} right?", options=[f"no, {KEY}2", "yes"], free_text=True)
     assert asked.text == "Is [redacted] right?"
     answered = store.questions.answer(asked.id, f"take {KEY}")
     assert answered.answer == "take [redacted]"

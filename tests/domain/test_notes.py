@@ -68,7 +68,7 @@ def test_a_note_expires_though_nobody_swept(store: Corral, clock: ManualClock) -
     clock.advance(DAY)
     assert texts(store, "freeze") == []
     assert store.notes.list().items == []
-    assert store.notes.section().text == ""
+    assert store.notes.prompt_section().text == ""
 
 
 def test_what_is_forgotten_is_gone_from_the_store_and_the_search(store: Corral) -> None:
@@ -103,7 +103,7 @@ def test_how_sure_and_how_new_a_note_is_counts_and_how_often_it_was_used_does_no
     clock.advance(300 * DAY)
     store.notes.add("cache new")
     for _ in range(50):
-        store.notes.use([doubtful.id, old.id, "nte_gone"])
+        store.notes.record_use([doubtful.id, old.id, "nte_gone"])
     assert texts(store, "cache") == ["cache new", "cache old", "cache doubtful"]
     assert store.notes.get(old.id).uses == 50
 
@@ -113,19 +113,19 @@ def test_a_section_keeps_to_its_tokens_and_says_what_it_left_out(store: Corral) 
     for n in range(20):
         store.notes.add(f"deploy fact {n}: " + "x" * 200)
     store.notes.add("about something else")
-    part = store.notes.section(about="deploy the service", tokens=400)
+    part = store.notes.prompt_section(about="deploy the service", tokens=400)
     assert part.tokens <= 400
     assert len(part.text.encode()) <= 1_600
     assert "Never push to main" in part.text
     assert "something else" not in part.text
     assert len(part.notes) + part.left_out == 21
     assert 1 < len(part.notes) < 21
-    assert store.notes.section(about="deploy", tokens=10).text == ""
+    assert store.notes.prompt_section(about="deploy", tokens=10).text == ""
 
 
 def test_injected_text_stays_data(store: Corral) -> None:
     store.notes.add(EVIL, key="k")
-    part = store.notes.section()
+    part = store.notes.prompt_section()
     assert {c for c in part.text if not c.isprintable()} <= {"\n", "\t"}
     (quote,) = quotes_in(part.text)
     assert quote.source.startswith(f"note {part.notes[0]} ")
@@ -153,7 +153,7 @@ def test_secrets_are_taken_out(store: Corral) -> None:
 def test_the_limit_really_holds_and_what_has_expired_does_not_count(
     store: Corral, clock: ManualClock
 ) -> None:
-    store.settings.set("notes.max", 3)
+    store.settings.set("notes.max_notes", 3)
     for n in range(2):
         store.notes.add(f"note {n}", key=f"k{n}")
     store.notes.add("soon over", ttl_ms=DAY)

@@ -21,7 +21,7 @@ def letters(store: Corral, mailbox: str) -> list[Letter]:
 
 def test_an_answer_goes_to_the_asker_as_one_letter(store: Corral) -> None:
     asked = store.questions.ask("Merge it?", options=["yes", "no"], asker="agent:ada")
-    assert (asked.state, asked.options, asked.free) == ("open", ["yes", "no"], False)
+    assert (asked.state, asked.options, asked.free_text) == ("open", ["yes", "no"], False)
     said = store.questions.answer(asked.id, "yes", by=ANN)
     assert (said.state, said.answer, said.answered_by) == ("answered", "yes", ANN)
     (letter,) = letters(store, "agent:ada")
@@ -55,7 +55,7 @@ def test_an_option_may_be_chosen_by_its_number_and_nothing_else_will_do(store: C
 
 
 def test_where_it_is_free_any_text_beside_the_options_is_an_answer(store: Corral) -> None:
-    asked = store.questions.ask("Which?", options=["red"], free=True, asker="agent:ada")
+    asked = store.questions.ask("Which?", options=["red"], free_text=True, asker="agent:ada")
     assert store.questions.answer(asked.id, "blue", by=ANN).answer == "blue"
 
 
@@ -129,7 +129,7 @@ def test_whoever_heard_the_answer_while_waiting_gets_no_letter_any_more(store: C
     assert waiting.result().answer == "this"
     assert len(letters(store, "agent:ada")) == 1
     for _ in range(2):
-        store.questions.hear(asked.id)
+        store.questions.acknowledge(asked.id)
     assert letters(store, "agent:ada") == []
 
 
@@ -137,7 +137,7 @@ def test_a_letter_that_somebody_has_out_is_left_to_them(store: Corral) -> None:
     asked = store.questions.ask("Which?", asker="agent:ada")
     store.questions.answer(asked.id, "this", by=ANN)
     (letter,) = store.mail.claim("agent:ada", owner="run_1")
-    store.questions.hear(asked.id)
+    store.questions.acknowledge(asked.id)
     assert store.mail.ack(letter).state == "done"
 
 
@@ -207,7 +207,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
 
 
 def test_a_question_that_is_not_there_is_not_found(store: Corral) -> None:
-    for verb in (store.questions.get, store.questions.hear, store.questions.wait):
+    for verb in (store.questions.get, store.questions.acknowledge, store.questions.wait):
         with refuses(store, NotFound):
             verb("qst_1")
 
@@ -249,7 +249,7 @@ def test_where_two_of_three_must_agree_the_second_same_answer_counts_and_no_othe
     store: Corral,
 ) -> None:
     asked = store.questions.ask(
-        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=BOARD, needed=2
+        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=BOARD, required_votes=2
     )
     first = store.questions.answer(asked.id, "yes", by="user:ann")
     assert (first.state, first.answer) == ("open", None)
@@ -276,7 +276,7 @@ def test_when_they_cannot_agree_any_more_the_fallback_counts_at_once(store: Corr
         options=["yes", "no"],
         asker="agent:ada",
         answerers=BOARD[:2],
-        needed=2,
+        required_votes=2,
         fallback="no",
     )
     store.questions.answer(asked.id, "yes", by="user:ann")
@@ -293,23 +293,23 @@ def test_votes_that_are_too_few_at_the_deadline_are_no_answer(
     store: Corral, clock: ManualClock
 ) -> None:
     asked = store.questions.ask(
-        "Drop it?", options=["yes", "no"], asker="agent:ada", needed=2, deadline_ms=HOUR
+        "Drop it?", options=["yes", "no"], asker="agent:ada", required_votes=2, deadline_ms=HOUR
     )
     store.questions.answer(asked.id, "yes", by=ANN)
     clock.advance(HOUR)
     assert store.questions.get(asked.id).state == "expired"
 
 
-@each_case("needed", [0, -1, 4, 21])
-def test_more_than_may_answer_cannot_be_needed(store: Corral, needed: int) -> None:
+@each_case("required_votes", [0, -1, 4, 21])
+def test_more_than_may_answer_cannot_be_needed(store: Corral, required_votes: int) -> None:
     with refuses(store, Invalid):
-        store.questions.ask("?", asker="agent:ada", answerers=BOARD, needed=needed)
+        store.questions.ask("?", asker="agent:ada", answerers=BOARD, required_votes=required_votes)
 
 
 def test_of_many_who_vote_at_once_exactly_one_outcome_is_told(store: Corral) -> None:
     board = [f"user:u{n}" for n in range(8)]
     asked = store.questions.ask(
-        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=board, needed=3
+        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=board, required_votes=3
     )
 
     def vote(n: int) -> None:

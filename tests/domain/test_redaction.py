@@ -55,11 +55,11 @@ def test_a_key_in_a_letter_is_taken_out_and_whoever_wrote_it_is_told(
 
 
 def test_whoever_answers_with_a_key_is_told(store: Corral, taken: Any) -> None:
-    asked = store.questions.ask("Which one?", options=[WORDS, "none"], free=True)
+    asked = store.questions.ask("Which one?", options=[WORDS, "none"], free_text=True)
     answered, fields = taken(lambda: store.questions.answer(asked.id, f"this: {KEY}"))
     assert (answered.answer, fields) == ("this: [redacted]", ["questions.answer"])
     assert taken(lambda: store.questions.answer(asked.id, f"this: {KEY}")) == (answered, [])
-    voted = store.questions.ask("Which?", answerers=["user:ann", "user:ben"], needed=2)
+    voted = store.questions.ask("Which?", answerers=["user:ann", "user:ben"], required_votes=2)
     vote = partial(store.questions.answer, voted.id, f"this: {KEY}", by="user:ann")
     seen, fields = taken(vote)
     assert (seen.votes[0].answer, fields) == ("this: [redacted]", ["questions.votes"])
@@ -128,7 +128,7 @@ def test_a_secret_that_was_read_is_known_by_its_value(
 def test_a_secret_that_corral_keeps_in_a_file_is_known_to_every_process(
     store: Corral, reopen: Reopen
 ) -> None:
-    store.secrets.keep("door", 'open "sesame" 1', where="file")
+    store.secrets.save_value("door", 'open "sesame" 1', where="file")
     other = reopen()
     letter = other.mail.put("agent:ben", {"text": 'say open "sesame" 1'})
     assert other.mail.get(letter.id).body == {"text": "say [redacted]"}

@@ -43,7 +43,7 @@ def test_people_decide_what_a_boxed_agent_asks_for_and_it_is_told(
     id = wish(ada, "create_agent", name="helper", instructions="Help.")
     assert talk.store.gateway.exchange(ada.run.id).taken == 1
     talk.store.gateway.exchange(ada.run.id)
-    (request,) = talk.store.requests.list().items
+    (request,) = talk.store.host_requests.list().items
     assert (request.state, request.session_id) == ("waiting", ada.session)
     assert "in the same sandbox: none" in request.effect
     assert ada.outcomes() == {id: "delivered"}
@@ -76,7 +76,7 @@ def test_a_wish_is_done_once_however_often_the_file_is_looked_at(talk: SandboxCo
     for _ in range(3):
         talk.store.gateway.exchange(ada.run.id)
     assert len(talk.store.schedules.list().items) == 1
-    assert len(talk.store.requests.list().items) == 1
+    assert len(talk.store.host_requests.list().items) == 1
 
 
 def test_a_script_of_a_boxed_agent_would_run_outside_and_is_refused(
@@ -114,7 +114,7 @@ def test_a_wish_that_makes_no_sense_is_refused_and_the_rest_goes_on(
     looked = talk.store.gateway.exchange(ada.run.id)
     assert (looked.taken, looked.refused) == (1, 1)
     assert ada.outcomes()[id] == "failed"
-    assert talk.store.requests.list().items == []
+    assert talk.store.host_requests.list().items == []
     check_store(talk.store)
 
 

@@ -71,7 +71,7 @@ def test_what_is_no_name_is_refused(store: Corral, name: str) -> None:
     with refuses(store, Invalid):
         store.secrets.set(name, "env:X")
     with refuses(store, Invalid):
-        store.secrets.keep(name, VALUE, where="file")
+        store.secrets.save_value(name, VALUE, where="file")
 
 
 def test_an_unknown_secret_is_not_found(store: Corral) -> None:
@@ -131,7 +131,7 @@ def test_a_value_is_read_at_the_moment_it_is_needed(
 def test_a_value_kept_in_a_file_is_private_and_not_in_the_store(
     store: Corral, tmp_path: Path
 ) -> None:
-    kept = store.secrets.keep("token", VALUE, where="file")
+    kept = store.secrets.save_value("token", VALUE, where="file")
     file = Path(kept.reference.removeprefix("file:"))
     assert file.parent == tmp_path / "home" / "secrets"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -141,8 +141,8 @@ def test_a_value_kept_in_a_file_is_private_and_not_in_the_store(
 
 
 def test_a_value_kept_again_replaces_the_first(store: Corral) -> None:
-    first = store.secrets.keep("token", "one", where="file")
-    assert store.secrets.keep("token", "two", where="file").reference == first.reference
+    first = store.secrets.save_value("token", "one", where="file")
+    assert store.secrets.save_value("token", "two", where="file").reference == first.reference
     assert store.secrets.resolve("token") == "two"
     folder = Path(first.reference.removeprefix("file:")).parent
     assert os.listdir(folder) == ["token"]
@@ -153,7 +153,7 @@ def test_a_value_that_cannot_be_kept_leaves_nothing_behind(
     store: Corral, tmp_path: Path, value: str
 ) -> None:
     with refuses(store, Invalid) as caught:
-        store.secrets.keep("token", value, where="file")
+        store.secrets.save_value("token", value, where="file")
     assert "abc" not in str(caught.value)
     folder = tmp_path / "home" / "secrets"
     assert not folder.exists() or os.listdir(folder) == []
@@ -165,6 +165,6 @@ def test_without_a_key_ring_the_user_is_told_of_another_way(
     # The real package, with the backend that it falls back to on a server.
     monkeypatch.setattr(keyring, "set_password", keyring.backends.fail.Keyring().set_password)
     with refuses(store, Refused) as caught:
-        store.secrets.keep("token", VALUE, where="keyring")
+        store.secrets.save_value("token", VALUE, where="keyring")
     assert VALUE not in str(caught.value)
     assert caught.value.details["reason"] == "no_keyring"

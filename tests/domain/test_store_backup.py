@@ -103,7 +103,7 @@ def chat(store: Corral) -> None:
     store.channels.add("ünï", "webhook", secrets={"secret": "token"}, policy="ask", config=office)
     store.wirings.add("ada", channel="ünï")
     store.mail.write("ada", "☃", to="agent:ada")
-    store.requests.ask("ada", "secret", {"name": "wanted", "reason": "☃"}, key="k")
+    store.host_requests.ask("ada", "secret", {"name": "wanted", "reason": "☃"}, key="k")
     store.schedules.run(store.schedules.task("ada", "☃", cron="0 9 * * *", script="true").id)
     for sender in ("eve", "mallory"):
         said = IncomingEvent(event_id=sender, place="room", sender=sender, text="☃", files=[])

@@ -78,8 +78,8 @@ def said(tx: Tx, group: str, at: int, author: str) -> None:
     nth = next(NUMBERS)
     post = {"id": f"pst_{at:015}{nth}", "group_id": group, "number": nth, "author": author}
     insert(tx, "posts", post | {"text": "t", "at": at})
-    for sign in ("up", "down")[: nth % 3]:
-        mark = {"post_id": post["id"], "sign": sign, "member": "m", "at": at + DAY}
+    for emoji in ("up", "down")[: nth % 3]:
+        mark = {"post_id": post["id"], "emoji": emoji, "member": "m", "at": at + DAY}
         insert(tx, "reactions", mark)
 
 

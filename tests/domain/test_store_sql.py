@@ -76,7 +76,7 @@ def test_a_time_out_of_bounds_is_refused(store: Corral, timeout_ms: int) -> None
     "query",
     [
         "DELETE FROM events",
-        "UPDATE store SET durability = 'full'",
+        "UPDATE store_options SET durability = 'full'",
         "INSERT INTO secrets VALUES ('a', 'env:A', 1, 'x')",
         "INSERT INTO secrets VALUES ('a', 'env:A', 1, 'x') RETURNING name",
         "DROP TABLE letters",

@@ -91,12 +91,12 @@ def test_an_agents_token_acts_in_its_name_until_it_is_retired(store: Corral) -> 
 def test_use_is_noted_to_the_minute_and_is_no_event(store: Corral, clock: ManualClock) -> None:
     id = store.tokens.create("script").token.id
     clock.advance(MINUTE)
-    assert store.tokens.note_use(id)
+    assert store.tokens.record_use(id)
     first = store.tokens.get("script").used_at
     with unchanged(store):
-        assert not store.tokens.note_use(id)
+        assert not store.tokens.record_use(id)
     clock.advance(MINUTE + 1)
-    assert store.tokens.note_use(id)
+    assert store.tokens.record_use(id)
     assert store.tokens.get("script").used_at == clock.now() != first
     assert record(store, id) == ["token.create"]
 
@@ -122,19 +122,19 @@ def test_old_tokens_are_forgotten(store: Corral, clock: ManualClock) -> None:
 
 def test_a_private_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
     path = tmp_path / "home" / "token"
-    first = store.tokens.in_file(path, name="daemon")
+    first = store.tokens.ensure_file(path, name="daemon")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert store.tokens.in_file(path, name="daemon") == first
+    assert store.tokens.ensure_file(path, name="daemon") == first
     store.tokens.revoke("daemon")
-    second = store.tokens.in_file(path, name="daemon")
+    second = store.tokens.ensure_file(path, name="daemon")
     assert second != first
     os.chmod(path, 0o644)  # somebody else may have read it
-    third = store.tokens.in_file(path, name="daemon")
+    third = store.tokens.ensure_file(path, name="daemon")
     assert third != second
     with pytest.raises(Refused):
         store.tokens.check(second)
     path.unlink()
-    assert store.tokens.in_file(path, name="daemon") != third
+    assert store.tokens.ensure_file(path, name="daemon") != third
     assert [token.name for token in store.tokens.list().items] == ["daemon"]
 
 

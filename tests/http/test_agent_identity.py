@@ -34,13 +34,13 @@ def test_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corral) 
     later.start()
     assert ada.get(f"{path}/wait", params={"timeout_ms": 20_000}).json()["answer"] == "it"
     later.join()
-    assert ada.post(f"{path}/hear").status_code == 200
+    assert ada.post(f"{path}/acknowledge").status_code == 200
     assert store.mail.list(mailbox="agent:ada").items == []
     others = store.questions.ask("Which?", asker="agent:eve")
     for verb in ("", "/wait"):
         assert refused(ada.get(f"/api/questions/{others.id}{verb}"))
     assert refused(ada.post(f"/api/questions/{others.id}/withdraw"))
-    assert refused(ada.post(f"/api/questions/{others.id}/hear"))
+    assert refused(ada.post(f"/api/questions/{others.id}/acknowledge"))
     listed = ada.get("/api/questions", params={"asker": "agent:eve", "all": True}).json()["items"]
     assert [each["id"] for each in listed] == [asked["id"]]
 
@@ -53,7 +53,9 @@ def test_agent_decides_in_its_own_name_and_never_confirms_itself(
     assert made["author"] == "agent:ada"
     path = f"/api/decisions/{made['id']}"
     assert refused(ada.post(f"{path}/confirm", json={"by": "user:ann"}))
-    assert refused(ada.post("/api/decisions/judge", json={"decisions": [], "verdict": "confirm"}))
+    assert refused(
+        ada.post("/api/decisions/review_many", json={"decisions": [], "verdict": "confirm"})
+    )
     store.decisions.confirm(made["id"], by="user:ann")
     assert ada.get(f"{path}/wait").json()["state"] == "confirmed"
 
@@ -81,7 +83,7 @@ def test_agent_keeps_and_recalls_notes_for_itself(ada: httpx.Client, store: Corr
     store.notes.add("zebra of eve", agent="eve")
     found = ada.get("/api/notes/search", params={"text": "zebra", "agent": "eve"}).json()
     assert [each["note"]["id"] for each in found] == [own["id"]]
-    assert "zebra" in ada.get("/api/notes/section").json()["text"]
+    assert "zebra" in ada.get("/api/notes/prompt_section").json()["text"]
     assert refused(ada.post(f"/api/notes/{own['id']}/forget"))
 
 

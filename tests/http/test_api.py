@@ -330,7 +330,9 @@ def test_call_with_unknown_outcome_is_not_repeated(client: httpx.Client, store: 
     headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
     client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1})
     assert client.post("/api/mail/claim", content=sent, headers=headers).json()
-    rows(store, "UPDATE answers SET body = NULL")  # as if the server had died in between
+    rows(
+        store, "UPDATE idempotency_keys SET response = NULL"
+    )  # as if the server had died in between
     with unchanged(store):
         told = client.post("/api/mail/claim", content=sent, headers=headers)
         assert error(told) == (409, "conflict")
@@ -343,7 +345,7 @@ def test_secret_of_a_token_is_not_stored(client: httpx.Client, store: Corral) ->
     ).json()
     found = [
         row
-        for table in ("tokens", "answers", "events")
+        for table in ("tokens", "idempotency_keys", "events")
         for row in rows(store, f"SELECT * FROM {table}")
     ]
     assert made["value"].startswith("crl_")

@@ -18,14 +18,43 @@ from tests.support.run_factories import add_run
 # Arguments that name no thing of a project: people, texts, numbers, and what the rules put there.
 OTHERS = {
     *("about", "action", "after", "agent", "all", "alternatives", "answer", "answerers"),
-    *("archived", "arguments", "as_spelled", "asker", "assignee", "at", "at_deadline", "author"),
+    *(
+        "archived",
+        "arguments",
+        "as_spelled",
+        "asker",
+        "assignee",
+        "at",
+        "author",
+        "deadline_outcome",
+    ),
     *("body", "by", "category", "check", "confidence", "confirm", "content", "context"),
     *("deadline_at", "deadline_ms", "delay_ms", "description", "due_at", "edit", "effect", "error"),
-    *("evidence", "expires_at", "fallback", "fence", "files", "free", "input_tokens", "is_error"),
-    *("key", "lead", "lease_ms", "limit", "member", "meta", "mode", "name", "needed", "newest"),
+    *(
+        "evidence",
+        "expires_at",
+        "fallback",
+        "fence",
+        "files",
+        "free_text",
+        "input_tokens",
+        "is_error",
+    ),
+    *(
+        "key",
+        "lead",
+        "lease_ms",
+        "limit",
+        "member",
+        "meta",
+        "mode",
+        "name",
+        "newest",
+        "required_votes",
+    ),
     *("note", "number", "options", "output_tokens", "owner", "path", "paths", "pause_ms"),
     *("percent", "priority", "rationale", "react", "reason", "remove", "reply_to", "result"),
-    *("role", "sender", "sign", "source", "state", "steps", "summary", "template", "text"),
+    *("role", "emoji", "sender", "source", "state", "steps", "summary", "template", "text"),
     *("timeout_ms", "title", "to", "tokens", "tool", "tool_call_id", "tool_name", "ttl_ms"),
     *("value", "wait_ms", "wake", "tells"),
     # Keys of tasks of the project that is named.
@@ -83,7 +112,7 @@ MATRIX = [
     if field.name in OBJECT_ARGUMENTS or (field.name == "id" and not name.startswith("mail."))
 ]
 
-NOT_MADE = {"races", "requests"}
+NOT_MADE = {"races", "host_requests"}
 """Rooms of which the world has nothing in another project."""
 
 

@@ -403,7 +403,7 @@ def test_host_request_is_decided_by_others(store: Corral, ada: Agent, bob: Agent
     assert asked["state"] == "waiting"
     again = ada("request", action="create_agent", arguments=wish, idempotency_key="k")
     assert again["id"] == asked["id"]
-    question = store.requests.get(asked["id"]).question_id
+    question = store.host_requests.get(asked["id"]).question_id
     for agent in (ada, bob):
         assert reason(agent, "answer", id=question, answer="yes") == "not_an_answerer"
     assert reason(ada, "request", action="create_agent", arguments={"x": 1}) == "bad_arguments"

@@ -104,7 +104,7 @@ def test_10_only_the_old_session_goes_and_what_the_project_knows_stays(
     assert store.sessions.get(new.id).turns == 1
     assert store.notes.get(note.id).text == "The build needs make 4"
     assert store.groups.get(group.id).state == "open"
-    assert [each.member for each in store.groups.members(group.id).items] == ["agent:ada", ANN]
+    assert [each.name for each in store.groups.members(group.id).items] == ["agent:ada", ANN]
 
 
 def test_a_command_quoted_in_a_message_is_data(store: Corral) -> None:

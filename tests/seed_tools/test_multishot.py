@@ -333,7 +333,7 @@ def test_9_a_credential_is_a_reference_and_its_value_is_nowhere(
         live.races.start("x", agents="ada", secrets={"KEY": value}, project=str(repository))
     monkeypatch.setattr(keyring, "set_password", keyring.backends.fail.Keyring().set_password)
     with pytest.raises(Refused, check=because("no_keyring")):
-        live.secrets.keep("KEY", value, where="keyring")
+        live.secrets.save_value("KEY", value, where="keyring")
 
 
 def test_10_what_a_dead_driver_left_is_listed_and_nothing_dirty_is_removed(

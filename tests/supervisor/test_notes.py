@@ -47,11 +47,11 @@ def test_a_setting_gives_it_less_or_nothing(home: Home) -> None:
     with home.store() as store:
         store.agents.create("ada", command=WRITES)
         note = store.notes.add("The parser is in grammar.py.")
-        store.settings.set("notes.tokens", 10, scope="agent:ada")
+        store.settings.set("notes.prompt_tokens", 10, scope="agent:ada")
     assert told(home, "mend the parser").strip() == "mend the parser"
     with home.store() as store:
-        store.settings.set("notes.tokens", 0)
-        store.settings.unset("notes.tokens", scope="agent:ada")
+        store.settings.set("notes.prompt_tokens", 0)
+        store.settings.unset("notes.prompt_tokens", scope="agent:ada")
     assert told(home, "mend the parser").strip() == "mend the parser"
     with home.store() as store:
         assert store.notes.get(note.id).uses == 0

@@ -145,7 +145,7 @@ def test_files_and_wishes_go_through_the_files_too(home: Home, any_kind: Sandbox
         messages = store.messages.list().items
         sent = [each.data["file"]["path"] for each in messages if each.kind == "file"]
         assert [Path(path).read_text() for path in sent] == ["all is well\n"]
-        (request,) = store.requests.list().items
+        (request,) = store.host_requests.list().items
         assert (request.action, request.state) == ("create_agent", "waiting")
         assert f"in the same sandbox: {any_kind}" in request.effect
         refused = [

@@ -62,7 +62,8 @@ _FILL = [
         'sch_' || substr((i % 40) || 'x0000000000000000000000000', 1, 26), i, 'put', 1, i,
         {{now}} - i, {{now}} - i
     FROM n""",
-    f"""INSERT INTO requests (id, agent_id, action, arguments, effect, state, created_at, ended_at)
+    f"""INSERT INTO host_requests
+    (id, agent_id, action, arguments, effect, state, created_at, ended_at)
     {_SERIES.format(count=MANY)}
     SELECT 'req_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'agt_' || substr((i % 90) || 'x0000000000000000000000000', 1, 26), 'create_agent', '{{}}',
@@ -157,9 +158,9 @@ _FILL = [
         CASE i WHEN 7 THEN '{_HASH}' ELSE 'h' || i END, {{now}}, 'user:x',
         CASE i % 2 WHEN 0 THEN {{now}} END
     FROM n""",
-    f"""INSERT INTO answers (id, token_id, key, fingerprint, body, created_at)
+    f"""INSERT INTO idempotency_keys (id, token_id, key, fingerprint, response, created_at)
     {_SERIES.format(count=MANY)}
-    SELECT 'ans_' || i, 'tok_1', 'k' || i, 'f', '1', {{now}} FROM n""",
+    SELECT 'idk_' || i, 'tok_1', 'k' || i, 'f', '1', {{now}} FROM n""",
     f"""INSERT INTO agents (id, name, state, version, admin, created_at, updated_at)
     {_SERIES.format(count=MANY)}
     SELECT 'agt_' || substr(i || 'x0000000000000000000000000', 1, 26), 'a' || i,
@@ -168,12 +169,12 @@ _FILL = [
     {_SERIES.format(count=MANY)}
     SELECT 'agt_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, '{{}}', 'h', {{now}}, 'u'
     FROM n""",
-    f"""INSERT INTO grants (agent_id, tool, allowed, updated_at, updated_by)
+    f"""INSERT INTO tool_grants (agent_id, tool, allowed, updated_at, updated_by)
     {_SERIES.format(count=MANY)}
     SELECT 'agt_' || substr((i % 400) || 'x0000000000000000000000000', 1, 26), 't' || i, 1,
         {{now}}, 'u' FROM n""",
-    f"""INSERT INTO questions (id, project_id, asker, key, text, options, free, answerers, state,
-        deadline_at, created_at, ended_at)
+    f"""INSERT INTO questions (id, project_id, asker, key, text, options, free_text, answerers,
+        state, deadline_at, created_at, ended_at)
     {_SERIES.format(count=MANY)}
     SELECT 'qst_' || substr(i || 'x0000000000000000000000000', 1, 26),
         CASE i % 7 WHEN 0 THEN 'prj_' || (i % 100) END, 'agent:a' || (i % 97), 'k' || i, 'x', '[]',
@@ -181,7 +182,7 @@ _FILL = [
         CASE WHEN i % 10 > 0 THEN {{now}} - i END
     FROM n""",
     f"""INSERT INTO decisions (id, project_id, author, key, category, title, rationale,
-        alternatives, answerers, at_deadline, state, deadline_at, created_at, ended_at)
+        alternatives, answerers, deadline_outcome, state, deadline_at, created_at, ended_at)
     {_SERIES.format(count=MANY)}
     SELECT 'dec_' || substr(i || 'x0000000000000000000000000', 1, 26),
         CASE i % 7 WHEN 0 THEN 'prj_' || (i % 100) END, 'agent:a' || (i % 97), 'k' || i, 'general',
@@ -202,7 +203,7 @@ _FILL = [
     {_SERIES.format(count=MANY)}
     SELECT 'r' || (i % 50), 'grp_' || substr(i || 'x0000000000000000000000000', 1, 26) FROM n
     WHERE i % 10 = 0""",
-    f"""INSERT INTO members (group_id, member, role, read_number, joined_at)
+    f"""INSERT INTO group_members (group_id, name, role, read_number, joined_at)
     {_SERIES.format(count=MANY * 4)}
     SELECT 'grp_' || substr((i / 4) || 'x0000000000000000000000000', 1, 26),
         CASE i % 4 WHEN 0 THEN 'user:x' ELSE 'agent:a' || (i % 997) END, NULL, 3, {{now}} FROM n""",
@@ -211,7 +212,7 @@ _FILL = [
     SELECT 'pst_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'grp_' || substr(((i - 1) / 10 + 1) || 'x0000000000000000000000000', 1, 26),
         (i - 1) % 10 + 1, 'user:x', 'text', 'k' || i, {{now}} FROM n""",
-    f"""INSERT INTO reactions (post_id, sign, member, at)
+    f"""INSERT INTO reactions (post_id, emoji, member, at)
     {_SERIES.format(count=MANY * 4)}
     SELECT 'pst_' || substr((i / 4) || 'x0000000000000000000000000', 1, 26), '+' || (i % 4),
         'user:x', {{now}} FROM n""",

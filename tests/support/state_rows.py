@@ -56,7 +56,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "rationale": "",
         "alternatives": "[]",
         "answerers": "[]",
-        "at_deadline": "reject",
+        "deadline_outcome": "reject",
         "created_at": 1,
     },
     "destinations": {
@@ -166,7 +166,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "asker": "agent:ada",
         "text": "which?",
         "options": "[]",
-        "free": 1,
+        "free_text": 1,
         "answerers": "[]",
         "deadline_at": 1,
         "created_at": 1,
@@ -259,7 +259,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "attempts": 0,
         "created_at": 1,
     },
-    "requests": {
+    "host_requests": {
         "id": "req_1",
         "agent_id": "agt_1",
         "action": "create_agent",
@@ -334,7 +334,7 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "delegations": lambda state: {"ended_at": None if state == "active" else 9},
     "destinations": lambda state: {"ended_at": None if state == "granted" else 9},
     "messages": lambda state: {"ended_at": None if state in ("held", "queued") else 9},
-    "requests": lambda state: {"ended_at": None if state == "waiting" else 9},
+    "host_requests": lambda state: {"ended_at": None if state == "waiting" else 9},
     "occurrences": lambda state: {"ended_at": None if state == "checking" else 9},
     "wirings": lambda state: {"ended_at": None if state == "active" else 9},
     "decisions": lambda state: {"ended_at": None if state in ("recorded", "proposed") else 9},

@@ -115,7 +115,7 @@ def wanted(chat_pages: ChatPages, name: str = "mail-token") -> tuple[str, str]:
     chat_pages.act("chat/say", id=talk, text="read my mails", after="")
     chat_pages.store.gateway.wake()
     run = chat_pages.runner.begin()
-    asked = chat_pages.store.requests.ask(
+    asked = chat_pages.store.host_requests.ask(
         "ada",
         "secret",
         {"name": name, "reason": f"to read {HOSTILE}"},
@@ -185,7 +185,9 @@ def test_inbox_shows_the_whole_effect_of_a_request(chat_pages: ChatPages) -> Non
     store.people.set("bob", "owner")
     store.settings.set("gateway.approvals", 2)
     order = f"Be kind.\n{HOSTILE}\u202e and then all else"
-    asked = store.requests.ask("ada", "create_agent", {"name": "helper", "instructions": order})
+    asked = store.host_requests.ask(
+        "ada", "create_agent", {"name": "helper", "instructions": order}
+    )
     store.questions.answer(str(asked.question_id), "yes", by="user:ann")
     for path in ("/inbox", f"/inbox/{asked.question_id}", "/"):
         page = chat_pages.shown(path)

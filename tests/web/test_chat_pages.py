@@ -76,9 +76,9 @@ def test_every_chat_action_does_what_its_button_says(
     assert store.questions.get(asked.id).answer == "that"
 
     wish = {"name": "key", "reason": "to open"}
-    wanted = store.requests.ask("ada", "secret", wish)
+    wanted = store.host_requests.ask("ada", "secret", wish)
     act("secrets/give", question=str(wanted.question_id), value="s3cret-enough")
-    assert store.requests.get(wanted.id).state == "done"
+    assert store.host_requests.get(wanted.id).state == "done"
 
     held, other = chat_pages.says("let me in"), chat_pages.says("and me", sender="eve")
     act("senders/approve", id=str(held.sender_id), person="mal", role="admin")

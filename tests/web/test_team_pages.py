@@ -80,7 +80,7 @@ def test_every_team_action_does_what_its_button_says(team_pages: TeamPages) -> N
     act("questions/answer", id=named, answer="me")
     assert store.questions.get(named).answered_by == "user:bob"
     decision = store.decisions.record("Go", confirm=True, author="agent:ada").id
-    act("decisions/judge", id=decision, verdict="reject", reason="too early")
+    act("decisions/review", id=decision, verdict="reject", reason="too early")
     assert (store.decisions.get(decision).state, store.decisions.get(decision).reason) == (
         "rejected",
         "too early",
@@ -92,7 +92,7 @@ def test_every_team_action_does_what_its_button_says(team_pages: TeamPages) -> N
     assert [post.text for post in store.groups.read("crew", member="agent:ada").items] == [
         "good morning"
     ]
-    act("groups/react", id=group, number="1", sign="\N{THUMBS UP SIGN}")
+    act("groups/react", id=group, number="1", emoji="\N{THUMBS UP SIGN}")
     store.groups.post(group, "hello", author="agent:ada")
     act("groups/mark", id=group, number="2")
     act("groups/leave", id=group)
@@ -272,13 +272,13 @@ def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> No
     ids = [record(f"Go {n}", confirm=True, author="agent:ada").id for n in range(3)]
     text = team_pages.client.get("/inbox").text
     assert all(f'name="pick:{id}"' in text for id in ids)
-    team_pages.refused("decisions/judge", "Select", verdict="confirm")
+    team_pages.refused("decisions/review", "Select", verdict="confirm")
     gone = team_pages.store.decisions.reject(ids[0]).id
     picked = {f"pick:{id}": "on" for id in ids}
-    team_pages.refused("decisions/judge", gone, verdict="confirm", **picked)
+    team_pages.refused("decisions/review", gone, verdict="confirm", **picked)
     assert team_pages.store.decisions.get(ids[1]).state == "proposed"
     del picked[f"pick:{gone}"]
-    said = team_pages.act("decisions/judge", verdict="confirm", reason="all fine", **picked)
+    said = team_pages.act("decisions/review", verdict="confirm", reason="all fine", **picked)
     assert "2 decisions" in said.text
     for id in ids[1:]:
         found = team_pages.store.decisions.get(id)
@@ -288,7 +288,7 @@ def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> No
     apart = {
         f"pick:{each.id}": "on" for each in team_pages.store.decisions.list(proposed=True).items
     }
-    team_pages.refused("decisions/judge", "different people", verdict="confirm", **apart)
+    team_pages.refused("decisions/review", "different people", verdict="confirm", **apart)
 
 
 def test_group_is_paginated_back_to_its_first_post(team_pages: TeamPages) -> None:

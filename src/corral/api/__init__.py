@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         Messages,
         People,
         Places,
-        Requests,
         Senders,
         Wirings,
     )
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from corral.api.events import Events
     from corral.api.groups import Groups
     from corral.api.guard import Guard
+    from corral.api.host_requests import HostRequests
     from corral.api.imports import Imports
     from corral.api.insights import Insights
     from corral.api.locks import Locks
@@ -427,10 +427,10 @@ class Corral:
         return Destinations(self._database)
 
     @cached_property
-    def requests(self) -> "Requests":
-        from corral.api.chat import Requests
+    def host_requests(self) -> "HostRequests":
+        from corral.api.host_requests import HostRequests
 
-        return Requests(self._database)
+        return HostRequests(self._database)
 
     @cached_property
     def messages(self) -> "Messages":

@@ -13,7 +13,6 @@ from corral.domain.chat.inbound import held as inbound_held
 from corral.domain.chat.inbound import receive as inbound_receive
 from corral.domain.chat.model import Conversation, Message, NextLetters
 from corral.domain.chat.outbound import attachments, queue
-from corral.domain.host_requests import ops as requests
 from corral.domain.runs.model import Run
 from corral.services.chat.model import ChannelHealth
 
@@ -115,18 +114,6 @@ class Destinations(Resource):
     grant = write(destinations.grant, repeatable=True)
     revoke = write(destinations.revoke)
     list = read(destinations.list_destinations)
-
-
-class Requests(Resource):
-    """Requests of agents to the host, such as for a permission or a secret."""
-
-    noun = "request"
-
-    ask = write(requests.ask, repeatable_by="key", durable=True)
-    get = read(requests.get)
-    list = read(requests.list_requests)
-    withdraw = write(requests.withdraw)
-    secrets_given = write(requests.complete_given_secrets, repeatable=True)
 
 
 class Messages(Resource):

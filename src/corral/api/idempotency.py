@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from corral.api.operation import Operation, Resource
 from corral.db.tx import Tx
-from corral.domain.idempotency import ops as answers
+from corral.domain.idempotency import ops as idempotency
 from corral.kernel.errors import CorralError
 
 
@@ -42,32 +42,32 @@ def call_with_key(
     if isinstance(operation, Operation):
 
         def call_and_store(tx: Tx) -> bytes:
-            before = answers.begin(tx, *key)
+            before = idempotency.begin(tx, *key)
             if before is not None:
-                return _stored_body(before.body)
+                return _stored_response(before.response)
             body = encode(operation.function(tx, **arguments))
-            answers.store_response(tx, key.token_id, key.key, body.decode())
+            idempotency.store_response(tx, key.token_id, key.key, body.decode())
             return body
 
         return database.write(call_and_store, durable=operation.durable, repeatable=True)
-    before = database.write(lambda tx: answers.begin(tx, *key))
+    before = database.write(lambda tx: idempotency.begin(tx, *key))
     if before is not None:
-        return _stored_body(before.body)
+        return _stored_response(before.response)
     try:
         body = encode(getattr(resource, verb)(**arguments))
     except CorralError:
-        database.write(lambda tx: answers.discard(tx, key.token_id, key.key), repeatable=True)
+        database.write(lambda tx: idempotency.discard(tx, key.token_id, key.key), repeatable=True)
         raise
     if body == unless:
-        database.write(lambda tx: answers.discard(tx, key.token_id, key.key), repeatable=True)
+        database.write(lambda tx: idempotency.discard(tx, key.token_id, key.key), repeatable=True)
         return body
     text = body.decode()
     database.write(
-        lambda tx: answers.store_response(tx, key.token_id, key.key, text), repeatable=True
+        lambda tx: idempotency.store_response(tx, key.token_id, key.key, text), repeatable=True
     )
     return body
 
 
-def _stored_body(body: Any) -> bytes:
-    assert body is not None, "begin() refuses a call whose result is unknown"
-    return bytes(body)
+def _stored_response(response: Any) -> bytes:
+    assert response is not None, "begin() refuses a call whose result is unknown"
+    return bytes(response)

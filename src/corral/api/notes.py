@@ -45,5 +45,5 @@ class Notes(Resource):
     get = read(ops.get)
     list = read(ops.list_notes)
     search = read(ops.search)
-    section = read(ops.build_section)
-    use = write(ops.count_uses, mode="one", repeatable=True)
+    prompt_section = read(ops.build_prompt_section)
+    record_use = write(ops.record_use, mode="one", repeatable=True)

@@ -44,10 +44,16 @@ FOR_PEOPLE = frozenset(
         *("charges.release", "charges.set_prices"),
         *("people.set", "senders.approve", "senders.block"),
         *("places.block", "places.meet", "places.set_policy", "places.unblock"),
-        "requests.secrets_given",
-        *("secrets.delete", "secrets.keep", "secrets.resolve", "secrets.set", "secrets.value_of"),
+        "host_requests.complete_secret_requests",
+        *(
+            "secrets.delete",
+            "secrets.save_value",
+            "secrets.resolve",
+            "secrets.set",
+            "secrets.resolve_reference",
+        ),
         *("settings.set", "settings.unset"),
-        *("tokens.create", "tokens.in_file", "tokens.revoke"),
+        *("tokens.create", "tokens.ensure_file", "tokens.revoke"),
         *("wirings.add", "wirings.change", "wirings.remove"),
     }
 )
@@ -55,7 +61,7 @@ FOR_PEOPLE = frozenset(
 # Without a named agent, these mean a decision by a person; a run without an agent is refused.
 DECISIONS = frozenset(
     {
-        *("decisions.confirm", "decisions.dismiss", "decisions.judge", "decisions.reject"),
+        *("decisions.confirm", "decisions.dismiss", "decisions.review_many", "decisions.reject"),
         *("questions.answer", "tasks.accept", "tasks.reject"),
     }
 )
@@ -64,7 +70,7 @@ DECISIONS = frozenset(
 CONVERSATION = frozenset(
     {
         *("sessions.append", "sessions.append_many", "sessions.clear", "sessions.handoff"),
-        *("sessions.set_provider_session", "sessions.take_back"),
+        *("sessions.set_provider_session", "sessions.undo"),
     }
 )
 
@@ -72,7 +78,7 @@ _AGENT = ("agent",)
 ACTOR_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "decisions.confirm": ("by",),
     "decisions.dismiss": ("by",),
-    "decisions.judge": ("by",),
+    "decisions.review_many": ("by",),
     "decisions.record": ("author",),
     "decisions.reject": ("by",),
     "delegations.cancel": _AGENT,
@@ -105,7 +111,7 @@ ACTOR_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "questions.answer": ("by",),
     "questions.ask": ("asker",),
     "questions.withdraw": ("by",),
-    "requests.ask": _AGENT,
+    "host_requests.ask": _AGENT,
     "schedules.create": ("sender",),
     "schedules.task": _AGENT,
     "sessions.append": _AGENT,

@@ -21,7 +21,7 @@ class Projects(Resource):
 
     register = write(ops.register, repeatable=True)
     by_dir = read(ops.get_by_dir, mode="one")
-    around = read(ops.find_containing, mode="one")
+    containing = read(ops.find_containing, mode="one")
     get = read(ops.get)
     list = read(ops.list_projects, mode="one")
     rename = write(ops.rename, repeatable=True)
@@ -42,7 +42,9 @@ class Projects(Resource):
         projects_config.write_template(real)
         return project
 
-    def equip(self, folder: str | Path, *, remove: bool = False) -> "Sequence[AgentDocChange]":
+    def install_agent_docs(
+        self, folder: str | Path, *, remove: bool = False
+    ) -> "Sequence[AgentDocChange]":
         """Write the instructions for agents into a folder: a section of AGENTS.md and a skill.
 
         With `remove`, remove them again. Other content of the files is not changed. Idempotent.

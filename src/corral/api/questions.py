@@ -14,7 +14,7 @@ class Questions(Resource):
     ask = write(ops.ask, repeatable_by="key")
     answer = write(ops.answer, durable=True, repeatable=True)
     withdraw = write(ops.withdraw)
-    hear = write(ops.acknowledge, repeatable=True)
+    acknowledge = write(ops.acknowledge, repeatable=True)
     expire_due = write(ops.expire_due, repeatable=True)
     next_due = read(ops.next_due, mode="one")
     get = read(ops.get, timely=True)
@@ -23,7 +23,7 @@ class Questions(Resource):
     def wait(self, question: str, *, timeout_ms: int | None = None) -> Question:
         """Wait until a question is answered, expired or withdrawn; raises Refused on timeout.
 
-        Call `hear` afterwards; otherwise the asker also gets the answer as a letter.
+        Call `acknowledge` afterwards; otherwise the asker also gets the answer as a letter.
         """
         id = self.get(question).id
         return wait_until_ended(self._database, lambda: self.get(id), timeout_ms)

@@ -105,7 +105,7 @@ LOCAL_ONLY = {
     "outputs.seal_folder": _FILES,
     "outputs.list_unsealed": _INTERNAL,
     "projects.configure": _FILES,
-    "projects.equip": _FILES,
+    "projects.install_agent_docs": _FILES,
     "projects.export": _FILES,
     "questions.expire_due": _DAEMON,
     "races.advance_open": _DAEMON,
@@ -133,15 +133,15 @@ LOCAL_ONLY = {
     "schedules.fire_due": _DAEMON,
     "schedules.run_script": _DAEMON,
     "search.index_turns": _INTERNAL,
-    "secrets.keep": _SECRETS,
+    "secrets.save_value": _SECRETS,
     "secrets.resolve": _SECRETS,
-    "secrets.value_of": _SECRETS,
+    "secrets.resolve_reference": _SECRETS,
     "tasks.clean": _FILES,
     "tasks.start_ready": _DAEMON,
     "teams.start": _FILES,
     "tokens.check": "it is internal to the HTTP API",
-    "tokens.in_file": _FILES,
-    "tokens.note_use": "it is internal to the HTTP API",
+    "tokens.ensure_file": _FILES,
+    "tokens.record_use": "it is internal to the HTTP API",
 }
 
 # Operations with a streaming response, and their routes.

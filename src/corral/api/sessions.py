@@ -9,7 +9,7 @@ from corral.domain.sessions import retros as session_retros
 class Sessions(Resource):
     """Sessions: the conversations of agents, turn by turn.
 
-    Turns are numbered from 1 without gaps and never change; `take_back` marks turns as withdrawn.
+    Turns are numbered from 1 without gaps and never change; `undo` marks turns as withdrawn.
     """
 
     noun = "session"
@@ -20,7 +20,7 @@ class Sessions(Resource):
     list = read(ops.list_sessions)
     append = write(ops.append, mode="one", repeatable_by="key")
     append_many = write(ops.append_many)
-    take_back = write(undo.undo_last_turn)
+    undo = write(undo.undo_last_turn)
     turns = read(ops.list_turns)
     last = read(ops.list_latest_turns)
     state = read(ops.get_state)

@@ -42,14 +42,14 @@ class Secrets(Resource):
 
         return resolve_secret(self._database, name)
 
-    def value_of(self, reference: str) -> str:
+    def resolve_reference(self, reference: str) -> str:
         """Return the value of `env:…`, `file:…`, `cmd:…`, `keyring:…`, or of a named secret."""
         from corral.services.secrets import resolve_reference
 
         return resolve_reference(self._database, reference)
 
-    def keep(self, name: str, value: str, *, where: Literal["file", "keyring"]) -> Secret:
+    def save_value(self, name: str, value: str, *, where: Literal["file", "keyring"]) -> Secret:
         """Keep a value in a private file or in the system key ring, and store a reference to it."""
-        from corral.services.secrets import keep_secret
+        from corral.services.secrets import save_secret_value
 
-        return keep_secret(self._database, name, value, where=where)
+        return save_secret_value(self._database, name, value, where=where)

@@ -17,9 +17,9 @@ class Tokens(Resource):
     get = read(ops.get)
     list = read(ops.list_tokens, mode="one")
     revoke = write(ops.revoke, durable=True)
-    note_use = write(ops.record_use, mode="one", repeatable=True)
+    record_use = write(ops.record_use, mode="one", repeatable=True)
 
-    def in_file(self, path: Path, *, name: str) -> str:
+    def ensure_file(self, path: Path, *, name: str) -> str:
         """Return the secret in a private file; creates a token of full scope if necessary.
 
         A new token replaces one that is missing, expired or revoked, or whose file other users

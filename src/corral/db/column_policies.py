@@ -59,7 +59,7 @@ TABLES: Mapping[str, TablePolicy] = {
             _OWN_FILE: "name",
         },
     ),
-    "store": TablePolicy(
+    "store_options": TablePolicy(
         redacted="durability",
     ),
     "events": TablePolicy(
@@ -179,7 +179,7 @@ TABLES: Mapping[str, TablePolicy] = {
             _ACTOR: "created_by",
         },
     ),
-    "grants": TablePolicy(
+    "tool_grants": TablePolicy(
         redacted="tool",
         exempt={
             _ID: "agent_id",
@@ -314,8 +314,8 @@ TABLES: Mapping[str, TablePolicy] = {
             _HASH: "hash",
         },
     ),
-    "answers": TablePolicy(
-        redacted="body",
+    "idempotency_keys": TablePolicy(
+        redacted="response",
         rejected="key",
         exempt={
             _ID: "id token_id",
@@ -395,8 +395,8 @@ TABLES: Mapping[str, TablePolicy] = {
             _ID: "group_id",
         },
     ),
-    "members": TablePolicy(
-        rejected="member role",
+    "group_members": TablePolicy(
+        rejected="name role",
         exempt={
             _ID: "group_id",
         },
@@ -409,7 +409,7 @@ TABLES: Mapping[str, TablePolicy] = {
         },
     ),
     "reactions": TablePolicy(
-        redacted="sign",
+        redacted="emoji",
         rejected="member",
         exempt={
             _ID: "post_id",
@@ -417,7 +417,8 @@ TABLES: Mapping[str, TablePolicy] = {
     ),
     "decisions": TablePolicy(
         redacted=(
-            "author category title rationale alternatives answerers at_deadline decided_by reason"
+            "author category title rationale alternatives answerers deadline_outcome decided_by"
+            " reason"
         ),
         rejected="key",
         exempt={
@@ -565,7 +566,7 @@ TABLES: Mapping[str, TablePolicy] = {
             _ID: "question_id place_id session_id",
         },
     ),
-    "requests": TablePolicy(
+    "host_requests": TablePolicy(
         redacted="action arguments effect decided_by result reason",
         rejected="key",
         exempt={

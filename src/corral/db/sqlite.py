@@ -346,10 +346,10 @@ class SqliteDatabase(Database):
 
     def durability(self, wanted: str | None = None) -> str:
         if wanted is not None:
-            statement = Statement("UPDATE store SET durability = :wanted")
+            statement = Statement("UPDATE store_options SET durability = :wanted")
             self.write(lambda tx: tx.run(statement, wanted=wanted), durable=True)
             self._apply_durability()
-        stored = Statement("SELECT durability FROM store")
+        stored = Statement("SELECT durability FROM store_options")
         return str(self.read(lambda tx: tx.value(stored), mode="one"))
 
     def _apply_durability(self) -> None:

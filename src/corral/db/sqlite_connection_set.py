@@ -120,7 +120,7 @@ class ConnectionSet:
     def apply_durability(self, writer: SqliteConnection) -> None:
         """Read the store's durability and apply it to the writer."""
         if int(writer.connection.pragma("user_version")) > 0:
-            self.full = writer.run("SELECT durability FROM store").fetchall() == [("full",)]
+            self.full = writer.run("SELECT durability FROM store_options").fetchall() == [("full",)]
         self.wait_for_disk(writer, self.full)
 
     def wait_for_disk(self, writer: SqliteConnection, wanted: bool) -> None:

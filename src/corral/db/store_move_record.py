@@ -54,8 +54,8 @@ VOID_MOVE = Statement("""
 # Records that this store once held content of its own; see `MoveTarget._clear`.
 MARK_STAYED = Statement("UPDATE relocation SET phase = 'arrived' WHERE phase = 'leaving'")
 DELETE_EXCERPT_MARK = Statement("DELETE FROM relocation WHERE phase = 'part'")
-READ_DURABILITY = Statement("SELECT durability FROM store")
-SET_DURABILITY = Statement("UPDATE store SET durability = :promised")
+READ_DURABILITY = Statement("SELECT durability FROM store_options")
+SET_DURABILITY = Statement("UPDATE store_options SET durability = :promised")
 
 
 def read_relocation(database: Database) -> Relocation | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from corral.db.schema import TableDoc
 
 # Tables that describe the store itself; all others are its content.
-INTERNAL_TABLES = ("migrations", "store", "relocation")
+INTERNAL_TABLES = ("migrations", "store_options", "relocation")
 
 MOVED_OFFSET = 1_000_000
 """Added to the schema version of a store that must not be opened: its content was moved away or

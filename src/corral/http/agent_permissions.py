@@ -85,7 +85,7 @@ OBJECT_ARGUMENTS = {
     "parent": "delegations",
     "question": "questions",
     "race": "races",
-    "request": "requests",
+    "request": "host_requests",
     "run": "runs",
     "session": "sessions",
     "task": "tasks",
@@ -119,7 +119,7 @@ def _project_of(store: Corral, attribute: str, reference: Any, project: str) -> 
         has_names = any(field.name == "project" for field in get.fields)
         scope = {"project": project} if has_names else {}
         record = getattr(store, attribute).get(reference, **scope)
-    if attribute == "requests" and record.session_id is not None:
+    if attribute == "host_requests" and record.session_id is not None:
         record = store.sessions.get(record.session_id)
     return getattr(record, "project_id", None)
 
@@ -266,7 +266,7 @@ def _request_as_self(store: Corral, who: TokenIdentity, arguments: CallArguments
 
 
 def _own_request(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
-    if store.requests.get(arguments["request"]).agent_id != _agent_id(who):
+    if store.host_requests.get(arguments["request"]).agent_id != _agent_id(who):
         raise Refused(f"{arguments['request']} is not a request of {who.agent}.")
 
 
@@ -319,7 +319,7 @@ AGENT_RULES: dict[str, PermissionRule] = {
     "delegations.list": _allow,
     "decisions.confirm": _answer_as_self,
     "decisions.get": _own_decision,
-    "decisions.hear": _authored_decision,
+    "decisions.acknowledge": _authored_decision,
     "decisions.record": _write_as_self,
     "decisions.reject": _answer_as_self,
     "decisions.wait": _own_decision,
@@ -365,17 +365,17 @@ AGENT_RULES: dict[str, PermissionRule] = {
     "messages.send_files": _send_message_as_self,
     "notes.add": _note_as_self,
     "notes.search": _agent_is_self,
-    "notes.section": _agent_is_self,
+    "notes.prompt_section": _agent_is_self,
     "races.get": _allow,
     "races.list": _allow,
-    "requests.ask": _request_as_self,
-    "requests.get": _own_request,
-    "requests.list": _agent_is_self,
-    "requests.withdraw": _own_request,
+    "host_requests.ask": _request_as_self,
+    "host_requests.get": _own_request,
+    "host_requests.list": _agent_is_self,
+    "host_requests.withdraw": _own_request,
     "questions.answer": _answer_as_self,
     "questions.ask": _ask_as_self,
     "questions.get": _own_question,
-    "questions.hear": _asked_question,
+    "questions.acknowledge": _asked_question,
     "questions.list": _ask_as_self,
     "questions.wait": _own_question,
     "questions.withdraw": _answer_as_self,

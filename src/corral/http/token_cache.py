@@ -70,7 +70,7 @@ class TokenCache:
             used, self._used = self._used, set()
         for id in used:
             with suppress(CorralError):
-                self._store.tokens.note_use(id)
+                self._store.tokens.record_use(id)
 
     def handle_event(self, event: Event) -> None:
         """Clear the cache when a token or an agent changes."""

@@ -192,7 +192,7 @@ def decision(
         "rationale": "",
         "alternatives": "[]",
         "answerers": "[]",
-        "at_deadline": "dismiss",
+        "deadline_outcome": "dismiss",
         "created_at": at,
         "ended_at": None if state == "recorded" else ended_at or row.now,
     }

@@ -27,9 +27,9 @@ _WITH_PARENT = frozenset(
     (
         "choices",
         "edges",
-        "grants",
+        "tool_grants",
         "log_lines",
-        "members",
+        "group_members",
         "question_texts",
         "retros",
         "session_state",

@@ -114,10 +114,10 @@ _NUMBERED = {"events": "evt", "log_lines": "log"}
 
 # The unique keys of tables in which the row may exist already.
 _KEYS = {
-    "grants": ("agent_id", "tool"),
-    "members": ("group_id", "member"),
+    "tool_grants": ("agent_id", "tool"),
+    "group_members": ("group_id", "name"),
     "plans": ("subject",),
-    "reactions": ("post_id", "sign", "member"),
+    "reactions": ("post_id", "emoji", "member"),
     "session_state": ("session_id", "name"),
     "touches": ("project_id", "path", "owner"),
 }

@@ -145,7 +145,7 @@ class CorralSession:
             self._store.sessions.append_many(self.corral_id, turns[first : first + PAGE])
 
     def _pop(self) -> Any:
-        while (turn := self._store.sessions.take_back(self.corral_id)) is not None:
+        while (turn := self._store.sessions.undo(self.corral_id)) is not None:
             if (item := item_from_turn(turn)) is not None:
                 return item
         return None

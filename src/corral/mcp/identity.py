@@ -141,5 +141,5 @@ def _make_caller(
         project = project or session_record.project_id
     works_in = store.projects.get(project) if project is not None else None
     if works_in is None and cwd is not None:
-        works_in = store.projects.around(cwd)
+        works_in = store.projects.containing(cwd)
     return Caller(id or f"agent:{agent.id}", agent, run, session, works_in)

@@ -131,7 +131,7 @@ TOOLS = (
         host_requests.request,
         host_requests.RequestArguments,
         host_requests.RequestResult,
-        "requests.ask",
+        "host_requests.ask",
         waits=True,
     ),
     ToolSpec(notes.remember, notes.RememberArguments, notes.RememberResult, "notes.add"),

@@ -8,32 +8,32 @@ CREATE TABLE migrations (
     applied_at {integer} NOT NULL       -- when
 ) {strict};
 
--- What the engine must know of this store; one row. Writer: db.
-CREATE TABLE store (
-    one {integer} PRIMARY KEY CHECK (one = 1),  -- there is only one
-    durability TEXT NOT NULL            -- full: a commit survives a power cut; normal: any process's death
+-- Options that the database engine reads at open; one row. Writer: db.
+CREATE TABLE store_options (
+    one {integer} PRIMARY KEY CHECK (one = 1),  -- always 1: the table has one row
+    durability TEXT NOT NULL            -- full: commits survive a power failure; normal: commits survive a process crash
         CHECK (durability IN ('normal', 'full'))
 ) {strict};
 
-INSERT INTO store (one, durability) VALUES (1, {durability});
+INSERT INTO store_options (one, durability) VALUES (1, {durability});
 
 {deferred_indexes};
 
--- The append-only record of all changes. Writer: every operation, in its own transaction.
--- On SQLite, ask the view `events_of_subject` for the events of one subject: the index that serves
--- it is filled behind the writer, and the view also reads what is not in it yet.
+-- Append-only log of all changes. Writer: every operation, in its own transaction.
+-- On SQLite, read the events of one subject from the view `events_of_subject`: its index is filled
+-- asynchronously, and the view adds the rows that are not indexed yet.
 CREATE TABLE events (
-    seq {serial},                       -- order of arrival; the public id is evt_184
+    seq {serial},                       -- insertion order; the public id is evt_184
     {commit_order}
-    at {integer} NOT NULL,              -- the `now` of the transaction that made the change
-    actor TEXT NOT NULL,                -- who did it: user:…, agent:…, or a part of Corral
-    kind {key} NOT NULL,                -- what was changed: letter, project, schedule …
-    verb {key} NOT NULL,                -- what was done: put, ack, archive …
-    subject {key} NOT NULL,             -- the id of the thing that was changed
-    project_id {key},                   -- the project that it belongs to, if any
-    data {json},                        -- what else the reader of the record may want
-    run_id {key},                       -- the run whose process made the change; null: made outside of runs
-    imported_at {integer}               -- when another tool's row was imported; null: created by Corral
+    at {integer} NOT NULL,              -- time of the transaction
+    actor TEXT NOT NULL,                -- who made the change: user:NAME, agent:NAME, or a component of Corral
+    kind {key} NOT NULL,                -- kind of the changed object: letter, project, schedule …
+    verb {key} NOT NULL,                -- the change: put, ack, archive …
+    subject {key} NOT NULL,             -- id of the changed object
+    project_id {key},                   -- project of the changed object; null: none
+    data {json},                        -- further details
+    run_id {key},                       -- the run whose process made the change; null: not made by a run
+    imported_at {integer}               -- import time of a row from another tool; null: created by Corral
 ) {strict};
 
 {feed_index};
@@ -41,34 +41,34 @@ CREATE TABLE events (
 CREATE INDEX events_by_project ON events (project_id, {feed_key}) WHERE project_id IS NOT NULL;
 {events_keep_newest};
 
--- Values that people chose instead of the built-in defaults. Writer: settings.
+-- Values that replace the defaults of settings. Writer: settings.
 CREATE TABLE settings (
-    scope {key} NOT NULL,               -- global, project:<id> or agent:<name>
-    name {key} NOT NULL,                -- a known setting's name, as in mail.max_attempts
-    value {json} NOT NULL,              -- of the type that the setting has
-    updated_at {integer} NOT NULL,      -- when it was last set
-    updated_by TEXT NOT NULL,           -- by whom
+    scope {key} NOT NULL,               -- global, project:ID or agent:NAME
+    name {key} NOT NULL,                -- name of the setting, such as mail.max_attempts
+    value {json} NOT NULL,              -- value, of the type of the setting
+    updated_at {integer} NOT NULL,      -- time of the last change
+    updated_by TEXT NOT NULL,           -- actor of the last change
     PRIMARY KEY (scope, name)
 ) {strict};
 
--- Where to find secrets; never the secrets themselves. Writer: settings.
+-- References to secrets, never their values. Writer: settings.
 CREATE TABLE secrets (
-    name {key} PRIMARY KEY,             -- what others call it
+    name {key} PRIMARY KEY,             -- name of the secret
     reference TEXT NOT NULL,            -- env:NAME, file:PATH, cmd:COMMAND or keyring:SERVICE/NAME
-    updated_at {integer} NOT NULL,      -- when it was last set
-    updated_by TEXT NOT NULL            -- by whom
+    updated_at {integer} NOT NULL,      -- time of the last change
+    updated_by TEXT NOT NULL            -- actor of the last change
 ) {strict};
 
 -- Directories that agents work in. Writer: projects.
 CREATE TABLE projects (
     id {key} PRIMARY KEY,               -- prj_…
-    dir {key} NOT NULL UNIQUE,          -- the real path: symlinks resolved, no slash at the end
-    name TEXT NOT NULL,                 -- for people; at first the directory's own name
-    command TEXT,                       -- what is run here unless said otherwise
-    prompt TEXT,                        -- what it is told unless said otherwise
+    dir {key} NOT NULL UNIQUE,          -- absolute path: symlinks resolved, no trailing slash
+    name TEXT NOT NULL,                 -- display name; default: the name of the directory
+    command TEXT,                       -- default command of runs
+    prompt TEXT,                        -- default prompt of runs
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'archived')),
-    created_at {integer} NOT NULL,      -- first registration
+    created_at {integer} NOT NULL,      -- time of the first registration
     updated_at {integer} NOT NULL,      -- last change of name, command, prompt or state
     last_run_at {integer}               -- start of the latest run; null: never run
 ) {strict};

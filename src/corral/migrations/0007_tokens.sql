@@ -1,31 +1,31 @@
--- Who may call the API, and what each may do. The secret itself is kept nowhere. Writer: tokens.
+-- Access tokens of the HTTP API; only the hashes of their secrets are stored. Writer: tokens.
 CREATE TABLE tokens (
     id {key} PRIMARY KEY,               -- tok_…
-    name {key} NOT NULL,                -- what people call it; stands in the record as token:NAME
-    state {key} NOT NULL                -- active, revoked
+    name {key} NOT NULL,                -- display name; the actor of its calls is token:NAME
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'revoked')),
-    scope {key} NOT NULL,               -- full, read, or agent:ID for what one agent may do
-    project_id {key},                   -- the one project that an agent's token is for; null: any
+    scope {key} NOT NULL,               -- full, read, or agent:ID
+    project_id {key},                   -- the only project of an agent's token; null: any
     hash {key} NOT NULL,                -- SHA-256 of the secret, which has 256 random bits
-    created_at {integer} NOT NULL,      -- when it was made
-    created_by {key} NOT NULL,          -- who made it
-    expires_at {integer},               -- from when on it is refused; null: never
-    used_at {integer},                  -- about when it was last used, to the minute
-    ended_at {integer},                 -- when it was revoked
+    created_at {integer} NOT NULL,      -- creation time
+    created_by {key} NOT NULL,          -- actor that created it
+    expires_at {integer},               -- time from which it is rejected; null: never
+    used_at {integer},                  -- time of the last use, accurate to a minute
+    ended_at {integer},                 -- time of the revocation
     CHECK ((state = 'active') = (ended_at IS NULL))
 ) {strict};
 
 CREATE UNIQUE INDEX tokens_by_hash ON tokens (hash);
 CREATE UNIQUE INDEX tokens_by_name ON tokens (name) WHERE state = 'active';
 
--- What write calls with an Idempotency-Key were answered, so that a repeated call does nothing
--- twice. Writer: answers.
-CREATE TABLE answers (
-    id {key} PRIMARY KEY,               -- ans_…, in the order of arrival
-    token_id {key} NOT NULL,            -- who called
-    key {key} NOT NULL,                 -- what the caller named the call
-    fingerprint {key} NOT NULL,         -- SHA-256 of what was asked for
-    body {json},                        -- the answer; null: it was begun, and its outcome is not known
-    created_at {integer} NOT NULL,      -- when it was begun
+-- Responses to write calls with an Idempotency-Key, so that a repeated call has no second effect.
+-- Writer: idempotency.
+CREATE TABLE idempotency_keys (
+    id {key} PRIMARY KEY,               -- idk_…, in insertion order
+    token_id {key} NOT NULL,            -- token of the caller
+    key {key} NOT NULL,                 -- the Idempotency-Key
+    fingerprint {key} NOT NULL,         -- SHA-256 of the request
+    response {json},                    -- the response; null: the call was begun, its outcome is not known
+    created_at {integer} NOT NULL,      -- start of the call
     UNIQUE (token_id, key)
 ) {strict};

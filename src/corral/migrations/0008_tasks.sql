@@ -74,28 +74,28 @@ CREATE TABLE edges (
 
 CREATE INDEX edges_by_need ON edges (needs_id, task_id);
 
--- Work that one handed to another, and what came of it. Writer: delegations.
+-- Work that an agent or a person hands to an agent, and its result. Writer: delegations.
 CREATE TABLE delegations (
     id {key} PRIMARY KEY,               -- dlg_…
-    project_id {key},                   -- the project that it belongs to, if any
+    project_id {key},                   -- the project; null: none
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'done', 'failed', 'cancelled', 'expired')),
-    from_mailbox {key} NOT NULL,        -- who handed it over, and gets the result
-    to_agent_id {key} NOT NULL,         -- who is to do it
-    to_mailbox {key} NOT NULL,          -- where that one was told
-    parent_id {key},                    -- the delegation that this is a part of
-    task_id {key},                      -- the task that is handed over; null: the text says all
-    text TEXT NOT NULL,                 -- what is to be done
-    context TEXT,                       -- what else the other one should know
-    result {json},                      -- what came back
-    reason TEXT,                        -- why it ended as it did
-    letter_id {key},                    -- the letter with which it went out
-    deadline_at {integer},              -- it ends without a result after this moment
-    created_at {integer} NOT NULL,      -- when it was handed over
-    ended_at {integer},                 -- when it came to its end
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
-    correlation_id {key},               -- the letter chain that its letters continue; null: made by a person
-    hops {integer},                     -- letters of agents that led to the run that delegated it; null: made by a person
+    from_mailbox {key} NOT NULL,        -- mailbox of the sender, which gets the result
+    to_agent_id {key} NOT NULL,         -- the assigned agent
+    to_mailbox {key} NOT NULL,          -- mailbox that got the assignment
+    parent_id {key},                    -- delegation that this is a part of; null: none
+    task_id {key},                      -- delegated task; null: only the text
+    text TEXT NOT NULL,                 -- the work
+    context TEXT,                       -- background information
+    result {json},                      -- the result
+    reason TEXT,                        -- reason of the outcome
+    letter_id {key},                    -- letter with the assignment
+    deadline_at {integer},              -- expires without a result at this time; null: no deadline
+    created_at {integer} NOT NULL,      -- creation time
+    ended_at {integer},                 -- end time
+    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    correlation_id {key},               -- letter chain that its letters continue; null: created by a person
+    hops {integer},                     -- agent letters that led to the delegating run; null: created by a person
     CHECK ((ended_at IS NULL) = (state = 'active'))
 ) {strict};
 
@@ -109,27 +109,27 @@ CREATE INDEX delegations_due ON delegations (deadline_at)
     WHERE state = 'active' AND deadline_at IS NOT NULL;
 CREATE INDEX delegations_by_project ON delegations (project_id, id) WHERE project_id IS NOT NULL;
 
--- The latest plan of each agent, and of each run without one. Writer: plans.
+-- The latest plan of each agent, and of each run without an agent. Writer: plans.
 CREATE TABLE plans (
-    subject {key} PRIMARY KEY,          -- whose plan it is: agt_…, or run_… of a run without an agent
-    run_id {key},                       -- the run in which it was made, if in any
-    project_id {key},                   -- the project that it belongs to, if any
-    entries {json} NOT NULL,            -- its steps: content, priority, status
-    updated_at {integer} NOT NULL,      -- when it was last said
-    imported_at {integer}               -- when another tool's row was imported; null: created by Corral
+    subject {key} PRIMARY KEY,          -- owner of the plan: agt_…, or run_… of a run without an agent
+    run_id {key},                       -- run that reported it; null: none
+    project_id {key},                   -- the project; null: none
+    entries {json} NOT NULL,            -- steps: content, priority, status
+    updated_at {integer} NOT NULL,      -- time of the last report
+    imported_at {integer}               -- import time of a row from another tool; null: created by Corral
 ) {strict};
 
--- How far agents say they have come: the latest of each, with each task. Writer: plans.
+-- The latest progress report of each agent and task. Writer: plans.
 CREATE TABLE progress (
-    id {key} PRIMARY KEY,               -- the agent's id, a slash, and the task's id if there is one
-    agent_id {key} NOT NULL,            -- who says it
-    task_id {key},                      -- with which task; null: with none
-    run_id {key},                       -- in which run
-    project_id {key},                   -- the project that it belongs to, if any
-    summary TEXT NOT NULL,              -- in words
-    percent {integer}                   -- from 0 to 100; null: not told
+    id {key} PRIMARY KEY,               -- agent id, slash, task id if any
+    agent_id {key} NOT NULL,            -- the agent
+    task_id {key},                      -- the task; null: none
+    run_id {key},                       -- run that reported it; null: none
+    project_id {key},                   -- the project; null: none
+    summary TEXT NOT NULL,              -- progress in words
+    percent {integer}                   -- 0 to 100; null: not reported
         CHECK (percent BETWEEN 0 AND 100),
-    updated_at {integer} NOT NULL       -- when it was last said
+    updated_at {integer} NOT NULL       -- time of the last report
 ) {strict};
 
 CREATE INDEX plans_by_project ON plans (project_id) WHERE project_id IS NOT NULL;

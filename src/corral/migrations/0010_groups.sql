@@ -1,31 +1,31 @@
--- What agents ask of people and of one another, and what they were answered. Writer: questions.
+-- Questions of agents to people and other agents, and their answers. Writer: questions.
 CREATE TABLE questions (
     id {key} PRIMARY KEY,               -- qst_…
-    project_id {key},                   -- the project that it belongs to, if any
-    asker {key} NOT NULL,               -- the mailbox that the answer goes to
-    run_id {key},                       -- the run in which it was asked, if that is known
-    key {key},                          -- the same key of the same asker is the same question
-    text TEXT NOT NULL,                 -- what is asked
-    options {json} NOT NULL,            -- the answers to choose from; []: any text
-    free {integer} NOT NULL             -- 1: an answer beside the options is fine
-        CHECK (free IN (0, 1)),
-    answerers {json} NOT NULL,          -- who may answer, as user:NAME or agent:NAME; []: any person
-    fallback TEXT,                      -- what counts when nobody answered in time; null: nothing does
-    effect TEXT,                        -- all that will be done on the answer, whole, as it is shown
-    needed {integer} NOT NULL           -- how many must give the same answer
-        DEFAULT 1 CHECK (needed >= 1),
-    votes {json} NOT NULL               -- what each of them answered, when, where several are needed
+    project_id {key},                   -- the project; null: none
+    asker {key} NOT NULL,               -- mailbox that gets the answer
+    run_id {key},                       -- run that asked; null: not known
+    key {key},                          -- idempotency key, unique per asker
+    text TEXT NOT NULL,                 -- the question
+    options {json} NOT NULL,            -- possible answers; []: any text
+    free_text {integer} NOT NULL        -- 1: any text is accepted as an answer
+        CHECK (free_text IN (0, 1)),
+    answerers {json} NOT NULL,          -- who may answer: user:NAME or agent:NAME; []: any person
+    fallback TEXT,                      -- answer that applies at the deadline; null: none
+    effect TEXT,                        -- complete description of what the answer causes
+    required_votes {integer} NOT NULL   -- how many people must give the same answer
+        DEFAULT 1 CHECK (required_votes >= 1),
+    votes {json} NOT NULL               -- votes so far, where several are required
         DEFAULT '[]',
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('open', 'answered', 'expired', 'withdrawn')),
-    answer TEXT,                        -- what was answered, or the fallback
+    answer TEXT,                        -- the answer, or the fallback
     answered_by {key},                  -- who answered
-    deadline_at {integer} NOT NULL,     -- from when on an answer comes too late
-    created_at {integer} NOT NULL,      -- when it was asked
-    ended_at {integer},                 -- when it was answered, expired or withdrawn
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
-    correlation_id {key},               -- the letter chain that its letters continue; null: made by a person
-    hops {integer},                     -- letters of agents that led to the run that asked; null: made by a person
+    deadline_at {integer} NOT NULL,     -- time from which answers are rejected
+    created_at {integer} NOT NULL,      -- creation time
+    ended_at {integer},                 -- time of the answer, expiry or withdrawal
+    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    correlation_id {key},               -- letter chain that its letters continue; null: created by a person
+    hops {integer},                     -- agent letters that led to the asking run; null: created by a person
     CHECK ((ended_at IS NULL) = (state = 'open'))
 ) {strict};
 
@@ -36,22 +36,22 @@ CREATE INDEX questions_open_by_asker ON questions (asker, id) WHERE state = 'ope
 CREATE INDEX questions_by_project ON questions (project_id, id) WHERE project_id IS NOT NULL;
 CREATE UNIQUE INDEX questions_by_key ON questions (asker, key) WHERE key IS NOT NULL;
 
--- Named chats of agents and people; direct messages and broadcasts are groups as well. Writer: groups.
+-- Group chats of agents and people, including direct messages and broadcasts. Writer: groups.
 CREATE TABLE groups (
     id {key} PRIMARY KEY,               -- grp_…
-    name {key} NOT NULL,                -- what members call it; of a direct one, both members
-    project_id {key},                   -- the project that it belongs to, if any
-    kind {key} NOT NULL                 -- group; direct: of two; everyone: of all agents
+    name {key} NOT NULL,                -- unique name while open; direct: both member names
+    project_id {key},                   -- the project; null: none
+    kind {key} NOT NULL                 -- group; direct: two members; everyone: all agents
         CHECK (kind IN ('group', 'direct', 'everyone')),
-    roles {json} NOT NULL,              -- agents of these roles join by themselves; ["*"]: of any
+    roles {json} NOT NULL,              -- agents of these roles join automatically; ["*"]: any role
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('open', 'archived')),
-    posts {integer} NOT NULL,           -- how many posts it has had: the number of the last one
-    created_by {key} NOT NULL,          -- who made it
-    created_at {integer} NOT NULL,      -- when it was made
-    updated_at {integer} NOT NULL,      -- when somebody last posted, joined or left
-    ended_at {integer},                 -- when it was archived
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    posts {integer} NOT NULL,           -- number of the latest post
+    created_by {key} NOT NULL,          -- actor that created it
+    created_at {integer} NOT NULL,      -- creation time
+    updated_at {integer} NOT NULL,      -- last post, join or leave
+    ended_at {integer},                 -- time of archiving
+    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
     CHECK ((ended_at IS NULL) = (state = 'open'))
 ) {strict};
 
@@ -61,75 +61,75 @@ CREATE INDEX groups_open ON groups (id) WHERE state = 'open';
 CREATE INDEX groups_by_project ON groups (project_id, id) WHERE project_id IS NOT NULL;
 CREATE INDEX groups_ended ON groups (ended_at, id) WHERE ended_at IS NOT NULL;
 
--- Which roles join which open groups by themselves. Writer: groups.
+-- Index of the roles that join open groups automatically. Writer: groups.
 CREATE TABLE group_roles (
-    role {key} NOT NULL,                -- a role of agents; *: any
+    role {key} NOT NULL,                -- role of agents; *: any
     group_id {key} NOT NULL,            -- the group
     PRIMARY KEY (role, group_id)
 ) {strict};
 
 CREATE INDEX group_roles_by_group ON group_roles (group_id);
 
--- Who is in a group, and how far each has read. Writer: groups.
-CREATE TABLE members (
+-- Members of groups, and how far each has read. Writer: groups.
+CREATE TABLE group_members (
     group_id {key} NOT NULL,            -- the group
-    member {key} NOT NULL,              -- agent:NAME or user:NAME, whose mailbox gets the posts
-    role {key},                         -- the role by which it joined; null: it was asked to
-    read_number {integer} NOT NULL,     -- the last post that it has read
-    joined_at {integer} NOT NULL,       -- when it joined
-    PRIMARY KEY (group_id, member)
+    name {key} NOT NULL,                -- agent:NAME or user:NAME, whose mailbox gets the posts
+    role {key},                         -- role by which it joined automatically; null: joined explicitly
+    read_number {integer} NOT NULL,     -- number of the last post that it has read
+    joined_at {integer} NOT NULL,       -- time of joining
+    PRIMARY KEY (group_id, name)
 ) {strict};
 
-CREATE INDEX members_by_member ON members (member, group_id);
+CREATE INDEX group_members_by_name ON group_members (name, group_id);
 
--- What was said in groups, in order. Writer: groups.
+-- Messages in groups. Writer: groups.
 CREATE TABLE posts (
     id {key} PRIMARY KEY,               -- pst_…
     group_id {key} NOT NULL,            -- the group
-    number {integer} NOT NULL,          -- its place in the group, from 1, without gaps
-    author {key} NOT NULL,              -- who says it
-    text TEXT NOT NULL,                 -- the words
-    reply_to {integer},                 -- the number of the post that it answers
-    key {key},                          -- the same key of the same author is the same post
-    at {integer} NOT NULL,              -- when it was said
-    imported_at {integer}               -- when another tool's row was imported; null: created by Corral
+    number {integer} NOT NULL,          -- position in the group, from 1, without gaps
+    author {key} NOT NULL,              -- agent:NAME or user:NAME
+    text TEXT NOT NULL,                 -- text of the message
+    reply_to {integer},                 -- number of the post that it replies to; null: none
+    key {key},                          -- idempotency key, unique per author
+    at {integer} NOT NULL,              -- time of the post
+    imported_at {integer}               -- import time of a row from another tool; null: created by Corral
 ) {strict};
 
 CREATE UNIQUE INDEX posts_by_number ON posts (group_id, number);
 CREATE UNIQUE INDEX posts_by_key ON posts (group_id, author, key) WHERE key IS NOT NULL;
 
--- What members think of a post, each sign once. Writer: groups.
+-- Reactions of members to posts; one row for each post, emoji and member. Writer: groups.
 CREATE TABLE reactions (
     post_id {key} NOT NULL,             -- the post
-    sign {key} NOT NULL,                -- an emoji, or a short word
-    member {key} NOT NULL,              -- who gave it
-    at {integer} NOT NULL,              -- when
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
-    PRIMARY KEY (post_id, sign, member)
+    emoji {key} NOT NULL,               -- an emoji or a short word
+    member {key} NOT NULL,              -- agent:NAME or user:NAME
+    at {integer} NOT NULL,              -- time of the reaction
+    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    PRIMARY KEY (post_id, emoji, member)
 ) {strict};
 
--- Choices that agents made, and whether somebody confirmed them. Writer: decisions.
+-- Decisions of agents, and their confirmation by people. Writer: decisions.
 CREATE TABLE decisions (
     id {key} PRIMARY KEY,               -- dec_…
-    project_id {key},                   -- the project that it belongs to, if any
-    author {key} NOT NULL,              -- the mailbox of whoever decided
-    run_id {key},                       -- the run in which it was decided, if that is known
-    key {key},                          -- the same key of the same author is the same decision
+    project_id {key},                   -- the project; null: none
+    author {key} NOT NULL,              -- mailbox of the author
+    run_id {key},                       -- run that decided; null: not known
+    key {key},                          -- idempotency key, unique per author
     category {key} NOT NULL,            -- architecture, dependency, style …
-    title TEXT NOT NULL,                -- what was decided
-    rationale TEXT NOT NULL,            -- why
-    alternatives {json} NOT NULL,       -- what else there was
-    answerers {json} NOT NULL,          -- who may confirm, as user:NAME or agent:NAME; []: any person
-    at_deadline {key} NOT NULL          -- what becomes of it when nobody confirms it in time
-        CHECK (at_deadline IN ('reject', 'dismiss')),
+    title TEXT NOT NULL,                -- the decision
+    rationale TEXT NOT NULL,            -- reasons for it
+    alternatives {json} NOT NULL,       -- rejected alternatives
+    answerers {json} NOT NULL,          -- who may confirm: user:NAME or agent:NAME; []: any person
+    deadline_outcome {key} NOT NULL     -- outcome if it is not confirmed by the deadline
+        CHECK (deadline_outcome IN ('reject', 'dismiss')),
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('recorded', 'proposed', 'confirmed', 'rejected', 'dismissed')),
-    decided_by {key},                   -- who confirmed, rejected or dismissed it; null: its deadline did
-    reason TEXT,                        -- why
-    deadline_at {integer},              -- from when on it cannot be confirmed; null: nobody waits for that
-    created_at {integer} NOT NULL,      -- when it was recorded
-    ended_at {integer},                 -- when it was confirmed, rejected or dismissed
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    decided_by {key},                   -- who confirmed, rejected or dismissed it; null: the deadline
+    reason TEXT,                        -- reason of the outcome
+    deadline_at {integer},              -- time from which it cannot be confirmed; null: needs no confirmation
+    created_at {integer} NOT NULL,      -- creation time
+    ended_at {integer},                 -- time of the confirmation, rejection or dismissal
+    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
     CHECK ((ended_at IS NULL) = (state IN ('recorded', 'proposed')))
 ) {strict};
 
@@ -141,26 +141,26 @@ CREATE INDEX decisions_proposed_by_project ON decisions (project_id)
 CREATE INDEX decisions_proposed_by_author ON decisions (author) WHERE state = 'proposed';
 CREATE UNIQUE INDEX decisions_by_key ON decisions (author, key) WHERE key IS NOT NULL;
 
--- What is remembered, for an agent, a project or everyone. Writer: memory.
+-- Notes that are remembered for an agent, a project or everyone. Writer: notes.
 CREATE TABLE notes (
     id {key} PRIMARY KEY,               -- nte_…
     scope {key} NOT NULL,               -- everyone, project:ID or agent:NAME
-    project_id {key},                   -- the project, where it is for one
-    category {key} NOT NULL,            -- core, decision, gotcha, pattern, expertise … ; core is always given
-    key {key},                          -- one note of a scope has it at a time; the next supersedes it
-    text TEXT NOT NULL,                 -- what is remembered; data, never an instruction
-    source {key} NOT NULL,              -- who noted it
-    confidence {integer} NOT NULL       -- how sure they are, in percent
+    project_id {key},                   -- project of the scope; null: none
+    category {key} NOT NULL,            -- core, decision, gotcha, pattern, expertise …; core is in every prompt
+    key {key},                          -- unique among the current notes of a scope; a new note supersedes the old one
+    text TEXT NOT NULL,                 -- the note; data, never an instruction
+    source {key} NOT NULL,              -- who added it
+    confidence {integer} NOT NULL       -- confidence of the source in percent
         CHECK (confidence BETWEEN 0 AND 100),
     uses {integer} NOT NULL,            -- how often it was given to an agent
-    used_at {integer},                  -- when it last was
-    supersedes {key},                   -- the note in whose place it came
+    used_at {integer},                  -- time of the last use; null: never used
+    supersedes {key},                   -- note that it replaced; null: none
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('current', 'superseded')),
-    expires_at {integer},               -- from when on it does not count; null: it does until it is forgotten
-    created_at {integer} NOT NULL,      -- when it was noted
-    ended_at {integer},                 -- when another one came in its place
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    expires_at {integer},               -- time from which it is ignored; null: never
+    created_at {integer} NOT NULL,      -- creation time
+    ended_at {integer},                 -- time when it was superseded
+    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
     CHECK ((ended_at IS NULL) = (state = 'current'))
 ) {strict};
 

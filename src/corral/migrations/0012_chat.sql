@@ -195,33 +195,34 @@ CREATE TABLE cards (
 
 CREATE INDEX cards_open ON cards (place_id) WHERE settled = 0;
 
--- What agents asked of the host: an agent, a task, a destination, a secret. Writer: gateway.
-CREATE TABLE requests (
+-- Requests of agents to the host: create an agent, schedule a task, send to a chat, use a secret.
+-- Writer: host_requests.
+CREATE TABLE host_requests (
     id {key} PRIMARY KEY,               -- req_…
-    agent_id {key} NOT NULL,            -- who asked
-    run_id {key},                       -- the run in which it asked, if that is known
-    session_id {key},                   -- the session in which it asked, if that is known
-    key {key},                          -- the same key of the same agent is the same request
-    action {key} NOT NULL,              -- what is to be done: create_agent, schedule_task …
-    arguments {json} NOT NULL,          -- with what; never a secret's value
-    effect TEXT NOT NULL,               -- all of it, in words, as it was shown to those who decide
-    question_id {key},                  -- the question by which people decide; null: nobody was asked
+    agent_id {key} NOT NULL,            -- the requesting agent
+    run_id {key},                       -- run that requested it; null: not known
+    session_id {key},                   -- session that requested it; null: not known
+    key {key},                          -- idempotency key, unique per agent
+    action {key} NOT NULL,              -- requested action: create_agent, schedule_task …
+    arguments {json} NOT NULL,          -- arguments of the action; never the value of a secret
+    effect TEXT NOT NULL,               -- complete description of the effect, as shown to the approvers
+    question_id {key},                  -- question to the approvers; null: decided by a rule
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('waiting', 'done', 'refused', 'expired', 'failed')),
-    decided_by {key},                   -- who said yes or no; rule: a grant of the agent did
-    result {json},                      -- what came of it: ids and names
-    reason TEXT,                        -- why it was refused, or failed
-    created_at {integer} NOT NULL,      -- when it was asked for
-    ended_at {integer},                 -- when it was done, refused or given up
+    decided_by {key},                   -- who approved or refused it; rule: a tool grant or denial
+    result {json},                      -- ids and names of what was created
+    reason TEXT,                        -- reason of the refusal or failure
+    created_at {integer} NOT NULL,      -- creation time
+    ended_at {integer},                 -- time of the outcome
     CHECK ((ended_at IS NULL) = (state = 'waiting'))
 ) {strict};
 
 -- Counts the open requests of an agent at each new request, however many it has made.
-CREATE INDEX requests_waiting_of_agent ON requests (agent_id) WHERE state = 'waiting';
+CREATE INDEX host_requests_waiting_of_agent ON host_requests (agent_id) WHERE state = 'waiting';
 
-CREATE UNIQUE INDEX requests_by_key ON requests (agent_id, key) WHERE key IS NOT NULL;
-CREATE INDEX requests_by_agent ON requests (agent_id, id);
-CREATE INDEX requests_waiting ON requests (action, id) WHERE state = 'waiting';
+CREATE UNIQUE INDEX host_requests_by_key ON host_requests (agent_id, key) WHERE key IS NOT NULL;
+CREATE INDEX host_requests_by_agent ON host_requests (agent_id, id);
+CREATE INDEX host_requests_waiting ON host_requests (action, id) WHERE state = 'waiting';
 
 -- Letters between agents: the chain that each belongs to, and its reply address. Writer: mail.
 CREATE TABLE letter_chains (

@@ -1,34 +1,34 @@
--- States of programs that a framework runs step by step, each as it was after a step. Writer: checkpoints.
+-- States of agent frameworks (langgraph), one after each step of a thread. Writer: checkpoints.
 CREATE TABLE checkpoints (
-    seq {serial},                       -- order of arrival
-    thread {key} NOT NULL,              -- the framework's name of the conversation or the work
-    ns {key} NOT NULL,                  -- the part of the program; empty: the whole
-    id {key} NOT NULL,                  -- the framework's id of it; later ones sort behind
-    parent {key},                       -- the checkpoint that it came from; null: the first
-    format {key} NOT NULL,              -- how the framework wrote the state
-    body {blob} NOT NULL,               -- the state, as the framework wrote it
-    metadata {json} NOT NULL,           -- what the framework says of it
-    caller {key},                       -- the framework's id of the call that made it
-    at {integer} NOT NULL               -- when it was kept
+    seq {serial},                       -- insertion order
+    thread {key} NOT NULL,              -- the framework's thread id
+    ns {key} NOT NULL,                  -- namespace of a subgraph; empty: the root graph
+    id {key} NOT NULL,                  -- the framework's checkpoint id; ids sort by time
+    parent {key},                       -- id of the previous checkpoint; null: the first
+    format {key} NOT NULL,              -- serialization format of body
+    body {blob} NOT NULL,               -- serialized state
+    metadata {json} NOT NULL,           -- metadata of the framework
+    caller {key},                       -- the framework's id of the call that created it
+    at {integer} NOT NULL               -- time of saving
 ) {strict};
 
 CREATE UNIQUE INDEX checkpoints_by_id ON checkpoints (thread, ns, id);
 CREATE INDEX checkpoints_by_thread ON checkpoints (thread, seq);
 CREATE INDEX checkpoints_by_caller ON checkpoints (caller) WHERE caller IS NOT NULL;
 
--- What parts of a step have done before all of it was: they are not done again. Writer: checkpoints.
+-- Results of finished tasks of an unfinished step, which are not executed again. Writer: checkpoints.
 CREATE TABLE checkpoint_writes (
-    seq {serial},                       -- order of arrival
-    thread {key} NOT NULL,              -- the thread
-    ns {key} NOT NULL,                  -- the part of the program
-    checkpoint {key} NOT NULL,          -- the checkpoint that the step began with
-    task {key} NOT NULL,                -- the framework's id of the part of the step
-    place {integer} NOT NULL,           -- its place among the writes of that part; below 0: a note on the part itself
-    path {key} NOT NULL,                -- where the part stands in the step; its writes are in this order
-    channel {key} NOT NULL,             -- what is written to
-    format {key} NOT NULL,              -- how the framework wrote the value
-    value {blob} NOT NULL,              -- the value, as the framework wrote it
-    at {integer} NOT NULL               -- when it was kept
+    seq {serial},                       -- insertion order
+    thread {key} NOT NULL,              -- the framework's thread id
+    ns {key} NOT NULL,                  -- namespace of a subgraph; empty: the root graph
+    checkpoint {key} NOT NULL,          -- checkpoint that the step started from
+    task {key} NOT NULL,                -- the framework's task id
+    place {integer} NOT NULL,           -- position among the writes of the task; negative: a special write such as an error
+    path {key} NOT NULL,                -- path of the task in the step; writes are applied in this order
+    channel {key} NOT NULL,             -- channel that is written to
+    format {key} NOT NULL,              -- serialization format of value
+    value {blob} NOT NULL,              -- serialized value
+    at {integer} NOT NULL               -- time of saving
 ) {strict};
 
 CREATE UNIQUE INDEX checkpoint_writes_by_place ON checkpoint_writes (thread, ns, checkpoint, task, place);

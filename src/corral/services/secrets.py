@@ -37,7 +37,7 @@ def _resolve(database: "Database", reference: str) -> str:
     return value
 
 
-def keep_secret(
+def save_secret_value(
     database: "Database", name: str, value: str, *, where: Literal["file", "keyring"]
 ) -> Secret:
     """Keep a value in a private file or in the system key ring, and store a reference to it."""

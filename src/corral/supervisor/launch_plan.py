@@ -492,10 +492,10 @@ class LaunchPlan:
         """The instructions of the agent, followed by the notes of the agent, the project and
         everyone that are relevant to the prompt."""
         run, own = self._run, self._agent_config.instructions
-        if run.agent_id is None or not (tokens := self._setting("notes.tokens")):
+        if run.agent_id is None or not (tokens := self._setting("notes.prompt_tokens")):
             return own
         prompt = self._launch.prompt
-        section = self._store.notes.section(
+        section = self._store.notes.prompt_section(
             about=prompt[:MAX_TOPIC_CHARS] if prompt else None,
             agent=run.agent_id,
             project=run.project_id,
@@ -503,7 +503,7 @@ class LaunchPlan:
         )
         if not section.notes:
             return own
-        self._store.notes.use(section.notes)
+        self._store.notes.record_use(section.notes)
         return f"{own}\n\n{section.text}" if own else section.text
 
     def _setting(self, name: str) -> Any:

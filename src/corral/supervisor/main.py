@@ -212,7 +212,7 @@ def _prepare(
         stdin=stdin,
         split=order.split,
         size=order.size,
-        secret=store.secrets.value_of,
+        secret=store.secrets.resolve_reference,
     )
     return launch, plan
 

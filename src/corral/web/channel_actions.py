@@ -107,9 +107,9 @@ def give_secret(request: PageRequest) -> Response:
         raise Invalid("This question does not request a secret. Answer it with its buttons.")
     if question.state is not QuestionState.OPEN:
         raise Conflict("The request is no longer open. Reload the page.")
-    name = store.requests.get(request_id).arguments["name"]
-    store.secrets.keep(name, request.require("value", "The secret"), where="file")
-    store.requests.secrets_given()
+    name = store.host_requests.get(request_id).arguments["name"]
+    store.secrets.save_value(name, request.require("value", "The secret"), where="file")
+    store.host_requests.complete_secret_requests()
     return request.success(f"Secret {name} stored. The agent was notified.")
 
 

@@ -34,7 +34,7 @@ def show_one(request: PageRequest) -> Response:
     before = request.query("before")
     page = store.groups.read(group.id, newest=True, after=before, limit=MAX_POSTS)
     members = store.groups.members(group.id, limit=MAX_MEMBERS)
-    membership = next((member for member in members.items if member.member == request.user), None)
+    membership = next((member for member in members.items if member.name == request.user), None)
     return request.render(
         "group.html",
         group=group,

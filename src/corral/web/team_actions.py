@@ -52,13 +52,13 @@ def answer_question(request: PageRequest) -> Response:
 
 def _answer_notice(question: Question) -> str:
     if question.state is QuestionState.OPEN:
-        return f"Vote recorded; {question.needed} people must give the same answer."
+        return f"Vote recorded; {question.required_votes} people must give the same answer."
     if question.answer is None:
         return f"The votes disagree. {asker_label(question.asker)} was notified."
     return f"Answer sent to {asker_label(question.asker)}: {question.answer}"
 
 
-def judge_decision(request: PageRequest) -> Response:
+def review_decision(request: PageRequest) -> Response:
     """Apply a verdict to one decision or to all selected ones, in one transaction."""
     store, verdict = request.store, request.require("verdict", "The verdict")
     ids = [given] if (given := request.field("id")) else request.selected()
@@ -69,10 +69,12 @@ def judge_decision(request: PageRequest) -> Response:
         raise Invalid(
             "The selected decisions are for different people. Select those of one person."
         )
-    judged = store.decisions.judge(ids, verdict, reason=request.field("reason"), by=answerers.pop())
-    if len(judged) > 1:
-        return request.success(f"{len(judged)} decisions {judged[0].state}.")
-    return request.success(f"Decision {judged[0].state}: {judged[0].title}")
+    reviewed = store.decisions.review_many(
+        ids, verdict, reason=request.field("reason"), by=answerers.pop()
+    )
+    if len(reviewed) > 1:
+        return request.success(f"{len(reviewed)} decisions {reviewed[0].state}.")
+    return request.success(f"Decision {reviewed[0].state}: {reviewed[0].title}")
 
 
 def _answerer(request: PageRequest, answerers: Sequence[str]) -> str | None:
@@ -114,12 +116,12 @@ def broadcast(request: PageRequest) -> Response:
 
 def join_group(request: PageRequest) -> Response:
     joined = request.store.groups.join(request.require("id", "The group"), member=request.user)
-    return request.success(f"{joined.member} joined the group.")
+    return request.success(f"{joined.name} joined the group.")
 
 
 def leave_group(request: PageRequest) -> Response:
     left = request.store.groups.leave(request.require("id", "The group"), member=request.user)
-    return request.success(f"{left.member} left the group.")
+    return request.success(f"{left.name} left the group.")
 
 
 def archive_group(request: PageRequest) -> Response:
@@ -135,11 +137,11 @@ def mark_group(request: PageRequest) -> Response:
 
 
 def react_to_post(request: PageRequest) -> Response:
-    sign = request.require("sign", "The reaction")
+    emoji = request.require("emoji", "The reaction")
     post = request.store.groups.react(
-        request.require("id", "The group"), _number(request), sign, member=request.user
+        request.require("id", "The group"), _number(request), emoji, member=request.user
     )
-    return request.success(f"Reacted to post {post.number} with {sign}.")
+    return request.success(f"Reacted to post {post.number} with {emoji}.")
 
 
 def _number(request: PageRequest) -> int:
@@ -184,7 +186,7 @@ TEAM_ACTIONS: dict[str, Show] = {
     "tasks/add": add_task,
     "tasks/move": move_task,
     "questions/answer": answer_question,
-    "decisions/judge": judge_decision,
+    "decisions/review": review_decision,
     "groups/create": create_group,
     "groups/post": post_in_group,
     "groups/send": send_message,

@@ -170,7 +170,7 @@ def test_secret_is_entered_and_typed_text_survives_updates(
     live_site: LiveSite, echo_agent: Agent, tab: BrowserTab, take_picture: Callable[..., None]
 ) -> None:
     wish = {"name": "parrot-key", "reason": "to sing"}
-    asked = live_site.store.requests.ask(echo_agent.id, "secret", wish)
+    asked = live_site.store.host_requests.ask(echo_agent.id, "secret", wish)
     page = tab.go("/inbox")
     page.wait_for_selector("#feed[data-state=live]")
     form = page.locator(f"#secret-{asked.question_id}")
@@ -182,7 +182,7 @@ def test_secret_is_entered_and_typed_text_survives_updates(
     form.get_by_text("Save secret").click()
     page.get_by_text("parrot-key stored").wait_for()
     form.wait_for(state="detached")
-    assert live_site.store.requests.get(asked.id).state == "done"
+    assert live_site.store.host_requests.get(asked.id).state == "done"
     assert "sing-sang" not in page.content()
     live_site.store.questions.withdraw(other.id)
 

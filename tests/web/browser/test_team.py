@@ -138,8 +138,8 @@ def test_questions_are_answered_from_the_overview_and_the_inbox(
     row.wait_for(state="detached")
     decision = store.decisions.record("Tear it down", confirm=True, author="agent:ada")
     page.locator(f"#{decision.id}").get_by_role("button", name="Reject").click()
-    page.fill("#judge [name=reason]", "it is pretty")
-    page.click("#judge button.danger")
+    page.fill("#review [name=reason]", "it is pretty")
+    page.click("#review button.danger")
     page.locator(f"#{decision.id}").wait_for(state="detached")
     assert store.decisions.get(decision.id).reason == "it is pretty"
 

@@ -19,7 +19,7 @@ from corral.cli.app import DURATION, App, Command, option, pass_app, read_body
 @click.option("--option", "options", multiple=True, metavar="ANSWER", help="Answer to choose from.")
 @option(
     "--allow-other",
-    "free",
+    "free_text",
     aliases=["--free"],
     is_flag=True,
     help="Accept answers other than the options.",
@@ -41,12 +41,12 @@ from corral.cli.app import DURATION, App, Command, option, pass_app, read_body
 )
 @option(
     "--quorum",
-    "needed",
+    "required_votes",
     aliases=["--needed"],
     type=int,
     default=1,
     show_default=True,
-    help="Number of equal answers that are needed.",
+    help="Number of equal answers that are required.",
 )
 @click.option("--project", metavar="ID|DIR", help="Project of the question.")
 @click.option("--key", help="Idempotency key: a repeated key returns the same question.")
@@ -59,12 +59,12 @@ def command(
     app: App,
     text: str,
     options: tuple[str, ...],
-    free: bool,
+    free_text: bool,
     answerers: tuple[str, ...],
     deadline: int | None,
     fallback: str | None,
     effect: str | None,
-    needed: int,
+    required_votes: int,
     project: str | None,
     key: str | None,
     no_wait: bool,
@@ -80,13 +80,13 @@ def command(
     question = app.store.questions.ask(
         read_body(text, False),
         options=list(options),
-        free=free,
+        free_text=free_text,
         asker=config.mailbox(),
         answerers=list(answerers),
         deadline_ms=deadline,
         fallback=fallback,
         effect=read_body(effect, False) if effect else None,
-        needed=needed,
+        required_votes=required_votes,
         project=app.project_id(project),
         run=config.run_id(),
         key=key,
@@ -103,5 +103,5 @@ def command(
         app.report(ended.answer or "", ended)
     # Mark the answer as received only after it is printed; otherwise it is sent as a letter.
     sys.stdout.flush()
-    app.store.questions.hear(ended.id)
+    app.store.questions.acknowledge(ended.id)
     return 0 if ended.answer is not None else 1

@@ -74,7 +74,7 @@ def command() -> None:
 )
 @click.option("--deadline", type=DURATION, metavar="1h", help="Time until the proposal expires.")
 @click.option(
-    "--at-deadline",
+    "--deadline-outcome",
     type=click.Choice(["reject", "dismiss"]),
     default="reject",
     show_default=True,
@@ -124,7 +124,7 @@ def record(
     app.report(f"{ended.id} is {ended.state}{_reason(ended)}.", ended)
     # Mark the outcome as received only after it is printed; otherwise a letter reports it.
     sys.stdout.flush()
-    app.store.decisions.hear(ended.id)
+    app.store.decisions.acknowledge(ended.id)
     return 0 if ended.state == "confirmed" else 1
 
 
@@ -166,16 +166,16 @@ def _add_verdict(verdict: str, help: str) -> Callable[..., Any]:
     @click.argument("decisions", nargs=-1, required=True)
     @click.option("--reason", help="Reason, sent to the author.")
     @pass_app
-    def judge(app: App, decisions: tuple[str, ...], reason: str | None) -> None:
+    def review(app: App, decisions: tuple[str, ...], reason: str | None) -> None:
         from corral import config
 
-        ended = app.store.decisions.judge(
+        ended = app.store.decisions.review_many(
             list(decisions), verdict, reason=reason, by=config.actor()
         )
         record = ended[0] if len(ended) == 1 else ended
         app.report(f"{', '.join(each.id for each in ended)}: {ended[0].state}.", record)
 
-    return command.command(verdict, help=help)(judge)
+    return command.command(verdict, help=help)(review)
 
 
 _add_verdict("confirm", "Confirm proposed decisions.")

@@ -30,11 +30,13 @@ POSTS = [
     ("CONTENT", lambda post: post.text),
     (
         "REACTIONS",
-        lambda post: " ".join(f"{sign}{len(members)}" for sign, members in post.reactions.items()),
+        lambda post: " ".join(
+            f"{emoji}{len(members)}" for emoji, members in post.reactions.items()
+        ),
     ),
 ]
 MEMBERS = [
-    ("MEMBER", lambda member: member.member),
+    ("MEMBER", lambda member: member.name),
     ("ROLE", lambda member: member.role),
     ("READ", lambda member: member.read_number),
     ("JOINED", lambda member: format_age(member.joined_at)),
@@ -114,7 +116,7 @@ def members(app: App, group: str, project: str | None, after: str | None, limit:
 def join(app: App, group: str, member: str | None, project: str | None) -> None:
     """Join GROUP, or add MEMBER to it."""
     joined = app.store.groups.join(group, member=member, project=app.project_id(project))
-    app.report(f"{joined.member} joined {group}.", joined)
+    app.report(f"{joined.name} joined {group}.", joined)
 
 
 @command.command()
@@ -125,7 +127,7 @@ def join(app: App, group: str, member: str | None, project: str | None) -> None:
 def leave(app: App, group: str, member: str | None, project: str | None) -> None:
     """Leave GROUP, or remove MEMBER from it."""
     left = app.store.groups.leave(group, member=member, project=app.project_id(project))
-    app.report(f"{left.member} left {group}.", left)
+    app.report(f"{left.name} left {group}.", left)
 
 
 @command.command(examples=['corral group post build "The build is green again."'])
@@ -209,16 +211,16 @@ def read(
 @command.command()
 @click.argument("group")
 @click.argument("number", type=int)
-@click.argument("sign")
+@click.argument("emoji")
 @click.option("--remove", is_flag=True, help="Remove the reaction.")
 @project_option
 @pass_app
-def react(app: App, group: str, number: int, sign: str, remove: bool, project: str | None) -> None:
+def react(app: App, group: str, number: int, emoji: str, remove: bool, project: str | None) -> None:
     """React to post NUMBER of GROUP with SIGN: an emoji or a short word."""
     post = app.store.groups.react(
-        group, number, sign, remove=remove, project=app.project_id(project)
+        group, number, emoji, remove=remove, project=app.project_id(project)
     )
-    app.report(f"Post {number} has {len(post.reactions.get(sign, []))} {sign}.", post)
+    app.report(f"Post {number} has {len(post.reactions.get(emoji, []))} {emoji}.", post)
 
 
 @command.command()

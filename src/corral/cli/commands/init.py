@@ -21,7 +21,11 @@ def command(app: App, dir: str, agents: bool | None) -> None:
     """
     projects = app.local_store.projects
     project = projects.register(dir) if agents is False else projects.configure(dir)
-    files = [] if agents is None else app.store.projects.equip(project.dir, remove=not agents)
+    files = (
+        []
+        if agents is None
+        else app.store.projects.install_agent_docs(project.dir, remove=not agents)
+    )
     app.report(
         f"Registered {project.dir} as project {project.id}.", {"project": project, "files": files}
     )

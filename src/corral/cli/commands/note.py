@@ -155,14 +155,14 @@ def section(
     app: App, text: str | None, agent: str | None, project: str | None, tokens: int
 ) -> None:
     """Print the notes relevant to TEXT as a section of a prompt."""
-    section = app.store.notes.section(
+    section = app.store.notes.prompt_section(
         about=read_body(text, False) if text else None,
         agent=agent,
         project=app.project_id(project),
         tokens=tokens,
     )
     app.show_body(section.text) if not app.json else app.show(section)
-    app.store.try_upkeep("note.use", lambda: app.store.notes.use(section.notes))
+    app.store.try_upkeep("note.use", lambda: app.store.notes.record_use(section.notes))
 
 
 @command.command()

@@ -75,7 +75,7 @@ def answer(app: App, question: str, answer: str) -> None:
     if record.state == "open":
         vote = record.votes[-1].answer
         count = sum(each.answer == vote for each in record.votes)
-        app.report(f"Vote counted: {count} of {record.needed} for {vote}.", record)
+        app.report(f"Vote counted: {count} of {record.required_votes} for {vote}.", record)
     elif record.state == "expired":
         app.report(f"The votes do not agree; notified {asker}.", record)
     else:

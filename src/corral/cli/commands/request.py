@@ -52,7 +52,7 @@ def ask(
     values = {
         name: read_body(value, False) for name, value in parse_pairs(arguments, "argument").items()
     }
-    request = app.store.requests.ask(
+    request = app.store.host_requests.ask(
         identity.required_agent(agent),
         action,
         values,
@@ -76,7 +76,7 @@ def ask(
 @pass_app
 def list_(app: App, agent: str | None, after: str | None, limit: int) -> None:
     """List requests, newest first. Decide them with `corral question answer`."""
-    page = app.store.requests.list(agent=agent, after=after, limit=limit)
+    page = app.store.host_requests.list(agent=agent, after=after, limit=limit)
     app.show_page(page, columns(app), empty="No requests.")
 
 
@@ -85,7 +85,7 @@ def list_(app: App, agent: str | None, after: str | None, limit: int) -> None:
 @pass_app
 def show(app: App, request: str) -> None:
     """Show a request."""
-    app.show(app.store.requests.get(request))
+    app.show(app.store.host_requests.get(request))
 
 
 @command.command()
@@ -93,5 +93,5 @@ def show(app: App, request: str) -> None:
 @pass_app
 def withdraw(app: App, request: str) -> None:
     """Withdraw a pending request."""
-    withdrawn = app.store.requests.withdraw(request)
+    withdrawn = app.store.host_requests.withdraw(request)
     app.report(f"Withdrew {withdrawn.id}.", withdrawn)

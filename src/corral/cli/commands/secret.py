@@ -50,8 +50,10 @@ def set_(app: App, name: str, reference: str | None, keep: str | None) -> None:
         secret = app.store.secrets.set(name, reference)
     else:
         value = click.prompt("Value", hide_input=True) if sys.stdin.isatty() else _read_stdin()
-        secret = app.store.secrets.keep(name, value, where="file" if keep == "file" else "keyring")
-    requests = app.store.requests.secrets_given()
+        secret = app.store.secrets.save_value(
+            name, value, where="file" if keep == "file" else "keyring"
+        )
+    requests = app.store.host_requests.complete_secret_requests()
     agents = format_count(len(requests), "agents")
     notified = f" Notified {agents} that requested it." if requests else ""
     app.report(f"Secret {secret.name} refers to {secret.reference}.{notified}", secret)

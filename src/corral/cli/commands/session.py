@@ -159,7 +159,7 @@ def append(app: App, /, session: str, role: str, content: str, **options: Any) -
 @pass_app
 def undo(app: App, session: str) -> None:
     """Undo the latest turn; it remains readable."""
-    turn = app.store.sessions.take_back(session)
+    turn = app.store.sessions.undo(session)
     sentence = (
         f"Undid turn {turn.number} of {turn.session_id}." if turn else "There is no turn to undo."
     )

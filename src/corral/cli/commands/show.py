@@ -37,7 +37,7 @@ KINDS: dict[str, Callable[["Corral", str], Any]] = {
     "snd": lambda store, id: store.senders.get(id),
     "wir": lambda store, id: store.wirings.get(id),
     "dst": lambda store, id: store.destinations.get(id),
-    "req": lambda store, id: store.requests.get(id),
+    "req": lambda store, id: store.host_requests.get(id),
     "msg": lambda store, id: store.messages.get(id),
 }
 

@@ -21,7 +21,7 @@ from corral.domain.agents.model import (
 from corral.domain.agents.roles import get_instructions
 from corral.domain.agents.tools import is_allowed
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page
 from corral.kernel.text import (
     MAX_BODY,
     MAX_NAME,
@@ -100,24 +100,34 @@ def get(tx: Tx, agent: str) -> Agent:
     """Return an agent by its name, or by its id, which may be shortened."""
     if agent.startswith("agt_"):
         return _load(tx, sql.IDS.resolve(tx, agent))
-    found = tx.first(sql.BY_NAME, name=check_text(agent, "The agent", max_bytes=MAX_NAME))
-    if found is None:
+    match = tx.first(sql.BY_NAME, name=check_text(agent, "The agent", max_bytes=MAX_NAME))
+    if match is None:
         raise NotFound(
             f"No agent named {agent!r}. List agents with `corral agent list`.",
             name=agent,
             reason="unknown_agent",
         )
-    return found
+    return match
+
+
+def get_active(tx: Tx, agent: str) -> Agent:
+    """Return an agent that can be given work; raises Refused for a retired one."""
+    current = get(tx, agent)
+    if current.state is not AgentState.ACTIVE:
+        raise Refused(
+            f"{current.name} is retired. Restore it with `corral agent restore {current.name}`, or "
+            "choose another agent.",
+            agent_id=current.id,
+            reason="agent_retired",
+        )
+    return current
 
 
 def list_agents(
     tx: Tx, *, retired: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Agent]:
     """List agents by name; with `retired` also retired ones."""
-    (name,) = decode_cursor(after, "")
-    query = sql.LIST_ALL if retired else sql.LIST_ACTIVE
-    rows = tx.all(query, after=name, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda agent: (agent.name,))
+    return (sql.LIST_ALL if retired else sql.LIST_ACTIVE).page(tx, after=after, limit=limit)
 
 
 def edit(
@@ -179,10 +189,7 @@ def list_versions(
     tx: Tx, agent: str, *, after: str | None = None, limit: int = 50
 ) -> Page[AgentVersion]:
     """List the versions of an agent, newest first."""
-    (before,) = decode_cursor(after, LAST_NUMBER)
-    id = get(tx, agent).id
-    rows = tx.all(sql.VERSIONS, agent_id=id, before=before, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda version: (version.number,))
+    return sql.VERSIONS.page(tx, after=after, limit=limit, agent_id=get(tx, agent).id)
 
 
 def get_version(tx: Tx, agent: str, number: int) -> AgentVersion:
@@ -220,7 +227,7 @@ def grant(tx: Tx, agent: str, tool: str, *, allow: bool = True) -> ToolGrant:
     """
     check_text(tool, "The tool", max_bytes=2 * MAX_NAME)
     id = get(tx, agent).id
-    tx.serialize(f"grants:{id}")
+    tx.serialize(f"tool_grants:{id}")
     existing = tx.first(sql.GRANT, agent_id=id, tool=tool)
     if existing is not None and existing.allowed == allow:
         return existing

@@ -1,20 +1,18 @@
 """SQL of agents, their versions and tool grants."""
 
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.agents.model import MOVES, Agent, AgentRow, AgentVersion, ToolGrant
+from corral.kernel.pagination import LAST_NUMBER
 
 IDS = IdColumn("agent", "agt", "agents")
-AGENTS = StatefulTable(
-    AgentRow,
-    MOVES,
-    table="agents",
-    columns="id, name, state, version, admin, created_at, updated_at",
-)
+AGENTS = StatefulTable(AgentRow, MOVES, table="agents")
 
-_CONTENT = "role, provider, model, command, instructions, workspace, limits, hash"
-_AGENT = f"agents.id, name, state, version, admin, {_CONTENT}, agents.created_at, agents.updated_at"
+_AGENT = columns_of(
+    Agent, id="agents.id", created_at="agents.created_at", updated_at="agents.updated_at"
+)
 _JOINED = """
     agents JOIN agent_versions
         ON agent_versions.agent_id = agents.id AND agent_versions.number = agents.version
@@ -24,21 +22,22 @@ GET = Query(Agent, f"SELECT {_AGENT} FROM {_JOINED} WHERE agents.id = :id")
 
 BY_NAME = Query(Agent, f"SELECT {_AGENT} FROM {_JOINED} WHERE agents.name = :name")
 
-LIST_ACTIVE = Query(
-    Agent,
-    f"""
-    SELECT {_AGENT} FROM {_JOINED}
-    WHERE agents.state = 'active' AND agents.name > :after
-    ORDER BY agents.name LIMIT :limit
-""",
-)
 
-LIST_ALL = Query(
-    Agent,
-    f"SELECT {_AGENT} FROM {_JOINED} WHERE agents.name > :after ORDER BY agents.name LIMIT :limit",
-)
+def _list(condition: str) -> Listing[Agent]:
+    query = Query(
+        Agent,
+        f"""
+        SELECT {_AGENT} FROM {_JOINED} WHERE {condition} agents.name > :after
+        ORDER BY agents.name LIMIT :limit
+    """,
+    )
+    return Listing(query, start={"after": ""}, key=lambda agent: (agent.name,))
 
-_VERSION = f"agent_id, number, {_CONTENT}, created_at, created_by"
+
+LIST_ACTIVE = _list("agents.state = 'active' AND")
+LIST_ALL = _list("")
+
+_VERSION = columns_of(AgentVersion)
 
 ADD_VERSION = Statement(f"""
     INSERT INTO agent_versions ({_VERSION})
@@ -51,37 +50,45 @@ VERSION = Query(
     f"SELECT {_VERSION} FROM agent_versions WHERE agent_id = :agent_id AND number = :number",
 )
 
-VERSIONS = Query(
-    AgentVersion,
-    f"""
-    SELECT {_VERSION} FROM agent_versions WHERE agent_id = :agent_id AND number < :before
-    ORDER BY number DESC LIMIT :limit
-""",
+VERSIONS = Listing(
+    Query(
+        AgentVersion,
+        f"""
+        SELECT {_VERSION} FROM agent_versions WHERE agent_id = :agent_id AND number < :before
+        ORDER BY number DESC LIMIT :limit
+    """,
+    ),
+    start={"before": LAST_NUMBER},
+    key=lambda version: (version.number,),
 )
 
-_GRANT = "agent_id, tool, allowed, updated_at, updated_by"
+_GRANT = columns_of(ToolGrant)
 
 SET_GRANT = Query(
     ToolGrant,
     f"""
-    INSERT INTO grants ({_GRANT}) VALUES (:agent_id, :tool, :allowed, :now, :actor)
+    INSERT INTO tool_grants ({_GRANT}) VALUES (:agent_id, :tool, :allowed, :now, :actor)
     ON CONFLICT (agent_id, tool) DO UPDATE SET allowed = excluded.allowed,
         updated_at = excluded.updated_at, updated_by = excluded.updated_by
-    WHERE grants.allowed <> excluded.allowed
+    WHERE tool_grants.allowed <> excluded.allowed
     RETURNING {_GRANT}
 """,
 )
 
-GRANT = Query(ToolGrant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id AND tool = :tool")
+GRANT = Query(
+    ToolGrant, f"SELECT {_GRANT} FROM tool_grants WHERE agent_id = :agent_id AND tool = :tool"
+)
 
 DELETE_GRANT = Query(
-    ToolGrant, f"DELETE FROM grants WHERE agent_id = :agent_id AND tool = :tool RETURNING {_GRANT}"
+    ToolGrant,
+    f"DELETE FROM tool_grants WHERE agent_id = :agent_id AND tool = :tool RETURNING {_GRANT}",
 )
 
 GRANTS = Query(
-    ToolGrant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id ORDER BY tool LIMIT :limit"
+    ToolGrant,
+    f"SELECT {_GRANT} FROM tool_grants WHERE agent_id = :agent_id ORDER BY tool LIMIT :limit",
 )
 
-COUNT_GRANTS = Statement("SELECT count(*) FROM grants WHERE agent_id = :agent_id")
+COUNT_GRANTS = Statement("SELECT count(*) FROM tool_grants WHERE agent_id = :agent_id")
 
 NAMES_TAKEN = Statement("SELECT name FROM agents WHERE name {is_listed}")

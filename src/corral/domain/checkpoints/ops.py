@@ -15,13 +15,12 @@ from corral.domain.checkpoints.model import (
     NewCheckpointWrite,
 )
 from corral.kernel.errors import Invalid
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.pagination import Page
+from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 RETENTION = (sql.WRITES_RETENTION, sql.CHECKPOINTS_RETENTION)
 MAX_BYTES = 64 * 1024 * 1024
 MAX_ID = 2 * MAX_NAME
-_LAST = chr(0x10FFFF)  # sorts after every id
 
 
 def put(
@@ -74,7 +73,7 @@ def put_writes(
         "ns": _check_namespace(ns),
         "checkpoint": _check(checkpoint, "The checkpoint"),
         "task": _check(task, "The task"),
-        "path": check_text(path, "The path") if path else "",
+        "path": check_optional_text(path, "The path") or "",
         "now": tx.now,
     }
     statement = sql.SET_WRITE if replace else sql.ADD_WRITE
@@ -107,7 +106,7 @@ def get(tx: Tx, thread: str, *, ns: str = "", id: str | None = None) -> Checkpoi
     for row in rows:
         _, _, row_ns, row_id, _, format, body, _, _, task, place, path, channel = row
         if task is None:
-            checkpoint = sql.OF_PART.make(row[:9])
+            checkpoint = sql.HISTORY_OF_NAMESPACE.query.make(row[:9])
         else:
             writes.append(CheckpointWrite(row_ns, row_id, task, place, path, channel, format, body))
     # Writes may exist without the checkpoint: a framework may store them first.
@@ -129,19 +128,16 @@ def list_history(
     """
     if ns is not None and thread is None:
         raise Invalid("ns requires a thread.")
-    last = _check(before, "The checkpoint") if before else _LAST
-    query: dict[str, Any] = {"limit": check_limit(limit) + 1}
+    last = _check(before, "The checkpoint") if before else sql.LAST_CHECKPOINT_ID
+    filters = {"before": last}
     if thread is not None:
-        query["thread"] = _check(thread, "The thread")
+        filters["thread"] = _check(thread, "The thread")
     if ns is None:
-        (query["behind"],) = decode_cursor(after, LAST_NUMBER)
-        statement = sql.OF_ALL if thread is None else sql.OF_THREAD
-        rows = tx.all(statement, before=last, **query)
-        page = make_page(rows, limit, lambda row: (row.seq,))
+        listing = sql.HISTORY if thread is None else sql.HISTORY_OF_THREAD
     else:
-        (position,) = decode_cursor(after, _LAST)
-        rows = tx.all(sql.OF_PART, ns=_check_namespace(ns), before=min(position, last), **query)
-        page = make_page(rows, limit, lambda row: (row.id,))
+        listing = sql.HISTORY_OF_NAMESPACE
+        filters["ns"] = _check_namespace(ns)
+    page = listing.page(tx, after=after, limit=limit, **filters)
     return Page(_load_writes(tx, page.items), page.next)
 
 
@@ -149,13 +145,10 @@ def list_checkpoints(
     tx: Tx, *, thread: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[CheckpointInfo]:
     """List checkpoints without their states, newest first; of a thread or of all."""
-    (behind,) = decode_cursor(after, LAST_NUMBER)
-    query = {"behind": behind, "limit": check_limit(limit) + 1}
     if thread is None:
-        rows = tx.all(sql.LIST, **query)
-    else:
-        rows = tx.all(sql.LIST_OF_THREAD, thread=_check(thread, "The thread"), **query)
-    return make_page(rows, limit, lambda row: (row.seq,))
+        return sql.LIST.page(tx, after=after, limit=limit)
+    name = _check(thread, "The thread")
+    return sql.LIST_OF_THREAD.page(tx, after=after, limit=limit, thread=name)
 
 
 def list_heads(tx: Tx, thread: str) -> list[CheckpointHead]:
@@ -241,7 +234,7 @@ def _check(text: str, what: str) -> str:
 
 
 def _check_namespace(ns: str) -> str:
-    return check_text(ns, "The namespace", max_bytes=4 * MAX_NAME) if ns else ""
+    return check_optional_text(ns, "The namespace", max_bytes=4 * MAX_NAME) or ""
 
 
 def _check_bytes(value: bytes, what: str) -> bytes:

@@ -1,13 +1,17 @@
 """SQL of checkpoints and their writes."""
 
+from corral.db.listing import Listing
 from corral.db.retention import Retention
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.domain.checkpoints.model import (
     Checkpoint,
     CheckpointHead,
     CheckpointInfo,
     CheckpointWrite,
 )
+from corral.kernel.pagination import LAST_NUMBER
+
+LAST_CHECKPOINT_ID = chr(0x10FFFF)  # sorts after every id of a framework
 
 _COLUMNS = "seq, thread, ns, id, parent, format, body, metadata, at"
 _SELECT = f"SELECT {_COLUMNS} FROM checkpoints"
@@ -38,23 +42,48 @@ GET = Statement(f"""
 """)
 
 # Newest first: by the framework's ids within a namespace, by insertion across namespaces.
-OF_PART = Query(
-    Checkpoint,
-    f"{_SELECT} WHERE thread = :thread AND ns = :ns AND id < :before ORDER BY id DESC LIMIT :limit",
+HISTORY_OF_NAMESPACE = Listing(
+    Query(
+        Checkpoint,
+        f"""
+        {_SELECT} WHERE thread = :thread AND ns = :ns AND id < :before ORDER BY id DESC LIMIT :limit
+    """,
+    ),
+    start={"before": LAST_CHECKPOINT_ID},
+    key=lambda checkpoint: (checkpoint.id,),
 )
 
-_BEFORE = "seq < :behind AND id < :before ORDER BY seq DESC LIMIT :limit"
 
-OF_THREAD = Query(Checkpoint, f"{_SELECT} WHERE thread = :thread AND {_BEFORE}")
-OF_ALL = Query(Checkpoint, f"{_SELECT} WHERE {_BEFORE}")
+def _history(condition: str) -> Listing[Checkpoint]:
+    query = Query(
+        Checkpoint,
+        f"""
+        {_SELECT} WHERE {condition} seq < :position AND id < :before
+        ORDER BY seq DESC LIMIT :limit
+    """,
+    )
+    return Listing(query, start={"position": LAST_NUMBER}, key=lambda row: (row.seq,))
 
-_KEPT = "SELECT seq, thread, ns, id, parent, length(body) AS bytes, at FROM checkpoints"
 
-LIST = Query(CheckpointInfo, f"{_KEPT} WHERE seq < :behind ORDER BY seq DESC LIMIT :limit")
-LIST_OF_THREAD = Query(
-    CheckpointInfo,
-    f"{_KEPT} WHERE thread = :thread AND seq < :behind ORDER BY seq DESC LIMIT :limit",
-)
+HISTORY = _history("")
+HISTORY_OF_THREAD = _history("thread = :thread AND")
+
+_INFO = columns_of(CheckpointInfo, bytes="length(body)")
+
+
+def _list(condition: str) -> Listing[CheckpointInfo]:
+    query = Query(
+        CheckpointInfo,
+        f"""
+        SELECT {_INFO} FROM checkpoints WHERE {condition} seq < :position
+        ORDER BY seq DESC LIMIT :limit
+    """,
+    )
+    return Listing(query, start={"position": LAST_NUMBER}, key=lambda row: (row.seq,))
+
+
+LIST = _list("")
+LIST_OF_THREAD = _list("thread = :thread AND")
 
 HEADS = Query(
     CheckpointHead, "SELECT ns, max(id) AS id FROM checkpoints WHERE thread = :thread GROUP BY ns"
@@ -62,7 +91,7 @@ HEADS = Query(
 
 # -- writes ----------------------------------------------------------------------------------------
 
-_WRITE = "ns, checkpoint, task, place, path, channel, format, value"
+_WRITE = columns_of(CheckpointWrite)
 
 WRITES = Query(
     CheckpointWrite,

@@ -49,7 +49,7 @@ class Decision(msgspec.Struct, frozen=True):
     rationale: str
     alternatives: list[str]
     answerers: list[str]
-    at_deadline: str
+    deadline_outcome: str
     state: DecisionState
     decided_by: str | None
     reason: str | None

@@ -16,7 +16,13 @@ from corral.domain.settings import ops as settings
 from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_category, check_text, encode_json
+from corral.kernel.text import (
+    MAX_NAME,
+    check_category,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 RETENTION = sql.RETENTION
 S = DecisionState
@@ -37,7 +43,7 @@ def record(
     confirm: bool = False,
     answerers: Sequence[str] = (),
     deadline_ms: int | None = None,
-    at_deadline: str = "reject",
+    deadline_outcome: str = "reject",
     author: str | None = None,
     project: str | None = None,
     run: str | None = None,
@@ -47,23 +53,25 @@ def record(
 
     With `confirm` it is only proposed: it must not be acted on until one of `answerers` (default:
     any person) confirms it. Without confirmation in time it is rejected, or dismissed by
-    `at_deadline`. The author gets the outcome as a letter. Idempotent by `key`.
+    `deadline_outcome`. The author gets the outcome as a letter. Idempotent by `key`.
     """
     author_mailbox = check_mailbox(author or tx.actor)
-    if at_deadline not in ("reject", "dismiss"):
-        raise Invalid(f"Invalid outcome {at_deadline!r} at the deadline: choose reject or dismiss.")
+    if deadline_outcome not in ("reject", "dismiss"):
+        raise Invalid(
+            f"Invalid outcome {deadline_outcome!r} at the deadline: choose reject or dismiss."
+        )
     values = {
         "id": tx.new_id("dec"),
-        "project_id": check_text(project, "The project", max_bytes=MAX_NAME) if project else None,
+        "project_id": check_optional_text(project, "The project", max_bytes=MAX_NAME),
         "author": author_mailbox,
-        "run_id": check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
-        "key": check_text(key, "The key", max_bytes=MAX_NAME) if key else None,
+        "run_id": check_optional_text(run, "The run", max_bytes=MAX_NAME),
+        "key": check_optional_text(key, "The key", max_bytes=MAX_NAME),
         "category": check_category(category, CATEGORIES),
         "title": check_text(title, "The title", max_bytes=MAX_TITLE),
-        "rationale": check_text(rationale, "The rationale") if rationale else "",
+        "rationale": check_optional_text(rationale, "The rationale") or "",
         "alternatives": encode_json(_clean_alternatives(alternatives), "The alternatives"),
         "answerers": encode_json(check_answerers(answerers), "Who may confirm"),
-        "at_deadline": at_deadline,
+        "deadline_outcome": deadline_outcome,
         "created_at": tx.now,
     }
     # Serialized: concurrent calls would all pass the limit.
@@ -80,20 +88,20 @@ def record(
 
 def confirm(tx: Tx, decision: str, *, reason: str | None = None, by: str | None = None) -> Decision:
     """Confirm a decision. Raises Refused for its author, Conflict after its deadline."""
-    return _judge(tx, "confirm", decision, reason, by)
+    return _review(tx, "confirm", decision, reason, by)
 
 
 def reject(tx: Tx, decision: str, *, reason: str | None = None, by: str | None = None) -> Decision:
     """Reject a decision; its author is notified with the reason."""
-    return _judge(tx, "reject", decision, reason, by)
+    return _review(tx, "reject", decision, reason, by)
 
 
 def dismiss(tx: Tx, decision: str, *, reason: str | None = None, by: str | None = None) -> Decision:
     """Close a decision without a verdict; a waiting author is notified."""
-    return _judge(tx, "dismiss", decision, reason, by)
+    return _review(tx, "dismiss", decision, reason, by)
 
 
-def judge(
+def review_many(
     tx: Tx,
     decisions: Sequence[str],
     verdict: str,
@@ -108,13 +116,13 @@ def judge(
         )
     if not 1 <= len(decisions) <= MAX_BATCH:
         raise Invalid(f"Give between 1 and {MAX_BATCH:,} decisions, not {len(decisions):,}.")
-    return [_judge(tx, verdict, id, reason, by) for id in dict.fromkeys(decisions)]
+    return [_review(tx, verdict, id, reason, by) for id in dict.fromkeys(decisions)]
 
 
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Decision]:
     """End proposed decisions whose deadline has passed, and notify their authors."""
     return [
-        _end(tx, decision.at_deadline, decision, None, NOT_CONFIRMED_IN_TIME)
+        _end(tx, decision.deadline_outcome, decision, None, NOT_CONFIRMED_IN_TIME)
         for decision in tx.all(sql.WAITING.due, now=tx.now, limit=check_limit(limit))
     ]
 
@@ -180,11 +188,11 @@ def _propose(tx: Tx, created: Decision, deadline_ms: int | None) -> Decision:
     return proposed
 
 
-def _judge(tx: Tx, verb: str, decision: str, reason: str | None, by: str | None) -> Decision:
+def _review(tx: Tx, verb: str, decision: str, reason: str | None, by: str | None) -> Decision:
     current = get(tx, decision)
     decider = check_text(by or tx.actor, "The decider", max_bytes=MAX_NAME)
     check_may_answer(current.id, decider, asker=current.author, answerers=current.answerers)
-    reason = check_text(reason, "The reason") if reason else None
+    reason = check_optional_text(reason, "The reason")
     if current.state == MOVES[verb].to and current.decided_by == decider:
         return current
     if current.ended_at is not None or is_overdue(current, tx.now):
@@ -223,7 +231,7 @@ def _raise_late(current: Decision) -> NoReturn:
     if current.decided_by is not None:
         outcome += f" by {current.decided_by}"
     elif current.ended_at is not None or current.state is S.PROPOSED:
-        outcome = f"its deadline has passed, so it is {MOVES[current.at_deadline].to}"
+        outcome = f"its deadline has passed, so it is {MOVES[current.deadline_outcome].to}"
     raise Conflict(
         f"Too late to decide {current.id}: {outcome}.",
         id=current.id,

@@ -7,15 +7,12 @@ from corral.db.statement import Query
 from corral.db.transitions import StatefulTable
 from corral.domain.decisions.model import MOVES, Decision
 
-_COLUMNS = """id, project_id, author, run_id, key, category, title, rationale, alternatives,
-    answerers, at_deadline, state, decided_by, reason, deadline_at, created_at, ended_at"""
-
 IDS = IdColumn("decision", "dec", "decisions")
-DECISIONS = StatefulTable(
-    Decision, MOVES, table="decisions", columns=_COLUMNS, project="project_id"
-)
+DECISIONS = StatefulTable(Decision, MOVES, table="decisions", project="project_id")
 
-BY_KEY = Query(Decision, f"SELECT {_COLUMNS} FROM decisions WHERE author = :author AND key = :key")
+BY_KEY = Query(
+    Decision, f"SELECT {DECISIONS.columns} FROM decisions WHERE author = :author AND key = :key"
+)
 
 WAITING = Deadlines(DECISIONS, state="proposed", owner="author")
 

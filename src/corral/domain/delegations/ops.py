@@ -5,7 +5,6 @@ from typing import Any
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.agents.model import AgentState
 from corral.domain.delegations import sql
 from corral.domain.delegations.model import Delegation, DelegationState
 from corral.domain.mail import chains
@@ -15,10 +14,10 @@ from corral.domain.mail.payloads import DelegationEnded, DelegationPayload, Dele
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.ids import parse_number
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import check_int, check_text, encode_json
+from corral.kernel.pagination import Page, check_limit
+from corral.kernel.text import check_int, check_optional_text, check_text, encode_json
 
-KEPT = sql.KEPT
+RETENTION = sql.RETENTION
 S = DelegationState
 LETTER_MS = 30 * DAY
 """Expiry of a notification, so that a recipient who is away for weeks still receives it."""
@@ -76,11 +75,7 @@ def create_delegation(
     The caller must have checked that it may manage the task, because the end of a delegation takes
     the task away from its agent.
     """
-    recipient = agents.get(tx, to)
-    if recipient.state is not AgentState.ACTIVE:
-        raise Refused(
-            f"{recipient.name} is retired. Restore it, or choose another.", id=recipient.id
-        )
+    recipient = agents.get_active(tx, to)
     reply_to = check_mailbox(sender or _resolve_actor(tx, agent))
     if reply_to == f"agent:{recipient.name}":
         raise Invalid(f"{recipient.name} cannot delegate work to itself.")
@@ -106,7 +101,7 @@ def create_delegation(
             "parent_id": above.id if above else None,
             "task_id": task_id,
             "text": check_text(text, "The text"),
-            "context": check_text(context, "The context") if context else None,
+            "context": check_optional_text(context, "The context"),
             "deadline_at": deadline_at,
             "created_at": tx.now,
         },
@@ -164,7 +159,7 @@ def cancel(
             f"Only {target.from_mailbox}, which sent {target.id}, can cancel it.",
             id=target.id,
         )
-    return cancel_tree(tx, target.id, check_text(reason, "The reason") if reason else None)
+    return cancel_tree(tx, target.id, check_optional_text(reason, "The reason"))
 
 
 def cancel_tree(tx: Tx, id: str, reason: str | None) -> list[Delegation]:
@@ -284,10 +279,8 @@ def list_delegations(
         filters["parent"] = sql.IDS.resolve(tx, parent)
     if len(filters) > 1:
         raise Invalid("Filter delegations by one of `to`, `sender` and `parent`.")
-    (before,) = decode_cursor(after, LAST_ID)
-    statement = sql.LISTS[tuple(filters) or (("all",) if all else ())]
-    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **filters)
-    return make_page(rows, limit, lambda row: (row.id,))
+    listing = sql.LISTS[tuple(filters) or (("all",) if all else ())]
+    return listing.page(tx, after=after, limit=limit, **filters)
 
 
 def list_active_for_task(tx: Tx, task_id: str) -> list[Delegation]:

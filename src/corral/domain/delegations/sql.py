@@ -6,31 +6,23 @@ from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.delegations.model import MOVES, Delegation
 
-_COLUMNS = """id, project_id, state, from_mailbox, to_agent_id, to_mailbox, parent_id, task_id,
-    text, context, result, reason, letter_id, deadline_at, created_at, ended_at"""
-
 IDS = IdColumn("delegation", "dlg", "delegations")
-DELEGATIONS = StatefulTable(
-    Delegation, MOVES, table="delegations", columns=_COLUMNS, project="project_id"
-)
+DELEGATIONS = StatefulTable(Delegation, MOVES, table="delegations", project="project_id")
 
-_DELEGATIONS = f"SELECT {_COLUMNS} FROM delegations WHERE"
-_NEWEST = "id < :before ORDER BY id DESC LIMIT :limit"
+_DELEGATIONS = f"SELECT {DELEGATIONS.columns} FROM delegations WHERE"
 
 # The supported filters. Each statement has an index.
 LISTS = {
-    (): Query(Delegation, f"{_DELEGATIONS} state = 'active' AND {_NEWEST}"),
-    ("all",): Query(Delegation, f"{_DELEGATIONS} {_NEWEST}"),
-    ("to",): Query(Delegation, f"{_DELEGATIONS} to_agent_id = :to AND {_NEWEST}"),
-    ("sender",): Query(Delegation, f"{_DELEGATIONS} from_mailbox = :sender AND {_NEWEST}"),
-    ("parent",): Query(
-        Delegation, f"{_DELEGATIONS} parent_id = :parent AND parent_id IS NOT NULL AND {_NEWEST}"
-    ),
+    (): DELEGATIONS.newest_first("state = 'active'"),
+    ("all",): DELEGATIONS.newest_first(),
+    ("to",): DELEGATIONS.newest_first("to_agent_id = :to"),
+    ("sender",): DELEGATIONS.newest_first("from_mailbox = :sender"),
+    ("parent",): DELEGATIONS.newest_first("parent_id = :parent AND parent_id IS NOT NULL"),
 }
 
 SET_LETTER = Query(
     Delegation,
-    f"UPDATE delegations SET letter_id = :letter_id WHERE id = :id RETURNING {_COLUMNS}",
+    f"UPDATE delegations SET letter_id = :letter_id WHERE id = :id RETURNING {DELEGATIONS.columns}",
 )
 
 # "IS NOT NULL" lets the planner use the partial index on task_id.
@@ -61,7 +53,7 @@ DELETE_OF_PROJECT = Statement("""
     DELETE FROM delegations WHERE project_id = :project AND project_id IS NOT NULL RETURNING id
 """)
 
-KEPT = Retention(
+RETENTION = Retention(
     "delegations",
     setting="delegations.retention_ms",
     created="created_at",

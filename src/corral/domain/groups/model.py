@@ -50,9 +50,9 @@ class Group(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Member(msgspec.Struct, frozen=True):
+class GroupMember(msgspec.Struct, frozen=True):
     group_id: str
-    member: str
+    name: str
     role: str | None
     read_number: int
     joined_at: int
@@ -84,7 +84,7 @@ class StoredPost(msgspec.Struct, frozen=True):
 
 class Reaction(msgspec.Struct, frozen=True):
     post_id: str
-    sign: str
+    emoji: str
     member: str
     at: int
 
@@ -101,7 +101,7 @@ class Post(msgspec.Struct, frozen=True):
     key: str | None
     at: int
     reactions: dict[str, list[str]]
-    """The members by sign."""
+    """The members by emoji."""
 
 
 EVERYONE = "everyone"

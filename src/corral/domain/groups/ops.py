@@ -13,7 +13,7 @@ from corral.domain.groups.model import (
     EVERYONE,
     Group,
     GroupKind,
-    Member,
+    GroupMember,
     UnreadGroup,
     check_member,
     check_name,
@@ -26,16 +26,8 @@ from corral.domain.mail.model import agent_name_of
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Ambiguous, Conflict, NotFound, Refused
-from corral.kernel.pagination import (
-    LAST_ID,
-    MAX_LIMIT,
-    Page,
-    check_limit,
-    decode_cursor,
-    iter_all,
-    make_page,
-)
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.pagination import MAX_LIMIT, Page, iter_all
+from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 POSTS_RETENTION, REACTIONS_RETENTION = sql.POSTS_RETENTION, sql.REACTIONS_RETENTION
 MAX_ROLES = 20
@@ -63,8 +55,8 @@ def create(
     creator = by or tx.actor
     if len(roles) > MAX_ROLES:
         raise Refused(f"Too many roles: {len(roles)}, the limit is {MAX_ROLES}.")
-    wanted = list(dict.fromkeys(check_text(role, "A role", max_bytes=MAX_NAME) for role in roles))
-    new_group = _create(tx, name, GroupKind.GROUP, wanted, project, creator)
+    names = list(dict.fromkeys(check_text(role, "A role", max_bytes=MAX_NAME) for role in roles))
+    new_group = _create(tx, name, GroupKind.GROUP, names, project, creator)
     if new_group is None:
         existing = get(tx, name, project=project)
         raise Conflict(
@@ -125,7 +117,9 @@ def get(tx: Tx, group: str, *, project: str | None = None) -> Group:
     return matches[0]
 
 
-def join(tx: Tx, group: str, *, member: str | None = None, project: str | None = None) -> Member:
+def join(
+    tx: Tx, group: str, *, member: str | None = None, project: str | None = None
+) -> GroupMember:
     """Add the caller, or `member`, to a group. Idempotent.
 
     The latest posts count as unread for a new member; it gets every later post as a letter.
@@ -134,7 +128,9 @@ def join(tx: Tx, group: str, *, member: str | None = None, project: str | None =
     return _add(tx, target, check_member(member or tx.actor), None)
 
 
-def leave(tx: Tx, group: str, *, member: str | None = None, project: str | None = None) -> Member:
+def leave(
+    tx: Tx, group: str, *, member: str | None = None, project: str | None = None
+) -> GroupMember:
     """Remove the caller, or `member`, from a group, and close its unread letters."""
     target = _get_joinable(tx, group, project)
     return _remove(tx, target, check_member(member or tx.actor))
@@ -163,14 +159,10 @@ def list_groups(
     limit: int = 50,
 ) -> Page[Group]:
     """List open groups, newest first. With `all`, also archived ones; or all of a project."""
-    (before,) = decode_cursor(after, LAST_ID)
-    query = sql.LIST_ALL if all else sql.LIST_OPEN
-    filters = {}
     if project is not None:
-        query = sql.LIST_OF_PROJECT
-        filters["project_id"] = projects.find_id(tx, project)
-    rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **filters)
-    return make_page(rows, limit, lambda group: (group.id,))
+        project_id = projects.find_id(tx, project)
+        return sql.LIST_OF_PROJECT.page(tx, after=after, limit=limit, project_id=project_id)
+    return (sql.LIST_ALL if all else sql.LIST_OPEN).page(tx, after=after, limit=limit)
 
 
 def list_members(
@@ -180,22 +172,18 @@ def list_members(
     project: str | None = None,
     after: str | None = None,
     limit: int = 50,
-) -> Page[Member]:
-    """List the members of a group by name, with the cursor of match."""
-    (name,) = decode_cursor(after, "")
-    id = get(tx, group, project=project).id
-    rows = tx.all(sql.MEMBERS, group_id=id, after=name, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda member: (member.member,))
+) -> Page[GroupMember]:
+    """List the members of a group by name, each with the number of the last post it has read."""
+    group_id = get(tx, group, project=project).id
+    return sql.MEMBERS.page(tx, after=after, limit=limit, group_id=group_id)
 
 
 def list_unread(
     tx: Tx, *, member: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[UnreadGroup]:
     """List the open groups of a member with their numbers of unread posts."""
-    (id,) = decode_cursor(after, "")
     reader = check_member(member or tx.actor)
-    rows = tx.all(sql.UNREAD, member=reader, after=id, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda group: (group.group_id,))
+    return sql.UNREAD.page(tx, after=after, limit=limit, member=reader)
 
 
 def sync_memberships(tx: Tx, agent: Agent) -> None:
@@ -214,7 +202,7 @@ def sync_memberships(tx: Tx, agent: Agent) -> None:
             _add(tx, group, member, _role_of(group, agent))
 
 
-def require_member(tx: Tx, group: Group, member: str) -> Member:
+def require_member(tx: Tx, group: Group, member: str) -> GroupMember:
     """Return a member of a group; raises Refused when it is not in the group."""
     target = tx.first(sql.MEMBER, group_id=group.id, member=member)
     if target is None:
@@ -260,9 +248,7 @@ def _create(
         {
             "id": tx.new_id("grp"),
             "name": name,
-            "project_id": check_text(project, "The project", max_bytes=MAX_NAME)
-            if project
-            else None,
+            "project_id": check_optional_text(project, "The project", max_bytes=MAX_NAME),
             "kind": kind,
             "roles": encode_json(roles, "The roles"),
             "posts": 0,
@@ -293,13 +279,13 @@ def _role_of(group: Group, agent: Agent) -> str | None:
     return ANY_ROLE if ANY_ROLE in group.roles else None
 
 
-def _add(tx: Tx, group: Group, member: str, role: str | None) -> Member:
+def _add(tx: Tx, group: Group, member: str, role: str | None) -> GroupMember:
     membership = tx.first(sql.MEMBER, group_id=group.id, member=member)
     if membership is not None:
         return membership
     name = agent_name_of(member)
-    if name is not None and agents.get(tx, name).state is not AgentState.ACTIVE:
-        raise Refused(f"{name} is retired. Restore it or choose another agent.", member=member)
+    if name is not None:
+        agents.get_active(tx, name)
     # Serialized: concurrent joins would all pass the limit.
     tx.serialize(f"members:{group.id}")
     limit = settings.get_value(tx, "groups.max_members", project=group.project_id)
@@ -310,13 +296,13 @@ def _add(tx: Tx, group: Group, member: str, role: str | None) -> Member:
             group=group.id,
             limit=limit,
         )
-    seen = max(sql.GROUPS.get(tx, group.id).posts - JOIN_BACKLOG, 0)
+    read_number = max(sql.GROUPS.get(tx, group.id).posts - JOIN_BACKLOG, 0)
     added = tx.first(
         sql.ADD_MEMBER,
         group_id=group.id,
         member=member,
         role=role,
-        read_number=seen,
+        read_number=read_number,
         now=tx.now,
     )
     if added is None:
@@ -332,7 +318,7 @@ def _add(tx: Tx, group: Group, member: str, role: str | None) -> Member:
     return added
 
 
-def _remove(tx: Tx, group: Group, member: str) -> Member:
+def _remove(tx: Tx, group: Group, member: str) -> GroupMember:
     removed = tx.first(sql.REMOVE_MEMBER, group_id=group.id, member=member)
     if removed is None:
         raise NotFound(f"{member} is not in {group.name}.", group=group.id, member=member)

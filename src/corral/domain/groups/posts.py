@@ -9,7 +9,7 @@ from corral.domain.groups import ops, sql
 from corral.domain.groups.model import (
     Group,
     GroupKind,
-    Member,
+    GroupMember,
     Post,
     StoredPost,
     check_member,
@@ -22,13 +22,13 @@ from corral.domain.mail.model import Chain
 from corral.domain.mail.payloads import GroupPost
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Invalid, NotFound, Refused
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
+from corral.kernel.pagination import LAST_NUMBER, Page
+from corral.kernel.text import MAX_NAME, check_int, check_optional_text, check_text, encode_json
 
 LETTER_MS = 30 * DAY
 """How long the letter of a post waits; the post itself is kept longer."""
-MAX_SIGN = 64
-MAX_SIGNS = 50
+MAX_EMOJI = 64
+MAX_EMOJIS = 50
 
 
 def post(
@@ -92,35 +92,30 @@ def list_posts(
     if member is not None:
         cursor = ops.require_member(tx, target, check_member(member)).read_number
     if newest:
-        (before,) = decode_cursor(after, LAST_NUMBER)
-        rows = tx.all(
-            sql.POSTS_BEFORE, group_id=target.id, before=before, limit=check_limit(limit) + 1
-        )
+        page = sql.POSTS_BEFORE.page(tx, after=after, limit=limit, group_id=target.id)
     else:
-        (behind,) = decode_cursor(after, cursor)
-        rows = tx.all(
-            sql.POSTS_AFTER, group_id=target.id, after=behind, limit=check_limit(limit) + 1
+        page = sql.POSTS_AFTER.page(
+            tx, after=after, limit=limit, group_id=target.id, position=cursor
         )
-    page = make_page(rows, limit, lambda post: (post.number,))
     return Page(_with_reactions(tx, page.items), page.next)
 
 
 def mark_read(
     tx: Tx, group: str, number: int, *, member: str | None = None, project: str | None = None
-) -> Member:
+) -> GroupMember:
     """Move a member's cursor to this number, and close the letters of the posts up to it.
 
     The cursor never moves back, so repeated and late calls have no effect.
     """
     target = ops.get(tx, group, project=project)
     reader = check_member(member or tx.actor)
-    known = ops.require_member(tx, target, reader)
+    membership = ops.require_member(tx, target, reader)
     if not 0 <= check_int(number, "The number") <= target.posts:
         raise Invalid(f"{target.name} has posts 1 to {target.posts}, not {number}.", number=number)
     marked = tx.first(sql.MARK_READ, group_id=target.id, member=reader, number=number)
     if marked is None:
-        return known
-    ops.close_letters(tx, target, reader, behind=known.read_number, upto=number)
+        return membership
+    ops.close_letters(tx, target, reader, behind=membership.read_number, upto=number)
     tx.emit(
         "group",
         "mark",
@@ -135,7 +130,7 @@ def react(
     tx: Tx,
     group: str,
     number: int,
-    sign: str,
+    emoji: str,
     *,
     member: str | None = None,
     remove: bool = False,
@@ -146,9 +141,9 @@ def react(
     check_open(target)
     reader = check_member(member or tx.actor)
     ops.require_member(tx, target, reader)
-    check_text(sign, "The sign", max_bytes=MAX_SIGN)
-    if any(not c.isprintable() and c != "\u200d" for c in sign) or " " in sign:
-        raise Invalid(f"Invalid reaction {sign!r}: use an emoji or a short word.", sign=sign)
+    check_text(emoji, "The emoji", max_bytes=MAX_EMOJI)
+    if any(not c.isprintable() and c != "\u200d" for c in emoji) or " " in emoji:
+        raise Invalid(f"Invalid reaction {emoji!r}: use an emoji or a short word.", emoji=emoji)
     stored = tx.first(sql.BY_NUMBER, group_id=target.id, number=check_int(number, "The number"))
     if stored is None:
         raise NotFound(
@@ -159,16 +154,16 @@ def react(
         )
     if not remove:
         # Serialized: concurrent reactions would all pass the limit.
-        tx.serialize(f"signs:{stored.id}")
-        if tx.value(sql.COUNT_SIGNS, post_id=stored.id, sign=sign) >= MAX_SIGNS:
+        tx.serialize(f"emojis:{stored.id}")
+        if tx.value(sql.COUNT_EMOJIS, post_id=stored.id, emoji=emoji) >= MAX_EMOJIS:
             raise Refused(
-                f"Post {number} has {MAX_SIGNS} different reactions. Use one of them.",
+                f"Post {number} has {MAX_EMOJIS} different reactions. Use one of them.",
                 number=number,
             )
     changed = (
-        tx.run(sql.UNREACT, post_id=stored.id, sign=sign, member=reader)
+        tx.run(sql.UNREACT, post_id=stored.id, emoji=emoji, member=reader)
         if remove
-        else tx.run(sql.REACT, post_id=stored.id, sign=sign, member=reader, now=tx.now)
+        else tx.run(sql.REACT, post_id=stored.id, emoji=emoji, member=reader, now=tx.now)
     )
     if changed:
         tx.emit(
@@ -176,7 +171,7 @@ def react(
             "unreact" if remove else "react",
             stored.id,
             project_id=target.project_id,
-            data={"member": reader, "sign": sign},
+            data={"member": reader, "emoji": emoji},
         )
     (updated,) = _with_reactions(tx, [stored])
     return updated
@@ -188,7 +183,7 @@ def _post(
     check_open(group)
     ops.require_member(tx, group, check_member(author))
     body = check_text(text, "The post")
-    post_key = check_text(key, "The key", max_bytes=MAX_NAME) if key else None
+    post_key = check_optional_text(key, "The key", max_bytes=MAX_NAME)
     # Serialized: letters must have the order of the post numbers.
     tx.serialize(f"posts:{group.id}")
     if post_key is not None:
@@ -231,10 +226,10 @@ def _put_letters(tx: Tx, group: Group, new_post: Post, cause: Chain | None) -> N
         text=new_post.text,
         reply_to=new_post.reply_to,
     )
-    members = tx.all(sql.MEMBERS, group_id=group.id, after="", limit=LAST_NUMBER)
+    members = tx.all(sql.MEMBERS.query, group_id=group.id, after="", limit=LAST_NUMBER)
     mail.broadcast(
         tx,
-        [other.member for other in members if other.member != new_post.author],
+        [other.name for other in members if other.name != new_post.author],
         body,
         key=letter_key(group.id, new_post.number),
         cause=cause,
@@ -251,9 +246,9 @@ def _with_reactions(tx: Tx, posts: Sequence[StoredPost]) -> list[Post]:
     if posts:
         ids = encode_json([post.id for post in posts], "The posts")
         rows = tx.all(sql.REACTIONS, keys_=ids)
-        for reaction in sorted(rows, key=lambda row: (row.sign, row.at, row.member)):
-            signs = reactions.setdefault(reaction.post_id, {})
-            signs.setdefault(reaction.sign, []).append(reaction.member)
+        for reaction in sorted(rows, key=lambda row: (row.emoji, row.at, row.member)):
+            emojis = reactions.setdefault(reaction.post_id, {})
+            emojis.setdefault(reaction.emoji, []).append(reaction.member)
     return [
         Post(**msgspec.structs.asdict(post), reactions=reactions.get(post.id, {})) for post in posts
     ]

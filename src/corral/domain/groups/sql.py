@@ -1,17 +1,18 @@
 """SQL of groups, members, posts and reactions."""
 
 from corral.db.gapless_insert import GaplessInsert
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention, ScopedStatement
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
-from corral.domain.groups.model import MOVES, Group, Member, Reaction, StoredPost, UnreadGroup
-
-_COLUMNS = """id, name, project_id, kind, roles, state, posts, created_by, created_at, updated_at,
-    ended_at"""
+from corral.domain.groups.model import MOVES, Group, GroupMember, Reaction, StoredPost, UnreadGroup
+from corral.kernel.pagination import LAST_NUMBER
 
 IDS = IdColumn("group", "grp", "groups")
-GROUPS = StatefulTable(Group, MOVES, table="groups", columns=_COLUMNS, project="project_id")
+GROUPS = StatefulTable(Group, MOVES, table="groups", project="project_id")
+
+_COLUMNS = GROUPS.columns
 
 # -- groups ---------------------------------------------------------------------------------------
 
@@ -33,18 +34,9 @@ BY_NAME_IN_ANY_PROJECT = Query(
 """,
 )
 
-
-def _list(condition: str) -> Query[Group]:
-    return Query(
-        Group,
-        f"SELECT {_COLUMNS} FROM groups WHERE id < :before {condition}"
-        " ORDER BY id DESC LIMIT :limit",
-    )
-
-
-LIST_OPEN = _list("AND state = 'open'")
-LIST_ALL = _list("")
-LIST_OF_PROJECT = _list("AND project_id = :project_id")
+LIST_OPEN = GROUPS.newest_first("state = 'open'")
+LIST_ALL = GROUPS.newest_first()
+LIST_OF_PROJECT = GROUPS.newest_first("project_id = :project_id")
 
 OPEN_OF_PROJECT = Statement(
     "SELECT id FROM groups WHERE project_id = :project_id AND state = 'open' ORDER BY id"
@@ -70,68 +62,78 @@ DELETE_ROLES = Statement("DELETE FROM group_roles WHERE group_id = :group_id")
 
 # -- members --------------------------------------------------------------------------------------
 
-_MEMBER = "group_id, member, role, read_number, joined_at"
+_MEMBER = columns_of(GroupMember)
 
 ADD_MEMBER = Query(
-    Member,
+    GroupMember,
     f"""
-    INSERT INTO members ({_MEMBER}) VALUES (:group_id, :member, :role, :read_number, :now)
-    ON CONFLICT (group_id, member) DO NOTHING
+    INSERT INTO group_members ({_MEMBER}) VALUES (:group_id, :member, :role, :read_number, :now)
+    ON CONFLICT (group_id, name) DO NOTHING
     RETURNING {_MEMBER}
 """,
 )
 
 MEMBER = Query(
-    Member, f"SELECT {_MEMBER} FROM members WHERE group_id = :group_id AND member = :member"
+    GroupMember,
+    f"SELECT {_MEMBER} FROM group_members WHERE group_id = :group_id AND name = :member",
 )
 
-MEMBERS = Query(
-    Member,
-    f"""
-    SELECT {_MEMBER} FROM members WHERE group_id = :group_id AND member > :after
-    ORDER BY member LIMIT :limit
-""",
+MEMBERS = Listing(
+    Query(
+        GroupMember,
+        f"""
+        SELECT {_MEMBER} FROM group_members WHERE group_id = :group_id AND name > :after
+        ORDER BY name LIMIT :limit
+    """,
+    ),
+    start={"after": ""},
+    key=lambda member: (member.name,),
 )
 
-COUNT_MEMBERS = Statement("SELECT count(*) FROM members WHERE group_id = :group_id")
+COUNT_MEMBERS = Statement("SELECT count(*) FROM group_members WHERE group_id = :group_id")
 
-MEMBERSHIPS = Query(Member, f"SELECT {_MEMBER} FROM members WHERE member = :member")
+MEMBERSHIPS = Query(GroupMember, f"SELECT {_MEMBER} FROM group_members WHERE name = :member")
 
 REMOVE_MEMBER = Query(
-    Member,
-    f"DELETE FROM members WHERE group_id = :group_id AND member = :member RETURNING {_MEMBER}",
+    GroupMember,
+    f"DELETE FROM group_members WHERE group_id = :group_id AND name = :member RETURNING {_MEMBER}",
 )
 
-DELETE_MEMBERS = Statement("DELETE FROM members WHERE group_id = :group_id")
+DELETE_MEMBERS = Statement("DELETE FROM group_members WHERE group_id = :group_id")
 
 MARK_READ = Query(
-    Member,
+    GroupMember,
     f"""
-    UPDATE members SET read_number = :number
-    WHERE group_id = :group_id AND member = :member AND read_number < :number
+    UPDATE group_members SET read_number = :number
+    WHERE group_id = :group_id AND name = :member AND read_number < :number
     RETURNING {_MEMBER}
 """,
 )
 
 # The author has read its own post, if it had read all earlier ones.
 MARK_OWN_READ = Statement("""
-    UPDATE members SET read_number = :number
-    WHERE group_id = :group_id AND member = :member AND read_number = :number - 1
+    UPDATE group_members SET read_number = :number
+    WHERE group_id = :group_id AND name = :member AND read_number = :number - 1
 """)
 
-UNREAD = Query(
-    UnreadGroup,
-    """
-    SELECT groups.id AS group_id, name, project_id, kind, posts, posts - read_number AS unread
-    FROM members JOIN groups ON groups.id = members.group_id
-    WHERE member = :member AND members.group_id > :after AND state = 'open'
-    ORDER BY members.group_id LIMIT :limit
-""",
+UNREAD = Listing(
+    Query(
+        UnreadGroup,
+        """
+        SELECT groups.id AS group_id, groups.name, project_id, kind, posts,
+            posts - read_number AS unread
+        FROM group_members JOIN groups ON groups.id = group_members.group_id
+        WHERE group_members.name = :member AND group_members.group_id > :after AND state = 'open'
+        ORDER BY group_members.group_id LIMIT :limit
+    """,
+    ),
+    start={"after": ""},
+    key=lambda group: (group.group_id,),
 )
 
 # -- posts ----------------------------------------------------------------------------------------
 
-_POST = "id, group_id, number, author, text, reply_to, key, at"
+_POST = columns_of(StoredPost)
 
 POST = GaplessInsert(
     parent=f"UPDATE groups SET posts = posts + 1, updated_at = {_NOW}"
@@ -159,20 +161,28 @@ BY_NUMBER = Query(
     StoredPost, f"SELECT {_POST} FROM posts WHERE group_id = :group_id AND number = :number"
 )
 
-POSTS_AFTER = Query(
-    StoredPost,
-    f"""
-    SELECT {_POST} FROM posts WHERE group_id = :group_id AND number > :after
-    ORDER BY number LIMIT :limit
-""",
+POSTS_AFTER = Listing(
+    Query(
+        StoredPost,
+        f"""
+        SELECT {_POST} FROM posts WHERE group_id = :group_id AND number > :position
+        ORDER BY number LIMIT :limit
+    """,
+    ),
+    start={"position": 0},
+    key=lambda post: (post.number,),
 )
 
-POSTS_BEFORE = Query(
-    StoredPost,
-    f"""
-    SELECT {_POST} FROM posts WHERE group_id = :group_id AND number < :before
-    ORDER BY number DESC LIMIT :limit
-""",
+POSTS_BEFORE = Listing(
+    Query(
+        StoredPost,
+        f"""
+        SELECT {_POST} FROM posts WHERE group_id = :group_id AND number < :before
+        ORDER BY number DESC LIMIT :limit
+    """,
+    ),
+    start={"before": LAST_NUMBER},
+    key=lambda post: (post.number,),
 )
 
 DELETE_POSTS = Statement("""
@@ -183,25 +193,25 @@ DELETE_POSTS = Statement("""
 
 # -- reactions ------------------------------------------------------------------------------------
 
-_REACTION = "post_id, sign, member, at"
+_REACTION = columns_of(Reaction)
 
 REACTIONS = Query(Reaction, f"SELECT {_REACTION} FROM reactions WHERE post_id {{is_listed}}")
 
 REACT = Statement("""
-    INSERT INTO reactions (post_id, sign, member, at) VALUES (:post_id, :sign, :member, :now)
-    ON CONFLICT (post_id, sign, member) DO NOTHING
+    INSERT INTO reactions (post_id, emoji, member, at) VALUES (:post_id, :emoji, :member, :now)
+    ON CONFLICT (post_id, emoji, member) DO NOTHING
     RETURNING 1
 """)
 
 UNREACT = Statement("""
-    DELETE FROM reactions WHERE post_id = :post_id AND sign = :sign AND member = :member
+    DELETE FROM reactions WHERE post_id = :post_id AND emoji = :emoji AND member = :member
     RETURNING 1
 """)
 
-COUNT_SIGNS = Statement("""
+COUNT_EMOJIS = Statement("""
     SELECT count(*) FROM (
-        SELECT DISTINCT sign FROM reactions WHERE post_id = :post_id AND sign <> :sign
-    ) AS signs
+        SELECT DISTINCT emoji FROM reactions WHERE post_id = :post_id AND emoji <> :emoji
+    ) AS emojis
 """)
 
 # -- retention ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ class RequestState(StrEnum):
 
 R = RequestState
 MOVES = TransitionTable(
-    "request",
+    "host_request",
     RequestState,
     create_verb="ask",
     initial=R.WAITING,

@@ -32,7 +32,7 @@ from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_NAME, check_text, convert, encode_json
+from corral.kernel.text import MAX_NAME, check_optional_text, check_text, convert, encode_json
 
 RETENTION = sql.RETENTION
 MAX_WAITING = 20
@@ -61,9 +61,7 @@ def ask(
     A grant of the agent carries it out at once, a denial raises Refused. Otherwise the owners and
     admins are asked, and the agent gets the result as a letter. Idempotent by `key`.
     """
-    sender = agents.get(tx, agent)
-    if sender.state is not AgentState.ACTIVE:
-        raise Refused(f"{sender.name} is retired and cannot make requests.", agent_id=sender.id)
+    sender = agents.get_active(tx, agent)
     # Serialized: concurrent requests would all pass the limit.
     tx.serialize(f"requests:{sender.id}")
     if key is not None:
@@ -92,7 +90,7 @@ def ask(
         {
             "id": tx.new_id("req"),
             "agent_id": sender.id,
-            "run_id": check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
+            "run_id": check_optional_text(run, "The run", max_bytes=MAX_NAME),
             "session_id": requester.session_id,
             "key": key,
             "action": action,
@@ -139,10 +137,10 @@ def _to_dict(args: RequestArguments) -> dict[str, Any]:
 def _own_session(tx: Tx, agent: Agent, session: str | None) -> str | None:
     if session is None:
         return None
-    found = sessions.get(tx, session)
-    if found.agent_id != agent.id:
-        raise Refused(f"{found.id} is not a session of {agent.name}.", session=found.id)
-    return found.id
+    own = sessions.get(tx, session)
+    if own.agent_id != agent.id:
+        raise Refused(f"{own.id} is not a session of {agent.name}.", session=own.id)
+    return own.id
 
 
 def _find_rule(tx: Tx, agent: Agent, action: str, args: RequestArguments) -> bool | None:
@@ -171,7 +169,7 @@ def _ask_approvers(
         answerers=approvers,
         fallback=NO,
         effect=request.effect,
-        needed=1 if is_secret else min(quorum, len(approvers) or quorum),
+        required_votes=1 if is_secret else min(quorum, len(approvers) or quorum),
         run=request.run_id,
         key=f"request:{request.id}:{request.action}",
     )
@@ -283,7 +281,7 @@ def list_waiting_secrets(tx: Tx) -> list[HostRequest]:
     return tx.all(sql.WAITING, action="secret", after="", limit=200)
 
 
-def complete_given_secrets(tx: Tx) -> list[HostRequest]:
+def complete_secret_requests(tx: Tx) -> list[HostRequest]:
     """End the requests for secrets that exist by now, and notify the agents. Idempotent."""
     ended = []
     for request in list_waiting_secrets(tx):
@@ -305,10 +303,10 @@ def _close_question(tx: Tx, id: str, reason: str) -> None:
 
 def withdraw(tx: Tx, request: str) -> HostRequest:
     """Withdraw a waiting request; its agent is notified."""
-    found = get(tx, request)
-    if found.question_id is not None and found.state is RequestState.WAITING:
-        _close_question(tx, found.question_id, "the request was withdrawn")
-    return end_request(tx, found, "refuse", tx.actor, reason="it was withdrawn")
+    current = get(tx, request)
+    if current.question_id is not None and current.state is RequestState.WAITING:
+        _close_question(tx, current.question_id, "the request was withdrawn")
+    return end_request(tx, current, "refuse", tx.actor, reason="it was withdrawn")
 
 
 def get(tx: Tx, request: str) -> HostRequest:

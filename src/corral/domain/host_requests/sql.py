@@ -6,32 +6,37 @@ from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.host_requests.model import MOVES, HostRequest
 
-_REQUEST = """id, agent_id, run_id, session_id, key, action, arguments, effect, question_id, state,
-    decided_by, result, reason, created_at, ended_at"""
-
-IDS = IdColumn("request", "req", "requests")
-REQUESTS = StatefulTable(HostRequest, MOVES, table="requests", columns=_REQUEST)
+IDS = IdColumn("request", "req", "host_requests")
+REQUESTS = StatefulTable(HostRequest, MOVES, table="host_requests")
 
 _OWN_KEY = "WHERE agent_id = :agent_id AND key = :key"
-BY_KEY = Query(HostRequest, f"SELECT {_REQUEST} FROM requests {_OWN_KEY}")
+BY_KEY = Query(HostRequest, f"SELECT {REQUESTS.columns} FROM host_requests {_OWN_KEY}")
 
 ALL = REQUESTS.newest_first()
 OF_AGENT = REQUESTS.newest_first("agent_id = :agent_id")
 
 WAITING = Query(
     HostRequest,
-    f"SELECT {_REQUEST} FROM requests WHERE state = 'waiting' AND action = :action AND id > :after"
-    " ORDER BY id LIMIT :limit",
+    f"""
+    SELECT {REQUESTS.columns} FROM host_requests
+    WHERE state = 'waiting' AND action = :action AND id > :after ORDER BY id LIMIT :limit
+""",
 )
 
 _WAITS = "agent_id = :agent_id AND state = 'waiting'"
-COUNT_WAITING = Statement(f"SELECT count(*) FROM requests WHERE {_WAITS}")
+COUNT_WAITING = Statement(f"SELECT count(*) FROM host_requests WHERE {_WAITS}")
 
 SET_QUESTION = Query(
     HostRequest,
-    f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}",
+    f"""
+    UPDATE host_requests SET question_id = :question_id WHERE id = :id
+    RETURNING {REQUESTS.columns}
+""",
 )
 
 RETENTION = Retention(
-    "requests", setting="messages.retention_ms", created="created_at", ended="ended_at < :before"
+    "host_requests",
+    setting="messages.retention_ms",
+    created="created_at",
+    ended="ended_at < :before",
 )

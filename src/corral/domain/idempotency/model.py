@@ -9,6 +9,6 @@ class StoredResponse(msgspec.Struct, frozen=True):
     id: str
     fingerprint: str
     """A hash of the request: reusing the key for another request is an error of the caller."""
-    body: msgspec.Raw | None
+    response: msgspec.Raw | None
     """The JSON of the response. None: the call was begun, and its outcome is unknown."""
     created_at: int

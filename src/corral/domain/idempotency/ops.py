@@ -18,7 +18,7 @@ def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> StoredResponse |
     check_text(key, "The Idempotency-Key", max_bytes=MAX_NAME)
     inserted = tx.run(
         sql.BEGIN,
-        id=tx.new_id("ans"),
+        id=tx.new_id("idk"),
         token_id=token_id,
         key=key,
         fingerprint=fingerprint,
@@ -33,7 +33,7 @@ def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> StoredResponse |
             key=key,
             reason="key_reused",
         )
-    if stored.body is None:
+    if stored.response is None:
         raise Conflict(
             f"The call {key!r} was begun and has no response yet. Retry in a moment; if that does "
             "not help, check its effects before you repeat it under a new key.",
@@ -44,9 +44,9 @@ def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> StoredResponse |
     return stored
 
 
-def store_response(tx: Tx, token_id: str, key: str, body: str) -> None:
+def store_response(tx: Tx, token_id: str, key: str, response: str) -> None:
     """Store the response (JSON text) of a call that was begun."""
-    tx.run(sql.SET_RESPONSE, token_id=token_id, key=key, body=body)
+    tx.run(sql.SET_RESPONSE, token_id=token_id, key=key, response=response)
 
 
 def discard(tx: Tx, token_id: str, key: str) -> None:

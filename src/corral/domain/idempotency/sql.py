@@ -5,7 +5,7 @@ from corral.db.statement import Query, Statement
 from corral.domain.idempotency.model import StoredResponse
 
 BEGIN = Statement("""
-    INSERT INTO answers (id, token_id, key, fingerprint, created_at)
+    INSERT INTO idempotency_keys (id, token_id, key, fingerprint, created_at)
     VALUES (:id, :token_id, :key, :fingerprint, :now)
     ON CONFLICT (token_id, key) DO NOTHING RETURNING id
 """)
@@ -13,18 +13,22 @@ BEGIN = Statement("""
 GET = Query(
     StoredResponse,
     """
-    SELECT id, fingerprint, body, created_at FROM answers WHERE token_id = :token_id AND key = :key
+    SELECT id, fingerprint, response, created_at FROM idempotency_keys
+    WHERE token_id = :token_id AND key = :key
 """,
 )
 
 SET_RESPONSE = Statement(
-    "UPDATE answers SET body = :body WHERE token_id = :token_id AND key = :key"
+    "UPDATE idempotency_keys SET response = :response WHERE token_id = :token_id AND key = :key"
 )
 
 DELETE_PENDING = Statement(
-    "DELETE FROM answers WHERE token_id = :token_id AND key = :key AND body IS NULL"
+    "DELETE FROM idempotency_keys WHERE token_id = :token_id AND key = :key AND response IS NULL"
 )
 
 RETENTION = Retention(
-    "answers", setting="answers.retention_ms", created="created_at", ended="created_at < :before"
+    "idempotency_keys",
+    setting="idempotency.retention_ms",
+    created="created_at",
+    ended="created_at < :before",
 )

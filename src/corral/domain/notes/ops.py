@@ -1,6 +1,7 @@
 """Add, replace, search and delete notes, and build the notes section of a prompt."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from corral.db.retention import ALL_ROWS, RetentionScope
 from corral.db.transitions import create, transition
@@ -13,8 +14,15 @@ from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_category, check_int, check_text, encode_json
+from corral.kernel.pagination import Page, check_limit
+from corral.kernel.text import (
+    MAX_NAME,
+    check_category,
+    check_int,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 CATEGORIES = "core, gotcha, pattern or decision"
 MAX_NOTE = 4 * 1024
@@ -39,7 +47,7 @@ def add(
     """Add a note for an agent, for a project or for everyone. Secrets are redacted.
 
     A note with a `key` supersedes the current note with this key; the same text again changes
-    nothing. Raises Refused when the scope has `notes.max` notes.
+    nothing. Raises Refused when the scope has `notes.max_notes` notes.
     """
     scope, project_id = _resolve_scope(tx, agent, project)
     values = _build_values(text, category, key, confidence, source or tx.actor)
@@ -107,21 +115,15 @@ def list_notes(
 
     With `all`, also list superseded and expired notes.
     """
-    (before,) = decode_cursor(after, LAST_ID)
-    query = sql.LIST_ALL if all else sql.LIST
-    filters = {}
+    listing = sql.LIST_ALL if all else sql.LIST
+    filters: dict[str, Any] = {
+        "category": check_category(category, CATEGORIES) if category else None,
+        "now": tx.now,
+    }
     if agent or project or everyone:
-        query = sql.LIST_ALL_OF_SCOPE if all else sql.LIST_OF_SCOPE
+        listing = sql.LIST_ALL_OF_SCOPE if all else sql.LIST_OF_SCOPE
         filters["scope"] = _resolve_scope(tx, agent, project)[0]
-    rows = tx.all(
-        query,
-        before=before,
-        category=check_category(category, CATEGORIES) if category else None,
-        now=tx.now,
-        limit=check_limit(limit) + 1,
-        **filters,
-    )
-    return make_page(rows, limit, lambda note: (note.id,))
+    return listing.page(tx, after=after, limit=limit, **filters)
 
 
 def search(
@@ -140,7 +142,7 @@ def search(
     return rank_notes(_list_visible(tx, agent, project), text, tx.now)[: check_limit(limit)]
 
 
-def build_section(
+def build_prompt_section(
     tx: Tx,
     *,
     about: str | None = None,
@@ -160,9 +162,9 @@ def build_section(
     return render_section(_list_visible(tx, agent, project), about, tx.now, tokens)
 
 
-def count_uses(tx: Tx, notes: Sequence[str]) -> None:
+def record_use(tx: Tx, notes: Sequence[str]) -> None:
     """Count that an agent was given these notes; deleted notes are ignored."""
-    tx.run(sql.COUNT_USES, keys_=encode_json(list(notes), "The notes"), now=tx.now)
+    tx.run(sql.RECORD_USE, keys_=encode_json(list(notes), "The notes"), now=tx.now)
 
 
 def list_prunable(
@@ -242,14 +244,14 @@ def _check_source(source: object, scope: str) -> None:
 def _check_limit(tx: Tx, scope: str, project_id: object) -> None:
     limit = settings.get_value(
         tx,
-        "notes.max",
+        "notes.max_notes",
         agent=scope.removeprefix("agent:") if scope.startswith("agent:") else None,
         project=str(project_id) if project_id else None,
     )
     if tx.value(sql.COUNT_CURRENT, scope=scope, now=tx.now) >= limit:
         raise Refused(
             f"{scope} has {limit:,} notes, which is the limit. Delete one (`corral note forget`), "
-            "supersede one, or raise notes.max.",
+            "supersede one, or raise notes.max_notes.",
             scope=scope,
             limit=limit,
             reason="too_many_notes",
@@ -264,7 +266,7 @@ def _build_values(
     return {
         "text": check_text(text, "The note", max_bytes=MAX_NOTE),
         "category": check_category(category, CATEGORIES),
-        "key": check_text(key, "The key", max_bytes=MAX_NAME) if key else None,
+        "key": check_optional_text(key, "The key", max_bytes=MAX_NAME),
         "confidence": confidence,
         "source": check_text(source, "The source", max_bytes=MAX_NAME),
     }

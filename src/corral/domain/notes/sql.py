@@ -6,51 +6,36 @@ from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.notes.model import MOVES, Note
 
-_COLUMNS = """id, scope, project_id, category, key, text, source, confidence, uses, used_at,
-    supersedes, state, expires_at, created_at, ended_at"""
-
 IDS = IdColumn("note", "nte", "notes")
-NOTES = StatefulTable(Note, MOVES, table="notes", columns=_COLUMNS, project="project_id")
+NOTES = StatefulTable(Note, MOVES, table="notes", project="project_id")
+
+_COLUMNS = NOTES.columns
+_IS_CURRENT = "state = 'current' AND (expires_at IS NULL OR expires_at > :now)"
 
 BY_KEY = Query(
     Note,
     f"SELECT {_COLUMNS} FROM notes WHERE scope = :scope AND key = :key AND state = 'current'",
 )
 
-COUNT_CURRENT = Statement("""
-    SELECT count(*) FROM notes WHERE scope = :scope AND state = 'current'
-      AND (expires_at IS NULL OR expires_at > :now)
-""")
+COUNT_CURRENT = Statement(f"SELECT count(*) FROM notes WHERE scope = :scope AND {_IS_CURRENT}")
 
-# All valid notes of a scope; `notes.max` limits their number.
+# All valid notes of a scope; `notes.max_notes` limits their number.
 VISIBLE = Query(
     Note,
     f"""
-    SELECT {_COLUMNS} FROM notes WHERE scope = :scope AND state = 'current'
-      AND (expires_at IS NULL OR expires_at > :now)
+    SELECT {_COLUMNS} FROM notes WHERE scope = :scope AND {_IS_CURRENT}
     ORDER BY id DESC LIMIT :limit
 """,
 )
 
+# CAST: PostgreSQL cannot infer the type of a parameter that is only compared with NULL.
+_OF_CATEGORY = "(CAST(:category AS TEXT) IS NULL OR category = :category)"
+LIST = NOTES.newest_first(f"{_IS_CURRENT} AND {_OF_CATEGORY}")
+LIST_OF_SCOPE = NOTES.newest_first(f"scope = :scope AND {_IS_CURRENT} AND {_OF_CATEGORY}")
+LIST_ALL = NOTES.newest_first(_OF_CATEGORY)
+LIST_ALL_OF_SCOPE = NOTES.newest_first(f"scope = :scope AND {_OF_CATEGORY}")
 
-def _list(condition: str) -> Query[Note]:
-    return Query(
-        Note,
-        f"""
-        SELECT {_COLUMNS} FROM notes WHERE id < :before {condition}
-          AND (CAST(:category AS TEXT) IS NULL OR category = :category)
-        ORDER BY id DESC LIMIT :limit
-    """,
-    )
-
-
-_CURRENT = "AND state = 'current' AND (expires_at IS NULL OR expires_at > :now)"
-LIST = _list(_CURRENT)
-LIST_OF_SCOPE = _list(f"AND scope = :scope {_CURRENT}")
-LIST_ALL = _list("")
-LIST_ALL_OF_SCOPE = _list("AND scope = :scope")
-
-COUNT_USES = Statement("UPDATE notes SET uses = uses + 1, used_at = :now WHERE id {is_listed}")
+RECORD_USE = Statement("UPDATE notes SET uses = uses + 1, used_at = :now WHERE id {is_listed}")
 
 DELETE_NOTE = Query(Note, f"DELETE FROM notes WHERE id = :id RETURNING {_COLUMNS}")
 

@@ -8,10 +8,10 @@ from corral.domain.agents import ops as agents
 from corral.domain.plans import sql
 from corral.domain.plans.model import Plan, PlanStep, Progress, parse_steps
 from corral.kernel.errors import Invalid, NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
+from corral.kernel.pagination import Page
+from corral.kernel.text import MAX_NAME, check_int, check_optional_text, check_text, encode_json
 
-KEPT = (sql.PLANS_KEPT, sql.PROGRESS_KEPT)
+RETENTION = (sql.PLANS_RETENTION, sql.PROGRESS_RETENTION)
 MAX_PLAN = 256 * 1024
 MAX_SUMMARY = 4_000
 
@@ -58,9 +58,7 @@ def get_plan(tx: Tx, of: str) -> Plan:
 
 def list_plans(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Plan]:
     """List the latest plan of every agent and run."""
-    (subject,) = decode_cursor(after, "")
-    rows = tx.all(sql.PLANS, after=subject, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda plan: (plan.subject,))
+    return sql.PLANS.page(tx, after=after, limit=limit)
 
 
 def report_progress(
@@ -85,7 +83,7 @@ def report_progress(
         id=f"{reporter.id}/{task_id or ''}",
         agent_id=reporter.id,
         task_id=task_id,
-        run_id=check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
+        run_id=check_optional_text(run, "The run", max_bytes=MAX_NAME),
         project_id=project_id,
         summary=check_text(summary, "The summary", max_bytes=MAX_SUMMARY),
         percent=percent,
@@ -112,16 +110,14 @@ def list_progress(
     """List progress reports: all, of one agent, or about one task."""
     if agent is not None and task_id is not None:
         raise Invalid("Filter progress by agent or by task, not by both.")
-    first, filters = "", {}
     if agent is not None:
-        first = agents.get(tx, agent).id
-        filters = {"agent_end": f"{first}/~"}
-    elif task_id is not None:
-        filters = {"task": sql.TASK_IDS.find(tx, task_id)}
-    (id,) = decode_cursor(after, first)
-    kind = ("agent",) if agent is not None else ("task",) if task_id is not None else ()
-    rows = tx.all(sql.LISTS[kind], after=max(id, first), limit=check_limit(limit) + 1, **filters)
-    return make_page(rows, limit, lambda row: (row.id,))
+        agent_id = agents.get(tx, agent).id
+        bounds = {"agent_id": agent_id, "start": agent_id, "agent_end": f"{agent_id}/~"}
+        return sql.REPORTS_OF_AGENT.page(tx, after=after, limit=limit, **bounds)
+    if task_id is not None:
+        id = sql.TASK_IDS.find(tx, task_id)
+        return sql.REPORTS_OF_TASK.page(tx, after=after, limit=limit, task=id)
+    return sql.REPORTS.page(tx, after=after, limit=limit)
 
 
 def forget_project(tx: Tx, project_id: str) -> None:

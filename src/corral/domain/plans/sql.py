@@ -1,12 +1,13 @@
 """SQL of plans and progress reports."""
 
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.domain.plans.model import Plan, Progress
 
-_PLAN = "subject, run_id, project_id, entries, updated_at"
-_PROGRESS = "id, agent_id, task_id, run_id, project_id, summary, percent, updated_at"
+_PLAN = columns_of(Plan)
+_PROGRESS = columns_of(Progress)
 
 SET_PLAN = Query(
     Plan,
@@ -19,8 +20,10 @@ SET_PLAN = Query(
 """,
 )
 PLAN = Query(Plan, f"SELECT {_PLAN} FROM plans WHERE subject = :subject")
-PLANS = Query(
-    Plan, f"SELECT {_PLAN} FROM plans WHERE subject > :after ORDER BY subject LIMIT :limit"
+PLANS = Listing(
+    Query(Plan, f"SELECT {_PLAN} FROM plans WHERE subject > :after ORDER BY subject LIMIT :limit"),
+    start={"after": ""},
+    key=lambda plan: (plan.subject,),
 )
 
 REPORT = Query(
@@ -33,18 +36,22 @@ REPORT = Query(
     RETURNING {_PROGRESS}
 """,
 )
-_REPORTS = f"SELECT {_PROGRESS} FROM progress WHERE"
-_NEXT = "ORDER BY id LIMIT :limit"
+
+
+def _reports(condition: str) -> Listing[Progress]:
+    query = Query(
+        Progress,
+        f"SELECT {_PROGRESS} FROM progress WHERE {condition} id > :start ORDER BY id LIMIT :limit",
+    )
+    return Listing(query, start={"start": ""}, key=lambda report: (report.id,))
+
 
 # The supported filters. Each statement has an index. An id is AGENT/TASK, so the reports of an
-# agent are the range between its own id and :agent_end.
-LISTS = {
-    (): Query(Progress, f"{_REPORTS} id > :after {_NEXT}"),
-    ("agent",): Query(Progress, f"{_REPORTS} id > :after AND id < :agent_end {_NEXT}"),
-    ("task",): Query(
-        Progress, f"{_REPORTS} task_id = :task AND task_id IS NOT NULL AND id > :after {_NEXT}"
-    ),
-}
+# agent are the range from :start, which is the agent's id on the first page, to :agent_end. The
+# comparison of agent_id is for a cursor that was forged.
+REPORTS = _reports("")
+REPORTS_OF_AGENT = _reports("agent_id = :agent_id AND id < :agent_end AND")
+REPORTS_OF_TASK = _reports("task_id = :task AND task_id IS NOT NULL AND")
 
 DELETE_PLANS = Statement(
     "DELETE FROM plans WHERE project_id = :project AND project_id IS NOT NULL RETURNING subject"
@@ -55,7 +62,7 @@ DELETE_PROGRESS = Statement(
 
 TASK_IDS = IdColumn("task", "tsk", "tasks")
 
-PLANS_KEPT = Retention(
+PLANS_RETENTION = Retention(
     "plans",
     setting="plans.retention_ms",
     created=None,
@@ -64,7 +71,7 @@ PLANS_KEPT = Retention(
     project="project_id",
     imported="imported_at",
 )
-PROGRESS_KEPT = Retention(
+PROGRESS_RETENTION = Retention(
     "progress",
     setting="plans.retention_ms",
     created=None,

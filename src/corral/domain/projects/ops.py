@@ -10,15 +10,14 @@ from corral.domain.projects import sql
 from corral.domain.projects.model import Project, ProjectState
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.kernel.ids import ID_LENGTH
-from corral.kernel.pagination import (
-    LAST_ID,
-    LAST_NUMBER,
-    Page,
-    check_limit,
-    decode_cursor,
-    make_page,
+from corral.kernel.pagination import Page
+from corral.kernel.text import (
+    MAX_NAME,
+    check_optional_text,
+    check_text,
+    encode_json,
+    split_command,
 )
-from corral.kernel.text import MAX_NAME, check_text, encode_json, split_command
 from corral.kernel.unset import UNSET
 
 MAX_DIR = 4_096
@@ -41,7 +40,7 @@ def register(
     """
     real = resolve_dir(dir, must_exist=must_exist)
     given = {
-        name: check_text(value, f"The {name}") if value else None
+        name: check_optional_text(value, f"The {name}")
         for name, value in (("command", command), ("prompt", prompt))
         if value is not UNSET
     }
@@ -111,15 +110,15 @@ def get(tx: Tx, id: str) -> Project:
     if id.startswith("prj_"):
         project = tx.first(sql.PROJECTS.by_key, key_=id) if len(id) == _FULL_ID_LENGTH else None
         return project or sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
-    named = tx.all(sql.BY_NAME, name=check_text(id, "The project", max_bytes=MAX_NAME))
-    if len(named) > 1:
+    matches = tx.all(sql.BY_NAME, name=check_text(id, "The project", max_bytes=MAX_NAME))
+    if len(matches) > 1:
         raise Ambiguous(
-            f"Several projects are named {id}: {', '.join(project.id for project in named)}. Give "
-            "an id or a directory.",
+            f"Several projects are named {id}: {', '.join(project.id for project in matches)}. "
+            "Give an id or a directory.",
             kind="project",
-            candidates=[project.id for project in named],
+            candidates=[project.id for project in matches],
         )
-    return named[0] if named else _by_bare_id(tx, id)
+    return matches[0] if matches else _by_bare_id(tx, id)
 
 
 def _by_bare_id(tx: Tx, id: str) -> Project:
@@ -135,15 +134,8 @@ def list_projects(
     tx: Tx, *, archived: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Project]:
     """List projects, last run first, never-run last; with `archived` also archived ones."""
-    run_at, id = decode_cursor(after, LAST_NUMBER, LAST_ID)
-    rows = tx.all(
-        sql.LIST,
-        run_at=run_at,
-        id=id,
-        limit=check_limit(limit) + 1,
-        also=ProjectState.ARCHIVED if archived else ProjectState.ACTIVE,
-    )
-    return make_page(rows, limit, lambda project: (project.last_run_at or 0, project.id))
+    also = ProjectState.ARCHIVED if archived else ProjectState.ACTIVE
+    return sql.LIST.page(tx, after=after, limit=limit, also=also)
 
 
 def rename(tx: Tx, id: str, name: str) -> Project:

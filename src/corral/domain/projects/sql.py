@@ -1,14 +1,16 @@
 """SQL of projects."""
 
+from corral.db.listing import Listing
 from corral.db.lookup import CANDIDATES, IdColumn
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.projects.model import MOVES, Project
-
-_COLUMNS = "id, dir, name, command, prompt, state, created_at, updated_at, last_run_at"
+from corral.kernel.pagination import LAST_ID, LAST_NUMBER
 
 IDS = IdColumn("project", "prj", "projects")
-PROJECTS = StatefulTable(Project, MOVES, table="projects", columns=_COLUMNS, project="id")
+PROJECTS = StatefulTable(Project, MOVES, table="projects", project="id")
+
+_COLUMNS = PROJECTS.columns
 
 BY_NAME = Query(Project, f"SELECT {_COLUMNS} FROM projects WHERE name = :name LIMIT {CANDIDATES}")
 
@@ -33,14 +35,20 @@ OVERLAPPING = Query(
 )
 
 # Last run first; a project without runs sorts last.
-LIST = Query(
-    Project,
-    f"""
-    SELECT {_COLUMNS} FROM projects
-    WHERE coalesce(last_run_at, 0) <= :run_at AND (coalesce(last_run_at, 0), id) < (:run_at, :id)
-      AND state IN ('active', :also)
-    ORDER BY coalesce(last_run_at, 0) DESC, id DESC LIMIT :limit
-""",
+LIST = Listing(
+    Query(
+        Project,
+        f"""
+        SELECT {_COLUMNS} FROM projects
+        -- The first condition lets SQLite start at the index entry of the cursor.
+        WHERE coalesce(last_run_at, 0) <= :run_at
+          AND (coalesce(last_run_at, 0), id) < (:run_at, :id)
+          AND state IN ('active', :also)
+        ORDER BY coalesce(last_run_at, 0) DESC, id DESC LIMIT :limit
+    """,
+    ),
+    start={"run_at": LAST_NUMBER, "id": LAST_ID},
+    key=lambda project: (project.last_run_at or 0, project.id),
 )
 
 TOUCH = Query(

@@ -55,13 +55,13 @@ class Question(msgspec.Struct, frozen=True):
     key: str | None
     text: str
     options: list[str]
-    free: bool
+    free_text: bool
     """Whether any text is accepted."""
     answerers: list[str]
     fallback: str | None
     effect: str | None
     """Everything that is done on the answer, in words."""
-    needed: int
+    required_votes: int
     """How many people must give the same answer."""
     votes: list[Vote]
     state: QuestionState
@@ -105,13 +105,13 @@ def check_may_answer(id: str, by: str, *, asker: str, answerers: Sequence[str]) 
     )
 
 
-def check_needed(value: int, answerers: Sequence[str]) -> int:
+def check_required_votes(value: int, answerers: Sequence[str]) -> int:
     """Validate how many must give the same answer: at most the number of answerers."""
     limit = len(answerers) or MAX_ANSWERERS
     if not 1 <= check_int(value, "How many must agree") <= limit:
         raise Invalid(
             f"Between 1 and {limit} answers can be required, not {value}. Name more answerers.",
-            needed=value,
+            required_votes=value,
         )
     return value
 
@@ -131,11 +131,11 @@ def count_votes(question: Question, votes: Sequence[Vote]) -> VoteCount:
     for vote in votes:
         groups.setdefault(vote.answer, []).append(vote.by)
     same = groups[votes[-1].answer]
-    if len(same) >= question.needed:
+    if len(same) >= question.required_votes:
         return VoteCount(same, False)
     left = len(question.answerers) - len(votes)
     best = max(len(voters) for voters in groups.values())
-    return VoteCount([], bool(question.answerers) and best + left < question.needed)
+    return VoteCount([], bool(question.answerers) and best + left < question.required_votes)
 
 
 def compute_deadline(now: int, deadline_ms: int) -> int:

@@ -16,7 +16,7 @@ from corral.domain.questions.model import (
     Vote,
     check_answerers,
     check_may_answer,
-    check_needed,
+    check_required_votes,
     compute_deadline,
     count_votes,
     is_person,
@@ -26,7 +26,7 @@ from corral.kernel.clock import DAY
 from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 RETENTION = sql.RETENTION
 S = QuestionState
@@ -41,13 +41,13 @@ def ask(
     text: str,
     *,
     options: Sequence[str] = (),
-    free: bool = False,
+    free_text: bool = False,
     asker: str | None = None,
     answerers: Sequence[str] = (),
     deadline_ms: int | None = None,
     fallback: str | None = None,
     effect: str | None = None,
-    needed: int = 1,
+    required_votes: int = 1,
     project: str | None = None,
     run: str | None = None,
     key: str | None = None,
@@ -55,10 +55,11 @@ def ask(
     """Ask a question with options, or for any text. Secrets are redacted.
 
     The answer is put into the mailbox `asker` (default: the caller's), so it is not lost when the
-    asker crashes. `answerers` are notified and may answer; without any, every person may. `needed`
-    is how many must give the same answer. Without an answer in time, or when agreement becomes
-    impossible, the `fallback` applies. `effect` describes everything that is done on the answer and
-    is always shown complete. Idempotent by `key`. Raises Refused at `questions.max_open`.
+    asker crashes. `answerers` are notified and may answer; without any, every person may.
+    `required_votes` is how many must give the same answer. Without an answer in time, or when
+    agreement becomes impossible, the `fallback` applies. `effect` describes everything that is done
+    on the answer and is always shown complete. Idempotent by `key`. Raises Refused at
+    `questions.max_open`.
     """
     asker_mailbox = check_mailbox(asker or tx.actor)
     choices = _clean_options(options)
@@ -67,17 +68,17 @@ def ask(
     )
     values = {
         "id": tx.new_id("qst"),
-        "project_id": _clean_name(project, "The project"),
+        "project_id": check_optional_text(project, "The project", max_bytes=MAX_NAME),
         "asker": asker_mailbox,
-        "run_id": _clean_name(run, "The run"),
-        "key": _clean_name(key, "The key"),
+        "run_id": check_optional_text(run, "The run", max_bytes=MAX_NAME),
+        "key": check_optional_text(key, "The key", max_bytes=MAX_NAME),
         "text": check_text(text, "The question"),
         "options": encode_json(choices, "The options"),
-        "free": int(bool(free) or not choices),
+        "free_text": int(bool(free_text) or not choices),
         "answerers": encode_json(check_answerers(answerers), "Who may answer"),
-        "fallback": None if fallback is None else _resolve_answer(tx, fallback, choices, free),
-        "effect": check_text(effect, "The effect") if effect else None,
-        "needed": check_needed(needed, check_answerers(answerers)),
+        "fallback": None if fallback is None else _resolve_answer(tx, fallback, choices, free_text),
+        "effect": check_optional_text(effect, "The effect"),
+        "required_votes": check_required_votes(required_votes, check_answerers(answerers)),
         "deadline_at": compute_deadline(tx.now, timeout_ms),
         "created_at": tx.now,
     }
@@ -102,24 +103,24 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
     """Answer a question with an option, the number of an option, or text where it is accepted.
 
     The first answer counts. A later one, or one after the deadline, raises Conflict; repeating
-    one's own answer is idempotent. When several answers are needed, each person answers once and
-    the question stays open until enough agree. `by` defaults to the caller.
+    one's own answer is idempotent. When several votes are required, each person answers once
+    and the question stays open until enough agree. `by` defaults to the caller.
     """
     current = get(tx, question)
-    if current.needed > 1:
+    if current.required_votes > 1:
         # Serialized: concurrent answers would miss each other's vote.
         tx.serialize(f"question:{current.id}")
         current = get(tx, current.id)
     answerer = check_text(by or tx.actor, "The answerer", max_bytes=MAX_NAME)
     check_may_answer(current.id, answerer, asker=current.asker, answerers=current.answerers)
-    text = _resolve_answer(tx, answer, current.options, current.free)
+    text = _resolve_answer(tx, answer, current.options, current.free_text)
     kept = tx.without_secrets(text)
     if current.state is S.ANSWERED and (current.answered_by, current.answer) == (answerer, kept):
         return current
     if current.ended_at is not None or is_overdue(current, tx.now):
         _raise_late(current)
     try:
-        if current.needed > 1:
+        if current.required_votes > 1:
             return _vote(tx, current, text, answerer)
         return _end_answered(tx, current, text, answerer, {"by": answerer})
     except IllegalMove:
@@ -142,7 +143,7 @@ def _vote(tx: Tx, current: Question, text: str, answerer: str) -> Question:
         )
     votes = [*current.votes, Vote(answerer, text, tx.now)]
     kept: dict[str, Any] = {"votes": encode_json(votes, "The votes")}
-    note = {"by": answerer, "of": current.needed}
+    note = {"by": answerer, "of": current.required_votes}
     counted = count_votes(current, [*current.votes, Vote(answerer, redacted, tx.now)])
     if counted.winners:
         return _end_answered(tx, current, text, ", ".join(counted.winners), note, **kept)
@@ -255,7 +256,7 @@ def withdraw_all(tx: Tx, project_id: str) -> None:
 
 
 def _withdraw(tx: Tx, id: str, actor: str, reason: str | None) -> Question:
-    text = check_text(reason, "The reason") if reason else None
+    text = check_optional_text(reason, "The reason")
     note = {"by": actor, "reason": text}
     withdrawn = _send_outcome(
         tx, transition(tx, sql.QUESTIONS, "withdraw", id, event_data=note, ended_at=tx.now)
@@ -327,7 +328,7 @@ def _to_payload(question: Question) -> QuestionPayload:
         text=question.text,
         options=list(question.options),
         effect=question.effect,
-        required_votes=question.needed,
+        required_votes=question.required_votes,
         answer=question.answer,
         answered_by=question.answered_by,
         deadline_at=question.deadline_at,
@@ -382,7 +383,7 @@ def _clean_options(value: Sequence[str]) -> list[str]:
     return options
 
 
-def _resolve_answer(tx: Tx, value: str, options: Sequence[str], free: bool) -> str:
+def _resolve_answer(tx: Tx, value: str, options: Sequence[str], free_text: bool) -> str:
     """Return the option that a text names, by its text or number, else the text if it is accepted.
 
     The text is returned unredacted: the write redacts it and reports that to the caller.
@@ -395,13 +396,9 @@ def _resolve_answer(tx: Tx, value: str, options: Sequence[str], free: bool) -> s
         return text
     if text.isascii() and text.isdigit() and len(text) < 3 and 1 <= int(text) <= len(options):
         return options[int(text) - 1]
-    if free:
+    if free_text:
         return text
     raise Invalid(
         f"Invalid answer {kept[:100]!r}: choose {', '.join(options)}.",
         options=list(options),
     )
-
-
-def _clean_name(value: str | None, what: str) -> str | None:
-    return check_text(value, what, max_bytes=MAX_NAME) if value else None

@@ -7,15 +7,12 @@ from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.questions.model import MOVES, Question
 
-_COLUMNS = """id, project_id, asker, run_id, key, text, options, free, answerers, fallback, effect,
-    needed, votes, state, answer, answered_by, deadline_at, created_at, ended_at"""
-
 IDS = IdColumn("question", "qst", "questions")
-QUESTIONS = StatefulTable(
-    Question, MOVES, table="questions", columns=_COLUMNS, project="project_id"
-)
+QUESTIONS = StatefulTable(Question, MOVES, table="questions", project="project_id")
 
-BY_KEY = Query(Question, f"SELECT {_COLUMNS} FROM questions WHERE asker = :asker AND key = :key")
+BY_KEY = Query(
+    Question, f"SELECT {QUESTIONS.columns} FROM questions WHERE asker = :asker AND key = :key"
+)
 
 WAITING = Deadlines(QUESTIONS, state="open", owner="asker")
 

@@ -2,20 +2,20 @@
 
 from corral.db.transitions import transition
 from corral.db.tx import Tx
+from corral.domain.agents import ops as agents
 from corral.domain.sessions import sql
 from corral.domain.sessions.model import Context, Handoff, HandoffPolicy, Session
 from corral.domain.sessions.ops import (
     check_not_pruned,
-    get_active_agent,
     get_current,
     insert_session,
     list_turns,
     resolve_id,
 )
-from corral.domain.sessions.turn import MAX_TITLE, check_optional, parse_number
+from corral.domain.sessions.turn import MAX_TITLE, parse_number
 from corral.kernel.errors import Invalid
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_BODY, check_int
+from corral.kernel.pagination import Page
+from corral.kernel.text import MAX_BODY, MAX_NAME, check_int, check_optional_text
 
 MAX_CONTEXT_TURNS = 1_000
 
@@ -53,10 +53,10 @@ def handoff(
     deleted.
     """
     _check_policy(policy, last, summary, note)
-    note_text = check_optional(note, "The note", most=MAX_BODY)
-    summary_text = check_optional(summary, "The summary", most=MAX_BODY)
-    run_id = check_optional(run, "The run")
-    recipient = get_active_agent(tx, to)
+    note_text = check_optional_text(note, "The note", max_bytes=MAX_BODY)
+    summary_text = check_optional_text(summary, "The summary", max_bytes=MAX_BODY)
+    run_id = check_optional_text(run, "The run", max_bytes=MAX_NAME)
+    recipient = agents.get_active(tx, to)
     id = resolve_id(tx, session)
     tx.serialize(f"session:{id}")
     number = int(tx.value(sql.LAST_HANDOFF, session_id=id) or 0) + 1
@@ -101,11 +101,7 @@ def list_handoffs(
     tx: Tx, session: Session | str, *, after: str | None = None, limit: int = 50
 ) -> Page[Handoff]:
     """List the hand-offs of a session in order."""
-    (number,) = decode_cursor(after, 0)
-    rows = tx.all(
-        sql.HANDOFFS, session_id=resolve_id(tx, session), after=number, limit=check_limit(limit) + 1
-    )
-    return make_page(rows, limit, lambda entry: (entry.number,))
+    return sql.HANDOFFS.page(tx, after=after, limit=limit, session_id=resolve_id(tx, session))
 
 
 def get_context(
@@ -166,7 +162,7 @@ def fork(
         active = None
     forked = insert_session(
         tx,
-        title=check_optional(title, "The title", most=MAX_TITLE) or source.title,
+        title=check_optional_text(title, "The title", max_bytes=MAX_TITLE) or source.title,
         project_id=source.project_id,
         agent_id=handed_off[0][0] if handed_off else source.agent_id,
         provider=None if handed_off else source.provider,
@@ -179,7 +175,7 @@ def fork(
     )
     if active is not None:
         fields = {name: getattr(active, name) for name in Handoff.__struct_fields__}
-        tx.first(sql.ADD_HANDOFF, **fields | {"session_id": forked.id, "number": 1})
+        tx.run(sql.ADD_HANDOFF, **fields | {"session_id": forked.id, "number": 1})
     return forked
 
 

@@ -99,7 +99,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 def undone_number(turn: Turn) -> int | None:
     """Return the number of the turn that this one undoes; None for an ordinary turn."""
-    number = turn.meta.get("takes_back") if isinstance(turn.meta, dict) else None
+    number = turn.meta.get("undoes") if isinstance(turn.meta, dict) else None
     return number if turn.role is TurnRole.SYSTEM and type(number) is int else None
 
 

@@ -6,7 +6,6 @@ from typing import Any
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.agents.model import Agent, AgentState
 from corral.domain.mail.model import check_mailbox
 from corral.domain.projects import ops as projects
 from corral.domain.sessions import lineage, sql
@@ -21,7 +20,6 @@ from corral.domain.sessions.model import (
 )
 from corral.domain.sessions.turn import (
     MAX_TITLE,
-    check_optional,
     is_plain_text,
     parse_number,
     parse_turns,
@@ -31,15 +29,8 @@ from corral.domain.sessions.turn import (
 )
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.ids import ID_LENGTH
-from corral.kernel.pagination import (
-    LAST_ID,
-    LAST_NUMBER,
-    Page,
-    check_limit,
-    decode_cursor,
-    make_page,
-)
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.pagination import LAST_NUMBER, Page, check_limit
+from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 MAX_TURNS = 1_000
 MAX_VALUES = 1_000
@@ -65,14 +56,15 @@ def open_session(
         existing = find_by_provider(tx, provider, provider_session)
         if existing is not None:
             return existing
-    owner = get_active_agent(tx, agent) if agent else None
+    owner = agents.get_active(tx, agent) if agent else None
     return insert_session(
         tx,
-        title=check_optional(title, "The title", most=MAX_TITLE),
+        title=check_optional_text(title, "The title", max_bytes=MAX_TITLE),
         project_id=projects.get(tx, project).id if project else None,
         agent_id=owner.id if owner else None,
-        provider=check_optional(provider, "The provider") or (owner.provider if owner else None),
-        provider_session=check_optional(provider_session, "The id", most=2 * MAX_NAME),
+        provider=check_optional_text(provider, "The provider", max_bytes=MAX_NAME)
+        or (owner.provider if owner else None),
+        provider_session=check_optional_text(provider_session, "The id", max_bytes=2 * MAX_NAME),
         reply_to=check_mailbox(reply_to) if reply_to else None,
     )
 
@@ -87,7 +79,7 @@ def rename(tx: Tx, session: Session | str, title: str | None) -> Session:
     renamed = tx.first(
         sql.RENAME,
         id=resolve_id(tx, session),
-        title=check_optional(title, "The title", most=MAX_TITLE),
+        title=check_optional_text(title, "The title", max_bytes=MAX_TITLE),
         now=tx.now,
     )
     if renamed is None:
@@ -142,17 +134,15 @@ def list_sessions(
     """List the open sessions, or all, newest first; optionally of a project or an agent."""
     if project and agent:
         raise Invalid("project and agent cannot be combined. Give one of them.")
-    (before,) = decode_cursor(after, LAST_ID)
-    query = sql.LIST_ALL if all else sql.LIST_OPEN
+    listing = sql.LIST_ALL if all else sql.LIST_OPEN
     filters = {}
     if project:
-        query = sql.LIST_ALL_OF_PROJECT if all else sql.LIST_OPEN_OF_PROJECT
+        listing = sql.LIST_ALL_OF_PROJECT if all else sql.LIST_OPEN_OF_PROJECT
         filters["project_id"] = projects.find_id(tx, project)
     elif agent:
-        query = sql.LIST_ALL_OF_AGENT if all else sql.LIST_OPEN_OF_AGENT
+        listing = sql.LIST_ALL_OF_AGENT if all else sql.LIST_OPEN_OF_AGENT
         filters["agent_id"] = agents.find_id(tx, agent)
-    rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **filters)
-    return make_page(rows, limit, lambda session: (session.id,))
+    return listing.page(tx, after=after, limit=limit, **filters)
 
 
 # -- turns ----------------------------------------------------------------------------------------
@@ -326,7 +316,7 @@ def set_provider_session(
     Raises Conflict when `agent`, the reporting agent, no longer has the session. Idempotent.
     """
     check_text(provider, "The provider", max_bytes=MAX_NAME)
-    pointer = check_optional(id, "The provider's id", most=2 * MAX_NAME)
+    pointer = check_optional_text(id, "The provider's id", max_bytes=2 * MAX_NAME)
     reporter = agents.get(tx, agent).id if agent else None
     full_id = resolve_id(tx, session)
     tx.serialize(f"session:{full_id}")
@@ -388,17 +378,6 @@ def check_not_pruned(tx: Tx, session: Session) -> None:
         sql.FIRST_OWN_TURN, session_id=session.id, number=first
     ):
         raise Refused(f"{session.id} is being deleted by retention. Open a new session.")
-
-
-def get_active_agent(tx: Tx, agent: str) -> Agent:
-    """Return an active agent; raises Refused for a retired one."""
-    found = agents.get(tx, agent)
-    if found.state is not AgentState.ACTIVE:
-        raise Refused(
-            f"Agent {found.name} is retired. Restore it with `corral agent restore {found.name}`.",
-            agent_id=found.id,
-        )
-    return found
 
 
 def insert_session(tx: Tx, **columns: Any) -> Session:

@@ -6,7 +6,7 @@ from corral.db.tx import Tx
 from corral.domain.sessions import sql
 from corral.domain.sessions.model import Retro, Session
 from corral.domain.sessions.ops import get_current
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page
 from corral.kernel.text import encode_json
 
 
@@ -25,11 +25,4 @@ def list_retros(
     tx: Tx, session: Session | str, *, after: str | None = None, limit: int = 50
 ) -> Page[Retro]:
     """List the retrospectives of a session, newest first."""
-    (before,) = decode_cursor(after, LAST_NUMBER)
-    rows = tx.all(
-        sql.RETROS,
-        session_id=get_current(tx, session).id,
-        before=before,
-        limit=check_limit(limit) + 1,
-    )
-    return make_page(rows, limit, lambda retro: (retro.number,))
+    return sql.RETROS.page(tx, after=after, limit=limit, session_id=get_current(tx, session).id)

@@ -1,26 +1,22 @@
 """SQL of sessions, turns, state values, hand-offs and retrospectives."""
 
 from corral.db.gapless_insert import GaplessInsert
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import ScopedStatement
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.sessions.model import MOVES, Handoff, Retro, Session, StateValue, Turn, TurnText
-
-_COLUMNS = (
-    "id, title, project_id, agent_id, provider, provider_session, state, turns, cleared_turn,"
-    " handoff, parent_id, parent_turn, reply_to, created_at, updated_at, closed_at"
-)
+from corral.kernel.pagination import LAST_NUMBER
 
 IDS = IdColumn("session", "ses", "sessions")
-SESSIONS = StatefulTable(Session, MOVES, table="sessions", columns=_COLUMNS, project="project_id")
+SESSIONS = StatefulTable(Session, MOVES, table="sessions", project="project_id")
+
+_COLUMNS = SESSIONS.columns
 
 # -- turns -----------------------------------------------------------------------------------------
 
-_TURN = (
-    "'trn_' || seq AS id, session_id, number, role, content, tool_call_id, tool_name, arguments,"
-    " result, is_error, input_tokens, output_tokens, agent_id, run_id, key, meta, at"
-)
+_TURN = columns_of(Turn, id="'trn_' || seq")
 
 # `first` is the updated row of the session. The author of an assistant turn defaults to its agent.
 _VALUES = {
@@ -91,16 +87,17 @@ NEWEST_TURNS = Query(Turn, f"{_RANGE} ORDER BY number DESC LIMIT :limit")
 
 # A session and the sessions it was forked from, as far as they contain turns after `after`.
 LINEAGE = Statement("""
-    WITH RECURSIVE line (id, parent_id, parent_turn, upto) AS (
+    WITH RECURSIVE lineage (id, parent_id, parent_turn, upto) AS (
         SELECT id, parent_id, parent_turn, turns FROM sessions WHERE id = :id
         UNION ALL
         SELECT above.id, above.parent_id, above.parent_turn,
-               CASE WHEN line.parent_turn < line.upto THEN line.parent_turn ELSE line.upto END
-        FROM line JOIN sessions AS above ON above.id = line.parent_id
+               CASE WHEN lineage.parent_turn < lineage.upto
+                    THEN lineage.parent_turn ELSE lineage.upto END
+        FROM lineage JOIN sessions AS above ON above.id = lineage.parent_id
         -- The second condition ends a loop in damaged data.
-        WHERE line.parent_turn > :after AND above.id <> line.id
+        WHERE lineage.parent_turn > :after AND above.id <> lineage.id
     )
-    SELECT id, parent_turn, upto FROM line
+    SELECT id, parent_turn, upto FROM lineage
 """)
 
 # For the search index, in the order of insertion.
@@ -121,24 +118,18 @@ HIGHEST_SEQ = Statement("SELECT max(seq) FROM turns")
 
 # -- lists -----------------------------------------------------------------------------------------
 
-_NEWEST = "id < :before ORDER BY id DESC LIMIT :limit"
-_OF_ALL = f"SELECT {_COLUMNS} FROM sessions WHERE"
-
-LIST_OPEN = Query(Session, f"{_OF_ALL} state = 'open' AND {_NEWEST}")
-LIST_ALL = Query(Session, f"{_OF_ALL} {_NEWEST}")
-LIST_OPEN_OF_PROJECT = Query(
-    Session, f"{_OF_ALL} state = 'open' AND project_id = :project_id AND {_NEWEST}"
-)
-LIST_ALL_OF_PROJECT = Query(Session, f"{_OF_ALL} project_id = :project_id AND {_NEWEST}")
-LIST_OPEN_OF_AGENT = Query(
-    Session, f"{_OF_ALL} state = 'open' AND agent_id = :agent_id AND {_NEWEST}"
-)
-LIST_ALL_OF_AGENT = Query(Session, f"{_OF_ALL} agent_id = :agent_id AND {_NEWEST}")
+LIST_OPEN = SESSIONS.newest_first("state = 'open'")
+LIST_ALL = SESSIONS.newest_first()
+LIST_OPEN_OF_PROJECT = SESSIONS.newest_first("state = 'open' AND project_id = :project_id")
+LIST_ALL_OF_PROJECT = SESSIONS.newest_first("project_id = :project_id")
+LIST_OPEN_OF_AGENT = SESSIONS.newest_first("state = 'open' AND agent_id = :agent_id")
+LIST_ALL_OF_AGENT = SESSIONS.newest_first("agent_id = :agent_id")
 
 BY_PROVIDER = Query(
     Session,
     f"""
-    {_OF_ALL} provider_session = :provider_session AND provider = :provider
+    SELECT {_COLUMNS} FROM sessions
+    WHERE provider_session = :provider_session AND provider = :provider
     ORDER BY id DESC LIMIT 1
 """,
 )
@@ -171,9 +162,9 @@ NEGATE_NUMBERS = Statement("""
     UPDATE turns SET number = -number WHERE session_id = :session_id AND number > :after
 """)
 NUMBER_BY_TIME = Statement("""
-    UPDATE turns SET number = :after + ordered.place
+    UPDATE turns SET number = :after + ordered.position
     FROM (
-        SELECT seq, row_number() OVER (ORDER BY at, seq) AS place
+        SELECT seq, row_number() OVER (ORDER BY at, seq) AS position
         FROM turns WHERE session_id = :session_id AND number < 0
     ) AS ordered
     WHERE turns.seq = ordered.seq
@@ -187,7 +178,7 @@ SET_CLEARED_TURN = Query(
 """,
 )
 
-_STATE = "name, value, updated_at"
+_STATE = columns_of(StateValue)
 
 STATE = Query(
     StateValue,
@@ -220,10 +211,7 @@ DELETE_STATE = Statement("DELETE FROM session_state WHERE session_id = :session_
 
 # -- hand-offs and retrospectives -----------------------------------------------------------------
 
-_HANDOFF = (
-    "session_id, number, from_agent_id, to_agent_id, policy, last_n, note, summary, at_turn,"
-    " from_turn, run_id, created_at"
-)
+_HANDOFF = columns_of(Handoff)
 
 LAST_HANDOFF = Statement("SELECT max(number) FROM handoffs WHERE session_id = :session_id")
 
@@ -242,12 +230,16 @@ HANDOFF = Query(
     f"SELECT {_HANDOFF} FROM handoffs WHERE session_id = :session_id AND number = :number",
 )
 
-HANDOFFS = Query(
-    Handoff,
-    f"""
-    SELECT {_HANDOFF} FROM handoffs WHERE session_id = :session_id AND number > :after
-    ORDER BY number LIMIT :limit
-""",
+HANDOFFS = Listing(
+    Query(
+        Handoff,
+        f"""
+        SELECT {_HANDOFF} FROM handoffs WHERE session_id = :session_id AND number > :after
+        ORDER BY number LIMIT :limit
+    """,
+    ),
+    start={"after": 0},
+    key=lambda handoff: (handoff.number,),
 )
 
 # The agent that had the session at a turn: the sender of the next hand-off.
@@ -256,7 +248,7 @@ AGENT_AT_TURN = Statement("""
     ORDER BY number LIMIT 1
 """)
 
-_RETRO = "session_id, number, body, created_at"
+_RETRO = columns_of(Retro)
 
 LAST_RETRO = Statement("SELECT max(number) FROM retros WHERE session_id = :session_id")
 
@@ -267,12 +259,16 @@ ADD_RETRO = Query(
 """,
 )
 
-RETROS = Query(
-    Retro,
-    f"""
-    SELECT {_RETRO} FROM retros WHERE session_id = :session_id AND number < :before
-    ORDER BY number DESC LIMIT :limit
-""",
+RETROS = Listing(
+    Query(
+        Retro,
+        f"""
+        SELECT {_RETRO} FROM retros WHERE session_id = :session_id AND number < :before
+        ORDER BY number DESC LIMIT :limit
+    """,
+    ),
+    start={"before": LAST_NUMBER},
+    key=lambda retro: (retro.number,),
 )
 
 # -- retention -------------------------------------------------------------------------------------

@@ -6,7 +6,14 @@ import msgspec
 
 from corral.domain.sessions.model import NewTurn, Turn, TurnRole
 from corral.kernel.errors import Invalid
-from corral.kernel.text import MAX_NAME, check_int, check_text, convert, encode_json
+from corral.kernel.text import (
+    MAX_NAME,
+    check_int,
+    check_optional_text,
+    check_text,
+    convert,
+    encode_json,
+)
 
 MAX_CONTENT = 4 * 1024 * 1024
 MAX_TITLE = 1_000
@@ -47,8 +54,8 @@ def turn_to_row(new: NewTurn) -> dict[str, Any]:
     if new.meta is not None:
         row["meta"] = _json(new.meta, "The metadata")
     if new.tool_name or new.tool_call_id or new.arguments is not None or new.result is not None:
-        row["tool_call_id"] = check_optional(new.tool_call_id, "The call")
-        row["tool_name"] = check_optional(new.tool_name, "The tool")
+        row["tool_call_id"] = check_optional_text(new.tool_call_id, "The call", max_bytes=MAX_NAME)
+        row["tool_name"] = check_optional_text(new.tool_name, "The tool", max_bytes=MAX_NAME)
         row["arguments"] = _json(new.arguments, "The arguments")
         row["result"] = _json(new.result, "The result")
     if new.is_error:
@@ -88,11 +95,6 @@ def turn_from_row(row: dict[str, Any], seq: int, number: int, agent_id: str | No
 def turn_time(new: NewTurn, now: int) -> int:
     """Return the time of a turn; a time in the future is replaced by now."""
     return now if new.at is None else min(check_int(new.at, "The time"), now)
-
-
-def check_optional(text: str | None, what: str, *, most: int = MAX_NAME) -> str | None:
-    """Return a valid text; None for None or an empty text."""
-    return check_text(text, what, max_bytes=most) if text else None
 
 
 def _json(value: Any, what: str) -> str | None:

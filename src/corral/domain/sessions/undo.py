@@ -22,7 +22,7 @@ def undo_last_turn(tx: Tx, session: Session | str) -> Turn | None:
     turn = _find_latest(tx, get_open(tx, current))
     if turn is not None:
         text = f"Turn {turn.number} was undone."
-        append_many(tx, current, [NewTurn("system", text, meta={"takes_back": turn.number})])
+        append_many(tx, current, [NewTurn("system", text, meta={"undoes": turn.number})])
     return turn
 
 

@@ -339,7 +339,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long revoked and expired tokens are kept.",
         ("global",),
     ),
-    "answers.retention_ms": SettingDefinition(
+    "idempotency.retention_ms": SettingDefinition(
         int,
         DAY,
         MINUTE,
@@ -395,10 +395,10 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long posts and archived groups are kept.",
         ("global", "project"),
     ),
-    "notes.max": SettingDefinition(
+    "notes.max_notes": SettingDefinition(
         int, 500, 1, 5_000, "Maximum number of notes of an agent, a project, or everyone."
     ),
-    "notes.tokens": SettingDefinition(
+    "notes.prompt_tokens": SettingDefinition(
         int,
         1_200,
         0,

@@ -10,7 +10,7 @@ from corral.domain.settings import sql
 from corral.domain.settings.model import DEFINITIONS, Secret, Setting, SettingDefinition
 from corral.kernel.clock import format_duration
 from corral.kernel.errors import Invalid, NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page
 from corral.kernel.text import MAX_NAME, check_text, convert, encode_json
 
 _SCOPE = re.compile(r"global|(?:project|agent):\S{1,200}")
@@ -219,9 +219,7 @@ def get_secret(tx: Tx, name: str) -> Secret:
 
 def list_secrets(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Secret]:
     """List the secrets and their references by name."""
-    (name,) = decode_cursor(after, "")
-    rows = tx.all(sql.LIST_SECRETS, after=name, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda secret: (secret.name,))
+    return sql.LIST_SECRETS.page(tx, after=after, limit=limit)
 
 
 def delete_secret(tx: Tx, name: str) -> Secret:

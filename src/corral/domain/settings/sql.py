@@ -1,6 +1,7 @@
 """SQL of settings and secret references."""
 
-from corral.db.statement import Query, Statement
+from corral.db.listing import Listing
+from corral.db.statement import Query, Statement, columns_of
 from corral.domain.settings.model import Secret, Setting
 
 _SETTING = "name, value, scope, updated_at, updated_by"
@@ -35,15 +36,16 @@ UNSET = Statement("DELETE FROM settings WHERE scope = :scope AND name = :name RE
 
 UNSET_ALL = Statement("DELETE FROM settings WHERE scope = :scope")
 
-_REFERENCE = "name, reference, updated_at, updated_by"
+_REFERENCE = columns_of(Secret)
 
 GET_SECRET = Query(Secret, f"SELECT {_REFERENCE} FROM secrets WHERE name = :name")
 
-LIST_SECRETS = Query(
-    Secret,
-    f"""
-    SELECT {_REFERENCE} FROM secrets WHERE name > :after ORDER BY name LIMIT :limit
-""",
+LIST_SECRETS = Listing(
+    Query(
+        Secret, f"SELECT {_REFERENCE} FROM secrets WHERE name > :after ORDER BY name LIMIT :limit"
+    ),
+    start={"after": ""},
+    key=lambda secret: (secret.name,),
 )
 
 SET_SECRET = Query(

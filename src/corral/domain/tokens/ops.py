@@ -9,7 +9,7 @@ from corral.domain.tokens import sql
 from corral.domain.tokens.model import FULL, PREFIX, READ, NewToken, Token, TokenState
 from corral.kernel.clock import MINUTE, YEAR
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page
 from corral.kernel.text import check_int
 
 RETENTION = sql.RETENTION
@@ -100,9 +100,7 @@ def list_tokens(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Token]:
     """List active tokens by name; with `all` all tokens, oldest first."""
-    (key,) = decode_cursor(after, "")
-    rows = tx.all(sql.ALL if all else sql.ACTIVE, after=key, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda token: (token.id if all else token.name,))
+    return (sql.ALL if all else sql.ACTIVE).page(tx, after=after, limit=limit)
 
 
 def revoke(tx: Tx, token: str) -> Token:

@@ -1,31 +1,35 @@
 """SQL of tokens."""
 
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.tokens.model import MOVES, Token
 
-_COLUMNS = (
-    "id, name, state, scope, project_id, created_at, created_by, expires_at, used_at, ended_at"
-)
-
 IDS = IdColumn("token", "tok", "tokens")
-TOKENS = StatefulTable(Token, MOVES, table="tokens", columns=_COLUMNS)
+TOKENS = StatefulTable(Token, MOVES, table="tokens")
 
-BY_HASH = Query(Token, f"SELECT {_COLUMNS} FROM tokens WHERE hash = :hash")
+_SELECT = f"SELECT {TOKENS.columns} FROM tokens"
 
-BY_NAME = Query(Token, f"SELECT {_COLUMNS} FROM tokens WHERE name = :name AND state = 'active'")
+BY_HASH = Query(Token, f"{_SELECT} WHERE hash = :hash")
 
-ACTIVE = Query(
-    Token,
-    f"""
-    SELECT {_COLUMNS} FROM tokens WHERE state = 'active' AND name > :after
-    ORDER BY name LIMIT :limit
-""",
+BY_NAME = Query(Token, f"{_SELECT} WHERE name = :name AND state = 'active'")
+
+ACTIVE = Listing(
+    Query(
+        Token,
+        f"{_SELECT} WHERE state = 'active' AND name > :after ORDER BY name LIMIT :limit",
+    ),
+    start={"after": ""},
+    key=lambda token: (token.name,),
 )
 
-ALL = Query(Token, f"SELECT {_COLUMNS} FROM tokens WHERE id > :after ORDER BY id LIMIT :limit")
+ALL = Listing(
+    Query(Token, f"{_SELECT} WHERE id > :after ORDER BY id LIMIT :limit"),
+    start={"after": ""},
+    key=lambda token: (token.id,),
+)
 
 SET_USED = Statement("""
     UPDATE tokens SET used_at = :now WHERE id = :id AND coalesce(used_at, 0) < :before RETURNING id

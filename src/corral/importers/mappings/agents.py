@@ -48,7 +48,7 @@ def _tool(row: SourceRow) -> Iterable[TargetRow]:
         return
     allowed = int(row.flag("enabled"))
     values = {"agent_id": agent, "tool": tool, "allowed": allowed}
-    yield TargetRow("grants", values | {"updated_at": row.now, "updated_by": "import"})
+    yield TargetRow("tool_grants", values | {"updated_at": row.now, "updated_by": "import"})
 
 
 def _session(row: SourceRow) -> Iterable[TargetRow]:
@@ -142,9 +142,9 @@ TOOL = ToolMapping(
             ("id",),
             {
                 "id": KEY,
-                "agentid": "grants.agent_id",
-                "toolname": "grants.tool",
-                "enabled": "grants.allowed",
+                "agentid": "tool_grants.agent_id",
+                "toolname": "tool_grants.tool",
+                "enabled": "tool_grants.allowed",
             },
             _tool,
             refs={"agentid": "agent"},

@@ -8,7 +8,7 @@ from corral.importers.mapping import KEPT, KEY, TableMapping, TargetRow
 from corral.importers.mappings.flightdeck_agents import contains_id, mailbox, mailbox_of
 from corral.importers.source.row import SourceRow
 
-MAX_SIGN = 64
+MAX_EMOJI = 64
 MAX_KEY = 200
 
 
@@ -41,8 +41,8 @@ def _member(row: SourceRow) -> Iterable[TargetRow]:
     if group is None:
         return
     member = mailbox(row, "agent_id")
-    values = {"group_id": group, "member": member, "read_number": 0}
-    yield TargetRow("members", values | {"joined_at": row.created_at("added_at")})
+    values = {"group_id": group, "name": member, "read_number": 0}
+    yield TargetRow("group_members", values | {"joined_at": row.created_at("added_at")})
 
 
 def _post(row: SourceRow) -> Iterable[TargetRow]:
@@ -56,15 +56,16 @@ def _post(row: SourceRow) -> Iterable[TargetRow]:
     yield TargetRow(
         "posts", {"id": id, "group_id": group, "author": author, "text": text, "at": at}
     )
-    for sign, members in row.json("reactions", dict[str, list[str]], {}).items():
-        if len(sign) > MAX_SIGN:
-            row.keep("reactions", f"has a sign of more than {MAX_SIGN} characters; it was cut")
+    for emoji, members in row.json("reactions", dict[str, list[str]], {}).items():
+        if len(emoji) > MAX_EMOJI:
+            row.keep("reactions", f"has an emoji of more than {MAX_EMOJI} characters; it was cut")
         for member in members:
             address = mailbox_of(member)
             if not contains_id(address, member):
                 row.keep("reactions")
             yield TargetRow(
-                "reactions", {"post_id": id, "sign": sign[:MAX_SIGN], "member": address, "at": at}
+                "reactions",
+                {"post_id": id, "emoji": emoji[:MAX_EMOJI], "member": address, "at": at},
             )
 
 
@@ -146,10 +147,10 @@ TABLES = (
         "chat_group_members",
         ("group_name", "lead_id", "agent_id"),
         {
-            "group_name": "members.group_id",
-            "lead_id": "members.group_id",
-            "agent_id": "members.member",
-            "added_at": "members.joined_at",
+            "group_name": "group_members.group_id",
+            "lead_id": "group_members.group_id",
+            "agent_id": "group_members.name",
+            "added_at": "group_members.joined_at",
         },
         _member,
         links=_of_group,
@@ -164,7 +165,7 @@ TABLES = (
             "from_agent_id": "posts.author",
             "from_role": KEPT,
             "content": "posts.text",
-            "reactions": "reactions.sign",
+            "reactions": "reactions.emoji",
             "timestamp": "posts.at",
         },
         _post,

@@ -33,7 +33,7 @@ def request(call: ToolCall, arguments: RequestArguments) -> RequestResult:
     """Ask the host to perform an action that you may not perform yourself. It is performed at once
     if you have the grant; otherwise people see the full request and decide, and you get a message.
     Never ask anyone to send you a secret: request it here by name."""
-    caller, requests = call.caller, call.store.requests
+    caller, requests = call.caller, call.store.host_requests
     key = f"mcp:{arguments.idempotency_key}" if arguments.idempotency_key else None
     record = requests.ask(
         caller.agent.id,

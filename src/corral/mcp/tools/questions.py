@@ -91,7 +91,7 @@ def _wait_for_answer(call: ToolCall, id: str, seconds: int) -> AnswerResult:
             break
         record = _wait_slice(facade.wait, record, wait_ms)
     if record.ended_at is not None:
-        facade.hear(record.id)  # delivered by this call, so no message follows
+        facade.acknowledge(record.id)  # delivered by this call, so no message follows
     return _answer_result(record, is_decision)
 
 

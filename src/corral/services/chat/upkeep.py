@@ -24,7 +24,7 @@ def run_upkeep(database: "Database") -> int:
     """
     done = _apply_owner_answers(database)
     if database.read(requests.list_waiting_secrets, mode="one"):
-        done += len(database.write(requests.complete_given_secrets, repeatable=True))
+        done += len(database.write(requests.complete_secret_requests, repeatable=True))
     if database.read(cards.has_unshown):
         done += len(database.write(cards.show_open))
     if database.read(cards.list_ended):

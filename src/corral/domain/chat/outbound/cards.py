@@ -70,8 +70,8 @@ def render_question(question: Question) -> str:
     parts = [question.text]
     if question.effect:
         parts.append(f"Complete effect:\n{question.effect}")
-    if question.needed > 1:
-        parts.append(f"{question.needed} people must give the same answer.")
+    if question.required_votes > 1:
+        parts.append(f"{question.required_votes} people must give the same answer.")
     return "\n\n".join(escape_unprintable(part, keep="\n") for part in parts)
 
 
@@ -175,7 +175,7 @@ def answer_question(tx: Tx, question: str, text: str, by: str) -> tuple[bool, st
         return False, error.message
     if ended.state is QuestionState.ANSWERED:
         return True, f"{ended.answered_by} answered {ended.id}: {ended.answer}"
-    return True, f"{by} answered {ended.id}; {ended.needed} must agree"
+    return True, f"{by} answered {ended.id}; {ended.required_votes} must agree"
 
 
 def find_answered(tx: Tx, place: Place, text: str) -> Question | None:
