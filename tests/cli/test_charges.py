@@ -76,7 +76,7 @@ def test_stats_come_as_a_table_with_bars_as_json_and_as_csv(cli: Cli, shared: Co
         1.0,
         6,
     )
-    assert (second["cost_micros"], second["unknown"]) == (None, 1)
+    assert (second["cost_micros"], second["unpriced"]) == (None, 1)
     rows = list(csv.DictReader(io.StringIO(cli("stats", "--by", "model", "--csv").out)))
     assert [row["runs"] for row in rows] == ["4", "1"]
     assert rows[1]["cost_micros"] == ""

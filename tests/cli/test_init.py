@@ -67,7 +67,7 @@ def test_a_project_is_as_its_file_tells_and_what_it_tells_is_all_kept_or_nothing
         prompt = "Take the next task."
         [settings]
         tasks.max_started = 2
-        "runs.tools" = true
+        "runs.mcp_tools" = true
         """
     )
     again = home_cli.json("init", str(project))["project"]
@@ -77,7 +77,7 @@ def test_a_project_is_as_its_file_tells_and_what_it_tells_is_all_kept_or_nothing
     def setting(name: str) -> Any:
         return home_cli.json("setting", "get", name, "--project", first["id"])["value"]
 
-    assert (setting("tasks.max_started"), setting("runs.tools")) == (2, True)
+    assert (setting("tasks.max_started"), setting("runs.mcp_tools")) == (2, True)
     for text, words in (
         ("command = ", "not valid TOML"),
         ('comand = "x"', "unknown field"),

@@ -119,8 +119,8 @@ def test_people_find_what_the_framework_wrote(session: CorralSession, store: Cor
         ("tool", "rain", None, None),
         ("assistant", "hm", None, None),
     ]
-    assert [hit.place for hit in store.search.find("zebra").items] == [2]
-    assert [hit.place for hit in store.search.find("oslo").items] == [3]
+    assert [hit.location for hit in store.search.find("zebra").items] == [2]
+    assert [hit.location for hit in store.search.find("oslo").items] == [3]
     opened = store.sessions.by_provider("openai-agents", "talk")
     assert opened is not None
     assert (opened.id, opened.title) == (session.corral_id, "talk")
@@ -278,7 +278,7 @@ def test_a_runner_remembers_across_processes_and_its_words_are_found(
         "assistant",
     ]
     assert (found[1].tool_name, found[2].content) == ("weather", "it rains in Oslo")
-    assert [hit.place for hit in store.search.find("zebra").items] == [4, 1]
+    assert [hit.location for hit in store.search.find("zebra").items] == [4, 1]
 
 
 def test_it_works_through_a_daemon_too(store: Corral) -> None:

@@ -46,7 +46,7 @@ def test_an_end_that_nobody_asked_for(end: ExitStatus, state: str) -> None:
 @each_case(
     ("stop", "state"),
     [
-        (StopKind.ASKED, "cancelled"),
+        (StopKind.REQUESTED, "cancelled"),
         (StopKind.OVER_BUDGET, "cancelled"),
         (StopKind.TIMED_OUT, "timed_out"),
         (StopKind.INTERRUPTED, "interrupted"),
@@ -107,16 +107,20 @@ def test_failures_are_quick_within_three_seconds_and_only_in_a_row() -> None:
 def test_the_third_quick_failure_is_the_last_attempt() -> None:
     def goes_on(quick: int) -> bool:
         return outcome.should_restart(
-            ExitStatus(exit_code=1), stop_reason=None, attempts=3, restarts=100, quick=quick
+            ExitStatus(exit_code=1), stop_reason=None, attempts=3, max_restarts=100, quick=quick
         )
 
     assert [goes_on(quick) for quick in range(5)] == [True, True, True, False, False]
 
 
 def test_a_run_goes_on_as_often_as_it_may_and_no_more() -> None:
-    def goes_on(attempts: int, restarts: int) -> bool:
+    def goes_on(attempts: int, max_restarts: int) -> bool:
         return outcome.should_restart(
-            ExitStatus(signal=9), stop_reason=None, attempts=attempts, restarts=restarts, quick=0
+            ExitStatus(signal=9),
+            stop_reason=None,
+            attempts=attempts,
+            max_restarts=max_restarts,
+            quick=0,
         )
 
     assert not goes_on(1, 0)
@@ -126,13 +130,13 @@ def test_a_run_goes_on_as_often_as_it_may_and_no_more() -> None:
 @each_case("stop_reason", outcome.DEFAULT_STOP_REASONS.values())
 def test_what_was_stopped_does_not_go_on(stop_reason: str) -> None:
     assert not outcome.should_restart(
-        ExitStatus(exit_code=1), stop_reason=stop_reason, attempts=1, restarts=9, quick=0
+        ExitStatus(exit_code=1), stop_reason=stop_reason, attempts=1, max_restarts=9, quick=0
     )
 
 
 def test_what_ended_by_itself_with_nothing_wrong_does_not_go_on() -> None:
     assert not outcome.should_restart(
-        ExitStatus(exit_code=0), stop_reason=None, attempts=1, restarts=9, quick=0
+        ExitStatus(exit_code=0), stop_reason=None, attempts=1, max_restarts=9, quick=0
     )
 
 
@@ -151,4 +155,4 @@ def test_people_are_told_of_ends_that_they_did_not_ask_for() -> None:
         RunState.STOPPING: None,
     }
     assert outcome.alert_kind(RunState.CANCELLED, StopKind.OVER_BUDGET) == "budget"
-    assert outcome.alert_kind(RunState.CANCELLED, StopKind.ASKED) is None
+    assert outcome.alert_kind(RunState.CANCELLED, StopKind.REQUESTED) is None

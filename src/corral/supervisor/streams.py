@@ -21,7 +21,7 @@ from corral.kernel.errors import Conflict
 from corral.supervisor.child import Stdio
 
 OUTPUT = "output"
-ERRORS = "errors"
+STDERR = "stderr"
 READ_BYTES = 1 << 16
 MAX_READ_BYTES = 1 << 18  # of one batch
 MAX_READ_SECONDS = 0.02  # of one batch
@@ -36,7 +36,7 @@ class AgentStreams:
     """The descriptor that the supervisor reads the agent's output from, to copy it."""
     typed_signals: frozenset[int] = frozenset()
     """Signals that the terminal generated from typed keys, such as SIGINT for Ctrl-C."""
-    errors: int | None = None
+    stderr: int | None = None
     """Like `source`, for standard error where it has a file of its own."""
     max_pending_input = 0
     """Maximum bytes of input that wait for the agent; more is refused."""
@@ -63,12 +63,12 @@ class AgentStreams:
 
     def take_errors(self) -> bytes | None:
         """Read new output of standard error, like `take`."""
-        return None if self.errors is None else _read_batch(self.errors)
+        return None if self.stderr is None else _read_batch(self.stderr)
 
     def register(self, poll: "select.poll") -> None:
         """Register the descriptors that the supervisor waits for."""
         events: dict[int, int] = {}
-        for descriptor in (self.source, self.errors):
+        for descriptor in (self.source, self.stderr):
             if descriptor is not None:
                 events[descriptor] = select.POLLIN
         if self._target is not None and self._pending_input:
@@ -84,7 +84,7 @@ class AgentStreams:
                 self._close_source()
             elif data:
                 on_output(data)
-        if self.errors is not None and self.errors in ready:
+        if self.stderr is not None and self.stderr in ready:
             if (data := self.take_errors()) is None:
                 self._close_errors()
             elif data:
@@ -150,9 +150,9 @@ class AgentStreams:
             self.source = self._target = None
 
     def _close_errors(self) -> None:
-        if self.errors is not None:
-            os.close(self.errors)
-            self.errors = None
+        if self.stderr is not None:
+            os.close(self.stderr)
+            self.stderr = None
 
     def _open_stdin(self) -> int:
         """Return the descriptor that becomes the agent's standard input."""
@@ -231,8 +231,8 @@ class DirectStreams(AgentStreams):
 
     def stdio(self) -> Stdio:
         output = self._open_file(OUTPUT)
-        errors = self._open_file(ERRORS) if self._split else output
-        return Stdio(self._open_stdin(), output, errors)
+        stderr = self._open_file(STDERR) if self._split else output
+        return Stdio(self._open_stdin(), output, stderr)
 
 
 class CopiedStreams(AgentStreams):
@@ -245,10 +245,10 @@ class CopiedStreams(AgentStreams):
 
     def stdio(self) -> Stdio:
         self.source, output = self._open_pipe(OUTPUT)
-        errors = output
+        stderr = output
         if self._split:
-            self.errors, errors = self._open_pipe(ERRORS)
-        return Stdio(self._open_stdin(), output, errors)
+            self.stderr, stderr = self._open_pipe(STDERR)
+        return Stdio(self._open_stdin(), output, stderr)
 
 
 class ProtocolStreams(CopiedStreams):
@@ -265,7 +265,7 @@ class ProtocolStreams(CopiedStreams):
         self._add_child_end(stdin)
         stdio = super().stdio()
         return stdio._replace(
-            stdin=stdin, stderr=stdio.stderr if self._split else self._open_file(ERRORS)
+            stdin=stdin, stderr=stdio.stderr if self._split else self._open_file(STDERR)
         )
 
     def close_input(self) -> bool:

@@ -1,7 +1,7 @@
 """A charge is the tokens and money of one usage report; totals are sums of charges.
 
 Money is in whole micro-dollars. An unknown cost is None, never 0. A total has no cost when none of
-its charges has one; otherwise `unknown` counts the charges without a cost.
+its charges has one; otherwise `unpriced` counts the charges without a cost.
 """
 
 import re
@@ -60,7 +60,7 @@ class UsageTotal(msgspec.Struct, frozen=True):
     day: str
     """Empty: over all time."""
     charges: int
-    unknown: int
+    unpriced: int
     """The number of charges without a cost; `cost_micros` is a lower bound if it is not 0."""
     input: int
     output: int
@@ -107,7 +107,7 @@ class BudgetReservation(msgspec.Struct, frozen=True):
     scope: str
     period: BudgetPeriod
     day: str
-    micros: int
+    amount_micros: int
 
 
 class ExceededBudget(msgspec.Struct, frozen=True):

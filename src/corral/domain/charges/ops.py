@@ -90,7 +90,7 @@ def add(
     if charge is None:
         return None
     _add_to_totals(
-        tx, charge, charge.cost_micros, charges=1, unknown=int(charge.cost_micros is None)
+        tx, charge, charge.cost_micros, charges=1, unpriced=int(charge.cost_micros is None)
     )
     tx.emit(
         "charge",
@@ -138,7 +138,9 @@ def _columns(figures: UsageFigures) -> dict[str, int | None]:
     return {name: getattr(figures, name) for name in figures.__struct_fields__}
 
 
-def _add_to_totals(tx: Tx, charge: Charge, cost: int | None, *, charges: int, unknown: int) -> None:
+def _add_to_totals(
+    tx: Tx, charge: Charge, cost: int | None, *, charges: int, unpriced: int
+) -> None:
     """Add a charge to the totals of all its scopes; with `charges=0` add only its cost."""
     tx.run(
         sql.ADD_TO_TOTALS,
@@ -150,7 +152,7 @@ def _add_to_totals(tx: Tx, charge: Charge, cost: int | None, *, charges: int, un
         agent=_scope("agent", charge.agent_id),
         model=_scope("model", charge.model),
         charges=charges,
-        unknown=unknown,
+        unpriced=unpriced,
         input=charge.input * charges,
         output=charge.output * charges,
         cache_read=charge.cache_read * charges,
@@ -195,7 +197,7 @@ def set_prices(tx: Tx, prices: Sequence[ChargePrice]) -> list[Charge]:
         charge = tx.first(sql.SET_COST, seq=seq, cost_micros=cost, version=version)
         if charge is None:
             continue
-        _add_to_totals(tx, charge, cost, charges=0, unknown=-1)
+        _add_to_totals(tx, charge, cost, charges=0, unpriced=-1)
         tx.emit(
             "charge",
             "price",
@@ -367,7 +369,7 @@ def reserve_budget(
             scope=budget.scope,
             period=budget.period,
             day=today if budget.period is BudgetPeriod.DAY else "",
-            micros=own,
+            amount_micros=own,
         )
         for budget in covering
     ]

@@ -141,7 +141,7 @@ def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query
         Stats,
         f"""
         SELECT g.key, {label} AS label, g.runs, g.completed, g.failed, g.crashed, g.cancelled,
-            g.timed_out, g.interrupted, g.median_ms, g.p95_ms, g.tokens, g.cost_micros, g.unknown
+            g.timed_out, g.interrupted, g.median_ms, g.p95_ms, g.tokens, g.cost_micros, g.unpriced
         FROM (
             SELECT key, count(*) AS runs,
                 count(CASE state WHEN 'completed' THEN 1 END) AS completed,
@@ -155,7 +155,7 @@ def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query
                 min(CASE WHEN place = (95 * timed + 99) / 100 THEN duration END) AS p95_ms,
                 CAST(sum(tokens) AS BIGINT) AS tokens,
                 CAST(sum(cost_micros) AS BIGINT) AS cost_micros,
-                count(*) - count(cost_micros) AS unknown
+                count(*) - count(cost_micros) AS unpriced
             FROM (
                 SELECT key, state, tokens, cost_micros, duration,
                     count(duration) OVER (PARTITION BY key) AS timed,
@@ -223,9 +223,10 @@ AGENTS_NAMED = Query(
 COSTS = Query(
     DailyCost,
     """
-    SELECT scope, day, charges, unknown, input + output + cache_read + cache_write AS tokens,
-        CASE WHEN charges > unknown THEN cost_micros END AS cost_micros
-    FROM totals WHERE day >= :since AND day > '' AND scope || '' > :low AND scope || '' < :high
+    SELECT scope, day, charges, unpriced, input + output + cache_read + cache_write AS tokens,
+        CASE WHEN charges > unpriced THEN cost_micros END AS cost_micros
+    FROM usage_totals
+    WHERE day >= :since AND day > '' AND scope || '' > :low AND scope || '' < :high
     ORDER BY day, scope LIMIT :limit
 """,
 )
@@ -237,7 +238,7 @@ def _task_costs(which: str) -> Query[TaskCost]:
         TaskCost,
         f"""
         SELECT t.id, t.key, t.title, t.state, t.agent_id, t.run_id,
-            count(c.seq) AS charges, count(c.seq) - count(c.cost_micros) AS unknown,
+            count(c.seq) AS charges, count(c.seq) - count(c.cost_micros) AS unpriced,
             CAST(coalesce(sum(c.input + c.output + c.cache_read + c.cache_write), 0) AS BIGINT)
                 AS tokens,
             CAST(sum(c.cost_micros) AS BIGINT) AS cost_micros

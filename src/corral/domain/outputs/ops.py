@@ -35,7 +35,7 @@ def begin(tx: Tx, run_id: str, *, host: str, folder: str, mode: str = "pipe") ->
         "folder": check_text(folder, "The folder", max_bytes=MAX_PATH),
         "mode": check_text(mode, "The mode", max_bytes=MAX_NAME),
         "bytes": 0,
-        "cut_bytes": 0,
+        "dropped_bytes": 0,
         "created_at": tx.now,
     }
     place: dict[str, Any] = {"host": host, "folder": folder, "mode": mode}
@@ -77,7 +77,7 @@ def add_chunk(tx: Tx, run_id: str, number: int, data: bytes, *, stream: str = "o
         raise Conflict(f"The output of {run_id} is already {current.state}.", id=run_id)
 
 
-def seal(tx: Tx, run_id: str, index: "SealIndex", *, errors_bytes: int | None = None) -> Output:
+def seal(tx: Tx, run_id: str, index: "SealIndex", *, stderr_bytes: int | None = None) -> Output:
     """Record that the output is sealed, with its index; chunks beyond its end are deleted.
 
     Idempotent for the same content.
@@ -85,7 +85,7 @@ def seal(tx: Tx, run_id: str, index: "SealIndex", *, errors_bytes: int | None = 
     current = _get_for_update(tx, run_id)
     if current.state is OutputState.SEALED and current.sha256 == index.sha256:
         return current
-    sizes = {"output": index.sealed_bytes, "errors": errors_bytes or 0}
+    sizes = {"output": index.sealed_bytes, "stderr": stderr_bytes or 0}
     for stream, size in sizes.items():
         tx.run(sql.DELETE_CHUNKS, run_id=run_id, stream=stream, number=-(-size // CHUNK_BYTES))
     return transition(
@@ -93,14 +93,18 @@ def seal(tx: Tx, run_id: str, index: "SealIndex", *, errors_bytes: int | None = 
         sql.OUTPUTS,
         "seal",
         run_id,
-        event_data={"bytes": index.bytes, "cut_bytes": index.cut_bytes, "sha256": index.sha256},
+        event_data={
+            "bytes": index.bytes,
+            "dropped_bytes": index.dropped_bytes,
+            "sha256": index.sha256,
+        },
         bytes=index.bytes,
         lines=index.lines,
         sha256=index.sha256,
-        cut_bytes=index.cut_bytes,
+        dropped_bytes=index.dropped_bytes,
         text_bytes=index.text_bytes,
         sealed_bytes=index.sealed_bytes,
-        errors_bytes=errors_bytes,
+        stderr_bytes=stderr_bytes,
         utf8=int(index.utf8),
         frames=index.payload(),
         head=index.head,
@@ -243,7 +247,7 @@ def mark_cleared(tx: Tx, run_id: str) -> bool:
     """Record that the files of a deleted output are removed; False when that was known."""
     cleared = bool(tx.run(sql.CLEAR, run_id=run_id))
     if cleared:
-        tx.emit("output", "clear", run_id)
+        tx.emit("output", "clear_files", run_id)
     return cleared
 
 

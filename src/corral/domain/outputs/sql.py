@@ -5,8 +5,9 @@ from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.outputs.model import MOVES, LogLine, Output
 
-_COLUMNS = """run_id AS id, state, host, folder, mode, bytes, lines, sha256, cut_bytes, text_bytes,
-    sealed_bytes, errors_bytes, utf8, head, tail, reason, created_at, sealed_at, deleted_at"""
+_COLUMNS = """run_id AS id, state, host, folder, mode, bytes, lines, sha256, dropped_bytes,
+    text_bytes, sealed_bytes, stderr_bytes, utf8, head, tail, reason, created_at, sealed_at,
+    deleted_at"""
 
 OUTPUTS = StatefulTable(
     Output,

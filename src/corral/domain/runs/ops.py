@@ -74,10 +74,10 @@ def enqueue(tx: Tx, spec: RunSpec) -> Run:
         interactive=int(spec.interactive),
         timeout_ms=spec.timeout_ms,
         idle_ms=spec.idle_ms,
-        grace_ms=spec.grace_ms,
-        restarts=spec.restarts,
+        grace_period_ms=spec.grace_period_ms,
+        max_restarts=spec.max_restarts,
         budget_micros=spec.budget_micros,
-        output_cap=spec.output_cap,
+        max_output_bytes=spec.max_output_bytes,
         sandbox=spec.sandbox,
         environment="{}",
     )
@@ -130,7 +130,7 @@ def record(
 
 
 def request_stop(
-    tx: Tx, id: str, *, reason: str | None = None, kind: StopKind = StopKind.ASKED
+    tx: Tx, id: str, *, reason: str | None = None, kind: StopKind = StopKind.REQUESTED
 ) -> Run:
     """Request that a run ends: a queued run is cancelled, a live one is ended by its supervisor.
 

@@ -22,19 +22,19 @@ RUNS = StatefulTable(Run, MOVES, table="runs", columns=_COLUMNS, project="projec
 
 ADD_LAUNCH = Statement("""
     INSERT INTO launches (run_id, host, labels, prompt, resume_session, env, secrets, approvals,
-        raw, interactive, timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap,
-        sandbox, environment)
+        raw, interactive, timeout_ms, idle_ms, grace_period_ms, max_restarts, budget_micros,
+        max_output_bytes, sandbox, environment)
     VALUES (:run_id, :host, :labels, :prompt, :resume_session, :env, :secrets, :approvals,
-        :raw, :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros,
-        :output_cap, :sandbox, :environment)
+        :raw, :interactive, :timeout_ms, :idle_ms, :grace_period_ms, :max_restarts, :budget_micros,
+        :max_output_bytes, :sandbox, :environment)
 """)
 
 LAUNCH = Query(
     Launch,
     """
     SELECT run_id, host, labels, prompt, resume_session, env, secrets, approvals, raw, interactive,
-        timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap, sandbox,
-        environment
+        timeout_ms, idle_ms, grace_period_ms, max_restarts, budget_micros, max_output_bytes,
+        sandbox, environment
     FROM launches WHERE run_id = :run_id
 """,
 )
@@ -235,20 +235,21 @@ NEXT_DUE = Statement("""
 """)
 
 ADD_SAMPLE = Statement("""
-    INSERT INTO samples (run_id, at, cpu_ms, memory_bytes, processes)
+    INSERT INTO resource_samples (run_id, at, cpu_ms, memory_bytes, processes)
     VALUES (:run_id, :at, :cpu_ms, :memory_bytes, :processes)
     ON CONFLICT (run_id, at) DO NOTHING
 """)
 SAMPLES = Query(
     ResourceSample,
     """
-    SELECT at, cpu_ms, memory_bytes, processes FROM samples WHERE run_id = :run_id ORDER BY at
+    SELECT at, cpu_ms, memory_bytes, processes FROM resource_samples
+    WHERE run_id = :run_id ORDER BY at
 """,
 )
 
 DELETE = Statement("DELETE FROM runs WHERE id = :id RETURNING id")
 DELETE_LAUNCH = Statement("DELETE FROM launches WHERE run_id = :id RETURNING run_id")
-DELETE_SAMPLES = Statement("DELETE FROM samples WHERE run_id = :id RETURNING at")
+DELETE_SAMPLES = Statement("DELETE FROM resource_samples WHERE run_id = :id RETURNING at")
 
 _OLD = "FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
 ENDED_BEFORE = ScopedStatement(f"SELECT id {_OLD} ORDER BY ended_at LIMIT :limit {{skip_locked}}")

@@ -64,15 +64,15 @@ def find(
 
 
 def add(
-    tx: Tx, kind: str, subject: str, place: int, project_id: str | None, at: int, text: str
+    tx: Tx, kind: str, subject: str, location: int, project_id: str | None, at: int, text: str
 ) -> None:
     """Add a text to the index: the output of a run, or a note."""
     if kind not in tuple(PassageKind):
         raise Invalid(f"Invalid kind {kind!r}: use one of {', '.join(PassageKind)}.", kind=kind)
     check_text(subject, "The subject", max_bytes=MAX_NAME)
-    check_int(place, "The position")
+    check_int(location, "The position")
     encode_text(text, "The text")
-    _add_all(tx, [(kind, subject, place, project_id, at, text.replace("\0", " "))])
+    _add_all(tx, [(kind, subject, location, project_id, at, text.replace("\0", " "))])
 
 
 def remove_subject(tx: Tx, kind: str, subject: str, *, limit: int = BATCH_SIZE) -> bool:
@@ -124,7 +124,7 @@ def _is_settled(tx: Tx, cursor: IndexCursor) -> bool:
 
 
 def _add_all(tx: Tx, passages: Sequence[tuple[str, str, int, str | None, int, str]]) -> None:
-    names = ("kind", "subject", "place", "project_id", "at", "text", "folded")
+    names = ("kind", "subject", "location", "project_id", "at", "text", "folded")
     rows: list[dict[str, Any]] = []
     size = 0
     for passage in passages:
