@@ -56,7 +56,7 @@ def check_sealed(store: Corral) -> None:
     index = load_index(folder / "output.zst")
     assert index is not None
     assert (row.state, row.sha256, row.bytes) == ("sealed", index.sha256, len(SOURCE))
-    assert sorted(file.name for file in folder.iterdir()) == ["stderr.zst", "output.zst"]
+    assert sorted(file.name for file in folder.iterdir()) == ["output.zst", "stderr.zst"]
     check_readable(store)
     if store.outputs._database.stores_output:
         for file in folder.iterdir():

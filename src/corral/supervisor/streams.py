@@ -61,7 +61,7 @@ class AgentStreams:
         """Read new output, up to `MAX_READ_BYTES`; None at end-of-file."""
         return None if self.source is None else _read_batch(self.source)
 
-    def take_errors(self) -> bytes | None:
+    def take_stderr(self) -> bytes | None:
         """Read new output of standard error, like `take`."""
         return None if self.stderr is None else _read_batch(self.stderr)
 
@@ -76,7 +76,7 @@ class AgentStreams:
         for descriptor, mask in events.items():
             poll.register(descriptor, mask)
 
-    def handle(self, ready: Container[int], on_output: Sink, on_errors: Sink) -> None:
+    def handle(self, ready: Container[int], on_output: Sink, on_stderr: Sink) -> None:
         """Write pending input and pass new output on."""
         self._write_pending()
         if self.source is not None and self.source in ready:
@@ -85,17 +85,17 @@ class AgentStreams:
             elif data:
                 on_output(data)
         if self.stderr is not None and self.stderr in ready:
-            if (data := self.take_errors()) is None:
-                self._close_errors()
+            if (data := self.take_stderr()) is None:
+                self._close_stderr()
             elif data:
-                on_errors(data)
+                on_stderr(data)
 
-    def drain(self, on_output: Sink, on_errors: Sink) -> None:
+    def drain(self, on_output: Sink, on_stderr: Sink) -> None:
         """Pass on all output that is left in the terminal or the pipes."""
         while data := self.take():
             on_output(data)
-        while data := self.take_errors():
-            on_errors(data)
+        while data := self.take_stderr():
+            on_stderr(data)
 
     def type_in(self, data: bytes) -> bool:
         """Write input; return False if the agent takes none, or too much is pending."""
@@ -140,7 +140,7 @@ class AgentStreams:
 
     def close(self) -> None:
         self.close_child_ends()
-        self._close_errors()
+        self._close_stderr()
         self._close_source()
 
     def _close_source(self) -> None:
@@ -149,7 +149,7 @@ class AgentStreams:
             os.close(self.source)
             self.source = self._target = None
 
-    def _close_errors(self) -> None:
+    def _close_stderr(self) -> None:
         if self.stderr is not None:
             os.close(self.stderr)
             self.stderr = None
