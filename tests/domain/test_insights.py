@@ -59,7 +59,7 @@ def test_the_overview_shows_what_runs_waits_failed_and_cost(
         (failed, "failed"),
     ]
     assert (found.failed[0].reason, found.failed[1].exit_code) == ("it vanished", 3)
-    assert (found.queued, found.dead_letters, found.doubtful_letters) == (1, 1, 0)
+    assert (found.queued, found.dead_letters, found.unconfirmed_letters) == (1, 1, 0)
     assert (found.today.cost_micros, found.today.tokens) == (70, 5)
     assert found.more is False
 

@@ -91,7 +91,7 @@ def _store_metrics(store: Corral) -> list[str]:
             "corral_letters_doubtful",
             "gauge",
             "Messages whose delivery is unconfirmed.",
-            overview.doubtful_letters,
+            overview.unconfirmed_letters,
         ),
         *_metric(
             "corral_cost_micros_today",

@@ -35,7 +35,7 @@ def show(request: PageRequest) -> Response:
     races = [race for race in active if race.waits]
     attention = len(questions) + len(decisions) + len(races) + overview.submitted_tasks
     attention += len(asking) + len(overview.failed) + len(spent)
-    attention += bool(overview.dead_letters) + bool(overview.doubtful_letters)
+    attention += bool(overview.dead_letters) + bool(overview.unconfirmed_letters)
     by_day = {total.day: total for total in store.charges.days("all", limit=DAYS).items}
     days = [utc_date(overview.at - ago * DAY) for ago in range(DAYS - 1, -1, -1)]
     costs = [(by_day[day].cost_micros or 0) if day in by_day else 0 for day in days]

@@ -59,7 +59,7 @@ def show_overview(app: App) -> None:
         ),
         (overview.dead_letters, "Dead letters: {} (`corral mail dead`)."),
         (
-            overview.doubtful_letters,
+            overview.unconfirmed_letters,
             "Letters with unconfirmed delivery: {} (`corral mail list --state unknown`).",
         ),
     ):

@@ -11,7 +11,7 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.money import format_usd
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.text import MAX_NAME, check_choice, check_text
 
 
 class CostSource(StrEnum):
@@ -156,8 +156,7 @@ def check_budget(scope: str, period: str) -> BudgetPeriod:
         raise Invalid(
             f"Invalid budget scope {scope!r}: use all, run:ID, project:ID or agent:ID.", scope=scope
         )
-    if period not in BudgetPeriod._value2member_map_:
-        raise Invalid(f"Invalid period {period!r}: use total or day.", period=period)
-    if period == BudgetPeriod.DAY and scope.startswith("run:"):
+    chosen = check_choice(period, BudgetPeriod, "The period")
+    if chosen is BudgetPeriod.DAY and scope.startswith("run:"):
         raise Invalid("A run has no budget per day. Leave the period out.", scope=scope)
-    return BudgetPeriod(period)
+    return chosen

@@ -1,8 +1,9 @@
 """SQL of charges, totals, counters and budgets."""
 
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.domain.charges.counters import UsageFigures
 from corral.domain.charges.model import (
     Budget,
@@ -11,11 +12,11 @@ from corral.domain.charges.model import (
     ExceededBudget,
     UsageTotal,
 )
+from corral.kernel.ids import parse_number
+from corral.kernel.pagination import LAST_NUMBER
 from corral.kernel.redaction_policy import Policy
 
-_CHARGE = """'chg_' || seq AS id, run_id, session_id, project_id, agent_id, provider, model,
-    input, output, cache_read, cache_write, reasoning, cost_micros, source, prices_version, key,
-    at"""
+_CHARGE = columns_of(Charge, id="'chg_' || seq")
 
 ADD = Query(
     Charge,
@@ -77,7 +78,7 @@ COPY_TOTALS_TO_ALL = Statement(f"""
     SELECT 'all', day, {_SUMS} FROM usage_totals WHERE scope = :scope RETURNING day
 """)
 
-_FIGURES = "input, output, cache_read, cache_write, reasoning, cost_micros"
+_FIGURES = columns_of(UsageFigures)
 
 COUNTER = Query(UsageFigures, f"SELECT {_FIGURES} FROM usage_counters WHERE name = :name")
 
@@ -95,29 +96,27 @@ _IS_CHARGE = "run_id IS DISTINCT FROM ''"
 
 GET = Query(Charge, f"SELECT {_CHARGE} FROM charges WHERE seq = :seq AND {_IS_CHARGE}")
 
-ALL = Query(
-    Charge,
-    f"""
-    SELECT {_CHARGE} FROM charges WHERE seq < :before AND {_IS_CHARGE}
-    ORDER BY seq DESC LIMIT :limit
-""",
-)
+
+def _seq_key(charge: Charge) -> tuple[int]:
+    return (parse_number("chg", charge.id),)
 
 
-def _list_by(column: str) -> Query[Charge]:
-    return Query(
+def _newest_first(condition: str) -> Listing[Charge]:
+    query = Query(
         Charge,
         f"""
-        SELECT {_CHARGE} FROM charges WHERE {column} = :id AND seq < :before
+        SELECT {_CHARGE} FROM charges WHERE {condition} AND seq < :before
         ORDER BY seq DESC LIMIT :limit
     """,
     )
+    return Listing(query, start={"before": LAST_NUMBER}, key=_seq_key)
 
 
+ALL = _newest_first(_IS_CHARGE)
 LISTS = {
-    "run": _list_by("run_id"),
-    "session": _list_by("session_id"),
-    "project": _list_by("project_id"),
+    "run": _newest_first("run_id = :id"),
+    "session": _newest_first("session_id = :id"),
+    "project": _newest_first("project_id = :id"),
 }
 RUN_IDS = IdColumn("run", "run", "runs")
 SESSION_IDS = IdColumn("session", "ses", "sessions")
@@ -128,32 +127,34 @@ _TOTAL = """scope, day, charges, unpriced, input, output, cache_read, cache_writ
 
 TOTAL = Query(UsageTotal, f"SELECT {_TOTAL} FROM usage_totals WHERE scope = :scope AND day = :day")
 
-DAYS = Query(
-    UsageTotal,
-    f"""
-    SELECT {_TOTAL} FROM usage_totals WHERE scope = :scope AND day > '' AND day < :before
-    ORDER BY day DESC LIMIT :limit
-""",
+DAYS = Listing(
+    Query(
+        UsageTotal,
+        f"""
+        SELECT {_TOTAL} FROM usage_totals WHERE scope = :scope AND day > '' AND day < :before
+        ORDER BY day DESC LIMIT :limit
+    """,
+    ),
+    start={"before": "~"},  # after every date in ASCII
+    key=lambda total: (total.day,),
 )
 
-UNPRICED = Query(
-    Charge,
-    f"""
-    SELECT {_CHARGE} FROM charges
-    WHERE cost_micros IS NULL AND model IS NOT NULL AND prices_version IS NULL AND seq > :after
-    ORDER BY seq LIMIT :limit
-""",
-)
 
-# Charges that a price table of another version did not know.
-UNPRICED_BEFORE = Query(
-    Charge,
-    f"""
-    SELECT {_CHARGE} FROM charges
-    WHERE cost_micros IS NULL AND model IS NOT NULL AND prices_version <> :version AND seq > :after
-    ORDER BY seq LIMIT :limit
-""",
-)
+def _unpriced(condition: str) -> Listing[Charge]:
+    query = Query(
+        Charge,
+        f"""
+        SELECT {_CHARGE} FROM charges
+        WHERE cost_micros IS NULL AND model IS NOT NULL AND {condition} AND seq > :after
+        ORDER BY seq LIMIT :limit
+    """,
+    )
+    return Listing(query, start={"after": 0}, key=_seq_key)
+
+
+UNPRICED = _unpriced("prices_version IS NULL")
+# Charges whose model a price table of another version did not contain.
+UNPRICED_BEFORE = _unpriced("prices_version <> :version")
 
 SET_COST = Query(
     Charge,
@@ -219,12 +220,16 @@ COVERING_BUDGETS = Query(
     f"SELECT {_BUDGET} FROM budgets AS b WHERE b.scope IN ('all', :project, :agent)",
 )
 
-LIST_BUDGETS = Query(
-    Budget,
-    f"""
-    SELECT {_BUDGET} FROM budgets AS b WHERE (b.scope, b.period) > (:scope, :period)
-    ORDER BY b.scope, b.period LIMIT :limit
-""",
+LIST_BUDGETS = Listing(
+    Query(
+        Budget,
+        f"""
+        SELECT {_BUDGET} FROM budgets AS b WHERE (b.scope, b.period) > (:scope, :period)
+        ORDER BY b.scope, b.period LIMIT :limit
+    """,
+    ),
+    start={"scope": "", "period": ""},
+    key=lambda budget: (budget.scope, budget.period),
 )
 
 GET_BUDGET = Query(
@@ -257,7 +262,7 @@ REMOVE_BUDGET = Statement(
 
 REMOVE_SCOPE = Statement("DELETE FROM budgets WHERE scope = :scope RETURNING period")
 
-_RESERVATION = "run_id, scope, period, day, amount_micros"
+_RESERVATION = columns_of(BudgetReservation)
 
 RESERVE = Query(
     BudgetReservation,

@@ -83,7 +83,7 @@ class Overview(msgspec.Struct, frozen=True):
     recent: list[RunSummary]
     """The runs that ended last, with any outcome."""
     dead_letters: int
-    doubtful_letters: int
+    unconfirmed_letters: int
     """Letters whose delivery is unconfirmed."""
     open_questions: int
     proposed_decisions: int

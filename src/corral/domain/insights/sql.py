@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from corral.db.statement import Query, Statement
+from corral.db.listing import Listing
+from corral.db.statement import Query, Statement, columns_of
 from corral.domain.insights.model import (
     CrashedRun,
     DailyCost,
@@ -17,6 +18,7 @@ from corral.domain.insights.model import (
 )
 from corral.domain.runs.model import Run
 from corral.domain.tasks.model import MOVES
+from corral.kernel.pagination import LAST_ID
 
 _SUMMARY = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
     p.name AS project, r.attention, r.attention_at, r.dialog, r.reason, r.exit_code, r.signal,
@@ -118,15 +120,19 @@ LATEST = Query(
 """,
 )
 
-CRASHED = Query(
-    CrashedRun,
-    """
-    SELECT r.id, r.name, r.pid, r.started_at, r.ended_at, r.exit_code, r.signal, r.reason,
-        r.command, r.args, r.cwd, r.project_id, p.dir
-    FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
-    WHERE (r.state, r.id) < ('crashed', :before) AND r.state >= 'crashed'
-    ORDER BY r.state DESC, r.id DESC LIMIT :limit
-""",
+CRASHED = Listing(
+    Query(
+        CrashedRun,
+        f"""
+        SELECT {columns_of(CrashedRun, "r", dir="p.dir")}
+        FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+        -- Ordered by the constant state as well, so that PostgreSQL uses the index by state.
+        WHERE (r.state, r.id) < ('crashed', :before) AND r.state >= 'crashed'
+        ORDER BY r.state DESC, r.id DESC LIMIT :limit
+    """,
+    ),
+    start={"before": LAST_ID},
+    key=lambda run: (run.id,),
 )
 
 
@@ -260,7 +266,11 @@ def _task_costs(which: str) -> Query[TaskCost]:
     )
 
 
-TASK_COSTS = _task_costs("project_id = :project AND id > :after")
+TASK_COSTS = Listing(
+    _task_costs("project_id = :project AND id > :after"),
+    start={"after": ""},
+    key=lambda cost: (cost.id,),
+)
 COST_OF_TASK = _task_costs("id = :id")
 
 # A running attempt costs what its run reports, plus the cost of its earlier runs.

@@ -12,8 +12,16 @@ from corral.domain.outputs import sql
 from corral.domain.outputs.model import CHUNK_BYTES, STREAMS, LogLevel, LogLine, Output, OutputState
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.ids import parse_number
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, MAX_TEXT, check_int, check_text, encode_json
+from corral.kernel.pagination import Page, check_limit
+from corral.kernel.text import (
+    MAX_NAME,
+    MAX_TEXT,
+    check_choice,
+    check_int,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 if TYPE_CHECKING:
     from corral.adapters.output.sealed_format import SealIndex
@@ -196,14 +204,8 @@ def _delete_log(tx: Tx, run_id: str) -> None:
 
 def list_unsealed(tx: Tx, *, host: str, after: str | None = None, limit: int = 50) -> Page[Output]:
     """List the open outputs on a host; their runs may have ended."""
-    (last,) = decode_cursor(after, "")
-    rows = tx.all(
-        sql.OPEN_ON_HOST,
-        host=check_text(host, "The host", max_bytes=MAX_NAME),
-        after=last,
-        limit=check_limit(limit) + 1,
-    )
-    return make_page(rows, limit, lambda output: (output.id,))
+    name = check_text(host, "The host", max_bytes=MAX_NAME)
+    return sql.OPEN_ON_HOST.page(tx, after=after, limit=limit, host=name)
 
 
 def list_on_host(tx: Tx, *, host: str, after: str = "", limit: int = 200) -> list[Output]:
@@ -294,7 +296,7 @@ def add_log_line(
         level=check_level(level),
         message=_sanitize(message),
         metadata=None if metadata is None else _redact_json(metadata),
-        source=check_text(source, "The source", max_bytes=MAX_NAME) if source else None,
+        source=check_optional_text(source, "The source", max_bytes=MAX_NAME),
     )
     tx.has_events = True
     return line
@@ -332,12 +334,7 @@ def list_log_lines(
 
 def check_level(level: str) -> LogLevel:
     """Return a log level by its name; raises Invalid for any other text."""
-    try:
-        return LogLevel(level)
-    except ValueError:
-        raise Invalid(
-            f"Invalid log level {level!r}: use one of {', '.join(LogLevel)}.", level=level
-        ) from None
+    return check_choice(level, LogLevel, "The log level")
 
 
 def _check_stream(stream: str) -> None:
