@@ -36,7 +36,7 @@ STARTS = 3
 
 # Straight into the table that search fills behind the writers; its index follows by itself.
 PASSAGES = """
-    INSERT INTO passages (kind, subject, place, at, text)
+    INSERT INTO passages (kind, subject, location, at, text)
     SELECT 'turn', 'ses_' || (n / 1000), n % 1000, {now} - n,
            'turn ' || n || ' of a long talk'
            || CASE WHEN n % 2 = 0 THEN ' about the common weather' ELSE '' END

@@ -68,7 +68,7 @@ def _opened(folder: Path) -> "Iterator[_Place]":
     try:
         with home.store() as store:
             store.settings.set("races.max_attempts", ATTEMPTS)
-            store.settings.set("runs.max_at_once", 1)
+            store.settings.set("runs.max_concurrent", 1)
             store.agents.create("nobody", command="true")
             yield _Place(repository, store)
     finally:

@@ -91,7 +91,7 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
   const supersede = sqlite.prepare(`UPDATE notes SET state = 'superseded', ended_at = ?
     WHERE scope = ? AND key = 'bench' AND state = 'current' RETURNING id`);
   const unfind = sqlite.prepare("DELETE FROM passages WHERE subject = ? AND kind = 'note'");
-  const passage = sqlite.prepare(`INSERT INTO passages (kind, subject, place, project_id, at, text)
+  const passage = sqlite.prepare(`INSERT INTO passages (kind, subject, location, project_id, at, text)
     VALUES ('note', ?, 0, ?, ?, ?)`);
   const noteDown = together(() => {
     const id = noteId(), now = Date.now(), scope = `project:${project}`;

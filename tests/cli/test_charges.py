@@ -78,7 +78,7 @@ def test_stats_are_printed_as_table_json_and_csv(cli: Cli, shared: Corral) -> No
         1.0,
         6,
     )
-    assert (second["cost_micros"], second["unknown"]) == (None, 1)
+    assert (second["cost_micros"], second["unpriced"]) == (None, 1)
     rows = list(csv.DictReader(io.StringIO(cli("stats", "--by", "model", "--csv").out)))
     assert [row["runs"] for row in rows] == ["4", "1"]
     assert rows[1]["cost_micros"] == ""

@@ -63,7 +63,7 @@ def test_project_file_is_applied_completely_or_not_at_all(home_cli: Cli, tmp_pat
         prompt = "Take the next task."
         [settings]
         tasks.max_started = 2
-        "runs.tools" = true
+        "runs.mcp_tools" = true
         """
     )
     again = home_cli.json("init", str(project))["project"]
@@ -73,7 +73,7 @@ def test_project_file_is_applied_completely_or_not_at_all(home_cli: Cli, tmp_pat
     def setting(name: str) -> Any:
         return home_cli.json("setting", "get", name, "--project", first["id"])["value"]
 
-    assert (setting("tasks.max_started"), setting("runs.tools")) == (2, True)
+    assert (setting("tasks.max_started"), setting("runs.mcp_tools")) == (2, True)
     for text, words in (
         ("command = ", "not valid TOML"),
         ('comand = "x"', "unknown field"),

@@ -94,7 +94,7 @@ def test_session_goes_through_its_whole_life(cli: Cli, tmp_path: Path) -> None:
     assert cli.json("session", "retro", id)["turns"]["user"] >= 1
     assert len(cli.json("session", "retro", id, "--list")) == 1
     (hit,) = cli.json("search", "the", "zebra", "--project", str(tmp_path))
-    assert (hit["subject"], hit["place"], hit["snippet"]) == (id, 1, "find the zebra")
+    assert (hit["subject"], hit["location"], hit["snippet"]) == (id, 1, "find the zebra")
     assert cli.json("search", "zebra", "--kind", "note") == []
 
 

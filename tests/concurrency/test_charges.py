@@ -134,5 +134,5 @@ def test_prices_that_come_while_charges_are_added_are_counted_once(store: Corral
     racers = race([add, partial(price, 1), partial(price, -1), add])
     assert sum(racer.result() for racer in racers) == 20
     total = store.charges.total()
-    assert (total.cost_micros, total.unknown) == (20 * 10 + 40, 0)
+    assert (total.cost_micros, total.unpriced) == (20 * 10 + 40, 0)
     check_store(store)

@@ -52,7 +52,7 @@ def test_every_byte_of_a_child_is_kept_or_counted_while_it_is_cut_and_followed(
     assert child.returncode == 0
     assert index.bytes == LINES * LENGTH
     kept = numbers(OutputReader(tmp_path).bytes(0, index.bytes))
-    assert len(kept) * LENGTH == index.bytes - index.cut_bytes
+    assert len(kept) * LENGTH == index.bytes - index.dropped_bytes
     assert (kept[0], kept[-1]) == (0, LINES - 1)
     assert kept == sorted(set(kept))
     seen = numbers(b"".join(followed))

@@ -106,7 +106,7 @@ def test_many_searchers_index_every_turn_once(url: str) -> None:
     run_concurrently([write, write, search, search])
     with corral.open(url) as store:
         hits = store.search.find("fox", limit=1_000).items
-        assert sorted(hit.place for hit in hits) == list(range(1, 51))
+        assert sorted(hit.location for hit in hits) == list(range(1, 51))
 
 
 def test_a_session_handed_over_by_many_at_once_has_one_chain_of_hand_offs(url: str) -> None:

@@ -31,7 +31,7 @@ def prepare(url: str) -> None:
     for file in folder.iterdir():
         file.unlink()
     (folder / "output").write_bytes(SOURCE)
-    (folder / "errors").write_bytes(b"warning\n")
+    (folder / "stderr").write_bytes(b"warning\n")
     with corral.open(url) as store:
         store.outputs.begin(RUN, host=host(), folder=str(folder))
 
@@ -47,7 +47,7 @@ def check_readable(store: Corral) -> None:
     reader = store.outputs.open(RUN)
     assert reader.bytes(0, len(SOURCE)) == TEXT
     assert reader.tail(1) == [b"the key [redacted]"]
-    assert store.outputs.open(RUN, stream="errors").tail(1) == [b"warning"]
+    assert store.outputs.open(RUN, stream="stderr").tail(1) == [b"warning"]
 
 
 def check_sealed(store: Corral) -> None:
@@ -56,7 +56,7 @@ def check_sealed(store: Corral) -> None:
     index = load_index(folder / "output.zst")
     assert index is not None
     assert (row.state, row.sha256, row.bytes) == ("sealed", index.sha256, len(SOURCE))
-    assert sorted(file.name for file in folder.iterdir()) == ["errors.zst", "output.zst"]
+    assert sorted(file.name for file in folder.iterdir()) == ["output.zst", "stderr.zst"]
     check_readable(store)
     if store.outputs._database.stores_output:
         for file in folder.iterdir():
@@ -139,7 +139,7 @@ def test_a_writer_that_is_killed_leaves_what_it_wrote(tmp_path: Path, seed: int)
         writer = CappedWriter(tmp_path / "output", 300_000)
         while True:
             writer.write(line * (seed + 1) * 7)
-            if writer.cut_bytes > 1_000_000 * (seed + 1):
+            if writer.dropped_bytes > 1_000_000 * (seed + 1):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     with Child(write) as child:

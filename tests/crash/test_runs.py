@@ -44,7 +44,7 @@ def recover(store: Corral, world: World) -> None:
 
 def keep_one(store: Corral, world: World) -> None:
     """A supervisor's whole life, told to the world word by word."""
-    run = store.runs.enqueue(run_spec(host=held().host, name="one", budget_micros=60, restarts=0))
+    run = store.runs.enqueue(run_spec(host=held().host, name="one", budget_micros=60, max_restarts=0))
     world.note(f"asked {run.id}")
     run = store.runs.acquire(run.id, held(1))
     world.note("started")
@@ -96,7 +96,7 @@ def test_a_run_that_may_be_started_again_is_given_back_wherever_its_supervisor_d
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def keep(store: Corral, world: World) -> None:
-        run = store.runs.enqueue(run_spec(host=held().host, budget_micros=60, restarts=1))
+        run = store.runs.enqueue(run_spec(host=held().host, budget_micros=60, max_restarts=1))
         run = store.runs.launch(store.runs.acquire(run.id, held(1)))
         world.note("launched")
         store.runs.end(run, ExitStatus(exit_code=0))
@@ -151,7 +151,7 @@ def test_whoever_asked_a_run_to_stop_finds_it_stopped(fresh_url: FreshUrl, tmp_p
 
 def test_a_parked_run_goes_on_later_and_is_parked_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def park(store: Corral, world: World) -> None:
-        run = running(store, 1, host=held().host, budget_micros=60, restarts=5)
+        run = running(store, 1, host=held().host, budget_micros=60, max_restarts=5)
         world.note("running")
         store.runs.park(run, until=world.clock.now() + MINUTE, reason="quota")
         world.note("parked")

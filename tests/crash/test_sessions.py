@@ -96,7 +96,7 @@ def test_the_index_holds_every_turn_once_wherever_its_filling_was_stopped(
 
     def check(store: Corral, world: World) -> None:
         turns = store.sessions.turns(session_of(store)).items
-        places = [hit.place for hit in store.search.find("fox").items]
+        places = [hit.location for hit in store.search.find("fox").items]
         assert places == [turn.number for turn in turns][::-1]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(talk, nothing, check, prepare))

@@ -34,7 +34,7 @@ class Two:
         """A run that any of them may take; started again twice where its machine is lost."""
         with self.two.store() as store:
             return store.runs.start(
-                command=command, project=str(self.two.work), restarts=2, **wishes
+                command=command, project=str(self.two.work), max_restarts=2, **wishes
             )
 
     def on(self, id: str, name: str, *, without: str | None = None) -> Run:
@@ -85,7 +85,7 @@ def test_a_run_is_placed_on_a_machine_that_can_take_it(both: Two, tmp_path: Path
     with both.two.store() as store:
         # Both see the same disk here; a folder that does not exist stands for one elsewhere.
         missing = store.runs.start(
-            command=["pwd"], project=str(tmp_path / "nowhere"), host="any", restarts=0
+            command=["pwd"], project=str(tmp_path / "nowhere"), host="any", max_restarts=0
         )
         here = both.ask("pwd", host="any")
         assert store.runs.wait(here.id, timeout_ms=60_000).state == "completed"
@@ -152,7 +152,7 @@ def test_a_run_of_a_machine_that_lost_power_goes_on_elsewhere_and_is_told(both: 
             prompt="count the stars",
             project=str(both.two.work),
             labels=["gpu"],
-            restarts=1,
+            max_restarts=1,
         )
     first = wait_until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
     gone, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
@@ -224,7 +224,11 @@ def test_a_machine_that_is_cut_off_stops_what_another_may_have(
     with both.two.store() as store:  # one that speaks, and of whom much is to be kept meanwhile
         prompt = "; ".join(["say a word", "sleep 0.2"] * 500)
         talks = store.runs.start(
-            agent="scripted", prompt=prompt, project=str(both.two.work), restarts=2, labels=["gpu"]
+            agent="scripted",
+            prompt=prompt,
+            project=str(both.two.work),
+            max_restarts=2,
+            labels=["gpu"],
         )
     bound = both.ask("sleep", "600", host="one")
     first, stays = both.on(run.id, "one"), both.on(bound.id, "one")

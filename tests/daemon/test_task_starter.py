@@ -142,10 +142,10 @@ def test_it_keeps_to_limits_and_budgets(live: Corral, repository: Path, tmp_path
     try:
         assert live.tasks.start_ready() == [], "as many as may are going"
         live.settings.set("tasks.max_started", 9, scope=f"project:{project}")
-        live.settings.set("runs.max_at_once", 1)
+        live.settings.set("runs.max_concurrent", 1)
         assert live.tasks.start_ready() == []
     finally:
-        live.runs.stop(run.id, grace_ms=100)
+        live.runs.stop(run.id, grace_period_ms=100)
         live.runs.wait(run.id, timeout_ms=60_000)
 
 

@@ -109,7 +109,7 @@ def test_asking_again_after_a_restart_asks_for_what_is_left(store: Corral) -> No
     store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
     spend(store, 4 * DOLLAR)
     (again,) = store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
-    assert again.micros == 5 * DOLLAR
+    assert again.amount_micros == 5 * DOLLAR
     assert store.budgets.get("all").left_micros == 0
     store.charges.release("run_1")
     assert store.budgets.get("all").left_micros == DOLLAR

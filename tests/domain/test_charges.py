@@ -44,7 +44,7 @@ def test_an_unknown_cost_stays_empty_and_never_becomes_zero(store: Corral) -> No
     assert (charge.cost_micros, charge.source) == (None, None)
     for scope in ("all", "run:run_1", "session:ses_1", "project:prj_1", "agent:agt_1"):
         total = store.charges.total(scope)
-        assert (total.charges, total.unknown, total.cost_micros) == (1, 1, None)
+        assert (total.charges, total.unpriced, total.cost_micros) == (1, 1, None)
 
 
 def test_a_total_of_known_and_unknown_costs_says_how_many_are_missing(store: Corral) -> None:
@@ -52,7 +52,7 @@ def test_a_total_of_known_and_unknown_costs_says_how_many_are_missing(store: Cor
     store.charges.add(used(), **RUN)
     store.charges.add(used(cost_micros=0), **RUN)
     total = store.charges.total("model:gpt-5")
-    assert (total.charges, total.unknown, total.cost_micros) == (3, 1, 7)
+    assert (total.charges, total.unpriced, total.cost_micros) == (3, 1, 7)
 
 
 def test_a_cost_of_nothing_is_known(store: Corral) -> None:
@@ -206,7 +206,7 @@ def test_a_later_price_moves_the_totals_exactly_once(store: Corral) -> None:
         assert store.charges.set_prices(prices) == []
     for scope in ("all", "run:run_1", "session:ses_1", "model:gpt-5"):
         total = store.charges.total(scope)
-        assert (total.charges, total.unknown, total.cost_micros) == (2, 0, 105)
+        assert (total.charges, total.unpriced, total.cost_micros) == (2, 0, 105)
         assert total.input == 20
     check_store(store)
 
@@ -219,7 +219,7 @@ def test_a_model_without_a_price_is_asked_for_once_a_table(store: Corral) -> Non
     assert store.charges.unpriced().items == []
     assert store.charges.unpriced(version="v1").items == []
     assert [one.id for one in store.charges.unpriced(version="v2").items] == [charge.id]
-    assert store.charges.total().unknown == 1
+    assert store.charges.total().unpriced == 1
 
 
 def test_unknown_costs_are_worked_out_from_the_table_of_prices(store: Corral) -> None:
@@ -230,7 +230,7 @@ def test_unknown_costs_are_worked_out_from_the_table_of_prices(store: Corral) ->
     assert store.charges.price_unpriced() == 1
     # gpt-5: 1.25, 0.125 and 10 dollars a million tokens read, from the cache, written.
     total = store.charges.total()
-    assert (total.cost_micros, total.unknown) == (1_250 + 25 + 5_000, 2)
+    assert (total.cost_micros, total.unpriced) == (1_250 + 25 + 5_000, 2)
     assert store.charges.price_unpriced() == 0
     assert store.charges.price_unpriced(retry=True) == 0
     assert store.charges.total() == total
@@ -280,8 +280,8 @@ def test_a_counter_goes_on_where_it_stood_also_when_its_charges_are_forgotten(
     store.db.prune()
     store.charges.add(used(cost_micros=5, counter="c"), **RUN)
     assert store.charges.total().cost_micros == 5, "two were added to three"
-    clock.advance(store.settings.get("totals.retention_ms").value + HOUR)
+    clock.advance(store.settings.get("usage_totals.retention_ms").value + HOUR)
     counted = {one.table: one.rows for one in store.db.prune(dry_run=True)}
-    assert counted["counters"] == 1
+    assert counted["usage_counters"] == 1
     assert {one.table: one.rows for one in store.db.prune()} == counted
-    assert rows(store, "SELECT name FROM counters") == []
+    assert rows(store, "SELECT name FROM usage_counters") == []

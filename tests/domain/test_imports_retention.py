@@ -15,7 +15,7 @@ from tests.support.store import contents, rows
 EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 # Written by Corral itself, by the present clock.
-OWN = ("events", "totals", "search_cursors", "settings", "passages", "deferred_indexes", "store_options")
+OWN = ("events", "usage_totals", "search_cursors", "settings", "passages", "deferred_indexes", "store_options")
 
 
 def imported(store: Corral) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def test_a_second_import_restores_what_was_deleted(
     first = store.imports.take(tool, path)
     kept = {row.row_id: row.id for row in store.imports.origins(limit=500).items}
     counted = counts(store)
-    totals = rows(store, "SELECT scope, charges, cost_micros FROM totals ORDER BY scope, day")
+    totals = rows(store, "SELECT scope, charges, cost_micros FROM usage_totals ORDER BY scope, day")
     store.settings.set("imports.retention", True)
     # Origins are kept for three years; without them all rows would be new.
     clock.advance(1_000 * DAY)
@@ -83,9 +83,9 @@ def test_a_second_import_restores_what_was_deleted(
     assert (again.new, again.changed, again.known) == (0, 0, first.rows)
     assert again.restored
     assert counts(store) == counted
-    assert rows(store, "SELECT scope, charges, cost_micros FROM totals ORDER BY scope, day") == (
-        totals
-    )
+    assert rows(
+        store, "SELECT scope, charges, cost_micros FROM usage_totals ORDER BY scope, day"
+    ) == (totals)
     now = {row.row_id: row.id for row in store.imports.origins(limit=500).items}
     same = {key for key, id in kept.items() if id and id[4:].isalnum() and not id[4:].isdigit()}
     assert {key: now[key] for key in same} == {key: kept[key] for key in same}

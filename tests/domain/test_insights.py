@@ -218,8 +218,8 @@ def test_tokens_and_cost_are_summed_and_unknown_stays_unknown(store: Corral) -> 
     add_run(store, "completed", model="a")
     add_run(store, "completed", model="b")
     one, other = store.insights.stats(by="model").items
-    assert (one.tokens, one.cost_micros, one.unknown) == (11, 15, 1)
-    assert (other.tokens, other.cost_micros, other.unknown) == (None, None, 1)
+    assert (one.tokens, one.cost_micros, one.unpriced) == (11, 15, 1)
+    assert (other.tokens, other.cost_micros, other.unpriced) == (None, None, 1)
 
 
 def test_groups_come_by_key_and_in_pages_those_without_one_first(

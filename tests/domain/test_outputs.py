@@ -33,7 +33,7 @@ def test_an_output_begins_once(store: Corral) -> None:
     first = store.outputs.begin(RUN, host="a", folder="/x", mode="pty")
     with unchanged(store):
         assert store.outputs.begin(RUN, host="a", folder="/x", mode="pty") == first
-    assert (first.state, first.bytes, first.cut_bytes, first.mode) == ("open", 0, 0, "pty")
+    assert (first.state, first.bytes, first.dropped_bytes, first.mode) == ("open", 0, 0, "pty")
     with refuses(store, Conflict) as refused:
         store.outputs.begin(RUN, host="b", folder="/x")
     assert refused.value.details["reason"] == "on_other_host"
@@ -65,7 +65,7 @@ def test_sealing_packs_the_files_and_tells_the_store(store: Corral, clock: Manua
     folder = begun(store, b"token " + KEY + b"\nsecond\n")
     clock.advance(MINUTE)
     row = store.outputs.seal_folder(RUN)
-    assert (row.state, row.lines, row.utf8, row.cut_bytes) == ("sealed", 2, 1, 0)
+    assert (row.state, row.lines, row.utf8, row.dropped_bytes) == ("sealed", 2, 1, 0)
     assert row.bytes == len(KEY) + 14
     assert row.head == row.tail == "token [redacted]\nsecond\n"
     assert row.sealed_at == clock.now()
@@ -90,16 +90,16 @@ def test_sealing_a_second_time_changes_nothing(store: Corral) -> None:
 
 def test_standard_error_is_kept_apart_and_sealed_with_it(store: Corral) -> None:
     folder = begun(store, b"{}\n")
-    (folder / "errors").write_bytes(b"warning: x\n")
+    (folder / "stderr").write_bytes(b"warning: x\n")
     row = store.outputs.seal_folder(RUN)
-    assert row.errors_bytes
-    assert sorted(file.name for file in folder.iterdir()) == ["errors.zst", "output.zst"]
-    assert store.outputs.open(RUN, stream="errors").tail(5) == [b"warning: x"]
+    assert row.stderr_bytes
+    assert sorted(file.name for file in folder.iterdir()) == ["output.zst", "stderr.zst"]
+    assert store.outputs.open(RUN, stream="stderr").tail(5) == [b"warning: x"]
 
 
 def test_what_a_shared_store_keeps_is_read_without_the_files(store: Corral) -> None:
     folder = begun(store, b"".join(b"line %d\n" % n for n in range(200_000)))
-    (folder / "errors").write_bytes(b"oops\n")
+    (folder / "stderr").write_bytes(b"oops\n")
     store.outputs.seal_folder(RUN)
     for file in folder.iterdir():
         file.unlink()
@@ -114,7 +114,7 @@ def test_what_a_shared_store_keeps_is_read_without_the_files(store: Corral) -> N
         assert reader.tail(1) == [b"line 199999"]
         assert reader.bytes(0, 7) == b"line 0\n"
         assert next(reader.follow(7, over=lambda: True)).text.startswith(b"line 1\nline 2\n")
-        assert store.outputs.open(RUN, stream="errors").tail(1) == [b"oops"]
+        assert store.outputs.open(RUN, stream="stderr").tail(1) == [b"oops"]
         assert store.outputs.seal_folder(RUN).state == "sealed"
 
 
@@ -163,7 +163,7 @@ def test_an_output_that_is_not_there_says_what_is_left_to_do(store: Corral) -> N
     (folder / "away").rename(folder / "output")
     store.outputs.seal_folder(RUN)
     with refuses(store, NotFound) as refused:
-        store.outputs.open(RUN, stream="errors")
+        store.outputs.open(RUN, stream="stderr")
     assert refused.value.details["reason"] == "files_missing"
     store.outputs.lose(RUN, "its disk is gone")
     (folder / "output.zst").unlink()
@@ -259,7 +259,11 @@ def test_deleting_removes_rows_files_and_log_and_says_so(store: Corral, clock: M
     assert store.outputs.delete_record(RUN) is True
     with pytest.raises(NotFound):
         store.outputs.get(RUN)
-    assert record(store, RUN)[-3:] == ["output.delete", "output.clear", "output.forget"]
+    assert record(store, RUN)[-3:] == [
+        "output.delete",
+        "output.clear_files",
+        "output.delete_record",
+    ]
 
 
 def test_files_on_another_machine_wait_for_that_machine(store: Corral) -> None:

@@ -47,7 +47,7 @@ def fill(store: Corral, project: str, word: str, *, agent: str) -> str:
     folder = config.run_folder(run)
     config.make_private_folder(folder)
     (folder / "output").write_bytes(TEXT.replace(b"heron", word.encode()))
-    (folder / "errors").write_bytes(f"{word} error\n".encode())
+    (folder / "stderr").write_bytes(f"{word} error\n".encode())
     store.outputs.begin(run, host=process.host(), folder=str(folder))
     store.outputs.log(run, "warn", f"{word} line")
     store.outputs.seal_folder(run)
@@ -103,7 +103,7 @@ def test_it_is_a_store_with_all_of_the_project(
         made = store.projects.export(project, tmp_path / "heron.db")
     assert (made.project_id, made.outputs, made.outputs_missing) == (project, 1, 0)
     for table, condition in PROJECT_CONDITIONS.items():
-        if table not in ("totals", "output_chunks"):
+        if table not in ("usage_totals", "output_chunks"):
             where = condition.format(project=project)
             counted = rows(store, f"SELECT count(*) FROM {table} WHERE {where}")[0][0]
             assert made.rows.get(table, 0) == counted, table
@@ -119,7 +119,7 @@ def test_it_is_a_store_with_all_of_the_project(
         assert copy.runs.get(run) == store.runs.get(run)
         assert [a.name for a in copy.agents.list().items] == ["ada"]
         assert copy.outputs.open(run).size == len(TEXT)
-        errors = copy.outputs.open(run, stream="errors")
+        errors = copy.outputs.open(run, stream="stderr")
         assert errors.bytes(0, 100) == b"heron error\n"
         assert len(copy.search.find("heron").items) == len(
             store.search.find("heron", project=project).items

@@ -63,7 +63,7 @@ def states(store: Corral, *runs: Run) -> list[RunState]:
 
 
 def test_as_many_are_started_as_there_is_room_for(store: Corral, keep: list[str]) -> None:
-    store.settings.set("runs.max_at_once", 2)
+    store.settings.set("runs.max_concurrent", 2)
     first, second, third = (queued(store) for _ in range(3))
     assert [run.id for run in store.runs.start_queued()] == [first.id, second.id]
     assert store.runs.start_queued() == []
@@ -73,7 +73,7 @@ def test_as_many_are_started_as_there_is_room_for(store: Corral, keep: list[str]
 
 
 def test_an_end_lets_the_next_one_in(store: Corral, keep: list[str]) -> None:
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     first, second = queued(store), queued(store)
     store.runs.start_queued()
     over = store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
@@ -146,7 +146,7 @@ def test_a_run_that_somebody_else_took_does_not_hold_up_those_behind_it(
 def test_two_who_see_to_the_line_start_one_run_for_one_place(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     first, second = queued(store), queued(store)
     taking: Any = supervisor_process.StartingSupervisor
 
@@ -166,7 +166,7 @@ def test_two_who_see_to_the_line_start_one_run_for_one_place(
 def test_a_place_is_free_again_once_nobody_came_to_take_it(
     store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     bad, good = queued(store), queued(store)
     assert claim(store, bad.id, host=process.host())  # by one who is then killed
     assert store.runs.start_queued() == []
@@ -179,7 +179,7 @@ def test_a_place_is_free_again_once_nobody_came_to_take_it(
 def test_a_run_whose_supervisors_are_always_lost_keeps_no_place_from_those_behind_it(
     store: Corral, clock: ManualClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     bad, good = queued(store), queued(store)
     taking: Any = supervisor_process.StartingSupervisor
 
@@ -196,14 +196,14 @@ def test_a_run_whose_supervisors_are_always_lost_keeps_no_place_from_those_behin
     assert (waits.state, waits.due_at) == ("queued", clock.now() + CLAIM_MS)
     assert "was lost" in (waits.reason or "")
     assert store.runs.next_due() == waits.due_at
-    (told,) = [event for event in store.events.newest().items if event.verb == "put_off"]
+    (told,) = [event for event in store.events.newest().items if event.verb == "defer"]
     assert told.subject == bad.id
 
 
 def test_a_place_for_which_no_process_could_be_made_stays_free(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     waits = queued(store)
     taking: Any = supervisor_process.StartingSupervisor
 
@@ -221,7 +221,7 @@ def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
     store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     """Without a daemon nobody else would ever look again."""
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     claimed, waits = queued(store), queued(store)
     assert claim(store, claimed.id, host=process.host())
     seeing = Racer(store.runs.drain_queue)
@@ -233,7 +233,7 @@ def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
 def test_a_claim_that_ends_just_after_the_line_was_looked_at_is_seen(
     store: Corral, clock: ManualClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     claimed, waits = queued(store), queued(store)
     assert claim(store, claimed.id, host=process.host())
     look = starter.start_queued
@@ -251,7 +251,7 @@ def test_a_claim_that_ends_just_after_the_line_was_looked_at_is_seen(
 def test_nobody_stays_to_see_to_a_line_that_does_not_wait_for_claims(
     store: Corral, keep: list[str]
 ) -> None:
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     store.runs.drain_queue()  # nobody is in line
     first, _ = queued(store), queued(store, cwd="/srv/not/here")
     store.runs.drain_queue()  # the second waits for the first
@@ -290,7 +290,7 @@ def test_runs_of_other_machines_are_left_to_them(store: Corral, keep: list[str])
 def test_a_recovery_starts_whoever_waits(
     store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     gone = running(store)
     waiting = queued(store)
     assert store.runs.recover() == []
@@ -381,7 +381,7 @@ def test_what_is_about_to_start_here_fills_slots_here(store: Corral, keep: list[
 def test_what_is_about_to_start_anywhere_counts_among_all_that_may_go_at_once(
     store: Corral, keep: list[str]
 ) -> None:
-    store.settings.set("runs.max_at_once", 2)
+    store.settings.set("runs.max_concurrent", 2)
     serve(store)
     serve(store, "there")
     first, second, _ = (queued(store) for _ in range(3))

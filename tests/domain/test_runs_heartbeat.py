@@ -225,7 +225,7 @@ def test_what_a_late_supervisor_sees_on_its_screen_raises_no_attention(store: Co
 def test_the_supervisor_of_a_run_that_was_given_up_and_begun_anew_is_refused(
     store: Corral, clock: ManualClock
 ) -> None:
-    late = running(store, restarts=1)
+    late = running(store, max_restarts=1)
     clock.advance(HOUR)
     (found,) = store.runs.recover()
     assert (found.state, found.reason) == ("queued", "lease expired")

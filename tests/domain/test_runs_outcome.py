@@ -34,8 +34,8 @@ ENDS = [
     (None, ExitStatus(), "crashed", "gone"),
     (None, ExitStatus(exit_code=0, reason="it said no"), "failed", "it said no"),
     (None, ExitStatus(signal=15, well=True), "completed", None),
-    (StopKind.ASKED, ExitStatus(exit_code=0), "cancelled", "stopped"),
-    (StopKind.ASKED, ExitStatus(signal=9), "cancelled", "stopped"),
+    (StopKind.REQUESTED, ExitStatus(exit_code=0), "cancelled", "stopped"),
+    (StopKind.REQUESTED, ExitStatus(signal=9), "cancelled", "stopped"),
     (
         StopKind.TIMED_OUT,
         ExitStatus(signal=15),
@@ -93,7 +93,7 @@ def test_whatever_a_person_gives_as_the_reason_it_is_cancelled(store: Corral, wo
     run = running(store)
     store.runs.request_stop(run.id, reason=words)
     over = store.runs.end(run, ExitStatus(signal=15))
-    assert (over.state, over.stop_kind, over.reason) == ("cancelled", "asked", words)
+    assert (over.state, over.stop_kind, over.reason) == ("cancelled", "requested", words)
 
 
 def test_a_run_that_did_its_work_while_it_was_being_stopped_ends_all_the_same(
@@ -206,11 +206,11 @@ def test_a_reason_that_cannot_be_kept_stops_nothing(store: Corral, reason: str) 
         store.runs.stop(run.id, reason=reason)
 
 
-@each_case("grace_ms", [-1, 2 * DAY, 1.5, True])
-def test_a_time_to_end_that_cannot_be_stops_nothing(store: Corral, grace_ms: Any) -> None:
+@each_case("grace_period_ms", [-1, 2 * DAY, 1.5, True])
+def test_a_time_to_end_that_cannot_be_stops_nothing(store: Corral, grace_period_ms: Any) -> None:
     run = running(store)
     with refuses(store, Invalid):
-        store.runs.stop(run.id, grace_ms=grace_ms)
+        store.runs.stop(run.id, grace_period_ms=grace_period_ms)
 
 
 def test_a_run_that_does_not_exist_is_not_stopped(store: Corral) -> None:
@@ -350,7 +350,7 @@ def test_an_end_is_told_once(store: Corral) -> None:
         (StopKind.TIMED_OUT, ExitStatus(signal=15), "failed"),
         (StopKind.INTERRUPTED, ExitStatus(signal=15), "crashed"),
         (StopKind.OVER_BUDGET, ExitStatus(signal=15), "budget"),
-        (StopKind.ASKED, ExitStatus(signal=15), None),
+        (StopKind.REQUESTED, ExitStatus(signal=15), None),
     ],
 )
 def test_each_end_is_told_by_its_kind(
@@ -381,7 +381,12 @@ def test_attention_is_told_once_for_each_edge(store: Corral, clock: ManualClock)
         ("needs_input", run.id),
         ("stuck", run.id),
     ]
-    assert record(store, run.id)[-4:] == ["run.call", "run.calm", "run.call", "run.call"]
+    assert record(store, run.id)[-4:] == [
+        "run.set_attention",
+        "run.clear_attention",
+        "run.set_attention",
+        "run.set_attention",
+    ]
 
 
 @pytest.mark.usefixtures("boss")
@@ -425,7 +430,7 @@ def test_an_end_its_event_and_the_money_given_back_are_one(store: Corral) -> Non
 def test_the_end_of_a_run_on_another_machine_waits_for_its_supervisor(store: Corral) -> None:
     run = running(store)
     assert run.host == ELSEWHERE
-    assert store.runs.stop(run.id, grace_ms=5).state is RunState.STOPPING
+    assert store.runs.stop(run.id, grace_period_ms=5).state is RunState.STOPPING
     assert store.runs.recover() == []
     with pytest.raises(Conflict):
         store.runs.delete(run.id)

@@ -257,7 +257,7 @@ def test_runs_wait_until_they_are_due_and_for_their_own_machine(
 
 
 def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
-    store.settings.set("runs.max_at_once", 2)
+    store.settings.set("runs.max_concurrent", 2)
     first, second, third = (queued(store) for _ in range(3))
     assert store._database.read(dispatch.count_free_slots) == 2
     taken = store.runs.acquire(first.id, held(1))
@@ -265,7 +265,7 @@ def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
     assert store._database.read(dispatch.count_free_slots) == 0
     with refuses(store, NoRoom) as caught:
         store.runs.acquire(third.id, held(3))
-    assert "runs.max_at_once" in caught.value.message
+    assert "runs.max_concurrent" in caught.value.message
     store.runs.request_stop(taken.id)
     assert store._database.read(dispatch.count_free_slots) == 0, "it is still there"
     store.runs.end(taken, ExitStatus(signal=15))
@@ -275,12 +275,12 @@ def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
 def test_fewer_may_go_than_are_going(store: Corral) -> None:
     for _ in range(3):
         running(store)
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     assert store._database.read(dispatch.count_free_slots) == 0
 
 
 def test_what_corral_did_not_start_takes_nobodys_room(store: Corral) -> None:
-    store.settings.set("runs.max_at_once", 1)
+    store.settings.set("runs.max_concurrent", 1)
     add_run(store, "running", mode="recorded")
     assert store._database.read(dispatch.count_free_slots) == 1
 
@@ -288,7 +288,7 @@ def test_what_corral_did_not_start_takes_nobodys_room(store: Corral) -> None:
 def test_a_run_that_was_given_back_may_be_started_by_another_machine(
     store: Corral, clock: ManualClock
 ) -> None:
-    run = running(store, restarts=3)  # asked for without naming a machine
+    run = running(store, max_restarts=3)  # asked for without naming a machine
     clock.advance(HOUR)
     (found,) = store.runs.recover()
     assert (found.was, found.state, found.reason) == ("running", "queued", "lease expired")
@@ -301,7 +301,7 @@ def test_a_run_that_was_given_back_may_be_started_by_another_machine(
 def test_a_run_that_was_asked_for_on_one_machine_waits_for_it(
     store: Corral, clock: ManualClock
 ) -> None:
-    queued(store, restarts=3, host=ELSEWHERE)
+    queued(store, max_restarts=3, host=ELSEWHERE)
     run = store.runs.launch(store.runs.acquire(next_queued(store, host=ELSEWHERE).id, held()))
     clock.advance(HOUR)
     store.runs.recover()
@@ -313,7 +313,7 @@ def test_a_run_that_was_asked_for_on_one_machine_waits_for_it(
 
 # -- forgetting --------------------------------------------------------------------------------
 
-TABLES = ("runs", "launches", "samples")
+TABLES = ("runs", "launches", "resource_samples")
 
 
 def counts(store: Corral) -> list[int]:

@@ -70,7 +70,7 @@ def identity(child: "subprocess.Popen[bytes]") -> process.ProcessIdentity:
 
 def here(store: Corral, *, pid: int = GONE, began: str = "1", **known: Any) -> Run:
     """A run of this machine whose supervisor is gone."""
-    run = store.runs.enqueue(run_spec(restarts=known.pop("restarts", 0)))
+    run = store.runs.enqueue(run_spec(max_restarts=known.pop("max_restarts", 0)))
     plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
     started = store.runs.acquire(run.id, held(1, pid=pid, start_token=began, **plain | known))
     return store.runs.launch(started)
@@ -139,7 +139,7 @@ def test_an_end_that_was_written_down_is_told_and_none_is_made_up(
 
 
 def test_a_note_of_an_earlier_attempt_says_nothing_of_this_one(store: Corral) -> None:
-    run = here(store, restarts=1)
+    run = here(store, max_restarts=1)
     note_exit(run, ExitStatus(exit_code=0))
     again = held(1, pid=GONE, start_token="2")
     store.runs.launch(store.runs.restart(run, again, ExitStatus(exit_code=0), quick_failures=0))
@@ -228,7 +228,7 @@ def test_a_run_that_waits_is_nobodys_to_judge(store: Corral) -> None:
 
 
 def test_every_run_is_looked_at_however_many_there_are(store: Corral) -> None:
-    store.settings.set("runs.max_at_once", 1_000)
+    store.settings.set("runs.max_concurrent", 1_000)
     lost = {"host": "there", "boot_id": "b", "lease_until": 1, "pid": 5, "start_token": "5"}
     made = []
     with store.transaction() as tx:
@@ -260,7 +260,7 @@ def test_another_machine_is_judged_by_its_lease_alone(store: Corral, clock: Manu
 def test_what_may_be_started_again_is_given_back_with_an_event(
     store: Corral, clock: ManualClock
 ) -> None:
-    run = running(store, restarts=1)
+    run = running(store, max_restarts=1)
     store.runs.heartbeat(run, output_bytes=1)
     clock.advance(HOUR)
     assert told(store) == [("running", "queued", "lease expired")]
@@ -274,7 +274,7 @@ def test_what_may_be_started_again_is_given_back_with_an_event(
 def test_a_run_whose_output_is_lost_already_is_given_back_too(
     store: Corral, clock: ManualClock
 ) -> None:
-    run = running(store, restarts=1)
+    run = running(store, max_restarts=1)
     store.outputs.lose(run.id, "its folder is gone")
     clock.advance(HOUR)
     assert told(store) == [("running", "queued", "lease expired")]
@@ -284,7 +284,7 @@ def test_a_run_whose_output_is_lost_already_is_given_back_too(
 def test_what_is_being_stopped_is_not_started_again_although_it_might_be(
     store: Corral, clock: ManualClock
 ) -> None:
-    run = stopping(store, restarts=1)
+    run = stopping(store, max_restarts=1)
     clock.advance(HOUR)
     assert told(store) == [("stopping", "cancelled", "stopped")]
     assert store.runs.get(run.id).attempts == 1

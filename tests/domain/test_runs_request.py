@@ -40,10 +40,10 @@ def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: M
         interactive=True,
         timeout_ms=HOUR,
         idle_ms=5,
-        grace_ms=7,
-        restarts=2,
+        grace_period_ms=7,
+        max_restarts=2,
         budget_micros=9,
-        output_cap=1_000,
+        max_output_bytes=1_000,
         resume_session="abc",
         mode=RunMode.PTY,
         due_at=clock.now() + HOUR,
@@ -52,8 +52,8 @@ def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: M
     assert (launch.prompt, launch.resume_session) == ("fix it\n", "abc")
     assert (launch.env, launch.secrets) == ({"LANG": "C"}, {"KEY": "env:KEY"})
     assert (launch.approvals, launch.raw, launch.interactive) == (["edit"], True, True)
-    assert (launch.timeout_ms, launch.idle_ms, launch.grace_ms) == (HOUR, 5, 7)
-    assert (launch.restarts, launch.budget_micros, launch.output_cap) == (2, 9, 1_000)
+    assert (launch.timeout_ms, launch.idle_ms, launch.grace_period_ms) == (HOUR, 5, 7)
+    assert (launch.max_restarts, launch.budget_micros, launch.max_output_bytes) == (2, 9, 1_000)
     assert launch.environment == {}
     assert (run.mode, run.due_at) == (RunMode.PTY, clock.now() + HOUR)
 
@@ -94,12 +94,12 @@ BAD: dict[str, dict[str, Any]] = {
     "a time that is no number": {"timeout_ms": 1.5},
     "a time that is too large for a store": {"timeout_ms": 1 << 70},
     "no idle time": {"idle_ms": 0},
-    "no grace": {"grace_ms": 0},
-    "more grace than a day": {"grace_ms": DAY + 1},
-    "no output": {"output_cap": 0},
-    "negative restarts": {"restarts": -1},
-    "endless restarts": {"restarts": 1_001},
-    "restarts that are no number": {"restarts": True},
+    "no grace": {"grace_period_ms": 0},
+    "more grace than a day": {"grace_period_ms": DAY + 1},
+    "no output": {"max_output_bytes": 0},
+    "negative restarts": {"max_restarts": -1},
+    "too many restarts": {"max_restarts": 1_001},
+    "restarts that are not a number": {"max_restarts": True},
     "a negative budget": {"budget_micros": -1},
     "a budget that is no number": {"budget_micros": 0.5},
     "a budget that is too large for a store": {"budget_micros": 1 << 70},
@@ -122,7 +122,13 @@ def test_what_can_never_be_run_is_refused_and_nothing_is_kept(store: Corral, wha
 
 @each_case(
     "limits",
-    [{"timeout_ms": 1}, {"idle_ms": 1}, {"grace_ms": DAY}, {"restarts": 1_000}, {"output_cap": 1}],
+    [
+        {"timeout_ms": 1},
+        {"idle_ms": 1},
+        {"grace_period_ms": DAY},
+        {"max_restarts": 1_000},
+        {"max_output_bytes": 1},
+    ],
 )
 def test_limits_may_be_as_small_and_as_large_as_they_say(
     store: Corral, limits: dict[str, int]

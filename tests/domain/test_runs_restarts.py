@@ -31,7 +31,7 @@ def _no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_with_attempts_left_is_put_back_in_line(
     store: Corral, end: ExitStatus | None, reason: str
 ) -> None:
-    run = here(store, restarts=1)
+    run = here(store, max_restarts=1)
     if end is not None:
         note_exit(run, end)
     (found,) = store.runs.recover()
@@ -44,7 +44,7 @@ def test_a_run_with_attempts_left_is_put_back_in_line(
 
 
 def test_the_last_attempt_is_the_last(store: Corral) -> None:
-    run = here(store, restarts=1)
+    run = here(store, max_restarts=1)
     store.runs.recover()
     plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
     again = store.runs.acquire(run.id, held(1, pid=GONE, start_token="1", **plain))
@@ -54,14 +54,14 @@ def test_the_last_attempt_is_the_last(store: Corral) -> None:
 
 
 def test_what_ended_well_does_not_go_on(store: Corral) -> None:
-    run = here(store, restarts=3)
+    run = here(store, max_restarts=3)
     note_exit(run, ExitStatus(exit_code=0))
     (found,) = store.runs.recover()
     assert found.state is RunState.COMPLETED
 
 
 def test_what_was_stopped_does_not_go_on(store: Corral) -> None:
-    run = here(store, restarts=3)
+    run = here(store, max_restarts=3)
     store.runs.request_stop(run.id, reason="enough")
     (found,) = store.runs.recover()
     assert found.state is RunState.CANCELLED
@@ -73,7 +73,7 @@ def test_attempts_that_failed_within_seconds_are_counted_and_end_it(store: Corra
     child.kill()
     child.wait()
     plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
-    run = queued(store, restarts=9)
+    run = queued(store, max_restarts=9)
     states = []
     for number in range(3):
         holding = held(number + 1, pid=child.pid, start_token=began, **plain)
@@ -85,7 +85,7 @@ def test_attempts_that_failed_within_seconds_are_counted_and_end_it(store: Corra
 
 
 def test_of_two_recoveries_one_puts_it_back(store: Corral, url: str) -> None:
-    run = here(store, restarts=5)
+    run = here(store, max_restarts=5)
     with corral.open(url) as other:
         racers = race([store.runs.recover, other.runs.recover])
     assert sum(len(racer.result()) for racer in racers) == 1

@@ -25,13 +25,13 @@ def say(store: Corral, *contents: str, session: Any = None) -> str:
 
 
 def places(store: Corral, text: str, **more: Any) -> list[int]:
-    return [hit.place for hit in store.search.find(text, **more).items]
+    return [hit.location for hit in store.search.find(text, **more).items]
 
 
 def test_what_was_just_said_is_found_newest_first(store: Corral, clock: ManualClock) -> None:
     id = say(store, "the red fox", "a blue fox", "nothing")
     (blue, red) = store.search.find("FOX").items
-    assert (blue.place, red.place) == (2, 1)
+    assert (blue.location, red.location) == (2, 1)
     assert (red.kind, red.subject, red.snippet, red.at) == ("turn", id, "the red fox", clock.now())
     assert places(store, "red fox") == [1]
     assert places(store, "fox red") == [1]
@@ -119,7 +119,7 @@ def test_a_project_and_a_kind_narrow_the_search(store: Corral, tmp_path: Any) ->
     in_project = store.search.find("fox", project=project.id).items
     assert {hit.subject for hit in in_project} == {inside.id, "run_1"}
     (printed,) = store.search.find("fox", kind="output").items
-    assert (printed.place, printed.at, printed.snippet) == (7, 5, "fox printed")
+    assert (printed.location, printed.at, printed.snippet) == (7, 5, "fox printed")
     assert store.search.find("fox", kind="note", project=project.id).items == []
 
 
@@ -128,7 +128,7 @@ def test_hits_come_in_pages_of_which_none_is_skipped_or_shown_twice(store: Corra
     wanted = [n for n in range(29, 0, -1) if n % 3]
     for limit in (1, 4, 50):
         hits = walk(lambda **more: store.search.find("fox", **more), limit=limit)
-        assert [hit.place for hit in hits] == wanted
+        assert [hit.location for hit in hits] == wanted
 
 
 def test_a_rare_word_is_found_behind_thousands_and_a_common_one_too(store: Corral) -> None:
@@ -146,14 +146,14 @@ def test_a_long_text_is_found_by_its_last_word(store: Corral) -> None:
     say(store, "word " * 60_000 + "zebra", "x" * 100_000 + " lion")
     assert places(store, "lion") == [2]
     hits = store.search.find("word", limit=100).items
-    assert {hit.place for hit in hits} == {1}
+    assert {hit.location for hit in hits} == {1}
     assert places(store, "zebra") == [], "of what is very long, only the beginning is indexed"
 
 
 def test_an_empty_turn_is_no_passage(store: Corral) -> None:
     say(store, "", " \n", "x")
     assert store.search.catch_up() == 3
-    assert rows(store, "SELECT place FROM passages") == [(3,)]
+    assert rows(store, "SELECT location FROM passages") == [(3,)]
 
 
 def test_every_turn_is_indexed_once_however_it_is_cut_into_batches(store: Corral) -> None:
@@ -163,7 +163,7 @@ def test_every_turn_is_indexed_once_however_it_is_cut_into_batches(store: Corral
     say(store, "more")
     assert store.search.index_turns() == 1
     assert rows(
-        store, "SELECT count(*), count(DISTINCT subject || '/' || place) FROM passages"
+        store, "SELECT count(*), count(DISTINCT subject || '/' || location) FROM passages"
     ) == [(26, 26)]
 
 

@@ -240,7 +240,7 @@ def test_a_back_up_brings_everything_back_on_either_engine(
     new.db.restore(old.db.backup(tmp_path / "backup.db"))
     assert without_traces(content(new)) == before
     assert content(old) == before
-    assert [hit.place for hit in new.search.find("zebra").items] == [1]
+    assert [hit.location for hit in new.search.find("zebra").items] == [1]
     (ada, _) = new.agents.list().items
     assert (ada.limits.max_runs, new.agents.allows("ada", "Bash(rm x)")) == (2, False)
 
@@ -362,7 +362,7 @@ def test_turns_and_the_search_go_on_behind_a_restore(
     assert new.search.find("replaced").items == []
     assert new.sessions.append(session, "user", "said and found after").id == "trn_6"
     assert [turn.number for turn in new.sessions.turns(session).items] == [1, 2, 3]
-    assert [hit.place for hit in new.search.find("found").items] == [3, 2, 1]
+    assert [hit.location for hit in new.search.find("found").items] == [3, 2, 1]
     assert all(finding.state == "ok" for finding in new.db.verify())
 
 
@@ -538,7 +538,7 @@ def test_a_back_up_that_does_not_know_a_live_run_is_refused(store: Corral, tmp_p
 def test_a_back_up_of_an_earlier_attempt_does_not_know_the_live_one(
     store: Corral, tmp_path: Path
 ) -> None:
-    run = running(store, 1, restarts=1)
+    run = running(store, 1, max_restarts=1)
     old = store.db.backup(tmp_path / "old.db")
     store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
     with pytest.raises(Refused, check=because("runs_active", runs=[run.id])):
@@ -580,7 +580,7 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
     with refuses(store, NotFound):
         store.charges.get("chg_3")
     total = store.charges.total("all")
-    assert (total.charges, total.unknown, total.cost_micros) == (2, 0, 4)
+    assert (total.charges, total.unpriced, total.cost_micros) == (2, 0, 4)
     store.projects.export(project, tmp_path / "export.db")
     assert {finding.state for finding in store.db.verify()} == {"ok"}
 
@@ -612,7 +612,9 @@ STRANGE = {
     "no table": "DROP TABLE checkpoint_writes",
     "a false fence": "CREATE TRIGGER fence_letters_insert BEFORE INSERT ON letters"
     " BEGIN DELETE FROM tokens; SELECT RAISE(ABORT, 'corral: moving to nowhere'); END",
-    "a view for a table": "DROP TABLE samples; CREATE VIEW samples AS SELECT * FROM letters",
+    "a view for a table": (
+        "DROP TABLE resource_samples; CREATE VIEW resource_samples AS SELECT * FROM letters"
+    ),
 }
 
 

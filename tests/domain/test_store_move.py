@@ -69,7 +69,7 @@ def test_everything_arrives_and_the_old_place_leads_to_the_new_one(
             assert without_moves(content(store)) == before
             assert "broken" not in [finding.state for finding in store.db.verify()]
     with opened(old, clock) as store:
-        assert [hit.place for hit in store.search.find("zebra").items] == [1]
+        assert [hit.location for hit in store.search.find("zebra").items] == [1]
 
 
 @EACH_WAY
@@ -148,13 +148,13 @@ def test_output_of_this_machine_comes_along_to_where_others_read_it(
     home, server = place("sqlite"), place("postgres")
     with opened(home, clock) as store:
         folder = begun(store, b"said on this machine\n" * 20_000)
-        (folder / "errors").write_bytes(b"and complained\n")
+        (folder / "stderr").write_bytes(b"and complained\n")
         store.outputs.seal_folder(RUN)
         store.db.move(server)
     with opened(server, clock) as store, on_machine("another-machine"):
         assert store.db.engine == "postgres"
         assert store.outputs.open(RUN).tail(1) == [b"said on this machine"]
-        assert store.outputs.open(RUN, stream="errors").tail(1) == [b"and complained"]
+        assert store.outputs.open(RUN, stream="stderr").tail(1) == [b"and complained"]
         shutil.rmtree(folder)
         assert "broken" not in [finding.state for finding in store.db.verify()]
 

@@ -23,8 +23,8 @@ NOTHING = {
         "tokens",
         "idempotency_keys",
         "charges",
-        "totals",
-        "counters",
+        "usage_totals",
+        "usage_counters",
         "imports",
         "origins",
         "locks",
@@ -249,11 +249,11 @@ def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
     scopes = ("all", "model:gpt-5", "run:run_1", "session:ses_1")
     clock.advance(3 * YEAR + 2 * DAY)
     store.charges.add(UsageFact(model="gpt-6", input=10, cost_micros=1), run_id="run_2")
-    assert forgotten(store, dry_run=True)["totals"] == 4  # two days, the run, the session
-    assert forgotten(store)["totals"] == 4
+    assert forgotten(store, dry_run=True)["usage_totals"] == 4  # two days, the run, the session
+    assert forgotten(store)["usage_totals"] == 4
     assert [store.charges.total(scope).cost_micros for scope in scopes] == [8, 7, None, None]
     assert store.charges.total("run:run_2").cost_micros == 1
-    assert forgotten(store)["totals"] == 0
+    assert forgotten(store)["usage_totals"] == 0
 
 
 def test_which_files_were_imported_is_known_from_the_last_news_on(

@@ -157,11 +157,11 @@ def test_letters_that_nobody_can_ever_take_are_found(store: Corral) -> None:
             "totals",
             ["run:", "session:", "3 totals"],
             [
-                "UPDATE totals SET cost_micros = 13 WHERE scope = 'all' AND day = ''",
-                "UPDATE totals SET input = 0 WHERE scope LIKE 'run:%'",
-                "DELETE FROM totals WHERE scope LIKE 'project:%' AND day = ''",
-                "DELETE FROM totals WHERE scope LIKE 'session:%'",
-                "UPDATE totals SET charges = 1 WHERE scope = 'model:m' AND day > ''",
+                "UPDATE usage_totals SET cost_micros = 13 WHERE scope = 'all' AND day = ''",
+                "UPDATE usage_totals SET input = 0 WHERE scope LIKE 'run:%'",
+                "DELETE FROM usage_totals WHERE scope LIKE 'project:%' AND day = ''",
+                "DELETE FROM usage_totals WHERE scope LIKE 'session:%'",
+                "UPDATE usage_totals SET charges = 1 WHERE scope = 'model:m' AND day > ''",
             ],
         ),
         # Every sum that it is in: all and its day, the model, the project, and their days.
@@ -264,7 +264,7 @@ def sealed(store: Corral) -> tuple[str, Path]:
     folder = config.run_folder(run)
     config.make_private_folder(folder)
     (folder / "output").write_bytes(b"some text\n" * 30_000)
-    (folder / "errors").write_bytes(b"an error\n")
+    (folder / "stderr").write_bytes(b"an error\n")
     store.outputs.begin(run, host=process.host(), folder=str(folder))
     store.outputs.seal_folder(run)
     assert faults(store) == []

@@ -126,4 +126,4 @@ def test_turns_become_searchable_beside_a_foreign_transaction(own: str, neighbou
     with corral.open(own) as store, open_transaction(neighbour):
         session = store.sessions.open()
         store.sessions.append(session, "user", "zebra")
-        assert [hit.place for hit in store.search.find("zebra").items] == [1]
+        assert [hit.location for hit in store.search.find("zebra").items] == [1]

@@ -117,8 +117,8 @@ def test_items_of_the_framework_are_searchable(session: CorralSession, store: Co
         ("tool", "rain", None, None),
         ("assistant", "hm", None, None),
     ]
-    assert [hit.place for hit in store.search.find("zebra").items] == [2]
-    assert [hit.place for hit in store.search.find("oslo").items] == [3]
+    assert [hit.location for hit in store.search.find("zebra").items] == [2]
+    assert [hit.location for hit in store.search.find("oslo").items] == [3]
     opened = store.sessions.by_provider("openai-agents", "talk")
     assert opened is not None
     assert (opened.id, opened.title) == (session.corral_id, "talk")
@@ -274,7 +274,7 @@ def test_runner_remembers_across_processes_and_is_searchable(store: Corral, stub
         "assistant",
     ]
     assert (found[1].tool_name, found[2].content) == ("weather", "it rains in Oslo")
-    assert [hit.place for hit in store.search.find("zebra").items] == [4, 1]
+    assert [hit.location for hit in store.search.find("zebra").items] == [4, 1]
 
 
 def test_session_works_through_a_daemon(store: Corral) -> None:

@@ -174,23 +174,23 @@ class ChargesMachine(StoreMachine):
     @invariant()
     def every_total_is_the_sum_of_its_charges(self) -> None:
         sums: dict[str, dict[str, Any]] = defaultdict(
-            lambda: {"charges": 0, "unknown": 0, "input": 0, "output": 0, "cost": 0}
+            lambda: {"charges": 0, "unpriced": 0, "input": 0, "output": 0, "cost": 0}
         )
         for charge in self.charges:
             for scope in ("all", f"run:{charge['run']}", "model:m"):
                 total = sums[scope]
                 total["charges"] += 1
-                total["unknown"] += charge["cost"] is None
+                total["unpriced"] += charge["cost"] is None
                 total["cost"] += charge["cost"] or 0
                 total["input"] += charge["input"]
                 total["output"] += charge["output"]
         for scope, expected in sums.items():
             found = self.store.charges.total(scope)
-            known = expected["charges"] > expected["unknown"]
+            known = expected["charges"] > expected["unpriced"]
             assert found.cost_micros == (expected["cost"] if known else None)
-            assert (found.charges, found.unknown, found.input, found.output) == (
+            assert (found.charges, found.unpriced, found.input, found.output) == (
                 expected["charges"],
-                expected["unknown"],
+                expected["unpriced"],
                 expected["input"],
                 expected["output"],
             )

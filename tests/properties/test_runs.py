@@ -39,7 +39,7 @@ class Paper:
 
     id: str
     budget: int | None
-    restarts: int
+    max_restarts: int
     state: str = "queued"
     takings: int = 0
     """How often somebody took it, or took it away: whoever knows an older number is late."""
@@ -84,7 +84,7 @@ class RunsMachine(StoreMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.store.settings.set("runs.max_at_once", MOST)
+        self.store.settings.set("runs.max_concurrent", MOST)
         self.store.budgets.set("all", BUDGET)
 
     # -- the model's rules ----------------------------------------------------------------------
@@ -116,15 +116,15 @@ class RunsMachine(StoreMachine):
     @rule(
         target=runs,
         budget=st.sampled_from([None, None, 30, 60]),
-        restarts=st.sampled_from([0, 0, 2]),
+        max_restarts=st.sampled_from([0, 0, 2]),
         delay=st.sampled_from([0, 0, HOUR]),
     )
-    def request(self, budget: int | None, restarts: int, delay: int) -> str:
+    def request(self, budget: int | None, max_restarts: int, delay: int) -> str:
         due = self.now + delay
         run = self.store.runs.enqueue(
-            run_spec(budget_micros=budget, restarts=restarts, due_at=due, host=held().host)
+            run_spec(budget_micros=budget, max_restarts=max_restarts, due_at=due, host=held().host)
         )
-        self.papers[run.id] = Paper(run.id, budget, restarts, due_at=due)
+        self.papers[run.id] = Paper(run.id, budget, max_restarts, due_at=due)
         return run.id
 
     # -- supervisors ---------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class RunsMachine(StoreMachine):
         found = {one.run_id: one.state for one in self.store.runs.recover()}
         assert {*found} == {one.id for one in silent}
         for paper in silent:
-            if paper.attempts <= paper.restarts and paper.state != "stopping":
+            if paper.attempts <= paper.max_restarts and paper.state != "stopping":
                 paper.state, paper.due_at, paper.lease_until = "queued", self.now, None
                 paper.takings += 1
             else:

@@ -63,7 +63,7 @@ def race(home: RealHome, prompt: str, *options: str) -> tuple[dict[str, Any], Ru
 
 def trouble(home: RealHome, run: Run) -> Any:
     """What can be known of a run that did not go as it should."""
-    errors = home.output(run, "errors")[-2_000:]
+    errors = home.output(run, "stderr")[-2_000:]
     return run.state, run.reason, home.log(run), home.output(run)[-2_000:], errors
 
 

@@ -130,7 +130,7 @@ def test_5_a_project_that_is_deleted_leaves_no_run_and_no_file_of_one(home: Home
     with home.store() as store:
         assert runs[0].project_id is not None
         store.projects.delete(runs[0].project_id)
-        for table in ("runs", "launches", "samples", "log_lines", "output_chunks"):
+        for table in ("runs", "launches", "resource_samples", "log_lines", "output_chunks"):
             assert rows(store, f"SELECT count(*) FROM {table}") == [(0,)], table
     assert not any(home.folder_of(run).exists() for run in runs)
 

@@ -143,16 +143,16 @@ def test_5_of_processes_that_want_a_run_one_gets_it(url: str) -> None:
     assert sorted(id for one in got for id in one) == sorted(ids)
 
 
-@pytest.mark.parametrize(("restarts", "state"), [(1, "queued"), (0, "interrupted")])
+@pytest.mark.parametrize(("max_restarts", "state"), [(1, "queued"), (0, "interrupted")])
 def test_6_the_run_of_a_worker_that_fell_silent_is_given_back_or_ended_and_it_is_refused(
     store: Corral,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
-    restarts: int,
+    max_restarts: int,
     state: str,
 ) -> None:
     without_supervisors(monkeypatch)
-    silent = running(store, restarts=restarts)
+    silent = running(store, max_restarts=max_restarts)
     clock.advance(HOUR)
     (found,) = store.runs.recover()
     assert (found.state, found.reason) == (state, "lease expired")
@@ -258,7 +258,7 @@ def test_10_runs_with_all_that_belongs_to_them_come_back_from_a_copy(
     store.runs.end(goes, ExitStatus(exit_code=0))
     store.db.restore(tmp_path / "copy")
     after = contents(store)
-    for table in ("launches", "samples", "reservations", "outputs"):
+    for table in ("launches", "resource_samples", "budget_reservations", "outputs"):
         assert after[table] == held_before[table], table
     assert [row[:5] for row in after["runs"]] == [row[:5] for row in held_before["runs"]]
     with pytest.raises(Held):  # a restore fences off whoever kept a run before it

@@ -207,7 +207,7 @@ def test_a_permission_is_asked_for_and_given_from_afar(home: Home, answer: str, 
     assert (ended.state, ended.attention) == (RunState.COMPLETED, None)
     assert [line for line in words(home, ended) if line] == ["so", told, "done"]
     assert any("May I do it?" in line for line in home.log(ended))
-    assert home.events(ended).count("call") == 1
+    assert home.events(ended).count("set_attention") == 1
 
 
 def test_what_is_no_answer_is_refused_and_the_agent_goes_on_asking(home: Home) -> None:
@@ -282,7 +282,7 @@ def test_standard_error_of_acp_is_redacted_as_it_is_written(home: Home) -> None:
     env = {"THE_PASS": "hunter2-7f3a9c51e0"}
     run = home.start_detached("sh", "-c", script, options=options, env=env)
     wait_until((home.work / "here").exists, "it has begun")
-    errors = home.folder_of(run) / "errors"
+    errors = home.folder_of(run) / "stderr"
     wait_until(lambda: errors.read_bytes().endswith(b"\n"), "it is copied")
     assert errors.read_bytes() == b"err [redacted]\n"
     (home.work / "go").touch()

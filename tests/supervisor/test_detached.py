@@ -294,7 +294,7 @@ def test_the_third_failure_is_not_quick_when_they_took_their_time(home: Home) ->
 
 def one_at_once(home: Home) -> None:
     with home.store() as store:
-        store.settings.set("runs.max_at_once", 1)
+        store.settings.set("runs.max_concurrent", 1)
 
 
 def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
@@ -328,7 +328,7 @@ def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> 
         assert command.stderr is not None
         told = command.stderr.readline()
         assert told.count(b"is queued") == 1
-        assert b"runs.max_at_once" in told
+        assert b"runs.max_concurrent" in told
         assert b"`corral stop run_" in told
         (home.work / "go").touch()
         out, _ = command.communicate(timeout=60)
@@ -508,7 +508,7 @@ def test_show_gives_all_that_is_kept_of_a_run(home: Home) -> None:
     assert shown["launch"]["timeout_ms"] == 90_000
     assert shown["launch"]["env"] == {"COLOUR": "blue"}
     assert shown["launch"]["environment"]
-    assert {"prompt", "budget_micros", "idle_ms", "output_cap"} <= shown["launch"].keys()
+    assert {"prompt", "budget_micros", "idle_ms", "max_output_bytes"} <= shown["launch"].keys()
     assert isinstance(shown["samples"], list)
     with home.store() as store:
         recorded = store.runs.record(project=str(home.work), pid=os.getpid(), args=["x"])

@@ -30,7 +30,7 @@ def test_input_output_and_errors_are_passed_through_apart(home: Home) -> None:
     assert run.exit_code == 0
     home.wait_for_all_processes()
     assert home.output(run) == b"typed\n"
-    assert home.output(run, "errors") == b"wrong\n"
+    assert home.output(run, "stderr") == b"wrong\n"
 
 
 @pytest.mark.parametrize(
@@ -251,14 +251,14 @@ def test_standard_error_that_is_kept_apart_is_redacted_as_it_is_written(home: Ho
         "run", "--secret", "PASS=env:THE_PASS", "--", "sh", "-c", script, env=env
     ) as command:
         run = started(home)
-        errors = home.folder_of(run) / "errors"
+        errors = home.folder_of(run) / "stderr"
         wait_until(lambda: errors.exists() and errors.read_bytes().endswith(b"\n"), "it said so")
         assert errors.read_bytes() == b"err [redacted]\n"
         (home.work / "go").touch()
         out, err = command.communicate(timeout=60)
     assert (out, err) == (b"out [redacted]\n", b"err [redacted]\n")
     home.wait_for_all_processes()
-    assert home.output(run, "errors") == b"err [redacted]\n"
+    assert home.output(run, "stderr") == b"err [redacted]\n"
 
 
 def test_a_secret_that_cannot_be_read_is_a_clear_sentence_and_starts_nothing(home: Home) -> None:

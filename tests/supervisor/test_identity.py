@@ -91,7 +91,7 @@ def test_what_is_for_people_is_refused_inside_a_run(home: Home) -> None:
         asked = store.questions.ask("May I?", options=["yes", "no"], asker="agent:ada")
     commands = {
         "token": ["token", "create", "mine"],
-        "setting": ["setting", "set", "runs.max_at_once", "5"],
+        "setting": ["setting", "set", "runs.max_concurrent", "5"],
         "secret": ["secret", "set", "KEY", "env:HOME"],
         "resolve": ["secret", "check", "KEY"],
         "answer": ["question", "answer", asked.id, "yes"],
@@ -119,13 +119,13 @@ def test_what_is_for_people_is_refused_inside_a_run(home: Home) -> None:
 def test_a_person_grants_what_is_for_people_to_one_agent(home: Home) -> None:
     with home.store() as store:
         store.agents.create("ada", command="true")
-        store.settings.set("runs.may", ["tokens.create"], scope="agent:ada")
+        store.settings.set("runs.allowed_operations", ["tokens.create"], scope="agent:ada")
         store.agents.edit("ada", command=str(home.work / "script.sh"))
     run = run_inside(
         home,
         f"""
         {CORRAL} token create mine; tried token
-        {CORRAL} setting set runs.max_at_once 5; tried setting
+        {CORRAL} setting set runs.max_concurrent 5; tried setting
         """,
     )
     assert tried(home) == {"token": 0, "setting": 4}
@@ -222,7 +222,7 @@ def post(path, **arguments):
 
 print(json.dumps({
     "token": post("/api/tokens/create", name="mine"),
-    "setting": post("/api/settings/set", name="runs.may", value=["tokens.create"]),
+    "setting": post("/api/settings/set", name="runs.allowed_operations", value=["tokens.create"]),
     "mail": post("/api/mail/put", mailbox="queue:q", body="x", sender="user:root"),
 }))
 """

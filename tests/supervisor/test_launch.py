@@ -41,7 +41,7 @@ def test_a_supervisor_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
                     store.runs.stop(run.id)
                     continue
                 assert is_alive(run.pid or 0)
-                store.runs.stop(run.id, grace_ms=100)
+                store.runs.stop(run.id, grace_period_ms=100)
                 store.runs.wait(run.id, timeout_ms=40_000)
     home.wait_for_all_processes()
 

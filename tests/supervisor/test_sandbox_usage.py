@@ -102,7 +102,7 @@ def test_a_budget_stops_a_sandboxed_run(
     if variable:
         monkeypatch.setenv(variable, str(home.folder / "elsewhere"))
         given |= {variable: str(home.folder / "elsewhere"), "HOME": "/nowhere"}
-    run = started(home, kind, tree, given, budget_micros=100_000, grace_ms=1_000)
+    run = started(home, kind, tree, given, budget_micros=100_000, grace_period_ms=1_000)
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert ended.reason == "its budget is spent: $2.50 of $0.10"
@@ -125,7 +125,7 @@ def test_a_new_supervisor_goes_on_with_the_record(
     wait = "open('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
     install(codex, CODEX.replace("use(int(", f"{wait}use(int(", 1))
     given = {"TOKENS": "2000000"}
-    run = started(home, kind, tree, given, budget_micros=100_000, grace_ms=1_000)
+    run = started(home, kind, tree, given, budget_micros=100_000, grace_period_ms=1_000)
     wait_until((tree / "begun").exists, "it is running")
     supervisor = wait_until(lambda: home.get(run.id).supervisor_pid, "its supervisor is known")
     os.kill(supervisor, signal.SIGKILL)

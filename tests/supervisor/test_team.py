@@ -37,7 +37,7 @@ def test_a_team_is_started_each_with_its_identity_its_tools_and_its_words(
         assert "Everything works." in said
         assert "bob" in said
         assert "CORRAL_AGENT=ada" in said
-        assert store.settings.get("runs.tools", agent="bob").value is True
+        assert store.settings.get("runs.mcp_tools", agent="bob").value is True
         assert store.agents.get("bob").limits.timeout_ms == 60_000
         assert [task.lead for task in store.tasks.list().items] == ["agent:ada"] * 2
     again = home.json("team", "start", str(file), "--json")

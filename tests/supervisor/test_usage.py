@@ -108,7 +108,7 @@ def test_a_stream_and_its_record_are_charged_once(codex: Home) -> None:
     assert (ended.state, ended.tokens) == (RunState.COMPLETED, 1_010)
     with codex.store() as store:
         total = store.charges.total(f"run:{ended.id}")
-    assert (total.input, total.output, total.unknown) == (1_000, 10, 0)
+    assert (total.input, total.output, total.unpriced) == (1_000, 10, 0)
 
 
 def test_denied_calls_are_shown_with_the_command_that_approves_them(codex: Home) -> None:

@@ -65,7 +65,7 @@ def _check_rows(tx: Tx) -> None:
         if table.table in filled or table.transitions.kind in told:
             _check_states(tx, table, told.get(table.transitions.kind, []), deleted)
     _check_settings(tx)
-    if {"charges", "totals"} & filled:
+    if {"charges", "usage_totals"} & filled:
         _check_money(tx)
     if {"turns", "sessions"} & filled:
         _check_turns(tx)
@@ -113,7 +113,7 @@ def _check_states(tx: Tx, table: StatefulTable[Any], told: Told, deleted: set[st
             sources, to = moves[verb]
             assert reached[subject] in sources, f"{subject}: {verb} from {reached[subject]}"
             reached[subject] = to
-        elif verb in ("delete", "forget"):
+        elif verb in ("delete", "delete_record", "forget"):
             del reached[subject]
     found = dict(_rows(tx, f"SELECT {table.public_id}, state FROM {table.table}"))
     for subject in reached.keys() - found.keys():
@@ -168,7 +168,7 @@ def _check_money(tx: Tx) -> None:
     found = {
         (scope, day): figures
         for scope, day, *figures in _rows(
-            tx, f"SELECT scope, day, charges, unknown, cost_micros, {columns} FROM totals"
+            tx, f"SELECT scope, day, charges, unpriced, cost_micros, {columns} FROM usage_totals"
         )
     }
     if found.get(("all", ""), [0])[0] == len(charges):

@@ -88,8 +88,8 @@ _FILL = [
     f"""INSERT INTO settings (scope, name, value, updated_at, updated_by)
     {_SERIES.format(count=MANY)}
     SELECT 'agent:a' || i, 'mail.max_attempts', '3', {{now}}, 'user:x' FROM n""",
-    f"""INSERT INTO outputs (run_id, state, host, folder, mode, bytes, sha256, cut_bytes, reason,
-        created_at, sealed_at, deleted_at)
+    f"""INSERT INTO outputs (run_id, state, host, folder, mode, bytes, sha256, dropped_bytes,
+        reason, created_at, sealed_at, deleted_at)
     {_SERIES.format(count=MANY)}
     SELECT 'run_' || substr(i || 'x0000000000000000000000000', 1, 26),
         CASE i % 40 WHEN 0 THEN 'open' WHEN 1 THEN 'lost' WHEN 2 THEN 'deleted'
@@ -131,18 +131,19 @@ _FILL = [
         CASE WHEN i % 10 > 0 THEN 'provider' END, CASE WHEN i % 100 > 0 THEN 'v1' END, 'k-' || i,
         {{now}} - 60000 * i
     FROM n""",
-    f"""INSERT INTO totals (scope, day, charges, unknown, input, output, cache_read, cache_write,
-        reasoning, cost_micros, updated_at)
+    f"""INSERT INTO usage_totals (scope, day, charges, unpriced, input, output, cache_read,
+        cache_write, reasoning, cost_micros, updated_at)
     {_SERIES.format(count=LETTERS)}
     SELECT CASE i % 3 WHEN 0 THEN 'run:run_' || i WHEN 1 THEN 'all' ELSE 'project:prj_1' END,
         CASE i % 3 WHEN 0 THEN '' ELSE '20' || (100000 + i) END, 1, 0, 1, 1, 1, 1, 1, 1, {{now}}
     FROM n""",
-    f"""INSERT INTO counters (name, input, output, cache_read, cache_write, reasoning, updated_at)
+    f"""INSERT INTO usage_counters (name, input, output, cache_read, cache_write, reasoning,
+        updated_at)
     {_SERIES.format(count=MANY)} SELECT 'c' || i, 1, 1, 1, 1, 1, {{now}} FROM n""",
     f"""INSERT INTO budgets (scope, period, limit_micros, updated_at, updated_by)
     {_SERIES.format(count=MANY)}
     SELECT 'project:prj_' || i, 'total', 1000000, {{now}}, 'user:x' FROM n""",
-    f"""INSERT INTO reservations (run_id, scope, period, day, micros)
+    f"""INSERT INTO budget_reservations (run_id, scope, period, day, amount_micros)
     {_SERIES.format(count=MANY)}
     SELECT 'run_' || i, 'project:prj_' || (i % 500), 'total', '', 1 FROM n""",
     f"""INSERT INTO alerts (id, state, kinds, target_kind, target, created_at, created_by, ended_at)
@@ -428,7 +429,7 @@ _FILL = [
     SELECT 't' || (i % 400), '', 'c' || i, 'task', 0, '', 'c', 'json', CAST('x' AS {{blob}}),
         {{now}}
     FROM n""",
-    f"""INSERT INTO passages (kind, subject, place, at, text)
+    f"""INSERT INTO passages (kind, subject, location, at, text)
     {_SERIES.format(count=MANY * 3)}
     SELECT 'turn', 'ses_' || i, 1, {{now}}, 'text ' || i || CASE i WHEN 7 THEN ' zebra' ELSE '' END
     FROM n""",

@@ -56,7 +56,7 @@ def add_launch(store: Corral, run: str) -> None:
         tx.run(
             Statement(
                 "INSERT INTO launches (run_id, prompt, env, secrets, approvals, labels,"
-                " raw, interactive, grace_ms, restarts, output_cap, environment)"
+                " raw, interactive, grace_period_ms, max_restarts, max_output_bytes, environment)"
                 " VALUES (:id, 'Please do it.', '{}', '{}', '[]', '[]', 0, 0, 10000, 0,"
                 " 1000000, '{}')"
             ),

@@ -238,7 +238,7 @@ class SampleStore:
         self.store.charges.add(UsageFact(model=None, input=900, output=80), run_id="run_unknown")
 
     def choices(self) -> None:
-        self.store.settings.set("runs.max_at_once", 8)
+        self.store.settings.set("runs.max_concurrent", 8)
         self.store.secrets.set("GITHUB", "env:GITHUB_TOKEN")
         self.store.alerts.add(["crashed", "needs_input"], target_kind="mailbox", target="user:me")
 

@@ -141,7 +141,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "folder": "/somewhere",
         "mode": "pipe",
         "bytes": 0,
-        "cut_bytes": 0,
+        "dropped_bytes": 0,
         "sha256": "0",
         "created_at": 1,
     },

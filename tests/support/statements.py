@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from corral.db.gapless_insert import GaplessInsert
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention, ScopedStatement
 from corral.db.statement import Statement
@@ -23,9 +24,10 @@ def _inside(value: object) -> Iterator[tuple[str, Statement]]:
     if isinstance(value, Statement):
         yield "", value
     elif isinstance(value, dict):
-        for key, each in value.items():
-            if isinstance(each, Statement):
-                yield f"[{key}]", each
+        for key, item in value.items():
+            yield from ((f"[{key}]{suffix}", each) for suffix, each in _inside(item))
+    elif isinstance(value, Listing):
+        yield "", value.query
     elif isinstance(value, StatefulTable):
         yield ".by_key", value.by_key
     elif isinstance(value, GaplessInsert):

@@ -70,7 +70,7 @@ class Torture:
             record=self.folder / "work" / f"{number}.record",
             lines=self.random.randrange(20, 60 if kind == "stream" else 400),
             end=self.random.choice(ENDS if kind != "stream" else ("exit0", "exit3")),
-            restarts=1 if kind != "stream" and self.random.random() < 0.2 else 0,
+            max_restarts=1 if kind != "stream" and self.random.random() < 0.2 else 0,
         )
 
     def ask(self, store: Corral, plan: Plan, pause: float) -> Run:
@@ -81,15 +81,15 @@ class Torture:
             first = f"write {plan.record.with_suffix('.begin')} begin 1"
             prompt = "\n".join([first, *says, f"write {plan.record} end 1 {plan.end}{last}"])
             return store.runs.start(
-                prompt=prompt, agent="scripted", project=work, terminal=False, grace_ms=500
+                prompt=prompt, agent="scripted", project=work, terminal=False, grace_period_ms=500
             )
         command = [sys.executable, "-S", "-E", str(self.folder / "agent.py"), str(plan.record)]
         return store.runs.start(
             command=[*command, str(plan.lines), f"{pause:.4f}", plan.end],
             project=work,
             terminal=plan.kind == "pty",
-            restarts=plan.restarts,
-            grace_ms=500,
+            max_restarts=plan.max_restarts,
+            grace_period_ms=500,
         )
 
     def start(self, store: Corral, plan: Plan, pause: float) -> None:
@@ -136,7 +136,7 @@ class Torture:
             run = self.random.choice(live)
             if self.random.random() < 0.06:
                 with suppress(CorralError):
-                    store.runs.stop(run.id, reason="stopped by the test", grace_ms=300)
+                    store.runs.stop(run.id, reason="stopped by the test", grace_period_ms=300)
                     self.plans[run.id].stopped = True
             roles = self.random.sample(ROLES, self.random.choice((1, 1, 1, 2, 3)))
             found = {role: self.find(run, role) for role in roles}

@@ -40,7 +40,7 @@ class Plan(msgspec.Struct):
     record: Path
     lines: int
     end: str
-    restarts: int = 0
+    max_restarts: int = 0
     id: str = ""
     killed: Counter[str] = msgspec.field(default_factory=Counter)
     stopped: bool = False
@@ -146,7 +146,7 @@ def _end(run: Run, plan: Plan) -> list[str]:
             return [f"signal {run.signal} was sent by nobody"]
     elif not plan.killed["guard"] and began and not _left_the_line(run, plan):
         return ["how it ended is unknown, though its guard lived"]
-    if run.exit_code != 0 and not plan.stopped and run.attempts <= plan.restarts:
+    if run.exit_code != 0 and not plan.stopped and run.attempts <= plan.max_restarts:
         return ["it had attempts left"]
     states = {RunState.CANCELLED} if plan.stopped else set()
     if run.exit_code is None:
@@ -159,7 +159,7 @@ def _end(run: Run, plan: Plan) -> list[str]:
 def _left_the_line(run: Run, plan: Plan) -> bool:
     """Whether it was stopped while it waited in line for its next attempt, of which there is no
     end to tell."""
-    return run.state is RunState.CANCELLED and plan.stopped and run.attempts <= plan.restarts
+    return run.state is RunState.CANCELLED and plan.stopped and run.attempts <= plan.max_restarts
 
 
 def _signals(plan: Plan) -> set[int]:

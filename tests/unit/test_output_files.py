@@ -233,7 +233,7 @@ def test_truncation_keeps_head_and_tail_and_counts_the_rest(folder: Path) -> Non
     cut = cut_middle(path, 300_000, 200_000)
     assert cut is not None
     index = seal(folder)
-    assert (index.bytes, index.cut_bytes) == (1_200_000, cut.length)
+    assert (index.bytes, index.dropped_bytes) == (1_200_000, cut.length)
     remove_plain(folder, index)
     assert not list(folder.glob("*cut*"))
     output = OutputReader(folder)
@@ -291,20 +291,20 @@ def test_every_byte_is_kept_or_counted_as_dropped(
     for size in sizes:
         writer.write(data[written : written + size])
         written += size
-        assert writer.bytes - writer.cut_bytes <= cap + max(cap // 8, 65_536)
+        assert writer.bytes - writer.dropped_bytes <= cap + max(cap // 8, 65_536)
     writer.close()
     whole = data[:written]
     growing = OutputReader(folder).bytes(0, written)
     index = seal(folder, cap=cap)
     assert index.bytes == written
-    kept = index.bytes - index.cut_bytes
+    kept = index.bytes - index.dropped_bytes
     assert kept <= max(cap, min(written, cap)) + 16_384
     remove_plain(folder, index)
     text = OutputReader(folder).bytes(0, written)
-    if not index.cut_bytes:
+    if not index.dropped_bytes:
         assert text == whole == growing
         return
-    head, _, tail = text.partition(format_cut_notice(index.cut_bytes))
+    head, _, tail = text.partition(format_cut_notice(index.dropped_bytes))
     head = head if whole.startswith(head) else head[:-1]  # the end of a line that was torn
     assert whole.startswith(head)
     assert whole.endswith(tail)
@@ -314,10 +314,10 @@ def test_every_byte_is_kept_or_counted_as_dropped(
 def test_writer_continues_after_a_crashed_writer(folder: Path) -> None:
     first = CappedWriter(folder / "output", 200_000)
     first.write(b"one\n" * 100_000)
-    cut = first.cut_bytes
+    cut = first.dropped_bytes
     assert cut > 0
     second = CappedWriter(folder / "output", 200_000)  # the first was never closed
-    assert (second.bytes, second.cut_bytes) == (400_000, cut)
+    assert (second.bytes, second.dropped_bytes) == (400_000, cut)
     second.write(b"two\n" * 10)
     second.close()
     assert OutputReader(folder).tail(1) == [b"two"]

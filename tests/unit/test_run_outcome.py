@@ -46,7 +46,7 @@ def test_unrequested_end(end: ExitStatus, state: str) -> None:
 @each_case(
     ("stop", "state"),
     [
-        (StopKind.ASKED, "cancelled"),
+        (StopKind.REQUESTED, "cancelled"),
         (StopKind.OVER_BUDGET, "cancelled"),
         (StopKind.TIMED_OUT, "timed_out"),
         (StopKind.INTERRUPTED, "interrupted"),
@@ -105,16 +105,20 @@ def test_only_consecutive_failures_within_three_seconds_are_quick() -> None:
 def test_third_quick_failure_is_the_last_attempt() -> None:
     def goes_on(quick: int) -> bool:
         return outcome.should_restart(
-            ExitStatus(exit_code=1), stop_reason=None, attempts=3, restarts=100, quick=quick
+            ExitStatus(exit_code=1), stop_reason=None, attempts=3, max_restarts=100, quick=quick
         )
 
     assert [goes_on(quick) for quick in range(5)] == [True, True, True, False, False]
 
 
 def test_run_restarts_at_most_as_often_as_allowed() -> None:
-    def goes_on(attempts: int, restarts: int) -> bool:
+    def goes_on(attempts: int, max_restarts: int) -> bool:
         return outcome.should_restart(
-            ExitStatus(signal=9), stop_reason=None, attempts=attempts, restarts=restarts, quick=0
+            ExitStatus(signal=9),
+            stop_reason=None,
+            attempts=attempts,
+            max_restarts=max_restarts,
+            quick=0,
         )
 
     assert not goes_on(1, 0)
@@ -124,13 +128,13 @@ def test_run_restarts_at_most_as_often_as_allowed() -> None:
 @each_case("stop_reason", outcome.DEFAULT_STOP_REASONS.values())
 def test_stopped_run_does_not_restart(stop_reason: str) -> None:
     assert not outcome.should_restart(
-        ExitStatus(exit_code=1), stop_reason=stop_reason, attempts=1, restarts=9, quick=0
+        ExitStatus(exit_code=1), stop_reason=stop_reason, attempts=1, max_restarts=9, quick=0
     )
 
 
 def test_successful_run_does_not_restart() -> None:
     assert not outcome.should_restart(
-        ExitStatus(exit_code=0), stop_reason=None, attempts=1, restarts=9, quick=0
+        ExitStatus(exit_code=0), stop_reason=None, attempts=1, max_restarts=9, quick=0
     )
 
 
@@ -149,4 +153,4 @@ def test_people_are_notified_of_unrequested_ends() -> None:
         RunState.STOPPING: None,
     }
     assert outcome.alert_kind(RunState.CANCELLED, StopKind.OVER_BUDGET) == "budget"
-    assert outcome.alert_kind(RunState.CANCELLED, StopKind.ASKED) is None
+    assert outcome.alert_kind(RunState.CANCELLED, StopKind.REQUESTED) is None

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         os.dup2(null, stream)
     code = _wait_for_exit(child, int(alive))
     own_identity = process.identify(os.getpid())
-    process.terminate_run_processes(None, mark, grace_ms=GRACE_MS, guard=own_identity)
+    process.terminate_run_processes(None, mark, grace_period_ms=GRACE_MS, guard=own_identity)
     return 128 - code if code < 0 else code
 
 

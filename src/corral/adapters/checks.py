@@ -160,7 +160,7 @@ def _run(
             os.close(lifeline)
             _wait(child, 2 * GRACE_MS / 1_000)
             if child.poll() is None or child.returncode < 0:  # the guard was killed
-                process.terminate_run_processes(identity, mark, grace_ms=0)
+                process.terminate_run_processes(identity, mark, grace_period_ms=0)
                 child.kill()
                 child.wait()
     if code is None:

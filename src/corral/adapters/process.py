@@ -395,7 +395,7 @@ def terminate_run_processes(
     process: ProcessIdentity | None,
     mark: str,
     *,
-    grace_ms: int,
+    grace_period_ms: int,
     guard: ProcessIdentity | None = None,
     everywhere: bool = True,
     spare_others: bool = False,
@@ -412,7 +412,7 @@ def terminate_run_processes(
         everywhere=everywhere,
         spare_others=spare_others,
     )
-    deadline = time.monotonic() + grace_ms / 1_000
+    deadline = time.monotonic() + grace_period_ms / 1_000
     signalled: set[ProcessIdentity] = set()
     while members := find():
         for member in members:

@@ -3,7 +3,8 @@
 `corral.open` returns a `BoundStore` to such a process. Each call is checked where it enters the
 library, so the same rules apply to the command line, the tools, hooks and an agent's own program:
 
-* an operation of `FOR_PEOPLE` raises Refused, unless the setting `runs.may` grants it;
+* an operation of `FOR_PEOPLE` raises Refused, unless the setting `runs.allowed_operations` grants
+  it;
 * an argument that names the actor (`ACTOR_ARGUMENTS`) must be the run's agent.
 
 Tokens of agents over HTTP have stricter rules: `http/agent_permissions.py`.
@@ -20,7 +21,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Refused
 from corral.kernel.identity import RunIdentity
 
-GRANT_SETTING = "runs.may"
+GRANT_SETTING = "runs.allowed_operations"
 
 # Operations that change permissions, decide in a person's place, or replace or delete shared data.
 FOR_PEOPLE = frozenset(
@@ -218,7 +219,7 @@ def _argument_names(resource: Any, verb: str) -> tuple[str, ...]:
 
 
 def _require_grant(store: BoundStore, name: str, member: Call) -> Call:
-    """Allow an operation only if `runs.may` grants it to the agent, its project or all runs."""
+    """Allow an operation only if the setting grants it to the agent, its project or all runs."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if name not in _grants(store):

@@ -27,12 +27,12 @@ class RunOptions(TypedDict, total=False):
     name: str | None
     timeout_ms: int | None
     idle_ms: int | None
-    grace_ms: int | None
-    restarts: int | None
+    grace_period_ms: int | None
+    max_restarts: int | None
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     budget_micros: int | None
-    output_cap: int | None
+    max_output_bytes: int | None
     approvals: Sequence[str]
     sandbox: str | None
     terminal: bool | None
@@ -169,13 +169,15 @@ class Runs(Resource):
         """Return whether a run reads its standard input: it was started without a prompt."""
         return self.get_launch(run.id).prompt is None
 
-    def stop(self, id: str, *, reason: str = "stopped", grace_ms: int | None = None) -> Run:
+    def stop(self, id: str, *, reason: str = "stopped", grace_period_ms: int | None = None) -> Run:
         """Ask a run to stop and return at once; `wait` returns how it ended. Idempotent.
 
         The supervisor signals the whole process tree: SIGTERM, then SIGKILL after the grace period.
         A queued run is cancelled.
         """
-        return lifecycle.stop_run(self._database, id, reason=reason, grace_ms=grace_ms)
+        return lifecycle.stop_run(
+            self._database, id, reason=reason, grace_period_ms=grace_period_ms
+        )
 
     def wait(self, id: str, *, timeout_ms: int | None = None) -> Run:
         """Wait until a run has ended and return it; raises Refused after `timeout_ms`."""

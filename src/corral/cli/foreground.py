@@ -182,7 +182,7 @@ def _sinks(app: App, run: Run, *, split: bool) -> dict[str, OutputSink]:
             to, lambda data: transcript.feed(data).encode(), lambda: transcript.finish().encode()
         )
     if split or transcript is not None:
-        sinks["errors"] = OutputSink(2, bytes)
+        sinks["stderr"] = OutputSink(2, bytes)
     return sinks
 
 

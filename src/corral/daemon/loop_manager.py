@@ -94,7 +94,7 @@ class LoopManager:
         loops: Sequence[Loop] | None = None,
     ) -> None:
         """`give_up` is called from a thread when this daemon must exit. `slots` defaults to the
-        setting `runs.max_at_once`."""
+        setting `runs.max_concurrent`."""
         self._store = store
         self._slots = slots
         self._labels = labels
@@ -203,7 +203,7 @@ class LoopManager:
     def _join(self) -> None:
         slots = self._slots
         if slots is None:
-            slots = int(self._store.settings.get("runs.max_at_once").value)
+            slots = int(self._store.settings.get("runs.max_concurrent").value)
         self._node = self._store.nodes.join(
             self._me.host,
             self._me.boot_id,

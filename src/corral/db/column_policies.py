@@ -156,7 +156,7 @@ TABLES: Mapping[str, TablePolicy] = {
             _REFERENCE: "secrets",
         },
     ),
-    "samples": TablePolicy(
+    "resource_samples": TablePolicy(
         exempt={
             _ID: "run_id",
         },
@@ -240,11 +240,11 @@ TABLES: Mapping[str, TablePolicy] = {
             _VERSION: "prices_version",
         },
     ),
-    "totals": TablePolicy(
+    "usage_totals": TablePolicy(
         redacted="day",
         rejected="scope",
     ),
-    "counters": TablePolicy(
+    "usage_counters": TablePolicy(
         rejected="name",
     ),
     "budgets": TablePolicy(
@@ -254,7 +254,7 @@ TABLES: Mapping[str, TablePolicy] = {
             _ACTOR: "updated_by",
         },
     ),
-    "reservations": TablePolicy(
+    "budget_reservations": TablePolicy(
         redacted="period day",
         rejected="scope",
         exempt={

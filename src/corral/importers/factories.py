@@ -128,9 +128,9 @@ def run(
         "approvals": "[]",
         "raw": 1,
         "interactive": 0,
-        "grace_ms": 10_000,
-        "restarts": 0,
-        "output_cap": 0,
+        "grace_period_ms": 10_000,
+        "max_restarts": 0,
+        "max_output_bytes": 0,
         "environment": "{}",
     }
     return [TargetRow("runs", values), TargetRow("launches", launch)]

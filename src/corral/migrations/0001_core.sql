@@ -76,32 +76,32 @@ CREATE TABLE projects (
 CREATE INDEX projects_by_name ON projects (name);
 CREATE INDEX projects_recent ON projects (coalesce(last_run_at, 0), id);
 
--- Machines that run agents on this store: one row for one boot of one host. Writer: nodes.
+-- Machines that run agents for this store: one row per boot of a host. Writer: nodes.
 CREATE TABLE nodes (
     id {key} PRIMARY KEY,               -- nod_…
-    name {key} NOT NULL,                -- the host's name
-    boot_id {key} NOT NULL,             -- changes with every boot
+    name {key} NOT NULL,                -- host name
+    boot_id {key} NOT NULL,             -- identifies one boot of the host
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('up', 'left', 'lost')),
-    owner TEXT,                         -- the daemon that heartbeats for it
-    fence {integer} NOT NULL,           -- raised whenever a daemon joins as this node
-    lease_until {integer} NOT NULL,     -- silent after this moment: lost
-    slots {integer} NOT NULL            -- how many runs it takes at once
+    owner TEXT,                         -- the daemon that holds the lease
+    fence {integer} NOT NULL,           -- fencing token; incremented each time a daemon joins as this node
+    lease_until {integer} NOT NULL,     -- end of the daemon's lease; the node is lost afterwards
+    slots {integer} NOT NULL            -- maximum number of concurrent runs
         CHECK (slots >= 0),
-    labels {json} NOT NULL,             -- what it offers, for placing runs
-    joined_at {integer} NOT NULL,       -- first seen
+    labels {json} NOT NULL,             -- labels for the placement of runs
+    joined_at {integer} NOT NULL,       -- first join
     seen_at {integer} NOT NULL,         -- last heartbeat
     UNIQUE (name, boot_id)
 ) {strict};
 
 CREATE INDEX nodes_up ON nodes (lease_until) WHERE state = 'up';
 
--- Who leads each loop of the daemons: a lease by name. Writer: nodes.
+-- Leader of each daemon loop: a lease by name. Writer: nodes.
 CREATE TABLE leaders (
-    name {key} PRIMARY KEY,             -- the loop's name
-    owner TEXT NOT NULL,                -- who leads, or led last
-    fence {integer} NOT NULL,           -- raised whenever the lead changes hands
-    lease_until {integer} NOT NULL      -- free to be taken after this moment
+    name {key} PRIMARY KEY,             -- name of the loop
+    owner TEXT NOT NULL,                -- the current or last leader
+    fence {integer} NOT NULL,           -- fencing token; incremented when the leader changes
+    lease_until {integer} NOT NULL      -- end of the leader's lease
 ) {strict};
 
 -- Letters: queued messages, each for one mailbox, until they are acknowledged. Writer: mail.

@@ -1,60 +1,60 @@
--- Processes of agents, from queued to their end. Writer: runs.
+-- Processes of agents and commands, from the queue to their exit. Writer: runs.
 CREATE TABLE runs (
     id {key} PRIMARY KEY,               -- run_…
-    name TEXT,                          -- for people
-    title TEXT,                         -- what it is about: the first words of its prompt
+    name TEXT,                          -- unique among live runs; null: unnamed
+    title TEXT,                         -- one line about the run: the start of its prompt
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('queued', 'starting', 'running', 'stopping', 'completed', 'failed',
                          'crashed', 'cancelled', 'timed_out', 'interrupted')),
-    project_id {key},                   -- the project that it belongs to, if any
-    session_id {key},                   -- the conversation that it goes on with, if any
-    agent_id {key},                     -- who runs, if it was given an agent
-    agent_version {integer},            -- the version of the agent's instructions that it uses
+    project_id {key},                   -- null: no project
+    session_id {key},                   -- null: not part of a session
+    agent_id {key},                     -- null: a plain command, or an agent CLI without an agent record
+    agent_version {integer},            -- version of the agent's definition that is used
     parent_id {key},                    -- the run that started this one
-    provider {key} NOT NULL,            -- claude, codex, … ; plain: a command that nothing is known of
-    provider_version TEXT,              -- what the agent's program says of itself
-    model {key},                        -- as the provider told it
-    mode {key} NOT NULL                 -- how its input and output are held
+    provider {key} NOT NULL,            -- claude, codex, …; plain: a command without a known agent CLI
+    provider_version TEXT,              -- version that the agent CLI reported
+    model {key},                        -- model that the provider reported
+    mode {key} NOT NULL                 -- how input and output are connected
         CHECK (mode IN ('pipe', 'pty', 'acp', 'recorded')),
-    command TEXT NOT NULL,              -- the program
-    args {json} NOT NULL,               -- its arguments
-    cwd TEXT NOT NULL,                  -- where it runs
-    owner {key},                        -- the supervisor that has it, or had it last
-    fence {integer} NOT NULL,           -- raised whenever a supervisor takes it
-    lease_until {integer},              -- the supervisor is silent after this moment
-    seen_at {integer},                  -- when a supervisor last said how it is
-    node_id {key},                      -- the node on which it runs, where a daemon serves one
-    host {key},                         -- the machine on which it runs
-    boot_id {key},                      -- that machine's boot
-    pid {integer},                      -- the agent's process
-    start_token {key},                  -- when that process began, in the machine's own count
-    supervisor_pid {integer},           -- the supervisor's process
-    supervisor_token {key},             -- when that process began
-    attempts {integer} NOT NULL,        -- how often the agent was started
-    quick_failures {integer} NOT NULL,  -- attempts in a row that failed within seconds
-    due_at {integer} NOT NULL,          -- not to be started before
-    stop_kind {key}                     -- what wants it to end; null: nobody does
-        CHECK (stop_kind IN ('asked', 'timed_out', 'interrupted', 'over_budget')),
-    stop_reason TEXT,                   -- why, in words
-    exit_code {integer},                -- what the agent's process returned; null: not known, or ended by a signal
-    signal {integer},                   -- the signal that ended it
-    reason TEXT,                        -- why it is in this state
-    attention {key}                     -- what somebody should see to
+    command TEXT NOT NULL,              -- program
+    args {json} NOT NULL,               -- arguments of the program
+    cwd TEXT NOT NULL,                  -- working directory
+    owner {key},                        -- the supervisor that holds the lease, or held it last
+    fence {integer} NOT NULL,           -- fencing token; incremented each time a supervisor acquires the run
+    lease_until {integer},              -- end of the supervisor's lease, or of a dispatcher's claim on a queued run
+    seen_at {integer},                  -- last report of a supervisor
+    node_id {key},                      -- node of the machine, if a daemon serves it
+    host {key},                         -- host name of the machine
+    boot_id {key},                      -- boot of that machine
+    pid {integer},                      -- process of the agent
+    start_token {key},                  -- start time of that process, as the kernel reports it
+    supervisor_pid {integer},           -- process of the supervisor
+    supervisor_token {key},             -- start time of that process
+    attempts {integer} NOT NULL,        -- number of starts
+    quick_failures {integer} NOT NULL,  -- consecutive attempts that failed within seconds
+    due_at {integer} NOT NULL,          -- earliest start
+    stop_kind {key}                     -- why the run is being stopped; null: no stop was requested
+        CHECK (stop_kind IN ('requested', 'timed_out', 'interrupted', 'over_budget')),
+    stop_reason TEXT,                   -- reason of the stop, for people
+    exit_code {integer},                -- exit status of the agent; null: unknown, or killed by a signal
+    signal {integer},                   -- signal that killed the agent
+    reason TEXT,                        -- reason for the current state
+    attention {key}                     -- why the run needs a person
         CHECK (attention IN ('needs_input', 'stuck', 'parked')),
-    attention_at {integer},             -- since when
-    tokens {integer},                   -- used so far; null: not known
-    cost_micros {integer},              -- spent so far; null: not known
-    output_bytes {integer} NOT NULL,    -- written so far
-    cpu_ms {integer},                   -- of its whole process tree
-    peak_bytes {integer},               -- most memory that the whole tree held
-    created_at {integer} NOT NULL,      -- when it was asked for
-    started_at {integer},               -- when the agent was first started; null while it waits
-    ended_at {integer},                 -- when it reached its end
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
-    dialog {json},                      -- the question on the screen with its options; null: none
-    screen_rows {integer},              -- rows of its terminal; null: it has none
-    screen_columns {integer},           -- columns of its terminal; null: it has none
-    denials {json},                     -- how often each tool was denied, by attempt; null: never
+    attention_at {integer},             -- time when that began
+    tokens {integer},                   -- tokens used so far; null: unknown
+    cost_micros {integer},              -- cost so far, in millionths of a dollar; null: unknown
+    output_bytes {integer} NOT NULL,    -- bytes of output so far
+    cpu_ms {integer},                   -- CPU time of the process tree
+    peak_bytes {integer},               -- peak memory of the process tree
+    created_at {integer} NOT NULL,      -- time of the request
+    started_at {integer},               -- first start of the agent; null: not started
+    ended_at {integer},                 -- end of the run; null: live
+    imported_at {integer},              -- time of the import from another tool; null: created by Corral
+    dialog {json},                      -- open question on the screen, with its options; null: none
+    screen_rows {integer},              -- rows of the terminal; null: no terminal
+    screen_columns {integer},           -- columns of the terminal; null: no terminal
+    denials {json},                     -- number of denials per tool and attempt; null: none
     CHECK ((ended_at IS NULL) = (state IN ('queued', 'starting', 'running', 'stopping')))
 ) {strict};
 
@@ -73,34 +73,34 @@ CREATE INDEX runs_ended ON runs (ended_at, imported_at) WHERE ended_at IS NOT NU
 CREATE INDEX runs_failed ON runs (ended_at)
     WHERE state NOT IN ('queued', 'starting', 'running', 'stopping', 'completed', 'cancelled');
 
--- What a run was started with, and what it found. Writer: runs.
+-- Parameters with which a run is started, and the environment it was started in. Writer: runs.
 CREATE TABLE launches (
     run_id {key} PRIMARY KEY,           -- the run
-    host {key},                         -- the machine on which it must run; null: on any
-    labels {json} NOT NULL,             -- what the machine on which it runs must offer
-    prompt TEXT,                        -- what the agent is told
-    resume_session TEXT,                -- the provider's own id of the conversation to go on with
-    env {json} NOT NULL,                -- variables that were given by name and value
-    secrets {json} NOT NULL,            -- variables whose values are secrets: where to find them
-    approvals {json} NOT NULL,          -- classes of questions that are answered with yes
-    raw {integer} NOT NULL,             -- 1: the command line is the user's own, nothing is added to it
-    interactive {integer} NOT NULL,     -- 1: a conversation on a terminal, 0: one prompt
-    timeout_ms {integer},               -- it is stopped after this time
-    idle_ms {integer},                  -- it is ended after this time without anything to see
-    grace_ms {integer} NOT NULL,        -- between asking it to end and killing it
-    restarts {integer} NOT NULL,        -- how often it may be started again after a failure
-    budget_micros {integer},            -- what it may spend
-    output_cap {integer} NOT NULL,      -- bytes of output that are kept
-    sandbox {key},                      -- what keeps it in its worktree: bubblewrap, landlock; boxed: and by what, without network; null: nothing
-    environment {json} NOT NULL         -- what it found: commit, branch, versions, allowed variables
+    host {key},                         -- required host; null: any
+    labels {json} NOT NULL,             -- labels that the node must have
+    prompt TEXT,                        -- first prompt of the agent
+    resume_session TEXT,                -- the provider's id of the conversation to resume
+    env {json} NOT NULL,                -- environment variables given by value
+    secrets {json} NOT NULL,            -- environment variables given as references to secrets
+    approvals {json} NOT NULL,          -- classes of permission prompts that are approved in advance
+    raw {integer} NOT NULL,             -- 1: the command line is used as given, no options are added
+    interactive {integer} NOT NULL,     -- 1: a conversation at a terminal, 0: one prompt
+    timeout_ms {integer},               -- time limit of the run
+    idle_ms {integer},                  -- the run is ended after this time without activity
+    grace_period_ms {integer} NOT NULL, -- time between SIGTERM and SIGKILL
+    max_restarts {integer} NOT NULL,    -- maximum number of restarts after a failure
+    budget_micros {integer},            -- spending limit, in millionths of a dollar; null: none
+    max_output_bytes {integer} NOT NULL,  -- maximum size of the stored output; the middle is dropped
+    sandbox {key},                      -- bubblewrap, landlock or none; boxed:… isolates from the network too; null: none
+    environment {json} NOT NULL         -- recorded environment: commit, branch, versions, variables
 ) {strict};
 
--- How much a run's whole process tree used, at moments that grow apart with its age. Writer: runs.
-CREATE TABLE samples (
+-- Resource usage of a run's process tree; the interval grows with the age of the run. Writer: runs.
+CREATE TABLE resource_samples (
     run_id {key} NOT NULL,              -- the run
-    at {integer} NOT NULL,              -- when
-    cpu_ms {integer} NOT NULL,          -- processor time of the tree so far
-    memory_bytes {integer} NOT NULL,    -- what it held then
-    processes {integer} NOT NULL,       -- how many there were
+    at {integer} NOT NULL,              -- time of the sample
+    cpu_ms {integer} NOT NULL,          -- CPU time of the process tree so far
+    memory_bytes {integer} NOT NULL,    -- memory of the process tree
+    processes {integer} NOT NULL,       -- number of processes
     PRIMARY KEY (run_id, at)
 ) {strict};

@@ -140,18 +140,18 @@ CREATE TABLE retros (
     PRIMARY KEY (session_id, number)
 ) {strict};
 
--- Text that can be searched, copied behind the writers of what it is from. Writer: search.
+-- Full-text index, filled asynchronously. Writer: search.
 CREATE TABLE passages (
-    seq {serial},                       -- order of arrival; the newest are found first
+    seq {serial},                       -- order of insertion; newest are found first
     {passage_words}
-    kind {key} NOT NULL                 -- what it is from
+    kind {key} NOT NULL                 -- source of the text
         CHECK (kind IN ('turn', 'output', 'note')),
-    subject {key} NOT NULL,             -- the id of the session, run or note that it is from
-    place {integer} NOT NULL,           -- where in there: the turn's number, or the line
-    project_id {key},                   -- the project that it belongs to, if any
-    at {integer} NOT NULL,              -- when it was said
-    text TEXT NOT NULL,                 -- as it was said
-    folded TEXT                         -- its words alone, in small letters; null: as plain ASCII tells them
+    subject {key} NOT NULL,             -- id of the session, run or note
+    location {integer} NOT NULL,        -- position in the subject: number of the turn, or line
+    project_id {key},                   -- the project, if any
+    at {integer} NOT NULL,              -- time of the text
+    text TEXT NOT NULL,                 -- searchable text
+    folded TEXT                         -- its words in lower case; null: plain ASCII, which the engines fold
 ) {strict};
 
 {passages_index};
@@ -159,10 +159,10 @@ CREATE TABLE passages (
 {passages_removed};
 CREATE INDEX passages_by_subject ON passages (subject, kind);
 
--- How far the filling of `passages` has come. Writer: search.
+-- Progress of the indexing of `passages`. Writer: search.
 CREATE TABLE search_cursors (
-    source {key} PRIMARY KEY,           -- what is copied: turns
-    seq {integer} NOT NULL,             -- copied up to here
-    ahead {integer} NOT NULL,           -- how far there was something when it was last looked
-    ahead_xid {integer} NOT NULL        -- what was begun below this transaction may still be on its way to there
+    source {key} PRIMARY KEY,           -- indexed source: turns
+    seq {integer} NOT NULL,             -- indexed up to this seq
+    ahead {integer} NOT NULL,           -- highest seq when `ahead_xid` was read
+    ahead_xid {integer} NOT NULL        -- transactions below this id may still insert rows up to `ahead`
 ) {strict};

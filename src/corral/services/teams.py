@@ -154,7 +154,7 @@ def _update_agent(tx: Tx, member: TeamMember) -> Agent:
         given = {name: value for name, value in content.items() if value is not None}
         limits = member.limits if member.limits != AgentLimits() else UNSET
         agent = agents.edit(tx, known.id, **given, limits=limits)
-    settings.set_value(tx, "runs.tools", True, scope=f"agent:{agent.name}")
+    settings.set_value(tx, "runs.mcp_tools", True, scope=f"agent:{agent.name}")
     return agent
 
 

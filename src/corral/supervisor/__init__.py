@@ -20,7 +20,7 @@ Who writes what
 
     store: state, lease, exit status, usage   supervisor, with its fencing token
     store: turns, charges, log                supervisor (`agent_io.Recorder`), keyed by position
-    <run folder>/output, errors               the agent itself, or the supervisor if it must redact
+    <run folder>/output, stderr               the agent itself, or the supervisor if it must redact
     <run folder>/exit.<attempt>.<pid>         guard
     <run folder>/line                         supervisor: the control socket
 

@@ -266,7 +266,7 @@ def _terminate_leftovers(exit_writer: int, mark: str) -> None:
     process.terminate_run_processes(
         None,
         mark,
-        grace_ms=LEFTOVER_GRACE_MS,
+        grace_period_ms=LEFTOVER_GRACE_MS,
         guard=process.identify(os.getpid()),
         everywhere=False,
     )

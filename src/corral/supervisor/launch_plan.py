@@ -484,7 +484,7 @@ class LaunchPlan:
             version.instructions,
             tuple(grant.tool for grant in grants if grant.allowed),
             tuple(grant.tool for grant in grants if not grant.allowed),
-            self._setting("runs.tools") is True,
+            self._setting("runs.mcp_tools") is True,
         )
 
     @cached_property

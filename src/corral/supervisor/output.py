@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.kernel.clock import SystemClock
-from corral.supervisor.streams import ERRORS, OUTPUT
+from corral.supervisor.streams import OUTPUT, STDERR
 
 if TYPE_CHECKING:
     from corral.adapters.output.capped_file import CappedWriter
@@ -43,7 +43,7 @@ class OutputWriter:
 
     def write_errors(self, data: bytes) -> None:
         """Append output from standard error, where it has a file of its own."""
-        self._write(ERRORS, data)
+        self._write(STDERR, data)
 
     def _write(self, name: str, data: bytes) -> None:
         try:
@@ -69,7 +69,7 @@ class OutputWriter:
     def bytes(self) -> int:
         """Return how many bytes the agent has written so far."""
         size = sum(writer.bytes for writer in self._writers.values())
-        for name in {OUTPUT, ERRORS}.difference(self._writers):
+        for name in {OUTPUT, STDERR}.difference(self._writers):
             with suppress(OSError):
                 size += (self._folder / name).stat().st_size
         return size

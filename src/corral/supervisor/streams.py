@@ -21,7 +21,7 @@ from corral.kernel.errors import Conflict
 from corral.supervisor.child import Stdio
 
 OUTPUT = "output"
-ERRORS = "errors"
+STDERR = "stderr"
 READ_BYTES = 1 << 16
 MAX_READ_BYTES = 1 << 18  # of one batch
 MAX_READ_SECONDS = 0.02  # of one batch
@@ -36,7 +36,7 @@ class AgentStreams:
     """The descriptor that the supervisor reads the agent's output from, to copy it."""
     typed_signals: frozenset[int] = frozenset()
     """Signals that the terminal generated from typed keys, such as SIGINT for Ctrl-C."""
-    errors: int | None = None
+    stderr: int | None = None
     """Like `source`, for standard error where it has a file of its own."""
     max_pending_input = 0
     """Maximum bytes of input that wait for the agent; more is refused."""
@@ -61,14 +61,14 @@ class AgentStreams:
         """Read new output, up to `MAX_READ_BYTES`; None at end-of-file."""
         return None if self.source is None else _read_batch(self.source)
 
-    def take_errors(self) -> bytes | None:
+    def take_stderr(self) -> bytes | None:
         """Read new output of standard error, like `take`."""
-        return None if self.errors is None else _read_batch(self.errors)
+        return None if self.stderr is None else _read_batch(self.stderr)
 
     def register(self, poll: "select.poll") -> None:
         """Register the descriptors that the supervisor waits for."""
         events: dict[int, int] = {}
-        for descriptor in (self.source, self.errors):
+        for descriptor in (self.source, self.stderr):
             if descriptor is not None:
                 events[descriptor] = select.POLLIN
         if self._target is not None and self._pending_input:
@@ -76,7 +76,7 @@ class AgentStreams:
         for descriptor, mask in events.items():
             poll.register(descriptor, mask)
 
-    def handle(self, ready: Container[int], on_output: Sink, on_errors: Sink) -> None:
+    def handle(self, ready: Container[int], on_output: Sink, on_stderr: Sink) -> None:
         """Write pending input and pass new output on."""
         self._write_pending()
         if self.source is not None and self.source in ready:
@@ -84,18 +84,18 @@ class AgentStreams:
                 self._close_source()
             elif data:
                 on_output(data)
-        if self.errors is not None and self.errors in ready:
-            if (data := self.take_errors()) is None:
-                self._close_errors()
+        if self.stderr is not None and self.stderr in ready:
+            if (data := self.take_stderr()) is None:
+                self._close_stderr()
             elif data:
-                on_errors(data)
+                on_stderr(data)
 
-    def drain(self, on_output: Sink, on_errors: Sink) -> None:
+    def drain(self, on_output: Sink, on_stderr: Sink) -> None:
         """Pass on all output that is left in the terminal or the pipes."""
         while data := self.take():
             on_output(data)
-        while data := self.take_errors():
-            on_errors(data)
+        while data := self.take_stderr():
+            on_stderr(data)
 
     def type_in(self, data: bytes) -> bool:
         """Write input; return False if the agent takes none, or too much is pending."""
@@ -140,7 +140,7 @@ class AgentStreams:
 
     def close(self) -> None:
         self.close_child_ends()
-        self._close_errors()
+        self._close_stderr()
         self._close_source()
 
     def _close_source(self) -> None:
@@ -149,10 +149,10 @@ class AgentStreams:
             os.close(self.source)
             self.source = self._target = None
 
-    def _close_errors(self) -> None:
-        if self.errors is not None:
-            os.close(self.errors)
-            self.errors = None
+    def _close_stderr(self) -> None:
+        if self.stderr is not None:
+            os.close(self.stderr)
+            self.stderr = None
 
     def _open_stdin(self) -> int:
         """Return the descriptor that becomes the agent's standard input."""
@@ -231,8 +231,8 @@ class DirectStreams(AgentStreams):
 
     def stdio(self) -> Stdio:
         output = self._open_file(OUTPUT)
-        errors = self._open_file(ERRORS) if self._split else output
-        return Stdio(self._open_stdin(), output, errors)
+        stderr = self._open_file(STDERR) if self._split else output
+        return Stdio(self._open_stdin(), output, stderr)
 
 
 class CopiedStreams(AgentStreams):
@@ -245,10 +245,10 @@ class CopiedStreams(AgentStreams):
 
     def stdio(self) -> Stdio:
         self.source, output = self._open_pipe(OUTPUT)
-        errors = output
+        stderr = output
         if self._split:
-            self.errors, errors = self._open_pipe(ERRORS)
-        return Stdio(self._open_stdin(), output, errors)
+            self.stderr, stderr = self._open_pipe(STDERR)
+        return Stdio(self._open_stdin(), output, stderr)
 
 
 class ProtocolStreams(CopiedStreams):
@@ -265,7 +265,7 @@ class ProtocolStreams(CopiedStreams):
         self._add_child_end(stdin)
         stdio = super().stdio()
         return stdio._replace(
-            stdin=stdin, stderr=stdio.stderr if self._split else self._open_file(ERRORS)
+            stdin=stdin, stderr=stdio.stderr if self._split else self._open_file(STDERR)
         )
 
     def close_input(self) -> bool:

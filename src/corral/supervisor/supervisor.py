@@ -68,7 +68,7 @@ class Supervisor:
         self._streams: AgentStreams | None = None
         self._agent_io = AgentIO()
         self._output = OutputWriter(
-            self.folder, cap=launch.output_cap, secrets=plan.secrets.values()
+            self.folder, cap=launch.max_output_bytes, secrets=plan.secrets.values()
         )
         self._started_at = 0.0
         self._active_at = 0.0
@@ -77,7 +77,7 @@ class Supervisor:
         self._verdict: tuple[str, str] | None = None
         self._is_idle = False
         self._is_unanswered = False
-        self._grace_ms = launch.grace_ms
+        self._grace_period_ms = launch.grace_period_ms
         self._terminator: Terminator | None = None
         # Clients of the control socket, and resource usage.
         self._control: ControlServer | None = None
@@ -205,7 +205,7 @@ class Supervisor:
             end,
             stop_reason=self._lease.stop_reason,
             attempts=self.run.attempts,
-            restarts=self._launch.restarts,
+            max_restarts=self._launch.max_restarts,
             quick=quick,
         )
 
@@ -323,7 +323,7 @@ class Supervisor:
             killed = process.terminate_run_processes(
                 None,
                 self._mark,
-                grace_ms=LEFTOVER_GRACE_MS,
+                grace_period_ms=LEFTOVER_GRACE_MS,
                 guard=self._child.guard,
                 spare_others=True,
             )
@@ -430,7 +430,7 @@ class Supervisor:
         elif timeout_ms is not None and now >= self._started_at + timeout_ms / 1_000:
             self._lease.request_stop(StopKind.TIMED_OUT)
         elif (reason := self._kill_if_limit_exceeded()) is not None:
-            self._grace_ms = 0
+            self._grace_period_ms = 0
             self._lease.request_stop(StopKind.INTERRUPTED, reason)
         elif idle_ms is not None:
             self._end_if_idle(now, idle_ms / 1_000)
@@ -461,7 +461,7 @@ class Supervisor:
         asked = (self._is_idle or self._agent_io.is_done) and self._ask_to_quit()
         guard = self._child.guard if self._child is not None else None
         self._terminator = Terminator(
-            self._agent, self._mark, guard=guard, grace_ms=self._grace_ms, asked=asked
+            self._agent, self._mark, guard=guard, grace_period_ms=self._grace_period_ms, asked=asked
         )
 
     def _ask_to_quit(self) -> bool:
@@ -534,12 +534,12 @@ class Supervisor:
             self._record_size()
         self._agent_io.resize(rows, columns)
 
-    def check_stop(self, grace_ms: int | None) -> None:
-        """Read the stop request from the store now; `grace_ms` replaces the grace period."""
-        if grace_ms is not None:
-            self._grace_ms = grace_ms
+    def check_stop(self, grace_period_ms: int | None) -> None:
+        """Read the stop request from the store now; `grace_period_ms` replaces the grace period."""
+        if grace_period_ms is not None:
+            self._grace_period_ms = grace_period_ms
             if self._terminator is not None:
-                self._terminator.shorten_grace(grace_ms)
+                self._terminator.shorten_grace(grace_period_ms)
         self._renew_lease()
 
     def is_sandboxed(self, ancestors: "list[Ancestor]") -> bool:

@@ -20,7 +20,7 @@ class Terminator:
         mark: str,
         *,
         guard: process.ProcessIdentity | None,
-        grace_ms: int,
+        grace_period_ms: int,
         asked: bool,
     ) -> None:
         """`asked`: the agent was asked to quit, and gets the grace period before SIGTERM too."""
@@ -28,7 +28,7 @@ class Terminator:
         self._mark = mark
         self._guard = guard
         self._asked = asked
-        self._grace = grace_ms / 1_000
+        self._grace = grace_period_ms / 1_000
         self._sent: signal.Signals | None = None
         self.next_step = time.monotonic() + self._grace
         if not asked:
@@ -52,11 +52,11 @@ class Terminator:
             self._signal(signal.SIGKILL)
             self.next_step = now + KILL_SECONDS
 
-    def shorten_grace(self, grace_ms: int) -> None:
+    def shorten_grace(self, grace_period_ms: int) -> None:
         """Send SIGTERM now, unless it was sent, and SIGKILL after this period at the latest."""
         if self._sent is None:
             self._signal(signal.SIGTERM)
-        self._grace = grace_ms / 1_000
+        self._grace = grace_period_ms / 1_000
         self.next_step = min(self.next_step, time.monotonic() + self._grace)
 
     def skip_request(self) -> None:

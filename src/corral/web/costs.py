@@ -100,9 +100,9 @@ def _sums(rows: list[DailyCost], keys: list[str]) -> list[UsageTotal]:
         known = [row.cost_micros for row in by_key[key] if row.cost_micros is not None]
         tokens = sum(row.tokens for row in by_key[key])
         charges = sum(row.charges for row in by_key[key])
-        unknown = sum(row.unknown for row in by_key[key])
+        unpriced = sum(row.unpriced for row in by_key[key])
         cost = sum(known) if known else None
-        sums.append(UsageTotal(key, "", charges, unknown, tokens, 0, 0, 0, 0, cost))
+        sums.append(UsageTotal(key, "", charges, unpriced, tokens, 0, 0, 0, 0, cost))
     return sums
 
 

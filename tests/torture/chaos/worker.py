@@ -210,8 +210,8 @@ class Worker:
             command=[*command, str(lines), f"{self.random.uniform(0.01, 0.1):.3f}", end],
             project=self.project,
             terminal=terminal,
-            restarts=self.random.choice((0, 0, 1, 2)),
-            grace_ms=500,
+            max_restarts=self.random.choice((0, 0, 1, 2)),
+            grace_period_ms=500,
             labels=["chaos"],
         )
         self.journal.note("run", run.id, began, key="pty" if terminal else "pipe")

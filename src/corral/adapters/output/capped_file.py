@@ -148,7 +148,7 @@ class CappedWriter:
         return self._size
 
     @property
-    def cut_bytes(self) -> int:
+    def dropped_bytes(self) -> int:
         return self._cut
 
     def write(self, data: Data) -> None:

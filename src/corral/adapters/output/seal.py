@@ -189,7 +189,7 @@ def _copy_redacted(
                 notice = b"\n" + notice
             writer.add_replacement(Replacement(cut.start, cut.length, len(notice)))
             writer.write(notice)
-            writer.cut_bytes = cut.length
+            writer.dropped_bytes = cut.length
         stream = redactor().resume(b"", begin)
         at = begin
         while at < end:
@@ -222,7 +222,7 @@ class _SealedWriter:
         self._head = b""
         self._tail = b""
         self.size = 0
-        self.cut_bytes = 0
+        self.dropped_bytes = 0
 
     def __enter__(self) -> "_SealedWriter":
         return self
@@ -264,7 +264,7 @@ class _SealedWriter:
         self._check_utf8(b"", final=True)
         index = SealIndex(
             bytes=source_bytes,
-            cut_bytes=self.cut_bytes,
+            dropped_bytes=self.dropped_bytes,
             text_bytes=self.size,
             lines=self._line_ends + bool(self.size and not self._tail.endswith(b"\n")),
             sha256=self._hash.hexdigest(),

@@ -47,7 +47,7 @@ class SealIndex(msgspec.Struct, frozen=True):
 
     bytes: int
     """Size of the source, including what was cut."""
-    cut_bytes: int
+    dropped_bytes: int
     text_bytes: int
     lines: int
     sha256: str

@@ -27,7 +27,7 @@ TOTAL = [
     ("OUTPUT", lambda total: total.output),
     ("CACHED", lambda total: total.cache_read + total.cache_write),
     ("COST", lambda total: format_usd(total.cost_micros)),
-    ("UNPRICED", lambda total: total.unknown),
+    ("UNPRICED", lambda total: total.unpriced),
 ]
 
 

@@ -64,7 +64,7 @@ def command(
     if log or app.json:
         _show_log(app, record, level)
         return
-    reader = OutputReader(app.store, record, stream="errors" if errors else "output", raw=raw)
+    reader = OutputReader(app.store, record, stream="stderr" if errors else "output", raw=raw)
     for data in reader.tail(tail) if tail is not None else reader.read(follow=follow):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

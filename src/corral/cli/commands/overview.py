@@ -92,7 +92,7 @@ def _cost(today: Any) -> str:
     if not today.charges:
         return "Today (UTC): no charges."
     unpriced = (
-        f", {today.unknown} of {today.charges} charges of unknown cost" if today.unknown else ""
+        f", {today.unpriced} of {today.charges} charges of unknown cost" if today.unpriced else ""
     )
     cost = "unknown cost" if today.cost_micros is None else format_usd(today.cost_micros)
     return f"Today (UTC): {cost}, {today.tokens:,} tokens{unpriced}."

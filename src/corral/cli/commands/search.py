@@ -8,7 +8,7 @@ from corral.cli.render import format_age
 COLUMNS = [
     ("KIND", lambda hit: hit.kind),
     ("IN", lambda hit: hit.subject),
-    ("PLACE", lambda hit: hit.place),
+    ("LOCATION", lambda hit: hit.location),
     ("AT", lambda hit: format_age(hit.at)),
     ("CONTENT", lambda hit: hit.snippet),
 ]

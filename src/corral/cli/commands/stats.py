@@ -111,4 +111,4 @@ def _duration(ms: int | None) -> str:
 
 def _cost(row: Any) -> str:
     """Format the known cost, with + if the cost of some runs is unknown."""
-    return format_usd(row.cost_micros) + ("+" if row.unknown and row.cost_micros else "")
+    return format_usd(row.cost_micros) + ("+" if row.unpriced and row.cost_micros else "")

@@ -38,9 +38,11 @@ MARGIN_MS = 15_000
 def command(app: App, run: str, grace: int | None, reason: str, timeout: int | None) -> None:
     """Stop a run and all its processes, and wait until they have exited."""
     runs = app.store.runs
-    stopping = runs.stop(run, reason=reason, grace_ms=grace)
+    stopping = runs.stop(run, reason=reason, grace_period_ms=grace)
     if timeout is None:
-        timeout = (runs.get_launch(stopping.id).grace_ms if grace is None else grace) + MARGIN_MS
+        timeout = (
+            runs.get_launch(stopping.id).grace_period_ms if grace is None else grace
+        ) + MARGIN_MS
     try:
         ended = runs.wait(stopping.id, timeout_ms=timeout)
     except Refused as error:

@@ -1,8 +1,7 @@
 """Add and remove alerts, and put their notifications as letters."""
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
@@ -14,15 +13,20 @@ from corral.domain.mail.model import Letter, check_mailbox
 from corral.domain.mail.payloads import AlertPayload
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.pagination import Page
+from corral.kernel.text import (
+    MAX_NAME,
+    check_choice,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 MAX_ALERTS = 1_000
 """Every event checks all alerts, so their number is limited."""
 MAX_EDGE = 60
 MAX_DATA = 64 * 1024
 
-E = TypeVar("E", bound=StrEnum)
 RETENTION = sql.RETENTION
 
 
@@ -42,10 +46,10 @@ def add(
     The target is a webhook (its URL, or secret:NAME), a command, the desktop or a mailbox. `secret`
     names the secret that signs webhook requests. `project` and `agent` restrict the events.
     """
-    chosen = [_parse_choice(AlertKind, kind) for kind in kinds]
+    chosen = [check_choice(kind, AlertKind, "The kind") for kind in kinds]
     if not chosen:
         raise Invalid(f"Give at least one kind: {', '.join(AlertKind)}.")
-    via = _parse_choice(TargetKind, target_kind)
+    via = check_choice(target_kind, TargetKind, "The target kind")
     check_target(via, target)
     if via is TargetKind.MAILBOX:
         target = mail.resolve_mailbox(tx, check_mailbox(target))
@@ -66,8 +70,8 @@ def add(
         {
             "id": tx.new_id("alr"),
             "kinds": encode_json([kind for kind in AlertKind if kind in chosen], "The kinds"),
-            "project_id": _clean_id(project, "The project"),
-            "agent_id": _clean_id(agent, "The agent"),
+            "project_id": check_optional_text(project, "The project", max_bytes=MAX_NAME),
+            "agent_id": check_optional_text(agent, "The agent", max_bytes=MAX_NAME),
             "target_kind": via,
             "target": target,
             "secret": secret,
@@ -103,7 +107,7 @@ def raise_alert(
     notifies once for each edge. The letter to an agent continues the chain of letters that led to
     the run, so an agent that starts a run for each alert reaches the hop limit.
     """
-    event = _parse_choice(AlertKind, kind)
+    event = check_choice(kind, AlertKind, "The kind")
     check_text(subject, "The subject", max_bytes=MAX_EDGE)
     edge_text = check_text(str(edge), "The edge", max_bytes=MAX_EDGE)
     encode_json(data, "The data", max_bytes=MAX_DATA)
@@ -125,7 +129,7 @@ def raise_alert(
             key=f"{alert.id}:{event}:{subject}:{edge_text}",
             project=project_id,
         )
-        for alert in tx.all(sql.ACTIVE, after="", limit=MAX_ALERTS)
+        for alert in tx.all(sql.ACTIVE.query, after="", limit=MAX_ALERTS)
         if event in alert.kinds
         and alert.project_id in (None, project_id)
         and alert.agent_id in (None, agent_id)
@@ -150,16 +154,5 @@ def list_alerts(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Alert]:
     """List alerts, oldest first. With `all`, also list removed ones."""
-    (id,) = decode_cursor(after, "")
-    rows = tx.all(sql.ALL if all else sql.ACTIVE, after=id, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda alert: (alert.id,))
-
-
-def _parse_choice(choice: type[E], given: str) -> E:
-    if given not in choice._value2member_map_:
-        raise Invalid(f"Invalid value {given!r}: choose {', '.join(choice)}.", value=given)
-    return choice(given)
-
-
-def _clean_id(given: str | None, what: str) -> str | None:
-    return check_text(given, what, max_bytes=MAX_NAME) if given else None
+    listing = sql.ALL if all else sql.ACTIVE
+    return listing.page(tx, after=after, limit=limit)

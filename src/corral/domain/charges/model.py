@@ -1,7 +1,7 @@
 """A charge is the tokens and money of one usage report; totals are sums of charges.
 
 Money is in whole micro-dollars. An unknown cost is None, never 0. A total has no cost when none of
-its charges has one; otherwise `unknown` counts the charges without a cost.
+its charges has one; otherwise `unpriced` counts the charges without a cost.
 """
 
 import re
@@ -11,7 +11,7 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.money import format_usd
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.text import MAX_NAME, check_choice, check_text
 
 
 class CostSource(StrEnum):
@@ -60,7 +60,7 @@ class UsageTotal(msgspec.Struct, frozen=True):
     day: str
     """Empty: over all time."""
     charges: int
-    unknown: int
+    unpriced: int
     """The number of charges without a cost; `cost_micros` is a lower bound if it is not 0."""
     input: int
     output: int
@@ -107,7 +107,7 @@ class BudgetReservation(msgspec.Struct, frozen=True):
     scope: str
     period: BudgetPeriod
     day: str
-    micros: int
+    amount_micros: int
 
 
 class ExceededBudget(msgspec.Struct, frozen=True):
@@ -156,8 +156,7 @@ def check_budget(scope: str, period: str) -> BudgetPeriod:
         raise Invalid(
             f"Invalid budget scope {scope!r}: use all, run:ID, project:ID or agent:ID.", scope=scope
         )
-    if period not in BudgetPeriod._value2member_map_:
-        raise Invalid(f"Invalid period {period!r}: use total or day.", period=period)
-    if period == BudgetPeriod.DAY and scope.startswith("run:"):
+    chosen = check_choice(period, BudgetPeriod, "The period")
+    if chosen is BudgetPeriod.DAY and scope.startswith("run:"):
         raise Invalid("A run has no budget per day. Leave the period out.", scope=scope)
-    return BudgetPeriod(period)
+    return chosen

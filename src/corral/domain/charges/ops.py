@@ -25,8 +25,8 @@ from corral.kernel.clock import DAY, utc_date
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.ids import parse_number
 from corral.kernel.money import MAX_MICROS, check_micros, format_usd
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_int, check_text
+from corral.kernel.pagination import Page, check_limit
+from corral.kernel.text import MAX_NAME, check_int, check_optional_text, check_text
 
 RETENTION = sql.RETENTION
 TOTALS_RETENTION = sql.TOTALS_RETENTION
@@ -34,7 +34,6 @@ COUNTERS_RETENTION = sql.COUNTERS_RETENTION
 # Far above any real report, and small enough that sums of millions of reports fit into 64 bits.
 MAX_TOKENS = MAX_MICROS
 COST_COUNTER_PREFIX = "cost:"
-_LAST_DAY = "~"
 
 
 def add(
@@ -59,7 +58,7 @@ def add(
     if not 0 <= time <= tx.now + DAY:
         raise Invalid("Invalid time of a charge: it must not be in the future.", at=at)
     values = {
-        name: check_text(value, f"The {name}", max_bytes=MAX_NAME) if value else None
+        name: check_optional_text(value, f"The {name}", max_bytes=MAX_NAME)
         for name, value in (
             ("run_id", run_id),
             ("session_id", session_id),
@@ -90,7 +89,7 @@ def add(
     if charge is None:
         return None
     _add_to_totals(
-        tx, charge, charge.cost_micros, charges=1, unknown=int(charge.cost_micros is None)
+        tx, charge, charge.cost_micros, charges=1, unpriced=int(charge.cost_micros is None)
     )
     tx.emit(
         "charge",
@@ -138,7 +137,9 @@ def _columns(figures: UsageFigures) -> dict[str, int | None]:
     return {name: getattr(figures, name) for name in figures.__struct_fields__}
 
 
-def _add_to_totals(tx: Tx, charge: Charge, cost: int | None, *, charges: int, unknown: int) -> None:
+def _add_to_totals(
+    tx: Tx, charge: Charge, cost: int | None, *, charges: int, unpriced: int
+) -> None:
     """Add a charge to the totals of all its scopes; with `charges=0` add only its cost."""
     tx.run(
         sql.ADD_TO_TOTALS,
@@ -150,7 +151,7 @@ def _add_to_totals(tx: Tx, charge: Charge, cost: int | None, *, charges: int, un
         agent=_scope("agent", charge.agent_id),
         model=_scope("model", charge.model),
         charges=charges,
-        unknown=unknown,
+        unpriced=unpriced,
         input=charge.input * charges,
         output=charge.output * charges,
         cache_read=charge.cache_read * charges,
@@ -171,10 +172,9 @@ def list_unpriced(
 
     Oldest first. With `version`: those that a price table of another version did not know.
     """
-    (seq,) = decode_cursor(after, 0)
-    query = sql.UNPRICED if version is None else sql.UNPRICED_BEFORE
-    rows = tx.all(query, version=version, after=seq, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda charge: (parse_number("chg", charge.id),))
+    if version is None:
+        return sql.UNPRICED.page(tx, after=after, limit=limit)
+    return sql.UNPRICED_BEFORE.page(tx, after=after, limit=limit, version=version)
 
 
 def set_prices(tx: Tx, prices: Sequence[ChargePrice]) -> list[Charge]:
@@ -195,7 +195,7 @@ def set_prices(tx: Tx, prices: Sequence[ChargePrice]) -> list[Charge]:
         charge = tx.first(sql.SET_COST, seq=seq, cost_micros=cost, version=version)
         if charge is None:
             continue
-        _add_to_totals(tx, charge, cost, charges=0, unknown=-1)
+        _add_to_totals(tx, charge, cost, charges=0, unpriced=-1)
         tx.emit(
             "charge",
             "price",
@@ -229,14 +229,10 @@ def list_charges(
     filters = [(kind, id) for kind, id in given.items() if id]
     if len(filters) > 1:
         raise Invalid("run, session and project cannot be combined. Give one of them.")
-    (before,) = decode_cursor(after, LAST_NUMBER)
-    if filters:
-        kind, id = filters[0]
-        full_id = _find_id(tx, kind, id)
-        rows = tx.all(sql.LISTS[kind], id=full_id, before=before, limit=check_limit(limit) + 1)
-    else:
-        rows = tx.all(sql.ALL, before=before, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda charge: (parse_number("chg", charge.id),))
+    if not filters:
+        return sql.ALL.page(tx, after=after, limit=limit)
+    kind, id = filters[0]
+    return sql.LISTS[kind].page(tx, after=after, limit=limit, id=_find_id(tx, kind, id))
 
 
 def _find_id(tx: Tx, kind: str, given: str) -> str:
@@ -261,9 +257,7 @@ def list_daily_totals(
 ) -> Page[UsageTotal]:
     """List the totals of a scope by day, newest first; runs and sessions have none by day."""
     scope = _resolve_scope(tx, check_scope(scope))
-    (before,) = decode_cursor(after, _LAST_DAY)
-    rows = tx.all(sql.DAYS, scope=scope, before=before, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda total: (total.day,))
+    return sql.DAYS.page(tx, after=after, limit=limit, scope=scope)
 
 
 # -- budgets --------------------------------------------------------------------------------------
@@ -301,16 +295,8 @@ def get_budget(tx: Tx, scope: str, *, period: str = "total") -> Budget:
 
 def list_budgets(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Budget]:
     """List the budgets by scope, with what is spent and what is reserved."""
-    scope, period = decode_cursor(after, "", "")
-    rows = tx.all(
-        sql.LIST_BUDGETS,
-        scope=scope,
-        period=period,
-        limit=check_limit(limit) + 1,
-        today=utc_date(tx.now),
-        run_id="",
-    )
-    return make_page(rows, limit, lambda budget: (budget.scope, budget.period))
+    today = utc_date(tx.now)
+    return sql.LIST_BUDGETS.page(tx, after=after, limit=limit, today=today, run_id="")
 
 
 def remove_budget(tx: Tx, scope: str, *, period: str = "total") -> None:
@@ -360,18 +346,17 @@ def reserve_budget(
     if own is None:
         return []
     set_budget(tx, f"run:{run_id}", own)
-    reserved = [
-        tx.first(
+    return [
+        tx.one(
             sql.RESERVE,
             run_id=run_id,
             scope=budget.scope,
             period=budget.period,
             day=today if budget.period is BudgetPeriod.DAY else "",
-            micros=own,
+            amount_micros=own,
         )
         for budget in covering
     ]
-    return [reservation for reservation in reserved if reservation is not None]
 
 
 def release_budget(tx: Tx, run_id: str) -> bool:

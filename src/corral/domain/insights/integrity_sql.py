@@ -18,11 +18,11 @@ class ParentReference(NamedTuple):
 
 PARENT_REFERENCES = (
     ParentReference("launches", "run_id", "runs"),
-    ParentReference("samples", "run_id", "runs"),
+    ParentReference("resource_samples", "run_id", "runs"),
     ParentReference("outputs", "run_id", "runs", when="state <> 'deleted'"),
     ParentReference("log_lines", "run_id", "runs", when="run_id <> ''"),
     ParentReference("output_chunks", "run_id", "outputs", "run_id"),
-    ParentReference("reservations", "run_id", "runs"),
+    ParentReference("budget_reservations", "run_id", "runs"),
     ParentReference("turns", "session_id", "sessions", when="session_id <> ''"),
     ParentReference("session_state", "session_id", "sessions"),
     ParentReference("handoffs", "session_id", "sessions"),
@@ -168,15 +168,15 @@ COUNTS = {
             GROUP BY run_id, stream
         ) AS kept ON kept.run_id = outputs.run_id
         WHERE state = 'deleted' OR state = 'sealed' AND kept.bytes <> coalesce(
-            CASE kept.stream WHEN 'output' THEN sealed_bytes ELSE errors_bytes END, 0)
+            CASE kept.stream WHEN 'output' THEN sealed_bytes ELSE stderr_bytes END, 0)
     """),
 }
 
 # -- totals ----------------------------------------------------------------------------------------
 
-FIGURES = ("unknown", "input", "output", "cache_read", "cache_write", "reasoning", "cost_micros")
+FIGURES = ("unpriced", "input", "output", "cache_read", "cache_write", "reasoning", "cost_micros")
 _SUMS = """count(*) AS charges,
-    CAST(sum(CASE WHEN cost_micros IS NULL THEN 1 ELSE 0 END) AS {integer}) AS unknown,
+    CAST(sum(CASE WHEN cost_micros IS NULL THEN 1 ELSE 0 END) AS {integer}) AS unpriced,
     CAST(sum(input) AS {integer}) AS input, CAST(sum(output) AS {integer}) AS output,
     CAST(sum(cache_read) AS {integer}) AS cache_read,
     CAST(sum(cache_write) AS {integer}) AS cache_write,
@@ -196,7 +196,7 @@ SUMMED = Statement(f"""
 """)
 
 TOTALS = Statement(f"""
-    SELECT scope, day, charges, {", ".join(FIGURES)} FROM totals
+    SELECT scope, day, charges, {", ".join(FIGURES)} FROM usage_totals
     WHERE NOT (scope > 'run:' AND scope < 'run;' OR scope > 'session:' AND scope < 'session;')
 """)
 
@@ -207,17 +207,18 @@ def _totals(kind: str, column: str) -> Statement:
     Totals outlive their charges, so they may be larger, but never smaller. They are pruned
     eventually: then they are missing, or start again from 0.
     """
-    differs = " OR ".join(f"totals.{name} <> summed.{name}" for name in FIGURES)
-    is_less = " OR ".join(f"totals.{name} < summed.{name}" for name in FIGURES)
+    differs = " OR ".join(f"usage_totals.{name} <> summed.{name}" for name in FIGURES)
+    is_less = " OR ".join(f"usage_totals.{name} < summed.{name}" for name in FIGURES)
     return Statement(f"""
         SELECT count(*), min(summed.scope) FROM (
             SELECT '{kind}:' || {column} AS scope, {_SUMS} FROM charges
             WHERE {column} <> '' GROUP BY {column}
-        ) AS summed LEFT JOIN totals ON totals.scope = summed.scope AND totals.day = ''
-        WHERE totals.scope IS NULL AND summed.newest >= :kept_since
-           OR totals.charges = summed.charges AND ({differs})
-           OR :outlast = 1 AND totals.charges <> summed.charges
-              AND (totals.charges < summed.charges OR {is_less})
+        ) AS summed
+        LEFT JOIN usage_totals ON usage_totals.scope = summed.scope AND usage_totals.day = ''
+        WHERE usage_totals.scope IS NULL AND summed.newest >= :kept_since
+           OR usage_totals.charges = summed.charges AND ({differs})
+           OR :outlast = 1 AND usage_totals.charges <> summed.charges
+              AND (usage_totals.charges < summed.charges OR {is_less})
     """)
 
 

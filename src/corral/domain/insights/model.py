@@ -148,7 +148,7 @@ class Stats(msgspec.Struct, frozen=True):
     p95_ms: int | None
     tokens: int | None
     cost_micros: int | None
-    unknown: int
+    unpriced: int
     """The number of runs without a known cost; `cost_micros` is a lower bound if it is not 0."""
 
     success_rate: float | None = None
@@ -176,7 +176,7 @@ class DailyCost(msgspec.Struct, frozen=True):
     scope: str
     day: str
     charges: int
-    unknown: int
+    unpriced: int
     """The number of charges without a cost; `cost_micros` is a lower bound if it is not 0."""
     tokens: int
     cost_micros: int | None
@@ -201,7 +201,7 @@ class TaskCost(msgspec.Struct, frozen=True):
     agent_id: str | None
     run_id: str
     charges: int
-    unknown: int
+    unpriced: int
     """The number of charges without a cost; `cost_micros` is a lower bound if it is not 0."""
     tokens: int
     cost_micros: int | None

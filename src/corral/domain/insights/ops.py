@@ -29,14 +29,12 @@ from corral.domain.tasks import queries as tasks
 from corral.kernel.clock import DAY, utc_date
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import (
-    LAST_ID,
     Page,
     check_limit,
     decode_cursor,
     encode_cursor,
-    make_page,
 )
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
+from corral.kernel.text import MAX_NAME, check_choice, check_int, check_text, encode_json
 
 MAX_SHOWN = 20
 """Entries of each list in an overview."""
@@ -118,9 +116,7 @@ def get_project(tx: Tx, dir: str) -> ProjectView:
 
 def list_crashed(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[CrashedRun]:
     """List the crashed runs, newest first, with the directory of their project."""
-    (before,) = decode_cursor(after, LAST_ID)
-    rows = tx.all(sql.CRASHED, before=before, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda run: (run.id,))
+    return sql.CRASHED.page(tx, after=after, limit=limit)
 
 
 def list_stats(
@@ -137,20 +133,19 @@ def list_stats(
     and cost. `since_ms` is how far back to look; without it, all stored runs are counted. Groups
     are ordered by key; runs without a key come first.
     """
-    if by not in StatsGroup._value2member_map_:
-        raise Invalid(f"Invalid group {by!r}: use one of {', '.join(StatsGroup)}.", by=by)
+    group = check_choice(by, StatsGroup, "The group")
     if since_ms is not None and check_int(since_ms, "The time to look back") < 0:
         raise Invalid("Invalid duration: use a positive one such as 7d.", since_ms=since_ms)
     # The cursor is the first group of the next page; runs without a group have an empty key.
     (first,) = decode_cursor(after, "")
     rows = tx.all(
-        _QUERIES[StatsGroup(by)],
+        _QUERIES[group],
         since=0 if since_ms is None else tx.now - since_ms,
         first=first,
         limit=check_limit(limit) + 1,
     )
     cursor = encode_cursor(rows[limit].key or "") if len(rows) > limit else None
-    return Page([_with_rate(row, StatsGroup(by)) for row in rows[:limit]], cursor)
+    return Page([_with_rate(row, group) for row in rows[:limit]], cursor)
 
 
 def _with_rate(row: Stats, by: StatsGroup) -> Stats:
@@ -195,23 +190,20 @@ def list_costs(tx: Tx, *, by: str = "project", days: int = 30) -> list[DailyCost
 
     A day without charges has no row.
     """
-    if by not in CostGroup._value2member_map_:
-        raise Invalid(f"Invalid group {by!r}: use one of {', '.join(CostGroup)}.", by=by)
+    group = check_choice(by, CostGroup, "The group")
     if not 1 <= check_int(days, "The number of days") <= MAX_DAYS:
         raise Invalid(f"Invalid number of days {days}: expected 1 to {MAX_DAYS}.", days=days)
     since = utc_date(tx.now - (days - 1) * DAY)
     # ";" follows ":" in ASCII, so this range is every scope of the kind.
-    return tx.all(sql.COSTS, since=since, low=f"{by}:", high=f"{by};", limit=MAX_COSTS)
+    return tx.all(sql.COSTS, since=since, low=f"{group}:", high=f"{group};", limit=MAX_COSTS)
 
 
 def list_task_costs(
     tx: Tx, project: str, *, after: str | None = None, limit: int = 50
 ) -> Page[TaskCost]:
     """List the costs of a project's tasks, each in its last run, in the order of declaration."""
-    (id,) = decode_cursor(after, "")
     project_id = projects.get(tx, project).id
-    rows = tx.all(sql.TASK_COSTS, project=project_id, after=id, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda cost: (cost.id,))
+    return sql.TASK_COSTS.page(tx, after=after, limit=limit, project=project_id)
 
 
 def get_task_cost(tx: Tx, task: str) -> TaskCost | None:

@@ -30,7 +30,7 @@ PROJECT_CONDITIONS = {
     "occurrences": _OWN,
     "runs": _OWN,
     "launches": _OF_RUN,
-    "samples": _OF_RUN,
+    "resource_samples": _OF_RUN,
     "outputs": _OF_RUN,
     "output_chunks": _OF_RUN,
     "log_lines": _OF_RUN,
@@ -45,11 +45,11 @@ PROJECT_CONDITIONS = {
     "passages": _OWN,
     "search_cursors": "TRUE",
     "charges": _OWN,
-    "totals": f"""scope = 'project:{{project}}'
+    "usage_totals": f"""scope = 'project:{{project}}'
         OR scope IN (SELECT 'run:' || id FROM runs WHERE {_OWN})
         OR scope IN (SELECT 'session:' || id FROM sessions WHERE {_OWN})""",
     "budgets": "scope = 'project:{project}'",
-    "reservations": _OF_RUN,
+    "budget_reservations": _OF_RUN,
     "tasks": _OWN,
     "edges": f"task_id IN {_OF_TASK} AND needs_id IN {_OF_TASK}",
     "delegations": _OWN,
@@ -82,7 +82,7 @@ EXCLUDED_TABLES = {
     "idempotency_keys": "it belongs to a call, not to a project",
     "nodes": "machines belong to the store",
     "leaders": "machines belong to the store",
-    "counters": "it is only needed where the usage continues to be counted",
+    "usage_counters": "it is only needed where the usage continues to be counted",
     "imports": "it is only needed where the files are imported again",
     "origins": "it is only needed where the rows are imported again",
     "checkpoints": "threads of frameworks belong to no project",

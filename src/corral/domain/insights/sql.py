@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from corral.db.statement import Query, Statement
+from corral.db.listing import Listing
+from corral.db.statement import Query, Statement, columns_of
 from corral.domain.insights.model import (
     CrashedRun,
     DailyCost,
@@ -17,6 +18,7 @@ from corral.domain.insights.model import (
 )
 from corral.domain.runs.model import Run
 from corral.domain.tasks.model import MOVES
+from corral.kernel.pagination import LAST_ID
 
 _SUMMARY = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
     p.name AS project, r.attention, r.attention_at, r.dialog, r.reason, r.exit_code, r.signal,
@@ -118,15 +120,19 @@ LATEST = Query(
 """,
 )
 
-CRASHED = Query(
-    CrashedRun,
-    """
-    SELECT r.id, r.name, r.pid, r.started_at, r.ended_at, r.exit_code, r.signal, r.reason,
-        r.command, r.args, r.cwd, r.project_id, p.dir
-    FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
-    WHERE (r.state, r.id) < ('crashed', :before) AND r.state >= 'crashed'
-    ORDER BY r.state DESC, r.id DESC LIMIT :limit
-""",
+CRASHED = Listing(
+    Query(
+        CrashedRun,
+        f"""
+        SELECT {columns_of(CrashedRun, "r", dir="p.dir")}
+        FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+        -- Ordered by the constant state as well, so that PostgreSQL uses the index by state.
+        WHERE (r.state, r.id) < ('crashed', :before) AND r.state >= 'crashed'
+        ORDER BY r.state DESC, r.id DESC LIMIT :limit
+    """,
+    ),
+    start={"before": LAST_ID},
+    key=lambda run: (run.id,),
 )
 
 
@@ -141,7 +147,7 @@ def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query
         Stats,
         f"""
         SELECT g.key, {label} AS label, g.runs, g.completed, g.failed, g.crashed, g.cancelled,
-            g.timed_out, g.interrupted, g.median_ms, g.p95_ms, g.tokens, g.cost_micros, g.unknown
+            g.timed_out, g.interrupted, g.median_ms, g.p95_ms, g.tokens, g.cost_micros, g.unpriced
         FROM (
             SELECT key, count(*) AS runs,
                 count(CASE state WHEN 'completed' THEN 1 END) AS completed,
@@ -155,7 +161,7 @@ def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query
                 min(CASE WHEN place = (95 * timed + 99) / 100 THEN duration END) AS p95_ms,
                 CAST(sum(tokens) AS BIGINT) AS tokens,
                 CAST(sum(cost_micros) AS BIGINT) AS cost_micros,
-                count(*) - count(cost_micros) AS unknown
+                count(*) - count(cost_micros) AS unpriced
             FROM (
                 SELECT key, state, tokens, cost_micros, duration,
                     count(duration) OVER (PARTITION BY key) AS timed,
@@ -223,9 +229,10 @@ AGENTS_NAMED = Query(
 COSTS = Query(
     DailyCost,
     """
-    SELECT scope, day, charges, unknown, input + output + cache_read + cache_write AS tokens,
-        CASE WHEN charges > unknown THEN cost_micros END AS cost_micros
-    FROM totals WHERE day >= :since AND day > '' AND scope || '' > :low AND scope || '' < :high
+    SELECT scope, day, charges, unpriced, input + output + cache_read + cache_write AS tokens,
+        CASE WHEN charges > unpriced THEN cost_micros END AS cost_micros
+    FROM usage_totals
+    WHERE day >= :since AND day > '' AND scope || '' > :low AND scope || '' < :high
     ORDER BY day, scope LIMIT :limit
 """,
 )
@@ -237,7 +244,7 @@ def _task_costs(which: str) -> Query[TaskCost]:
         TaskCost,
         f"""
         SELECT t.id, t.key, t.title, t.state, t.agent_id, t.run_id,
-            count(c.seq) AS charges, count(c.seq) - count(c.cost_micros) AS unknown,
+            count(c.seq) AS charges, count(c.seq) - count(c.cost_micros) AS unpriced,
             CAST(coalesce(sum(c.input + c.output + c.cache_read + c.cache_write), 0) AS BIGINT)
                 AS tokens,
             CAST(sum(c.cost_micros) AS BIGINT) AS cost_micros
@@ -259,7 +266,11 @@ def _task_costs(which: str) -> Query[TaskCost]:
     )
 
 
-TASK_COSTS = _task_costs("project_id = :project AND id > :after")
+TASK_COSTS = Listing(
+    _task_costs("project_id = :project AND id > :after"),
+    start={"after": ""},
+    key=lambda cost: (cost.id,),
+)
 COST_OF_TASK = _task_costs("id = :id")
 
 # A running attempt costs what its run reports, plus the cost of its earlier runs.

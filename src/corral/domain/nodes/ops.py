@@ -10,7 +10,7 @@ from corral.domain.nodes.model import Leadership, Node, NodeHeartbeat
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.lease import lease_expiry, stale_fence_error
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page, check_limit
 from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 
 RETENTION = sql.RETENTION
@@ -119,7 +119,7 @@ def mark_lost(tx: Tx, *, limit: int = 100) -> list[Node]:
     """Mark nodes with an expired lease as lost; their late heartbeats are rejected."""
     return [
         transition(tx, sql.NODES, "lose", id)
-        for (id,) in tx.run(sql.SILENT, now=tx.now, limit=check_limit(limit))
+        for (id,) in tx.run(sql.EXPIRED, now=tx.now, limit=check_limit(limit))
     ]
 
 
@@ -131,7 +131,7 @@ def get(tx: Tx, id: str) -> Node:
 def daemon_of(tx: Tx, name: str) -> Node | None:
     """Return the node of a host with a live daemon; None: no daemon serves the store there."""
     return tx.first(
-        sql.SERVING, name=check_text(name, "The node's name", max_bytes=MAX_NAME), now=tx.now
+        sql.SERVED_HOST, name=check_text(name, "The node's name", max_bytes=MAX_NAME), now=tx.now
     )
 
 
@@ -142,9 +142,7 @@ def is_silent(tx: Tx, name: str, *, since: int) -> bool:
 
 def list_nodes(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Node]:
     """List all nodes, newest first."""
-    (id,) = decode_cursor(after, LAST_ID)
-    rows = tx.all(sql.LIST, id=id, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda node: (node.id,))
+    return sql.ALL.page(tx, after=after, limit=limit)
 
 
 def acquire_leadership(tx: Tx, name: str, *, owner: str, lease_ms: int = LEASE_MS) -> Leadership:

@@ -6,10 +6,11 @@ from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.nodes.model import MOVES, Leadership, Node
 
-_COLUMNS = "id, name, boot_id, state, owner, fence, lease_until, slots, labels, joined_at, seen_at"
-
 IDS = IdColumn("node", "nod", "nodes")
-NODES = StatefulTable(Node, MOVES, table="nodes", columns=_COLUMNS)
+NODES = StatefulTable(Node, MOVES, table="nodes")
+_COLUMNS = NODES.columns
+
+ALL = NODES.newest_first()
 
 BY_BOOT = Query(
     Node,
@@ -18,7 +19,7 @@ BY_BOOT = Query(
 """,
 )
 
-SERVING = Query(
+SERVED_HOST = Query(
     Node,
     f"""
     SELECT {_COLUMNS} FROM nodes
@@ -37,12 +38,10 @@ HEARTBEAT = Query(
 """,
 )
 
-SILENT = Statement("""
+EXPIRED = Statement("""
     SELECT id FROM nodes WHERE state = 'up' AND lease_until <= :now
     ORDER BY lease_until LIMIT :limit {skip_locked}
 """)
-
-LIST = Query(Node, f"SELECT {_COLUMNS} FROM nodes WHERE id < :id ORDER BY id DESC LIMIT :limit")
 
 ACQUIRE_LEADERSHIP = Query(
     Leadership,

@@ -38,7 +38,7 @@ MOVES = TransitionTable(
 CHUNK_BYTES = 1024 * 1024
 """The maximum size of one row of a sealed file, where the store contains it."""
 
-STREAMS = ("output", "errors")
+STREAMS = ("output", "stderr")
 
 
 class LogLevel(StrEnum):
@@ -60,10 +60,10 @@ class Output(msgspec.Struct, frozen=True):
     bytes: int
     lines: int | None
     sha256: str | None
-    cut_bytes: int
+    dropped_bytes: int
     text_bytes: int | None
     sealed_bytes: int | None
-    errors_bytes: int | None
+    stderr_bytes: int | None
     utf8: int | None
     head: str | None
     tail: str | None

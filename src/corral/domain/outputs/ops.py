@@ -12,8 +12,16 @@ from corral.domain.outputs import sql
 from corral.domain.outputs.model import CHUNK_BYTES, STREAMS, LogLevel, LogLine, Output, OutputState
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.ids import parse_number
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, MAX_TEXT, check_int, check_text, encode_json
+from corral.kernel.pagination import Page, check_limit
+from corral.kernel.text import (
+    MAX_NAME,
+    MAX_TEXT,
+    check_choice,
+    check_int,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 if TYPE_CHECKING:
     from corral.adapters.output.sealed_format import SealIndex
@@ -35,7 +43,7 @@ def begin(tx: Tx, run_id: str, *, host: str, folder: str, mode: str = "pipe") ->
         "folder": check_text(folder, "The folder", max_bytes=MAX_PATH),
         "mode": check_text(mode, "The mode", max_bytes=MAX_NAME),
         "bytes": 0,
-        "cut_bytes": 0,
+        "dropped_bytes": 0,
         "created_at": tx.now,
     }
     place: dict[str, Any] = {"host": host, "folder": folder, "mode": mode}
@@ -77,7 +85,7 @@ def add_chunk(tx: Tx, run_id: str, number: int, data: bytes, *, stream: str = "o
         raise Conflict(f"The output of {run_id} is already {current.state}.", id=run_id)
 
 
-def seal(tx: Tx, run_id: str, index: "SealIndex", *, errors_bytes: int | None = None) -> Output:
+def seal(tx: Tx, run_id: str, index: "SealIndex", *, stderr_bytes: int | None = None) -> Output:
     """Record that the output is sealed, with its index; chunks beyond its end are deleted.
 
     Idempotent for the same content.
@@ -85,7 +93,7 @@ def seal(tx: Tx, run_id: str, index: "SealIndex", *, errors_bytes: int | None = 
     current = _get_for_update(tx, run_id)
     if current.state is OutputState.SEALED and current.sha256 == index.sha256:
         return current
-    sizes = {"output": index.sealed_bytes, "errors": errors_bytes or 0}
+    sizes = {"output": index.sealed_bytes, "stderr": stderr_bytes or 0}
     for stream, size in sizes.items():
         tx.run(sql.DELETE_CHUNKS, run_id=run_id, stream=stream, number=-(-size // CHUNK_BYTES))
     return transition(
@@ -93,14 +101,18 @@ def seal(tx: Tx, run_id: str, index: "SealIndex", *, errors_bytes: int | None = 
         sql.OUTPUTS,
         "seal",
         run_id,
-        event_data={"bytes": index.bytes, "cut_bytes": index.cut_bytes, "sha256": index.sha256},
+        event_data={
+            "bytes": index.bytes,
+            "dropped_bytes": index.dropped_bytes,
+            "sha256": index.sha256,
+        },
         bytes=index.bytes,
         lines=index.lines,
         sha256=index.sha256,
-        cut_bytes=index.cut_bytes,
+        dropped_bytes=index.dropped_bytes,
         text_bytes=index.text_bytes,
         sealed_bytes=index.sealed_bytes,
-        errors_bytes=errors_bytes,
+        stderr_bytes=stderr_bytes,
         utf8=int(index.utf8),
         frames=index.payload(),
         head=index.head,
@@ -192,14 +204,8 @@ def _delete_log(tx: Tx, run_id: str) -> None:
 
 def list_unsealed(tx: Tx, *, host: str, after: str | None = None, limit: int = 50) -> Page[Output]:
     """List the open outputs on a host; their runs may have ended."""
-    (last,) = decode_cursor(after, "")
-    rows = tx.all(
-        sql.OPEN_ON_HOST,
-        host=check_text(host, "The host", max_bytes=MAX_NAME),
-        after=last,
-        limit=check_limit(limit) + 1,
-    )
-    return make_page(rows, limit, lambda output: (output.id,))
+    name = check_text(host, "The host", max_bytes=MAX_NAME)
+    return sql.OPEN_ON_HOST.page(tx, after=after, limit=limit, host=name)
 
 
 def list_on_host(tx: Tx, *, host: str, after: str = "", limit: int = 200) -> list[Output]:
@@ -243,7 +249,7 @@ def mark_cleared(tx: Tx, run_id: str) -> bool:
     """Record that the files of a deleted output are removed; False when that was known."""
     cleared = bool(tx.run(sql.CLEAR, run_id=run_id))
     if cleared:
-        tx.emit("output", "clear", run_id)
+        tx.emit("output", "clear_files", run_id)
     return cleared
 
 
@@ -290,7 +296,7 @@ def add_log_line(
         level=check_level(level),
         message=_sanitize(message),
         metadata=None if metadata is None else _redact_json(metadata),
-        source=check_text(source, "The source", max_bytes=MAX_NAME) if source else None,
+        source=check_optional_text(source, "The source", max_bytes=MAX_NAME),
     )
     tx.has_events = True
     return line
@@ -328,12 +334,7 @@ def list_log_lines(
 
 def check_level(level: str) -> LogLevel:
     """Return a log level by its name; raises Invalid for any other text."""
-    try:
-        return LogLevel(level)
-    except ValueError:
-        raise Invalid(
-            f"Invalid log level {level!r}: use one of {', '.join(LogLevel)}.", level=level
-        ) from None
+    return check_choice(level, LogLevel, "The log level")
 
 
 def _check_stream(stream: str) -> None:

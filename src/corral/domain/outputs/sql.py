@@ -1,12 +1,12 @@
 """SQL of outputs, their chunks and log lines."""
 
+from corral.db.listing import Listing
 from corral.db.retention import Retention, ScopedStatement
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.outputs.model import MOVES, LogLine, Output
 
-_COLUMNS = """run_id AS id, state, host, folder, mode, bytes, lines, sha256, cut_bytes, text_bytes,
-    sealed_bytes, errors_bytes, utf8, head, tail, reason, created_at, sealed_at, deleted_at"""
+_COLUMNS = columns_of(Output, id="run_id")
 
 OUTPUTS = StatefulTable(
     Output,
@@ -23,13 +23,17 @@ PROGRESS = Statement("""
 
 FRAMES = Statement("SELECT frames, sealed_bytes FROM outputs WHERE run_id = :run_id")
 
-OPEN_ON_HOST = Query(
-    Output,
-    f"""
-    SELECT {_COLUMNS} FROM outputs
-    WHERE state = 'open' AND host = :host AND run_id > :after
-    ORDER BY run_id LIMIT :limit
-""",
+OPEN_ON_HOST = Listing(
+    Query(
+        Output,
+        f"""
+        SELECT {_COLUMNS} FROM outputs
+        WHERE state = 'open' AND host = :host AND run_id > :after
+        ORDER BY run_id LIMIT :limit
+    """,
+    ),
+    start={"after": ""},
+    key=lambda output: (output.id,),
 )
 
 FILES_ON_HOST = Query(
@@ -119,7 +123,7 @@ DELETE_CHUNKS = Statement("""
     DELETE FROM output_chunks WHERE run_id = :run_id AND stream = :stream AND number >= :number
 """)
 
-_LINE = "'log_' || seq AS id, run_id, at, level, message, metadata, source"
+_LINE = columns_of(LogLine, id="'log_' || seq")
 
 ADD_LOG_LINE = Query(
     LogLine,

@@ -19,9 +19,9 @@ CLAIM_MS = 30 * SECOND
 def count_free_slots(tx: Tx, *, host: str | None = None) -> int:
     """Count how many more runs may start now.
 
-    Bounded by `runs.max_at_once`, and on a host with a daemon by the slots of its node.
+    Bounded by `runs.max_concurrent`, and on a host with a daemon by the slots of its node.
     """
-    limit = int(settings.get_value(tx, "runs.max_at_once"))
+    limit = int(settings.get_value(tx, "runs.max_concurrent"))
     free = limit - int(tx.value(sql.COUNT_ACTIVE))
     node = nodes.daemon_of(tx, host) if host is not None else None
     if node is not None:
@@ -96,7 +96,7 @@ def defer(tx: Tx, id: str, *, reason: str) -> None:
     due = tx.now + CLAIM_MS
     if (run := tx.first(sql.DEFER, id=id, due=due, reason=reason)) is not None:
         data = {"until": due, "reason": reason}
-        tx.emit("run", "put_off", run.id, project_id=run.project_id, data=data)
+        tx.emit("run", "defer", run.id, project_id=run.project_id, data=data)
 
 
 def has_agent_capacity(tx: Tx, agent_id: str) -> bool:

@@ -41,7 +41,8 @@ def acquire(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None
     tx.serialize("runs")
     if not dispatch.count_free_slots(tx, host=process.host):
         raise NoRoom(
-            "No slot is free: the limit runs.max_at_once or the slots of this machine are used up.",
+            "No slot is free: the limit runs.max_concurrent or the slots of this machine are used "
+            "up.",
             id=id,
         )
     if run.agent_id is not None and not dispatch.has_agent_capacity(tx, run.agent_id):
@@ -200,7 +201,7 @@ def set_attention(
         return current if current.fence == run.fence else _reject_stale(tx, run)
     tx.emit(
         "run",
-        "call" if attention else "calm",
+        "set_attention" if attention else "clear_attention",
         run.id,
         project_id=run.project_id,
         data=_attention_data(attention, dialog),
@@ -257,7 +258,9 @@ def record_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
     changed = tx.one(
         sql.SET_DENIALS, id=run.id, denials=encode_json(msgspec.to_builtins(denials), "The denials")
     )
-    tx.emit("run", "deny", run.id, project_id=run.project_id, data={"denied": changed.denied})
+    tx.emit(
+        "run", "record_denials", run.id, project_id=run.project_id, data={"denied": changed.denied}
+    )
     return changed
 
 
@@ -271,7 +274,7 @@ def link_session(tx: Tx, run: Run, session_id: str) -> Run:
         id=run.id,
         session_id=check_text(session_id, "The session", max_bytes=MAX_NAME),
     )
-    tx.emit("run", "link", run.id, project_id=run.project_id, data={"session": session_id})
+    tx.emit("run", "link_session", run.id, project_id=run.project_id, data={"session": session_id})
     return linked
 
 

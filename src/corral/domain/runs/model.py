@@ -70,7 +70,7 @@ class RunMode(StrEnum):
 class StopKind(StrEnum):
     """Why a run is being stopped, as far as that decides its final state."""
 
-    ASKED = "asked"  # on request
+    REQUESTED = "requested"  # on request
     TIMED_OUT = "timed_out"  # its time limit was reached
     INTERRUPTED = "interrupted"  # its supervisor was asked to exit
     OVER_BUDGET = "over_budget"  # its budget was spent
@@ -277,10 +277,10 @@ class Launch(msgspec.Struct, frozen=True):
     interactive: bool
     timeout_ms: int | None
     idle_ms: int | None
-    grace_ms: int
-    restarts: int
+    grace_period_ms: int
+    max_restarts: int
     budget_micros: int | None
-    output_cap: int
+    max_output_bytes: int
     sandbox: str | None
     environment: dict[str, Any]
 

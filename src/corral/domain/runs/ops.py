@@ -16,8 +16,8 @@ from corral.domain.runs.spec import MAX_ARGS, RunSpec, check_spec
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.lease import stale_fence_error
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json, shorten
+from corral.kernel.pagination import Page, check_limit
+from corral.kernel.text import MAX_NAME, check_choice, check_int, check_text, encode_json, shorten
 
 MAX_REASON_BYTES = 4 * outcome.MAX_REASON
 
@@ -74,10 +74,10 @@ def enqueue(tx: Tx, spec: RunSpec) -> Run:
         interactive=int(spec.interactive),
         timeout_ms=spec.timeout_ms,
         idle_ms=spec.idle_ms,
-        grace_ms=spec.grace_ms,
-        restarts=spec.restarts,
+        grace_period_ms=spec.grace_period_ms,
+        max_restarts=spec.max_restarts,
         budget_micros=spec.budget_micros,
-        output_cap=spec.output_cap,
+        max_output_bytes=spec.max_output_bytes,
         sandbox=spec.sandbox,
         environment="{}",
     )
@@ -130,7 +130,7 @@ def record(
 
 
 def request_stop(
-    tx: Tx, id: str, *, reason: str | None = None, kind: StopKind = StopKind.ASKED
+    tx: Tx, id: str, *, reason: str | None = None, kind: StopKind = StopKind.REQUESTED
 ) -> Run:
     """Request that a run ends: a queued run is cancelled, a live one is ended by its supervisor.
 
@@ -339,8 +339,6 @@ def list_runs(
     A project is given by its id, name or directory, an agent by its id or name, a session by its
     id. Ids may be shortened.
     """
-    if state is not None and state not in [*RunState]:
-        raise Invalid(f"Invalid state {state!r}: use one of {', '.join(RunState)}.")
     filters: dict[str, str] = {}
     if project is not None:
         filters["project"] = projects.find_id(tx, project)
@@ -353,15 +351,13 @@ def list_runs(
 
         filters["agent"] = agents.find_id(tx, agent)
     if state is not None:
-        filters["state"] = state
-    statement = sql.LISTS.get((*filters, "live") if live else (*filters,))
-    if statement is None:
+        filters["state"] = check_choice(state, RunState, "The state")
+    listing = sql.LISTS.get((*filters, "live") if live else (*filters,))
+    if listing is None:
         raise Invalid(
             "Unsupported combination of filters: use project and state, session, or agent."
         )
-    (before,) = decode_cursor(after, LAST_ID)
-    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **filters)
-    return make_page(rows, limit, lambda run: (run.id,))
+    return listing.page(tx, after=after, limit=limit, **filters)
 
 
 def list_with_dialogs(tx: Tx, *, limit: int = 50) -> list[Run]:

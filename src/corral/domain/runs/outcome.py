@@ -17,7 +17,7 @@ UNANSWERED_REASON = "its question was not answered in time"
 
 # The reasons of stops for which the caller gave none.
 DEFAULT_STOP_REASONS = {
-    StopKind.ASKED: "stopped",
+    StopKind.REQUESTED: "stopped",
     StopKind.TIMED_OUT: "timed out",
     StopKind.INTERRUPTED: "its supervisor was asked to exit",
     StopKind.OVER_BUDGET: "its budget was spent",
@@ -84,12 +84,12 @@ def backoff_ms(quick: int) -> int:
 
 
 def should_restart(
-    end: ExitStatus, *, stop_reason: str | None, attempts: int, restarts: int, quick: int
+    end: ExitStatus, *, stop_reason: str | None, attempts: int, max_restarts: int, quick: int
 ) -> bool:
     """Whether the run gets another attempt after this one."""
     if stop_reason is not None or end.exit_code == 0:
         return False
-    return attempts <= restarts and quick < MAX_QUICK_FAILURES
+    return attempts <= max_restarts and quick < MAX_QUICK_FAILURES
 
 
 _ALERTS = {

@@ -51,10 +51,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     interactive: bool = False
     timeout_ms: int | None = None
     idle_ms: int | None = None
-    grace_ms: int = GRACE_MS
-    restarts: int = 0
+    grace_period_ms: int = GRACE_MS
+    max_restarts: int = 0
     budget_micros: int | None = None
-    output_cap: int = OUTPUT_CAP
+    max_output_bytes: int = OUTPUT_CAP
     sandbox: str | None = None
     host: str | None = None
     labels: Sequence[str] = ()
@@ -133,9 +133,9 @@ _TEXTS = {
 _NUMBERS = {
     "timeout_ms": (1, MAX_DURATION_MS),
     "idle_ms": (1, MAX_DURATION_MS),
-    "grace_ms": (1, DAY),
-    "output_cap": (1, 1 << 40),
-    "restarts": (0, MAX_RESTARTS),
+    "grace_period_ms": (1, DAY),
+    "max_output_bytes": (1, 1 << 40),
+    "max_restarts": (0, MAX_RESTARTS),
     "budget_micros": (0, MAX_MICROS),
     "due_at": (0, 1 << 50),
 }

@@ -1,43 +1,31 @@
 """SQL of runs."""
 
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import ScopedStatement
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.runs.model import MOVES, Launch, ResourceSample, Run
-
-_COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_version, parent_id,
-    provider, provider_version, model, mode, command, args, cwd, owner, fence, lease_until,
-    seen_at, node_id, host, boot_id, pid, start_token, supervisor_pid, supervisor_token, attempts,
-    quick_failures, due_at, stop_kind, stop_reason, exit_code, signal, reason, attention,
-    attention_at, dialog, screen_rows, screen_columns, tokens, cost_micros, output_bytes, cpu_ms,
-    peak_bytes, created_at, started_at, ended_at, denials"""
+from corral.kernel.pagination import LAST_ID
 
 # Written as in the conditions of the partial indexes: a run that is not over has no end.
 _LIVE = "ended_at IS NULL"
 _ACTIVE = "ended_at IS NULL AND state <> 'queued'"
 
 IDS = IdColumn("run", "run", "runs")
-RUNS = StatefulTable(Run, MOVES, table="runs", columns=_COLUMNS, project="project_id")
+RUNS = StatefulTable(Run, MOVES, table="runs", project="project_id")
+_COLUMNS = RUNS.columns
 
 ADD_LAUNCH = Statement("""
     INSERT INTO launches (run_id, host, labels, prompt, resume_session, env, secrets, approvals,
-        raw, interactive, timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap,
-        sandbox, environment)
+        raw, interactive, timeout_ms, idle_ms, grace_period_ms, max_restarts, budget_micros,
+        max_output_bytes, sandbox, environment)
     VALUES (:run_id, :host, :labels, :prompt, :resume_session, :env, :secrets, :approvals,
-        :raw, :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros,
-        :output_cap, :sandbox, :environment)
+        :raw, :interactive, :timeout_ms, :idle_ms, :grace_period_ms, :max_restarts, :budget_micros,
+        :max_output_bytes, :sandbox, :environment)
 """)
 
-LAUNCH = Query(
-    Launch,
-    """
-    SELECT run_id, host, labels, prompt, resume_session, env, secrets, approvals, raw, interactive,
-        timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap, sandbox,
-        environment
-    FROM launches WHERE run_id = :run_id
-""",
-)
+LAUNCH = Query(Launch, f"SELECT {columns_of(Launch)} FROM launches WHERE run_id = :run_id")
 
 SET_ENVIRONMENT = Statement("""
     UPDATE launches SET environment = :environment WHERE run_id = :run_id RETURNING run_id
@@ -102,24 +90,35 @@ LINK_SESSION = Query(
     Run, f"UPDATE runs SET session_id = :session_id WHERE id = :id RETURNING {_COLUMNS}"
 )
 
-_NEWEST = "id < :before ORDER BY id DESC LIMIT :limit"
-_RUNS = f"SELECT {_COLUMNS} FROM runs WHERE"
 
-# Ordered by the state as well, although it is constant: ordered by id alone, PostgreSQL scans the
-# primary key over the whole history until it has found enough runs of that state.
-_NEWEST_IN_STATE = """(state, id) < (:state, :before) AND state >= :state
-    ORDER BY state DESC, id DESC LIMIT :limit"""
+def _newest_in_state(condition: str = "") -> Listing[Run]:
+    """List the runs in a state, newest first.
+
+    Ordered by the state as well, although it is constant: ordered by id alone, PostgreSQL scans the
+    primary key over the whole history until it has found enough runs of that state.
+    """
+    also = f"{condition} AND " if condition else ""
+    query = Query(
+        Run,
+        f"""
+        SELECT {_COLUMNS} FROM runs
+        WHERE {also}(state, id) < (:state, :before) AND state >= :state
+        ORDER BY state DESC, id DESC LIMIT :limit
+    """,
+    )
+    return Listing(query, start={"before": LAST_ID}, key=lambda run: (run.id,))
+
 
 # The supported combinations of filters, each with a statement that is served by an index.
 LISTS = {
-    (): Query(Run, f"{_RUNS} {_NEWEST}"),
-    ("live",): Query(Run, f"{_RUNS} {_LIVE} AND {_NEWEST}"),
-    ("state",): Query(Run, f"{_RUNS} {_NEWEST_IN_STATE}"),
-    ("project",): Query(Run, f"{_RUNS} project_id = :project AND {_NEWEST}"),
-    ("project", "state"): Query(Run, f"{_RUNS} project_id = :project AND {_NEWEST_IN_STATE}"),
-    ("project", "live"): Query(Run, f"{_RUNS} project_id = :project AND {_LIVE} AND {_NEWEST}"),
-    ("session",): Query(Run, f"{_RUNS} session_id = :session AND {_NEWEST}"),
-    ("agent",): Query(Run, f"{_RUNS} agent_id = :agent AND {_NEWEST}"),
+    (): RUNS.newest_first(),
+    ("live",): RUNS.newest_first(_LIVE),
+    ("state",): _newest_in_state(),
+    ("project",): RUNS.newest_first("project_id = :project"),
+    ("project", "state"): _newest_in_state("project_id = :project"),
+    ("project", "live"): RUNS.newest_first(f"project_id = :project AND {_LIVE}"),
+    ("session",): RUNS.newest_first("session_id = :session"),
+    ("agent",): RUNS.newest_first("agent_id = :agent"),
 }
 
 BY_PID = Query(Run, f"SELECT {_COLUMNS} FROM runs WHERE pid = :pid ORDER BY id DESC LIMIT 1")
@@ -235,20 +234,21 @@ NEXT_DUE = Statement("""
 """)
 
 ADD_SAMPLE = Statement("""
-    INSERT INTO samples (run_id, at, cpu_ms, memory_bytes, processes)
+    INSERT INTO resource_samples (run_id, at, cpu_ms, memory_bytes, processes)
     VALUES (:run_id, :at, :cpu_ms, :memory_bytes, :processes)
     ON CONFLICT (run_id, at) DO NOTHING
 """)
 SAMPLES = Query(
     ResourceSample,
-    """
-    SELECT at, cpu_ms, memory_bytes, processes FROM samples WHERE run_id = :run_id ORDER BY at
+    f"""
+    SELECT {columns_of(ResourceSample)} FROM resource_samples
+    WHERE run_id = :run_id ORDER BY at
 """,
 )
 
 DELETE = Statement("DELETE FROM runs WHERE id = :id RETURNING id")
 DELETE_LAUNCH = Statement("DELETE FROM launches WHERE run_id = :id RETURNING run_id")
-DELETE_SAMPLES = Statement("DELETE FROM samples WHERE run_id = :id RETURNING at")
+DELETE_SAMPLES = Statement("DELETE FROM resource_samples WHERE run_id = :id RETURNING at")
 
 _OLD = "FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
 ENDED_BEFORE = ScopedStatement(f"SELECT id {_OLD} ORDER BY ended_at LIMIT :limit {{skip_locked}}")

@@ -18,7 +18,7 @@ class Hit(msgspec.Struct, frozen=True):
     kind: PassageKind
     subject: str
     """The id of the session, run or note."""
-    place: int
+    location: int
     """The position in it: the number of the turn, or the line."""
     project_id: str | None
     at: int

@@ -18,9 +18,8 @@ from corral.domain.search.text import (
 )
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import TurnText
-from corral.kernel.errors import Invalid
 from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_text
+from corral.kernel.text import MAX_NAME, check_choice, check_int, check_text, encode_text
 
 BATCH_SIZE = 1_000
 RECENT_PASSAGES = 1_000
@@ -43,8 +42,8 @@ def find(
     letter or digit is a valid query.
     """
     query = build_query(text)
-    if kind is not None and kind not in tuple(PassageKind):
-        raise Invalid(f"Invalid kind {kind!r}: use one of {', '.join(PassageKind)}.", kind=kind)
+    if kind is not None:
+        check_choice(kind, PassageKind, "The kind")
     (before,) = decode_cursor(after, LAST_NUMBER)
     params = {
         "words": query,
@@ -64,15 +63,14 @@ def find(
 
 
 def add(
-    tx: Tx, kind: str, subject: str, place: int, project_id: str | None, at: int, text: str
+    tx: Tx, kind: str, subject: str, location: int, project_id: str | None, at: int, text: str
 ) -> None:
     """Add a text to the index: the output of a run, or a note."""
-    if kind not in tuple(PassageKind):
-        raise Invalid(f"Invalid kind {kind!r}: use one of {', '.join(PassageKind)}.", kind=kind)
+    check_choice(kind, PassageKind, "The kind")
     check_text(subject, "The subject", max_bytes=MAX_NAME)
-    check_int(place, "The position")
+    check_int(location, "The position")
     encode_text(text, "The text")
-    _add_all(tx, [(kind, subject, place, project_id, at, text.replace("\0", " "))])
+    _add_all(tx, [(kind, subject, location, project_id, at, text.replace("\0", " "))])
 
 
 def remove_subject(tx: Tx, kind: str, subject: str, *, limit: int = BATCH_SIZE) -> bool:
@@ -124,7 +122,7 @@ def _is_settled(tx: Tx, cursor: IndexCursor) -> bool:
 
 
 def _add_all(tx: Tx, passages: Sequence[tuple[str, str, int, str | None, int, str]]) -> None:
-    names = ("kind", "subject", "place", "project_id", "at", "text", "folded")
+    names = ("kind", "subject", "location", "project_id", "at", "text", "folded")
     rows: list[dict[str, Any]] = []
     size = 0
     for passage in passages:

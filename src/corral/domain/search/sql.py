@@ -3,7 +3,7 @@
 from corral.db.statement import Query, Statement
 from corral.domain.search.model import Hit, IndexCursor
 
-_HIT = "seq, kind, subject, place, project_id, at, text AS snippet"
+_HIT = "seq, kind, subject, location, project_id, at, text AS snippet"
 
 # Finds the numbers first, and reads the texts only of the hits on the page.
 _FIND = f"""
@@ -24,9 +24,9 @@ NEWEST = Statement("SELECT max(seq) FROM passages")
 
 # Inserts many rows at once, to save round trips.
 ADD = Statement("""
-    INSERT INTO passages (kind, subject, place, project_id, at, text, folded)
+    INSERT INTO passages (kind, subject, location, project_id, at, text, folded)
     SELECT each.value ->> 'kind', each.value ->> 'subject',
-           CAST(each.value ->> 'place' AS {integer}), each.value ->> 'project_id',
+           CAST(each.value ->> 'location' AS {integer}), each.value ->> 'project_id',
            CAST(each.value ->> 'at' AS {integer}), each.value ->> 'text',
            each.value ->> 'folded'
     FROM {each_of_rows}

@@ -118,7 +118,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         DAY,
         "How late a schedule may fire before the misfire policy treats the time as missed.",
     ),
-    "runs.max_at_once": SettingDefinition(
+    "runs.max_concurrent": SettingDefinition(
         int,
         200,
         1,
@@ -152,7 +152,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         1,
         "Whether to stop or allow a run with a budget whose model has no known price.",
     ),
-    "totals.retention_ms": SettingDefinition(
+    "usage_totals.retention_ms": SettingDefinition(
         int,
         3 * 365 * DAY,
         DAY,
@@ -179,14 +179,14 @@ DEFINITIONS: dict[str, SettingDefinition] = {
     "alerts.retention_ms": SettingDefinition(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long removed alerts are kept.", ("global", "project")
     ),
-    "runs.may": SettingDefinition(
+    "runs.allowed_operations": SettingDefinition(
         list[str],
         [],
         0,
         0,
         "Operations for people that processes inside runs may call, such as tokens.create.",
     ),
-    "runs.tools": SettingDefinition(
+    "runs.mcp_tools": SettingDefinition(
         bool, False, 0, 1, "Give agents Corral's own tools (MCP) when they are started."
     ),
     "tasks.max_attempts": SettingDefinition(

@@ -29,7 +29,7 @@ TEMPLATE = """\
 # [settings]
 # tasks.auto_start = false
 # tasks.max_started = 4
-# runs.tools = true
+# runs.mcp_tools = true
 """
 
 

@@ -45,7 +45,7 @@ def clean_up(database: "Database", run: Run, *, secrets: Sequence[str] = ()) -> 
             index_output(database, run, secrets)
         from corral.adapters.output.redact import Redactor
 
-        cap = database.read(lambda tx: ops.get_launch(tx, run.id)).output_cap
+        cap = database.read(lambda tx: ops.get_launch(tx, run.id)).max_output_bytes
         seal_output(database, run.id, cap=cap, redactor=lambda: Redactor(secrets))
 
 

@@ -92,17 +92,20 @@ def record_process(
 
 
 def stop_run(
-    database: "Database", id: str, *, reason: str = "stopped", grace_ms: int | None = None
+    database: "Database", id: str, *, reason: str = "stopped", grace_period_ms: int | None = None
 ) -> Run:
     """Ask a run to stop and return at once. A queued run is cancelled.
 
     Its supervisor signals the whole process tree: SIGTERM, then SIGKILL after the grace period.
     """
-    if grace_ms is not None and not 0 <= check_int(grace_ms, "grace_ms") <= DAY:
-        raise Invalid(f"The grace period is at most one day, not {grace_ms:,} ms.")
+    if (
+        grace_period_ms is not None
+        and not 0 <= check_int(grace_period_ms, "grace_period_ms") <= DAY
+    ):
+        raise Invalid(f"The grace period is at most one day, not {grace_period_ms:,} ms.")
     run = database.write(lambda tx: ops.request_stop(tx, id, reason=reason), repeatable=True)
     if run.is_live:
-        Recovery(database).request_stop(run, grace_ms)
+        Recovery(database).request_stop(run, grace_period_ms)
     return run
 
 

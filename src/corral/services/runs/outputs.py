@@ -96,10 +96,10 @@ def _seal_locked(
         if database.stores_output:
             for name in indexes:
                 _upload(database, run_id, name, sealed_path(folder / name), probe)
-        errors = indexes.get("errors")
-        errors_bytes = errors.sealed_bytes if errors else None
+        stderr = indexes.get("stderr")
+        stderr_bytes = stderr.sealed_bytes if stderr else None
         row = database.write(
-            lambda tx: ops.seal(tx, run_id, indexes["output"], errors_bytes=errors_bytes),
+            lambda tx: ops.seal(tx, run_id, indexes["output"], stderr_bytes=stderr_bytes),
             repeatable=True,
         )
         probe("recorded")
@@ -188,7 +188,7 @@ def open_output(
         files = PlainFiles(Path(row.folder), stream)
         if files.exists():
             return files
-    size = row.sealed_bytes if stream == "output" else row.errors_bytes
+    size = row.sealed_bytes if stream == "output" else row.stderr_bytes
     # A store that does not keep output may have some from before it was moved.
     if (
         row.state is OutputState.SEALED
@@ -323,7 +323,7 @@ def iterate_sealed(tx: Tx) -> Iterator[Output]:
 
 def is_stored_completely(tx: Tx, row: Output) -> bool:
     """Return whether the store itself has every byte of a sealed output."""
-    return ops.count_stored_bytes(tx, row.id) == (row.sealed_bytes or 0) + (row.errors_bytes or 0)
+    return ops.count_stored_bytes(tx, row.id) == (row.sealed_bytes or 0) + (row.stderr_bytes or 0)
 
 
 def store_sealed_files(tx: Tx, row: Output) -> bool:
@@ -335,7 +335,7 @@ def store_sealed_files(tx: Tx, row: Output) -> bool:
 
     if row.folder is None or row.host != process.host():
         return False
-    sizes = dict(zip(STREAMS, (row.sealed_bytes, row.errors_bytes), strict=True))
+    sizes = dict(zip(STREAMS, (row.sealed_bytes, row.stderr_bytes), strict=True))
     files = {stream: sealed_path(Path(row.folder) / stream) for stream in STREAMS}
     try:
         for stream, size in sizes.items():

@@ -105,21 +105,23 @@ class Recovery:
             return self._judge_by_process(run)
         return None
 
-    def request_stop(self, run: Run, grace_ms: int | None) -> None:
+    def request_stop(self, run: Run, grace_period_ms: int | None) -> None:
         """Notify the supervisor of a run that is being stopped; if there is none, check the run."""
         from corral.adapters import control_socket
 
         if run.host != process.host():
             return  # its supervisor learns it from its next heartbeat
         try:
-            control_socket.send_request(run_folder(run.id), op="stop", grace_ms=grace_ms)
+            control_socket.send_request(
+                run_folder(run.id), op="stop", grace_period_ms=grace_period_ms
+            )
         except OSError:
             self.check_run(run)
 
     def _judge_by_lease(self, run: Run) -> RecoveryResult | None:
         if run.lease_until is None or run.lease_until > self._database.clock.now():
             return None
-        if run.attempts <= self._launch(run).restarts and run.state is not RunState.STOPPING:
+        if run.attempts <= self._launch(run).max_restarts and run.state is not RunState.STOPPING:
             current = self._database.write(
                 lambda tx: heartbeat.requeue(tx, run, reason="lease expired")
             )
@@ -165,7 +167,7 @@ class Recovery:
         # store records its end.
         taken = self._take_over(run)
         mark = f"CORRAL_RUN={run.id}"
-        process.terminate_run_processes(None, mark, grace_ms=LEFTOVER_GRACE_MS)
+        process.terminate_run_processes(None, mark, grace_period_ms=LEFTOVER_GRACE_MS)
         survivors = tuple(survivor.pid for survivor in process.find_run_processes(None, mark))
         unsure = not end.known and not process_marks.is_supported()
         if end.known:
@@ -194,7 +196,7 @@ class Recovery:
             end,
             stop_reason=run.stop_reason,
             attempts=run.attempts,
-            restarts=self._launch(run).restarts,
+            max_restarts=self._launch(run).max_restarts,
             quick=quick,
         )
 
@@ -214,7 +216,9 @@ class Recovery:
         next attempt.
         """
         taken = self._take_over(run)
-        process.terminate_run_processes(None, f"CORRAL_RUN={run.id}", grace_ms=LEFTOVER_GRACE_MS)
+        process.terminate_run_processes(
+            None, f"CORRAL_RUN={run.id}", grace_period_ms=LEFTOVER_GRACE_MS
+        )
         cause = outcome.end_reason(end, None) if end.known else reason
         queued = self._database.write(
             lambda tx: heartbeat.retry(tx, taken, end, reason=cause, quick_failures=quick)

@@ -60,12 +60,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     timeout_ms: int | None = None
     idle_ms: int | None = None
-    grace_ms: int | None = None
-    restarts: int | None = None
+    grace_period_ms: int | None = None
+    max_restarts: int | None = None
     env: Mapping[str, str] = {}
     secrets: Mapping[str, str] = {}
     budget_micros: int | None = None
-    output_cap: int | None = None
+    max_output_bytes: int | None = None
     approvals: Sequence[str] = ()
     sandbox: str | None = None
     """The sandbox around its working directory: bubblewrap or landlock; None: no sandbox."""
@@ -161,9 +161,13 @@ def request_run(tx: Tx, request: RunRequest) -> Run:
             sandbox=request.sandbox,
             raw=request.command is not None,
             interactive=interactive,
-            grace_ms=GRACE_MS if request.grace_ms is None else request.grace_ms,
-            restarts=request.restarts or 0,
-            output_cap=OUTPUT_CAP if request.output_cap is None else request.output_cap,
+            grace_period_ms=GRACE_MS
+            if request.grace_period_ms is None
+            else request.grace_period_ms,
+            max_restarts=request.max_restarts or 0,
+            max_output_bytes=OUTPUT_CAP
+            if request.max_output_bytes is None
+            else request.max_output_bytes,
             host=host,
             labels=request.labels,
             claimed=request.claimed and is_local,
@@ -223,10 +227,10 @@ def resume_run(tx: Tx, typed: str, request: RunRequest) -> Run:
             name=request.name or before.name,
             timeout_ms=_either(request.timeout_ms, launch.timeout_ms),
             idle_ms=_either(request.idle_ms, launch.idle_ms),
-            grace_ms=_either(request.grace_ms, launch.grace_ms),
+            grace_period_ms=_either(request.grace_period_ms, launch.grace_period_ms),
             budget_micros=_either(request.budget_micros, launch.budget_micros),
-            restarts=_either(request.restarts, launch.restarts),
-            output_cap=_either(request.output_cap, launch.output_cap),
+            max_restarts=_either(request.max_restarts, launch.max_restarts),
+            max_output_bytes=_either(request.max_output_bytes, launch.max_output_bytes),
             env={**launch.env, **request.env},
             secrets={**launch.secrets, **request.secrets},
             approvals=request.approvals or launch.approvals,

@@ -67,7 +67,9 @@ def export_project(
             stored = _add_outputs(into, on_progress)
             counts["output_chunks"] = outputs.count_chunks(into)
             search.rewind_cursor(into)
-            counts["totals"] += charges.insert_totals(into, f"project:{id}", sum_charges(into))
+            counts["usage_totals"] += charges.insert_totals(
+                into, f"project:{id}", sum_charges(into)
+            )
         size = part.stat().st_size
     return ExportedProject(
         str(target),

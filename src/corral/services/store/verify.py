@@ -155,7 +155,7 @@ def _find_output_problem(database: Database, row: Output) -> FileProblem | None:
     folder = Path(row.folder)
     if row.state is OutputState.OPEN:
         return _check_open_output(database, row, folder)
-    sizes = {"output": row.sealed_bytes, "errors": row.errors_bytes}
+    sizes = {"output": row.sealed_bytes, "stderr": row.stderr_bytes}
     for stream in STREAMS:
         if sizes[stream] is not None and (problem := _check_sealed(database, folder, stream, row)):
             if problem == MISSING and database.read(
@@ -182,7 +182,7 @@ def _check_sealed(database: Database, folder: Path, stream: str, row: Output) ->
         sealed = open_sealed(path)
         if sealed is None:
             return MISSING
-        size = row.sealed_bytes if stream == "output" else row.errors_bytes
+        size = row.sealed_bytes if stream == "output" else row.stderr_bytes
         if sealed.index.sealed_bytes != size:
             return f"has {sealed.index.sealed_bytes:,} bytes instead of {size:,}"
         known = stream != "output" or sealed.index == database.read(
