@@ -97,7 +97,7 @@ def _writing() -> Iterator[tuple[str, Statement]]:
     yield "INSERT_EVENT", tx.INSERT_EVENT
     for name, value in vars(store_move_record).items():
         if isinstance(value, Statement):
-            yield f"relocation.{name}", value
+            yield f"store_moves.{name}", value
     for name, numbered in find_declarations(GaplessInsert).items():
         yield f"{name}.combined", numbered.combined
     for name, table in find_declarations(StatefulTable).items():
@@ -111,6 +111,7 @@ def _of_state_table(table: StatefulTable[object]) -> Iterator[tuple[str, Stateme
     columns = next(each.names for each in tables() if each.name == table.table)
     columns = [name for name in columns if name != "state"]
     kinds = tuple((name, "text") for name in columns)
+    writable = tuple(name for name in columns if name in table.writable)
     yield "change_events", _change_events(table)
     yield "import_events", _import_events(table.transitions.kind)
     for engine in ENGINES:
@@ -119,9 +120,9 @@ def _of_state_table(table: StatefulTable[object]) -> Iterator[tuple[str, Stateme
             yield f"{begin}.{engine}", table.insert_query(dict.fromkeys(columns), "", begin, engine)
         for verb in table.transitions.verbs:
             for whole in (True, False):
-                move = _update_query(table, verb, tuple(columns), True, whole, engine)
+                move = _update_query(table, verb, writable, True, whole, engine)
                 yield f"{verb}.{engine}.{whole}", move
-            yield f"{verb}_many.{engine}", _update_many(table, verb, tuple(columns), engine)
+            yield f"{verb}_many.{engine}", _update_many(table, verb, writable, engine)
 
 
 @cache

@@ -115,7 +115,7 @@ PAGES = {
         instead=(
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
             (r"^corral up", "corral down && corral up"),  # one daemon serves the whole page
-            (r"gateway\.sandbox auto", "gateway.sandbox none"),  # not every machine has one
+            (r"chat\.sandbox auto", "chat.sandbox none"),  # not every machine has one
         ),
     ),
     "tutorials/first-run.md": Page(

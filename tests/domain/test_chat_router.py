@@ -24,7 +24,7 @@ def chat(store: Corral) -> Chat:
 def heard_by(chat: Chat, text: str, **given: object) -> list[str]:
     message = chat.says(text, **given)
     names = {agent.id: agent.name for agent in chat.store.agents.list().items}
-    return [names[route.agent_id] for route in message.routes if route.heard]
+    return [names[route.agent_id] for route in message.routes if route.wakes]
 
 
 @each_case(
@@ -72,7 +72,7 @@ def test_a_message_is_heard_by_those_whose_trigger_it_is_and_says_why(chat: Chat
     assert heard_by(chat, "please DEPLOY it") == ["ben"]
     assert heard_by(chat, "you there", mentioned=True) == ["ada"]
     message = chat.says("@ben and not ada")
-    assert message.state == "unheard"
+    assert message.state == "ignored"
     assert {route.reason for route in message.routes} == {
         "the agent was not addressed",
         "the text does not match 'deploy'",
@@ -126,8 +126,8 @@ def test_what_would_be_heard_can_be_tried_out_without_a_trace(chat: Chat) -> Non
     chat.says("first")
     chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
     with unchanged(chat.store):
-        (route,) = chat.store.wirings.try_out(chat.place(), "@ada?")
-    assert (route.heard, route.reason) == (True, "the agent was addressed")
+        (route,) = chat.store.wirings.preview(chat.place(), "@ada?")
+    assert (route.wakes, route.reason) == (True, "the agent was addressed")
 
 
 def test_a_wiring_is_made_once_and_can_be_made_again_when_it_was_removed(chat: Chat) -> None:
@@ -137,7 +137,7 @@ def test_a_wiring_is_made_once_and_can_be_made_again_when_it_was_removed(chat: C
     with refuses(store, Conflict):
         store.wirings.add("ada", place=chat.place())
     assert store.wirings.remove(made.id).state == "removed"
-    assert chat.says("hello").state == "unheard"
+    assert chat.says("hello").state == "ignored"
     store.wirings.add("ada", place=chat.place())
     assert [each.state for each in walk(store.wirings.list, all=True)] == ["removed", "active"]
 

@@ -73,7 +73,7 @@ class Den:
         del os.environ["DEN_TOKEN"]
 
     def hear(self) -> list[Message]:
-        return self.store.gateway.take_in("den", self.adapter)
+        return self.store.chat.poll("den", self.adapter)
 
     def room(self, *others: Person, name: str | None = "Den") -> str:
         """A room of Ann's to which the account has come."""
@@ -83,21 +83,21 @@ class Den:
         return room
 
     def send(self, adapter: ChannelAdapter | None = None) -> list[str]:
-        told = self.store.gateway.deliver("den", adapter or self.adapter, owner="test")
+        told = self.store.chat.deliver("den", adapter or self.adapter, owner="test")
         return [each.state for each in told]
 
     def answer(self, words: str) -> str | None:
         """One turn: what the agent was told, and it answers with these words."""
-        self.store.gateway.wake()
+        self.store.chat.start_turns()
         run = self.runner.begin()
         told = self.runner.prompt(run)
         self.runner.end(run, words)
-        self.store.gateway.settle()
+        self.store.chat.finish_turns()
         self.send()
         return told
 
     def place(self, room: str) -> str:
-        return self.store.places.meet("den", room).id
+        return self.store.places.register("den", room).id
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_room_is_joined_heard_and_answered_and_two_rooms_stay_apart(den: Den) 
     den.ann.say(first, "one")
     den.ann.say(second, "two")
     heard = den.hear()
-    assert [(each.text, each.state) for each in heard] == [("one", "heard"), ("two", "heard")]
+    assert [(each.text, each.state) for each in heard] == [("one", "routed"), ("two", "routed")]
     assert den.hear() == []
     place = den.store.places.get(f"den/{first}")
     assert (place.name, place.direct) == ("First", True)
@@ -249,7 +249,7 @@ def test_a_question_is_a_card_and_a_number_answers_it_once(den: Den) -> None:
     store.senders.approve(f"den/{den.ann.id}", person="ann")
     den.ann.say(room, "may we ship?")
     den.hear()
-    store.gateway.wake()
+    store.chat.start_turns()
     run = den.runner.begin()
     store.questions.ask(
         "Ship it?",
@@ -258,17 +258,17 @@ def test_a_question_is_a_card_and_a_number_answers_it_once(den: Den) -> None:
         answerers=["user:ann"],
         run=run.id,
     )
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert den.send() == ["done"]
     assert den.ann.heard(room, den.bot) == ["Ship it?\n1. ship\n2. wait\n\nAnswer with a number."]
     den.ann.say(room, "2")
     (answer,) = den.hear()
-    assert answer.state == "heard"
+    assert answer.state == "routed"
     (question,) = store.questions.list(all=True).items
     assert (question.answer, question.answered_by) == ("wait", "user:ann")
     den.runner.end(run, "so we wait")
-    store.gateway.settle()
-    store.gateway.look_after()
+    store.chat.finish_turns()
+    store.chat.run_upkeep()
     den.send()
     card = of_bot(den, room)[1]
     assert "ann answered: wait" in den.ann.shown(room, card["event_id"])
@@ -281,7 +281,7 @@ def test_an_encrypted_room_is_not_read_and_that_is_said(den: Den) -> None:
     den.ann.send(room, sealed, "m.room.encrypted")
     den.ann.say(room, "plain")
     assert [each.text for each in den.hear()] == ["plain"]
-    assert "channel.pass_over" in record(den.store, den.channel.id)
+    assert "channel.skip_event" in record(den.store, den.channel.id)
 
 
 # -- what goes wrong ------------------------------------------------------------------------------
@@ -295,14 +295,14 @@ def test_a_wrong_token_is_said_clearly_and_without_the_token(
     store.channels.add("den", "matrix", config={"base_url": server.url}, secrets={"token": "wrong"})
     health = store.channels.test("den")
     assert not health.ok
-    assert health.trouble == "the platform returned 401: M_UNKNOWN_TOKEN; the token is invalid"
-    assert store.channels.get("den").trouble == health.trouble
+    assert health.error == "the platform returned 401: M_UNKNOWN_TOKEN; the token is invalid"
+    assert store.channels.get("den").last_error == health.error
 
 
 def test_a_token_that_is_taken_away_loses_nothing(den: Den) -> None:
     room = den.room()
     store = den.store
-    store.messages.say(den.place(room), "words")
+    store.messages.send_as_system(den.place(room), "words")
     den.bot.ask("POST", "/_matrix/client/v3/logout", json={})
     (state,) = den.send()
     assert state == "waiting", "it is ours to mend, and the message is as good as it was"
@@ -318,7 +318,7 @@ def test_a_pause_that_the_server_asks_for_is_kept(
     slow = f"/_synapse/admin/v1/users/{den.bot.id}/override_ratelimit"
     admin.ask("POST", slow, json={"messages_per_second": 1, "burst_count": 1})
     for n in range(3):
-        den.store.messages.say(den.place(room), f"words {n}")
+        den.store.messages.send_as_system(den.place(room), f"words {n}")
     states = den.send()
     assert "waiting" in states, states
     assert "429" in (
@@ -360,7 +360,7 @@ def test_killed_between_send_and_record_the_room_shows_one_copy(
     den: Den, url: str, clock: ManualClock, pause: int
 ) -> None:
     room = den.room()
-    (said,) = den.store.messages.say(den.place(room), "only once")
+    (said,) = den.store.messages.send_as_system(den.place(room), "only once")
     victim = [
         sys.executable,
         "-m",
@@ -390,14 +390,14 @@ def test_while_the_server_is_away_everything_waits_and_then_comes_once(
     room = den.room()
     den.ann.say(room, "before")
     den.hear()
-    den.store.gateway.wake()
+    den.store.chat.start_turns()
     den.runner.end(den.runner.begin(), "the answer")
-    den.store.gateway.settle()
+    den.store.chat.finish_turns()
     den.server.stop()
     with pytest.raises(Exception, match="cannot be reached"):
         den.hear()
     assert den.send() == ["waiting"]
-    assert "cannot be reached" in (den.store.channels.test("den").trouble or "")
+    assert "cannot be reached" in (den.store.channels.test("den").error or "")
     den.server.start()
     clock.advance(MINUTE)
     den.ann.say(room, "after")
@@ -426,7 +426,7 @@ def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
         talking = threading.Thread(target=talk)
         talking.start()
         for n in range(each_way):
-            store.messages.say(place, f"out {n}")
+            store.messages.send_as_system(place, f"out {n}")
             if n in (10, 25):
                 loop.run_once(store)
                 time.sleep(0.5)

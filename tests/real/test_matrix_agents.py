@@ -99,5 +99,5 @@ def test_claude_answers_in_a_room_across_a_killed_daemon_and_a_server_that_was_a
         until(lambda: not store.mail.list().items, "nothing is left over")
         sessions = {run.session_id for run in store.runs.list().items}
         assert len(sessions) == 1, "it was one conversation"
-        assert {m.state for m in store.messages.list().items} == {"heard", "sent"}
+        assert {m.state for m in store.messages.list().items} == {"routed", "sent"}
     assert home.times_told("At last.") == 1

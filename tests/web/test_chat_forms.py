@@ -40,14 +40,14 @@ def test_a_file_that_is_sent_in_a_talk_is_kept_private_and_comes_back_as_it_was(
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert re.fullmatch(r"1-[\w.-]+", kept.name)
     assert "<b>plan" not in desk.text(f"/chat/{talk}")
-    answer = desk.client.get(f"/gateway/messages/{said.id}/files/1")
+    answer = desk.client.get(f"/messaging/messages/{said.id}/files/1")
     assert (answer.status_code, answer.content) == (200, data)
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''")
     assert "/" not in answer.headers["content-disposition"].partition("''")[2]
     assert "sandbox" in answer.headers.get_list("content-security-policy")
     assert answer.headers["x-content-type-options"] == "nosniff"
-    desk.store.gateway.wake()
+    desk.store.chat.start_turns()
     assert str(kept) in (desk.runner.prompt(desk.runner.begin()) or ""), "the agent is told where"
 
 
@@ -56,16 +56,16 @@ def test_files_alone_are_said_and_nothing_at_all_is_not(desk: Desk) -> None:
     desk.act("chat/say", {"file": ("a.txt", b"x")}, id=talk, text=" ", after="")
     desk.refused("chat/say", "is required", {"file": ("", b"")}, id=talk, text=" ", after="")
     (said,) = desk.store.messages.list(place=talk).items
-    assert (said.state, said.text) == ("heard", "")
+    assert (said.state, said.text) == ("routed", "")
 
 
 def test_a_file_that_is_too_large_is_said_not_to_be_taken(desk: Desk) -> None:
     talk = desk.begin()
-    desk.store.settings.set("gateway.max_file_bytes", 10)
+    desk.store.settings.set("chat.max_file_bytes", 10)
     desk.act("chat/say", {"file": ("big", b"x" * 11)}, id=talk, text="see", after="")
     assert "not stored: it is larger than 10 bytes" in desk.shown(f"/chat/{talk}")
     (said,) = desk.store.messages.list(place=talk).items
-    answer = desk.client.get(f"/gateway/messages/{said.id}/files/1")
+    answer = desk.client.get(f"/messaging/messages/{said.id}/files/1")
     assert (answer.status_code, "was not stored" in answer.text) == (404, True)
     large = {"file": ("huge", b"x" * (11 << 20))}
     assert desk.post("chat/say", large, id=talk, text="see", after="").status_code == 413
@@ -76,7 +76,7 @@ def test_a_file_that_is_none_is_not_found(desk: Desk, number: str) -> None:
     talk = desk.begin()
     desk.act("chat/say", {"file": ("a.txt", b"x")}, id=talk, text="", after="")
     (said,) = desk.store.messages.list(place=talk).items
-    assert desk.client.get(f"/gateway/messages/{said.id}/files/{number}").status_code == 404
+    assert desk.client.get(f"/messaging/messages/{said.id}/files/{number}").status_code == 404
 
 
 def test_nothing_but_what_was_kept_is_ever_given_out(desk: Desk, tmp_path: Path) -> None:
@@ -89,11 +89,11 @@ def test_nothing_but_what_was_kept_is_ever_given_out(desk: Desk, tmp_path: Path)
     for broken in (lambda: os.symlink(elsewhere, kept), lambda: kept.write_text("more bytes")):
         kept.unlink()
         broken()
-        answer = desk.client.get(f"/gateway/messages/{said.id}/files/1")
+        answer = desk.client.get(f"/messaging/messages/{said.id}/files/1")
         assert 400 <= answer.status_code < 500
         assert "four" not in answer.text
     kept.unlink()
-    answer = desk.client.get(f"/gateway/messages/{said.id}/files/1")
+    answer = desk.client.get(f"/messaging/messages/{said.id}/files/1")
     assert (answer.status_code, "not on this machine" in answer.text) == (404, True)
 
 
@@ -111,7 +111,7 @@ def wanted(desk: Desk, name: str = "mail-token") -> tuple[str, str]:
     """An agent asks for a secret in a talk; the place and the question."""
     talk = desk.begin()
     desk.act("chat/say", id=talk, text="read my mails", after="")
-    desk.store.gateway.wake()
+    desk.store.chat.start_turns()
     run = desk.runner.begin()
     asked = desk.store.requests.ask(
         "ada",
@@ -143,7 +143,7 @@ def test_a_secret_given_in_its_form_goes_to_the_store_of_secrets_and_nowhere_els
     assert store.questions.get(question).state == "withdrawn"
     (letter,) = [
         each.body
-        for talk_ in store.gateway.talks(talk)
+        for talk_ in store.chat.conversations(talk)
         for each in store.mail.list(mailbox=talk_.mailbox).items
         if isinstance(each.body, dict) and each.body.get("kind") == "request"
     ]
@@ -179,7 +179,7 @@ def test_whoever_decides_in_the_inbox_sees_the_whole_effect(desk: Desk) -> None:
     store = desk.store
     store.people.set("ann", "owner")
     store.people.set("bob", "owner")
-    store.settings.set("gateway.approvals", 2)
+    store.settings.set("chat.approvals", 2)
     order = f"Be kind.\n{HOSTILE}\u202e and then all else"
     asked = store.requests.ask("ada", "create_agent", {"name": "helper", "instructions": order})
     store.questions.answer(str(asked.question_id), "yes", by="user:ann")

@@ -41,16 +41,16 @@ class Desk(PageClient):
 
     def answers(self, text: str) -> None:
         """The agent hears what waits, and says this; it is delivered."""
-        self.store.gateway.wake()
+        self.store.chat.start_turns()
         self.runner.end(self.runner.begin(), text)
-        self.store.gateway.settle()
+        self.store.chat.finish_turns()
         self.deliver()
 
     def deliver(self) -> None:
-        self.store.gateway.look_after()
+        self.store.chat.run_upkeep()
         for channel in self.store.channels.list().items:
             adapter = self.store.channels.open(channel.id)
-            self.store.gateway.deliver(channel.id, adapter, owner="d")
+            self.store.chat.deliver(channel.id, adapter, owner="d")
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def test_every_action_of_the_gateway_does_what_its_button_says(
     act, store = desk.act, desk.store
     talk = desk.begin()
     act("chat/say", id=talk, text="hello", after="")
-    assert [each.state for each in store.messages.list(place=talk).items] == ["heard"]
+    assert [each.state for each in store.messages.list(place=talk).items] == ["routed"]
 
-    store.gateway.wake()
+    store.chat.start_turns()
     run = desk.runner.begin()
     asked = store.questions.ask("Which?", options=["this", "that"], asker="agent:ada", run=run.id)
     desk.deliver()
@@ -112,17 +112,17 @@ def test_every_action_of_the_gateway_does_what_its_button_says(
         config="base_url=http://127.0.0.1:1\n",
         secrets=" token = token ",
         policy="strict",
-        in_doubt="retry",
+        on_unconfirmed="retry",
     )
     home = store.channels.get("home")
-    assert (home.config["base_url"], home.secrets, home.policy, home.in_doubt) == (
+    assert (home.config["base_url"], home.secrets, home.policy, home.on_unconfirmed) == (
         "http://127.0.0.1:1",
         {"token": "token"},
         "strict",
         "retry",
     )
     assert "NOT_SET_ANYWHERE" in act("channels/test", id=home.id).text
-    assert "NOT_SET_ANYWHERE" in desk.shown("/gateway/channels")
+    assert "NOT_SET_ANYWHERE" in desk.shown("/messaging/channels")
     act("channels/remove", id=home.id)
     assert store.channels.get(home.id).state == "removed"
     assert desk.done == {*CHANNEL_ACTIONS}
@@ -167,7 +167,7 @@ def test_a_talk_is_begun_once_and_what_is_sent_twice_is_said_once(desk: Desk) ->
     assert {each.mode for each in desk.store.wirings.list().items} == {"shared"}
     page = desk.shown(f"/chat/{talk}")
     assert "waiting for ada" in page
-    desk.store.gateway.wake()
+    desk.store.chat.start_turns()
     run = desk.runner.begin()
     page = desk.shown(f"/chat/{talk}")
     assert "ada is working on it" in page
@@ -190,11 +190,11 @@ def test_a_talk_shows_answers_later_words_signs_and_how_far_each_message_is(desk
     assert "quite fine" not in page
     assert ("very fine" in page, "edited" in page, "+1" in page) == (True, True, True)
     store.places.block(talk)
-    (late,) = store.messages.say(talk, "too late")
+    (late,) = store.messages.send_as_system(talk, "too late")
     desk.deliver()
     page = desk.shown(f"/chat/{talk}")
     assert "This chat is blocked" in page
-    assert "undelivered" in desk.shown(f"/gateway/messages/{late.id}")
+    assert "undelivered" in desk.shown(f"/messaging/messages/{late.id}")
 
 
 def test_files_are_shown_by_their_names_both_ways(desk: Desk, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_files_are_shown_by_their_names_both_ways(desk: Desk, tmp_path: Path) ->
         ],
     )
     store.messages.receive(place.channel_id, said)
-    store.gateway.wake()
+    store.chat.start_turns()
     run = desk.runner.begin()
     own = Path(str(store.runs.get(run.id).cwd)) / "report.txt"
     own.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def test_files_are_shown_by_their_names_both_ways(desk: Desk, tmp_path: Path) ->
     for part in ("2.0 KiB", "big.iso", "not stored: too big", "report.txt", "ada</b> sent a file"):
         assert part in page, part
     assert "<b>plan" not in desk.client.get(f"/chat/{talk}").text
-    assert "report.txt" in desk.shown(f"/gateway/messages/{sent.id}")
+    assert "report.txt" in desk.shown(f"/messaging/messages/{sent.id}")
 
 
 def test_a_talk_is_as_it_was_when_another_daemon_serves_the_store(desk: Desk) -> None:
@@ -245,7 +245,7 @@ def test_a_command_and_a_reader_further_back_are_served(desk: Desk) -> None:
     desk.deliver()
     assert "/status" in desk.shown(f"/chat/{talk}")
     for n in range(60):
-        desk.store.messages.say(talk, f"line {n}")
+        desk.store.messages.send_as_system(talk, f"line {n}")
     page = desk.shown(f"/chat/{talk}")
     assert "line 59" in page
     assert "line 2<" not in page
@@ -258,7 +258,7 @@ def test_a_command_and_a_reader_further_back_are_served(desk: Desk) -> None:
 def test_a_card_is_answered_once_and_says_how_it_ended(desk: Desk, clock: ManualClock) -> None:
     store, talk = desk.store, desk.begin()
     desk.act("chat/say", id=talk, text="go", after="")
-    store.gateway.wake()
+    store.chat.start_turns()
     run = desk.runner.begin()
     asked = store.questions.ask(
         "Delete <b>it</b>?", options=["yes", HOSTILE[:50]], asker="agent:ada", run=run.id
@@ -287,7 +287,7 @@ def test_who_may_only_look_sees_the_talk_and_no_way_to_speak(desk: Desk) -> None
         page = client.get(f"/chat/{talk}").text
         assert "hello" in page
         assert "is read-only" in page
-        for path in (f"/chat/{talk}", "/chat", "/gateway/held", "/gateway/wirings"):
+        for path in (f"/chat/{talk}", "/chat", "/messaging/held", "/messaging/wirings"):
             assert "/do/" not in client.get(path).text, path
         for action in CHANNEL_ACTIONS:
             said = client.post(
@@ -296,7 +296,7 @@ def test_who_may_only_look_sees_the_talk_and_no_way_to_speak(desk: Desk) -> None
             assert said.status_code == 403, action
     own = desk.store.tokens.create("ada", scope="agent:ada").value
     with desk.served.client(own) as client:
-        for path in ("/chat", f"/chat/{talk}", "/gateway", "/gateway/held"):
+        for path in ("/chat", f"/chat/{talk}", "/messaging", "/messaging/held"):
             assert client.get(path).status_code == 403, path
         said = client.post("/do/chat/say", data={"id": talk, "text": "as a person"})
         assert said.status_code == 403
@@ -309,18 +309,18 @@ def test_who_may_only_look_sees_the_talk_and_no_way_to_speak(desk: Desk) -> None
 def test_a_stranger_is_let_in_and_what_was_held_is_heard(desk: Desk) -> None:
     desk.store.wirings.add("ada", channel="quay")
     held = desk.says("<b>let me in</b>")
-    page = desk.client.get("/gateway/held").text
+    page = desk.client.get("/messaging/held").text
     assert "&lt;b&gt;let me in&lt;/b&gt;" in page
     assert "<b>let me in" not in page
-    assert "held" in desk.shown("/gateway")
-    assert "Nobody waits" not in desk.shown("/gateway/held")
+    assert "held" in desk.shown("/messaging")
+    assert "Nobody waits" not in desk.shown("/messaging/held")
     desk.act("senders/approve", id=str(held.sender_id), person="mal", role="member")
-    assert "No senders are waiting for approval." in desk.shown("/gateway/held")
-    page = desk.shown(f"/gateway/messages/{held.id}")
+    assert "No senders are waiting for approval." in desk.shown("/messaging/held")
+    page = desk.shown(f"/messaging/messages/{held.id}")
     (route,) = desk.store.messages.get(held.id).routes
-    assert route.heard
+    assert route.wakes
     assert route.reason in page
-    assert "waiting for ada" in desk.shown("/gateway")
+    assert "waiting for ada" in desk.shown("/messaging")
 
 
 def test_a_message_is_followed_to_its_session_and_its_letter(desk: Desk) -> None:
@@ -329,17 +329,17 @@ def test_a_message_is_followed_to_its_session_and_its_letter(desk: Desk) -> None
     desk.answers("fine")
     (answer, said) = desk.store.messages.list(place=talk).items
     (route,) = said.routes
-    page = desk.shown(f"/gateway/messages/{said.id}")
+    page = desk.shown(f"/messaging/messages/{said.id}")
     for part in (f"/sessions/{route.session_id}", f"/mail/{route.letter_id}", "letter ack"):
         assert part in page, part
-    page = desk.shown(f"/gateway/messages/{answer.id}")
+    page = desk.shown(f"/messaging/messages/{answer.id}")
     assert f"/mail/{answer.letter_id}" in page
     assert f"/runs/{answer.run_id}" in page
     desk.says("somewhere else")
-    page = desk.shown(f"/gateway?session={route.session_id}")
+    page = desk.shown(f"/messaging?session={route.session_id}")
     assert ("how are you?" in page, "fine" in page, "somewhere else" in page) == (True, True, False)
-    page = desk.shown(f"/gateway?place={talk}")
-    assert f"/gateway?session={route.session_id}" in page
+    page = desk.shown(f"/messaging?place={talk}")
+    assert f"/messaging?session={route.session_id}" in page
 
 
 def test_dead_letters_are_sent_again_or_dropped_with_what_they_say(
@@ -348,23 +348,23 @@ def test_dead_letters_are_sent_again_or_dropped_with_what_they_say(
     store = desk.store
     desk.says("x")
     room = store.places.get("quay/room")
-    (lost,) = store.messages.say(room.id, "Tide tables are out.")
-    assert "sending" in desk.shown(f"/gateway?place={room.id}")
+    (lost,) = store.messages.send_as_system(room.id, "Tide tables are out.")
+    assert "sending" in desk.shown(f"/messaging?place={room.id}")
     while store.mail.get(str(lost.letter_id)).state == "waiting":
         (letter,) = store.mail.claim(room.mailbox, owner="d")
         store.mail.fail(letter, "the quay is closed")
         clock.advance(DAY)
-    store.gateway.look_after()
-    page = desk.shown("/gateway/dead")
+    store.chat.run_upkeep()
+    page = desk.shown("/messaging/dead")
     assert "Tide tables are out." in page
     assert "the quay is closed" in page
-    assert "undelivered" in desk.shown("/gateway")
+    assert "undelivered" in desk.shown("/messaging")
     store.mail.put("agent:ada", "no message of a channel")
     desk.act("mail/resend", id=str(lost.letter_id))
-    assert "No dead letters" in desk.shown("/gateway/dead")
-    assert "queued" in desk.shown(f"/gateway/messages/{lost.id}")
+    assert "No dead letters" in desk.shown("/messaging/dead")
+    assert "queued" in desk.shown(f"/messaging/messages/{lost.id}")
     desk.act("mail/drop", id=str(lost.letter_id), reason="nobody cares")
-    assert "nobody cares" in desk.shown("/gateway/dead?state=refused")
+    assert "nobody cares" in desk.shown("/messaging/dead?state=refused")
 
 
 def test_the_try_out_says_what_the_wirings_would_do_and_stores_nothing(desk: Desk) -> None:
@@ -379,15 +379,15 @@ def test_the_try_out_says_what_the_wirings_would_do_and_stores_nothing(desk: Des
         ("text=hello&mentioned=1", "the agent was addressed"),
         ("text=@ada+hello&stranger=1", "the wiring is for known people only"),
     ):
-        assert because in desk.shown(f"/gateway/wirings?place={room}&{asked}"), asked
+        assert because in desk.shown(f"/messaging/wirings?place={room}&{asked}"), asked
     assert len(store.messages.list().items) == before
-    elsewhere = store.places.meet("quay", "other").id
-    assert "No agent is wired" in desk.shown(f"/gateway/wirings?place={elsewhere}&text=x")
+    elsewhere = store.places.register("quay", "other").id
+    assert "No agent is wired" in desk.shown(f"/messaging/wirings?place={elsewhere}&text=x")
 
 
 def test_long_lists_of_the_gateway_are_paged_to_their_end(desk: Desk) -> None:
     for n in range(120):
         desk.says(f"line {n}", sender=f"s{n % 3}")
-    for path in ("/gateway", "/gateway/held"):
+    for path in ("/messaging", "/messaging/held"):
         found = re.findall(r'id="(msg_\d+)"', "".join(iter_pages(desk.client, path)))
         assert len(found) == len({*found}) == 120, path

@@ -46,9 +46,9 @@ def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
     field.fill("say one moment; sleep 600")
     field.press("Enter")
     page.get_by_text(f"{parrot.name} is working on it").wait_for()
-    (talk,) = town.store.gateway.talks(place)
-    until(lambda: town.store.gateway.talks(place)[0].run_id, "the agent works")
-    run = str(town.store.gateway.talks(place)[0].run_id)
+    (talk,) = town.store.chat.conversations(place)
+    until(lambda: town.store.chat.conversations(place)[0].run_id, "the agent works")
+    run = str(town.store.chat.conversations(place)[0].run_id)
     asked = town.store.questions.ask(
         "Which branch?", options=["main", "next"], asker=f"agent:{parrot.name}", run=run
     )
@@ -72,7 +72,7 @@ def test_a_wiring_is_added_tried_out_changed_and_removed(
     town: Town, parrot: Agent, look: Look
 ) -> None:
     room = town.sample.room.id
-    page = look.go(f"/gateway/wirings?place={room}&text=hello")
+    page = look.go(f"/messaging/wirings?place={room}&text=hello")
     page.wait_for_selector("#feed[data-state=live]")
     page.click("text=New wiring")
     page.select_option("#add [name=agent]", parrot.id)
@@ -107,7 +107,7 @@ def test_a_wiring_is_added_tried_out_changed_and_removed(
 def test_a_stranger_is_let_in_and_what_was_held_is_heard(
     town: Town, look: Look, shoot: Callable[..., None]
 ) -> None:
-    page = look.go("/gateway/held")
+    page = look.go("/messaging/held")
     page.wait_for_selector("#feed[data-state=live]")
     said = IncomingEvent(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
     held = town.store.messages.receive("quay", said)
@@ -119,7 +119,7 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(
     page.fill("#approve [name=person]", "carol")
     page.locator("#approve").get_by_role("button", name="Approve").click()
     card.wait_for(state="detached")
-    assert town.store.messages.get(held.id).state == "heard"
+    assert town.store.messages.get(held.id).state == "routed"
     for route in town.store.messages.get(held.id).routes:
         if route.letter_id:
             town.store.mail.drop(route.letter_id)
@@ -130,9 +130,9 @@ def test_a_talk_on_a_phone_fits_and_its_list_is_a_page_of_its_own(
 ) -> None:
     look.resize("phone")
     page = look.go("/chat")
-    page.locator(".talks").get_by_text("ada", exact=True).click()
+    page.locator(".conversations").get_by_text("ada", exact=True).click()
     page.locator("#say textarea").wait_for()
-    assert not page.locator(".talks").is_visible()
+    assert not page.locator(".conversations").is_visible()
     box = page.locator("#say").bounding_box()
     assert box is not None
     assert box["y"] + box["height"] <= 844, "what one writes in is in sight"
@@ -198,7 +198,7 @@ def test_without_scripts_one_talks_sends_files_and_wires_agents(
     page.click("#say button")
     assert "/chat/plc_" in page.url, "one is back where one was"
     assert page.locator(".post.mine", has_text="without scripts").locator(".files").count() == 1
-    page.goto(f"{town.base}/gateway/wirings")
+    page.goto(f"{town.base}/messaging/wirings")
     assert page.locator("[data-opens]:visible").count() == 0
     form = page.locator("#add")
     form.locator("[name=agent]").select_option(parrot.id)
@@ -206,7 +206,7 @@ def test_without_scripts_one_talks_sends_files_and_wires_agents(
     form.locator("[name=trigger]").select_option("mention")
     shoot(page, "wirings-plain")
     form.get_by_text("Create wiring").click()
-    assert page.url.endswith("/gateway/wirings")
+    assert page.url.endswith("/messaging/wirings")
     (made,) = [
         each
         for each in town.store.wirings.list().items

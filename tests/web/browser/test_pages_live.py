@@ -36,12 +36,12 @@ def every_page(town: Town) -> dict[str, str]:
     message = town.store.messages.list(place=town.sample.talk.id).items[-1]
     found |= {
         "talk": f"/chat/{town.sample.talk.id}",
-        "message": f"/gateway/messages/{message.id}",
-        "held": "/gateway/held",
-        "dead": "/gateway/dead?state=refused",
-        "wirings": f"/gateway/wirings?place={town.sample.room.id}&text=@ada+deploy",
-        "channels": "/gateway/channels",
-        "channel": f"/gateway/channels/{town.sample.room.channel_id}",
+        "message": f"/messaging/messages/{message.id}",
+        "held": "/messaging/held",
+        "dead": "/messaging/dead?state=refused",
+        "wirings": f"/messaging/wirings?place={town.sample.room.id}&text=@ada+deploy",
+        "channels": "/messaging/channels",
+        "channel": f"/messaging/channels/{town.sample.room.channel_id}",
     }
     race = f"/races/{town.sample.race.id}"
     found |= {

@@ -29,7 +29,7 @@ def list_own_folders(database: "Database") -> list[Path]:
 
     Several stores may share a home. An export of another store has no folders of its own.
     """
-    record = store_move_record.read_relocation(database)
+    record = store_move_record.read_store_move(database)
     if record is not None and record.phase == "part":
         return []
     root = config.home() / "channels"
@@ -84,7 +84,7 @@ def copy_files(
     database: "Database", files: list[str], folders: list[str], agent_id: str
 ) -> list[StoredFile]:
     """Copy an agent's files, which must be in one of `folders`, into private files."""
-    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "gateway.max_file_bytes")))
+    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "chat.max_file_bytes")))
     contents = [
         (file, attachments.read_attachment(file, folders, most=max_bytes, never=config.home()))
         for file in files

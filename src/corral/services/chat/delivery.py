@@ -277,7 +277,7 @@ class Delivery:
             write(
                 lambda tx: queue.resolve_unconfirmed(tx, letter.id, message.id, ids or None, reason)
             )
-        elif self._channel.in_doubt is UnconfirmedPolicy.RETRY:
+        elif self._channel.on_unconfirmed is UnconfirmedPolicy.RETRY:
             reason = "unconfirmed: it is sent again and may appear twice"
             write(lambda tx: queue.resolve_unconfirmed(tx, letter.id, message.id, None, reason))
         else:

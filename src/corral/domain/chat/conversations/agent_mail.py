@@ -93,7 +93,7 @@ def reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> None:
     A letter that is itself an answer gets no automatic answer; else two agents would answer each
     other until the hop limit.
     """
-    for claimed in conversation.letters:
+    for claimed in conversation.claimed_letters:
         exchange = tx.first(sql.EXCHANGE, letter_id=claimed.id)
         if exchange is not None and exchange.answers is None and exchange.reply_to:
             send(

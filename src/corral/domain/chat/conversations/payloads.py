@@ -1,7 +1,7 @@
 """The bodies of letters that give a session work: a chat message, or a scheduled task.
 
 Any process of the user can write to a session's mailbox. So a body is trusted only when the letter
-has the sender and the key that the gateway would have given it.
+has the sender and the key that chat would have given it.
 """
 
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ class ChatPayload(
 def parse_chat(letter: Letter) -> ChatPayload | None:
     """Return the chat message of a letter; None for any other letter.
 
-    Agents can write any body to each other's sessions. Only the gateway can sign as a place.
+    Agents can write any body to each other's sessions. Only chat itself can sign as a place.
     """
     body = letter.body
     if not isinstance(body, dict) or body.get("kind") != "chat":
