@@ -134,7 +134,7 @@ class MoveTarget:
 
         Raises Refused if another process cancelled the move or continued the copy.
         """
-        record = tx.first(OPEN_FENCE, move=self._move)
+        record = tx.first(OPEN_FENCE, move_id=self._move)
         if record is None or record.copied_rows != copied:
             raise Refused(
                 f"Another process cancelled the move to {self.target.url}, or continues it. Run "
@@ -156,7 +156,7 @@ class MoveTarget:
 
 
 _STATUS = {
-    "part": "is an excerpt of",
+    "excerpt": "is an excerpt of",
     "leaving": "is being moved to",
     "gone": "holds only content that was moved to",
     "arriving": "is being filled from",

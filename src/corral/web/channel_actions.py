@@ -42,7 +42,7 @@ def change_wiring(request: PageRequest) -> Response:
 
 def _wiring_options(request: PageRequest) -> dict[str, Any]:
     """Return the options of a wiring; omitted fields keep the defaults."""
-    names = ("pattern", "scope", "ignored", "mode")
+    names = ("pattern", "scope", "unmatched", "mode")
     fields = {name: value for name in names if (value := request.field(name)) is not None}
     return {
         "trigger": request.require("trigger", "The trigger"),

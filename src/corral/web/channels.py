@@ -260,7 +260,7 @@ def show_channels(request: PageRequest) -> Response:
         every=every,
         kinds=registry.list_kinds(),
         policies=list(StrangerPolicy),
-        in_doubt_rules=list(UnconfirmedPolicy),
+        unconfirmed_policies=list(UnconfirmedPolicy),
     )
 
 

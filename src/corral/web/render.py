@@ -102,7 +102,7 @@ TONES = {
     "asked": "live",
     "given": "good",
     "routed": "good",
-    "unmatched": "off",
+    "ignored": "off",
     "sent": "good",
     "undelivered": "bad",
     "known": "good",
@@ -260,8 +260,6 @@ def humanize(state: object) -> str:
 # Words for states whose name is not usual in a user interface.
 STATE_LABELS = {
     "fails": "failing",
-    "routed": "delivered",
-    "unmatched": "ignored",
     "waits": "standby",
     "works": "ok",
 }

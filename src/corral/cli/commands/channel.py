@@ -51,7 +51,7 @@ def command() -> None:
     help="Policy for unknown senders: strict (refuse), ask (hold) or public (accept).",
 )
 @click.option(
-    "--in-doubt",
+    "--on-unconfirmed",
     default="give_up",
     show_default=True,
     help="Messages whose delivery is unconfirmed: give_up, or retry (may send twice).",

@@ -60,8 +60,6 @@ ROUTING_OPTIONS = [
     ),
     option(
         "--unmatched",
-        "ignored",
-        aliases=["--unheard"],
         default="drop",
         show_default=True,
         help="Messages that do not match the trigger: drop, or keep as context for the next match.",

@@ -29,8 +29,7 @@ def list_own_folders(database: "Database") -> list[Path]:
 
     Several stores may share a home. An export of another store has no folders of its own.
     """
-    record = store_move_record.read_store_move(database)
-    if record is not None and record.phase == "part":
+    if store_move_record.read_export_origin(database) is not None:
         return []
     root = config.home() / "channels"
     folders = [folder for top in (root, root / "sent") if top.is_dir() for folder in top.iterdir()]
