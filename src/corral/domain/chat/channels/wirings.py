@@ -8,7 +8,7 @@ from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
 from corral.domain.chat import sql
 from corral.domain.chat.channels import destinations, ops, places
-from corral.domain.chat.inbound.regex import compile_pattern
+from corral.domain.chat.inbound.patterns import compile_pattern
 from corral.domain.chat.model import (
     Channel,
     ChannelState,
