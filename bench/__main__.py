@@ -24,7 +24,9 @@ def main() -> int:
     failed: list[str] = []
     with _progress() as progress:
         bar = progress.add_task("", total=len(chosen), case="")
-        bench = Bench(quick=wanted.quick, told=lambda text: progress.update(bar, description=text))
+        bench = Bench(
+            quick=wanted.quick, progress=lambda text: progress.update(bar, description=text)
+        )
         try:
             for case in chosen:
                 progress.update(bar, case=case.name)

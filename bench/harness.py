@@ -130,9 +130,9 @@ class Comparison:
 class Bench:
     """One run of the bench: how thorough it is, where its stores are, and how far it has come."""
 
-    def __init__(self, *, quick: bool, told: Callable[[str], None]) -> None:
+    def __init__(self, *, quick: bool, progress: Callable[[str], None]) -> None:
         self.quick = quick
-        self.told = told
+        self.progress = progress
         """Told what is being measured; shown to whoever waits."""
         self.closing = ExitStack()
         """Whatever is to be closed at the end of the run."""
@@ -172,13 +172,13 @@ class Bench:
     def compare(self, base: Rival, rivals: Sequence[Rival], *, rounds: int) -> Comparison:
         """Let the base and its rivals take turns; what each does first, to get warm, is dropped."""
         comparison = Comparison()
-        self.told("warming up")
+        self.progress("warming up")
         for rival in (base, *rivals):
             rival.sample()
         for number in range(rounds):
             before = base.sample()
             for rival in _rotated(rivals, number):
-                self.told(f"round {number + 1} of {rounds}, {rival.name}")
+                self.progress(f"round {number + 1} of {rounds}, {rival.name}")
                 got = rival.sample()
                 after = base.sample()
                 comparison.add(rival.name, got, before, after)

@@ -75,7 +75,7 @@ def _store_of(bench: Bench, engine: Engine, size: int) -> Corral:
 
 
 def _made(bench: Bench, engine: Engine, size: int) -> Corral:
-    bench.told(f"writing {size:,} letters, events and passages of the past on {engine}")
+    bench.progress(f"writing {size:,} letters, events and passages of the past on {engine}")
     statements = (LETTERS, EVENTS, PASSAGES)
     store = loaded(bench, engine, lambda run: load_past(run, engine, size, statements))
     for _ in range(WAITING):

@@ -73,7 +73,7 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def _store_with_history(bench: Bench, engine: Engine, size: int) -> Corral:
-    bench.told(f"writing {size:,} letters and events of the past on {engine}")
+    bench.progress(f"writing {size:,} letters and events of the past on {engine}")
     store = loaded(bench, engine, lambda run: load_past(run, engine, size))
     for _ in range(WAITING):
         store.mail.put("agent:ada", BODY)

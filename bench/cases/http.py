@@ -60,9 +60,9 @@ def measure(bench: Bench) -> list[Row]:
             [Rival("Corral", partial(_sample, ours.at, seconds))],
             rounds=bench.pick(7, 3),
         )
-        bench.told("the feed")
+        bench.progress("the feed")
         heard = Spread.of([_hear(ours.at, 100) for _ in range(bench.pick(7, 3))])
-        bench.told("overload")
+        bench.progress("overload")
         before = _accepted(ours.at)
         told = asyncio.run(_load(ours.at, _put, 10 * CLIENTS, bench.pick(30.0, 5.0)))
         lost = told[200] - (_accepted(ours.at) - before)

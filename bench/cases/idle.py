@@ -28,7 +28,7 @@ def _on(bench: Bench, engine: Engine) -> list[Row]:
     try:
         machine.up()
         cpu_of(machine.pid, SETTLE)
-        bench.told(f"an idle daemon on {engine}")
+        bench.progress(f"an idle daemon on {engine}")
         shares = [100 * cpu_of(machine.pid, seconds) for _ in range(3)]
         megabytes = memory_of(machine.pid) / MEGABYTE
     finally:

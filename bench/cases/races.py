@@ -111,7 +111,7 @@ def measure(bench: Bench) -> list[Row]:
     shares: list[float] = []
     each: list[float] = []
     for number in range(bench.pick(3, 1)):
-        bench.told(f"race {number + 1}")
+        bench.progress(f"race {number + 1}")
         place = Place(bench.new_file().parent)
         try:
             id, whole = place.race()

@@ -49,9 +49,9 @@ def measure(bench: Bench) -> list[Row]:
     ours, plain = bench.new_file(), bench.new_file()
     open_store(f"sqlite:///{ours}").close()
     RawSqlite(plain)
-    bench.told(f"Corral for {seconds:.0f} s")
+    bench.progress(f"Corral for {seconds:.0f} s")
     shifts = _saturate(hire_corral, ours, seconds)
-    bench.told(f"APSW by hand with busy_timeout for {seconds:.0f} s")
+    bench.progress(f"APSW by hand with busy_timeout for {seconds:.0f} s")
     plain_shifts = _saturate(hire_by_hand, plain, seconds)
     return [
         Row("rows lost or duplicated", _one(_lost(ours, shifts)), Bar("=", 0), ""),

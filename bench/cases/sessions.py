@@ -65,7 +65,7 @@ def _search(bench: Bench) -> list[Row]:
     long, middle = bench.pick((LONG, MIDDLE), (MIDDLE, SHORT))
     middle_store, long_store = (_store_with(bench, size) for size in (middle, long))
     for store in (middle_store, long_store):
-        bench.told("indexing")
+        bench.progress("indexing")
         while store.search.catch_up():
             pass
     found = bench.compare(
@@ -90,7 +90,7 @@ def _store_with(bench: Bench, size: int) -> Corral:
 
 def _make_store(bench: Bench, size: int) -> Corral:
     """Sessions of 1,000 turns each; one word in 50,000 is rare, and half of them hold a common."""
-    bench.told(f"writing {size:,} turns of the past")
+    bench.progress(f"writing {size:,} turns of the past")
     path = bench.new_file()
     store = open_store(f"sqlite:///{path}")
     ids = [store.sessions.open().id for _ in range(size // EACH)]

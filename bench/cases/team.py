@@ -37,7 +37,7 @@ def measure(bench: Bench) -> list[Row]:
 
 def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
     seconds = bench.pick(60.0, 10.0)
-    bench.told(f"{AGENTS} agents on {engine} for {seconds:.0f} s")
+    bench.progress(f"{AGENTS} agents on {engine} for {seconds:.0f} s")
     folder = bench.new_file().parent
     witnesses = folder / "witnesses"
     witnesses.mkdir()

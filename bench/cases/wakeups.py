@@ -28,7 +28,7 @@ def measure(bench: Bench) -> list[Row]:
     }
     rows = []
     for engine, url in stores.items():
-        bench.told(f"{count} letters on {engine}")
+        bench.progress(f"{count} letters on {engine}")
         waits = _pick_ups(url, count)
         thirds = [waits[start::ROUNDS] for start in range(ROUNDS)]
         rows += [

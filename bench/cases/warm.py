@@ -50,7 +50,7 @@ def _on(bench: Bench, engine: Engine) -> list[Row]:
     try:
         machine.up()
         cold = talk.say("first", "began")
-        bench.told(f"a run that stays, on {engine}")
+        bench.progress(f"a run that stays, on {engine}")
         for number in range(10):
             talk.say(f"warm-up-{number}")
         took = [talk.say(str(number)) for number in range(bench.pick(1_000, 100))]

@@ -64,7 +64,7 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def _store_with_past(bench: Bench, engine: Engine, runs: int) -> Corral:
-    bench.told(f"writing {runs:,} runs and {runs * EVENTS_A_RUN:,} events on {engine}")
+    bench.progress(f"writing {runs:,} runs and {runs * EVENTS_A_RUN:,} events on {engine}")
     return loaded(bench, engine, lambda run: _load(run, engine, runs))
 
 
@@ -126,9 +126,9 @@ def _until_seen(bench: Bench) -> list[Row]:
     count = bench.pick(200, 60)
     with headless_browser() as browser:
         if browser is None:
-            bench.told("no browser here: what it shows is not measured")
+            bench.progress("no browser here: what it shows is not measured")
             return []
-        bench.told(f"{count} changes in a browser")
+        bench.progress(f"{count} changes in a browser")
         waits = _waits(bench, browser, count)
     thirds = [percentile(waits[start::THIRDS], 99) for start in range(THIRDS)]
     spread = Spread(percentile(waits, 99), min(thirds), max(thirds))

@@ -46,7 +46,7 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def _rows(bench: Bench, folder: Path, where: str, rounds: int) -> list[Row]:
-    bench.told(f"a repository {where}")
+    bench.progress(f"a repository {where}")
     with _opened(folder / "worktrees") as place:
         plain = Rival(PLAIN, place.plain)
         rivals = [Rival(MADE, place.make), Rival(POOLED, place.refill)]

@@ -58,14 +58,14 @@ def test_a_channel_of_such_a_kind_is_added_tried_and_sent_to(package: Path, stor
         store.channels.add("birds", "pigeon")
     store.channels.add("birds", "pigeon", config={"loft": "north"})
     assert store.channels.test("birds").ok
-    place = store.places.meet("birds", "tower")
-    (said,) = store.messages.say(place.id, "coo")
+    place = store.places.register("birds", "tower")
+    (said,) = store.messages.send_as_system(place.id, "coo")
     adapter = store.channels.open("birds")
-    assert [each.state for each in store.gateway.deliver("birds", adapter, owner="t")] == ["done"]
+    assert [each.state for each in store.chat.deliver("birds", adapter, owner="t")] == ["done"]
     assert store.messages.get(said.id).state == "sent"
     store.channels.add("gone", "pigeon", config={"loft": "empty"})
     health = store.channels.test("gone")
-    assert (health.ok, health.trouble) == (False, "RuntimeError: all birds are out")
+    assert (health.ok, health.last_error) == (False, "RuntimeError: all birds are out")
 
 
 def test_a_package_that_cannot_be_loaded_is_named_in_a_sentence(

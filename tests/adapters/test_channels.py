@@ -223,15 +223,15 @@ def test_a_webhook_is_tried_at_its_url_and_nothing_is_told_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "trouble"),
+    ("status", "last_error"),
     [(204, None), (401, None), (405, None), (404, "404"), (503, "503")],
 )
 def test_what_a_url_answers_tells_whether_somebody_is_there(
-    status: int, trouble: str | None
+    status: int, last_error: str | None
 ) -> None:
     with platform(lambda asked: (status, b"")) as stub:
         told = WebhookAdapter({"url": f"{stub.url}/hook"}, {"secret": "x"}).health()
-    assert told is None if trouble is None else trouble in str(told)
+    assert told is None if last_error is None else last_error in str(told)
 
 
 # -- Telegram -------------------------------------------------------------------------------------

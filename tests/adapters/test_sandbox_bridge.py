@@ -68,7 +68,7 @@ def say(folder: SessionFolder, text: str) -> tuple[str, int]:
 
 
 def read(folder: SessionFolder, taken: int = 0) -> OutboundSnapshot:
-    return outbound.read_snapshot(folder, taken=taken, above=0)
+    return outbound.read_snapshot(folder, ingested_seq=taken, above=0)
 
 
 # -- the form -------------------------------------------------------------------------------------

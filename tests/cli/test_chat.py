@@ -45,9 +45,9 @@ def test_channel_is_added_wired_previewed_and_removed(
     )
     assert (wiring["trigger"], wiring["mode"]) == ("mention", "thread")
     (route,) = cli.json("wiring", "try", place["id"], "@ada hello")
-    assert route["heard"] is True
+    assert route["wakes"] is True
     (route,) = cli.json("wiring", "try", place["id"], "hello")
-    assert route["heard"] is False
+    assert route["wakes"] is False
     assert cli.json("wiring", "try", "chat/elsewhere", "hello") == []
     assert cli("wiring", "list").out.split()[11:14] == ["ada", "room", "mention"]
     assert [each["id"] for each in cli.json("wiring", "list")] == [wiring["id"]]
@@ -173,7 +173,7 @@ def test_agent_sends_host_requests_and_people_decide(
     assert "Help." in cli("question", "show", asked["question_id"]).out
     cli.json("question", "answer", asked["question_id"], "yes")
     with corral.open(url) as daemon:  # which has the time of the command line
-        daemon.gateway.look_after()
+        daemon.chat.run_upkeep()
     assert cli.json("request", "show", asked["id"])["state"] == "done"
     assert cli.json("agent", "show", "helper")["name"] == "helper"
     secret = cli.json("request", "ask", "secret", "name=key", "reason=mails", "--agent", "ada")
@@ -208,7 +208,7 @@ def test_agent_sends_files_by_command_and_by_tool(
     (tmp_path / "b.txt").write_text("b")
     store.agents.create("ada", provider="scripted", workspace=str(work))
     store.channels.add("chat", "fake", policy="public")
-    place = store.places.meet("chat", "room")
+    place = store.places.register("chat", "room")
     store.destinations.grant("ada", place.id, name="crew")
     monkeypatch.setenv("CORRAL_AGENT", "ada")
     monkeypatch.chdir(work)

@@ -211,7 +211,7 @@ def test_a_conversation_that_two_begin_to_import_becomes_one_session(store: Corr
 def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
-    store.places.meet(chat.channel.name, "room")
+    store.places.register(chat.channel.name, "room")
     store.wirings.add("ada", channel=chat.channel.name)
     for who in ("ann", "bob"):
         store.senders.approve(f"fake/{who}", person=who)
@@ -221,7 +221,7 @@ def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) 
         lambda tx: receive.receive(tx, chat.channel.id, ann),
         partial(chat.says, "hello", sender="bob"),
     ).result()
-    assert second.state == "heard"
+    assert second.state == "routed"
     assert len(store.destinations.list(agent="ada").items) == 1
 
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # What is imported under another name than it is installed by.
 NAMES = {
+    "google-re2": "re2",
     "pyyaml": "yaml",
     "psycopg[binary]": "psycopg",
     "langgraph-checkpoint": "langgraph",

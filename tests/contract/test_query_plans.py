@@ -117,7 +117,7 @@ DECISION = "dec_40x"
 GROUP = "grp_20x"
 CHANNEL = "chn_20x"
 ARRIVAL = {
-    "cards_open",
+    "question_cards_open",
     "channels_pkey",
     "messages_by_event",
     "places_channel_id_platform_id_key",
@@ -127,7 +127,7 @@ LISTENING = {
     "agents_pkey",
     "destinations_agent_id_place_id_key",
     "sessions_pkey",
-    "talks_agent_id_place_id_thread_key",
+    "conversations_agent_id_place_id_thread_key",
     "wirings_once",
 }
 PLACE = f"plc_7x{'0' * 24}"
@@ -655,10 +655,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {
             "alerts_pkey",
             "attempts with worktrees",
-            "cards_pkey",
+            "question_cards_pkey",
             "checkpoint_writes_pkey",
             "checkpoints_pkey",
-            "boxed_outcomes_pkey",
+            "sandbox_outcomes_pkey",
             "messages_pkey",
             "races_ended",
             "idempotency_keys_pkey",
@@ -942,7 +942,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "messages.held": (lambda c: c.messages.held(limit=5), {"messages_held_by_sender"}),
     "mail.get_all": (lambda c: c.mail.get_all(["let_1", "let_2"]), {"letters_pkey"}),
-    "gateway.talks": (lambda c: c.gateway.talks(PLACE), {"places_pkey", "talks_by_place"}),
+    "chat.conversations": (
+        lambda c: c.chat.conversations(PLACE),
+        {"places_pkey", "conversations_by_place"},
+    ),
     "messages, an event that came before": (
         lambda c: c.messages.receive(CHANNEL, IncomingEvent(event_id="e2", place="p", sender="s")),
         ARRIVAL | {"messages_pkey"},
@@ -963,19 +966,19 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "messages, what is behind": (lambda c: c._database.read(queue.list_stale), {"messages_queued"}),
     "gateway, sessions whose run goes on": (
         lambda c: c._database.read(turns.list_busy),
-        {"talks_busy"},
+        {"conversations_busy"},
     ),
     "gateway, a session's talk": (
         lambda c: c._database.read(lambda tx: turns.find_conversation(tx, SESSION)),
-        {"talks_pkey"},
+        {"conversations_pkey"},
     ),
     "gateway, what became of a boxed agent's messages": (
         lambda c: c._database.read(lambda tx: boxes.collect_outcomes(tx, SESSION)),
-        {"boxed_outcomes_of_session"},
+        {"sandbox_outcomes_of_session"},
     ),
     "gateway, what came next for a run": (
         lambda c: c._database.read(lambda tx: long_running.has_next(tx, "run_401")),
-        {"letters_queue", "letters_started", "letters_pkey", "talks_busy"},
+        {"letters_queue", "letters_started", "letters_pkey", "conversations_busy"},
     ),
     "mail, stalled mailboxes": (
         lambda c: c._database.read(lambda tx: letters.list_stalled(tx, before=0)),

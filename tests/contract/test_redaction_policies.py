@@ -97,7 +97,7 @@ def _writing() -> Iterator[tuple[str, Statement]]:
     yield "INSERT_EVENT", tx.INSERT_EVENT
     for name, value in vars(store_move_record).items():
         if isinstance(value, Statement):
-            yield f"relocation.{name}", value
+            yield f"store_moves.{name}", value
     for name, numbered in find_declarations(GaplessInsert).items():
         yield f"{name}.combined", numbered.combined
     for name, table in find_declarations(StatefulTable).items():

@@ -31,7 +31,7 @@ EVENTS = [
 def connect(kind: str) -> Step:
     def prepare(store: Corral, world: World) -> None:
         store.agents.create("ada", provider="scripted")
-        store.channels.add("chat", kind, policy="public", in_doubt="give_up")
+        store.channels.add("chat", kind, policy="public", on_unconfirmed="give_up")
         store.wirings.add("ada", channel="chat")
 
     return prepare
@@ -60,8 +60,8 @@ def answer_everything(store: Corral) -> None:
     runner = Runner(store)
     busy = True
     while busy:
-        busy = bool(store.gateway.settle()) or bool(store.gateway.look_after())
-        busy = bool(store.gateway.wake()) or busy
+        busy = bool(store.chat.finish_turns()) or bool(store.chat.run_upkeep())
+        busy = bool(store.chat.start_turns()) or busy
         for run in store.runs.list(live=True, limit=50).items:
             if run.state == "queued":
                 going = runner.begin()
@@ -76,7 +76,7 @@ def serve(kind: str) -> Step:
         for event in EVENTS:
             store.messages.receive("chat", event)
             answer_everything(store)
-            store.gateway.deliver("chat", adapter(kind, world), owner=f"o{store.now()}")
+            store.chat.deliver("chat", adapter(kind, world), owner=f"o{store.now()}")
 
     return run
 
@@ -87,7 +87,7 @@ def recover(kind: str) -> Step:
             store.messages.receive("chat", event)
         for _ in range(8):
             answer_everything(store)
-            store.gateway.deliver("chat", adapter(kind, world), owner="recovery")
+            store.chat.deliver("chat", adapter(kind, world), owner="recovery")
             world.clock.advance(10 * 60_000)
 
     return run
@@ -101,7 +101,7 @@ def check(store: Corral, world: World) -> None:
     assert sorted(each.text for each in messages if each.direction == "in") == [
         f"say {n}" for n in range(2)
     ]
-    assert {each.state for each in messages} == {"heard", "sent"}
+    assert {each.state for each in messages} == {"routed", "sent"}
     assert store.mail.list().items == []
 
 
@@ -127,7 +127,7 @@ def test_a_stranger_is_let_in_once_wherever_the_process_dies(
 ) -> None:
     def prepare(store: Corral, world: World) -> None:
         connect("fake")(store, world)
-        store.places.meet("chat", "room")
+        store.places.register("chat", "room")
         store.places.set_policy("chat/room", "ask")
         for event in EVENTS:
             store.messages.receive("chat", msgspec.structs.replace(event, place="room"))
@@ -135,13 +135,13 @@ def test_a_stranger_is_let_in_once_wherever_the_process_dies(
     def run(store: Corral, world: World) -> None:
         (question,) = store.questions.list(all=True).items
         store.questions.answer(question.id, "yes", by="user:olga")
-        store.gateway.look_after()
+        store.chat.run_upkeep()
 
     def check_let_in(store: Corral, world: World) -> None:
         (sender,) = store.senders.list().items
         assert sender.state == "known"
         messages = store.messages.list().items
-        assert {message.state for message in messages} == {"heard"}
+        assert {message.state for message in messages} == {"routed"}
         session = messages[0].routes[0].session_id
         letters = store.mail.list(mailbox=f"session:{session}").items
         assert [letter.body["text"] for letter in letters] == [f"say {n}" for n in range(2)]

@@ -4,7 +4,7 @@ and the agent is told once."""
 from pathlib import Path
 
 from corral.api import Corral
-from corral.domain.chat.model import GATEWAY_MAILBOX
+from corral.domain.chat.model import CHAT_MAILBOX
 from corral.kernel.errors import Conflict
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
@@ -29,7 +29,7 @@ def test_what_somebody_allowed_is_done_once_and_the_agent_is_told_once(
             store.questions.answer(question.id, "yes", by="user:ann")
         except Conflict:
             assert question.answer == "yes"
-        store.gateway.look_after()
+        store.chat.run_upkeep()
 
     def check(store: Corral, world: World) -> None:
         (request,) = store.host_requests.list().items
@@ -38,7 +38,7 @@ def test_what_somebody_allowed_is_done_once_and_the_agent_is_told_once(
         assert [agent.name for agent in store.agents.list().items] == ["ada", "helper"]
         letters = store.mail.list(mailbox="agent:ada", all=True).items
         assert [letter.body["state"] for letter in letters] == ["done"]
-        assert store.mail.list(mailbox=GATEWAY_MAILBOX).items == []
+        assert store.mail.list(mailbox=CHAT_MAILBOX).items == []
 
     crash_at_every_commit(
         fresh_url,

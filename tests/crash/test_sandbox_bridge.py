@@ -27,8 +27,8 @@ def answer_everything(store: Corral) -> None:
     runner = Runner(store)
     busy = True
     while busy:
-        busy = bool(store.gateway.settle()) or bool(store.gateway.look_after())
-        busy = bool(store.gateway.wake()) or busy
+        busy = bool(store.chat.finish_turns()) or bool(store.chat.run_upkeep())
+        busy = bool(store.chat.start_turns()) or busy
         for run in store.runs.list(live=True, limit=50).items:
             if run.state == "queued":
                 turn(store, runner)
@@ -39,12 +39,12 @@ def answer_everything(store: Corral) -> None:
 def turn(store: Corral, runner: Runner) -> None:
     """What a supervisor and the inside do for one run."""
     run = runner.begin()
-    store.gateway.prepare(str(run.session_id))
+    store.chat.prepare_sandbox(str(run.session_id))
     inside = FakeSandboxAgent(store, run)
     (row,) = inside.pending()
     word = row["content"]["said"].rpartition("say ")[2]
     inside.say(f"about {word}")
-    store.gateway.exchange(run.id)
+    store.chat.sync_sandbox(run.id)
     inside.answer(f"you said {word}")
     runner.end(run)
 
@@ -53,7 +53,7 @@ def run(store: Corral, world: World) -> None:
     for event in EVENTS:
         store.messages.receive("chat", event)
         answer_everything(store)
-        store.gateway.deliver("chat", adapter("fake", world), owner=f"o{store.now()}")
+        store.chat.deliver("chat", adapter("fake", world), owner=f"o{store.now()}")
 
 
 def recover(store: Corral, world: World) -> None:
@@ -61,7 +61,7 @@ def recover(store: Corral, world: World) -> None:
         store.messages.receive("chat", event)
     for _ in range(8):
         answer_everything(store)
-        store.gateway.deliver("chat", adapter("fake", world), owner="recovery")
+        store.chat.deliver("chat", adapter("fake", world), owner="recovery")
         world.clock.advance(10 * 60_000)
 
 
@@ -74,7 +74,7 @@ def check(store: Corral, world: World) -> None:
         assert 1 <= shown.count(f"about {n}") <= 2
         assert shown.index(f"about {n}") < shown.index(f"you said {n}")
     messages = store.messages.list(limit=200).items
-    assert {each.state for each in messages} == {"heard", "sent"}
+    assert {each.state for each in messages} == {"routed", "sent"}
     assert len({each.event_id for each in messages}) == len(messages)
     assert store.mail.list().items == []
     events = store.events.after(None, limit=1_000).items

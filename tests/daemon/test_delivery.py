@@ -72,18 +72,18 @@ def test_one_channel_that_hangs_or_breaks_does_not_hold_up_the_others(
         for name in ("broken", "shared"):
             store.channels.add(name, name, policy="public")
         store.wirings.add("ada", channel="shared")
-        stuck = store.places.meet("broken", "room")
-        store.messages.say(stuck.id, "this hangs")
+        stuck = store.places.register("broken", "room")
+        store.messages.send_as_system(stuck.id, "this hangs")
         Shared.place.pending.append(
             IncomingEvent(event_id="e1", place="room", sender="ann", text="hello", direct=True)
         )
         eventually(store, loop, lambda: store.messages.list().items[0].text == "hello")
         place = store.places.get("shared/room")
-        store.messages.say(place.id, "this arrives")
+        store.messages.send_as_system(place.id, "this arrives")
         eventually(store, loop, lambda: "this arrives" in Shared.place.words())
-        eventually(store, loop, lambda: store.channels.get("broken").trouble)
-        assert "it cannot read" in (store.channels.get("broken").trouble or "")
-        assert store.channels.get("shared").trouble is None
+        eventually(store, loop, lambda: store.channels.get("broken").last_error)
+        assert "it cannot read" in (store.channels.get("broken").last_error or "")
+        assert store.channels.get("shared").last_error is None
         Shared.gate.set()
         for name in ("broken", "shared"):
             store.channels.remove(name)
@@ -104,7 +104,7 @@ def test_an_agent_in_a_box_is_woken_and_answers(url: str, monkeypatch: pytest.Mo
     loop = ChatDelivery()
     with corral.open(url) as store:
         store.agents.create("ada", command="cat")
-        store.settings.set("gateway.sandbox", "auto", scope="agent:ada")
+        store.settings.set("chat.sandbox", "auto", scope="agent:ada")
         store.channels.add("shared", "shared", policy="public")
         store.wirings.add("ada", channel="shared")
         Shared.place.pending.append(

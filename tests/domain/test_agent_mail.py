@@ -94,26 +94,26 @@ def test_an_agent_is_woken_for_a_letter_and_its_answer_wakes_whoever_asked_and_t
     chat = Chat(store)
     store.wirings.add("ada", channel="fake")
     (route,) = chat.says("ask ben for the port").routes
-    (first,) = store.gateway.wake()
+    (first,) = store.chat.start_turns()
     run = runner.begin()
     store.mail.write(
         "ada", "which port?", to="ben", wake=True, run=first.id, session=route.session_id
     )
     runner.end(run, "I asked ben.")
-    store.gateway.settle()
-    store.gateway.wake()
+    store.chat.finish_turns()
+    store.chat.start_turns()
     run = runner.begin()
     assert "which port?" in (runner.prompt(run) or "")
     assert 'signed "agent:ada"' in quotes_in(runner.prompt(run))[0].source
     runner.end(run, "It is 8080.")
-    store.gateway.settle()
-    store.gateway.wake()
+    store.chat.finish_turns()
+    store.chat.start_turns()
     run = runner.begin()
     assert run.session_id == route.session_id, "in the conversation in which it was asked"
     assert "It is 8080." in (runner.prompt(run) or "")
     runner.end(run, "The port is 8080.")
-    store.gateway.settle()
-    assert store.gateway.wake() == [], "an answer is not answered by itself"
+    store.chat.finish_turns()
+    assert store.chat.start_turns() == [], "an answer is not answered by itself"
     chat.deliver()
     assert chat.platform.words() == ["I asked ben.", "The port is 8080."]
 
@@ -121,13 +121,13 @@ def test_an_agent_is_woken_for_a_letter_and_its_answer_wakes_whoever_asked_and_t
 def test_a_notice_that_an_exchange_was_cut_off_wakes_nobody(store: Corral, runner: Runner) -> None:
     store.settings.set("mail.max_hops", 1)
     first = store.mail.write("ada", "one", to="ben", wake=True)
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     with pytest.raises(Refused):
         store.mail.write("ben", "two", to="ada", wake=True, run=run.id)
     runner.end(run, "done")
-    store.gateway.settle()
-    assert store.gateway.wake() == []
+    store.chat.finish_turns()
+    assert store.chat.start_turns() == []
     assert store.mail.get(first.id).state == "done"
 
 
@@ -136,7 +136,7 @@ def test_a_run_that_stays_is_given_letters_of_agents_too_and_its_answers_go_back
 ) -> None:
     store.settings.set("mail.max_hops", 3)
     store.mail.write("ada", "which port?", to="ben", wake=True, run="run_a")
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     later = store.mail.write("ada", "and which host?", to="ben", wake=True, run="run_a")
     given = store.messages.next(run.id, answer="8080")
@@ -150,7 +150,7 @@ def test_a_run_that_stays_is_given_letters_of_agents_too_and_its_answers_go_back
         ("localhost", "agent:ben"),
     ]
     runner.end(run, "good night")
-    store.gateway.settle()
+    store.chat.finish_turns()
     assert len(store.mail.list(mailbox="agent:ada").items) == 2, "what it ends with is no answer"
 
 
@@ -159,7 +159,7 @@ def test_what_led_to_a_letter_is_counted_also_where_a_run_stays(
 ) -> None:
     store.settings.set("mail.max_hops", 2)
     store.mail.write("ada", "one", to="ben", wake=True, run="run_a")
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     first = store.mail.write("ada", "go on", to="ben", run="run_a")
     read(store, first, "run_b")
@@ -204,7 +204,7 @@ def ping_pong(store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch, pu
     talks = [store.mail.write(who, "go", to=who, wake=True).mailbox for who in ("ada", "ben")]
     store.mail.drop(store.mail.list(mailbox=talks[1]).items[0].id)
     for turns in range(1, 60):
-        (queued,) = store.gateway.wake()
+        (queued,) = store.chat.start_turns()
         run = runner.begin()
         assert run.id == queued.id
         there = talks[1] if f"session:{run.session_id}" == talks[0] else talks[0]
@@ -216,7 +216,7 @@ def ping_pong(store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch, pu
         finally:
             monkeypatch.delenv("CORRAL_RUN")
             runner.end(run)
-            store.gateway.settle()
+            store.chat.finish_turns()
     return 60
 
 
@@ -230,7 +230,7 @@ def test_letters_put_into_a_session_by_a_run_count_as_hops(
             inside.mail.put(mailbox, "again")
 
     assert ping_pong(store, runner, monkeypatch, put) == 5
-    assert store.gateway.wake() == [], "the notice wakes no agent"
+    assert store.chat.start_turns() == [], "the notice wakes no agent"
     assert "agent.hop_limit" in record(store)
 
 
@@ -280,8 +280,8 @@ def test_letters_of_people_are_not_counted(store: Corral, runner: Runner) -> Non
     store.settings.set("mail.max_hops", 1)
     mailbox = store.mail.write("ada", "go", to="ben", wake=True).mailbox
     for number in range(5):
-        store.gateway.wake()
+        store.chat.start_turns()
         runner.end(runner.begin())
-        store.gateway.settle()
+        store.chat.finish_turns()
         store.mail.put(mailbox, f"message {number}")
-    assert len(store.gateway.wake()) == 1
+    assert len(store.chat.start_turns()) == 1

@@ -51,16 +51,16 @@ class Bot:
         self.adapter.stop()
 
     def allow(self, place: str, name: str) -> str:
-        found = self.store.places.meet(self.kind, place)
+        found = self.store.places.register(self.kind, place)
         self.store.destinations.grant("ada", found.id, name=name)
         return found.mailbox
 
     def send(self) -> list[str]:
-        told = self.store.gateway.deliver(self.kind, self.adapter, owner="test")
+        told = self.store.chat.deliver(self.kind, self.adapter, owner="test")
         return [each.state for each in told]
 
     def hear(self) -> list[Message]:
-        return self.store.gateway.take_in(self.kind, self.adapter)
+        return self.store.chat.poll(self.kind, self.adapter)
 
     def calls(self, told: dict[str, Any], *, form: bool = False, retry: int = 0) -> bytes:
         """Slack calls, as it does: signed, and again when it is not answered in time."""
@@ -76,7 +76,7 @@ class Bot:
         }
         if retry:
             headers |= {"x-slack-retry-num": str(retry), "x-slack-retry-reason": "http_timeout"}
-        return self.store.gateway.accept("slack", headers, body).answer
+        return self.store.chat.receive_webhook("slack", headers, body).answer
 
     def stored(self) -> list[Message]:
         return [m for m in reversed(self.store.messages.list().items) if m.direction == "in"]
@@ -163,8 +163,8 @@ def test_a_wrong_token_is_said_and_nowhere_shown(
     monkeypatch.setenv("BOT_TOKEN", "1:wrong-one")
     health = store.channels.test(kind)
     assert not health.ok
-    assert "401" in str(health.trouble) or "invalid_auth" in str(health.trouble)
-    assert "wrong-one" not in str(health.trouble)
+    assert "401" in str(health.error) or "invalid_auth" in str(health.error)
+    assert "wrong-one" not in str(health.error)
 
 
 # -- Telegram -------------------------------------------------------------------------------------
@@ -195,12 +195,12 @@ def test_an_update_that_telegram_sends_again_is_heard_once(
         (MessageKind.TEXT, "two"),
         (MessageKind.EDIT, "TWO"),
     ]
-    store.gateway.wake()
+    store.chat.start_turns()
     runner = Runner(store)
     run = runner.begin()
     assert [quote.text for quote in quotes_in(runner.prompt(run))] == ["one", "two"]
     runner.end(run, "both")
-    store.gateway.settle()
+    store.chat.finish_turns()
     bot.send()
     assert server.words("5") == ["both"]
     bot.adapter.typing("5", None)
@@ -236,7 +236,7 @@ def test_of_what_telegram_does_not_tell_the_channels_rule_decides_and_it_is_said
             "telegram",
             config=config,
             secrets={"token": "token"},
-            in_doubt=rule,
+            on_unconfirmed=rule,
             policy="public",
         )
         bot.allow("7", "room")
@@ -264,13 +264,13 @@ def test_a_card_of_telegram_is_answered_by_its_button_once(
     store.senders.approve("telegram/5", person="ann")
     server.updates = [update(1, "may we ship?")]
     bot.hear()
-    store.gateway.wake()
+    store.chat.start_turns()
     run = Runner(store).begin()
     options = ["ship " + "x" * 80, "wait"]
     store.questions.ask(
         "Ship?", options=options, asker="agent:ada", answerers=["user:ann"], run=run.id
     )
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert bot.send() == ["done"]
     (card,) = server.shown["5"]
     rows = card["reply_markup"]["inline_keyboard"]
@@ -279,7 +279,7 @@ def test_a_card_of_telegram_is_answered_by_its_button_once(
     pressed = [press | {"id": f"c{n}", "data": rows[3 - n][0]["callback_data"]} for n in (2, 3)]
     server.updates = [{"update_id": n, "callback_query": pressed[n - 2]} for n in (2, 3)]
     first, second = bot.hear()
-    assert (first.state, second.state) == ("heard", "refused")
+    assert (first.state, second.state) == ("routed", "refused")
     assert store.questions.list(all=True).items[0].answer == "wait"
     assert server.pressed == ["c2", "c3"]
 
@@ -354,7 +354,7 @@ def test_slack_is_answered_and_what_it_tells_again_is_heard_once(
         (MessageKind.REACTION, ":eyes:"),
     ]
     with pytest.raises(Refused, check=because("bad_signature")):
-        store.gateway.accept("slack", {"x-slack-request-timestamp": "1"}, b"{}")
+        store.chat.receive_webhook("slack", {"x-slack-request-timestamp": "1"}, b"{}")
 
 
 @pytest.mark.parametrize("fault", [LATE, DOWN])
@@ -370,7 +370,7 @@ def test_what_slack_does_not_tell_is_found_in_its_history_however_much_was_said_
     bot.allow("C1", "room")
     server.page = 2
     server.faults = [fault]
-    (sent,) = store.messages.say(store.places.get("slack/C1").id, "words", thread=thread)
+    (sent,) = store.messages.send_as_system(store.places.get("slack/C1").id, "words", thread=thread)
     assert bot.send() == ["unconfirmed"]
     for n in range(7):
         server.says("C1", f"noise {n}", **({"thread_ts": thread} if thread else {}))
@@ -426,13 +426,13 @@ def test_a_card_of_slack_is_answered_by_its_button_and_shows_how_it_ended(
     bot, server = slack
     store.senders.approve("slack/U1", person="ann")
     bot.calls(slack_event(text="may we ship?"))
-    store.gateway.wake()
+    store.chat.start_turns()
     runner = Runner(store)
     run = runner.begin()
     store.questions.ask(
         "Ship?", options=["ship", "wait"], asker="agent:ada", answerers=["user:ann"], run=run.id
     )
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert bot.send() == ["done"]
     (card,) = server.shown["C1"]
     value = card["blocks"][1]["elements"][0]["value"]
@@ -446,8 +446,8 @@ def test_a_card_of_slack_is_answered_by_its_button_and_shows_how_it_ended(
         bot.calls(press, form=True)
     assert store.questions.list(all=True).items[0].answer == "ship"
     runner.end(run, "so we ship")
-    store.gateway.settle()
-    store.gateway.look_after()
+    store.chat.finish_turns()
+    store.chat.run_upkeep()
     bot.send()
     assert server.words("C1") == ["Ship?\nann answered: ship", "so we ship"]
     assert server.shown["C1"][0]["blocks"] == [], "its buttons are gone"

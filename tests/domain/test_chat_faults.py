@@ -37,14 +37,14 @@ def test_five_thousand_messages_at_once_are_stored_once_each_and_in_order(store:
     ]
     # The platform tells every tenth twice, the second time much later.
     chat.platform.pending = said + said[::10]
-    store.gateway.take_in("fake", chat.adapter)
+    store.chat.poll("fake", chat.adapter)
     found = rows(store, "SELECT place_id, text, state FROM messages ORDER BY seq")
     assert [int(text) for _, text, _ in found] == list(range(MANY))
-    assert {state for _, _, state in found} == {"unheard"}
+    assert {state for _, _, state in found} == {"ignored"}
     assert len({place for place, _, _ in found}) == 20
-    assert store.gateway.take_in("fake", chat.adapter) == []
+    assert store.chat.poll("fake", chat.adapter) == []
     chat.says("@ada are you there?", place="room1", event="later")
-    assert len(store.gateway.wake()) == 1
+    assert len(store.chat.start_turns()) == 1
 
 
 class Shared(FakeAdapter):
@@ -100,18 +100,18 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
     with corral.open(url) as store:
         for kind in ("hanging", "throwing", "shared"):
             store.channels.add(kind, kind, policy="public")
-            store.messages.say(store.places.meet(kind, "room").id, f"to {kind}")
+            store.messages.send_as_system(store.places.register(kind, "room").id, f"to {kind}")
         Shared.place.pending.append(IncomingEvent(event_id="e", place="x", sender="ann", text="in"))
 
         def served() -> bool:
             loop.run_once(store)
             heard = [each for each in store.messages.list().items if each.direction == "in"]
-            named = store.channels.get("throwing").trouble
+            named = store.channels.get("throwing").last_error
             return bool(heard) and "to shared" in Shared.place.words() and named is not None
 
         wait_until(served, "everybody else is served")
-        assert "KeyError" in (store.channels.get("throwing").trouble or "")
-        assert store.channels.get("shared").trouble is None
+        assert "KeyError" in (store.channels.get("throwing").last_error or "")
+        assert store.channels.get("shared").last_error is None
         waits = store.messages.list(place=store.places.get("hanging/room").id).items
         assert [each.state for each in waits] == ["queued"], "neither lost nor said to be sent"
         Hanging.gate.set()
@@ -147,7 +147,7 @@ def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_an
         line._due.set()
         sends.join(SECONDS)
         assert not sends.is_alive()
-        store.messages.say(store.places.meet("slow", "room").id, "after the silence")
+        store.messages.send_as_system(store.places.register("slow", "room").id, "after the silence")
 
         def sent() -> bool:
             loop.run_once(store)

@@ -135,10 +135,10 @@ def test_a_folder_counts_when_it_is_the_agents_own(
 
 
 def test_a_file_has_a_limit_and_so_has_their_number(store: Corral, chat: Chat, work: Path) -> None:
-    store.settings.set("gateway.max_file_bytes", 9)
+    store.settings.set("chat.max_file_bytes", 9)
     with refuses(store, Invalid) as caught:
         store.messages.send_files(["sub/report.txt"], agent="ada", to="room")
-    assert "gateway.max_file_bytes" in caught.value.message
+    assert "chat.max_file_bytes" in caught.value.message
     for many in ([], ["sub/report.txt"] * 11):
         with refuses(store, Invalid):
             store.messages.send_files(many, agent="ada", to="room")
@@ -214,7 +214,7 @@ def test_a_platform_that_takes_no_files_says_so_when_it_is_sent_and_when_it_is_d
         store.messages.send_files(["sub/report.txt"], agent="ada", to="silent")
     assert "cannot take files" in caught.value.message
     (file,) = store.messages.send_files(["sub/report.txt"], agent="ada", to="room")
-    told = store.gateway.deliver(chat.channel.id, Wordy(platform=chat.platform), owner="d")
+    told = store.chat.deliver(chat.channel.id, Wordy(platform=chat.platform), owner="d")
     assert [each.state for each in told] == ["refused"]
     assert "does not support files" in (store.messages.get(file.id).reason or "")
     assert len(store.mail.list(mailbox="agent:ada").items) == 1

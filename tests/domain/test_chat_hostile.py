@@ -35,18 +35,18 @@ def chat(store: Corral) -> Chat:
 def asked(chat: Chat, *, answerers: list[str] | None = None, key: str = "k") -> Question:
     """A card in the chat, of the run that works there."""
     store = chat.store
-    if store.gateway.talks(chat.place())[0].run_id is None:
-        store.gateway.wake()
+    if store.chat.conversations(chat.place())[0].run_id is None:
+        store.chat.start_turns()
         Runner(store).begin()
     question = store.questions.ask(
         "Delete it?",
         options=["yes", "no"],
         asker="agent:ada",
-        run=str(store.gateway.talks(chat.place())[0].run_id),
+        run=str(store.chat.conversations(chat.place())[0].run_id),
         answerers=answerers or [],
         key=key,
     )
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     chat.deliver()
     return question
 
@@ -99,8 +99,8 @@ def test_of_two_who_answer_at_once_one_counts_and_the_other_is_told(
         with ThreadPoolExecutor(2) as both:
             states = list(both.map(answer, events))
         ended = store.questions.get(question.id)
-        assert sorted(states) == ["heard", "refused"]
-        winner = ("ann", "yes") if states[0] == "heard" else ("bob", "no")
+        assert sorted(states) == ["refused", "routed"]
+        winner = ("ann", "yes") if states[0] == "routed" else ("bob", "no")
         assert (ended.answered_by, ended.answer) == (f"user:{winner[0]}", winner[1])
 
 
@@ -116,7 +116,7 @@ def test_a_direct_chat_that_others_come_to_is_direct_no_more(
     store: Corral, chat: Chat, word: str
 ) -> None:
     first = chat.says(f"/{word}", sender="bob", place="two", direct=True)
-    assert first.state == "heard", "of two, one may"
+    assert first.state == "routed", "of two, one may"
     sign = IncomingEvent(
         event_id="s", place="two", sender="bob", kind=MessageKind.REACTION, text="+"
     )
@@ -125,19 +125,19 @@ def test_a_direct_chat_that_others_come_to_is_direct_no_more(
     later = chat.says(f"/{word}", sender="bob", place="two", direct=False)
     assert later.state == "refused"
     assert not store.places.get("fake/two").direct
-    assert chat.says(f"/{word}", sender="ann", place="two").state == "heard"
+    assert chat.says(f"/{word}", sender="ann", place="two").state == "routed"
 
 
 @pytest.mark.parametrize("sender", ["bob", "mallory"])
 def test_steering_is_for_those_who_may_however_it_is_written(
     store: Corral, chat: Chat, sender: str
 ) -> None:
-    store.gateway.wake()
+    store.chat.start_turns()
     run = Runner(store).begin()
     for text in ("/stop", "  /STOP now", "/stop@corral_bot", "/Clear"):
         assert chat.says(text, sender=sender).state == "refused", text
     assert store.runs.get(run.id).is_live
-    assert chat.says("/stop", sender="ann").state == "heard"
+    assert chat.says("/stop", sender="ann").state == "routed"
     assert store.runs.get(run.id).state == "stopping"
 
 
@@ -169,8 +169,8 @@ def test_a_name_that_begins_like_ours_is_not_ours(text: str, account: str, meant
 def test_an_agent_is_called_by_its_whole_name_alone(store: Corral, chat: Chat, text: str) -> None:
     (wiring,) = store.wirings.list().items
     store.wirings.change(wiring.id, trigger="mention")
-    assert chat.says(text).state == "unheard"
-    assert chat.says("well, @ada: x").state == "heard"
+    assert chat.says(text).state == "ignored"
+    assert chat.says("well, @ada: x").state == "routed"
 
 
 def test_a_card_says_how_it_ended_however_many_others_are_open(store: Corral, chat: Chat) -> None:
@@ -180,10 +180,10 @@ def test_a_card_says_how_it_ended_however_many_others_are_open(store: Corral, ch
             cards.show_card(tx, questions.ask(tx, "Which?", asker=f"agent:a{number}"), place)
     last = asked(chat)
     store.questions.answer(last.id, "yes", by="user:ann")
-    store.runs.lose(str(store.gateway.talks(chat.place())[0].run_id))
-    store.gateway.settle()
-    store.gateway.look_after()
-    assert rows(store, "SELECT question_id FROM cards WHERE settled = 1") == [(last.id,)]
+    store.runs.lose(str(store.chat.conversations(chat.place())[0].run_id))
+    store.chat.finish_turns()
+    store.chat.run_upkeep()
+    assert rows(store, "SELECT question_id FROM question_cards WHERE closed = 1") == [(last.id,)]
 
 
 def test_a_card_whose_question_was_forgotten_is_in_nobodys_way(
@@ -194,7 +194,7 @@ def test_a_card_whose_question_was_forgotten_is_in_nobodys_way(
     store.questions.answer(question.id, "yes", by="user:ann")
     clock.advance(2 * MINUTE)
     store.db.prune()
-    assert chat.says("1").state == "heard"
-    store.gateway.look_after()
-    assert chat.says("and on").state == "heard"
-    assert rows(store, "SELECT count(*) FROM cards WHERE settled = 0") == [(0,)]
+    assert chat.says("1").state == "routed"
+    store.chat.run_upkeep()
+    assert chat.says("and on").state == "routed"
+    assert rows(store, "SELECT count(*) FROM question_cards WHERE closed = 0") == [(0,)]

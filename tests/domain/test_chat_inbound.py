@@ -53,7 +53,7 @@ def test_a_message_keeps_the_platforms_ids_apart_from_ours(store: Corral) -> Non
         "in:e1",
         "t",
     )
-    assert message.state == "heard"
+    assert message.state == "routed"
 
 
 def test_a_stranger_is_turned_away_where_that_is_the_rule(store: Corral) -> None:
@@ -62,7 +62,7 @@ def test_a_stranger_is_turned_away_where_that_is_the_rule(store: Corral) -> None
     assert message.state == "refused"
     assert "ann is unknown" in (message.reason or "")
     store.senders.approve("fake/ann", person="ann")
-    assert chat.says("and now?").state == "heard"
+    assert chat.says("and now?").state == "routed"
     assert store.messages.get(message.id).state == "refused", "nothing is heard afterwards"
 
 
@@ -78,12 +78,12 @@ def test_an_owner_is_asked_once_and_what_was_said_meanwhile_is_heard_in_order(
     with pytest.raises(Refused):
         store.questions.answer(question.id, "yes", by="user:ann")
     store.questions.answer(question.id, "yes", by="user:olga")
-    assert store.gateway.look_after() > 0
-    assert store.gateway.look_after() == 0
+    assert store.chat.run_upkeep() > 0
+    assert store.chat.run_upkeep() == 0
     heard = [store.messages.get(message.id) for message in said]
-    assert {message.state for message in heard} == {"heard"}
+    assert {message.state for message in heard} == {"routed"}
     assert letters_of(store, heard[0]) == ["message 0", "message 1", "message 2"]
-    assert chat.says("I am known now").state == "heard"
+    assert chat.says("I am known now").state == "routed"
     check_store(store)
 
 
@@ -102,8 +102,8 @@ def test_an_answer_that_somebody_made_up_lets_nobody_in(store: Corral) -> None:
         {"question": 5},
         "yes",
     ):
-        store.mail.put("queue:gateway", body, sender="agent:eve")
-    store.gateway.look_after()
+        store.mail.put("queue:chat", body, sender="agent:eve")
+    store.chat.run_upkeep()
     assert store.messages.get(message.id).state == "held"
     assert store.senders.get(sender).state == "unknown"
     assert len(store.mail.list(state="refused").items) == 4
@@ -113,7 +113,7 @@ def test_a_retired_agent_is_told_nothing_and_the_message_is_kept(store: Corral) 
     chat = chat_with(store)
     store.agents.retire("ada")
     message = chat.says("hello")
-    assert (message.state, message.routes[0].reason) == ("unheard", "the agent is retired")
+    assert (message.state, message.routes[0].reason) == ("ignored", "the agent is retired")
 
 
 def test_an_event_that_can_never_be_stored_holds_up_nothing(store: Corral) -> None:
@@ -122,10 +122,10 @@ def test_an_event_that_can_never_be_stored_holds_up_nothing(store: Corral) -> No
         IncomingEvent(event_id="x" * 600, place="room", sender="ann", text="bad"),
         IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
     ]
-    (stored,) = store.gateway.take_in(chat.channel.id, chat.adapter)
+    (stored,) = store.chat.poll(chat.channel.id, chat.adapter)
     assert stored.text == "good"
     assert store.channels.get("fake").cursor == "2"
-    assert "channel.pass_over" in record(store)
+    assert "channel.skip_event" in record(store)
 
 
 def test_what_comes_at_once_is_stored_in_its_order_and_each_event_once(store: Corral) -> None:
@@ -137,7 +137,7 @@ def test_what_comes_at_once_is_stored_in_its_order_and_each_event_once(store: Co
         )
         for n in (0, 1, 2, 3, 2, 4, 1)
     ]
-    stored = store.gateway.take_in(chat.channel.id, chat.adapter)
+    stored = store.chat.poll(chat.channel.id, chat.adapter)
     assert [each.text for each in stored] == ["0", "1", "2", "3", "2", "4", "1"]
     assert stored[0].id == first.id
     assert stored[2].id == stored[4].id
@@ -159,8 +159,8 @@ def test_a_command_or_a_new_wiring_within_a_batch_counts_for_what_follows(store:
         IncomingEvent(event_id=f"e{n}", place="room", sender=who, text=text)
         for n, (who, text) in enumerate([("ann", "one"), ("ann", "/help"), ("ben", "two")], 1)
     ]
-    one, command, two = store.gateway.take_in(chat.channel.id, chat.adapter)
-    assert (one.state, command.state, two.state) == ("held", "heard", "held")
+    one, command, two = store.chat.poll(chat.channel.id, chat.adapter)
+    assert (one.state, command.state, two.state) == ("held", "routed", "held")
     assert two.reason == "an owner has not approved ben yet"
 
 
@@ -190,7 +190,7 @@ def test_an_owner_who_says_no_blocks_the_account(store: Corral) -> None:
     message = chat.says("buy this")
     (question,) = store.questions.list().items
     store.questions.answer(question.id, "no", by="user:olga")
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert store.messages.get(message.id).state == "refused"
     assert chat.says("buy that").state == "refused"
     assert store.questions.list().items == [], "nobody is asked again"
@@ -201,7 +201,7 @@ def test_without_an_answer_in_time_nobody_is_let_in(store: Corral, clock: Manual
     message = chat.says("hello?")
     clock.advance(8 * DAY)
     store.questions.expire_due()
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     found = store.messages.get(message.id)
     assert (found.state, found.reason) == ("refused", "no owner approved the sender in time")
     assert chat.says("still there?").state == "held"
@@ -224,9 +224,9 @@ def test_where_no_agent_listens_an_owner_says_which_one_is_to(store: Corral) -> 
     (question,) = store.questions.list().items
     assert question.options == ["ada", "nobody"]
     store.questions.answer(question.id, "ada", by="user:olga")
-    store.gateway.look_after()
-    assert store.messages.get(first.id).state == "heard"
-    assert store.messages.get(second.id).state == "unheard", "a group: it must be addressed"
+    store.chat.run_upkeep()
+    assert store.messages.get(first.id).state == "routed"
+    assert store.messages.get(second.id).state == "ignored", "a group: it must be addressed"
     assert [wiring.trigger for wiring in store.wirings.list().items] == ["mention"]
 
 
@@ -236,8 +236,8 @@ def test_where_nobody_is_to_listen_nothing_is_kept_waiting(store: Corral) -> Non
     store.senders.approve("fake/ann", person="ann")
     message = chat.says("hello?")
     store.questions.answer(store.questions.list().items[0].id, "nobody", by="user:olga")
-    store.gateway.look_after()
-    assert store.messages.get(message.id).state == "unheard"
+    store.chat.run_upkeep()
+    assert store.messages.get(message.id).state == "ignored"
 
 
 @pytest.mark.parametrize("where", ["place", "channel"])
@@ -252,7 +252,7 @@ def test_what_was_held_where_no_agent_listened_is_heard_when_one_is_wired(
     given = chat.place() if where == "place" else "fake"
     made = store.wirings.add("ada", **{where: given})
     assert made.trigger == "always"
-    assert {store.messages.get(each.id).state for each in held} == {"heard"}
+    assert {store.messages.get(each.id).state for each in held} == {"routed"}
     letters = [each for each in store.mail.list().items if each.mailbox.startswith("session:")]
     assert [letter.body["text"] for letter in letters] == ["one", "two", "three"]
     assert store.messages.get(stranger.id).state == "held", "a wiring lets nobody in"
@@ -266,7 +266,7 @@ def test_what_does_not_wake_the_agent_that_is_wired_is_not_kept_waiting(store: C
     store.senders.approve("fake/ann", person="ann")
     held = chat.says("hello?")
     store.wirings.add("ada", channel="fake", trigger="mention")
-    assert store.messages.get(held.id).state == "unheard"
+    assert store.messages.get(held.id).state == "ignored"
     assert store.questions.list().items == []
 
 
@@ -274,22 +274,22 @@ def test_a_direct_chat_is_none_any_more_when_a_third_person_comes(store: Corral)
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="public")
     store.wirings.add("ada", channel="fake", trigger="mention")
-    assert chat.says("hello", direct=True).state == "heard", "nobody else could be meant"
-    assert chat.says("hello", direct=None).state == "heard", "the platform does not say"
-    assert chat.says("hello all", direct=False).state == "unheard"
+    assert chat.says("hello", direct=True).state == "routed", "nobody else could be meant"
+    assert chat.says("hello", direct=None).state == "routed", "the platform does not say"
+    assert chat.says("hello all", direct=False).state == "ignored"
     assert store.places.get(chat.place()).direct is False
-    assert chat.says("hello", direct=True).state == "heard", "it left again"
+    assert chat.says("hello", direct=True).state == "routed", "it left again"
 
 
 def test_a_blocked_place_hears_and_says_nothing(store: Corral) -> None:
     chat = chat_with(store)
     chat.says("first")
-    store.messages.say(chat.place(), "news")
+    store.messages.send_as_system(chat.place(), "news")
     store.places.block(chat.place())
     assert chat.says("second").state == "refused"
     assert chat.deliver() == ["refused"]
     store.places.unblock(chat.place())
-    assert chat.says("third").state == "heard"
+    assert chat.says("third").state == "routed"
 
 
 def test_a_place_may_treat_strangers_otherwise_than_its_channel(store: Corral) -> None:
@@ -298,7 +298,7 @@ def test_a_place_may_treat_strangers_otherwise_than_its_channel(store: Corral) -
     store.places.set_policy(chat.place(), "strict")
     assert chat.says("second").state == "refused"
     store.places.set_policy(chat.place(), None)
-    assert chat.says("third").state == "heard"
+    assert chat.says("third").state == "routed"
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_command_is_for_those_who_may(
     if role is not None:
         store.senders.approve("fake/ann", person="ann", role=role)
     message = chat.says(f"/{name}", direct=direct)
-    assert message.state == ("heard" if allowed else "refused")
+    assert message.state == ("routed" if allowed else "refused")
     assert message.routes == [], "no agent is woken by it"
     assert chat.deliver() == ["done"]
     (said,) = chat.platform.words()
@@ -342,7 +342,7 @@ def test_attachments_become_private_files_with_harmless_names(
     store: Corral, tmp_path: Path
 ) -> None:
     chat = chat_with(store)
-    store.settings.set("gateway.max_file_bytes", 10)
+    store.settings.set("chat.max_file_bytes", 10)
     message = chat.says(
         "look",
         attached=[
@@ -383,7 +383,7 @@ def test_a_link_in_the_place_of_an_attachment_is_not_followed(
 def test_a_message_of_a_megabyte_is_kept_whole_in_a_file(store: Corral) -> None:
     chat = chat_with(store)
     message = chat.says("x" * 1_000_000)
-    assert message.state == "heard"
+    assert message.state == "routed"
     assert len(message.text) == 64 * 1024
     assert Path(message.data["files"][0]["path"]).stat().st_size == 1_000_000
 
@@ -429,8 +429,8 @@ def test_a_platform_is_read_on_from_where_everything_is_stored(store: Corral) ->
         IncomingEvent(event_id=f"e{n}", place="room", sender="ann", text=str(n))
         for n in (1, 2, 2, 1)
     ]
-    stored = store.gateway.take_in(chat.channel.id, chat.adapter)
+    stored = store.chat.poll(chat.channel.id, chat.adapter)
     assert [message.text for message in stored] == ["1", "2", "2", "1"]
     assert len({message.id for message in stored}) == 2
     assert store.channels.get("fake").cursor == "4"
-    assert store.gateway.take_in(chat.channel.id, chat.adapter) == []
+    assert store.chat.poll(chat.channel.id, chat.adapter) == []

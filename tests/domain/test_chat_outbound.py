@@ -59,7 +59,7 @@ def test_a_long_text_is_split_at_its_seams_and_stays_in_order(store: Corral) -> 
 
 def test_what_is_said_second_is_shown_second_also_by_who_began_earlier(store: Corral) -> None:
     chat = Chat(store)
-    place = store.places.meet("fake", "room")
+    place = store.places.register("fake", "room")
     with store.transaction() as tx:
         queue.enqueue(tx, place, "first")
     with store.transaction() as tx:
@@ -218,7 +218,7 @@ def test_where_the_platform_can_tell_it_is_asked(
 def test_where_nobody_can_tell_the_channels_rule_decides_and_it_is_said(
     store: Corral, clock: ManualClock, rule: str, state: str, seen: int
 ) -> None:
-    chat = chat_with(store, "silent", in_doubt=rule)
+    chat = chat_with(store, "silent", on_unconfirmed=rule)
     chat.platform.outcomes = ["lost"]
     (sent,) = store.messages.send("hello", agent="ada", to="room")
     chat.deliver()
@@ -302,7 +302,7 @@ def test_a_letter_that_a_person_drops_leaves_a_message_that_says_so(store: Corra
     (sent,) = store.messages.send("hello", agent="ada", to="room")
     assert sent.letter_id is not None
     store.mail.drop(sent.letter_id, reason="not that")
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     found = store.messages.get(sent.id)
     assert (found.state, found.reason) == ("undelivered", "not that")
     assert chat.deliver() == []
@@ -312,7 +312,7 @@ def test_a_removed_channel_drops_what_waited_and_says_so(store: Corral) -> None:
     chat = chat_with(store)
     (sent,) = store.messages.send("hello", agent="ada", to="room")
     store.channels.remove(chat.channel.name)
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert store.messages.get(sent.id).state == "undelivered"
 
 
@@ -333,7 +333,7 @@ def test_what_was_queued_as_its_channel_was_removed_is_not_sent_and_says_so(
 def test_messages_are_listed_newest_first_page_by_page(store: Corral) -> None:
     chat = chat_with(store)
     for n in range(5):
-        store.messages.say(chat.place(), str(n))
+        store.messages.send_as_system(chat.place(), str(n))
     chat.says("elsewhere", place="other")
     everything = walk(store.messages.list)
     assert [message.text for message in everything][:2] == ["elsewhere", "4"]

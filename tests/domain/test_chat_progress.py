@@ -33,11 +33,11 @@ def answer_all(store: Corral, runner: Runner, clock: ManualClock) -> list[str]:
     """Run turns until the session rests; gives the prompts of the turns."""
     prompts = []
     for _ in range(ROUNDS):
-        if store.gateway.wake():
+        if store.chat.start_turns():
             run = runner.begin()
             prompts.append(runner.prompt(run) or "")
             runner.end(run, f"answer {len(prompts)}")
-            store.gateway.settle()
+            store.chat.finish_turns()
         clock.advance(2 * MINUTE)
     return prompts
 
@@ -45,9 +45,9 @@ def answer_all(store: Corral, runner: Runner, clock: ManualClock) -> list[str]:
 def lose_answer(chat: Chat, runner: Runner) -> str:
     """One turn whose answer the platform refuses; gives the session, which now holds a notice."""
     session = str(chat.says("hello").routes[0].session_id)
-    chat.store.gateway.wake()
+    chat.store.chat.start_turns()
     runner.end(runner.begin(), "an answer")
-    chat.store.gateway.settle()
+    chat.store.chat.finish_turns()
     chat.platform.outcomes = ["refuse"]
     chat.deliver()
     return session
@@ -66,11 +66,11 @@ def test_session_answers_after_a_failed_turn_that_carried_a_notice(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)
-    assert store.gateway.wake() == [], "a notice wakes no agent"
+    assert store.chat.start_turns() == [], "a notice wakes no agent"
     second = chat.says("are you there?")
-    store.gateway.wake()
+    store.chat.start_turns()
     runner.die(runner.begin())
-    store.gateway.settle()
+    store.chat.finish_turns()
     third = chat.says("still there?")
     clock.advance(10 * MINUTE)
     prompts = answer_all(store, runner, clock)
@@ -111,11 +111,11 @@ def test_a_letter_for_tomorrow_with_a_high_priority_does_not_block_a_message(
     later = store.now() + 20 * HOUR
     store.mail.put(f"session:{session}", "later", priority=50, due_at=later)
     message = chat.says("are you there?")
-    assert len(store.gateway.wake()) == 1
+    assert len(store.chat.start_turns()) == 1
     runner.end(runner.begin(), "yes")
-    store.gateway.settle()
+    store.chat.finish_turns()
     assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
-    assert store.gateway.next_due() == later
+    assert store.chat.next_due() == later
 
 
 def test_a_notice_dies_before_it_uses_up_the_attempts_of_a_message(
@@ -125,11 +125,11 @@ def test_a_notice_dies_before_it_uses_up_the_attempts_of_a_message(
     session = lose_answer(chat, runner)
     message = chat.says("are you there?")
     for _ in range(ROUNDS):
-        if store.gateway.wake():
+        if store.chat.start_turns():
             run = runner.begin()
             poisoned = "did not arrive" in now_in(runner.prompt(run))
             runner.die(run) if poisoned else runner.end(run, "yes")
-            store.gateway.settle()
+            store.chat.finish_turns()
         clock.advance(10 * MINUTE)
     assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
     (dead,) = [each for each in store.mail.dead().items if each.mailbox == f"session:{session}"]
@@ -142,25 +142,25 @@ def test_a_letter_dropped_during_its_turn_does_not_stop_the_session(
     store.agents.create("ben", provider="scripted")
     store.wirings.add("ben", channel=chat.channel.name)
     first = chat.says("hello")
-    store.gateway.wake()
+    store.chat.start_turns()
     runs = [runner.begin(), runner.begin()]
     for route in first.routes:
         store.mail.drop(str(route.letter_id))
     for run in runs:
         runner.end(run, "done")
-    assert len(store.gateway.settle()) == 2
+    assert len(store.chat.finish_turns()) == 2
     second = chat.says("and now?")
-    assert len(store.gateway.wake()) == 2
+    assert len(store.chat.start_turns()) == 2
     for how in (runner.die, runner.end):
         run = runner.begin()
         for route in second.routes:
             if route.session_id == run.session_id:
                 store.mail.drop(str(route.letter_id))
         how(run)
-    assert len(store.gateway.settle()) == 2
+    assert len(store.chat.finish_turns()) == 2
     chat.says("still there?")
     clock.advance(SECOND)
-    assert len(store.gateway.wake()) == 2
+    assert len(store.chat.start_turns()) == 2
 
 
 def test_letters_of_a_closed_session_are_refused_when_a_new_one_takes_its_place(
@@ -184,21 +184,21 @@ def test_a_turn_that_cannot_be_ended_does_not_hold_up_the_others(
     store.agents.create("ben", provider="scripted")
     store.wirings.add("ben", channel=chat.channel.name)
     chat.says("hello")
-    store.gateway.wake()
+    store.chat.start_turns()
     runs = [runner.begin(), runner.begin()]
     for run in runs:
         runner.end(run, "done")
     end_turn = turns.end_turn
 
     def refuse_first(
-        tx: Tx, talk: Conversation, run: Run | None, text: str | None
+        tx: Tx, conversation: Conversation, run: Run | None, text: str | None
     ) -> Conversation | None:
-        if talk.run_id == min(each.id for each in runs):
+        if conversation.run_id == min(each.id for each in runs):
             raise Refused("no")
-        return end_turn(tx, talk, run, text)
+        return end_turn(tx, conversation, run, text)
 
     monkeypatch.setattr(turns, "end_turn", refuse_first)
-    assert len(store.gateway.settle()) == 1
+    assert len(store.chat.finish_turns()) == 1
 
 
 def test_the_daemon_wakes_a_session_in_a_store_without_channels(

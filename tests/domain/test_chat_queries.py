@@ -20,9 +20,9 @@ def chat(store: Corral) -> Chat:
 
 
 def answered(store: Corral, chat: Chat, runner: Runner, text: str) -> None:
-    store.gateway.wake()
+    store.chat.start_turns()
     runner.end(runner.begin(), text)
-    store.gateway.settle()
+    store.chat.finish_turns()
     chat.deliver()
 
 
@@ -33,7 +33,7 @@ def test_what_was_heard_and_said_in_a_session_is_found_among_the_rest(
     store.wirings.add("ada", channel=chat.channel.id, trigger="mention")
     store.wirings.add("ben", channel=chat.channel.id, trigger="mention")
     heard = chat.says("@ada how are you?")
-    (route,) = [each for each in heard.routes if each.heard]
+    (route,) = [each for each in heard.routes if each.wakes]
     answered(store, chat, runner, "fine")
     for n in range(4):
         chat.says(f"@ben {n}")
@@ -63,7 +63,7 @@ def test_what_is_held_is_listed_by_account_and_is_gone_when_it_is_let_in(store: 
     assert held[0].sender_id == held[1].sender_id != held[2].sender_id
     store.senders.approve(str(held[0].sender_id), person="robert")
     assert {each.sender_id for each in walk(store.messages.held)} == {held[2].sender_id}
-    assert store.messages.get(held[0].id).state == "heard"
+    assert store.messages.get(held[0].id).state == "routed"
     assert [each.state for each in store.questions.list(all=True).items].count("open") == 1
     store.senders.block(str(held[2].sender_id))
     assert store.questions.list().items == [], "owners are not asked what was said already"
@@ -85,11 +85,11 @@ def test_a_place_tells_which_sessions_it_has(chat: Chat) -> None:
     store, runner = chat.store, Runner(chat.store)
     store.wirings.add("ada", channel=chat.channel.id)
     chat.says("hello")
-    (talk,) = store.gateway.talks(chat.place())
+    (talk,) = store.chat.conversations(chat.place())
     assert talk.run_id is None
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
-    assert [each.run_id for each in store.gateway.talks(chat.place())] == [run.id]
+    assert [each.run_id for each in store.chat.conversations(chat.place())] == [run.id]
 
 
 def test_a_wiring_is_changed_and_heard_by_at_once(chat: Chat) -> None:
@@ -106,8 +106,8 @@ def test_a_wiring_is_changed_and_heard_by_at_once(chat: Chat) -> None:
         3,
         "thread",
     )
-    assert chat.says("hello").state == "unheard"
-    assert chat.says("please deploy").state == "heard"
+    assert chat.says("hello").state == "ignored"
+    assert chat.says("please deploy").state == "routed"
     with refuses(store, Invalid):
         store.wirings.change(wiring.id, trigger="pattern")
     store.wirings.remove(wiring.id)
@@ -123,16 +123,16 @@ def test_the_dashboard_is_a_channel_whose_people_are_known_and_whose_answers_arr
 ) -> None:
     store.agents.create("ada", provider="scripted")
     channel = store.channels.add("dashboard", "web", policy="strict")
-    place = store.places.meet("dashboard", "tester:ada", direct=True)
+    place = store.places.register("dashboard", "tester:ada", direct=True)
     store.wirings.add("ada", place=place.id)
     said = IncomingEvent(event_id="1", place="tester:ada", sender="tester", text="hello")
     heard = store.messages.receive(channel.id, said)
-    assert (heard.state, store.messages.receive(channel.id, said).id) == ("heard", heard.id)
+    assert (heard.state, store.messages.receive(channel.id, said).id) == ("routed", heard.id)
     assert store.senders.get("dashboard/tester").person == "tester"
     adapter = store.channels.open("dashboard")
     (sent,) = store.messages.send("hi", agent="ada", to=place.id)
     (card,) = store.messages.send("+", agent="ada", to=place.id, key="k")
-    told = store.gateway.deliver(channel.id, adapter, owner="d")
+    told = store.chat.deliver(channel.id, adapter, owner="d")
     assert [each.state for each in told] == ["done", "done"]
     found = store.messages.get(sent.id)
     assert found.state == "sent"
@@ -141,7 +141,7 @@ def test_the_dashboard_is_a_channel_whose_people_are_known_and_whose_answers_arr
         store.messages.send("+", agent="ada", to=place.id, react=card.id)[0].kind
         is MessageKind.REACTION
     )
-    assert [each.state for each in store.gateway.deliver(channel.id, adapter, owner="d")] == [
+    assert [each.state for each in store.chat.deliver(channel.id, adapter, owner="d")] == [
         "done",
         "done",
     ]
@@ -151,4 +151,4 @@ def test_the_dashboard_is_a_channel_whose_people_are_known_and_whose_answers_arr
 def test_nobody_gets_into_the_dashboards_channel_by_the_door_for_platforms(store: Corral) -> None:
     store.channels.add("dashboard", "web")
     with refuses(store, Refused):
-        store.gateway.accept("dashboard", {}, b"{}")
+        store.chat.receive_webhook("dashboard", {}, b"{}")

@@ -26,7 +26,7 @@ def ada(store: Corral) -> str:
 
 def decided(store: Corral, request: HostRequest, answer: str, by: str = "user:ann") -> HostRequest:
     store.questions.answer(str(request.question_id), answer, by=by)
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     return store.host_requests.get(request.id)
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_done_because_an_agent_asks_until_somebody_says_yes(
     made = store.agents.get("helper")
     assert (made.provider, made.model, made.admin) == ("scripted", "small", False)
     assert [each["state"] for each in told(store)] == ["done"]
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert len(told(store)) == 1, "it is told once"
 
 
@@ -64,7 +64,7 @@ def test_a_no_and_silence_are_no_and_the_agent_is_told(
     late = store.host_requests.ask(ada, "create_agent", HELPER)
     clock.advance(8 * DAY)
     store.questions.expire_due()
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert store.host_requests.get(late.id).state == "expired"
     assert [each["state"] for each in told(store)] == ["refused", "expired"]
     with pytest.raises(NotFound):
@@ -124,7 +124,7 @@ def test_what_was_shown_is_what_is_done_or_nothing_is(store: Corral, ada: str) -
 
 
 def test_where_two_must_allow_it_one_is_not_enough(store: Corral, ada: str) -> None:
-    store.settings.set("gateway.approvals", 2)
+    store.settings.set("chat.approvals", 2)
     for name in ("ann", "ben", "cleo"):
         store.people.set(name, role="owner")
     asked = store.host_requests.ask(ada, "create_agent", HELPER)
@@ -141,7 +141,7 @@ def test_a_project_says_how_many_must_allow_what_is_asked_in_it(
     store: Corral, ada: str, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path).id
-    store.settings.set("gateway.approvals", 2, scope=f"project:{project}")
+    store.settings.set("chat.approvals", 2, scope=f"project:{project}")
     for name in ("ann", "ben"):
         store.people.set(name, role="owner")
     session = store.sessions.open(ada, project=project).id
@@ -194,7 +194,7 @@ def test_a_request_is_taken_back_and_its_question_with_it(store: Corral, ada: st
         "refused",
         "withdrawn",
     )
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert store.host_requests.get(asked.id) == gone
 
 
@@ -208,7 +208,7 @@ def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
     runner = Runner(store)
     store.wirings.add(ada, channel="fake")
     (route,) = chat.says("remind me every day").routes
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     wish = {"text": "Remind ann.", "cron": "0 9 * * *", "script": "./due.sh"}
     asked = store.host_requests.ask(
@@ -267,10 +267,10 @@ def test_an_agent_that_asks_for_a_secret_learns_only_that_it_is_there(
     assert "corral secret set mail-token --keep file" in str(question.effect)
     with refuses(store, Invalid):
         store.questions.answer(question.id, SECRET, by="user:ann")
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert told(store) == []
     store.secrets.save_value("mail-token", SECRET, where="file")
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     (letter,) = told(store)
     assert letter["text"] == "The secret mail-token is available to new runs."
     assert store.questions.get(question.id).state == "withdrawn"
@@ -291,10 +291,10 @@ def secret_card(store: Corral, ada: str, **said: Any) -> tuple[Chat, HostRequest
     store.wirings.add(ada, channel="fake")
     runner = Runner(store)
     (route,) = chat.says("read my mails", **said).routes
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     asked = store.host_requests.ask(ada, "secret", WANTED, run=run.id, session=route.session_id)
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     chat.deliver()
     return chat, asked
 
@@ -344,7 +344,7 @@ def test_of_what_comes_at_once_only_the_secret_is_not_kept(
         for n, each in enumerate(given)
     ]
     stored = store.messages.receive_all(chat.channel.id, events)
-    assert [each.state for each in stored] == ["heard", "refused", "refused", "refused", "heard"]
+    assert [each.state for each in stored] == ["routed", "refused", "refused", "refused", "routed"]
     assert SECRET not in str(contents(store))
     assert [*(tmp_path / "home").glob("channels/*/*")] == [], "not even a file of it"
 
@@ -353,13 +353,13 @@ def test_talk_goes_on_while_a_secret_is_asked_for_and_no_word_is_held_back_after
     store: Corral, ada: str
 ) -> None:
     chat, asked = secret_card(store, ada)
-    assert chat.says("what do you need it for?").state == "heard"
-    assert chat.says("okay").state == "heard"
+    assert chat.says("what do you need it for?").state == "routed"
+    assert chat.says("okay").state == "routed"
     store.secrets.set("mail-token", "env:MAIL_TOKEN")
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert store.host_requests.get(asked.id).state == "done"
-    store.gateway.look_after()
-    assert chat.says("congratulations").state == "heard"
+    store.chat.run_upkeep()
+    assert chat.says("congratulations").state == "routed"
     assert chat.says("congratulations").text == "congratulations"
 
 
@@ -367,8 +367,8 @@ def test_a_secret_card_is_refused_in_the_chat_by_whoever_may(store: Corral, ada:
     store.people.set("ann", role="owner")
     chat, asked = secret_card(store, ada)
     store.senders.approve("fake/ann", person="ann", role="owner")
-    assert chat.says("no").state == "heard"
-    store.gateway.look_after()
+    assert chat.says("no").state == "routed"
+    store.chat.run_upkeep()
     assert store.host_requests.get(asked.id).state == "refused"
 
 
@@ -382,13 +382,13 @@ def test_a_card_shows_all_that_will_be_done_in_pieces_before_it_when_it_is_long(
     store.wirings.add(ada, channel="fake")
     runner = Runner(store)
     (route,) = chat.says("go").routes
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     long = "word " * 100 + "AND THEN DELETE EVERYTHING"
     hidden = "safe\u202etxt.exe\x1b[8m"
     wish = {"name": "helper", "instructions": f"{long} {hidden}"}
     asked = store.host_requests.ask(ada, "create_agent", wish, run=run.id, session=route.session_id)
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     chat.deliver()
     shown = chat.platform.words()
     assert len(shown) > 2
@@ -407,18 +407,18 @@ def test_a_run_that_still_goes_does_not_keep_its_request_from_being_done(
     store.senders.approve("fake/ann", person="ann", role="owner")
     runner = Runner(store)
     (route,) = chat.says("make a helper").routes
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     asked = store.host_requests.ask(
         ada, "create_agent", HELPER, run=run.id, session=route.session_id
     )
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     chat.deliver()
     clicked = chat.says("yes", kind=MessageKind.ANSWER, question=asked.question_id)
-    assert clicked.state == "heard"
-    store.gateway.look_after()
+    assert clicked.state == "routed"
+    store.chat.run_upkeep()
     assert store.host_requests.get(asked.id).state == "done"
     clock.advance(MINUTE)
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     chat.deliver()
     assert "ann answered: yes" in chat.platform.words()[-1]

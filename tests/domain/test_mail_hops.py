@@ -39,7 +39,7 @@ def turns_until_silent(
     """Count the turns of a session whose every turn has it woken again in the same way."""
     mailbox = store.mail.write("ada", "go", to="ada", wake=True).mailbox
     for turns in range(MOST):
-        if not store.gateway.wake():
+        if not store.chat.start_turns():
             return turns
         run = runner.begin()
         inside = store.as_actor(f"run:{run.id}", origin=run.id)
@@ -49,7 +49,7 @@ def turns_until_silent(
             pass
         finally:
             runner.end(run)
-            store.gateway.settle()
+            store.chat.finish_turns()
         later()
         clock.advance(10 * MINUTE)
         store.schedules.fire_due()
@@ -71,7 +71,7 @@ def test_a_timer_beyond_the_limit_is_refused_to_the_run(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     mailbox = store.mail.write("ada", "go", to="ada", wake=True).mailbox
-    store.gateway.wake()
+    store.chat.start_turns()
     inside = store.as_actor("run:x", origin=runner.begin().id)
     store.settings.set("mail.max_hops", 1)
     with pytest.raises(Refused, match="limit of 1 letters between agents"):

@@ -278,7 +278,7 @@ def test_whatever_ends_it_in_the_middle_nothing_half_is_left(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.projects.export(heron[0], folder / "x.db", told=interrupted)
+        store.projects.export(heron[0], folder / "x.db", on_progress=interrupted)
     assert os.listdir(folder) == []
 
 
@@ -293,7 +293,7 @@ import os, signal, corral
 def die(part, done, total):
     if part == "runs":
         os.kill(os.getpid(), signal.SIGKILL)
-corral.open({url!r}).projects.export({project!r}, {str(folder / "x.db")!r}, told=die)
+corral.open({url!r}).projects.export({project!r}, {str(folder / "x.db")!r}, on_progress=die)
 """
     ended = subprocess.run([sys.executable, "-c", program], check=False)
     assert ended.returncode == -9

@@ -34,11 +34,11 @@ class Team:
 
     def turn(self, answer: str = "ok") -> Run:
         """One turn of Ada."""
-        (run,) = self.store.gateway.wake()
+        (run,) = self.store.chat.start_turns()
         begun = self.runner.begin()
         assert begun.id == run.id
         self.runner.end(begun, answer)
-        self.store.gateway.settle()
+        self.store.chat.finish_turns()
         return run
 
     def prompt(self) -> str:
@@ -136,7 +136,7 @@ def test_a_prompt_of_an_agent_into_anothers_session_is_quoted(team: Team) -> Non
 
 def test_text_that_an_agent_sends_to_a_run_is_signed_and_counts_as_a_hop(team: Team) -> None:
     team.chat.says("work")
-    team.store.gateway.wake()
+    team.store.chat.start_turns()
     run = team.runner.begin()
     team.store.settings.set("mail.max_hops", 1)
     with team.inside() as inside:

@@ -55,7 +55,7 @@ def test_a_message_is_a_row_and_the_row_of_an_answer_is_said_once(
     talk.end(ada)
     assert talk.store.mail.get(letter).state == "done"
     assert talk.shown() == ["hi ann"]
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     talk.chat.deliver()
     assert talk.shown() == ["hi ann"]
     check_store(talk.store)
@@ -75,7 +75,7 @@ def test_several_letters_are_rows_in_order_and_one_prompt(talk: SandboxConversat
 
 
 def test_what_was_said_in_between_comes_with_the_first_row(store: Corral) -> None:
-    talk = SandboxConversation(store, trigger="mention", unheard="keep")
+    talk = SandboxConversation(store, trigger="mention", unmatched="keep")
     talk.chat.says("nobody is meant")
     talk.chat.says("@ada look")
     ada = talk.begin()
@@ -87,11 +87,11 @@ def test_what_is_said_during_the_turn_arrives_before_it_ends(talk: SandboxConver
     talk.chat.says("go")
     ada = talk.begin()
     id = ada.say("working on it")
-    assert talk.store.gateway.exchange(ada.run.id).taken == 1
+    assert talk.store.chat.sync_sandbox(ada.run.id).ingested == 1
     assert ada.outcomes() == {}, "it is queued, and nobody knows yet"
     talk.chat.deliver()
     assert talk.shown() == ["working on it"]
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     assert ada.outcomes() == {id: "delivered"}
     ada.answer("done")
     talk.end(ada)
@@ -156,7 +156,7 @@ def test_the_machine_that_has_its_file_ends_the_turn_whoever_leads(
     ada.answer("hi ann")
     talk.runner.end(ada.run)
     with on_machine("a-third-machine"):
-        assert talk.store.gateway.settle() == []
+        assert talk.store.chat.finish_turns() == []
         assert ChatDelivery().run_as_follower(talk.store) == 0
     assert ChatDelivery().run_as_follower(talk.store) == 1
     talk.chat.deliver()
@@ -201,13 +201,13 @@ def test_a_setting_that_is_turned_off_acts_at_the_next_turn(talk: SandboxConvers
     ada = talk.begin()
     ada.answer("1")
     talk.end(ada)
-    talk.store.settings.set("gateway.sandbox", "off", scope="agent:ada")
+    talk.store.settings.set("chat.sandbox", "off", scope="agent:ada")
     talk.chat.says("two")
-    talk.store.gateway.wake()
+    talk.store.chat.start_turns()
     run = talk.runner.begin()
     assert not talk.store.runs.get_launch(run.id).is_boxed
-    with pytest.raises(Invalid, check=because("bad_value", name="gateway.sandbox")):
-        talk.store.settings.set("gateway.sandbox", "perhaps")
+    with pytest.raises(Invalid, check=because("bad_value", name="chat.sandbox")):
+        talk.store.settings.set("chat.sandbox", "perhaps")
 
 
 def test_nobody_resumes_it_out_of_its_box_by_mistake(talk: SandboxConversation) -> None:
@@ -229,7 +229,7 @@ def test_what_was_committed_before_the_inside_died_in_a_change_counts(
     died = multiprocessing.get_context("fork").Process(target=leave_a_journal, args=(ada.folder,))
     died.start()
     died.join()
-    assert talk.store.gateway.exchange(ada.run.id).busy, "half of a change is in it"
+    assert talk.store.chat.sync_sandbox(ada.run.id).busy, "half of a change is in it"
     talk.end(ada, "die")
     assert talk.store.mail.get(letter).state == "done"
     assert talk.shown() == ["hi ann"]
@@ -255,12 +255,12 @@ def test_only_destinations_that_the_store_knows_are_sent_to(talk: SandboxConvers
     ada.say("no such chat", address=("fake", "nowhere", None))
     ada.say("no such channel", address=("moon", "room", None))
     good = ada.say("fine", address=("fake", "room", None))
-    looked = store.gateway.exchange(ada.run.id)
-    assert (looked.taken, looked.refused) == (1, 3)
+    looked = store.chat.sync_sandbox(ada.run.id)
+    assert (looked.ingested, looked.refused) == (1, 3)
     talk.chat.deliver()
     assert talk.chat.platform.words("other") == []
     assert talk.shown() == ["fine"]
-    store.gateway.exchange(ada.run.id)
+    store.chat.sync_sandbox(ada.run.id)
     outcomes = ada.outcomes()
     assert outcomes[forged] == "failed"
     assert outcomes[good] == "delivered"
@@ -280,7 +280,7 @@ def test_granting_and_revoking_reach_the_inside_at_once(talk: SandboxConversatio
 
     assert {*names()} == {"room", "other"}
     talk.store.destinations.revoke("ada", "other")
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     assert names() == ["room"]
 
 
@@ -299,14 +299,14 @@ def test_an_edit_and_a_sign_go_to_messages_of_its_own_talk(talk: SandboxConversa
     said = talk.chat.says("hello")
     ada = talk.begin()
     first = ada.say("teh answer")
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     talk.chat.deliver()
     ada.say("the answer", operation="edit", message=first)
     ada.say("+1", operation="react", message=ada.pending()[0]["id"])
     ada.say("x", operation="edit", message="out-unknown")
     ada.say("x", operation="explode", message=first)
-    looked = talk.store.gateway.exchange(ada.run.id)
-    assert (looked.taken, looked.refused) == (2, 2)
+    looked = talk.store.chat.sync_sandbox(ada.run.id)
+    assert (looked.ingested, looked.refused) == (2, 2)
     sent = [each for each in talk.store.messages.list(limit=20).items if each.direction == "out"]
     assert {(each.kind, each.text) for each in sent} >= {("edit", "the answer"), ("reaction", "+1")}
     sign = next(each for each in sent if each.kind == "reaction")
@@ -322,7 +322,7 @@ def test_a_question_is_asked_and_its_answer_is_a_row(talk: SandboxConversation) 
     with ada.files.writing() as connection:
         content = {"type": "ask_question", "question": "Really?", "options": ["yes", "no"]}
         id, _ = ada.files.put(connection, "chat", content)
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     (question,) = talk.store.questions.list(all=True).items
     assert (question.text, question.options, question.asker) == (
         "Really?",
@@ -330,14 +330,14 @@ def test_a_question_is_asked_and_its_answer_is_a_row(talk: SandboxConversation) 
         "agent:ada",
     )
     talk.store.questions.answer(question.id, "yes", by="user:olga")
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     (row,) = [row for row in ada.files.pending() if row["kind"] == "system"]
     assert row["content"]["questionId"] == id
     assert row["content"]["answer"] == "yes"
     ada.write("INSERT INTO processing_ack VALUES (?, 'completed', 't')", question.id)
     ada.answer("deployed")
     talk.end(ada)
-    talk.store.gateway.look_after()
+    talk.store.chat.run_upkeep()
     left = talk.store.mail.list(mailbox=f"session:{ada.session}").items
     assert left == [], "it has heard the answer"
 
@@ -349,14 +349,14 @@ def test_an_answer_that_the_inside_did_not_live_to_hear_is_told_to_the_next(
     ada = talk.begin()
     with ada.files.writing() as connection:
         ada.files.put(connection, "chat", {"type": "ask_question", "question": "Really?"})
-    talk.store.gateway.exchange(ada.run.id)
-    talk.store.gateway.look_after()
+    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.chat.run_upkeep()
     (question,) = talk.store.questions.list(all=True).items
     talk.store.questions.answer(question.id, "yes", by="user:olga")
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     ada.answer("later")
     talk.end(ada)
-    talk.store.gateway.look_after()
+    talk.store.chat.run_upkeep()
     again = talk.begin()
     assert "Really?" in again.prompt()
     assert "yes" in again.prompt()
@@ -371,8 +371,8 @@ def test_the_host_sets_a_timer_and_does_nothing_that_it_does_not_know(
     for action in ("create_agent", "install_packages", "rm -rf"):  # the first without arguments
         ada.say("x", kind="system", action=action)
     ada.say("x", kind="webhook")
-    looked = talk.store.gateway.exchange(ada.run.id)
-    assert (looked.taken, looked.refused) == (1, 4)
+    looked = talk.store.chat.sync_sandbox(ada.run.id)
+    assert (looked.ingested, looked.refused) == (1, 4)
     (timer,) = talk.store.timers.list().items
     assert timer.mailbox == f"session:{ada.session}"
 
@@ -383,7 +383,7 @@ def test_another_agent_is_written_to_in_the_agents_own_name(talk: SandboxConvers
     ada = talk.begin()
     ada.say("help me", address=("agent", ben.id, None))
     ada.say("who?", address=("agent", "agt_nobody", None))
-    assert talk.store.gateway.exchange(ada.run.id).refused == 1
+    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 1
     (letter,) = talk.store.mail.list(mailbox="agent:ben").items
     assert (letter.body, letter.sender) == ("help me", "agent:ada")
 
@@ -442,14 +442,14 @@ def test_a_forged_row_is_refused_and_said_and_the_honest_ones_go_on(
     else:
         ada.forge(id, seq, content, **more)
     for _ in range(2):
-        talk.store.gateway.exchange(ada.run.id)
+        talk.store.chat.sync_sandbox(ada.run.id)
     harmful = seq in (1 << 62, "seven")
     if not harmful:  # it has no next number of its own any more
         ada.answer("the end")
     talk.end(ada)
     assert talk.shown() == ["honest"] if harmful else ["honest", "the end"]
     assert len(refusals(talk.store)) == 1
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     assert ada.outcomes()[id] == "failed"
     check_store(talk.store)
 
@@ -457,10 +457,10 @@ def test_a_forged_row_is_refused_and_said_and_the_honest_ones_go_on(
 def test_an_id_that_comes_again_is_the_message_that_it_was(talk: SandboxConversation) -> None:
     ada = hostile(talk)
     id = ada.say("once")
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     ada.write("DELETE FROM messages_out")
     ada.forge(id, 9, {"text": "twice"})
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     talk.chat.deliver()
     assert talk.shown() == ["once"]
 
@@ -468,10 +468,10 @@ def test_an_id_that_comes_again_is_the_message_that_it_was(talk: SandboxConversa
 def test_a_row_under_a_number_that_was_used_is_refused_and_said(talk: SandboxConversation) -> None:
     ada = hostile(talk)
     ada.forge("a", 9)
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     ada.forge("b", 5, {"text": "behind your back"})
-    talk.store.gateway.exchange(ada.run.id)
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     talk.chat.deliver()
     assert talk.shown() == ["forged"]
     assert refusals(talk.store) == ["its number was used before"]
@@ -553,7 +553,7 @@ def test_two_who_look_at_once_take_over_each_message_once(talk: SandboxConversat
     for n in range(20):
         ada.say(f"{n}")
     with ThreadPoolExecutor(4) as pool:
-        taken = [*pool.map(lambda _: talk.store.gateway.exchange(ada.run.id).taken, range(4))]
+        taken = [*pool.map(lambda _: talk.store.chat.sync_sandbox(ada.run.id).ingested, range(4))]
     assert sum(taken) == 20
     talk.chat.deliver()
     for _ in range(3):
@@ -584,15 +584,15 @@ def gone(talk: SandboxConversation, clock: ManualClock, ada: FakeSandboxAgent) -
 def test_a_turn_whose_machine_is_gone_is_given_to_another_and_answered_once(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
-    talk.store.settings.set("gateway.max_at_once", 1)
+    talk.store.settings.set("chat.max_concurrent", 1)
     letter = letter_of(talk, direct=True)
     lost = talk.begin()
     lost.answer("from the first machine")
     talk.runner.end(lost.run)
     with on_machine("another-machine"):
-        assert talk.store.gateway.settle() == [], "it may come back"
+        assert talk.store.chat.finish_turns() == [], "it may come back"
         clock.advance(6 * MINUTE)
-        assert len(talk.store.gateway.settle()) == 1
+        assert len(talk.store.chat.finish_turns()) == 1
         assert "is gone" in str(talk.store.mail.get(letter).last_error)
         clock.advance(2 * MINUTE)
         aside = shutil.move(lost.folder.top, f"{lost.folder.top}-aside")
@@ -605,8 +605,8 @@ def test_a_turn_whose_machine_is_gone_is_given_to_another_and_answered_once(
     # The first one is back, with its own files, and what it never told is not told now.
     shutil.rmtree(ada.folder.top)
     shutil.move(aside, lost.folder.top)
-    assert talk.store.gateway.settle(here=True) == []
-    assert talk.store.gateway.exchange(lost.run.id).taken == 0
+    assert talk.store.chat.finish_turns(local=True) == []
+    assert talk.store.chat.sync_sandbox(lost.run.id).ingested == 0
     talk.chat.says("and now?", direct=True)
     clock.advance(6 * MINUTE)
     again = talk.begin()
@@ -625,8 +625,8 @@ def test_a_machine_that_is_heard_keeps_its_turn(
     gone(talk, clock, ada)
     talk.store.nodes.join(process.host(), "boot", owner="d")
     with on_machine("another-machine"):
-        assert talk.store.gateway.settle() == []
-    talk.store.gateway.settle(here=True)
+        assert talk.store.chat.finish_turns() == []
+    talk.store.chat.finish_turns(local=True)
     talk.chat.deliver()
     assert talk.shown() == ["hi ann"]
 
@@ -637,12 +637,12 @@ def test_what_was_said_before_its_machine_was_gone_was_the_answer(
     letter = letter_of(talk)
     ada = talk.begin()
     ada.answer("hi ann")
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     gone(talk, clock, ada)
     with on_machine("another-machine"):
-        talk.store.gateway.settle()
+        talk.store.chat.finish_turns()
         talk.chat.deliver()
-        assert talk.store.gateway.wake() == []
+        assert talk.store.chat.start_turns() == []
     assert talk.store.mail.get(letter).state == "done"
     said, notice = talk.shown()
     assert (said, "may be incomplete" in notice) == ("hi ann", True)
@@ -652,11 +652,11 @@ def test_a_run_that_waits_for_a_machine_that_is_gone_gives_its_turn_back(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
     letter = letter_of(talk)
-    (queued,) = talk.store.gateway.wake()
+    (queued,) = talk.store.chat.start_turns()
     with on_machine("another-machine"):
-        assert talk.store.gateway.settle() == []
+        assert talk.store.chat.finish_turns() == []
         clock.advance(6 * MINUTE)
-        assert len(talk.store.gateway.settle()) == 1
+        assert len(talk.store.chat.finish_turns()) == 1
         assert talk.store.runs.get(queued.id).state == "cancelled"
         clock.advance(2 * MINUTE)
         ada = talk.begin()
@@ -707,7 +707,7 @@ def test_an_answer_to_what_a_boxed_agent_was_not_told_is_refused(talk: SandboxCo
     ada = talk.begin()
     for named in (f"{other.id}.1", "let_999.1", "nothing"):
         ada.say("a secret", in_reply_to=named)
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     assert [*ada.outcomes().values()] == ["failed"] * 3
     ada.answer("done")
     talk.end(ada)

@@ -41,8 +41,8 @@ def test_people_decide_what_a_boxed_agent_asks_for_and_it_is_told(
 ) -> None:
     ada = begun(talk)
     id = wish(ada, "create_agent", name="helper", instructions="Help.")
-    assert talk.store.gateway.exchange(ada.run.id).taken == 1
-    talk.store.gateway.exchange(ada.run.id)
+    assert talk.store.chat.sync_sandbox(ada.run.id).ingested == 1
+    talk.store.chat.sync_sandbox(ada.run.id)
     (request,) = talk.store.host_requests.list().items
     assert (request.state, request.session_id) == ("waiting", ada.session)
     assert "in the same sandbox: none" in request.effect
@@ -50,7 +50,7 @@ def test_people_decide_what_a_boxed_agent_asks_for_and_it_is_told(
     ada.answer("asked")
     talk.end(ada)
     talk.store.questions.answer(str(request.question_id), "yes", by="user:olga")
-    talk.store.gateway.look_after()
+    talk.store.chat.run_upkeep()
     again = talk.begin()
     assert "was carried out" in again.prompt()
     assert "helper" in again.prompt()
@@ -61,9 +61,9 @@ def test_an_agent_that_a_boxed_one_has_made_is_boxed_as_well(talk: SandboxConver
     talk.store.agents.grant("ada", "host:create_agent")
     ada = begun(talk)
     wish(ada, "create_agent", name="helper", instructions="Help.")
-    talk.store.gateway.exchange(ada.run.id)
+    talk.store.chat.sync_sandbox(ada.run.id)
     assert talk.store.agents.get("helper").state == "active"
-    assert talk.store.settings.get("gateway.sandbox", agent="helper").value == "none"
+    assert talk.store.settings.get("chat.sandbox", agent="helper").value == "none"
     ada.answer("done")
     talk.end(ada)
     assert "was carried out" in talk.begin().prompt(), "it learns also what was done at once"
@@ -74,7 +74,7 @@ def test_a_wish_is_done_once_however_often_the_file_is_looked_at(talk: SandboxCo
     ada = begun(talk)
     wish(ada, "schedule_task", text="look around", every_seconds=3600)
     for _ in range(3):
-        talk.store.gateway.exchange(ada.run.id)
+        talk.store.chat.sync_sandbox(ada.run.id)
     assert len(talk.store.schedules.list().items) == 1
     assert len(talk.store.host_requests.list().items) == 1
 
@@ -85,7 +85,7 @@ def test_a_script_of_a_boxed_agent_would_run_outside_and_is_refused(
     talk.store.agents.grant("ada", "host:schedule_task")
     ada = begun(talk)
     id = wish(ada, "schedule_task", text="x", every_seconds=3600, script="touch /tmp/out")
-    assert talk.store.gateway.exchange(ada.run.id).refused == 1
+    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 1
     assert "would run outside" in reasons(talk.store)[0]
     assert ada.outcomes()[id] == "failed"
     assert talk.store.schedules.list().items == []
@@ -111,8 +111,8 @@ def test_a_wish_that_makes_no_sense_is_refused_and_the_rest_goes_on(
         content = {"action": action, "arguments": arguments}
         id, _ = ada.files.put(connection, "system", content)
     ada.say("honest")
-    looked = talk.store.gateway.exchange(ada.run.id)
-    assert (looked.taken, looked.refused) == (1, 1)
+    looked = talk.store.chat.sync_sandbox(ada.run.id)
+    assert (looked.ingested, looked.refused) == (1, 1)
     assert ada.outcomes()[id] == "failed"
     assert talk.store.host_requests.list().items == []
     check_store(talk.store)
@@ -122,7 +122,7 @@ def test_a_rule_that_forbids_it_forbids_it_from_inside_as_well(talk: SandboxConv
     talk.store.agents.grant("ada", "host:create_agent", allow=False)
     ada = begun(talk)
     wish(ada, "create_agent", name="helper", instructions="Help.")
-    assert talk.store.gateway.exchange(ada.run.id).refused == 1
+    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 1
     assert len(reasons(talk.store)) == 1
 
 
@@ -140,7 +140,7 @@ def test_a_file_is_sent_as_it_was_when_the_host_took_it(talk: SandboxConversatio
     ada = begun(talk)
     lay_out(ada, "out-1", "1-report.txt", b"first")
     ada.forge("out-1", 9, {"text": "the report", "files": ["1-report.txt"]})
-    assert talk.store.gateway.exchange(ada.run.id).taken == 1
+    assert talk.store.chat.sync_sandbox(ada.run.id).ingested == 1
     lay_out(ada, "out-1", "1-report.txt", b"changed")
     ada.answer(None)
     talk.end(ada)
@@ -166,8 +166,8 @@ def test_a_name_that_leads_elsewhere_is_refused(
     (folder / "folder").mkdir()
     os.mkfifo(folder / "pipe")
     ada.forge("out-1", 9, {"text": "look", "files": ["plain", name]})
-    looked = talk.store.gateway.exchange(ada.run.id)
-    assert (looked.taken, looked.refused) == (0, 1)
+    looked = talk.store.chat.sync_sandbox(ada.run.id)
+    assert (looked.ingested, looked.refused) == (0, 1)
     talk.chat.deliver()
     assert talk.shown() == [], "all of it, or nothing"
     assert ada.outcomes()["out-1"] == "failed"
@@ -182,18 +182,18 @@ def test_a_link_in_the_place_of_the_outbox_is_not_followed(
     ada = begun(talk)
     os.symlink(elsewhere.parent, ada.files.outbox)
     ada.forge("out-1", 9, {"text": "look", "files": ["precious"]})
-    assert talk.store.gateway.exchange(ada.run.id).refused == 1
+    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 1
     assert "link" in reasons(talk.store)[0]
 
 
 def test_too_many_files_and_too_large_ones_are_refused(talk: SandboxConversation) -> None:
-    talk.store.settings.set("gateway.max_file_bytes", 10)
+    talk.store.settings.set("chat.max_file_bytes", 10)
     ada = begun(talk)
     lay_out(ada, "out-1", "large", b"x" * 11)
     ada.forge("out-1", 9, {"text": "x", "files": ["large"]})
     ada.forge("out-2", 11, {"text": "x", "files": ["large"] * 11})
     ada.forge("out-3", 13, {"text": "x", "files": "large"})
-    assert talk.store.gateway.exchange(ada.run.id).refused == 3
+    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 3
     assert not any((config.home() / "channels").rglob("large"))
 
 

@@ -50,14 +50,14 @@ def test_a_task_wakes_a_session_of_its_own_and_keeps_what_became_of_it(
 ) -> None:
     made = daily(store)
     come(store, clock)
-    (run,) = store.gateway.wake()
+    (run,) = store.chat.start_turns()
     begun = runner.begin()
     assert texts_in(runner.prompt(begun)) == ["report"]
     assert f"session:{run.session_id}" == made.mailbox
     (seen,) = past(store, made)
     assert (seen.state, seen.letter_state, seen.run_id) == ("put", "waiting", run.id)
     runner.end(begun, "all is well")
-    store.gateway.settle()
+    store.chat.finish_turns()
     (seen,) = past(store, made)
     assert (seen.scheduled_at, seen.letter_state) == (clock.now(), "done")
     (turn,) = [
@@ -87,7 +87,7 @@ def test_a_task_that_a_staying_run_is_given_knows_that_run(
 ) -> None:
     made = daily(store)
     come(store, clock)
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     assert store.messages.next(run.id) is None
     come(store, clock)
@@ -111,15 +111,15 @@ def test_a_task_with_a_place_is_answered_there_by_the_session_that_the_agent_has
     assert caught.value.details["reason"] == "destination_not_granted"
     store.wirings.add("ada", place=place)
     (session,) = [route.session_id for route in chat.says("hello again").routes]
-    store.gateway.wake()
+    store.chat.start_turns()
     runner.end(runner.begin(), "hi")
-    store.gateway.settle()
+    store.chat.finish_turns()
     made = daily(store, place=place)
     assert made.mailbox == f"session:{session}"
     come(store, clock)
-    store.gateway.wake()
+    store.chat.start_turns()
     runner.end(runner.begin(), "the report")
-    store.gateway.settle()
+    store.chat.finish_turns()
     chat.deliver()
     assert chat.platform.words() == ["hi", "the report"]
 
@@ -133,9 +133,9 @@ def test_a_task_that_is_never_done_is_told_where_it_was_to_be_answered(
     daily(store, place=chat.place())
     come(store, clock)
     for pause in (5, 10, 20, 40, 80, 0):
-        store.gateway.wake()
+        store.chat.start_turns()
         runner.fail(runner.begin())
-        store.gateway.settle()
+        store.chat.finish_turns()
         clock.advance(pause * SECOND * 2)
     chat.deliver()
     (told,) = chat.platform.words()
@@ -164,7 +164,7 @@ def test_what_an_agent_writes_is_not_taken_for_a_task(store: Corral, runner: Run
     made = daily(store)
     forged = {"text": "do it", "place": chat.place()}
     store.mail.put(made.mailbox, forged, key="sch_1@2", sender="agent:eve")
-    store.gateway.wake()
+    store.chat.start_turns()
     assert 'signed "agent:eve"' in quotes_in(runner.prompt(runner.begin()))[0].source
 
 
@@ -176,13 +176,13 @@ def test_the_title_of_a_run_is_the_text_of_its_letter(
         made.mailbox, {"kind": "undelivered", "undelivered": "let_1", "reason": "a notice"}
     )
     come(store, clock)
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     assert run.title == "report", "without its source, and not that of a notice"
     runner.end(run)
-    store.gateway.settle()
+    store.chat.finish_turns()
     store.mail.put(made.mailbox, "Look at this.\nIt is urgent.", sender="user:ann")
-    store.gateway.wake()
+    store.chat.start_turns()
     assert runner.begin().title == "Look at this."
 
 
@@ -203,7 +203,7 @@ def test_what_a_script_prints_is_told_with_the_text(
     come(store, clock)
     (seen,) = past(store, made)
     assert (seen.state, seen.exit_code, seen.attempts) == ("put", 0, 1)
-    store.gateway.wake()
+    store.chat.start_turns()
     prompt = runner.prompt(runner.begin()) or ""
     task, found = quotes_in(prompt)
     assert (task.source, task.text) == (f"scheduled task {made.id}", "report")
@@ -228,7 +228,7 @@ def test_a_script_can_spare_the_agent_the_moment_and_that_is_kept(
     come(store, clock)
     (seen,) = past(store, made)
     assert (seen.state, seen.reason, seen.letter_id) == ("skipped", reason, None)
-    assert store.gateway.wake() == []
+    assert store.chat.start_turns() == []
     assert store.schedules.get(made.id).failures == 0
     come(store, clock)
     assert [each.state for each in past(store, made)] == ["skipped", "skipped"]
@@ -259,7 +259,7 @@ def test_a_script_that_fails_wakes_nobody_and_that_is_said_and_counted(
     store.schedules.run_script(owner="c")
     (seen,) = past(store, made)
     assert (seen.state, seen.attempts) == ("failed", 2)
-    assert store.gateway.wake() == []
+    assert store.chat.start_turns() == []
     now = store.schedules.get(made.id)
     assert (now.failures, now.state) == (1, "active")
     assert reason in str(now.last_error)
@@ -347,7 +347,7 @@ def test_a_run_by_hand_asks_the_script_too_and_leaves_the_rule_alone(
     seen = past(store, made)
     assert [(each.scheduled_at, each.state) for each in seen] == [(None, "put"), (None, "put")]
     assert store.schedules.get(made.id).next_at == made.next_at
-    store.gateway.wake()
+    store.chat.start_turns()
     assert texts_in(runner.prompt(runner.begin())) == ["report", "hi", "report", "hi"]
 
 
@@ -411,7 +411,7 @@ def test_a_script_that_cannot_be_run_is_refused(
 ) -> None:
     with refuses(store, Invalid):
         daily(store, **options)
-    assert rows(store, "SELECT * FROM talks") == []
+    assert rows(store, "SELECT * FROM conversations") == []
 
 
 # -- pausing and changing -------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_a_task_of_a_session_that_was_replaced_wakes_its_successor(
     clock.advance(MINUTE)
     (letter,) = store.schedules.fire_due()
     assert letter.mailbox == after
-    store.gateway.wake()
+    store.chat.start_turns()
     (quote,) = quotes_in(runner.prompt(runner.begin()))
     assert (quote.source, quote.text) == (f"scheduled task {task.id}", "report")
 

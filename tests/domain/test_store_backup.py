@@ -550,7 +550,7 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
 ) -> None:
     project = store.projects.register(tmp_path).id
     store.channels.add("web", "web", policy="public")
-    store.places.meet("web", "room")
+    store.places.register("web", "room")
     run = add_run(store, "completed")
     add_launch(store, run)
     store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
@@ -558,7 +558,7 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
     kept = store.charges.add(UsageFact(model="m", input=1, cost_micros=1), run_id=run)
     backup = store.db.backup(tmp_path / "backup.db")
     lost = store.locks.acquire(project, "a", "user:ann")
-    said = [store.messages.say("web/room", text)[0].id for text in ("one", "two")]
+    said = [store.messages.send_as_system("web/room", text)[0].id for text in ("one", "two")]
     noted = [store.outputs.log(run, "info", text).id for text in ("one", "two")]
     used = [
         store.charges.add(UsageFact(model="m", input=n, cost_micros=n), run_id=run) for n in (1, 2)
@@ -570,7 +570,7 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
     with refuses(store, Held):
         store.locks.renew(lost)
     assert store.locks.holders(project, "b") == [lock]
-    assert store.messages.say("web/room", "three")[0].id not in said
+    assert store.messages.send_as_system("web/room", "three")[0].id not in said
     assert store.outputs.log(run, "info", "three").id not in noted
     charge = store.charges.add(UsageFact(model="m", input=3, cost_micros=3), run_id=run)
     assert charge is not None

@@ -13,7 +13,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.db import connect, store_move, write_fence
-from corral.db.store_move_record import read_relocation
+from corral.db.store_move_record import read_store_move
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Conflict, CorralError, Invalid, Refused, StoreUnavailable
 from tests.crash.harness import ALL, Probe
@@ -59,7 +59,9 @@ def test_everything_arrives_and_the_old_place_leads_to_the_new_one(
         store.runs.lose(store.runs.list(live=True).items[0].id, reason="gone")
         store.nodes.leave(store.nodes.list().items[0])
         before = content(store)
-        moved = store.db.move(new, told=lambda table, done, total: told.append((done, total)))
+        moved = store.db.move(
+            new, on_progress=lambda table, done, total: told.append((done, total))
+        )
     assert (moved.rows, moved.tables) == (sum(map(len, before.values())), len(before))
     assert told == sorted(told)
     assert told[-1] == (2 * moved.rows, 2 * moved.rows)
@@ -208,7 +210,7 @@ def test_what_cannot_be_moved_is_refused_and_goes_on(
     with pytest.raises(Refused, match=f"still write.*: {run.id}.*corral stop"):
         store.db.move(new)
     store.runs.lose(run.id, reason="gone")
-    assert store.db.stay() is False
+    assert store.db.cancel_move() is False
     store.db.move(new)
 
 
@@ -241,12 +243,12 @@ def test_a_copy_that_differs_is_not_switched_to(
             other.close()
 
     with pytest.raises(Conflict, match=r"copy of letters differs: 1 rows .* not switched"):
-        store.db.move(new, told=lie)
+        store.db.move(new, on_progress=lie)
     with pytest.raises(StoreUnavailable, check=because("moved")):
         store.mail.put("agent:ada", 2)
     with pytest.raises(StoreUnavailable, check=because("arriving")):
         opened(new, clock)
-    assert store.db.stay() is True
+    assert store.db.cancel_move() is True
     store.mail.put("agent:ada", "again")
     store.db.move(new)
     with opened(new, clock) as moved:
@@ -292,7 +294,7 @@ def test_half_of_a_move_is_no_back_up(store: Corral, place: Place) -> None:
         with pytest.raises(Invalid, match="is incomplete"):
             store.db.restore(new.removeprefix("sqlite:///"))
 
-    store.db.move(new, told=look)
+    store.db.move(new, on_progress=look)
 
 
 # -- killed ----------------------------------------------------------------------------------------
@@ -365,7 +367,7 @@ def test_a_move_that_was_killed_can_be_given_up_until_the_switch(
     with corral.open(old, clock=ManualClock()) as store:
         with pytest.raises(Refused, match=r"being moved to .* --cancel"):
             store.db.move(place("sqlite"))
-        assert store.db.stay() is True
+        assert store.db.cancel_move() is True
         store.mail.put("agent:ada", "stayed")
         store.db.move(new)
     with corral.open(new, clock=ManualClock()) as store:
@@ -383,12 +385,12 @@ def test_between_the_two_halves_of_the_switch_it_can_only_be_finished(
     with corral.open(old, clock=ManualClock()) as store:
         assert store.db.url == old
         with pytest.raises(CorralError, check=because("already_moved")):
-            store.db.stay()
+            store.db.cancel_move()
         store.db.move(new)
     with corral.open(old, clock=ManualClock()) as store:
         assert [letter.body for letter in store.mail.list().items][-1] == "in use"
     gone = connect(old, actor="test")
-    found = read_relocation(gone)
+    found = read_store_move(gone)
     assert found is not None
     assert found.phase == "gone"
     gone.close()
@@ -457,14 +459,14 @@ def test_one_at_a_time_moves_a_store_or_gives_that_up(
         refused = []
 
         def meddle(table: str, done: int, total: int) -> None:
-            for step in (other.db.stay, lambda: other.db.move(new)):
+            for step in (other.db.cancel_move, lambda: other.db.move(new)):
                 with pytest.raises(Refused, match="Another process is moving"):
                     step()
                 refused.append(table)
             with pytest.raises(StoreUnavailable, check=because("moved")):
                 other.mail.put("agent:ada", "left behind")
 
-        store.db.move(new, told=meddle)
+        store.db.move(new, on_progress=meddle)
         assert refused
     with opened(new, clock) as store:
         assert [letter.body for letter in store.mail.list().items] == ["kept"]
@@ -487,7 +489,7 @@ def test_nothing_is_restored_into_a_store_that_is_on_its_way(
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            store.db.move(new, told=restore)
+            store.db.move(new, on_progress=restore)
         with pytest.raises(Refused, match=r"being moved to .* --cancel"):
             other.db.restore(kept)
         store.db.move(new)
@@ -507,7 +509,7 @@ def test_of_two_stores_that_go_to_one_place_the_second_is_refused(
             with pytest.raises(Refused, match="Another process is moving"):
                 other.db.move(new)
 
-        store.db.move(new, told=meddle)
+        store.db.move(new, on_progress=meddle)
         other.mail.put("agent:ada", "it goes on here")
     with opened(new, clock) as moved:
         assert [letter.body for letter in moved.mail.list().items] == ["ours"]
@@ -547,7 +549,7 @@ def test_a_file_that_is_taken_away_meanwhile_is_not_switched_to(
                 Path(new.removeprefix("sqlite:///")).unlink(missing_ok=True)
 
         with pytest.raises(StoreUnavailable) as caught:
-            store.db.move(new, told=take_away)
+            store.db.move(new, on_progress=take_away)
         assert caught.value.details["reason"] == "replaced"
-        assert store.db.stay() is True
+        assert store.db.cancel_move() is True
         assert [letter.body for letter in store.mail.list().items] == ["kept"]

@@ -10,7 +10,7 @@ import pytest
 import corral
 from corral.api.doctor import examine
 from corral.db import connect, migrations, store_move
-from corral.db.store_move_record import read_relocation
+from corral.db.store_move_record import read_store_move
 from corral.db.write_fence import MOVED_OFFSET
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, Refused, StoreUnavailable
@@ -60,7 +60,7 @@ def test_handle_on_the_empty_target_is_rejected_until_arrival(
                 early.mail.put("agent:ada", "in between")
             rejected.append(caught.value.reason)
 
-        store.db.move(new, told=meddle)
+        store.db.move(new, on_progress=meddle)
         assert set(rejected) == {"arriving"}
         early.mail.put("agent:ada", "after")
     assert bodies(old) == ["kept", "after"]
@@ -83,7 +83,7 @@ def test_handle_from_before_a_round_trip_is_rejected_until_arrival(
                 reasons.append(caught.value.reason)
 
         with opened(home, clock) as store:
-            store.db.move(home, told=meddle)
+            store.db.move(home, on_progress=meddle)
         assert set(reasons) == {"arriving"}
         early.mail.put("agent:ada", "back")
     assert bodies(away) == ["first", "back"]
@@ -231,11 +231,11 @@ def test_mover_that_was_cancelled_cannot_switch(
         def meddle(table: str, done: int, total: int) -> None:
             calls.append(done)
             if len(calls) == 1 if moment == 0 else done == total and calls.count(done) == 1:
-                assert other.db.stay() is True
+                assert other.db.cancel_move() is True
                 other.mail.put("agent:ada", "accepted")
 
         with pytest.raises(Refused):
-            store.db.move(new, told=meddle)
+            store.db.move(new, on_progress=meddle)
         other.mail.put("agent:ada", "also accepted")
         with pytest.raises(StoreUnavailable) as caught:
             opened(new, clock)
@@ -263,7 +263,7 @@ def test_of_two_movers_without_a_lock_one_completes_the_move(
 
         other_moves = [True]
         with suppress(CorralError):
-            store.db.move(new, told=meddle)
+            store.db.move(new, on_progress=meddle)
         assert not other_moves
     with opened(old, clock) as store:
         assert store.address == new
@@ -312,7 +312,7 @@ def test_killed_on_the_way_back_nothing_accepted_is_lost(
             if store.address == away:
                 if then == "cancel":
                     try:
-                        store.db.stay()
+                        store.db.cancel_move()
                         in_use_at = away
                     except Refused:  # it was switched already
                         store.db.move(home)
@@ -328,7 +328,7 @@ def test_killed_on_the_way_back_nothing_accepted_is_lost(
             check_store(store, schema=True)
         assert bodies(home) == accepted, moment
         left = connect(away, actor="test")
-        found = read_relocation(left)
+        found = read_store_move(left)
         assert found is not None
         assert found.phase == "gone"
         assert left.schema_version() > MOVED_OFFSET

@@ -490,9 +490,9 @@ def test_a_store_on_its_way_has_the_schema_that_it_should_have(
 
     with store.transaction() as tx:
         write_fence.install(tx, write_fence.departure_statements(tx.engine, "sqlite:///it's/e.db"))
-        tx.run(UPSERT, phase="leaving", url="sqlite:///x", move="mov_1", now=tx.now)
+        tx.run(UPSERT, phase="leaving", url="sqlite:///x", move_id="mov_1", now=tx.now)
     assert faults(store) == []
-    store.db.stay()
+    store.db.cancel_move()
     assert faults(store) == []
     with store.transaction() as tx:
         write_fence.install(

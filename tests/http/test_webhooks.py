@@ -40,7 +40,7 @@ def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corr
             told = caller.post("/channels/ci", content=body, headers=signed(store, body))
             assert (told.status_code, told.content) == (200, b"{}")
         (message,) = store.messages.list().items
-        assert (message.text, message.state) == ("hello", "heard")
+        assert (message.text, message.state) == ("hello", "routed")
         forged = caller.post("/channels/ci", content=body, headers=signed(store, body, "guess"))
         assert forged.status_code == 403
         assert caller.post("/channels/ci", content=body).status_code == 403
@@ -71,10 +71,10 @@ def test_reply_is_posted_to_the_webhook_url_with_a_signature(store_with_hook: Co
             secrets={"secret": "hook"},
             policy="public",
         )
-        place = store.places.meet("ci", "p")
-        store.messages.say(place.id, "the build is green")
+        place = store.places.register("ci", "p")
+        store.messages.send_as_system(place.id, "the build is green")
         adapter = store.channels.open(channel.id)
-        (told,) = store.gateway.deliver(channel.id, adapter, owner="me")
+        (told,) = store.chat.deliver(channel.id, adapter, owner="me")
         assert told.state == "done"
     (posted,) = receiver.posted
     assert json.loads(posted.body)["text"] == "the build is green"
@@ -85,7 +85,7 @@ def test_agent_token_sends_only_in_its_own_name(store_with_hook: Corral) -> None
     store = store_with_hook
     store.agents.create("ben", provider="scripted")
     store.channels.add("ci", "webhook", secrets={"secret": "hook"})
-    place = store.places.meet("ci", "p")
+    place = store.places.register("ci", "p")
     store.destinations.grant("ben", place.id, name="room")
     token = store.tokens.create("of-ada", scope="agent:ada").value
     with run_http_server(store) as http_server, http_server.client(token) as ada:

@@ -34,7 +34,7 @@ from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.adapters.transcripts import claude, codex
 from corral.cli.task_view import read_data_file
 from corral.domain.agents.model import check_limits
-from corral.domain.chat.inbound.regex import compile_pattern
+from corral.domain.chat.inbound.patterns import compile_pattern
 from corral.domain.events.ops import parse_cursor
 from corral.domain.races import variations
 from corral.domain.schedules.recurrence import check_cron
@@ -135,7 +135,7 @@ def test_a_file_from_a_box_is_read_or_refused(
         torn[place % len(torn)] = byte
     Path(folder.outbound).write_bytes(torn[:kept])
     with suppress(FileBusy, HotJournal, InvalidFile):
-        outbound.read_snapshot(folder, taken=0, above=0)
+        outbound.read_snapshot(folder, ingested_seq=0, above=0)
 
 
 @given(
@@ -156,7 +156,7 @@ def test_a_row_from_a_box_is_read_or_refused(column: str, value: Any, written: W
     ):
         connection.execute(f"UPDATE messages_out SET {column} = ?", [value])
     with suppress(FileBusy, HotJournal, InvalidFile):
-        outbound.read_snapshot(folder, taken=0, above=0)
+        outbound.read_snapshot(folder, ingested_seq=0, above=0)
 
 
 # -- chats -----------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class MatrixChat:
         del os.environ["DEN_TOKEN"]
 
     def hear(self) -> list[Message]:
-        return self.store.gateway.take_in("den", self.adapter)
+        return self.store.chat.poll("den", self.adapter)
 
     def room(self, *others: Person, name: str | None = "Den") -> str:
         """A room of Ann's to which the account has come."""
@@ -83,21 +83,21 @@ class MatrixChat:
         return room
 
     def send(self, adapter: ChannelAdapter | None = None) -> list[str]:
-        told = self.store.gateway.deliver("den", adapter or self.adapter, owner="test")
+        told = self.store.chat.deliver("den", adapter or self.adapter, owner="test")
         return [each.state for each in told]
 
     def answer(self, words: str) -> str | None:
         """One turn: what the agent was told, and it answers with these words."""
-        self.store.gateway.wake()
+        self.store.chat.start_turns()
         run = self.runner.begin()
         told = self.runner.prompt(run)
         self.runner.end(run, words)
-        self.store.gateway.settle()
+        self.store.chat.finish_turns()
         self.send()
         return told
 
     def place(self, room: str) -> str:
-        return self.store.places.meet("den", room).id
+        return self.store.places.register("den", room).id
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_room_is_joined_read_and_answered_and_rooms_are_separate(matrix_chat: Ma
     matrix_chat.ann.say(first, "one")
     matrix_chat.ann.say(second, "two")
     heard = matrix_chat.hear()
-    assert [(each.text, each.state) for each in heard] == [("one", "heard"), ("two", "heard")]
+    assert [(each.text, each.state) for each in heard] == [("one", "routed"), ("two", "routed")]
     assert matrix_chat.hear() == []
     place = matrix_chat.store.places.get(f"den/{first}")
     assert (place.name, place.direct) == ("First", True)
@@ -263,7 +263,7 @@ def test_question_is_a_card_and_a_number_answers_it_once(matrix_chat: MatrixChat
     store.senders.approve(f"den/{matrix_chat.ann.id}", person="ann")
     matrix_chat.ann.say(room, "may we ship?")
     matrix_chat.hear()
-    store.gateway.wake()
+    store.chat.start_turns()
     run = matrix_chat.runner.begin()
     store.questions.ask(
         "Ship it?",
@@ -272,19 +272,19 @@ def test_question_is_a_card_and_a_number_answers_it_once(matrix_chat: MatrixChat
         answerers=["user:ann"],
         run=run.id,
     )
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     assert matrix_chat.send() == ["done"]
     assert matrix_chat.ann.heard(room, matrix_chat.bot) == [
         "Ship it?\n1. ship\n2. wait\n\nAnswer with a number."
     ]
     matrix_chat.ann.say(room, "2")
     (answer,) = matrix_chat.hear()
-    assert answer.state == "heard"
+    assert answer.state == "routed"
     (question,) = store.questions.list(all=True).items
     assert (question.answer, question.answered_by) == ("wait", "user:ann")
     matrix_chat.runner.end(run, "so we wait")
-    store.gateway.settle()
-    store.gateway.look_after()
+    store.chat.finish_turns()
+    store.chat.run_upkeep()
     matrix_chat.send()
     card = of_bot(matrix_chat, room)[1]
     assert "ann answered: wait" in matrix_chat.ann.shown(room, card["event_id"])
@@ -297,7 +297,7 @@ def test_encrypted_room_is_reported_and_not_read(matrix_chat: MatrixChat) -> Non
     matrix_chat.ann.send(room, sealed, "m.room.encrypted")
     matrix_chat.ann.say(room, "plain")
     assert [each.text for each in matrix_chat.hear()] == ["plain"]
-    assert "channel.pass_over" in record(matrix_chat.store, matrix_chat.channel.id)
+    assert "channel.skip_event" in record(matrix_chat.store, matrix_chat.channel.id)
 
 
 # -- what goes wrong ------------------------------------------------------------------------------
@@ -311,14 +311,14 @@ def test_invalid_token_is_reported_without_the_token(
     store.channels.add("den", "matrix", config={"base_url": server.url}, secrets={"token": "wrong"})
     health = store.channels.test("den")
     assert not health.ok
-    assert health.trouble == "the platform returned 401: M_UNKNOWN_TOKEN; the token is invalid"
-    assert store.channels.get("den").trouble == health.trouble
+    assert health.error == "the platform returned 401: M_UNKNOWN_TOKEN; the token is invalid"
+    assert store.channels.get("den").last_error == health.error
 
 
 def test_revoked_token_loses_nothing(matrix_chat: MatrixChat) -> None:
     room = matrix_chat.room()
     store = matrix_chat.store
-    store.messages.say(matrix_chat.place(room), "words")
+    store.messages.send_as_system(matrix_chat.place(room), "words")
     matrix_chat.bot.ask("POST", "/_matrix/client/v3/logout", json={})
     (state,) = matrix_chat.send()
     assert state == "waiting", "it is ours to mend, and the message is as good as it was"
@@ -334,7 +334,7 @@ def test_retry_delay_of_the_server_is_respected(
     slow = f"/_synapse/admin/v1/users/{matrix_chat.bot.id}/override_ratelimit"
     admin.ask("POST", slow, json={"messages_per_second": 1, "burst_count": 1})
     for n in range(3):
-        matrix_chat.store.messages.say(matrix_chat.place(room), f"words {n}")
+        matrix_chat.store.messages.send_as_system(matrix_chat.place(room), f"words {n}")
     states = matrix_chat.send()
     assert "waiting" in states, states
     assert "429" in (
@@ -379,7 +379,7 @@ def test_sender_killed_before_recording_leaves_one_copy(
     matrix_chat: MatrixChat, url: str, clock: ManualClock, pause: int
 ) -> None:
     room = matrix_chat.room()
-    (said,) = matrix_chat.store.messages.say(matrix_chat.place(room), "only once")
+    (said,) = matrix_chat.store.messages.send_as_system(matrix_chat.place(room), "only once")
     victim = [
         sys.executable,
         "-m",
@@ -409,14 +409,14 @@ def test_messages_wait_for_an_absent_server_and_are_sent_once(
     room = matrix_chat.room()
     matrix_chat.ann.say(room, "before")
     matrix_chat.hear()
-    matrix_chat.store.gateway.wake()
+    matrix_chat.store.chat.start_turns()
     matrix_chat.runner.end(matrix_chat.runner.begin(), "the answer")
-    matrix_chat.store.gateway.settle()
+    matrix_chat.store.chat.finish_turns()
     matrix_chat.server.stop()
     with pytest.raises(Exception, match="cannot be reached"):
         matrix_chat.hear()
     assert matrix_chat.send() == ["waiting"]
-    assert "cannot be reached" in (matrix_chat.store.channels.test("den").trouble or "")
+    assert "cannot be reached" in (matrix_chat.store.channels.test("den").error or "")
     matrix_chat.server.start()
     clock.advance(MINUTE)
     matrix_chat.ann.say(room, "after")
@@ -445,7 +445,7 @@ def test_repeatedly_killed_server_loses_and_duplicates_nothing(
         talking = threading.Thread(target=talk)
         talking.start()
         for n in range(each_way):
-            store.messages.say(place, f"out {n}")
+            store.messages.send_as_system(place, f"out {n}")
             if n in (10, 25):
                 loop.run_once(store)
                 time.sleep(0.5)

@@ -99,5 +99,5 @@ def test_claude_answers_across_a_killed_daemon_and_an_absent_server(
         wait_until(lambda: not store.mail.list().items, "nothing is left over")
         sessions = {run.session_id for run in store.runs.list().items}
         assert len(sessions) == 1, "it was one conversation"
-        assert {m.state for m in store.messages.list().items} == {"heard", "sent"}
+        assert {m.state for m in store.messages.list().items} == {"routed", "sent"}
     assert home.count_prompts("At last.") == 1

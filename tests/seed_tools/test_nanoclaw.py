@@ -31,7 +31,7 @@ def chat_with(store: Corral, kind: str = "fake", **wiring: str) -> Chat:
 
 
 def sessions_of(message: Message) -> list[str]:
-    return [str(route.session_id) for route in message.routes if route.heard]
+    return [str(route.session_id) for route in message.routes if route.wakes]
 
 
 # -- 1 --------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_2_numbers_of_both_directions_are_unique_and_in_the_order_of_commits(url
     def go(which: int) -> None:
         with corral.open(url) as mine:
             for n in range(each):
-                mine.messages.say(place, f"{which}:{n}")
+                mine.messages.send_as_system(place, f"{which}:{n}")
 
     threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2) for work in (come, go)]
     for thread in threads:
@@ -115,27 +115,27 @@ def test_3_a_message_whose_runner_dies_goes_to_the_next_one_in_the_same_conversa
     message = chat.says("build it", direct=True)
     (letter_id,) = [route.letter_id for route in message.routes]
     (session,) = sessions_of(message)
-    (first,) = store.gateway.wake()
+    (first,) = store.chat.start_turns()
     run = runner.begin()
     assert runner.prompt(run) == "build it"
     store.sessions.set_provider_session(session, "scripted", "its-own-id")
     fence = store.mail.get(str(letter_id)).fence
-    assert store.gateway.wake() == [], "one at a time"
+    assert store.chat.start_turns() == [], "one at a time"
     runner.die(run)
-    store.gateway.settle()
+    store.chat.finish_turns()
     waiting = store.mail.get(str(letter_id))
     assert (waiting.state, waiting.attempts) == ("waiting", 1)
     with pytest.raises(Held):
         store.mail.ack(waiting.id, fence=fence)
-    assert store.gateway.wake() == [], "not before its pause"
+    assert store.chat.start_turns() == [], "not before its pause"
     clock.advance(6 * SECOND)
-    (again,) = store.gateway.wake()
+    (again,) = store.chat.start_turns()
     assert again.id != first.id
     run = runner.begin()
     assert runner.prompt(run) == "build it"
     assert store.runs.get_launch(run.id).resume_session == "its-own-id"
     runner.end(run, "done")
-    store.gateway.settle()
+    store.chat.finish_turns()
     assert store.mail.get(str(letter_id)).state == "done"
     chat.deliver()
     assert chat.platform.words() == ["done"]
@@ -155,15 +155,15 @@ def test_4_six_attempts_by_the_ladder_then_dead_and_both_sides_are_told(
     after = chat.says("harmless", thread="other")
     began: list[int] = []
     for _ in range(60):
-        if store.gateway.wake():
+        if store.chat.start_turns():
             run = runner.begin()
             if "harmless" in (runner.prompt(run) or ""):
                 runner.end(run, "fine")
-                store.gateway.settle()
+                store.chat.finish_turns()
                 break
             began.append(clock.now())
             runner.die(run)
-            store.gateway.settle()
+            store.chat.finish_turns()
         clock.advance(SECOND * 5)
     pauses = [later - earlier for earlier, later in pairwise(began)]
     assert len(began) == 6
@@ -213,11 +213,11 @@ def test_5_a_channel_that_always_fails_is_told_to_the_agent_and_nothing_is_shown
     chat = chat_with(store)
     runner = Runner(store)
     (session,) = sessions_of(chat.says("hello", direct=True))
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     chat.platform.outcomes = ["fail"] * 6
     runner.end(run, "my answer")
-    store.gateway.settle()
+    store.chat.finish_turns()
     for _ in range(6):
         chat.deliver()
         clock.advance(5 * MINUTE)
@@ -226,9 +226,9 @@ def test_5_a_channel_that_always_fails_is_told_to_the_agent_and_nothing_is_shown
     assert chat.platform.words() == []
     (notice,) = store.mail.list(mailbox=f"session:{session}").items
     assert notice.body["state"] == "dead"
-    assert store.gateway.wake() == [], "nobody is woken for it, and so nothing goes round and round"
+    assert store.chat.start_turns() == [], "a notice wakes no agent, so it cannot loop"
     chat.says("still there?", direct=True)
-    store.gateway.wake()
+    store.chat.start_turns()
     told = runner.prompt(runner.begin()) or ""
     assert "did not arrive" in told
     assert "still there?" in told
@@ -295,7 +295,7 @@ def test_7_without_a_destination_nothing_goes_out_whoever_forged_it(store: Corra
 
 def asked_in_a_run(store: Corral, chat: Chat, runner: Runner) -> tuple[str, str]:
     (session,) = sessions_of(chat.says("shall we?", direct=True))
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     question = store.questions.ask(
         "Ship it?",
@@ -305,7 +305,7 @@ def asked_in_a_run(store: Corral, chat: Chat, runner: Runner) -> tuple[str, str]
         deadline_ms=300 * SECOND,
         answerers=["user:ann"],
     )
-    store.gateway.look_after()
+    store.chat.run_upkeep()
     chat.deliver()
     return question.id, session
 
@@ -322,7 +322,7 @@ def test_8_a_question_is_answered_once_by_whoever_may_and_the_card_shows_it(
     stranger = chat.says("1", sender="eve", kind=MessageKind.ANSWER, question=question)
     assert stranger.state == "refused"
     clicked = chat.says("1", sender="ann", kind=MessageKind.ANSWER, question=question)
-    assert clicked.state == "heard"
+    assert clicked.state == "routed"
     again = chat.says("2", sender="ann", kind=MessageKind.ANSWER, question=question)
     assert again.state == "refused"
     found = store.questions.get(question)
@@ -330,14 +330,14 @@ def test_8_a_question_is_answered_once_by_whoever_may_and_the_card_shows_it(
     # The run dies before it has heard that.
     (run,) = store.runs.list(session=session, limit=1).items
     runner.die(run)
-    store.gateway.settle()
-    store.gateway.look_after()
+    store.chat.finish_turns()
+    store.chat.run_upkeep()
     clock.advance(6 * SECOND)
-    store.gateway.wake()
+    store.chat.start_turns()
     first = runner.begin()
     runner.end(first, "let me see")
-    store.gateway.settle()
-    store.gateway.wake()
+    store.chat.finish_turns()
+    store.chat.start_turns()
     told = runner.prompt(runner.begin()) or ""
     assert "user:ann" in told
     assert "ship" in told
@@ -365,7 +365,7 @@ def test_8_where_there_are_no_buttons_a_number_or_the_words_answer(store: Corral
     store.senders.approve("silent/ann", person="ann")
     question, _ = asked_in_a_run(store, chat, Runner(store))
     assert "1. ship" in chat.platform.words()[0]
-    assert chat.says("WAIT").state == "heard"
+    assert chat.says("WAIT").state == "routed"
     assert store.questions.get(question).answer == "wait"
     assert chat.says("2").routes != [], "with nothing asked, it is a message like any other"
 
@@ -381,9 +381,9 @@ def test_9_a_daily_task_of_a_session_fires_as_its_policy_says_after_missed_days(
     chat = chat_with(store)
     runner = Runner(store)
     (session,) = sessions_of(chat.says("hello", direct=True))
-    store.gateway.wake()
+    store.chat.start_turns()
     runner.end(runner.begin(), "hello")
-    store.gateway.settle()
+    store.chat.finish_turns()
     store.sessions.set_provider_session(session, "scripted", "it-remembers")
     made = store.schedules.create(
         f"session:{session}",
@@ -394,22 +394,22 @@ def test_9_a_daily_task_of_a_session_fires_as_its_policy_says_after_missed_days(
     )
     clock.advance(3 * DAY)
     store.schedules.fire_due()
-    if store.gateway.wake():
+    if store.chat.start_turns():
         runner.fail(runner.begin())
-        store.gateway.settle()
+        store.chat.finish_turns()
         clock.advance(MINUTE)
     done = []
-    while store.gateway.wake():
+    while store.chat.start_turns():
         run = runner.begin()
         done += texts_in(runner.prompt(run))
         runner.end(run, "report")
-        store.gateway.settle()
+        store.chat.finish_turns()
     assert done == ["the morning report"] * fires
     assert store.schedules.get(made.id).state == "active", "a failed run does not end the series"
     store.schedules.delete(made.id)
     clock.advance(3 * DAY)
     store.schedules.fire_due()
-    assert store.gateway.wake() == []
+    assert store.chat.start_turns() == []
 
 
 # -- 10 -------------------------------------------------------------------------------------------
@@ -423,15 +423,15 @@ def test_10_no_more_run_than_may_and_the_others_wait_in_order_of_arrival(
     for n in range(8):
         chat.says(f"from {n}", place=f"p{n}", direct=True)
         clock.advance(10)
-    assert len(store.gateway.wake()) == 5
-    assert store.gateway.wake() == []
+    assert len(store.chat.start_turns()) == 5
+    assert store.chat.start_turns() == []
     order = []
     for _ in range(8):
         run = runner.begin()
         order.append(runner.prompt(run))
         runner.end(run, "ok")
-        store.gateway.settle()
-        store.gateway.wake()
+        store.chat.finish_turns()
+        store.chat.start_turns()
     assert order == [f"from {n}" for n in range(8)]
 
 
@@ -439,17 +439,17 @@ def test_10_what_arrives_in_the_second_in_which_a_run_ends_is_not_lost(store: Co
     chat = chat_with(store)
     runner = Runner(store)
     (session,) = sessions_of(chat.says("first", direct=True))
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     store.sessions.set_provider_session(session, "scripted", "it-remembers")
     runner.end(run, "one")
     chat.says("second", direct=True)
-    store.gateway.settle()
-    store.gateway.wake()
+    store.chat.finish_turns()
+    store.chat.start_turns()
     run = runner.begin()
     assert runner.prompt(run) == "second"
     runner.end(run, "two")
-    store.gateway.settle()
+    store.chat.finish_turns()
     chat.deliver()
     assert chat.platform.words() == ["one", "two"]
 
@@ -458,14 +458,14 @@ def test_10_a_long_command_is_not_taken_for_a_dead_run(store: Corral, clock: Man
     chat = chat_with(store)
     runner = Runner(store)
     chat.says("a long build", direct=True)
-    store.gateway.wake()
+    store.chat.start_turns()
     run = runner.begin()
     for _ in range(4):
         clock.advance(5 * MINUTE)
-        assert store.gateway.settle() == []
-        assert store.gateway.wake() == []
+        assert store.chat.finish_turns() == []
+        assert store.chat.start_turns() == []
     clock.advance(HOUR)
     runner.end(run, "built")
-    store.gateway.settle()
+    store.chat.finish_turns()
     chat.deliver()
     assert chat.platform.words() == ["built"]

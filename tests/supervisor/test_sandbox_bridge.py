@@ -50,7 +50,7 @@ def agent(home: Home, kind: str, script: str, name: str = "ada") -> Iterator[Non
     path.chmod(0o700)
     with home.store() as store:
         store.agents.create(name, command=str(path))
-        store.settings.set("gateway.sandbox", kind, scope=f"agent:{name}")
+        store.settings.set("chat.sandbox", kind, scope=f"agent:{name}")
     yield
 
 
@@ -199,7 +199,7 @@ def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
         pytest.skip("there is no bubblewrap here")
     with home.store() as store:
         store.agents.create("bob", provider="scripted")
-        store.settings.set("gateway.sandbox", "auto", scope="agent:bob")
+        store.settings.set("chat.sandbox", "auto", scope="agent:bob")
     assert ask(home, "say first; spend 100 50; say last words", "bob") == ["last words"]
     with home.store() as store:
         (run,) = store.runs.list().items

@@ -171,7 +171,7 @@ class Chat:
 
     def deliver(self, owner: str = "d1") -> list[str]:
         """One round of sending; the states of what was sent."""
-        told = self.store.gateway.deliver(self.channel.id, self.adapter, owner=owner)
+        told = self.store.chat.deliver(self.channel.id, self.adapter, owner=owner)
         return [each.state for each in told]
 
     def place(self, name: str = "room") -> str:

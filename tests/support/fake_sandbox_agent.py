@@ -14,7 +14,7 @@ from tests.support.fake_channels import Chat, Runner
 
 def enable_sandbox(store: Corral, agent: str = "ada") -> None:
     """The agent is boxed from now on; in tests, by nothing but the files."""
-    store.settings.set("gateway.sandbox", "none", scope=f"agent:{agent}")
+    store.settings.set("chat.sandbox", "none", scope=f"agent:{agent}")
 
 
 class FakeSandboxAgent:
@@ -86,15 +86,15 @@ class SandboxConversation:
 
     def begin(self) -> FakeSandboxAgent:
         """Start the next turn that waits."""
-        self.store.gateway.wake()
+        self.store.chat.start_turns()
         run = self.runner.begin()
-        self.store.gateway.prepare(str(run.session_id))
+        self.store.chat.prepare_sandbox(str(run.session_id))
         return FakeSandboxAgent(self.store, run)
 
     def end(self, who: FakeSandboxAgent, how: str = "end") -> None:
         """The run is over; its turn is ended and what it said is sent."""
         getattr(self.runner, how)(who.run)
-        self.store.gateway.settle()
+        self.store.chat.finish_turns()
         self.chat.deliver()
 
     def shown(self) -> list[str]:

@@ -217,8 +217,8 @@ _FILL = [
     {_SERIES.format(count=MANY * 4)}
     SELECT 'pst_' || substr((i / 4) || 'x0000000000000000000000000', 1, 26), '+' || (i % 4),
         'user:x', {{now}} FROM n""",
-    f"""INSERT INTO channels (id, name, kind, policy, in_doubt, config, secrets, state, created_at,
-        created_by, ended_at)
+    f"""INSERT INTO channels (id, name, kind, policy, on_unconfirmed, config, secrets, state,
+        created_at, created_by, ended_at)
     {_SERIES.format(count=MANY)}
     SELECT 'chn_' || substr(i || 'x0000000000000000000000000', 1, 26), 'c' || i, 'terminal',
         'public', 'give_up', '{{}}', '{{}}', CASE i % 10 WHEN 0 THEN 'active' ELSE 'removed' END,
@@ -236,7 +236,7 @@ _FILL = [
     f"""INSERT INTO people (name, role, created_at, updated_at)
     {_SERIES.format(count=MANY)}
     SELECT 'n' || i, 'member', {{now}}, {{now}} FROM n""",
-    f"""INSERT INTO wirings (id, channel_id, place_id, agent_id, trigger, scope, unheard, mode,
+    f"""INSERT INTO wirings (id, channel_id, place_id, agent_id, trigger, scope, unmatched, mode,
         priority, state, created_at, created_by, ended_at)
     {_SERIES.format(count=MANY)}
     SELECT 'wir_' || substr(i || 'x0000000000000000000000000', 1, 26),
@@ -258,16 +258,16 @@ _FILL = [
         'plc_' || substr((i % 2000) || 'x0000000000000000000000000', 1, 26), 'in', 'text',
         'in:e' || i, '[]', 'snd_' || substr((i % 2000) || 'x0000000000000000000000000', 1, 26),
         CASE i % 5 WHEN 0 THEN 'run_' || i END, 'words',
-        CASE i % 1000 WHEN 1 THEN 'held' WHEN 2 THEN 'queued' ELSE 'heard' END, '[]', {{now}},
+        CASE i % 1000 WHEN 1 THEN 'held' WHEN 2 THEN 'queued' ELSE 'routed' END, '[]', {{now}},
         {{now}} - i, CASE WHEN i % 1000 NOT IN (1, 2) THEN {{now}} END FROM n""",
-    f"""INSERT INTO talks (session_id, agent_id, place_id, thread, run_id, letters, seen,
-        created_at)
+    f"""INSERT INTO conversations (session_id, agent_id, place_id, thread, run_id, claimed_letters,
+        seen_seq, created_at)
     {_SERIES.format(count=MANY)}
     SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'agt_' || substr((i % 50 + 1) || 'x0000000000000000000000000', 1, 26),
         'plc_' || substr(i || 'x0000000000000000000000000', 1, 26), '',
         CASE i % 400 WHEN 1 THEN 'run_' || i END, '[]', 0, {{now}} FROM n""",
-    f"""INSERT INTO cards (question_id, place_id, message, settled, created_at)
+    f"""INSERT INTO question_cards (question_id, place_id, message_id, closed, created_at)
     {_SERIES.format(count=MANY)}
     SELECT 'qst_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'plc_' || substr(i || 'x0000000000000000000000000', 1, 26), i,

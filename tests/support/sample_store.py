@@ -344,7 +344,7 @@ class SampleStore:
         and what became of it all; nothing is left that would wake an agent."""
         store = self.store
         desk = store.channels.add("desk", "web", policy="strict")
-        self.talk = store.places.meet("desk", "me:ada", name="ada", direct=True)
+        self.talk = store.places.register("desk", "me:ada", name="ada", direct=True)
         store.wirings.add("ada", place=self.talk.id)
         self._said(desk, "me:ada", "Why is the login test flaky?")
         self._said(desk, "me:ada", HOSTILE)
@@ -356,13 +356,13 @@ class SampleStore:
         store.wirings.add(
             "grace", place=self.room.id, trigger="pattern", pattern="deploy|<script>", priority=2
         )
-        store.wirings.add("ada", channel="quay", trigger="mention", unheard="keep", mode="thread")
+        store.wirings.add("ada", channel="quay", trigger="mention", unmatched="keep", mode="thread")
         store.senders.approve("quay/ann", person="ann")
         self._said(quay, "room", "The harbour looks good today.", sender="ann")
-        (lost,) = store.messages.say(self.room.id, "Tide tables are out.")
+        (lost,) = store.messages.send_as_system(self.room.id, "Tide tables are out.")
         store.mail.drop(str(lost.letter_id), reason=HOSTILE)
-        store.gateway.look_after()
-        store.messages.say(self.room.id, "This one waits for the platform.")
+        store.chat.run_upkeep()
+        store.messages.send_as_system(self.room.id, "This one waits for the platform.")
 
     def _said(self, channel: Any, place: str, text: str, **given: Any) -> None:
         """Somebody says something; whoever heard it is done with it."""
@@ -370,7 +370,7 @@ class SampleStore:
         given = {"sender": "me", "files": [StoredFile("plan.pdf", None, 9_000)]} | given
         said = IncomingEvent(event_id=event, message_id=event, place=place, text=text, **given)
         for route in self.store.messages.receive(channel.id, said).routes:
-            if route.heard:
+            if route.wakes:
                 (letter,) = self.store.mail.claim(f"session:{route.session_id}", owner="talk:x")
                 self.store.mail.ack(letter)
 
@@ -378,8 +378,8 @@ class SampleStore:
         adapter = self.store.channels.open(channel.id)
         for text in texts:
             (sent,) = self.store.messages.send(text, agent="ada", to=place.id)
-            self.store.gateway.deliver(channel.id, adapter, owner="lived-in")
+            self.store.chat.deliver(channel.id, adapter, owner="lived-in")
         self.store.messages.send("\N{EYES}", agent="ada", to=place.id, react=sent.id)
         self.store.messages.send("Fixed in 4f1c2a9.", agent="ada", to=place.id, edit=sent.id)
         self.store.messages.send(HOSTILE, agent="ada", to=place.id)
-        self.store.gateway.deliver(channel.id, adapter, owner="lived-in")
+        self.store.chat.deliver(channel.id, adapter, owner="lived-in")

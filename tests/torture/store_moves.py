@@ -29,7 +29,7 @@ import psycopg
 import corral
 from corral.api import Corral
 from corral.db import connect
-from corral.db.store_move_record import read_relocation_if_current
+from corral.db.store_move_record import read_store_move_if_current
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import CorralError, IllegalMove, StoreUnavailable
 from tests.torture.ledger import Batch, counted, note
@@ -158,7 +158,7 @@ def cancel(url: str) -> int:
     """Cancel the move of the store at `url`, if one was begun."""
     try:
         with corral.open(url, actor="mover", create=False) as store:
-            store.db.stay()
+            store.db.cancel_move()
     except CorralError as error:
         print(f"{type(error).__name__}: {error.message}")
         return 1
@@ -239,7 +239,7 @@ class Storm:
             if url != self.current:
                 with suppress(StoreUnavailable):
                     database = connect(url, actor="storm", create=False)
-                    found = read_relocation_if_current(database)
+                    found = read_store_move_if_current(database)
                     database.close()
                     if found is not None and found.url != self.current:
                         continue
@@ -298,7 +298,7 @@ class Storm:
         except StoreUnavailable:
             return
         try:
-            found = read_relocation_if_current(database)
+            found = read_store_move_if_current(database)
             if found is None and database.schema_version() == 0:
                 return  # never used
             if found is None or found.phase not in ("gone", "arriving"):

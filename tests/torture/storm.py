@@ -91,7 +91,7 @@ class Storm:
 
     def prepare(self, store: Corral) -> None:
         for name, value in (
-            ("gateway.max_at_once", 10),
+            ("chat.max_concurrent", 10),
             ("mail.backoff_ms", [150, 300, 600, 1_200]),
             ("mail.max_attempts", 8),
         ):

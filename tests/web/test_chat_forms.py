@@ -40,14 +40,14 @@ def test_uploaded_file_is_private_and_returned_unchanged(chat_pages: ChatPages) 
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert re.fullmatch(r"1-[\w.-]+", kept.name)
     assert "<b>plan" not in chat_pages.text(f"/chat/{talk}")
-    answer = chat_pages.client.get(f"/gateway/messages/{said.id}/files/1")
+    answer = chat_pages.client.get(f"/messaging/messages/{said.id}/files/1")
     assert (answer.status_code, answer.content) == (200, data)
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''")
     assert "/" not in answer.headers["content-disposition"].partition("''")[2]
     assert "sandbox" in answer.headers.get_list("content-security-policy")
     assert answer.headers["x-content-type-options"] == "nosniff"
-    chat_pages.store.gateway.wake()
+    chat_pages.store.chat.start_turns()
     assert str(kept) in (chat_pages.runner.prompt(chat_pages.runner.begin()) or ""), (
         "the agent is told where"
     )
@@ -58,16 +58,16 @@ def test_files_alone_are_sent_and_an_empty_message_is_not(chat_pages: ChatPages)
     chat_pages.act("chat/say", {"file": ("a.txt", b"x")}, id=talk, text=" ", after="")
     chat_pages.refused("chat/say", "is required", {"file": ("", b"")}, id=talk, text=" ", after="")
     (said,) = chat_pages.store.messages.list(place=talk).items
-    assert (said.state, said.text) == ("heard", "")
+    assert (said.state, said.text) == ("routed", "")
 
 
 def test_oversized_file_is_reported_as_not_taken(chat_pages: ChatPages) -> None:
     talk = chat_pages.begin()
-    chat_pages.store.settings.set("gateway.max_file_bytes", 10)
+    chat_pages.store.settings.set("chat.max_file_bytes", 10)
     chat_pages.act("chat/say", {"file": ("big", b"x" * 11)}, id=talk, text="see", after="")
     assert "not stored: it is larger than 10 bytes" in chat_pages.shown(f"/chat/{talk}")
     (said,) = chat_pages.store.messages.list(place=talk).items
-    answer = chat_pages.client.get(f"/gateway/messages/{said.id}/files/1")
+    answer = chat_pages.client.get(f"/messaging/messages/{said.id}/files/1")
     assert (answer.status_code, "was not stored" in answer.text) == (404, True)
     large = {"file": ("huge", b"x" * (11 << 20))}
     assert chat_pages.post("chat/say", large, id=talk, text="see", after="").status_code == 413
@@ -78,7 +78,7 @@ def test_missing_file_is_not_found(chat_pages: ChatPages, number: str) -> None:
     talk = chat_pages.begin()
     chat_pages.act("chat/say", {"file": ("a.txt", b"x")}, id=talk, text="", after="")
     (said,) = chat_pages.store.messages.list(place=talk).items
-    assert chat_pages.client.get(f"/gateway/messages/{said.id}/files/{number}").status_code == 404
+    assert chat_pages.client.get(f"/messaging/messages/{said.id}/files/{number}").status_code == 404
 
 
 def test_only_stored_files_are_served(chat_pages: ChatPages, tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_only_stored_files_are_served(chat_pages: ChatPages, tmp_path: Path) -> 
     for broken in (lambda: os.symlink(elsewhere, kept), lambda: kept.write_text("more bytes")):
         kept.unlink()
         broken()
-        answer = chat_pages.client.get(f"/gateway/messages/{said.id}/files/1")
+        answer = chat_pages.client.get(f"/messaging/messages/{said.id}/files/1")
         assert 400 <= answer.status_code < 500
         assert "four" not in answer.text
     kept.unlink()
-    answer = chat_pages.client.get(f"/gateway/messages/{said.id}/files/1")
+    answer = chat_pages.client.get(f"/messaging/messages/{said.id}/files/1")
     assert (answer.status_code, "not on this machine" in answer.text) == (404, True)
 
 
@@ -113,7 +113,7 @@ def wanted(chat_pages: ChatPages, name: str = "mail-token") -> tuple[str, str]:
     """An agent asks for a secret in a talk; the place and the question."""
     talk = chat_pages.begin()
     chat_pages.act("chat/say", id=talk, text="read my mails", after="")
-    chat_pages.store.gateway.wake()
+    chat_pages.store.chat.start_turns()
     run = chat_pages.runner.begin()
     asked = chat_pages.store.host_requests.ask(
         "ada",
@@ -145,7 +145,7 @@ def test_secret_of_a_form_goes_only_to_the_secret_store(
     assert store.questions.get(question).state == "withdrawn"
     (letter,) = [
         each.body
-        for talk_ in store.gateway.talks(talk)
+        for talk_ in store.chat.conversations(talk)
         for each in store.mail.list(mailbox=talk_.mailbox).items
         if isinstance(each.body, dict) and each.body.get("kind") == "host_request"
     ]
@@ -183,7 +183,7 @@ def test_inbox_shows_the_whole_effect_of_a_request(chat_pages: ChatPages) -> Non
     store = chat_pages.store
     store.people.set("ann", "owner")
     store.people.set("bob", "owner")
-    store.settings.set("gateway.approvals", 2)
+    store.settings.set("chat.approvals", 2)
     order = f"Be kind.\n{HOSTILE}\u202e and then all else"
     asked = store.host_requests.ask(
         "ada", "create_agent", {"name": "helper", "instructions": order}

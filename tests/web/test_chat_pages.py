@@ -41,16 +41,16 @@ class ChatPages(PageClient):
 
     def answers(self, text: str) -> None:
         """The agent hears what waits, and says this; it is delivered."""
-        self.store.gateway.wake()
+        self.store.chat.start_turns()
         self.runner.end(self.runner.begin(), text)
-        self.store.gateway.settle()
+        self.store.chat.finish_turns()
         self.deliver()
 
     def deliver(self) -> None:
-        self.store.gateway.look_after()
+        self.store.chat.run_upkeep()
         for channel in self.store.channels.list().items:
             adapter = self.store.channels.open(channel.id)
-            self.store.gateway.deliver(channel.id, adapter, owner="d")
+            self.store.chat.deliver(channel.id, adapter, owner="d")
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def test_every_chat_action_does_what_its_button_says(
     act, store = chat_pages.act, chat_pages.store
     talk = chat_pages.begin()
     act("chat/say", id=talk, text="hello", after="")
-    assert [each.state for each in store.messages.list(place=talk).items] == ["heard"]
+    assert [each.state for each in store.messages.list(place=talk).items] == ["routed"]
 
-    store.gateway.wake()
+    store.chat.start_turns()
     run = chat_pages.runner.begin()
     asked = store.questions.ask("Which?", options=["this", "that"], asker="agent:ada", run=run.id)
     chat_pages.deliver()
@@ -112,17 +112,17 @@ def test_every_chat_action_does_what_its_button_says(
         config="base_url=http://127.0.0.1:1\n",
         secrets=" token = token ",
         policy="strict",
-        in_doubt="retry",
+        on_unconfirmed="retry",
     )
     home = store.channels.get("home")
-    assert (home.config["base_url"], home.secrets, home.policy, home.in_doubt) == (
+    assert (home.config["base_url"], home.secrets, home.policy, home.on_unconfirmed) == (
         "http://127.0.0.1:1",
         {"token": "token"},
         "strict",
         "retry",
     )
     assert "NOT_SET_ANYWHERE" in act("channels/test", id=home.id).text
-    assert "NOT_SET_ANYWHERE" in chat_pages.shown("/gateway/channels")
+    assert "NOT_SET_ANYWHERE" in chat_pages.shown("/messaging/channels")
     act("channels/remove", id=home.id)
     assert store.channels.get(home.id).state == "removed"
     assert chat_pages.done == {*CHANNEL_ACTIONS}
@@ -171,7 +171,7 @@ def test_conversation_starts_once_and_a_repeated_message_is_sent_once(
     assert {each.mode for each in chat_pages.store.wirings.list().items} == {"shared"}
     page = chat_pages.shown(f"/chat/{talk}")
     assert "waiting for ada" in page
-    chat_pages.store.gateway.wake()
+    chat_pages.store.chat.start_turns()
     run = chat_pages.runner.begin()
     page = chat_pages.shown(f"/chat/{talk}")
     assert "ada is working on it" in page
@@ -194,11 +194,11 @@ def test_conversation_shows_replies_edits_reactions_and_states(chat_pages: ChatP
     assert "quite fine" not in page
     assert ("very fine" in page, "edited" in page, "+1" in page) == (True, True, True)
     store.places.block(talk)
-    (late,) = store.messages.say(talk, "too late")
+    (late,) = store.messages.send_as_system(talk, "too late")
     chat_pages.deliver()
     page = chat_pages.shown(f"/chat/{talk}")
     assert "This chat is blocked" in page
-    assert "undelivered" in chat_pages.shown(f"/gateway/messages/{late.id}")
+    assert "undelivered" in chat_pages.shown(f"/messaging/messages/{late.id}")
 
 
 def test_files_are_shown_by_name_in_both_directions(chat_pages: ChatPages, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_files_are_shown_by_name_in_both_directions(chat_pages: ChatPages, tmp_p
         ],
     )
     store.messages.receive(place.channel_id, said)
-    store.gateway.wake()
+    store.chat.start_turns()
     run = chat_pages.runner.begin()
     own = Path(str(store.runs.get(run.id).cwd)) / "report.txt"
     own.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +227,7 @@ def test_files_are_shown_by_name_in_both_directions(chat_pages: ChatPages, tmp_p
     for part in ("2.0 KiB", "big.iso", "not stored: too big", "report.txt", "ada</b> sent a file"):
         assert part in page, part
     assert "<b>plan" not in chat_pages.client.get(f"/chat/{talk}").text
-    assert "report.txt" in chat_pages.shown(f"/gateway/messages/{sent.id}")
+    assert "report.txt" in chat_pages.shown(f"/messaging/messages/{sent.id}")
 
 
 def test_conversation_is_unchanged_under_another_daemon(chat_pages: ChatPages) -> None:
@@ -249,7 +249,7 @@ def test_command_and_scrolled_back_reader_are_served(chat_pages: ChatPages) -> N
     chat_pages.deliver()
     assert "/status" in chat_pages.shown(f"/chat/{talk}")
     for n in range(60):
-        chat_pages.store.messages.say(talk, f"line {n}")
+        chat_pages.store.messages.send_as_system(talk, f"line {n}")
     page = chat_pages.shown(f"/chat/{talk}")
     assert "line 59" in page
     assert "line 2<" not in page
@@ -264,7 +264,7 @@ def test_question_card_is_answered_once_and_shows_its_outcome(
 ) -> None:
     store, talk = chat_pages.store, chat_pages.begin()
     chat_pages.act("chat/say", id=talk, text="go", after="")
-    store.gateway.wake()
+    store.chat.start_turns()
     run = chat_pages.runner.begin()
     asked = store.questions.ask(
         "Delete <b>it</b>?", options=["yes", HOSTILE[:50]], asker="agent:ada", run=run.id
@@ -293,7 +293,7 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
         page = client.get(f"/chat/{talk}").text
         assert "hello" in page
         assert "is read-only" in page
-        for path in (f"/chat/{talk}", "/chat", "/gateway/held", "/gateway/wirings"):
+        for path in (f"/chat/{talk}", "/chat", "/messaging/held", "/messaging/wirings"):
             assert "/do/" not in client.get(path).text, path
         for action in CHANNEL_ACTIONS:
             said = client.post(
@@ -302,7 +302,7 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
             assert said.status_code == 403, action
     own = chat_pages.store.tokens.create("ada", scope="agent:ada").value
     with chat_pages.http_server.client(own) as client:
-        for path in ("/chat", f"/chat/{talk}", "/gateway", "/gateway/held"):
+        for path in ("/chat", f"/chat/{talk}", "/messaging", "/messaging/held"):
             assert client.get(path).status_code == 403, path
         said = client.post("/do/chat/say", data={"id": talk, "text": "as a person"})
         assert said.status_code == 403
@@ -315,18 +315,18 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
 def test_stranger_is_admitted_and_held_messages_are_routed(chat_pages: ChatPages) -> None:
     chat_pages.store.wirings.add("ada", channel="quay")
     held = chat_pages.says("<b>let me in</b>")
-    page = chat_pages.client.get("/gateway/held").text
+    page = chat_pages.client.get("/messaging/held").text
     assert "&lt;b&gt;let me in&lt;/b&gt;" in page
     assert "<b>let me in" not in page
-    assert "held" in chat_pages.shown("/gateway")
-    assert "Nobody waits" not in chat_pages.shown("/gateway/held")
+    assert "held" in chat_pages.shown("/messaging")
+    assert "Nobody waits" not in chat_pages.shown("/messaging/held")
     chat_pages.act("senders/approve", id=str(held.sender_id), person="mal", role="member")
-    assert "No senders are waiting for approval." in chat_pages.shown("/gateway/held")
-    page = chat_pages.shown(f"/gateway/messages/{held.id}")
+    assert "No senders are waiting for approval." in chat_pages.shown("/messaging/held")
+    page = chat_pages.shown(f"/messaging/messages/{held.id}")
     (route,) = chat_pages.store.messages.get(held.id).routes
-    assert route.heard
+    assert route.wakes
     assert route.reason in page
-    assert "waiting for ada" in chat_pages.shown("/gateway")
+    assert "waiting for ada" in chat_pages.shown("/messaging")
 
 
 def test_message_links_to_its_session_and_its_letter(chat_pages: ChatPages) -> None:
@@ -335,17 +335,17 @@ def test_message_links_to_its_session_and_its_letter(chat_pages: ChatPages) -> N
     chat_pages.answers("fine")
     (answer, said) = chat_pages.store.messages.list(place=talk).items
     (route,) = said.routes
-    page = chat_pages.shown(f"/gateway/messages/{said.id}")
+    page = chat_pages.shown(f"/messaging/messages/{said.id}")
     for part in (f"/sessions/{route.session_id}", f"/mail/{route.letter_id}", "letter ack"):
         assert part in page, part
-    page = chat_pages.shown(f"/gateway/messages/{answer.id}")
+    page = chat_pages.shown(f"/messaging/messages/{answer.id}")
     assert f"/mail/{answer.letter_id}" in page
     assert f"/runs/{answer.run_id}" in page
     chat_pages.says("somewhere else")
-    page = chat_pages.shown(f"/gateway?session={route.session_id}")
+    page = chat_pages.shown(f"/messaging?session={route.session_id}")
     assert ("how are you?" in page, "fine" in page, "somewhere else" in page) == (True, True, False)
-    page = chat_pages.shown(f"/gateway?place={talk}")
-    assert f"/gateway?session={route.session_id}" in page
+    page = chat_pages.shown(f"/messaging?place={talk}")
+    assert f"/messaging?session={route.session_id}" in page
 
 
 def test_dead_letters_are_retried_or_dropped_with_their_text(
@@ -354,23 +354,23 @@ def test_dead_letters_are_retried_or_dropped_with_their_text(
     store = chat_pages.store
     chat_pages.says("x")
     room = store.places.get("quay/room")
-    (lost,) = store.messages.say(room.id, "Tide tables are out.")
-    assert "sending" in chat_pages.shown(f"/gateway?place={room.id}")
+    (lost,) = store.messages.send_as_system(room.id, "Tide tables are out.")
+    assert "sending" in chat_pages.shown(f"/messaging?place={room.id}")
     while store.mail.get(str(lost.letter_id)).state == "waiting":
         (letter,) = store.mail.claim(room.mailbox, owner="d")
         store.mail.fail(letter, "the quay is closed")
         clock.advance(DAY)
-    store.gateway.look_after()
-    page = chat_pages.shown("/gateway/dead")
+    store.chat.run_upkeep()
+    page = chat_pages.shown("/messaging/dead")
     assert "Tide tables are out." in page
     assert "the quay is closed" in page
-    assert "undelivered" in chat_pages.shown("/gateway")
+    assert "undelivered" in chat_pages.shown("/messaging")
     store.mail.put("agent:ada", "no message of a channel")
     chat_pages.act("mail/resend", id=str(lost.letter_id))
-    assert "No dead letters" in chat_pages.shown("/gateway/dead")
-    assert "queued" in chat_pages.shown(f"/gateway/messages/{lost.id}")
+    assert "No dead letters" in chat_pages.shown("/messaging/dead")
+    assert "queued" in chat_pages.shown(f"/messaging/messages/{lost.id}")
     chat_pages.act("mail/drop", id=str(lost.letter_id), reason="nobody cares")
-    assert "nobody cares" in chat_pages.shown("/gateway/dead?state=refused")
+    assert "nobody cares" in chat_pages.shown("/messaging/dead?state=refused")
 
 
 def test_preview_shows_what_wirings_would_do_and_stores_nothing(chat_pages: ChatPages) -> None:
@@ -385,15 +385,15 @@ def test_preview_shows_what_wirings_would_do_and_stores_nothing(chat_pages: Chat
         ("text=hello&mentioned=1", "the agent was addressed"),
         ("text=@ada+hello&stranger=1", "the wiring is for known people only"),
     ):
-        assert because in chat_pages.shown(f"/gateway/wirings?place={room}&{asked}"), asked
+        assert because in chat_pages.shown(f"/messaging/wirings?place={room}&{asked}"), asked
     assert len(store.messages.list().items) == before
-    elsewhere = store.places.meet("quay", "other").id
-    assert "No agent is wired" in chat_pages.shown(f"/gateway/wirings?place={elsewhere}&text=x")
+    elsewhere = store.places.register("quay", "other").id
+    assert "No agent is wired" in chat_pages.shown(f"/messaging/wirings?place={elsewhere}&text=x")
 
 
 def test_long_chat_lists_are_paginated_to_their_end(chat_pages: ChatPages) -> None:
     for n in range(120):
         chat_pages.says(f"line {n}", sender=f"s{n % 3}")
-    for path in ("/gateway", "/gateway/held"):
+    for path in ("/messaging", "/messaging/held"):
         found = re.findall(r'id="(msg_\d+)"', "".join(iter_pages(chat_pages.client, path)))
         assert len(found) == len({*found}) == 120, path

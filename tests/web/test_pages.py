@@ -57,13 +57,13 @@ PAGES = {link.path for group in NAVIGATION for link in group.links} | {
     "/notes?q=tide",
     "/notes?q=tide&scope=everyone",
     "/notes?category=gotcha",
-    "/gateway/held",
-    "/gateway/dead",
-    "/gateway/dead?state=unconfirmed",
-    "/gateway/dead?state=refused",
-    "/gateway/wirings",
-    "/gateway/channels",
-    "/gateway/channels?all=1",
+    "/messaging/held",
+    "/messaging/dead",
+    "/messaging/dead?state=unconfirmed",
+    "/messaging/dead?state=refused",
+    "/messaging/wirings",
+    "/messaging/channels",
+    "/messaging/channels?all=1",
     "/races?state=active",
     "/races/statistics",
     "/races/statistics?by=model&days=7",
@@ -75,14 +75,14 @@ def of_gateway(sample: SampleStore) -> Iterator[str]:
     store = sample.store
     yield f"/chat/{sample.talk.id}"
     for channel in store.channels.list().items:
-        yield f"/gateway/channels/{channel.id}"
+        yield f"/messaging/channels/{channel.id}"
     for message in store.messages.list().items:
-        yield f"/gateway/messages/{message.id}"
+        yield f"/messaging/messages/{message.id}"
     for place in (sample.talk, sample.room):
-        yield f"/gateway?place={place.id}"
-        yield f"/gateway/wirings?place={place.id}&text=deploy&stranger=1"
-        for talk in store.gateway.talks(place.id):
-            yield f"/gateway?session={talk.session_id}"
+        yield f"/messaging?place={place.id}"
+        yield f"/messaging/wirings?place={place.id}&text=deploy&stranger=1"
+        for talk in store.chat.conversations(place.id):
+            yield f"/messaging?session={talk.session_id}"
 
 
 def of_one(sample: SampleStore) -> Iterator[str]:

@@ -159,7 +159,7 @@ def _read(folder: str, steps: tuple[str, ...], file_name: str, most: int) -> byt
         data = file.read(most + 1)
     if len(data) > most:
         raise Invalid(
-            f"{file_name!r} is larger than {most:,} bytes (setting `gateway.max_file_bytes`).",
+            f"{file_name!r} is larger than {most:,} bytes (setting `chat.max_file_bytes`).",
             file=file_name,
         )
     return data

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from corral.api.charges import Budgets, Charges
     from corral.api.chat import (
         Channels,
+        Chat,
         Destinations,
-        Gateway,
         Messages,
         People,
         Places,
@@ -439,10 +439,10 @@ class Corral:
         return Messages(self._database)
 
     @cached_property
-    def gateway(self) -> "Gateway":
-        from corral.api.chat import Gateway
+    def chat(self) -> "Chat":
+        from corral.api.chat import Chat
 
-        return Gateway(self._database)
+        return Chat(self._database)
 
     @cached_property
     def db(self) -> "Store":

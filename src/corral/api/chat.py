@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Deliveries = list["DeliveryResult"]
 Runs = list[Run]
-Talks = list[Conversation]
+Conversations = list[Conversation]
 Stored = list[Message]
 Paths = list[str]
 
@@ -40,8 +40,8 @@ class Channels(Resource):
     get = read(ops.get_channel)
     list = read(ops.list_channels, mode="one")
     remove = write(ops.remove_channel)
-    note_cursor = write(ops.save_cursor, mode="one", repeatable=True)
-    note_health = write(ops.save_health, mode="one", repeatable=True)
+    save_cursor = write(ops.save_cursor, mode="one", repeatable=True)
+    save_health = write(ops.save_health, mode="one", repeatable=True)
 
     def open(self, channel: str) -> "ChannelAdapter":
         """Return the adapter of a channel with the values of its secrets.
@@ -66,7 +66,7 @@ class Places(Resource):
 
     get = read(places.get_place)
     list = read(places.list_places)
-    meet = write(places.register_place, repeatable=True)
+    register = write(places.register_place, repeatable=True)
     set_policy = write(places.set_policy, repeatable=True)
     block = write(places.block_place)
     unblock = write(places.unblock_place)
@@ -102,7 +102,7 @@ class Wirings(Resource):
     get = read(wirings.get_wiring)
     remove = write(wirings.remove_wiring)
     list = read(wirings.list_wirings, mode="one")
-    try_out = read(inbound_receive.preview_routes)
+    preview = read(inbound_receive.preview_routes)
 
 
 class Destinations(Resource):
@@ -125,7 +125,7 @@ class Messages(Resource):
     list = read(queries.list_messages)
     held = read(queries.list_held, mode="one")
     send = write(queue.send, repeatable_by="key")
-    say = write(queue.send_as_corral, repeatable_by="key")
+    send_as_system = write(queue.send_as_system, repeatable_by="key")
 
     _send_files = write(attachments.send, repeatable_by="key")
     _next = write(long_running.take_next)
@@ -208,17 +208,17 @@ class Messages(Resource):
         return receive_events(self._database, channel, events, cursor=cursor)
 
 
-class Gateway(Resource):
-    """The periodic work of the chat gateway. Any process may call each method at any time."""
+class Chat(Resource):
+    """The periodic work of chat. Any process may call each method at any time."""
 
-    noun = "gateway"
+    noun = "chat"
 
-    address = read(turns.find_reply_address)
-    talks = read(queries.list_conversations)
+    reply_address = read(turns.find_reply_address)
+    conversations = read(queries.list_conversations)
     next_due = read(turns.next_due)
     _is_used = read(turns.is_used, mode="one")
 
-    def wake(self) -> Runs:
+    def start_turns(self) -> Runs:
         """Start a turn for each session with pending letters, oldest first, within the limits.
 
         Returns the runs that were queued.
@@ -227,22 +227,22 @@ class Gateway(Resource):
 
         return start_turns(self._database)
 
-    def settle(self, *, here: bool = False) -> Talks:
+    def finish_turns(self, *, local: bool = False) -> Conversations:
         """End the turns whose run has ended: acknowledge their letters and queue the answers.
 
-        With `here`, only turns whose run was on this machine, which has its output.
+        With `local`, only turns whose run was on this machine, which has its output.
         """
         from corral.services.chat.turns import end_turns
 
-        return end_turns(self._database, here=here)
+        return end_turns(self._database, local=local)
 
-    def prepare(self, session: str) -> "SessionFolder":
+    def prepare_sandbox(self, session: str) -> "SessionFolder":
         """Create or repair the files that a sandboxed session communicates with its agent by."""
         from corral.services.chat import sandbox_sync
 
         return sandbox_sync.prepare_session(self._database, session)
 
-    def exchange(self, run: str) -> "SyncResult":
+    def sync_sandbox(self, run: str) -> "SyncResult":
         """Ingest the new messages of a sandboxed run and write their outcomes to its files."""
         from corral.domain.runs import ops as runs
         from corral.services.chat import sandbox_sync
@@ -259,7 +259,7 @@ class Gateway(Resource):
         found = Channels(self._database).get(channel)
         return Delivery(self._database, found, adapter, owner).due(place)
 
-    def take_in(self, channel: str, adapter: "ChannelAdapter", *, seconds: float = 0) -> Stored:
+    def poll(self, channel: str, adapter: "ChannelAdapter", *, seconds: float = 0) -> Stored:
         """Fetch the new events of a platform, store them, and then advance the cursor.
 
         Waits up to `seconds` for an event. An event that cannot be stored is recorded as
@@ -269,7 +269,9 @@ class Gateway(Resource):
 
         return poll_channel(self._database, channel, adapter, seconds=seconds)
 
-    def accept(self, channel: str, headers: dict[str, str], body: bytes) -> "AcceptedRequest":
+    def receive_webhook(
+        self, channel: str, headers: dict[str, str], body: bytes
+    ) -> "AcceptedRequest":
         """Verify a webhook request of a platform and store its events durably.
 
         Raises Invalid when the channel has no webhook, and Refused when the request is not
@@ -279,7 +281,7 @@ class Gateway(Resource):
 
         return accept_webhook(self._database, channel, headers, body)
 
-    def look_after(self) -> int:
+    def run_upkeep(self) -> int:
         """Do the pending work that needs no platform; returns how many things were done.
 
         Applies answers of owners, delivers secrets that were given, shows new questions as cards,

@@ -54,16 +54,16 @@ class Projects(Resource):
         return write_agent_docs(str(folder), remove=remove)
 
     def export(
-        self, project: str, file: str | Path, *, told: Progress | None = None
+        self, project: str, file: str | Path, *, on_progress: Progress | None = None
     ) -> "ExportedProject":
         """Write a snapshot of everything that belongs to a project into a new private file.
 
-        The file is a store of its own, without other projects, secrets and chats. `told` is called
-        with the progress.
+        The file is a store of its own, without other projects, secrets and chats. `on_progress` is
+        called with the progress.
         """
         from corral.services.store.project_export import export_project
 
-        return export_project(self._database, project, file, told or no_progress)
+        return export_project(self._database, project, file, on_progress or no_progress)
 
     def delete(self, id: str) -> Project:
         """Delete a project with its runs, settings, budgets, schedules, sessions and notes.

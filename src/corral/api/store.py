@@ -81,15 +81,15 @@ class Store(Resource):
 
         return [*self._database.check(thorough=False), check_schema(self._database)]
 
-    def verify(self, *, told: Progress | None = None) -> list[Finding]:
+    def verify(self, *, on_progress: Progress | None = None) -> list[Finding]:
         """Check every page and row, and the files of this machine that rows refer to.
 
-        Takes a while on a large store; other processes may write meanwhile. `told` is called with
-        the progress: step, done, total.
+        Takes a while on a large store; other processes may write meanwhile. `on_progress` is
+        called with the progress: step, done, total.
         """
         from corral.services.store.verify import verify_store
 
-        return verify_store(self._database, told or no_progress)
+        return verify_store(self._database, on_progress or no_progress)
 
     def backup(self, file: str | Path) -> Path:
         """Write a consistent snapshot of the store into a new private SQLite file.
@@ -112,19 +112,20 @@ class Store(Resource):
 
         return restore(self._database, file)
 
-    def move(self, url: str, *, told: Progress | None = None) -> "Moved":
+    def move(self, url: str, *, on_progress: Progress | None = None) -> "Moved":
         """Move everything to another store, on either engine, and use that one from then on.
 
         Writers are blocked meanwhile. Afterwards the old store rejects writes and redirects every
-        process that opens it. After a crash at any step, the same call resumes; `stay` cancels the
-        move before the switch. Raises Refused while a daemon serves the store or runs are live.
-        `told` is called with the progress.
+        process that opens it. After a crash at any step, the same call resumes; `cancel_move`
+        cancels the move before the switch. `on_progress` is called with the progress.
+
+        Raises Refused while a daemon serves the store or runs are live.
         """
         from corral.services.store.move import move_store
 
-        return move_store(self._database, url, told)
+        return move_store(self._database, url, on_progress)
 
-    def stay(self) -> bool:
+    def cancel_move(self) -> bool:
         """Cancel a move that has not switched yet, and allow writes again.
 
         Returns False when no move is in progress. Raises Refused when the target cannot be reached

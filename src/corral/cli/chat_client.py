@@ -103,7 +103,7 @@ class TerminalChat:
         except NotFound:
             # After a crash, printing an answer twice is better than not at all.
             return self._store.channels.add(
-                CHANNEL_NAME, "terminal", policy="strict", in_doubt="retry"
+                CHANNEL_NAME, "terminal", policy="strict", on_unconfirmed="retry"
             )
         if channel.kind != "terminal":
             raise Invalid(
@@ -120,7 +120,7 @@ class TerminalChat:
 
     def _create_place(self) -> None:
         """Create the place and its wiring before the first message, so that it is routed too."""
-        place = self._store.places.meet(
+        place = self._store.places.register(
             self._channel.name, self._place_id, name=self._agent, direct=True
         )
         project = self._store.projects.register(os.getcwd())
@@ -162,14 +162,14 @@ class TerminalChat:
 
     def _next_poll(self) -> float:
         """Return the seconds until the next due work, at most MAX_POLL_SECONDS."""
-        due = self._store.gateway.next_due()
+        due = self._store.chat.next_due()
         if due is None:
             return MAX_POLL_SECONDS
         return min(MAX_POLL_SECONDS, max((due - self._store.now()) / 1_000, 0.01))
 
     def _is_answered(self, message: Message) -> bool | None:
         """Return whether the message was answered; None while it is being processed."""
-        if message.state is not MessageState.HEARD:
+        if message.state is not MessageState.ROUTED:
             if message.state is not MessageState.HELD:
                 click.echo(f"The message was not delivered: {message.reason}.", err=True)
             return False
@@ -202,12 +202,12 @@ class TerminalChat:
 
     def _deliver(self, place: Place) -> None:
         """Do the work of a daemon for this chat, and print pending answers."""
-        gateway = self._store.gateway
-        gateway.settle()
-        gateway.look_after()
-        gateway.wake()
+        chat = self._store.chat
+        chat.finish_turns()
+        chat.run_upkeep()
+        chat.start_turns()
         self._store.runs.start_queued()
-        gateway.deliver(self._channel.id, self._adapter, owner=self._owner, place=place.id)
+        chat.deliver(self._channel.id, self._adapter, owner=self._owner, place=place.id)
 
     def _show(self, text: str) -> None:
         self._answers.append(text)

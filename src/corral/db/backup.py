@@ -127,7 +127,7 @@ def current_copy(source: Path) -> Iterator[Path]:
 
 
 def _phase(file: apsw.Connection) -> str:
-    return str(file.execute("SELECT phase FROM relocation").get)
+    return str(file.execute("SELECT phase FROM store_moves").get)
 
 
 def _reopen(copy: Path, source: Path) -> None:
@@ -139,7 +139,7 @@ def _reopen(copy: Path, source: Path) -> None:
         )  # again: the source may have changed since the first check
         version = int(file.pragma("user_version"))
         if version > MOVED_OFFSET:
-            file.execute("UPDATE relocation SET phase = 'leaving'")
+            file.execute("UPDATE store_moves SET phase = 'leaving'")
             file.pragma("user_version", version - MOVED_OFFSET)
     finally:
         file.close()

@@ -491,7 +491,7 @@ TABLES: Mapping[str, TablePolicy] = {
         },
     ),
     "channels": TablePolicy(
-        redacted="policy in_doubt trouble created_by",
+        redacted="policy on_unconfirmed last_error created_by",
         rejected="name config",
         exempt={
             _ID: "id",
@@ -522,7 +522,7 @@ TABLES: Mapping[str, TablePolicy] = {
         },
     ),
     "wirings": TablePolicy(
-        redacted="trigger unheard created_by",
+        redacted="trigger unmatched created_by",
         rejected="scope",
         exempt={
             _ID: "id channel_id place_id agent_id project_id",
@@ -547,21 +547,21 @@ TABLES: Mapping[str, TablePolicy] = {
             _FIXED: "kind state",
         },
     ),
-    "talks": TablePolicy(
-        redacted="letters",
+    "conversations": TablePolicy(
+        redacted="claimed_letters",
         exempt={
             _ID: "session_id agent_id place_id run_id",
             _FOREIGN: "thread",
         },
     ),
-    "boxed_outcomes": TablePolicy(
+    "sandbox_outcomes": TablePolicy(
         redacted="reason",
         exempt={
             _ID: "id session_id question_id",
             _FOREIGN: "out_id",
         },
     ),
-    "cards": TablePolicy(
+    "question_cards": TablePolicy(
         exempt={
             _ID: "question_id place_id session_id",
         },
@@ -595,8 +595,8 @@ TABLES: Mapping[str, TablePolicy] = {
             _LOCATION: "path",
         },
     ),
-    "relocation": TablePolicy(
-        redacted="phase move copied",
+    "store_moves": TablePolicy(
+        redacted="phase move_id copied_rows",
         exempt={
             _LOCATION: "url",
         },

@@ -15,8 +15,8 @@ from corral.db.store_move_record import (
     READ_FOR_UPDATE,
     UPSERT,
     VOID_MOVE,
-    Relocation,
-    read_relocation_if_current,
+    StoreMoveRecord,
+    read_store_move_if_current,
 )
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
@@ -45,8 +45,8 @@ class MoveTarget:
         """
         if self.target.schema_version() == 0 and self._create(self.target):
             return
-        record = read_relocation_if_current(self.target)
-        if record is not None and record.move == self._move and record.phase != "gone":
+        record = read_store_move_if_current(self.target)
+        if record is not None and record.move_id == self._move and record.phase != "gone":
             return
         is_ours = record is not None and record.url == self._origin
         if record is not None and is_ours and record.phase in ("arriving", "gone"):
@@ -64,7 +64,7 @@ class MoveTarget:
         """
         origin, now = self._origin.replace("'", "''"), target.clock.now()
         then = [
-            "INSERT INTO relocation (one, phase, url, move, copied, at)"
+            "INSERT INTO store_moves (one, phase, url, move_id, copied_rows, started_at)"
             f" VALUES (1, 'arriving', '{origin}', '{self._move}', '{{}}', {now})",
             *write_fence.arrival_statements(target.engine, self._origin),
             *write_fence.close_statements(target.engine, latest_version(), now),
@@ -88,11 +88,11 @@ class MoveTarget:
         self._enter(tx)
 
     def _enter(self, tx: Tx) -> None:
-        tx.run(UPSERT, phase="arriving", url=self._origin, move=self._move, now=tx.now)
+        tx.run(UPSERT, phase="arriving", url=self._origin, move_id=self._move, now=tx.now)
         write_fence.install(tx, write_fence.arrival_statements(tx.engine, self._origin))
         write_fence.close_store(tx, latest_version())
 
-    def _clear(self, before: Relocation) -> None:
+    def _clear(self, before: StoreMoveRecord) -> None:
         """Empty a target that holds a partial copy, or content that was moved from there to here.
 
         The target stays closed throughout: it is emptied in place, in one transaction.
@@ -118,7 +118,7 @@ class MoveTarget:
 
         self.target.write(empty)
 
-    def _overwrite(self, target: SqliteDatabase, before: Relocation) -> None:
+    def _overwrite(self, target: SqliteDatabase, before: StoreMoveRecord) -> None:
         with scratch_folder("move") as folder:
             fresh = SqliteDatabase(folder / "fresh.db", clock=target.clock, actor=target.actor)
             try:
@@ -126,7 +126,7 @@ class MoveTarget:
             finally:
                 fresh.close()
             with target.migration_lock():
-                self._require_unchanged(read_relocation_if_current(target), before)
+                self._require_unchanged(read_store_move_if_current(target), before)
                 target.overwrite(folder / "fresh.db")
 
     def open_fence(self, tx: Tx, copied: dict[str, int]) -> None:
@@ -134,21 +134,21 @@ class MoveTarget:
 
         Raises Refused if another process cancelled the move or continued the copy.
         """
-        record = tx.first(OPEN_FENCE, move=self._move)
-        if record is None or record.copied != copied:
+        record = tx.first(OPEN_FENCE, move_id=self._move)
+        if record is None or record.copied_rows != copied:
             raise Refused(
                 f"Another process cancelled the move to {self.target.url}, or continues it. Run "
                 "`corral db move` again to resume the move.",
                 url=self.target.url,
             )
 
-    def _occupied_error(self, record: Relocation) -> Refused:
+    def _occupied_error(self, record: StoreMoveRecord) -> Refused:
         return Refused(
             f"{self.target.url} {_STATUS[record.phase]} {record.url}. Give the URL of a new store.",
             url=record.url,
         )
 
-    def _require_unchanged(self, now: Relocation | None, before: Relocation) -> None:
+    def _require_unchanged(self, now: StoreMoveRecord | None, before: StoreMoveRecord) -> None:
         if now != before:
             raise Refused(
                 f"Another process uses {self.target.url} for a move. Wait until it is done."
@@ -156,22 +156,22 @@ class MoveTarget:
 
 
 _STATUS = {
-    "part": "is an excerpt of",
+    "excerpt": "is an excerpt of",
     "leaving": "is being moved to",
     "gone": "holds only content that was moved to",
     "arriving": "is being filled from",
 }
 
 
-def void_target(target: Database, move: str) -> None:
+def void_target(target: Database, move_id: str) -> None:
     """Make sure that a move can never open its target; raises Refused if it already did.
 
     The mover and the canceller change the same row of the target, so only one of them succeeds.
     """
-    record = read_relocation_if_current(target)
-    if record is None or record.move != move:
+    record = read_store_move_if_current(target)
+    if record is None or record.move_id != move_id:
         return
-    if record.phase == "arriving" and target.write(lambda tx: tx.run(VOID_MOVE, move=move)):
+    if record.phase == "arriving" and target.write(lambda tx: tx.run(VOID_MOVE, move_id=move_id)):
         return
     raise Refused(
         f"Cannot cancel the move: {target.pointer} is complete and in use. Finish it with "

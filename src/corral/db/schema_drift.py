@@ -14,7 +14,7 @@ import apsw
 from corral.db.database import Database, SchemaObject, SchemaObjects
 from corral.db.migrations import schema_statements
 from corral.db.statement import Row, Statement
-from corral.db.store_move_record import read_relocation
+from corral.db.store_move_record import read_store_move
 from corral.db.write_fence import MOVED_OFFSET, is_fence
 
 
@@ -67,8 +67,8 @@ def find_drift(database: Database) -> list[SchemaDifference]:
     if differences or actual.keys() == expected.keys():
         return differences
     # Only a fence is left; it belongs there while the store is being moved.
-    relocation = read_relocation(database)
-    is_leaving = relocation is not None and relocation.phase == "leaving"
+    store_move = read_store_move(database)
+    is_leaving = store_move is not None and store_move.phase == "leaving"
     return [] if is_leaving else compare_schemas(actual, expected)
 
 

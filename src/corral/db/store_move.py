@@ -9,7 +9,7 @@
    moment do both accept writes.
 
 A lock lets one process at a time move a store or cancel its move. A process loses that lock with
-its connection, so every step also checks the move's id in `relocation` inside its own transaction:
+its connection, so every step also checks the move's id in `store_moves` inside its own transaction:
 a mover that was cancelled or replaced cannot write any more.
 """
 
@@ -31,16 +31,16 @@ from corral.db.schema import TableDoc
 from corral.db.statement import Row, Statement
 from corral.db.store_move_record import (
     DELETE_EXCERPT_MARK,
+    MARK_CANCELLED,
     MARK_GONE,
-    MARK_STAYED,
     READ_DURABILITY,
     READ_FOR_UPDATE,
     SAVE_PROGRESS,
     SET_DURABILITY,
     UPSERT,
-    Relocation,
-    read_relocation,
-    read_relocation_if_current,
+    StoreMoveRecord,
+    read_store_move,
+    read_store_move_if_current,
 )
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, Refused, StoreUnavailable
@@ -68,13 +68,13 @@ def require_move_lock(database: Database, hint: str = WAIT) -> Iterator[None]:
 def prevent_move(database: Database) -> Iterator[None]:
     """Prevent a move from starting meanwhile; raises Refused if one has started."""
     with require_move_lock(database):
-        record = read_relocation(database)
+        record = read_store_move(database)
         if record is not None and record.phase == "leaving":
             raise _move_in_progress(record)
         yield
 
 
-def _move_in_progress(record: Relocation) -> Refused:
+def _move_in_progress(record: StoreMoveRecord) -> Refused:
     return Refused(
         f"This store is being moved to {record.url}. Finish the move with `corral db move "
         f"{record.url}`, or cancel it with `corral db move --cancel`.",
@@ -103,7 +103,7 @@ class StoreMove:
             held.enter_context(require_move_lock(self.target, _SAME_DATABASE_HINT))
             self._held = held.pop_all()
         try:
-            record = read_relocation_if_current(source)
+            record = read_store_move_if_current(source)
             if source.schema_version() > write_fence.MOVED_OFFSET:
                 raise moved_error(source)
         except BaseException:
@@ -111,7 +111,7 @@ class StoreMove:
             raise
         self._begun = record if record and record.phase == "leaving" else None
         """The record of an earlier call that did not finish this move."""
-        self.id = self._begun.move if self._begun else f"mov_{secrets.token_hex(10)}"
+        self.id = self._begun.move_id if self._begun else f"mov_{secrets.token_hex(10)}"
         self._target = MoveTarget(
             self.target, source.pointer, self.id, has_history=record is not None
         )
@@ -124,8 +124,8 @@ class StoreMove:
     @property
     def arrived(self) -> bool:
         """Whether the target is already open, so that other processes may use it."""
-        record = read_relocation(self.target)
-        return record is not None and (record.move, record.phase) == (self.id, "arrived")
+        record = read_store_move(self.target)
+        return record is not None and (record.move_id, record.phase) == (self.id, "arrived")
 
     @property
     def _is_same_place(self) -> bool:
@@ -162,7 +162,7 @@ class StoreMove:
             write_fence.install(
                 tx, write_fence.departure_statements(tx.engine, self.target.pointer)
             )
-            tx.run(UPSERT, phase="leaving", url=self.target.pointer, move=self.id, now=tx.now)
+            tx.run(UPSERT, phase="leaving", url=self.target.pointer, move_id=self.id, now=tx.now)
 
         self.source.write(leave, durable=True)
 
@@ -179,12 +179,12 @@ class StoreMove:
 
         Progress counts each row twice: when it is copied and when it is compared.
         """
-        arrived = read_relocation(self.target)
+        arrived = read_store_move(self.target)
         assert arrived is not None
         if arrived.phase == "arrived":
             return {}
         digests: dict[str, RowDigest] = {}
-        copied = dict(arrived.copied)
+        copied = dict(arrived.copied_rows)
         done, total = 0, 2 * self._count()
         with self.source.read_snapshot() as read_table:
             for table in write_fence.content_tables():
@@ -233,7 +233,7 @@ class StoreMove:
         def fill(tx: Tx) -> None:
             self._target.open_fence(tx, before)
             copy_rows(tx, table, batch)
-            tx.run(SAVE_PROGRESS, copied=text)
+            tx.run(SAVE_PROGRESS, copied_rows=text)
 
         return fill
 
@@ -256,11 +256,11 @@ class StoreMove:
     def switch(self) -> None:
         """Open the target, then close the source for good."""
         promised = self.source.read(lambda tx: tx.value(READ_DURABILITY), mode="one")
-        arrived = read_relocation(self.target)
+        arrived = read_store_move(self.target)
         assert arrived is not None
 
         def arrive(tx: Tx) -> None:
-            self._target.open_fence(tx, arrived.copied)
+            self._target.open_fence(tx, arrived.copied_rows)
             advance_sequences(tx)
             if promised == "full":  # a move never lowers the durability
                 tx.run(SET_DURABILITY, promised=promised)
@@ -269,7 +269,7 @@ class StoreMove:
             tx.emit("store", "move", "store", data={"from": self.source.url, "move": self.id})
 
         def go(tx: Tx) -> None:
-            if not tx.run(MARK_GONE, move=self.id):
+            if not tx.run(MARK_GONE, move_id=self.id):
                 raise Refused(
                     f"Another process completed or cancelled the move to {self.target.url}. Check "
                     "with `corral doctor`.",
@@ -285,8 +285,8 @@ class StoreMove:
     def _verify_target(self) -> None:
         """Open the target again before the source is closed: its file may have been replaced."""
         with closing(self._open_target()) as target:
-            record = read_relocation_if_current(target)
-        if record is None or (record.move, record.phase) != (self.id, "arrived"):
+            record = read_store_move_if_current(target)
+        if record is None or (record.move_id, record.phase) != (self.id, "arrived"):
             raise Refused(
                 f"{self.target.url} was removed or replaced during the move. Nothing is lost: "
                 "cancel with `corral db move --cancel` to keep using this store.",
@@ -296,7 +296,7 @@ class StoreMove:
 
 def moved_error(database: Database) -> StoreUnavailable:
     """Return the error for a closed store; it names where the content is."""
-    record = read_relocation(database)
+    record = read_store_move(database)
     assert record is not None
     if record.phase == "gone":
         return StoreUnavailable(
@@ -313,7 +313,7 @@ def moved_error(database: Database) -> StoreUnavailable:
 
 def mark_as_excerpt(tx: Tx, url: str) -> None:
     """Record that this store is an excerpt of another one."""
-    tx.run(UPSERT, phase="part", url=url, move="", now=tx.now)
+    tx.run(UPSERT, phase="excerpt", url=url, move_id="", now=tx.now)
 
 
 def keep_here(database: Database) -> None:
@@ -324,13 +324,13 @@ def keep_here(database: Database) -> None:
 
     def unfence(tx: Tx) -> None:
         record = tx.first(READ_FOR_UPDATE)
-        if record is not None and record.phase in ("leaving", "part"):
+        if record is not None and record.phase in ("leaving", "excerpt"):
             write_fence.remove(tx)
-            tx.run(MARK_STAYED)
+            tx.run(MARK_CANCELLED)
             tx.run(DELETE_EXCERPT_MARK)
 
-    record = read_relocation(database)
-    if record is not None and record.phase in ("leaving", "part"):
+    record = read_store_move(database)
+    if record is not None and record.phase in ("leaving", "excerpt"):
         database.write(unfence, durable=True)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from corral.db.schema import TableDoc
 
 # Tables that describe the store itself; all others are its content.
-INTERNAL_TABLES = ("migrations", "store_options", "relocation")
+INTERNAL_TABLES = ("migrations", "store_options", "store_moves")
 
 MOVED_OFFSET = 1_000_000
 """Added to the schema version of a store that must not be opened: its content was moved away or
@@ -76,12 +76,12 @@ def departure_statements(engine: Engine, url: str) -> list[str]:
 def arrival_statements(engine: Engine, url: str) -> list[str]:
     """Return the statements that make the engine reject every write until the move has arrived.
 
-    The phase in `relocation` decides. The mover sets it to `arrived` inside each of its own
+    The phase in `store_moves` decides. The mover sets it to `arrived` inside each of its own
     transactions and back before the commit, so only the mover can write. Writes by handles that
     were opened before the move are rejected.
     """
     return _statements(
-        engine, _ARRIVING + url, allowed_when="(SELECT phase FROM relocation) = 'arrived'"
+        engine, _ARRIVING + url, allowed_when="(SELECT phase FROM store_moves) = 'arrived'"
     )
 
 
@@ -121,7 +121,7 @@ _FENCES = re.compile(
     r"CREATE TRIGGER fence_(?P<table>\w+)_(?:insert|update|delete) BEFORE (?:INSERT|UPDATE|DELETE)"
     r" ON (?P=table) BEGIN SELECT RAISE\(ABORT, '"
     rf"(?:{_LEAVING}(?:[^']|'')*'\)"
-    rf"|{_ARRIVING}(?:[^']|'')*'\) WHERE NOT \(SELECT phase FROM relocation\) = 'arrived'); END"
+    rf"|{_ARRIVING}(?:[^']|'')*'\) WHERE NOT \(SELECT phase FROM store_moves\) = 'arrived'); END"
     r"|CREATE TRIGGER fence BEFORE INSERT OR DELETE OR UPDATE ON \w+ FOR EACH STATEMENT"
     r" EXECUTE FUNCTION fence\(\)"
 )

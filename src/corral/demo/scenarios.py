@@ -282,6 +282,6 @@ def chat_answered_once(demo: Harness) -> None:
     demo.prove(
         "Two questions, two answers; the first question took two deliveries.",
         sorted((message["direction"], message["state"]) for message in messages)
-        == [("in", "heard"), ("in", "heard"), ("out", "sent"), ("out", "sent")]
+        == [("in", "routed"), ("in", "routed"), ("out", "sent"), ("out", "sent")]
         and (first["state"], first["attempts"]) == ("done", 2),
     )

@@ -75,7 +75,7 @@ def create_app(
         await api.run_in_thread(lambda: store.channels.get(name))  # 404 before reading the body
         body = await request.body()
         request.state.check_body(body)
-        accepted = await api.run_in_thread(lambda: store.gateway.accept(name, headers, body))
+        accepted = await api.run_in_thread(lambda: store.chat.receive_webhook(name, headers, body))
         return Response(accepted.answer, media_type=accepted.content_type)
 
     @asynccontextmanager

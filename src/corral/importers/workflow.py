@@ -34,7 +34,7 @@ def import_database(
     main = tool.find_database(given) if tool.find_database and given.is_dir() else given
     files = list(_find_files(tool, main))
     source_name = check_text(source or str(main.resolve()), "The name", max_bytes=MAX_SOURCE)
-    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "gateway.max_file_bytes")))
+    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "chat.max_file_bytes")))
     copier = FileCopier(copies_folder(database), max_bytes)
     skipped: list[tuple[Path, CorralError]] = []
     with ExitStack() as open_files:

@@ -1,91 +1,91 @@
--- Connected chat platforms; several of one kind are several rows. Writer: gateway.
+-- Connected chat platforms; each account of a platform is one row. Writer: chat.
 CREATE TABLE channels (
     id {key} PRIMARY KEY,               -- chn_…
-    name {key} NOT NULL,                -- what people call it
-    kind {key} NOT NULL,                -- which adapter speaks to it: terminal, webhook, matrix …
-    policy {key} NOT NULL               -- what becomes of strangers: turned away, an owner is asked, let in
+    name {key} NOT NULL,                -- name in commands and mailboxes
+    kind {key} NOT NULL,                -- adapter: terminal, web, webhook, matrix, slack, telegram …
+    policy {key} NOT NULL               -- messages of unknown senders: strict rejects, ask holds them for an owner, public routes them
         CHECK (policy IN ('strict', 'ask', 'public')),
-    in_doubt {key} NOT NULL             -- a message of which nobody can say whether it arrived
-        CHECK (in_doubt IN ('give_up', 'retry')),
-    config {json} NOT NULL,             -- addresses and choices of its kind; never a secret
-    secrets {json} NOT NULL,            -- where its secrets are, by their names
+    on_unconfirmed {key} NOT NULL       -- messages whose delivery is unconfirmed: give_up or retry
+        CHECK (on_unconfirmed IN ('give_up', 'retry')),
+    config {json} NOT NULL,             -- options of the adapter; never a secret
+    secrets {json} NOT NULL,            -- names of the adapter's secrets, each with a reference to a stored secret
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'removed')),
-    cursor TEXT,                        -- how far it was read, in the platform's own words
-    trouble TEXT,                       -- why it could not be reached when it was last looked at; null: it could
-    looked_at {integer},                -- when that was
+    cursor TEXT,                        -- the platform's position up to which all events are stored
+    last_error TEXT,                    -- error of the last connection check; null: it succeeded
+    checked_at {integer},               -- time of the last connection check
     created_at {integer} NOT NULL,      -- when it was added
-    created_by {key} NOT NULL,          -- by whom
+    created_by {key} NOT NULL,          -- who added it
     ended_at {integer},                 -- when it was removed
     CHECK ((ended_at IS NULL) = (state = 'active'))
 ) {strict};
 
 CREATE UNIQUE INDEX channels_by_name ON channels (name) WHERE state = 'active';
 
--- Chats on a channel: rooms, direct messages, terminals. Writer: gateway.
+-- Chats on a channel: rooms, direct messages, terminals. Writer: chat.
 CREATE TABLE places (
-    id {key} PRIMARY KEY,               -- plc_…; what goes there is in the mailbox place:plc_…
+    id {key} PRIMARY KEY,               -- plc_…; the mailbox of outbound messages is place:plc_…
     channel_id {key} NOT NULL,          -- its channel
-    platform_id {key} NOT NULL,         -- what the platform calls it
-    name TEXT,                          -- what people call it
+    platform_id {key} NOT NULL,         -- the platform's id of the chat
+    name TEXT,                          -- the platform's name of the chat
     direct {integer} NOT NULL           -- 1: one person and the agents
         CHECK (direct IN (0, 1)),
-    policy {key}                        -- another than its channel's
+    policy {key}                        -- overrides the channel's policy; null: the channel's
         CHECK (policy IN ('strict', 'ask', 'public')),
-    guarded {integer} NOT NULL          -- 1: a secret is asked for there, which must not be typed there
-        DEFAULT 0 CHECK (guarded IN (0, 1)),
+    awaits_secret {integer} NOT NULL    -- 1: a secret is being asked for there; text that may be one is not stored
+        DEFAULT 0 CHECK (awaits_secret IN (0, 1)),
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('open', 'blocked')),
-    created_at {integer} NOT NULL,      -- when it was first heard of
+    created_at {integer} NOT NULL,      -- when it was discovered
     updated_at {integer} NOT NULL,      -- when it last changed
     UNIQUE (channel_id, platform_id)
 ) {strict};
 
--- People, whatever they are called on any channel. Writer: gateway.
+-- People, independent of their accounts on channels. Writer: chat.
 CREATE TABLE people (
-    name {key} PRIMARY KEY,             -- stands as user:NAME wherever they act
-    role {key} NOT NULL                 -- owner, admin: may let others in and steer agents; member: may talk
+    name {key} PRIMARY KEY,             -- the person acts as user:NAME
+    role {key} NOT NULL                 -- owner: everything; admin: approve senders, control agents; member: talk to agents
         CHECK (role IN ('owner', 'admin', 'member')),
-    created_at {integer} NOT NULL,      -- when they became known
-    updated_at {integer} NOT NULL       -- when that last changed
+    created_at {integer} NOT NULL,      -- when the person was added
+    updated_at {integer} NOT NULL       -- when the role last changed
 ) {strict};
 
--- Accounts that speak on a channel, and who is behind them. Writer: gateway.
+-- Accounts that write on a channel, and the people they belong to. Writer: chat.
 CREATE TABLE senders (
     id {key} PRIMARY KEY,               -- snd_…
     channel_id {key} NOT NULL,          -- the channel
-    platform_id {key} NOT NULL,         -- what the platform calls the account
-    name TEXT,                          -- what it shows
-    person {key},                       -- who it is; null: nobody knows
+    platform_id {key} NOT NULL,         -- the platform's id of the account
+    name TEXT,                          -- the account's display name
+    person {key},                       -- the person; null: not known
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('unknown', 'known', 'blocked')),
-    created_at {integer} NOT NULL,      -- when it first spoke
+    created_at {integer} NOT NULL,      -- when it first wrote
     updated_at {integer} NOT NULL,      -- when it last changed
     UNIQUE (channel_id, platform_id),
     CHECK (state <> 'known' OR person IS NOT NULL)
 ) {strict};
 
--- Which agent hears which chats, and when it answers. Writer: gateway.
+-- Which agent receives the messages of which chats, and when it answers. Writer: chat.
 CREATE TABLE wirings (
     id {key} PRIMARY KEY,               -- wir_…
     channel_id {key} NOT NULL,          -- the channel
-    place_id {key},                     -- the one chat; null: all of the channel
-    agent_id {key} NOT NULL,            -- who hears it
-    trigger {key} NOT NULL              -- what wakes the agent
+    place_id {key},                     -- the chat; null: all chats of the channel
+    agent_id {key} NOT NULL,            -- the agent that listens
+    trigger {key} NOT NULL              -- which messages wake the agent
         CHECK (trigger IN ('always', 'mention', 'sticky', 'pattern', 'command')),
-    pattern TEXT,                       -- the pattern, or the command's word
-    scope {key} NOT NULL                -- whom it listens to: everybody who may talk, or people we know
+    pattern TEXT,                       -- the regular expression, or the name of the command
+    scope {key} NOT NULL                -- whose messages wake the agent: all admitted senders, or known people
         CHECK (scope IN ('all', 'known')),
-    unheard {key} NOT NULL              -- what does not wake it: is told with the next message, or never
-        CHECK (unheard IN ('drop', 'keep')),
-    mode {key} NOT NULL                 -- one session a chat, one a thread, or one for the agent
+    unmatched {key} NOT NULL            -- messages that do not wake the agent: drop, or keep as context of the next one
+        CHECK (unmatched IN ('drop', 'keep')),
+    mode {key} NOT NULL                 -- which messages share a session: of a chat, a thread, or all of the agent
         CHECK (mode IN ('shared', 'thread', 'agent')),
-    priority {integer} NOT NULL,        -- higher is asked first
-    project_id {key},                   -- where the agent works; null: in its own folder
+    priority {integer} NOT NULL,        -- wirings are tried in descending priority
+    project_id {key},                   -- the project the agent works in; null: its own folder
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'removed')),
     created_at {integer} NOT NULL,      -- when it was added
-    created_by {key} NOT NULL,          -- by whom
+    created_by {key} NOT NULL,          -- who added it
     ended_at {integer},                 -- when it was removed
     CHECK ((ended_at IS NULL) = (state = 'active'))
 ) {strict};
@@ -93,16 +93,16 @@ CREATE TABLE wirings (
 CREATE UNIQUE INDEX wirings_once ON wirings (channel_id, coalesce(place_id, ''), agent_id)
     WHERE state = 'active';
 
--- Where agents may send to, each by a name of its own: address book and permission. Writer: gateway.
+-- Chats that an agent may send to, under its own names: address book and permission. Writer: chat.
 CREATE TABLE destinations (
     id {key} PRIMARY KEY,               -- dst_…
-    agent_id {key} NOT NULL,            -- who may send
-    name {key} NOT NULL,                -- what that agent calls it
+    agent_id {key} NOT NULL,            -- the agent that may send
+    name {key} NOT NULL,                -- the agent's name of the chat
     place_id {key} NOT NULL,            -- the chat
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('granted', 'revoked')),
     created_at {integer} NOT NULL,      -- when it was granted
-    created_by {key} NOT NULL,          -- by whom
+    created_by {key} NOT NULL,          -- who granted it
     ended_at {integer},                 -- when it was revoked
     UNIQUE (agent_id, place_id),
     CHECK ((ended_at IS NULL) = (state = 'granted'))
@@ -110,33 +110,33 @@ CREATE TABLE destinations (
 
 CREATE UNIQUE INDEX destinations_by_name ON destinations (agent_id, name) WHERE state = 'granted';
 
--- What was said on channels, both ways. What goes out has a letter, which tells how far it is.
--- Writer: gateway.
+-- Inbound and outbound messages of channels. The letter of an outbound message has its delivery state.
+-- Writer: chat.
 CREATE TABLE messages (
-    seq {serial},                       -- order of arrival; the public id is msg_7
+    seq {serial},                       -- order of storage; the public id is msg_7
     channel_id {key} NOT NULL,          -- the channel
     place_id {key} NOT NULL,            -- the chat
-    thread {key},                       -- the thread in it, as the platform calls it
-    direction {key} NOT NULL            -- in: from the platform; out: to it
+    thread {key},                       -- the platform's id of the thread; null: none
+    direction {key} NOT NULL            -- in: from the platform; out: to the platform
         CHECK (direction IN ('in', 'out')),
-    kind {key} NOT NULL                 -- words; a file; a change of earlier words; a sign; a card with a question; a choice on one
+    kind {key} NOT NULL                 -- edit and reaction refer to an earlier message; question: a card; answer: a button press
         CHECK (kind IN ('text', 'file', 'edit', 'reaction', 'question', 'answer')),
-    event_id {key} NOT NULL,            -- in: and the platform's id of its event, or out: and its own key
-    platform_ids {json} NOT NULL,       -- what the platform calls the message, part by part
-    reply_to {key},                     -- the platform's id of the message that it answers, changes or signs
-    sender_id {key},                    -- the account that said it, of what came in
-    agent_id {key},                     -- the agent that said it, of what goes out; null: Corral itself
-    run_id {key},                       -- the run in which it was said
-    text TEXT NOT NULL,                 -- the words
-    data {json},                        -- files, options, signs
+    event_id {key} NOT NULL,            -- in:ID with the platform's event id, or out:KEY with the sender's key
+    platform_ids {json} NOT NULL,       -- the platform's ids of the message, one for each part
+    reply_to {key},                     -- the platform's id of the message it answers, edits or reacts to
+    sender_id {key},                    -- inbound: the account that wrote it
+    agent_id {key},                     -- outbound: the agent that sent it; null: Corral itself
+    run_id {key},                       -- outbound: the run that sent it; null: none
+    text TEXT NOT NULL,                 -- the text
+    data {json},                        -- files, options, mentions
     state {key} NOT NULL                -- see docs/reference/states.md
-        CHECK (state IN ('held', 'heard', 'unheard', 'refused', 'queued', 'sent', 'undelivered')),
-    reason TEXT,                        -- why it is in that state
-    routes {json} NOT NULL,             -- which agents heard it, in which session, and why
-    letter {integer},                   -- of what goes out: the number of its letter
-    at {integer} NOT NULL,              -- when it was said
+        CHECK (state IN ('held', 'routed', 'ignored', 'refused', 'queued', 'sent', 'undelivered')),
+    reason TEXT,                        -- why it is in this state
+    routes {json} NOT NULL,             -- the result of each wiring: agent, session, whether it wakes the agent, and why
+    letter_id {integer},                -- outbound: the number of its letter
+    at {integer} NOT NULL,              -- when it was written
     created_at {integer} NOT NULL,      -- when it was stored
-    ended_at {integer},                 -- when its fate was known
+    ended_at {integer},                 -- when it reached a final state
     CHECK ((ended_at IS NULL) = (state IN ('held', 'queued')))
 ) {strict};
 
@@ -149,51 +149,51 @@ CREATE INDEX messages_queued_by_place ON messages (place_id, seq) WHERE state = 
 CREATE INDEX messages_by_run ON messages (run_id) WHERE run_id IS NOT NULL;
 {messages_keep_newest};
 
--- Which session an agent has for a chat or thread, and the run that works on its letters. Writer: gateway.
-CREATE TABLE talks (
+-- The session of an agent for a chat or thread, and the run that works on its letters. Writer: chat.
+CREATE TABLE conversations (
     session_id {key} PRIMARY KEY,       -- the session; its mailbox is session:ses_…
-    agent_id {key} NOT NULL,            -- whose
+    agent_id {key} NOT NULL,            -- the agent
     place_id {key} NOT NULL,            -- the chat; empty: all chats of the agent
     thread {key} NOT NULL,              -- the thread; empty: the whole chat
-    run_id {key},                       -- the run that has its letters now; null: none
-    letters {json} NOT NULL,            -- those letters, each with its fence
-    seen {integer} NOT NULL,            -- the number of the last message that it was told
-    taken {integer} NOT NULL            -- of a boxed agent: the last number of its file that was taken over
+    run_id {key},                       -- the run of the current turn; null: none
+    claimed_letters {json} NOT NULL,    -- the letters of the current turn, each with the fence of its claim
+    seen_seq {integer} NOT NULL,        -- number of the last message that the agent was given
+    ingested_seq {integer} NOT NULL     -- sandboxed agent: number of the last message ingested from its file
         DEFAULT 0,
-    created_at {integer} NOT NULL,      -- when it began
+    created_at {integer} NOT NULL,      -- when it was opened
     UNIQUE (agent_id, place_id, thread)
 ) {strict};
 
-CREATE INDEX talks_by_place ON talks (place_id) WHERE place_id <> '';
-CREATE INDEX talks_busy ON talks (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX conversations_by_place ON conversations (place_id) WHERE place_id <> '';
+CREATE INDEX conversations_busy ON conversations (run_id) WHERE run_id IS NOT NULL;
 
--- What boxed agents said, and what became of it, until the file of their session tells them. Writer: gateway.
-CREATE TABLE boxed_outcomes (
+-- Outcomes of messages from sandboxed agents, until the session's file shows them. Writer: chat.
+CREATE TABLE sandbox_outcomes (
     id {key} PRIMARY KEY,               -- out_…
     session_id {key} NOT NULL,          -- the session
-    out_id {key} NOT NULL,              -- what the file calls the message
-    message {integer},                  -- the number of the message that it became; null: of none
-    question_id {key},                  -- the question that it asked
-    reason TEXT,                        -- why it was refused; null: it was not
-    created_at {integer} NOT NULL       -- when it was taken over
+    out_id {key} NOT NULL,              -- the file's id of the message
+    message_id {integer},               -- number of the message that was queued; null: none
+    question_id {key},                  -- the question that was asked; null: none
+    reason TEXT,                        -- why it was rejected; null: it was accepted
+    created_at {integer} NOT NULL       -- when it was ingested
 ) {strict};
 
-CREATE UNIQUE INDEX boxed_outcomes_of_session ON boxed_outcomes (session_id, out_id);
+CREATE UNIQUE INDEX sandbox_outcomes_of_session ON sandbox_outcomes (session_id, out_id);
 
--- Questions that were shown on channels, and where. Writer: gateway.
-CREATE TABLE cards (
+-- Questions that are shown in a chat. Writer: chat.
+CREATE TABLE question_cards (
     question_id {key} PRIMARY KEY,      -- the question
-    place_id {key} NOT NULL,            -- where it is shown
-    session_id {key},                   -- the session in which it was asked, if it was in one
-    message {integer} NOT NULL,         -- the number of the message that shows it
+    place_id {key} NOT NULL,            -- the chat that shows it
+    session_id {key},                   -- the session that asked; null: none
+    message_id {integer} NOT NULL,      -- number of the message that shows it
     secret {integer} NOT NULL           -- 1: it asks for a secret
         DEFAULT 0 CHECK (secret IN (0, 1)),
-    settled {integer} NOT NULL          -- 1: the card shows how it ended, and the asker has been told
-        CHECK (settled IN (0, 1)),
+    closed {integer} NOT NULL           -- 1: the card shows the outcome, and the asker was notified
+        CHECK (closed IN (0, 1)),
     created_at {integer} NOT NULL       -- when it was shown
 ) {strict};
 
-CREATE INDEX cards_open ON cards (place_id) WHERE settled = 0;
+CREATE INDEX question_cards_open ON question_cards (place_id) WHERE closed = 0;
 
 -- Requests of agents to the host: create an agent, schedule a task, send to a chat, use a secret.
 -- Writer: host_requests.

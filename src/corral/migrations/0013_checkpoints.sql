@@ -33,13 +33,13 @@ CREATE TABLE checkpoint_writes (
 
 CREATE UNIQUE INDEX checkpoint_writes_by_place ON checkpoint_writes (thread, ns, checkpoint, task, place);
 
--- Where the content of this store goes, went, or comes from; at most one row. Writer: db.
-CREATE TABLE relocation (
-    one {integer} PRIMARY KEY CHECK (one = 1),  -- there is only one
-    phase {key} NOT NULL                -- leaving: fenced and being copied; gone; arriving; arrived; part: an export of a project
-        CHECK (phase IN ('leaving', 'gone', 'arriving', 'arrived', 'part')),
-    url TEXT NOT NULL,                  -- the other store, without any password
-    move {key} NOT NULL,                -- the same on both sides
-    copied {json} NOT NULL,             -- arriving: how many rows of each table are here
-    at {integer} NOT NULL               -- when it began
+-- The last move of this store's content; at most one row. Writer: db.
+CREATE TABLE store_moves (
+    one {integer} PRIMARY KEY CHECK (one = 1),  -- always 1: the table has at most one row
+    phase {key} NOT NULL                -- leaving: fenced and being copied; gone; arriving; arrived; excerpt: the export of a project
+        CHECK (phase IN ('leaving', 'gone', 'arriving', 'arrived', 'excerpt')),
+    url TEXT NOT NULL,                  -- the other store, without password
+    move_id {key} NOT NULL,             -- id of the move, the same in both stores; empty: cancelled
+    copied_rows {json} NOT NULL,        -- arriving: number of rows copied so far, by table
+    started_at {integer} NOT NULL       -- when it began
 ) {strict};

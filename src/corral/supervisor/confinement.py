@@ -77,7 +77,7 @@ class Confinement:
         private_home.prepare(self.home, self._provider, session, self._real)
         private = private_git.prepare(checkout, self._git, mounted=mounted)
         processes = int(self._setting("sandbox.processes"))
-        reads = [*self._setting("sandbox.reads")]
+        reads = [*self._setting("sandbox.read_paths")]
         reads += list_toolchains(os.environ.get("PATH", os.defpath), self._real_home)
         reads += list_program_paths(list(start.args), self._real_home)
         wrapped = sandbox.wrap_command(

@@ -109,7 +109,7 @@ class LaunchPlan:
             work=run.cwd,
             store=self._store.address,
             programs=start.args,
-            reads=self._setting("gateway.sandbox_reads"),
+            reads=self._setting("chat.sandbox_read_paths"),
             scratch=str(self.folder / "scratch"),
         )
         self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.lacks}
@@ -124,7 +124,7 @@ class LaunchPlan:
     def _session_files(self) -> "SessionFolder":
         """The prepared session files of an agent in a session sandbox."""
         assert self._run.session_id is not None
-        return self._store.gateway.prepare(self._run.session_id)
+        return self._store.chat.prepare_sandbox(self._run.session_id)
 
     @cached_property
     def confinement(self) -> "Confinement | None":

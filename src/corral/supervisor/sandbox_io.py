@@ -31,13 +31,13 @@ class SandboxIO(StreamIO):
         self._stamp, self._next_sync = stamp, now + POLL_SECONDS
         try:
             with self._store.server_timeout(STORE_TIMEOUT):
-                result = self._store.gateway.exchange(run.id)
+                result = self._store.chat.sync_sandbox(run.id)
         except CorralError as error:
             self._warn(error.message)
             return False
-        if result.trouble is not None:
-            self._warn(f"The agent's session file was rejected: {result.trouble}")
-        return bool(result.taken or result.refused)
+        if result.error is not None:
+            self._warn(f"The agent's session file was rejected: {result.error}")
+        return bool(result.ingested or result.refused)
 
     def _warn(self, message: str) -> None:
         if message != self._last_warning:

@@ -42,7 +42,7 @@ def change_wiring(request: PageRequest) -> Response:
 
 def _wiring_options(request: PageRequest) -> dict[str, Any]:
     """Return the options of a wiring; omitted fields keep the defaults."""
-    names = ("pattern", "scope", "unheard", "mode")
+    names = ("pattern", "scope", "unmatched", "mode")
     fields = {name: value for name in names if (value := request.field(name)) is not None}
     return {
         "trigger": request.require("trigger", "The trigger"),
@@ -58,7 +58,7 @@ def add_channel(request: PageRequest) -> Response:
         config=_pairs(request, "config"),
         secrets=_pairs(request, "secrets"),
         policy=request.field("policy") or "ask",
-        in_doubt=request.field("in_doubt") or "give_up",
+        on_unconfirmed=request.field("on_unconfirmed") or "give_up",
     )
     return request.success(f"Channel {channel.name} added. Test the connection.")
 
@@ -81,7 +81,7 @@ def test_channel(request: PageRequest) -> Response:
     store, id = request.store, request.require("id", "The channel")
 
     def respond(health: ChannelHealth) -> Response:
-        return request.success(f"{health.channel}: {health.trouble or 'connection OK'}.")
+        return request.success(f"{health.channel}: {health.error or 'connection OK'}.")
 
     return run_with_deadline(request, lambda: store.channels.test(id), respond)
 
@@ -133,7 +133,7 @@ CHANNEL_ACTIONS: dict[str, Show] = {
         lambda store: store.channels.remove,
         "channel",
         lambda channel: f"Channel {channel.name} removed.",
-        go="/gateway/channels",
+        go="/messaging/channels",
     ),
     "places/policy": set_policy,
     "places/block": simple_action(

@@ -15,7 +15,7 @@ from corral.domain.chat.model import (
     StrangerPolicy,
     Trigger,
     UnconfirmedPolicy,
-    UnheardPolicy,
+    UnmatchedPolicy,
     WiringScope,
     list_files,
 )
@@ -26,11 +26,11 @@ from corral.web.message_status import delivery_statuses
 from corral.web.request import PageRequest
 
 VIEWS = {
-    "Messages": "/gateway",
-    "Approvals": "/gateway/held",
-    "Failed": "/gateway/dead",
-    "Wirings": "/gateway/wirings",
-    "Channels": "/gateway/channels",
+    "Messages": "/messaging",
+    "Approvals": "/messaging/held",
+    "Failed": "/messaging/dead",
+    "Wirings": "/messaging/wirings",
+    "Channels": "/messaging/channels",
 }
 # The filters of failed messages, with their descriptions.
 FAILED_STATES = {
@@ -57,7 +57,7 @@ MODES = {
     SessionMode.AGENT: "one for all chats",
 }
 SCOPES = {WiringScope.ALL: "all approved senders", WiringScope.KNOWN: "known people"}
-UNHEARD = {UnheardPolicy.DROP: "dropped", UnheardPolicy.KEEP: "kept as context"}
+UNMATCHED = {UnmatchedPolicy.DROP: "dropped", UnmatchedPolicy.KEEP: "kept as context"}
 
 
 # -- messages -------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def show_all(request: PageRequest) -> Response:
     place, session = request.query("place"), request.query("session")
     page = store.messages.list(place=place, session=session, after=request.query("after"))
     chosen = store.places.get(place) if place else None
-    talks = store.gateway.talks(chosen.id) if chosen else []
+    conversations = store.chat.conversations(chosen.id) if chosen else []
     return request.render(
         "channel_messages.html",
         views=VIEWS,
@@ -78,12 +78,12 @@ def show_all(request: PageRequest) -> Response:
         files={message.id: len(list_files(message)) for message in page.items},
         chosen=chosen,
         session=session,
-        talks=talks,
+        conversations=conversations,
         places=_places(request, chosen),
         names=request.names(
             *(_ids(message) for message in page.items),
             [session],
-            (id for talk in talks for id in (talk.agent_id, talk.session_id)),
+            (id for talk in conversations for id in (talk.agent_id, talk.session_id)),
         ),
     )
 
@@ -214,7 +214,7 @@ def show_wirings(request: PageRequest) -> Response:
     chosen = store.places.get(place) if place else None
     test_result = None
     if chosen is not None and text is not None:
-        test_result = store.wirings.try_out(
+        test_result = store.wirings.preview(
             chosen.id,
             text,
             known=request.query("stranger") is None,
@@ -237,7 +237,7 @@ def show_wirings(request: PageRequest) -> Response:
         options={
             "trigger": ("Trigger", TRIGGERS),
             "scope": ("Senders", SCOPES),
-            "unheard": ("Other messages", UNHEARD),
+            "unmatched": ("Other messages", UNMATCHED),
             "mode": ("Session", MODES),
         },
         names=request.names(
@@ -260,7 +260,7 @@ def show_channels(request: PageRequest) -> Response:
         every=every,
         kinds=registry.list_kinds(),
         policies=list(StrangerPolicy),
-        in_doubt_rules=list(UnconfirmedPolicy),
+        unconfirmed_policies=list(UnconfirmedPolicy),
     )
 
 

@@ -72,7 +72,7 @@ def _show(request: PageRequest, place: Place | None) -> Response:
         messages = read.items[::-1]
         working = [
             conversation
-            for conversation in store.gateway.talks(place.id)
+            for conversation in store.chat.conversations(place.id)
             if conversation.run_id is not None
         ]
         values = {
@@ -91,7 +91,7 @@ def _show(request: PageRequest, place: Place | None) -> Response:
         more=more,
         back=before is not None,
         user=_user(request),
-        max_bytes=min(store.settings.get("gateway.max_file_bytes").value, MAX_UPLOAD_BYTES),
+        max_bytes=min(store.settings.get("chat.max_file_bytes").value, MAX_UPLOAD_BYTES),
         agents=store.agents.list(limit=MAX_CHOICES).items,
         projects=store.projects.list(limit=MAX_CHOICES).items if request.can_write else [],
         names=request.names(ids),
@@ -105,7 +105,7 @@ def _place(request: PageRequest, id: str) -> Place:
     if (channel := request.store.channels.get(place.channel_id)).kind != KIND:
         raise Invalid(
             f"{place.display_name} belongs to channel {channel.name}. "
-            f"See /gateway?place={place.id} for its messages.",
+            f"See /messaging?place={place.id} for its messages.",
             place=place.id,
         )
     return place
@@ -153,8 +153,8 @@ def begin(request: PageRequest) -> Response:
         place = store.places.get(f"{channel.name}/{platform_id}")
     except NotFound:
         name = agent.name + (f" in {scope.name}" if scope else "")
-        place = store.places.meet(channel.name, platform_id, name=name, direct=True)
-    if all(route.agent_id != agent.id for route in store.wirings.try_out(place.id, "hello")):
+        place = store.places.register(channel.name, platform_id, name=name, direct=True)
+    if all(route.agent_id != agent.id for route in store.wirings.preview(place.id, "hello")):
         store.wirings.add(agent.id, place=place.id, project=scope.id if scope else None)
     return request.success("", go=f"/chat/{place.id}")
 

@@ -61,7 +61,7 @@ def _status(message: Message, letters: dict[str, Letter], now: int) -> DeliveryS
             letter is not None and letter.is_claimed(now),
         )
         for route in message.routes
-        if route.heard
+        if route.wakes
     ]
     letter = letters.get(message.letter_id or "")
     return DeliveryStatus(_state(message, letter), letter, recipients)

@@ -48,7 +48,7 @@ NAVIGATION = (
         "Messages",
         (
             NavLink("Chat", "/chat", "d", "talk"),
-            NavLink("Channels", "/gateway", "v", "channel"),
+            NavLink("Channels", "/messaging", "v", "channel"),
             NavLink("Groups", "/groups", "g", "group"),
             NavLink("Mail", "/mail", "m", "mail"),
         ),

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from corral import __version__
-from corral.domain.chat.model import GATEWAY_MAILBOX, asker_label
+from corral.domain.chat.model import CHAT_MAILBOX, asker_label
 from corral.domain.chat.outbound.cards import asks_for_secret
 from corral.domain.mail.model import summarize_body
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
@@ -102,8 +102,8 @@ TONES = {
     "abandoned": "off",
     "asked": "live",
     "given": "good",
-    "heard": "good",
-    "unheard": "off",
+    "routed": "good",
+    "ignored": "off",
     "sent": "good",
     "undelivered": "bad",
     "known": "good",
@@ -159,7 +159,7 @@ def environment() -> Environment:
         asker=asker_label,
     )
     environment.globals.update(
-        asset=asset, navigation=NAVIGATION, version=__version__, host=GATEWAY_MAILBOX
+        asset=asset, navigation=NAVIGATION, version=__version__, host=CHAT_MAILBOX
     )
     # Macros, by the name under which templates use them.
     macros = {
@@ -261,8 +261,6 @@ def humanize(state: object) -> str:
 # Words for states whose name is not usual in a user interface.
 STATE_LABELS = {
     "fails": "failing",
-    "heard": "delivered",
-    "unheard": "ignored",
     "waits": "standby",
     "works": "ok",
 }

@@ -28,11 +28,11 @@ PAGES = {
     "nte": "/notes/",
     "lck": "/locks#",
     "rac": "/races/",
-    "msg": "/gateway/messages/",
-    "chn": "/gateway/channels/",
-    "plc": "/gateway?place=",
-    "wir": "/gateway/wirings#",
-    "snd": "/gateway/held#",
+    "msg": "/messaging/messages/",
+    "chn": "/messaging/channels/",
+    "plc": "/messaging?place=",
+    "wir": "/messaging/wirings#",
+    "snd": "/messaging/held#",
 }
 KINDS = ("turn", "output", "note")
 

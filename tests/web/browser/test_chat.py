@@ -46,9 +46,9 @@ def test_conversation_is_held_and_survives_a_reload(
     field.fill("say one moment; sleep 600")
     field.press("Enter")
     page.get_by_text(f"{echo_agent.name} is working on it").wait_for()
-    (talk,) = live_site.store.gateway.talks(place)
-    wait_until(lambda: live_site.store.gateway.talks(place)[0].run_id, "the agent works")
-    run = str(live_site.store.gateway.talks(place)[0].run_id)
+    (talk,) = live_site.store.chat.conversations(place)
+    wait_until(lambda: live_site.store.chat.conversations(place)[0].run_id, "the agent works")
+    run = str(live_site.store.chat.conversations(place)[0].run_id)
     asked = live_site.store.questions.ask(
         "Which branch?", options=["main", "next"], asker=f"agent:{echo_agent.name}", run=run
     )
@@ -72,7 +72,7 @@ def test_wiring_is_added_previewed_changed_and_removed(
     live_site: LiveSite, echo_agent: Agent, tab: BrowserTab
 ) -> None:
     room = live_site.sample.room.id
-    page = tab.go(f"/gateway/wirings?place={room}&text=hello")
+    page = tab.go(f"/messaging/wirings?place={room}&text=hello")
     page.wait_for_selector("#feed[data-state=live]")
     page.click("text=New wiring")
     page.select_option("#add [name=agent]", echo_agent.id)
@@ -107,7 +107,7 @@ def test_wiring_is_added_previewed_changed_and_removed(
 def test_stranger_is_admitted_and_held_messages_are_routed(
     live_site: LiveSite, tab: BrowserTab, take_picture: Callable[..., None]
 ) -> None:
-    page = tab.go("/gateway/held")
+    page = tab.go("/messaging/held")
     page.wait_for_selector("#feed[data-state=live]")
     said = IncomingEvent(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
     held = live_site.store.messages.receive("quay", said)
@@ -119,7 +119,7 @@ def test_stranger_is_admitted_and_held_messages_are_routed(
     page.fill("#approve [name=person]", "carol")
     page.locator("#approve").get_by_role("button", name="Approve").click()
     card.wait_for(state="detached")
-    assert live_site.store.messages.get(held.id).state == "heard"
+    assert live_site.store.messages.get(held.id).state == "routed"
     for route in live_site.store.messages.get(held.id).routes:
         if route.letter_id:
             live_site.store.mail.drop(route.letter_id)
@@ -130,9 +130,9 @@ def test_conversation_fits_a_phone_and_its_list_is_a_page(
 ) -> None:
     tab.resize("phone")
     page = tab.go("/chat")
-    page.locator(".talks").get_by_text("ada", exact=True).click()
+    page.locator(".conversations").get_by_text("ada", exact=True).click()
     page.locator("#say textarea").wait_for()
-    assert not page.locator(".talks").is_visible()
+    assert not page.locator(".conversations").is_visible()
     box = page.locator("#say").bounding_box()
     assert box is not None
     assert box["y"] + box["height"] <= 844, "what one writes in is in sight"
@@ -203,7 +203,7 @@ def test_without_scripts_chat_files_and_wirings_work(
     page.click("#say button")
     assert "/chat/plc_" in page.url, "one is back where one was"
     assert page.locator(".post.mine", has_text="without scripts").locator(".files").count() == 1
-    page.goto(f"{live_site.base}/gateway/wirings")
+    page.goto(f"{live_site.base}/messaging/wirings")
     assert page.locator("[data-opens]:visible").count() == 0
     form = page.locator("#add")
     form.locator("[name=agent]").select_option(echo_agent.id)
@@ -211,7 +211,7 @@ def test_without_scripts_chat_files_and_wirings_work(
     form.locator("[name=trigger]").select_option("mention")
     take_picture(page, "wirings-plain")
     form.get_by_text("Create wiring").click()
-    assert page.url.endswith("/gateway/wirings")
+    assert page.url.endswith("/messaging/wirings")
     (made,) = [
         each
         for each in live_site.store.wirings.list().items

@@ -36,12 +36,12 @@ def every_page(live_site: LiveSite) -> dict[str, str]:
     message = live_site.store.messages.list(place=live_site.sample.talk.id).items[-1]
     found |= {
         "talk": f"/chat/{live_site.sample.talk.id}",
-        "message": f"/gateway/messages/{message.id}",
-        "held": "/gateway/held",
-        "dead": "/gateway/dead?state=refused",
-        "wirings": f"/gateway/wirings?place={live_site.sample.room.id}&text=@ada+deploy",
-        "channels": "/gateway/channels",
-        "channel": f"/gateway/channels/{live_site.sample.room.channel_id}",
+        "message": f"/messaging/messages/{message.id}",
+        "held": "/messaging/held",
+        "dead": "/messaging/dead?state=refused",
+        "wirings": f"/messaging/wirings?place={live_site.sample.room.id}&text=@ada+deploy",
+        "channels": "/messaging/channels",
+        "channel": f"/messaging/channels/{live_site.sample.room.channel_id}",
     }
     race = f"/races/{live_site.sample.race.id}"
     found |= {

@@ -117,8 +117,8 @@ def end_turn(folder: SessionFolder) -> None:
         os.unlink(folder.turn)
 
 
-def read_snapshot(folder: SessionFolder, *, taken: int, above: int) -> OutboundSnapshot:
-    """Read messages with numbers above `taken`, acknowledgements and session state.
+def read_snapshot(folder: SessionFolder, *, ingested_seq: int, above: int) -> OutboundSnapshot:
+    """Read messages with numbers above `ingested_seq`, acknowledgements and session state.
 
     `above` is the largest number that the host has used. Raises only FileBusy, HotJournal or
     InvalidFile, whatever the file contains.
@@ -133,7 +133,7 @@ def read_snapshot(folder: SessionFolder, *, taken: int, above: int) -> OutboundS
     try:
         with _opened(data) as connection:
             _check_schema(connection)
-            return _read_tables(connection, taken, max(taken, above))
+            return _read_tables(connection, ingested_seq, max(ingested_seq, above))
     except apsw.InterruptError:
         raise InvalidFile("reading it takes too long", "too_slow") from None
     except apsw.Error as error:
@@ -276,7 +276,7 @@ def _blob(column: str, limit: int) -> str:
     return f"iif({fits}, CAST({column} AS BLOB), iif({column} IS NULL, NULL, 0))"
 
 
-def _read_tables(connection: apsw.Connection, taken: int, above: int) -> OutboundSnapshot:
+def _read_tables(connection: apsw.Connection, ingested_seq: int, above: int) -> OutboundSnapshot:
     cursor = connection.execute(
         f"SELECT iif(typeof(seq) = 'integer', seq, NULL), {_blob('id', 100)}, "
         f"{_blob('in_reply_to', 200)}, {_blob('kind', 20)}, {_blob('platform_id', 400)}, "
@@ -284,7 +284,7 @@ def _read_tables(connection: apsw.Connection, taken: int, above: int) -> Outboun
         f"{_blob('recurrence', 20)}, "
         f"iif(seq <= ?1, NULL, {_blob('content', MAX_CONTENT)}) "
         "FROM messages_out NOT INDEXED LIMIT ?2",
-        (taken, MAX_ROWS + 1),
+        (ingested_seq, MAX_ROWS + 1),
     )
     rows: list[OutboundRow] = []
     invalid: list[InvalidRow] = []
@@ -300,7 +300,7 @@ def _read_tables(connection: apsw.Connection, taken: int, above: int) -> Outboun
             raise InvalidFile("a message has an invalid id", "bad_id")
         reason = _check_number(seq, above)
         try:
-            if reason is None and seq <= taken:
+            if reason is None and seq <= ingested_seq:
                 old.add(id)
             elif reason is None:
                 rows.append(_build_row(id, seq, *map(_decode_text, values[1:])))

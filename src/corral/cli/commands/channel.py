@@ -10,8 +10,8 @@ COLUMNS = [
     ("KIND", lambda channel: channel.kind),
     ("STATE", lambda channel: channel.state),
     ("POLICY", lambda channel: channel.policy),
-    ("CHECKED", lambda channel: format_age(channel.looked_at) if channel.looked_at else None),
-    ("ERROR", lambda channel: channel.trouble),
+    ("CHECKED", lambda channel: format_age(channel.checked_at) if channel.checked_at else None),
+    ("ERROR", lambda channel: channel.last_error),
     ("ID", lambda channel: channel.id),
 ]
 
@@ -51,7 +51,7 @@ def command() -> None:
     help="Policy for unknown senders: strict (refuse), ask (hold) or public (accept).",
 )
 @click.option(
-    "--in-doubt",
+    "--on-unconfirmed",
     default="give_up",
     show_default=True,
     help="Messages whose delivery is unconfirmed: give_up, or retry (may send twice).",
@@ -64,7 +64,7 @@ def add(
     config: tuple[str, ...],
     secrets: tuple[str, ...],
     policy: str,
-    in_doubt: str,
+    on_unconfirmed: str,
 ) -> None:
     """Connect a chat platform under NAME.
 
@@ -76,7 +76,7 @@ def add(
         config=parse_pairs(config, "--config"),
         secrets=parse_pairs(secrets, "--secret"),
         policy=policy,
-        in_doubt=in_doubt,
+        on_unconfirmed=on_unconfirmed,
     )
     app.report(
         f"Added channel {channel.name} ({channel.id}). Test it with `corral channel test "
@@ -110,7 +110,7 @@ def show(app: App, channel: str) -> None:
 def test(app: App, channel: str) -> int:
     """Test the connection of CHANNEL; exit with 1 if it fails."""
     health = app.store.channels.test(channel)
-    result = "works" if health.ok else f"failed: {health.trouble}"
+    result = "works" if health.ok else f"failed: {health.error}"
     app.report(f"Channel {health.channel} {result}.", health)
     return 0 if health.ok else 1
 

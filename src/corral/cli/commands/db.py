@@ -70,7 +70,7 @@ def verify(app: App) -> int:
     """
     with render.progress_by_part("Verifying", quiet=app.json) as update:
         is_remote = config.is_remote(app.store.address)
-        findings = app.store.db.verify() if is_remote else app.store.db.verify(told=update)
+        findings = app.store.db.verify() if is_remote else app.store.db.verify(on_progress=update)
     return _report_findings(app, findings)
 
 
@@ -157,7 +157,7 @@ def move(app: App, url: str | None, cancel: bool, yes: bool) -> None:
     if (url is None) != cancel:
         raise click.UsageError("Give the URL of the new store, or --cancel.")
     if url is None:
-        result = "Cancelled the move" if app.store.db.stay() else "No move is in progress"
+        result = "Cancelled the move" if app.store.db.cancel_move() else "No move is in progress"
         app.report(f"{result}. {app.store.db.url} accepts writes.", {"url": app.store.db.url})
         return
     if not yes:
@@ -165,7 +165,7 @@ def move(app: App, url: str | None, cancel: bool, yes: bool) -> None:
     before = app.store.db.url
     try:
         with render.progress_by_part(f"Moving {before}", quiet=app.json) as update:
-            moved = app.store.db.move(url, told=update)
+            moved = app.store.db.move(url, on_progress=update)
     except KeyboardInterrupt:
         click.echo(
             "corral: The move was interrupted, and the store accepts no writes. Continue with the "

@@ -73,7 +73,7 @@ def _routes(app: App, message: Message) -> str | None:
     """Return the decision of each wiring, and the state of the agent's letter."""
     routes = []
     for route in message.routes:
-        routed = "yes" if route.heard else "no"
+        routed = "yes" if route.wakes else "no"
         letter = f" ({_letter(app, route.letter_id)})" if route.letter_id else ""
         routes.append(f"{app.agent_name(route.agent_id)}: {routed}, {route.reason}{letter}")
     return "; ".join(routes) or None
@@ -232,5 +232,5 @@ def next_(app: App, after: str | None, answer: str | None, wait: int) -> None:
 @pass_app
 def post(app: App, place: str, text: str, key: str | None) -> None:
     """Post TEXT (or @FILE) to PLACE in the name of Corral."""
-    sent = app.store.messages.say(place, read_body(text, False), key=key)
+    sent = app.store.messages.send_as_system(place, read_body(text, False), key=key)
     app.report(f"Queued {', '.join(message.id for message in sent)} for delivery.", sent)

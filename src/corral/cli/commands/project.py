@@ -106,7 +106,7 @@ def export(app: App, project: str, file: Path) -> None:
     """
     store = app.local_store
     with progress_by_part("Exporting", quiet=app.json) as update:
-        result = store.projects.export(resolve_project(app, project), file, told=update)
+        result = store.projects.export(resolve_project(app, project), file, on_progress=update)
     rows = sum(result.rows.values())
     missing = (
         f" The output of {result.outputs_missing} runs is missing: it is on another machine or was "

@@ -17,7 +17,7 @@ def columns(app: App) -> Columns:
         ("PLACE", lambda wiring: covered(app, wiring)),
         ("TRIGGER", lambda wiring: " ".join(filter(None, [wiring.trigger, wiring.pattern]))),
         ("SENDERS", lambda wiring: wiring.scope),
-        ("UNMATCHED", lambda wiring: wiring.unheard),
+        ("UNMATCHED", lambda wiring: wiring.unmatched),
         ("SESSION", lambda wiring: wiring.mode),
         ("PRIORITY", lambda wiring: wiring.priority),
     ]
@@ -34,7 +34,7 @@ def routes(app: App) -> Columns:
     """Return the columns of the routing decision of each wiring."""
     return [
         ("WHO", lambda route: app.agent_name(route.agent_id)),
-        ("RECEIVES", lambda route: "yes" if route.heard else "no"),
+        ("RECEIVES", lambda route: "yes" if route.wakes else "no"),
         ("BECAUSE", lambda route: route.reason),
         ("WIRING", lambda route: route.wiring_id),
     ]
@@ -60,8 +60,6 @@ ROUTING_OPTIONS = [
     ),
     option(
         "--unmatched",
-        "unheard",
-        aliases=["--unheard"],
         default="drop",
         show_default=True,
         help="Messages that do not match the trigger: drop, or keep as context for the next match.",
@@ -162,7 +160,7 @@ def test(app: App, place: str, text: str, stranger: bool, mentioned: bool) -> No
 
     PLACE is an id or CHANNEL/PLATFORM-ID. For an unknown place, the wirings of its channel apply.
     """
-    decisions = app.store.wirings.try_out(place, text, known=not stranger, mentioned=mentioned)
+    decisions = app.store.wirings.preview(place, text, known=not stranger, mentioned=mentioned)
     app.show_list(
         decisions,
         routes(app),

@@ -18,7 +18,7 @@
         context         the data that routing needs, cached for a batch
         held            release or reject messages that waited for an owner's decision
         commands        commands to Corral itself: /clear, /stop …
-        regex           linear-time patterns of wirings
+        patterns        linear-time patterns of wirings
 
     conversations/      sessions that are woken by letters
         turns           conversations, their batches of letters and the turns of runs

@@ -13,7 +13,7 @@ the attempts and the last error.
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -24,7 +24,7 @@ from corral.kernel.text import MAX_NAME, check_text
 
 MAX_PLATFORM_ID = 500
 
-GATEWAY_MAILBOX = "queue:gateway"
+CHAT_MAILBOX = "queue:chat"
 """Receives the answers to questions that Corral itself asks people."""
 
 
@@ -66,16 +66,16 @@ class Channel(msgspec.Struct, frozen=True):
     name: str
     kind: str
     policy: StrangerPolicy
-    in_doubt: UnconfirmedPolicy
+    on_unconfirmed: UnconfirmedPolicy
     config: dict[str, Any]
     secrets: dict[str, str]
     """The adapter's secret names, each with the name of a stored secret."""
     state: ChannelState
     cursor: str | None
     """The platform's position up to which all events are stored."""
-    trouble: str | None
+    last_error: str | None
     """The error of the last connection check; None when it succeeded."""
-    looked_at: int | None
+    checked_at: int | None
     """When the connection was last checked."""
     created_at: int
     created_by: str
@@ -93,7 +93,7 @@ class PlaceState(StrEnum):
 PLACE_MOVES = TransitionTable(
     "place",
     PlaceState,
-    create_verb="meet",
+    create_verb="discover",
     initial=PlaceState.OPEN,
     import_states=(PlaceState.OPEN, PlaceState.BLOCKED),
     verbs={
@@ -112,7 +112,7 @@ class Place(msgspec.Struct, frozen=True):
     """Whether one person talks with the agents there."""
     policy: StrangerPolicy | None
     """Overrides the channel's policy."""
-    guarded: bool
+    awaits_secret: bool
     """Whether a secret is being asked for there: text that may be one is not stored."""
     state: PlaceState
     created_at: int
@@ -157,7 +157,7 @@ class SenderState(StrEnum):
 SENDER_MOVES = TransitionTable(
     "sender",
     SenderState,
-    create_verb="meet",
+    create_verb="discover",
     initial=SenderState.UNKNOWN,
     verbs={
         "approve": transition(
@@ -228,7 +228,7 @@ class WiringScope(StrEnum):
     KNOWN = "known"  # only those of known people
 
 
-class UnheardPolicy(StrEnum):
+class UnmatchedPolicy(StrEnum):
     """What happens to messages that do not wake the agent."""
 
     DROP = "drop"  # the agent never sees them
@@ -252,7 +252,7 @@ class Wiring(msgspec.Struct, frozen=True):
     trigger: Trigger
     pattern: str | None
     scope: WiringScope
-    unheard: UnheardPolicy
+    unmatched: UnmatchedPolicy
     mode: SessionMode
     priority: int
     project_id: str | None
@@ -299,8 +299,8 @@ class Destination(msgspec.Struct, frozen=True):
 
 class MessageState(StrEnum):
     HELD = "held"  # inbound; waits for an owner's decision
-    HEARD = "heard"  # inbound; routed to an agent, or handled as a command or an answer
-    UNHEARD = "unheard"  # inbound; no agent was to receive it
+    ROUTED = "routed"  # inbound; routed to an agent, or handled as a command or an answer
+    IGNORED = "ignored"  # inbound; no agent was to receive it
     REFUSED = "refused"  # inbound; its sender may not talk here
     QUEUED = "queued"  # outbound; its letter has the delivery state
     SENT = "sent"  # outbound; the platform has it
@@ -314,18 +314,18 @@ MESSAGE_MOVES = TransitionTable(
     create_verb="hold",
     initial=M.HELD,
     other_create_verbs={
-        "turn_away": M.REFUSED,
         # Messages that need no moderation are never held.
-        "hear": M.HEARD,
-        "ignore": M.UNHEARD,
+        "route": M.ROUTED,
+        "ignore": M.IGNORED,
+        "refuse": M.REFUSED,
         "queue": M.QUEUED,
     },
     verbs={
         # Still held, for another reason.
-        "keep": transition(M.HELD, to=M.HELD),
-        "admit": transition(M.HELD, to=M.HEARD),
-        "pass_over": transition(M.HELD, to=M.UNHEARD),
-        "refuse": transition(M.HELD, to=M.REFUSED),
+        "hold_again": transition(M.HELD, to=M.HELD),
+        "release": transition(M.HELD, to=M.ROUTED),
+        "dismiss": transition(M.HELD, to=M.IGNORED),
+        "reject": transition(M.HELD, to=M.REFUSED),
         # Also from undelivered: an operator can send the letter again.
         "deliver": transition(M.QUEUED, M.UNDELIVERED, to=M.SENT),
         "give_up": transition(M.QUEUED, to=M.UNDELIVERED),
@@ -338,7 +338,7 @@ class Route(msgspec.Struct, frozen=True):
 
     wiring_id: str
     agent_id: str
-    heard: bool
+    wakes: bool
     """Whether the message wakes the agent."""
     reason: str
     session_id: str | None = None
@@ -439,10 +439,10 @@ class Conversation(msgspec.Struct, frozen=True):
     """Empty for a session that belongs to no single chat."""
     thread: str
     run_id: str | None
-    letters: list[ClaimedLetter]
-    seen: int
+    claimed_letters: list[ClaimedLetter]
+    seen_seq: int
     """The number of the last message that the agent was given."""
-    taken: int
+    ingested_seq: int
     """The number of the last message of a sandboxed agent that was ingested."""
     created_at: int
 
@@ -454,7 +454,7 @@ class Conversation(msgspec.Struct, frozen=True):
 # -- cards ----------------------------------------------------------------------------------------
 
 
-class Card(msgspec.Struct, frozen=True):
+class QuestionCard(msgspec.Struct, frozen=True):
     """A question that is shown in a place."""
 
     question_id: str
@@ -462,14 +462,14 @@ class Card(msgspec.Struct, frozen=True):
     session_id: str | None
     message_id: str
     secret: bool
-    settled: bool
+    closed: bool
     """Whether the card shows how the question ended."""
     created_at: int
 
 
 def asker_label(mailbox: str) -> str:
-    """Return the name of an asker for people: Corral for the gateway's own mailbox."""
-    return "Corral" if mailbox == GATEWAY_MAILBOX else mailbox
+    """Return the name of an asker for people: Corral for CHAT_MAILBOX."""
+    return "Corral" if mailbox == CHAT_MAILBOX else mailbox
 
 
 # -- validation -----------------------------------------------------------------------------------
@@ -493,13 +493,3 @@ def clean_display_name(name: str | None) -> str | None:
     if not name:
         return None
     return check_text(name[:MAX_NAME].replace("\0", ""), "The name", max_bytes=8 * MAX_NAME)
-
-
-E = TypeVar("E", bound=StrEnum)
-
-
-def parse_choice(choices: type[E], value: str) -> E:
-    """Return the enum member of this value; raises Invalid with the possible values."""
-    if value not in choices._value2member_map_:
-        raise Invalid(f"Invalid value {value!r}: choose {', '.join(choices)}.", value=value)
-    return choices(value)

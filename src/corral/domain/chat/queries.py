@@ -12,14 +12,7 @@ from corral.domain.mail import queries as letters
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import parse_number
-from corral.kernel.pagination import (
-    LAST_NUMBER,
-    Page,
-    check_limit,
-    decode_cursor,
-    encode_cursor,
-    make_page,
-)
+from corral.kernel.pagination import Page, check_limit, make_page
 
 MAX_CONVERSATIONS = 200
 SCAN_SIZE = 500
@@ -46,28 +39,26 @@ def list_messages(
     """
     if place is not None and session is not None:
         raise Invalid("Give a place or a session, not both.")
-    (before,) = decode_cursor(after, LAST_NUMBER)
     if session is not None:
-        page = _scan_session(tx, sessions.get(tx, session).id, before, check_limit(limit))
+        page = _scan_session(tx, sessions.get(tx, session).id, after, check_limit(limit))
     else:
-        rows = _load_rows(tx, places.get_place(tx, place).id if place else None, before, limit)
-        page = make_page(rows, limit, _cursor)
+        place_id = places.get_place(tx, place).id if place else None
+        page = _list_by_place(tx, place_id, after, limit)
     return Page(_with_letters(tx, page.items), page.next)
 
 
-def _load_rows(tx: Tx, place_id: str | None, before: int, limit: int) -> list[Message]:
-    size = check_limit(limit) + 1
+def _list_by_place(tx: Tx, place_id: str | None, after: str | None, limit: int) -> Page[Message]:
     if place_id is None:
-        return tx.all(sql.ALL_MESSAGES, before=before, limit=size)
-    return tx.all(sql.MESSAGES_OF_PLACE, place_id=place_id, before=before, limit=size)
+        return sql.ALL_MESSAGES.page(tx, after=after, limit=limit)
+    return sql.MESSAGES_OF_PLACE.page(tx, after=after, limit=limit, place_id=place_id)
 
 
-def _scan_session(tx: Tx, id: str, before: int, limit: int) -> Page[Message]:
+def _scan_session(tx: Tx, id: str, after: str | None, limit: int) -> Page[Message]:
     """Return the messages that were routed to a session, and those that it sent."""
     conversation = tx.first(sql.CONVERSATION, session_id=id)
     place_id = conversation.place_id or None if conversation is not None else None
-    rows = _load_rows(tx, place_id, before, SCAN_SIZE)
-    scanned = rows[:SCAN_SIZE]
+    page = _list_by_place(tx, place_id, after, SCAN_SIZE)
+    scanned = page.items
     letter_ids = [message.letter_id for message in scanned if message.letter_id is not None]
     # The sender of an outbound message's letter is the session that sent it.
     sent = {
@@ -79,20 +70,13 @@ def _scan_session(tx: Tx, id: str, before: int, limit: int) -> Page[Message]:
         if message.letter_id in sent or any(route.session_id == id for route in message.routes)
     ]
     if len(matching) > limit:
-        return make_page(matching, limit, _cursor)
-    has_more = len(rows) > SCAN_SIZE
-    return Page(matching, encode_cursor(*_cursor(scanned[-1])) if has_more else None)
-
-
-def _cursor(message: Message) -> tuple[int]:
-    return (parse_number("msg", message.id),)
+        return make_page(matching, limit, sql.message_key)
+    return Page(matching, page.next)
 
 
 def list_held(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Message]:
     """List the messages that wait for an owner's decision, by account, oldest first."""
-    sender, seq = decode_cursor(after, "", 0)
-    rows = tx.all(sql.HELD_MESSAGES, sender=sender, seq=seq, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda message: (str(message.sender_id), *_cursor(message)))
+    return sql.HELD_MESSAGES.page(tx, after=after, limit=limit)
 
 
 def list_conversations(tx: Tx, place: str) -> list[Conversation]:

@@ -1,8 +1,11 @@
 """SQL of chat, one section for each concept. See `model` for the records."""
 
+from typing import TypeVar
+
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.chat.model import (
     CHANNEL_MOVES,
@@ -11,84 +14,97 @@ from corral.domain.chat.model import (
     PLACE_MOVES,
     SENDER_MOVES,
     WIRING_MOVES,
-    Card,
     Channel,
     Conversation,
     Destination,
     Message,
     Person,
     Place,
+    QuestionCard,
     Sender,
     Wiring,
     build_message,
 )
+from corral.kernel.ids import parse_number
+from corral.kernel.pagination import LAST_NUMBER
+
+R = TypeVar("R", Channel, Place, Sender, Wiring, Destination)
 
 
-def qualify(table: str, columns: str) -> str:
-    """Prefix each column with its table, for statements that join several."""
-    return ", ".join(f"{table}.{name.strip()}" for name in columns.split(","))
+def _oldest_first(table: StatefulTable[R], condition: str = "") -> Listing[R]:
+    """Return the list of the rows that meet a condition, oldest first."""
+    also = f"{condition} AND " if condition else ""
+    query = Query(
+        table.record,
+        f"SELECT {table.columns} FROM {table.table} WHERE {also}id > :after"
+        " ORDER BY id LIMIT :limit",
+    )
+    return Listing(query, start={"after": ""}, key=lambda record: (record.id,))
 
 
 # -- channels -------------------------------------------------------------------------------------
 
-_CHANNEL = """id, name, kind, policy, in_doubt, config, secrets, state, cursor, trouble, looked_at,
-    created_at, created_by, ended_at"""
+_CHANNEL = columns_of(Channel)
 
 CHANNEL_IDS = IdColumn("channel", "chn", "channels")
-CHANNELS = StatefulTable(Channel, CHANNEL_MOVES, table="channels", columns=_CHANNEL)
+CHANNELS = StatefulTable(Channel, CHANNEL_MOVES, table="channels")
 
 CHANNEL_BY_NAME = Query(
     Channel, f"SELECT {_CHANNEL} FROM channels WHERE state = 'active' AND name = :name"
 )
 
-ACTIVE_CHANNELS = Query(
-    Channel,
-    f"SELECT {_CHANNEL} FROM channels WHERE state = 'active' AND name > :after"
-    " ORDER BY name LIMIT :limit",
+ACTIVE_CHANNELS = Listing(
+    Query(
+        Channel,
+        f"SELECT {_CHANNEL} FROM channels WHERE state = 'active' AND name > :after"
+        " ORDER BY name LIMIT :limit",
+    ),
+    start={"after": ""},
+    key=lambda channel: (channel.name,),
 )
 
-ALL_CHANNELS = Query(
-    Channel, f"SELECT {_CHANNEL} FROM channels WHERE id > :after ORDER BY id LIMIT :limit"
-)
+ALL_CHANNELS = _oldest_first(CHANNELS)
 
 SET_CURSOR = Statement("UPDATE channels SET cursor = :cursor WHERE id = :id")
 
-SET_TROUBLE = Statement("""
-    UPDATE channels SET trouble = :trouble, looked_at = :now WHERE id = :id
+SET_HEALTH = Statement("""
+    UPDATE channels SET last_error = :last_error, checked_at = :now WHERE id = :id
 """)
 
 # -- places ---------------------------------------------------------------------------------------
 
-_PLACE = (
-    """id, channel_id, platform_id, name, direct, policy, guarded, state, created_at, updated_at"""
-)
+_PLACE = columns_of(Place)
 
 PLACE_IDS = IdColumn("place", "plc", "places")
-PLACES = StatefulTable(Place, PLACE_MOVES, table="places", columns=_PLACE)
+PLACES = StatefulTable(Place, PLACE_MOVES, table="places")
 
 PLACE_BY_PLATFORM = Query(
     Place,
     f"SELECT {_PLACE} FROM places WHERE channel_id = :channel_id AND platform_id = :platform_id",
 )
 
-ALL_PLACES = Query(Place, f"SELECT {_PLACE} FROM places WHERE id > :after ORDER BY id LIMIT :limit")
+ALL_PLACES = _oldest_first(PLACES)
 
-PLACES_OF_CHANNEL = Query(
-    Place,
-    f"""
-    SELECT {_PLACE} FROM places WHERE channel_id = :channel_id AND platform_id > :after
-    ORDER BY platform_id LIMIT :limit
-""",
+PLACES_OF_CHANNEL = Listing(
+    Query(
+        Place,
+        f"""
+        SELECT {_PLACE} FROM places WHERE channel_id = :channel_id AND platform_id > :after
+        ORDER BY platform_id LIMIT :limit
+        """,
+    ),
+    start={"after": ""},
+    key=lambda place: (place.platform_id,),
 )
 
 RENAME_PLACE = Statement("UPDATE places SET name = :name, updated_at = :now WHERE id = :id")
 SET_DIRECT = Statement("UPDATE places SET direct = :direct, updated_at = :now WHERE id = :id")
-SET_PLACE_GUARDED = Statement("UPDATE places SET guarded = :guarded WHERE id = :id")
+SET_AWAITS_SECRET = Statement("UPDATE places SET awaits_secret = :awaits_secret WHERE id = :id")
 SET_PLACE_POLICY = Statement("UPDATE places SET policy = :policy, updated_at = :now WHERE id = :id")
 
 # -- people and their accounts ---------------------------------------------------------------------
 
-_PERSON = "name, role, created_at, updated_at"
+_PERSON = columns_of(Person)
 
 PERSON = Query(Person, f"SELECT {_PERSON} FROM people WHERE name = :name")
 
@@ -101,63 +117,50 @@ SET_PERSON = Query(
 """,
 )
 
-PEOPLE = Query(
-    Person, f"SELECT {_PERSON} FROM people WHERE name > :after ORDER BY name LIMIT :limit"
+PEOPLE = Listing(
+    Query(Person, f"SELECT {_PERSON} FROM people WHERE name > :after ORDER BY name LIMIT :limit"),
+    start={"after": ""},
+    key=lambda person: (person.name,),
 )
 
-_SENDER = "id, channel_id, platform_id, name, person, state, created_at, updated_at"
+_SENDER = columns_of(Sender)
 
 SENDER_IDS = IdColumn("sender", "snd", "senders")
-SENDERS = StatefulTable(Sender, SENDER_MOVES, table="senders", columns=_SENDER)
+SENDERS = StatefulTable(Sender, SENDER_MOVES, table="senders")
 
 SENDER_BY_PLATFORM = Query(
     Sender,
     f"SELECT {_SENDER} FROM senders WHERE channel_id = :channel_id AND platform_id = :platform_id",
 )
 
-ALL_SENDERS = Query(
-    Sender, f"SELECT {_SENDER} FROM senders WHERE id > :after ORDER BY id LIMIT :limit"
-)
+ALL_SENDERS = _oldest_first(SENDERS)
 
 RENAME_SENDER = Statement("UPDATE senders SET name = :name, updated_at = :now WHERE id = :id")
 
 # -- wirings --------------------------------------------------------------------------------------
 
-_WIRING = """id, channel_id, place_id, agent_id, trigger, pattern, scope, unheard, mode, priority,
-    project_id, state, created_at, created_by, ended_at"""
-
 WIRING_IDS = IdColumn("wiring", "wir", "wirings")
-WIRINGS = StatefulTable(Wiring, WIRING_MOVES, table="wirings", columns=_WIRING)
+WIRINGS = StatefulTable(Wiring, WIRING_MOVES, table="wirings")
 
 # A wiring without a place covers all places of its channel.
 WIRINGS_OF_PLACE = Query(
     Wiring,
     f"""
-    SELECT {_WIRING} FROM wirings WHERE state = 'active' AND channel_id = :channel_id
+    SELECT {columns_of(Wiring)} FROM wirings WHERE state = 'active' AND channel_id = :channel_id
       AND coalesce(place_id, '') IN ('', :place_id)
     LIMIT :limit
 """,
 )
 
-ACTIVE_WIRINGS = Query(
-    Wiring,
-    f"""
-    SELECT {_WIRING} FROM wirings WHERE state = 'active' AND id > :after ORDER BY id LIMIT :limit
-""",
-)
-
-ALL_WIRINGS = Query(
-    Wiring, f"SELECT {_WIRING} FROM wirings WHERE id > :after ORDER BY id LIMIT :limit"
-)
+ACTIVE_WIRINGS = _oldest_first(WIRINGS, "state = 'active'")
+ALL_WIRINGS = _oldest_first(WIRINGS)
 
 # -- destinations ---------------------------------------------------------------------------------
 
-_DESTINATION = "id, agent_id, name, place_id, state, created_at, created_by, ended_at"
+_DESTINATION = columns_of(Destination)
 
 DESTINATION_IDS = IdColumn("destination", "dst", "destinations")
-DESTINATIONS = StatefulTable(
-    Destination, DESTINATION_MOVES, table="destinations", columns=_DESTINATION
-)
+DESTINATIONS = StatefulTable(Destination, DESTINATION_MOVES, table="destinations")
 
 DESTINATION_OF = Query(
     Destination,
@@ -172,24 +175,30 @@ DESTINATION_BY_NAME = Query(
 """,
 )
 
-DESTINATIONS_OF_AGENT = Query(
-    Destination,
-    f"""
-    SELECT {_DESTINATION} FROM destinations
-    WHERE state = 'granted' AND agent_id = :agent_id AND name > :after ORDER BY name LIMIT :limit
-""",
+DESTINATIONS_OF_AGENT = Listing(
+    Query(
+        Destination,
+        f"""
+        SELECT {_DESTINATION} FROM destinations
+        WHERE state = 'granted' AND agent_id = :agent_id AND name > :after
+        ORDER BY name LIMIT :limit
+        """,
+    ),
+    start={"after": ""},
+    key=lambda destination: (destination.name,),
 )
 
-ALL_DESTINATIONS = Query(
-    Destination,
-    f"SELECT {_DESTINATION} FROM destinations WHERE id > :after ORDER BY id LIMIT :limit",
-)
+ALL_DESTINATIONS = _oldest_first(DESTINATIONS)
 
 # -- messages -------------------------------------------------------------------------------------
 
-_MESSAGE = """'msg_' || seq AS id, channel_id, place_id, thread, direction, kind, event_id,
-    platform_ids, reply_to, sender_id, agent_id, run_id, text, data, state, reason, routes,
-    'let_' || letter AS letter_id, at, created_at, ended_at"""
+_MESSAGE = columns_of(Message, id="'msg_' || seq", letter_id="'let_' || letter_id")
+
+
+def message_key(message: Message) -> tuple[int]:
+    """Return the sort key of a message: its number."""
+    return (parse_number("msg", message.id),)
+
 
 MESSAGES = StatefulTable(
     Message,
@@ -210,16 +219,25 @@ NUMBERS_BY_EVENT = Statement("""
     SELECT event_id, seq FROM messages WHERE channel_id = :channel_id AND event_id {is_listed}
 """)
 
-MESSAGES_OF_PLACE = Query(
-    Message,
-    f"""
-    SELECT {_MESSAGE} FROM messages WHERE place_id = :place_id AND seq < :before
-    ORDER BY seq DESC LIMIT :limit
-""",
+MESSAGES_OF_PLACE = Listing(
+    Query(
+        Message,
+        f"""
+        SELECT {_MESSAGE} FROM messages WHERE place_id = :place_id AND seq < :before
+        ORDER BY seq DESC LIMIT :limit
+        """,
+    ),
+    start={"before": LAST_NUMBER},
+    key=message_key,
 )
 
-ALL_MESSAGES = Query(
-    Message, f"SELECT {_MESSAGE} FROM messages WHERE seq < :before ORDER BY seq DESC LIMIT :limit"
+ALL_MESSAGES = Listing(
+    Query(
+        Message,
+        f"SELECT {_MESSAGE} FROM messages WHERE seq < :before ORDER BY seq DESC LIMIT :limit",
+    ),
+    start={"before": LAST_NUMBER},
+    key=message_key,
 )
 
 
@@ -244,12 +262,17 @@ HELD_OF_CHANNEL = Query(
 )
 
 # Ordered by account, then by arrival.
-HELD_MESSAGES = Query(
-    Message,
-    f"""
-    SELECT {_MESSAGE} FROM messages WHERE state = 'held' AND (sender_id, seq) > (:sender, :seq)
-    ORDER BY sender_id, seq LIMIT :limit
-""",
+HELD_MESSAGES = Listing(
+    Query(
+        Message,
+        f"""
+        SELECT {_MESSAGE} FROM messages
+        WHERE state = 'held' AND (sender_id, seq) > (:sender_id, :seq)
+        ORDER BY sender_id, seq LIMIT :limit
+        """,
+    ),
+    start={"sender_id": "", "seq": 0},
+    key=lambda message: (str(message.sender_id), *message_key(message)),
 )
 
 QUEUED_MESSAGES = Query(
@@ -277,7 +300,7 @@ MESSAGES_OF_RUN = Query(
 )
 
 SET_LETTER = Query(
-    Message, f"UPDATE messages SET letter = :letter WHERE seq = :seq RETURNING {_MESSAGE}"
+    Message, f"UPDATE messages SET letter_id = :letter_id WHERE seq = :seq RETURNING {_MESSAGE}"
 )
 
 MESSAGES_RETENTION = Retention(
@@ -288,18 +311,18 @@ MESSAGES_RETENTION = Retention(
     ended="ended_at < :before",
 )
 
-# -- conversations (table talks) -------------------------------------------------------------------
+# -- conversations --------------------------------------------------------------------------------
 
-_CONVERSATION = "session_id, agent_id, place_id, thread, run_id, letters, seen, taken, created_at"
+_CONVERSATION = columns_of(Conversation)
 
 CONVERSATION = Query(
-    Conversation, f"SELECT {_CONVERSATION} FROM talks WHERE session_id = :session_id"
+    Conversation, f"SELECT {_CONVERSATION} FROM conversations WHERE session_id = :session_id"
 )
 
 CONVERSATION_BY_ADDRESS = Query(
     Conversation,
     f"""
-    SELECT {_CONVERSATION} FROM talks
+    SELECT {_CONVERSATION} FROM conversations
     WHERE agent_id = :agent_id AND place_id = :place_id AND thread = :thread
 """,
 )
@@ -308,14 +331,17 @@ CONVERSATION_BY_ADDRESS = Query(
 CONVERSATIONS_OF_PLACE = Query(
     Conversation,
     f"""
-    SELECT {_CONVERSATION} FROM talks WHERE place_id = :place_id AND place_id <> '' LIMIT :limit
+    SELECT {_CONVERSATION} FROM conversations
+    WHERE place_id = :place_id AND place_id <> ''  -- uses the partial index
+    LIMIT :limit
 """,
 )
 
 ADD_CONVERSATION = Query(
     Conversation,
     f"""
-    INSERT INTO talks (session_id, agent_id, place_id, thread, letters, seen, created_at)
+    INSERT INTO conversations (session_id, agent_id, place_id, thread, claimed_letters, seen_seq,
+        created_at)
     VALUES (:session_id, :agent_id, :place_id, :thread, '[]', 0, :now)
     RETURNING {_CONVERSATION}
 """,
@@ -323,38 +349,39 @@ ADD_CONVERSATION = Query(
 
 BUSY_CONVERSATIONS = Query(
     Conversation,
-    f"SELECT {_CONVERSATION} FROM talks WHERE run_id IS NOT NULL AND run_id > :after"
+    f"SELECT {_CONVERSATION} FROM conversations WHERE run_id IS NOT NULL AND run_id > :after"
     " ORDER BY run_id LIMIT :limit",
 )
 
-# Whether the gateway has any work: a channel, or a session that letters wake.
+# Whether chat has any work: a channel, or a session that letters wake.
 IS_USED = Statement("""
-    SELECT CASE WHEN EXISTS (SELECT 1 FROM channels) OR EXISTS (SELECT 1 FROM talks)
+    SELECT CASE WHEN EXISTS (SELECT 1 FROM channels) OR EXISTS (SELECT 1 FROM conversations)
         THEN 1 ELSE 0 END
 """)
 
-COUNT_BUSY_CONVERSATIONS = Statement("SELECT count(*) FROM talks WHERE run_id IS NOT NULL")
+COUNT_BUSY_CONVERSATIONS = Statement("SELECT count(*) FROM conversations WHERE run_id IS NOT NULL")
 
-# Compare-and-set: returns no row while another run has the session. `seen` only grows.
+# Compare-and-set: returns no row while another run has the session. `seen_seq` only grows.
 BEGIN_TURN = Query(
     Conversation,
     f"""
-    UPDATE talks SET run_id = :run_id, letters = :letters,
-        seen = CASE WHEN seen > :seen THEN seen ELSE :seen END
+    UPDATE conversations SET run_id = :run_id, claimed_letters = :claimed_letters,
+        seen_seq = CASE WHEN seen_seq > :seen_seq THEN seen_seq ELSE :seen_seq END
     WHERE session_id = :session_id AND run_id IS NULL
     RETURNING {_CONVERSATION}
 """,
 )
 
 CONVERSATION_OF_RUN = Query(
-    Conversation, f"SELECT {_CONVERSATION} FROM talks WHERE run_id = :run_id"
+    Conversation, f"SELECT {_CONVERSATION} FROM conversations WHERE run_id = :run_id"
 )
 
-# Only for the current run; `seen` only grows.
+# Only for the current run; `seen_seq` only grows.
 SET_LETTERS = Query(
     Conversation,
     f"""
-    UPDATE talks SET letters = :letters, seen = CASE WHEN seen > :seen THEN seen ELSE :seen END
+    UPDATE conversations SET claimed_letters = :claimed_letters,
+        seen_seq = CASE WHEN seen_seq > :seen_seq THEN seen_seq ELSE :seen_seq END
     WHERE session_id = :session_id AND run_id = :run_id
     RETURNING {_CONVERSATION}
 """,
@@ -364,7 +391,7 @@ SET_LETTERS = Query(
 END_TURN = Query(
     Conversation,
     f"""
-    UPDATE talks SET run_id = NULL, letters = '[]'
+    UPDATE conversations SET run_id = NULL, claimed_letters = '[]'
     WHERE session_id = :session_id AND run_id = :run_id
     RETURNING {_CONVERSATION}
 """,
@@ -372,66 +399,67 @@ END_TURN = Query(
 
 # A conversation with a run is kept: the run still has to end its turn.
 DELETE_IDLE_CONVERSATION = Statement("""
-    DELETE FROM talks WHERE session_id = :session_id AND run_id IS NULL RETURNING session_id
+    DELETE FROM conversations WHERE session_id = :session_id AND run_id IS NULL RETURNING session_id
 """)
 
 # Only forward, and only for the current run: a message of a sandboxed agent is ingested once.
 ADVANCE_INGESTED = Query(
     Conversation,
     f"""
-    UPDATE talks SET taken = :seq
-    WHERE session_id = :session_id AND run_id = :run_id AND taken < :seq
+    UPDATE conversations SET ingested_seq = :seq
+    WHERE session_id = :session_id AND run_id = :run_id AND ingested_seq < :seq
     RETURNING {_CONVERSATION}
 """,
 )
 
 # -- cards ----------------------------------------------------------------------------------------
 
-_CARD = """question_id, place_id, session_id, 'msg_' || message AS message_id, secret, settled,
-    created_at"""
+_CARD = columns_of(QuestionCard, message_id="'msg_' || message_id")
 
-CARD = Query(Card, f"SELECT {_CARD} FROM cards WHERE question_id = :question_id")
+CARD = Query(QuestionCard, f"SELECT {_CARD} FROM question_cards WHERE question_id = :question_id")
 
 OPEN_CARDS_OF_PLACE = Query(
-    Card,
-    f"SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id = :place_id LIMIT :limit",
+    QuestionCard,
+    f"SELECT {_CARD} FROM question_cards WHERE closed = 0 AND place_id = :place_id LIMIT :limit",
 )
 
-# Unsettled cards whose question has ended. A question that retention deleted counts as ended. The
+# Open cards whose question has ended. A question that retention deleted counts as ended. The
 # filter is in SQL, so that any number of open questions cannot fill the limit.
 ENDED_CARDS = Query(
-    Card,
+    QuestionCard,
     f"""
-    SELECT {_CARD} FROM cards WHERE settled = 0 AND NOT EXISTS (
-        SELECT 1 FROM questions WHERE questions.id = cards.question_id AND questions.state = 'open'
+    SELECT {_CARD} FROM question_cards WHERE closed = 0 AND NOT EXISTS (
+        SELECT 1 FROM questions
+        WHERE questions.id = question_cards.question_id AND questions.state = 'open'
     )
     ORDER BY place_id LIMIT :limit
 """,
 )
 
 ADD_CARD = Query(
-    Card,
+    QuestionCard,
     f"""
-    INSERT INTO cards (question_id, place_id, session_id, message, secret, settled, created_at)
-    VALUES (:question_id, :place_id, :session_id, :message, :secret, 0, :now)
+    INSERT INTO question_cards (question_id, place_id, session_id, message_id, secret, closed,
+        created_at)
+    VALUES (:question_id, :place_id, :session_id, :message_id, :secret, 0, :now)
     ON CONFLICT (question_id) DO NOTHING
     RETURNING {_CARD}
 """,
 )
 
-# Returns no row when another transaction has settled the card.
-SETTLE_CARD = Query(
-    Card,
-    "UPDATE cards SET settled = 1 WHERE question_id = :question_id AND settled = 0"
+# Returns no row when another transaction has closed it.
+CLOSE_CARD = Query(
+    QuestionCard,
+    "UPDATE question_cards SET closed = 1 WHERE question_id = :question_id AND closed = 0"
     f" RETURNING {_CARD}",
 )
 
 CARDS_RETENTION = Retention(
-    "cards",
+    "question_cards",
     setting="messages.retention_ms",
     key="question_id",
     created="created_at",
-    ended="settled = 1 AND created_at < :before",
+    ended="closed = 1 AND created_at < :before",
 )
 
 # -- routing: everything about an inbound event in two statements ---------------------------------
@@ -440,9 +468,10 @@ CARDS_RETENTION = Retention(
 # message if the event was stored before; and whether the place shows an open question. One
 # statement, because every inbound message needs it.
 EVENT_CONTEXT = Statement(f"""
-    SELECT {qualify("channels", _CHANNEL)}, {qualify("places", _PLACE)},
-        {qualify("senders", _SENDER)}, messages.seq,
-        (SELECT min(1) FROM cards WHERE cards.settled = 0 AND cards.place_id = places.id)
+    SELECT {columns_of(Channel, "channels")}, {columns_of(Place, "places")},
+        {columns_of(Sender, "senders")}, messages.seq,
+        (SELECT min(1) FROM question_cards
+            WHERE question_cards.closed = 0 AND question_cards.place_id = places.id)
     FROM channels
     LEFT JOIN places ON places.channel_id = channels.id AND places.platform_id = :place
     LEFT JOIN senders ON senders.channel_id = channels.id AND senders.platform_id = :sender
@@ -454,21 +483,22 @@ EVENT_CONTEXT = Statement(f"""
 # - the agent's name, NULL when it is retired and cannot be given work;
 # - its destination in any state, because a revoked one is not granted again;
 # - its session, NULL when one must be opened. A closed session counts while a run uses it. The join
-#   with `talks` uses the key of `router.conversation_key`.
+#   with `conversations` uses the key of `router.conversation_key`.
 # A wiring without a place covers all places of its channel.
 LISTENERS_OF_PLACE = Statement(f"""
-    SELECT {qualify("wirings", _WIRING)},
+    SELECT {columns_of(Wiring, "wirings")},
         CASE WHEN agents.state = 'active' THEN agents.name END,
         destinations.id,
-        CASE WHEN talks.run_id IS NOT NULL OR sessions.state = 'open' THEN talks.session_id END
+        CASE WHEN conversations.run_id IS NOT NULL OR sessions.state = 'open'
+            THEN conversations.session_id END
     FROM wirings
     LEFT JOIN agents ON agents.id = wirings.agent_id
     LEFT JOIN destinations
         ON destinations.agent_id = wirings.agent_id AND destinations.place_id = :place_id
-    LEFT JOIN talks ON talks.agent_id = wirings.agent_id
-        AND talks.place_id = CASE wirings.mode WHEN 'agent' THEN '' ELSE :place_id END
-        AND talks.thread = CASE wirings.mode WHEN 'thread' THEN :thread ELSE '' END
-    LEFT JOIN sessions ON sessions.id = talks.session_id
+    LEFT JOIN conversations ON conversations.agent_id = wirings.agent_id
+        AND conversations.place_id = CASE wirings.mode WHEN 'agent' THEN '' ELSE :place_id END
+        AND conversations.thread = CASE wirings.mode WHEN 'thread' THEN :thread ELSE '' END
+    LEFT JOIN sessions ON sessions.id = conversations.session_id
     WHERE wirings.state = 'active' AND wirings.channel_id = :channel_id
       AND coalesce(wirings.place_id, '') IN ('', :place_id)
     LIMIT :limit

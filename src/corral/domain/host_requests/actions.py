@@ -11,7 +11,7 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
 from corral.domain.chat.channels import destinations, places
-from corral.domain.chat.channels import ops as gateway
+from corral.domain.chat.channels import ops as channels
 from corral.domain.chat.conversations import scheduled_prompts, turns
 from corral.domain.chat.model import check_name
 from corral.domain.host_requests.model import (
@@ -67,9 +67,7 @@ def _sandbox_of(tx: Tx, requester: Requester) -> str:
     """Return the sandbox setting of the requester; off: no sandbox."""
     session = sessions.get(tx, requester.session_id) if requester.session_id else None
     project = session.project_id if session is not None else None
-    return str(
-        settings.get_value(tx, "gateway.sandbox", agent=requester.agent.name, project=project)
-    )
+    return str(settings.get_value(tx, "chat.sandbox", agent=requester.agent.name, project=project))
 
 
 def _describe_sandbox(tx: Tx, requester: Requester) -> str:
@@ -90,7 +88,7 @@ def _create_agent(tx: Tx, requester: Requester, args: CreateAgent) -> dict[str, 
         limits=template.limits,
     )
     if (tool := _sandbox_of(tx, requester)) != "off":  # a new agent must not escape the sandbox
-        settings.set_value(tx, "gateway.sandbox", tool, scope=f"agent:{created.name}")
+        settings.set_value(tx, "chat.sandbox", tool, scope=f"agent:{created.name}")
     return {"agent": created.name, "agent_id": created.id}
 
 
@@ -155,7 +153,7 @@ def _describe_destination(tx: Tx, requester: Requester, args: GrantDestination) 
     place = places.get_place(tx, args.place)
     if args.name:
         check_name(args.name, "The name")
-    channel = gateway.get_channel(tx, place.channel_id)
+    channel = channels.get_channel(tx, place.channel_id)
     return (
         f"Allow {requester.agent.name} to send to {place.display_name} ({place.id}) on "
         f"the channel {channel.name} at any time."

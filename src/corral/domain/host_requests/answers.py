@@ -2,7 +2,7 @@
 
 from corral.db.tx import Tx
 from corral.domain.chat.inbound import held
-from corral.domain.chat.model import GATEWAY_MAILBOX
+from corral.domain.chat.model import CHAT_MAILBOX
 from corral.domain.host_requests import ops
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
@@ -16,9 +16,9 @@ def apply_answer(tx: Tx, letter: Letter) -> None:
     """Carry out the decision of an answered question, and acknowledge its letter."""
     payload = parse_payload(letter)
     question = questions.get(tx, payload.question) if isinstance(payload, QuestionPayload) else None
-    if question is None or question.asker != GATEWAY_MAILBOX or question.ended_at is None:
+    if question is None or question.asker != CHAT_MAILBOX or question.ended_at is None:
         # Any process can put a letter here; only a stored answer counts.
-        mail.refuse(tx, letter, "it is not an answer to a question of the gateway")
+        mail.refuse(tx, letter, "it is not an answer to a question of Corral")
         return
     about, id = _parse_subject(question)
     if about == "request":

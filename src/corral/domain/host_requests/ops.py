@@ -19,7 +19,7 @@ from corral.domain.agents.model import Agent, AgentState
 from corral.domain.agents.tools import is_allowed
 from corral.domain.chat.channels import people
 from corral.domain.chat.conversations import turns
-from corral.domain.chat.model import GATEWAY_MAILBOX
+from corral.domain.chat.model import CHAT_MAILBOX
 from corral.domain.host_requests import sql
 from corral.domain.host_requests.actions import ACTIONS, Action, Requester
 from corral.domain.host_requests.model import HostRequest, RequestArguments, RequestState, describe
@@ -158,14 +158,14 @@ def _ask_approvers(
 ) -> HostRequest:
     approvers = people.list_approvers(tx)
     project = sessions.get(tx, request.session_id).project_id if request.session_id else None
-    quorum = int(settings.get_value(tx, "gateway.approvals", agent=agent.name, project=project))
+    quorum = int(settings.get_value(tx, "chat.approvals", agent=agent.name, project=project))
     is_secret = spec.run is None
     reason = f" Its reason: {getattr(args, 'reason', '')}" if is_secret else ""
     question = questions.ask(
         tx,
         f"May {agent.name} {spec.asks.format(**_to_dict(args))}?{reason}",
         options=[NO] if is_secret else [YES, NO],
-        asker=GATEWAY_MAILBOX,
+        asker=CHAT_MAILBOX,
         answerers=approvers,
         fallback=NO,
         effect=request.effect,
@@ -295,7 +295,7 @@ def complete_secret_requests(tx: Tx) -> list[HostRequest]:
 
 def _close_question(tx: Tx, id: str, reason: str) -> None:
     if questions.get(tx, id).state is QuestionState.OPEN:
-        questions.withdraw(tx, id, reason=reason, by=GATEWAY_MAILBOX)
+        questions.withdraw(tx, id, reason=reason, by=CHAT_MAILBOX)
 
 
 # -- withdrawal and lists -------------------------------------------------------------------------

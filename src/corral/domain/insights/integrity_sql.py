@@ -52,7 +52,7 @@ PARENT_REFERENCES = (
     ParentReference("group_members", "group_id", "groups"),
     ParentReference("posts", "group_id", "groups"),
     ParentReference("reactions", "post_id", "posts"),
-    ParentReference("cards", "question_id", "questions", when="settled = 0"),
+    ParentReference("question_cards", "question_id", "questions", when="closed = 0"),
     ParentReference("places", "channel_id", "channels"),
     ParentReference("senders", "channel_id", "channels"),
     ParentReference("wirings", "channel_id", "channels"),
@@ -242,7 +242,8 @@ MESSAGES = Statement("""
 
 # Open sessions of boxed agents from whose files messages were ingested.
 BOXED = Statement("""
-    SELECT talks.session_id FROM talks JOIN sessions ON sessions.id = talks.session_id
-    WHERE talks.session_id > :after AND taken > 0 AND sessions.state = 'open'
-    ORDER BY talks.session_id LIMIT :limit
+    SELECT conversations.session_id FROM conversations
+    JOIN sessions ON sessions.id = conversations.session_id
+    WHERE conversations.session_id > :after AND ingested_seq > 0 AND sessions.state = 'open'
+    ORDER BY conversations.session_id LIMIT :limit
 """)

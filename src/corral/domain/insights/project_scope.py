@@ -88,8 +88,8 @@ EXCLUDED_TABLES = {
     "checkpoints": "threads of frameworks belong to no project",
     "checkpoint_writes": "threads of frameworks belong to no project",
     **dict.fromkeys(
-        ("channels", "places", "people", "senders", "wirings", "destinations", "messages", "talks",
-         "boxed_outcomes", "cards", "host_requests", "letter_chains"),
+        ("channels", "places", "people", "senders", "wirings", "destinations", "messages",
+         "conversations", "sandbox_outcomes", "question_cards", "host_requests", "letter_chains"),
         _CHAT_REASON,
     ),
 }  # fmt: skip

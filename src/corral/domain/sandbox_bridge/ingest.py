@@ -15,7 +15,7 @@ from corral.adapters.sandbox_bridge.rows import OutboundRow
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.alerts import ops as alerts
-from corral.domain.chat.channels import ops as gateway
+from corral.domain.chat.channels import ops as channels
 from corral.domain.chat.channels import places
 from corral.domain.chat.conversations import agent_mail, turns
 from corral.domain.chat.conversations.payloads import parse_chat
@@ -89,9 +89,9 @@ def ingest_message(
     elif row.channel_type == "agent":
         _write(tx, conversation, run, row, content)
     elif files:
-        outcome["message"] = _send_files(tx, conversation, run, row, content, files)
+        outcome["message_id"] = _send_files(tx, conversation, run, row, content, files)
     else:
-        outcome["message"] = _send(tx, conversation, run, row, content)
+        outcome["message_id"] = _send(tx, conversation, run, row, content)
     _add_outcome(tx, session, row.id, **outcome)
     return True
 
@@ -200,7 +200,7 @@ def _place(tx: Tx, row: OutboundRow) -> str | None:
     if row.platform_id is None:
         return None
     try:
-        channel = gateway.get_channel(tx, row.channel_type or "")
+        channel = channels.get_channel(tx, row.channel_type or "")
     except CorralError:
         raise Refused(f"unknown channel {row.channel_type!r}") from None
     found = places.find_by_platform_id(tx, channel, row.platform_id)
@@ -325,21 +325,21 @@ def _add_outcome(
     session: str,
     out_id: str,
     *,
-    message: int | None = None,
+    message_id: int | None = None,
     question_id: str | None = None,
     reason: str | None = None,
 ) -> bool:
-    made = tx.run(
+    rows = tx.run(
         sql.ADD_OUTCOME,
         id=tx.new_id("out"),
         session_id=session,
         out_id=out_id,
-        message=message,
+        message_id=message_id,
         question_id=question_id,
         reason=reason,
         now=tx.now,
     )
-    return bool(made)
+    return bool(rows)
 
 
 def reject_file(tx: Tx, session: str, reason: str) -> None:

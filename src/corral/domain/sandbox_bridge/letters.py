@@ -48,5 +48,9 @@ def split_by_ack(
     conversation: Conversation, acks: Mapping[str, str]
 ) -> tuple[list[ClaimedLetter], list[ClaimedLetter]]:
     """Split the letters of a turn into those that the agent acknowledged and the others."""
-    done = [claimed for claimed in conversation.letters if acks.get(row_id(claimed)) == "completed"]
-    return done, [claimed for claimed in conversation.letters if claimed not in done]
+    done = [
+        claimed
+        for claimed in conversation.claimed_letters
+        if acks.get(row_id(claimed)) == "completed"
+    ]
+    return done, [claimed for claimed in conversation.claimed_letters if claimed not in done]

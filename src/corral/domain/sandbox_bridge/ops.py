@@ -45,7 +45,7 @@ def select_sandbox(tx: Tx, conversation: Conversation) -> str:
     """Return the sandbox for a session's run: `boxed:` with the tool, or none."""
     session = sessions.get(tx, conversation.session_id)
     name = agents.get(tx, conversation.agent_id).name
-    tool = settings.get_value(tx, "gateway.sandbox", agent=name, project=session.project_id)
+    tool = settings.get_value(tx, "chat.sandbox", agent=name, project=session.project_id)
     return "none" if tool == "off" else f"{BOXED_PREFIX}{tool}"
 
 
@@ -55,7 +55,7 @@ def select_sandbox(tx: Tx, conversation: Conversation) -> str:
 def list_letters(tx: Tx, session: str) -> list[Letter]:
     """Return the letters that a session's run works on."""
     conversation = turns.find_conversation(tx, session)
-    claimed = conversation.letters if conversation else []
+    claimed = conversation.claimed_letters if conversation else []
     letters = [mail.find_by_number(tx, parse_number("let", each.id)) for each in claimed]
     return [letter for letter in letters if letter is not None and letter.ended_at is None]
 

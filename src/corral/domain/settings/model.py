@@ -413,7 +413,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long superseded and expired notes are kept.",
         ("global", "project"),
     ),
-    "gateway.max_at_once": SettingDefinition(
+    "chat.max_concurrent": SettingDefinition(
         int,
         5,
         1,
@@ -421,7 +421,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Maximum number of chat sessions that agents work on at once.",
         ("global",),
     ),
-    "gateway.approvals": SettingDefinition(
+    "chat.approvals": SettingDefinition(
         int,
         1,
         1,
@@ -429,10 +429,10 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Number of owners and admins that must approve a host request; all of them if there are "
         "fewer.",
     ),
-    "gateway.max_file_bytes": SettingDefinition(
+    "chat.max_file_bytes": SettingDefinition(
         int, 20 * MEGABYTE, 0, 1_000 * MEGABYTE, "Maximum size of an attached file.", ("global",)
     ),
-    "gateway.sandbox": SettingDefinition(
+    "chat.sandbox": SettingDefinition(
         Literal["off", "auto", "bubblewrap", "landlock", "none"],
         "off",
         0,
@@ -440,10 +440,10 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Sandbox of chat agents, without network and reached by two files. auto: the strongest "
         "one available here; none: the files without a sandbox; off: neither.",
     ),
-    "gateway.sandbox_reads": SettingDefinition(
+    "chat.sandbox_read_paths": SettingDefinition(
         list[str], [], 0, 0, "Additional directories and files that a boxed agent may read."
     ),
-    "sandbox.reads": SettingDefinition(
+    "sandbox.read_paths": SettingDefinition(
         list[str],
         [],
         0,

@@ -50,7 +50,7 @@ def _channel(row: SourceRow) -> Iterable[TargetRow]:
         name=kind,
         kind=kind,
         policy="strict",
-        in_doubt="give_up",
+        on_unconfirmed="give_up",
         config="{}",
         secrets="{}",
     )
@@ -72,7 +72,7 @@ def _place(row: SourceRow) -> Iterable[TargetRow]:
             "platform_id": platform_id,
             "name": row.single_line("name"),
             "direct": int(not row.flag("is_group")),
-            "guarded": 0,
+            "awaits_secret": 0,
             "state": "open",
             "created_at": at,
             "updated_at": at,
@@ -109,7 +109,7 @@ def _wiring(row: SourceRow) -> Iterable[TargetRow]:
         agent_id=agent,
         trigger="always",
         scope="all",
-        unheard="drop",
+        unmatched="drop",
         mode=row.choice("session_mode", _MODES, "shared"),
         priority=row.integer("priority", least=-1_000, most=1_000) or 0,
     )

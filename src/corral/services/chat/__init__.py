@@ -1,1 +1,1 @@
-"""Workflows of the chat gateway: inbound events, turns of agents, and delivery."""
+"""Workflows of chat: inbound events, turns of agents, and delivery."""

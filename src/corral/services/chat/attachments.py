@@ -29,8 +29,7 @@ def list_own_folders(database: "Database") -> list[Path]:
 
     Several stores may share a home. An export of another store has no folders of its own.
     """
-    record = store_move_record.read_relocation(database)
-    if record is not None and record.phase == "part":
+    if store_move_record.read_export_origin(database) is not None:
         return []
     root = config.home() / "channels"
     folders = [folder for top in (root, root / "sent") if top.is_dir() for folder in top.iterdir()]
@@ -84,7 +83,7 @@ def copy_files(
     database: "Database", files: list[str], folders: list[str], agent_id: str
 ) -> list[StoredFile]:
     """Copy an agent's files, which must be in one of `folders`, into private files."""
-    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "gateway.max_file_bytes")))
+    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "chat.max_file_bytes")))
     contents = [
         (file, attachments.read_attachment(file, folders, most=max_bytes, never=config.home()))
         for file in files

@@ -31,19 +31,21 @@ def open_adapter(database: "Database", channel: Channel) -> ChannelAdapter:
 def check_channel(database: "Database", name: str) -> ChannelHealth:
     """Connect to the platform of a channel now, and record the result with the channel."""
     channel = get_channel(database, name)
-    trouble: str | None
+    error_text: str | None
     try:
         adapter = open_adapter(database, channel)
         try:
             adapter.start()
-            trouble = adapter.health()
+            error_text = adapter.health()
         finally:
             adapter.stop()
     except CorralError as error:
-        trouble = error.message
+        error_text = error.message
     except (OSError, ValueError) as error:
-        trouble = str(error)
+        error_text = str(error)
     except Exception as error:  # an adapter may fail in any way
-        trouble = f"{type(error).__name__}: {error}"
-    database.write(lambda tx: ops.save_health(tx, channel.id, trouble), mode="one", repeatable=True)
-    return ChannelHealth(channel.name, trouble is None, trouble, database.clock.now())
+        error_text = f"{type(error).__name__}: {error}"
+    database.write(
+        lambda tx: ops.save_health(tx, channel.id, error_text), mode="one", repeatable=True
+    )
+    return ChannelHealth(channel.name, error_text is None, error_text, database.clock.now())

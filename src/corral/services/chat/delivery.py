@@ -276,7 +276,7 @@ class Delivery:
         if ids is not None:
             reason = "the platform shows it" if ids else "the platform does not show it"
             write(lambda tx: queue.resolve(tx, letter.id, message.id, ids or None, reason))
-        elif self._channel.in_doubt is UnconfirmedPolicy.RETRY:
+        elif self._channel.on_unconfirmed is UnconfirmedPolicy.RETRY:
             reason = "unconfirmed: it is sent again and may appear twice"
             write(lambda tx: queue.resolve(tx, letter.id, message.id, None, reason))
         else:

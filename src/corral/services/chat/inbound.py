@@ -72,7 +72,7 @@ def store_attachments(database: "Database", channel: str, event: IncomingEvent) 
     attached = list(event.attached)
     if len(text) > MAX_TEXT:
         attached.append(RawAttachment("message.txt", text, len(text), "text/plain"))
-    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "gateway.max_file_bytes")))
+    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "chat.max_file_bytes")))
     folder = config.home() / "channels" / channel_id
     files = attachments.store_attachments(folder, event.event_id, attached, most=max_bytes)
     return msgspec.structs.replace(event, attached=[], files=[*event.files, *files])

@@ -8,5 +8,5 @@ class ChannelHealth(msgspec.Struct, frozen=True):
 
     channel: str
     ok: bool
-    trouble: str | None
-    looked_at: int
+    error: str | None
+    checked_at: int

@@ -58,10 +58,10 @@ class SyncResult(msgspec.Struct, frozen=True):
 
     acks: dict[str, str]
     """The agent's status of each message by its id."""
-    taken: int = 0
+    ingested: int = 0
     """Ingested messages of the agent."""
     refused: int = 0
-    trouble: str | None = None
+    error: str | None = None
     """Why the agent's file was rejected and moved aside."""
     busy: bool = False
     """Whether the file is locked; synchronize again."""
@@ -88,15 +88,15 @@ def prepare_session(database: "Database", session: str) -> SessionFolder:
     config.write_private_file(Path(folder.mark), store_mark(database))
     _copy_attachments(database, session, folder)
     picture = database.read(lambda tx: boxes.build_view(tx, session, folder))
-    talk = database.read(lambda tx: turns.find_conversation(tx, session))
-    if talk is not None and talk.run_id is not None:
-        outbound.begin_turn(folder, talk.run_id)
-    taken = talk.taken if talk is not None else 0
-    shown = _write_inbound(database, folder, msgspec.structs.replace(picture, above=taken))
+    conversation = database.read(lambda tx: turns.find_conversation(tx, session))
+    if conversation is not None and conversation.run_id is not None:
+        outbound.begin_turn(folder, conversation.run_id)
+    ingested_seq = conversation.ingested_seq if conversation is not None else 0
+    shown = _write_inbound(database, folder, msgspec.structs.replace(picture, above=ingested_seq))
     if shown is None:
         raise Refused(f"Cannot write the letters: {folder.inbound} is locked.")
     if shown.rebuilt:
-        _mark_unknown_outcomes(database, folder, shown, taken)
+        _mark_unknown_outcomes(database, folder, shown, ingested_seq)
     _update_inbound(database, session, folder)
     _write_command(folder)
     return folder
@@ -111,10 +111,10 @@ def _write_inbound(
 
 
 def _mark_unknown_outcomes(
-    database: "Database", folder: SessionFolder, shown: ViewState, taken: int
+    database: "Database", folder: SessionFolder, shown: ViewState, ingested_seq: int
 ) -> None:
     """Report the outcomes of old messages as unknown, after the host's file was rebuilt."""
-    snapshot = _read(folder, taken, shown.largest)
+    snapshot = _read(folder, ingested_seq, shown.largest)
     if isinstance(snapshot, OutboundSnapshot):
         now = database.clock.now()
         lost = [DeliveryOutcome(id, None, "unknown", now) for id in sorted(snapshot.old)]
@@ -241,7 +241,7 @@ def _kind(by: str) -> SandboxKind:
         reasons = "; ".join(f"{kind}: {reason}" for kind, reason in problems.items())
         raise Refused(
             f"The agent requires a sandbox, and none works here ({reasons}). Install bubblewrap, "
-            "or run the agent without one: `corral setting set gateway.sandbox none`."
+            "or run the agent without one: `corral setting set chat.sandbox none`."
         )
     return probe.kind
 
@@ -277,29 +277,29 @@ def sync(database: "Database", session: str, run: Run) -> SyncResult:
     whose turn has ended are ignored.
     """
     folder = session_folder(session)
-    talk = database.read(lambda tx: turns.find_conversation(tx, session))
-    if talk is not None and talk.run_id != run.id:
+    conversation = database.read(lambda tx: turns.find_conversation(tx, session))
+    if conversation is not None and conversation.run_id != run.id:
         return SyncResult({})
     shown = _update_inbound(database, session, folder)
-    taken = talk.taken if talk is not None else 0
-    snapshot = _read(folder, taken, shown.largest if shown else 0)
+    ingested_seq = conversation.ingested_seq if conversation is not None else 0
+    snapshot = _read(folder, ingested_seq, shown.largest if shown else 0)
     if isinstance(snapshot, SyncResult):
         return snapshot
     result = _ingest(database, session, run, snapshot, shown)
-    if result.taken or result.refused:
+    if result.ingested or result.refused:
         _update_inbound(database, session, folder)
     return result
 
 
-def _read(folder: SessionFolder, taken: int, above: int) -> OutboundSnapshot | SyncResult:
+def _read(folder: SessionFolder, ingested_seq: int, above: int) -> OutboundSnapshot | SyncResult:
     from corral.adapters.sandbox_bridge import outbound
 
     try:
-        return outbound.read_snapshot(folder, taken=taken, above=above)
+        return outbound.read_snapshot(folder, ingested_seq=ingested_seq, above=above)
     except (outbound.FileBusy, outbound.HotJournal):
         return SyncResult({}, busy=True)
     except outbound.InvalidFile as error:
-        return SyncResult({}, trouble=str(error))
+        return SyncResult({}, error=str(error))
 
 
 def _ingest(
@@ -309,13 +309,13 @@ def _ingest(
     snapshot: OutboundSnapshot,
     shown: ViewState | None,
 ) -> SyncResult:
-    taken = refused = 0
+    ingested = refused = 0
     refuse = partial(ingest.reject_message, session=session, run_id=run.id)
     for row in snapshot.rows:
         try:
             files = _copy_outbound_files(database, session, run, row)
             take = partial(ingest.ingest_message, session=session, run=run, row=row, files=files)
-            taken += database.write(take)
+            ingested += database.write(take)
         except CorralError as error:
             reject = partial(refuse, row=row, reason=error.message, tell=not refused)
             refused += database.write(reject)
@@ -325,7 +325,7 @@ def _ingest(
             refused += database.write(reject)
     if any(id.startswith("qst_") for id in snapshot.acks):
         database.write(lambda tx: boxes.acknowledge_answers(tx, run, snapshot.acks))
-    return SyncResult(snapshot.acks, taken, refused)
+    return SyncResult(snapshot.acks, ingested, refused)
 
 
 def _copy_outbound_files(
@@ -360,13 +360,13 @@ def _reused_numbers(
 
 def _update_inbound(database: "Database", session: str, folder: SessionFolder) -> ViewState | None:
     """Write the current outcomes, answers and destinations into the host's file."""
-    talk = database.read(lambda tx: turns.find_conversation(tx, session))
-    if talk is None or not os.path.isdir(folder.inside):
+    conversation = database.read(lambda tx: turns.find_conversation(tx, session))
+    if conversation is None or not os.path.isdir(folder.inside):
         return None
     recorded = database.read(lambda tx: boxes.collect_outcomes(tx, session))
-    picture = database.read(lambda tx: boxes.build_addresses(tx, talk))
+    picture = database.read(lambda tx: boxes.build_addresses(tx, conversation))
     picture = msgspec.structs.replace(
-        picture, rows=recorded.answers, outcomes=recorded.outcomes, above=talk.taken
+        picture, rows=recorded.answers, outcomes=recorded.outcomes, above=conversation.ingested_seq
     )
     shown = _write_inbound(database, folder, picture)
     if shown is not None and recorded.outcomes:
@@ -390,14 +390,14 @@ def finish_session(database: "Database", session: str, run: Run, sandbox_by: str
         result = sync(database, session, run)
     now = database.clock.now()
     if result.busy and (run.ended_at or 0) + BUSY_MS < now:
-        result = SyncResult({}, trouble="it is locked or cannot be repaired")
+        result = SyncResult({}, error="it is locked or cannot be repaired")
     if result.busy:
         return result
     from corral.adapters.sandbox_bridge import outbound
 
     outbound.end_turn(folder)
-    if result.trouble is not None:
-        reason = result.trouble
+    if result.error is not None:
+        reason = result.error
         database.write(lambda tx: ingest.reject_file(tx, session, reason))
         outbound.quarantine(folder)
         return result

@@ -48,32 +48,34 @@ def start_turns(database: "Database") -> list[Run]:
     Respects the limit of concurrent turns. A session that cannot be started does not block others.
     """
     started = []
-    for talk in database.read(conversations_turns.list_waiting):
+    for conversation in database.read(conversations_turns.list_waiting):
         try:
-            run = _start(database, talk)
+            run = _start(database, conversation)
         except StoreUnavailable:
             raise
         except Exception as error:
             # Skip this session, so that it does not block the others.
-            log.error("cannot start a turn of session %s: %s", talk.session_id, _reason(error))
+            log.error(
+                "cannot start a turn of session %s: %s", conversation.session_id, _reason(error)
+            )
             continue
         if run is not None:
             started.append(run)
     return started
 
 
-def _start(database: "Database", talk: Conversation) -> Run | None:
+def _start(database: "Database", conversation: Conversation) -> Run | None:
     try:
-        folder = database.read(partial(_folder, talk=talk))
+        folder = database.read(partial(_folder, conversation=conversation))
         if folder is not None:
             _make_folder(folder)
-        return database.write(partial(start_turn, session=talk.session_id, folder=folder))
+        return database.write(partial(start_turn, session=conversation.session_id, folder=folder))
     except StoreUnavailable:
         raise
     except Exception as error:
         # Counts as a failed attempt. Poison messages that trigger a bug of the program become dead
         # letters too, instead of blocking every session.
-        fail = partial(fail_turn_start, session=talk.session_id, reason=_reason(error))
+        fail = partial(fail_turn_start, session=conversation.session_id, reason=_reason(error))
         database.write(fail)
         return None
 
@@ -86,10 +88,10 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _folder(tx: Tx, talk: Conversation) -> str | None:
+def _folder(tx: Tx, conversation: Conversation) -> str | None:
     """Return the private folder of an agent without a project and workspace; None: not needed."""
-    session = sessions.get(tx, talk.session_id)
-    agent = agents.get(tx, talk.agent_id)
+    session = sessions.get(tx, conversation.session_id)
+    agent = agents.get(tx, conversation.agent_id)
     if session.project_id is not None or agent.workspace is not None:
         return None
     return str(config.home() / "workspaces" / agent.id)
@@ -113,19 +115,19 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     Returns None when there are no letters, the limit of concurrent turns is reached, or a run is
     live in the session.
     """
-    tx.serialize("gateway")
-    if conversations_turns.count_busy(tx) >= int(settings.get_value(tx, "gateway.max_at_once")):
+    tx.serialize("chat")
+    if conversations_turns.count_busy(tx) >= int(settings.get_value(tx, "chat.max_concurrent")):
         return None
-    talk = conversations_turns.find_conversation(tx, session)
-    if talk is None or talk.run_id is not None or _has_live_run(tx, session):
+    conversation = conversations_turns.find_conversation(tx, session)
+    if conversation is None or conversation.run_id is not None or _has_live_run(tx, session):
         return None
-    letters = conversations_turns.claim_letters(tx, talk)
+    letters = conversations_turns.claim_letters(tx, conversation)
     if not letters:
         return None
-    sandbox = boxes.select_sandbox(tx, talk)
+    sandbox = boxes.select_sandbox(tx, conversation)
     if sandbox != "none":
         letters = with_sandbox_paths(letters, sandbox_sync.session_folder(session))
-    prompt = prompts.build_prompt(tx, talk, letters)
+    prompt = prompts.build_prompt(tx, conversation, letters)
     wanted = request.RunRequest(
         prompt=prompt.text,
         recorded_turns=prompt.turns,
@@ -135,7 +137,7 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
         host=_replacement_host(tx, session),
     )
     run = request.resume_run(tx, session, wanted)
-    conversations_turns.begin_turn(tx, talk, run.id, letters)
+    conversations_turns.begin_turn(tx, conversation, run.id, letters)
     return run
 
 
@@ -174,51 +176,53 @@ def _is_gone(tx: Tx, host: str, since: int) -> bool:
 
 def fail_turn_start(tx: Tx, session: str, reason: str) -> None:
     """Record a failed start: the letters are retried later, or become dead letters."""
-    talk = conversations_turns.find_conversation(tx, session)
-    if talk is not None and talk.run_id is None:
-        conversations_turns.fail_letters(tx, conversations_turns.claim_letters(tx, talk), reason)
+    conversation = conversations_turns.find_conversation(tx, session)
+    if conversation is not None and conversation.run_id is None:
+        conversations_turns.fail_letters(
+            tx, conversations_turns.claim_letters(tx, conversation), reason
+        )
 
 
 # -- the end of a turn ----------------------------------------------------------------------------
 
 
-def end_turns(database: "Database", *, here: bool = False) -> list[Conversation]:
+def end_turns(database: "Database", *, local: bool = False) -> list[Conversation]:
     """End the turns whose run has ended; returns their sessions.
 
-    With `here`, only turns whose run was on this machine. A turn that cannot be ended does not
+    With `local`, only turns whose run was on this machine. A turn that cannot be ended does not
     block others.
     """
     ended = []
     after = ""
     while page := database.read(partial(conversations_turns.list_busy, after=after)):
-        for talk in page:
-            assert talk.run_id is not None
-            after = talk.run_id
+        for conversation in page:
+            assert conversation.run_id is not None
+            after = conversation.run_id
             try:
-                done = _end(database, talk, here)
+                done = _end(database, conversation, local)
             except StoreUnavailable:
                 raise
             except Exception as error:
                 # Skip this turn, so that it does not block the others.
-                log.error("cannot end the turn of %s: %s", talk.run_id, _reason(error))
+                log.error("cannot end the turn of %s: %s", conversation.run_id, _reason(error))
                 continue
             if done is not None:
                 ended.append(done)
     return ended
 
 
-def _end(database: "Database", talk: Conversation, here: bool) -> Conversation | None:
-    run = _run_of(database, str(talk.run_id))
-    if run is not None and run.is_live and (here or run.state is not RunState.QUEUED):
+def _end(database: "Database", conversation: Conversation, local: bool) -> Conversation | None:
+    run = _run_of(database, str(conversation.run_id))
+    if run is not None and run.is_live and (local or run.state is not RunState.QUEUED):
         return None
     launch = _launch_of(database, run)
-    if here and not _was_here(run, launch):
+    if local and not _was_local(run, launch):
         return None
     if run is not None and run.is_live:
-        return database.write(partial(cancel_unstarted_turn, talk=talk, run=run))
+        return database.write(partial(cancel_unstarted_turn, conversation=conversation, run=run))
     if run is not None and launch is not None and launch.is_boxed:
-        return _end_sandboxed(database, talk, run, launch)
-    return _end_plain(database, talk, run)
+        return _end_sandboxed(database, conversation, run, launch)
+    return _end_plain(database, conversation, run)
 
 
 def _run_of(database: "Database", id: str) -> Run | None:
@@ -232,13 +236,15 @@ def _launch_of(database: "Database", run: Run | None) -> Launch | None:
     return database.read(lambda tx: runs.get_launch(tx, run.id)) if run is not None else None
 
 
-def _was_here(run: Run | None, launch: Launch | None) -> bool:
+def _was_local(run: Run | None, launch: Launch | None) -> bool:
     """Return whether a run was, or had to be, on this machine."""
     hosts = (run and run.host, launch and launch.host)
     return process.host() in hosts
 
 
-def _end_plain(database: "Database", talk: Conversation, run: Run | None) -> Conversation | None:
+def _end_plain(
+    database: "Database", conversation: Conversation, run: Run | None
+) -> Conversation | None:
     """End a turn without a sandbox; returns None while its output is only on another machine."""
     try:
         text = _plain_answer(database, run) if run is not None else None
@@ -247,11 +253,11 @@ def _end_plain(database: "Database", talk: Conversation, run: Run | None) -> Con
         if database.clock.now() < (run.ended_at or 0) + HOST_TIMEOUT_MS:
             return None  # the other machine stores the output when it seals it
         text = f"[{elsewhere.message}]"
-    return database.write(partial(end_turn, talk=talk, run=run, text=text))
+    return database.write(partial(end_turn, conversation=conversation, run=run, text=text))
 
 
 def _end_sandboxed(
-    database: "Database", talk: Conversation, run: Run, launch: Launch
+    database: "Database", conversation: Conversation, run: Run, launch: Launch
 ) -> Conversation | None:
     """End a turn of a sandboxed agent, whose file has its messages and acknowledgements.
 
@@ -259,42 +265,50 @@ def _end_sandboxed(
     """
     host = launch.host or run.host
     if host not in (None, process.host()):
-        return database.write(partial(end_unreadable_turn, talk=talk, run=run, host=str(host)))
-    result = sandbox_sync.finish_session(database, talk.session_id, run, str(launch.sandbox))
+        return database.write(
+            partial(end_unreadable_turn, conversation=conversation, run=run, host=str(host))
+        )
+    result = sandbox_sync.finish_session(
+        database, conversation.session_id, run, str(launch.sandbox)
+    )
     if result.busy:
         return None
-    return database.write(partial(end_sandboxed_turn, talk=talk, run=run, result=result))
+    return database.write(
+        partial(end_sandboxed_turn, conversation=conversation, run=run, result=result)
+    )
 
 
 def end_sandboxed_turn(
-    tx: Tx, talk: Conversation, run: Run, result: sandbox_sync.SyncResult
+    tx: Tx, conversation: Conversation, run: Run, result: sandbox_sync.SyncResult
 ) -> Conversation | None:
     """End a sandboxed turn: acknowledge the letters that the agent acknowledged.
 
     This does not depend on how the run ended. The other letters are retried, or refused when the
     run was cancelled. Returns None when another process has ended the turn.
     """
-    ended = conversations_turns.end_turn(tx, talk)
+    ended = conversations_turns.end_turn(tx, conversation)
     if ended is None:
         return None
-    done, rest = split_by_ack(talk, result.acks)
-    conversations_turns.ack_letters(tx, msgspec.structs.replace(talk, letters=done))
+    done, rest = split_by_ack(conversation, result.acks)
+    conversations_turns.ack_letters(tx, msgspec.structs.replace(conversation, claimed_letters=done))
     if run.state is RunState.CANCELLED:
-        left = msgspec.structs.replace(talk, letters=rest)
+        left = msgspec.structs.replace(conversation, claimed_letters=rest)
         conversations_turns.refuse_letters(tx, left, run.reason or "it was stopped")
     elif rest:
-        rejected = result.trouble and f"the file of its agent was rejected: {result.trouble}"
+        rejected = result.error and f"the file of its agent was rejected: {result.error}"
         completed = run.state is RunState.COMPLETED
         reason = (
             "its agent did not acknowledge it" if completed else run.reason or f"it {run.state}"
         )
         conversations_turns.fail_letters(tx, rest, rejected or reason)
-    elif not conversations_turns.has_sent_message(tx, talk, run.id):
-        _notify_no_answer(tx, talk, run)
+    elif not conversations_turns.has_sent_message(tx, conversation, run.id):
+        _notify_no_answer(tx, conversation, run)
     return ended
 
 
-def end_unreadable_turn(tx: Tx, talk: Conversation, run: Run, host: str) -> Conversation | None:
+def end_unreadable_turn(
+    tx: Tx, conversation: Conversation, run: Run, host: str
+) -> Conversation | None:
     """End a sandboxed turn whose machine is gone, with the messages of its agent.
 
     Its letters are retried, unless the agent had answered already: that avoids a second answer.
@@ -302,24 +316,24 @@ def end_unreadable_turn(tx: Tx, talk: Conversation, run: Run, host: str) -> Conv
     """
     if not _is_gone(tx, host, run.ended_at or 0):
         return None
-    ended = conversations_turns.end_turn(tx, talk)
+    ended = conversations_turns.end_turn(tx, conversation)
     if ended is None:
         return None
     if run.state is RunState.CANCELLED:
-        conversations_turns.refuse_letters(tx, talk, run.reason or "it was stopped")
-    elif conversations_turns.has_sent_message(tx, talk, run.id):
-        conversations_turns.ack_letters(tx, talk)
-        name = agents.get(tx, talk.agent_id).name
+        conversations_turns.refuse_letters(tx, conversation, run.reason or "it was stopped")
+    elif conversations_turns.has_sent_message(tx, conversation, run.id):
+        conversations_turns.ack_letters(tx, conversation)
+        name = agents.get(tx, conversation.agent_id).name
         text = f"{name} was running on {host}, which is gone. Its answer may be incomplete."
-        conversations_turns.send_notice(tx, talk, run.id, text)
+        conversations_turns.send_notice(tx, conversation, run.id, text)
     else:
         conversations_turns.fail_letters(
-            tx, talk.letters, f"{host}, where its agent was running, is gone"
+            tx, conversation.claimed_letters, f"{host}, where its agent was running, is gone"
         )
     return ended
 
 
-def cancel_unstarted_turn(tx: Tx, talk: Conversation, run: Run) -> Conversation | None:
+def cancel_unstarted_turn(tx: Tx, conversation: Conversation, run: Run) -> Conversation | None:
     """Cancel a queued run whose machine is gone, and retry its letters.
 
     Returns None while the machine may come back.
@@ -328,57 +342,60 @@ def cancel_unstarted_turn(tx: Tx, talk: Conversation, run: Run) -> Conversation 
     waits = current.state is RunState.QUEUED and current.host is not None
     if not waits or not _is_gone(tx, str(current.host), max(current.created_at, current.due_at)):
         return None
-    ended = conversations_turns.end_turn(tx, talk)
+    ended = conversations_turns.end_turn(tx, conversation)
     if ended is not None:
         reason = f"{current.host}, where it had to run, is gone"
         runs.request_stop(tx, current.id, reason=reason)
-        conversations_turns.fail_letters(tx, talk.letters, reason)
+        conversations_turns.fail_letters(tx, conversation.claimed_letters, reason)
     return ended
 
 
-def _notify_no_answer(tx: Tx, talk: Conversation, run: Run) -> None:
-    name = agents.get(tx, talk.agent_id).name
-    conversations_turns.send_notice(tx, talk, run.id, f"{name} ended its turn without an answer.")
+def _notify_no_answer(tx: Tx, conversation: Conversation, run: Run) -> None:
+    name = agents.get(tx, conversation.agent_id).name
+    text = f"{name} ended its turn without an answer."
+    conversations_turns.send_notice(tx, conversation, run.id, text)
 
 
-def end_turn(tx: Tx, talk: Conversation, run: Run | None, text: str | None) -> Conversation | None:
+def end_turn(
+    tx: Tx, conversation: Conversation, run: Run | None, text: str | None
+) -> Conversation | None:
     """End a turn: acknowledge its letters if the run completed, and queue the answer.
 
     The letters are refused when the run was cancelled, otherwise retried. Returns None when another
     process has ended the turn.
     """
-    ended = conversations_turns.end_turn(tx, talk)
-    if ended is None or talk.run_id is None:
+    ended = conversations_turns.end_turn(tx, conversation)
+    if ended is None or conversation.run_id is None:
         return None
     if run is None:
-        conversations_turns.fail_letters(tx, talk.letters, "its run was deleted")
+        conversations_turns.fail_letters(tx, conversation.claimed_letters, "its run was deleted")
     elif run.state is RunState.COMPLETED:
-        _answer(tx, talk, run, text)
-        conversations_turns.ack_letters(tx, talk)
+        _answer(tx, conversation, run, text)
+        conversations_turns.ack_letters(tx, conversation)
     elif run.state is RunState.CANCELLED:
-        conversations_turns.refuse_letters(tx, talk, run.reason or "it was stopped")
+        conversations_turns.refuse_letters(tx, conversation, run.reason or "it was stopped")
     else:
         conversations_turns.fail_letters(
-            tx, talk.letters, run.reason or f"its run ended as {run.state}"
+            tx, conversation.claimed_letters, run.reason or f"its run ended as {run.state}"
         )
     return ended
 
 
-def _answer(tx: Tx, talk: Conversation, run: Run, text: str | None) -> None:
-    if not talk.letters:
+def _answer(tx: Tx, conversation: Conversation, run: Run, text: str | None) -> None:
+    if not conversation.claimed_letters:
         return  # the run acknowledged and answered everything itself
     # A run that fetched further messages answers each of them; its last message is no answer.
-    late = any(fenced.late for fenced in talk.letters)
+    late = any(fenced.late for fenced in conversation.claimed_letters)
     answer = None if late else text or _last_message(tx, run)
     if text and run.session_id is not None:
         # A plain command records no turns: its output is its message.
         with suppress(CorralError):
             sessions.append(tx, run.session_id, "assistant", text, key=f"{run.id}:answer")
     if answer:
-        conversations_turns.send_answer(tx, talk, run.id, answer)
-        agent_mail.reply(tx, talk, run.id, answer)
-    elif not conversations_turns.has_sent_message(tx, talk, run.id):
-        _notify_no_answer(tx, talk, run)
+        conversations_turns.send_answer(tx, conversation, run.id, answer)
+        agent_mail.reply(tx, conversation, run.id, answer)
+    elif not conversations_turns.has_sent_message(tx, conversation, run.id):
+        _notify_no_answer(tx, conversation, run)
 
 
 def _last_message(tx: Tx, run: Run) -> str | None:

@@ -1,10 +1,10 @@
-"""Periodic work of the chat gateway that needs no platform."""
+"""Periodic work of chat that needs no platform."""
 
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from corral.domain.chat.model import GATEWAY_MAILBOX
+from corral.domain.chat.model import CHAT_MAILBOX
 from corral.domain.chat.outbound import cards, queue
 from corral.domain.host_requests import answers
 from corral.domain.host_requests import ops as requests
@@ -28,7 +28,7 @@ def run_upkeep(database: "Database") -> int:
     if database.read(cards.has_unshown):
         done += len(database.write(cards.show_open))
     if database.read(cards.list_ended):
-        done += database.write(cards.settle_ended)
+        done += database.write(cards.close_ended)
     after: str | None = "msg_0"
     while after is not None:
         undelivered, after = database.read(partial(queue.list_stale, after=after))
@@ -39,8 +39,8 @@ def run_upkeep(database: "Database") -> int:
 
 def _apply_owner_answers(database: "Database") -> int:
     done = 0
-    while _is_due(database, GATEWAY_MAILBOX):
-        letters = claim(database, GATEWAY_MAILBOX, owner="gateway")
+    while _is_due(database, CHAT_MAILBOX):
+        letters = claim(database, CHAT_MAILBOX, owner="chat")
         if not letters:
             break
         done += _apply_answer(database, letters[0])

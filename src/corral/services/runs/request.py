@@ -209,7 +209,7 @@ def resume_run(tx: Tx, typed: str, request: RunRequest) -> Run:
     if launch.is_boxed and request.sandbox is None:
         raise Refused(
             f"Cannot resume {before.id}: its sandboxed agent reads only its chat. Write to it "
-            "there, or set gateway.sandbox to off first.",
+            "there, or set chat.sandbox to off first.",
             id=before.id,
             reason="sandboxed",
         )

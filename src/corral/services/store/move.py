@@ -14,7 +14,7 @@ from corral.db.database import Database, Progress, no_progress
 from corral.db.move_target import void_target
 from corral.db.store_move import StoreMove, require_move_lock
 from corral.db.store_move import keep_here as remain
-from corral.db.store_move_record import read_relocation
+from corral.db.store_move_record import read_store_move
 from corral.domain.nodes import ops as nodes
 from corral.domain.nodes.model import NodeState
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
@@ -101,7 +101,7 @@ def cancel_move(database: Database) -> bool:
 
 
 def _cancel_move(database: Database) -> bool:
-    record = read_relocation(database)
+    record = read_store_move(database)
     if record is None or record.phase != "leaving":
         return False
     try:
@@ -115,7 +115,7 @@ def _cancel_move(database: Database) -> bool:
             ) from error
     else:
         try:
-            void_target(target, record.move)
+            void_target(target, record.move_id)
         finally:
             target.close()
     remain(database)

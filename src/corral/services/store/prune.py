@@ -13,7 +13,7 @@ from corral.db.retention import Key, PruneBatch, Retention, RetentionScope
 from corral.db.tx import Tx
 from corral.domain.alerts import ops as alerts
 from corral.domain.charges import ops as charges
-from corral.domain.chat.channels import ops as gateway
+from corral.domain.chat.channels import ops as channels
 from corral.domain.checkpoints import ops as checkpoints
 from corral.domain.decisions import ops as decisions
 from corral.domain.delegations import ops as delegations
@@ -271,8 +271,8 @@ RETENTIONS: tuple[Retention | CascadingRetention, ...] = (
     locks.TOUCHES_RETENTION,
     questions.RETENTION,
     decisions.RETENTION,
-    gateway.MESSAGES_RETENTION,
-    gateway.CARDS_RETENTION,
+    channels.MESSAGES_RETENTION,
+    channels.CARDS_RETENTION,
     requests.RETENTION,
     chains.RETENTION,
     boxes.RETENTION,

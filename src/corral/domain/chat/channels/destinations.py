@@ -7,7 +7,7 @@ from corral.domain.chat import sql
 from corral.domain.chat.channels import places
 from corral.domain.chat.model import Destination, DestinationState, Place, check_name
 from corral.kernel.errors import Conflict, NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page
 from corral.kernel.text import MAX_NAME, check_text
 
 MAX_DEFAULT_NAME = 60
@@ -67,17 +67,10 @@ def list_destinations(
     tx: Tx, *, agent: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Destination]:
     """List an agent's destinations by name, or all that were ever granted, oldest first."""
-    (last,) = decode_cursor(after, "")
     if agent is None:
-        rows = tx.all(sql.ALL_DESTINATIONS, after=last, limit=check_limit(limit) + 1)
-        return make_page(rows, limit, lambda destination: (destination.id,))
-    rows = tx.all(
-        sql.DESTINATIONS_OF_AGENT,
-        agent_id=agents.get(tx, agent).id,
-        after=last,
-        limit=check_limit(limit) + 1,
-    )
-    return make_page(rows, limit, lambda destination: (destination.name,))
+        return sql.ALL_DESTINATIONS.page(tx, after=after, limit=limit)
+    agent_id = agents.get(tx, agent).id
+    return sql.DESTINATIONS_OF_AGENT.page(tx, after=after, limit=limit, agent_id=agent_id)
 
 
 def ensure_destination(tx: Tx, agent_id: str, place: Place) -> None:

@@ -16,13 +16,12 @@ from corral.domain.chat.model import (
     StrangerPolicy,
     UnconfirmedPolicy,
     check_name,
-    parse_choice,
 )
 from corral.domain.mail import ops as mail
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, NotFound
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.pagination import LAST_NUMBER, Page
+from corral.kernel.text import MAX_NAME, check_choice, check_optional_text, check_text, encode_json
 
 MESSAGES_RETENTION, CARDS_RETENTION = sql.MESSAGES_RETENTION, sql.CARDS_RETENTION
 
@@ -35,13 +34,13 @@ def add_channel(
     config: Mapping[str, Any] | None = None,
     secrets: Mapping[str, str] | None = None,
     policy: str = "ask",
-    in_doubt: str = "give_up",
+    on_unconfirmed: str = "give_up",
 ) -> Channel:
     """Connect a chat platform under a name.
 
     `secrets` maps the adapter's secret names to names of stored secrets. `policy` applies to
     messages of strangers: strict rejects them, ask holds them until an owner decides, public routes
-    them. `in_doubt` applies to messages whose delivery is unconfirmed: give_up or retry.
+    them. `on_unconfirmed` applies to messages whose delivery is unconfirmed: give_up or retry.
 
     Raises Conflict when an active channel has this name, NotFound when a secret does not exist.
     """
@@ -56,8 +55,10 @@ def add_channel(
             "id": tx.new_id("chn"),
             "name": name,
             "kind": kind,
-            "policy": parse_choice(StrangerPolicy, policy),
-            "in_doubt": parse_choice(UnconfirmedPolicy, in_doubt),
+            "policy": check_choice(policy, StrangerPolicy, "The policy"),
+            "on_unconfirmed": check_choice(
+                on_unconfirmed, UnconfirmedPolicy, "The policy for unconfirmed messages"
+            ),
             "config": encode_json(dict(config or {}), "The configuration"),
             "secrets": encode_json(dict(secrets or {}), "The secrets"),
             "created_at": tx.now,
@@ -77,38 +78,38 @@ def remove_channel(tx: Tx, channel: str) -> Channel:
     Its wirings end and its queued messages are dropped with a reason. The channel, its places and
     its messages stay readable.
     """
-    found = get_channel(tx, channel)
-    for wiring in tx.all(sql.ACTIVE_WIRINGS, after="", limit=LAST_NUMBER):
-        if wiring.channel_id == found.id:
+    removed = get_channel(tx, channel)
+    for wiring in tx.all(sql.ACTIVE_WIRINGS.query, after="", limit=LAST_NUMBER):
+        if wiring.channel_id == removed.id:
             transition(tx, sql.WIRINGS, "remove", wiring.id, ended_at=tx.now)
-    for place in tx.all(sql.PLACES_OF_CHANNEL, channel_id=found.id, after="", limit=LAST_NUMBER):
-        mail.drop_waiting(tx, place.mailbox, reason=f"the channel {found.name} was removed")
-    return transition(tx, sql.CHANNELS, "remove", found.id, ended_at=tx.now)
+    for place in tx.all(
+        sql.PLACES_OF_CHANNEL.query, channel_id=removed.id, after="", limit=LAST_NUMBER
+    ):
+        mail.drop_waiting(tx, place.mailbox, reason=f"the channel {removed.name} was removed")
+    return transition(tx, sql.CHANNELS, "remove", removed.id, ended_at=tx.now)
 
 
 def get_channel(tx: Tx, channel: str) -> Channel:
     """Return a channel by its name, or by its id or a unique prefix of the id."""
     if channel.startswith("chn_"):
         return sql.CHANNELS.get(tx, sql.CHANNEL_IDS.resolve(tx, channel))
-    found = tx.first(
+    named = tx.first(
         sql.CHANNEL_BY_NAME, name=check_text(channel, "The channel", max_bytes=MAX_NAME)
     )
-    if found is None:
+    if named is None:
         raise NotFound(
             f"Channel {channel!r} does not exist. List channels with `corral channel list`.",
             name=channel,
         )
-    return found
+    return named
 
 
 def list_channels(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Channel]:
     """List active channels by name. With `all`, also list removed ones, oldest first."""
-    (last,) = decode_cursor(after, "")
-    query = sql.ALL_CHANNELS if all else sql.ACTIVE_CHANNELS
-    rows = tx.all(query, after=last, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda channel: (channel.id if all else channel.name,))
+    listing = sql.ALL_CHANNELS if all else sql.ACTIVE_CHANNELS
+    return listing.page(tx, after=after, limit=limit)
 
 
 def save_cursor(tx: Tx, channel: str, cursor: str | None) -> None:
@@ -116,9 +117,12 @@ def save_cursor(tx: Tx, channel: str, cursor: str | None) -> None:
     tx.run(sql.SET_CURSOR, id=channel, cursor=cursor)
 
 
-def save_health(tx: Tx, channel: str, trouble: str | None) -> None:
+def save_health(tx: Tx, channel: str, last_error: str | None) -> None:
     """Record the result of a connection check: an error, or None when the channel is reachable."""
-    text = (
-        check_text(trouble[:MAX_NAME], "The trouble", max_bytes=8 * MAX_NAME) if trouble else None
+    text = last_error[:MAX_NAME] if last_error else None
+    tx.run(
+        sql.SET_HEALTH,
+        id=channel,
+        last_error=check_optional_text(text, "The error", max_bytes=8 * MAX_NAME),
+        now=tx.now,
     )
-    tx.run(sql.SET_TROUBLE, id=channel, trouble=text, now=tx.now)

@@ -16,11 +16,10 @@ from corral.domain.chat.model import (
     SenderState,
     check_name,
     clean_display_name,
-    parse_choice,
 )
 from corral.kernel.errors import NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import check_text
+from corral.kernel.pagination import Page
+from corral.kernel.text import check_choice, check_text
 
 TRUSTED_KINDS = ("terminal", "web")
 """Kinds of channels whose senders are owners: they use the machine of the store, or have a token
@@ -34,7 +33,7 @@ MAX_APPROVERS = 20
 def set_person(tx: Tx, name: str, role: str = "member") -> Person:
     """Create a person or change their role: owner, admin or member. Idempotent."""
     check_name(name, "The name")
-    choice = parse_choice(PersonRole, role)
+    choice = check_choice(role, PersonRole, "The role")
     current = tx.first(sql.PERSON, name=name)
     if current is not None and current.role is choice:
         return current
@@ -50,9 +49,7 @@ def find_person(tx: Tx, name: str | None) -> Person | None:
 
 def list_people(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Person]:
     """List people by name."""
-    (last,) = decode_cursor(after, "")
-    rows = tx.all(sql.PEOPLE, after=last, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda person: (person.name,))
+    return sql.PEOPLE.page(tx, after=after, limit=limit)
 
 
 def list_approvers(tx: Tx) -> list[str]:
@@ -105,20 +102,18 @@ def get_sender(tx: Tx, sender: str) -> Sender:
         return sql.SENDERS.get(tx, sql.SENDER_IDS.resolve(tx, sender))
     owner = get_channel(tx, channel)
     check_text(platform_id, "The sender", max_bytes=MAX_PLATFORM_ID)
-    found = tx.first(sql.SENDER_BY_PLATFORM, channel_id=owner.id, platform_id=platform_id)
-    if found is None:
+    account = tx.first(sql.SENDER_BY_PLATFORM, channel_id=owner.id, platform_id=platform_id)
+    if account is None:
         raise NotFound(
             f"{owner.name} has no sender {platform_id!r}. List senders with `corral sender list`.",
             channel=owner.id,
         )
-    return found
+    return account
 
 
 def list_senders(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Sender]:
     """List the accounts that have sent messages, oldest first, with the person of each."""
-    (last,) = decode_cursor(after, "")
-    rows = tx.all(sql.ALL_SENDERS, after=last, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda sender: (sender.id,))
+    return sql.ALL_SENDERS.page(tx, after=after, limit=limit)
 
 
 def identify_sender(tx: Tx, sender: Sender, name: str | None, role: str | None) -> Sender:
@@ -128,8 +123,7 @@ def identify_sender(tx: Tx, sender: Sender, name: str | None, role: str | None) 
     person by accident.
     """
     person = check_name(name or sender.person or sender.id, "The name")
-    known = find_person(tx, person)
-    if known is None or role is not None:
+    if find_person(tx, person) is None or role is not None:
         set_person(tx, person, role or PersonRole.MEMBER)
     return transition(
         tx,

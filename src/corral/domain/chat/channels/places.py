@@ -13,11 +13,10 @@ from corral.domain.chat.model import (
     Place,
     StrangerPolicy,
     clean_display_name,
-    parse_choice,
 )
 from corral.kernel.errors import NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import check_text
+from corral.kernel.pagination import Page
+from corral.kernel.text import check_choice, check_text
 
 
 def ensure_place(
@@ -51,8 +50,7 @@ def ensure_place(
             on_conflict="(channel_id, platform_id)",
             event_data={"channel": channel.name, "platform_id": platform_id},
         )
-        place = find_by_platform_id(tx, channel, platform_id)
-        assert place is not None
+        place = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=platform_id)
     elif name and place.name != clean_display_name(name):
         tx.run(sql.RENAME_PLACE, id=place.id, name=clean_display_name(name), now=tx.now)
         place = sql.PLACES.get(tx, place.id)
@@ -73,25 +71,25 @@ def register_place(
 
 def get_place(tx: Tx, place: str) -> Place:
     """Return a place by its id or a unique prefix, or by CHANNEL/ID with the platform's own id."""
-    found = resolve_place(tx, place)
-    if isinstance(found, Channel):
+    target = resolve_place(tx, place)
+    if isinstance(target, Channel):
         platform_id = place.partition("/")[2]
         raise NotFound(
-            f"{found.name} has no place {platform_id!r}. List known places with "
-            f"`corral place list --channel {found.name}`.",
-            channel=found.id,
+            f"{target.name} has no place {platform_id!r}. List known places with "
+            f"`corral place list --channel {target.name}`.",
+            channel=target.id,
         )
-    return found
+    return target
 
 
 def resolve_place(tx: Tx, place: str) -> Place | Channel:
     """Return a place as `get_place` does, or its channel when the place is not recorded yet."""
-    channel, slash, platform_id = place.partition("/")
+    name, slash, platform_id = place.partition("/")
     if not slash:
         return sql.PLACES.get(tx, sql.PLACE_IDS.resolve(tx, place))
-    found = get_channel(tx, channel)
+    channel = get_channel(tx, name)
     check_text(platform_id, "The place", max_bytes=MAX_PLATFORM_ID)
-    return find_by_platform_id(tx, found, platform_id) or found
+    return find_by_platform_id(tx, channel, platform_id) or channel
 
 
 def find_by_platform_id(tx: Tx, channel: Channel, platform_id: str) -> Place | None:
@@ -113,26 +111,19 @@ def list_places(
     tx: Tx, *, channel: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Place]:
     """List the recorded places of one channel, or of all."""
-    (last,) = decode_cursor(after, "")
     if channel is None:
-        rows = tx.all(sql.ALL_PLACES, after=last, limit=check_limit(limit) + 1)
-        return make_page(rows, limit, lambda place: (place.id,))
-    rows = tx.all(
-        sql.PLACES_OF_CHANNEL,
-        channel_id=get_channel(tx, channel).id,
-        after=last,
-        limit=check_limit(limit) + 1,
-    )
-    return make_page(rows, limit, lambda place: (place.platform_id,))
+        return sql.ALL_PLACES.page(tx, after=after, limit=limit)
+    channel_id = get_channel(tx, channel).id
+    return sql.PLACES_OF_CHANNEL.page(tx, after=after, limit=limit, channel_id=channel_id)
 
 
 def set_policy(tx: Tx, place: str, policy: str | None) -> Place:
     """Override the channel's policy for strangers in one place; None removes the override."""
-    found = get_place(tx, place)
-    choice = parse_choice(StrangerPolicy, policy) if policy is not None else None
-    tx.run(sql.SET_PLACE_POLICY, id=found.id, policy=choice, now=tx.now)
-    tx.emit("place", "set_policy", found.id, data={"policy": choice})
-    return sql.PLACES.get(tx, found.id)
+    place_id = get_place(tx, place).id
+    choice = check_choice(policy, StrangerPolicy, "The policy") if policy is not None else None
+    tx.run(sql.SET_PLACE_POLICY, id=place_id, policy=choice, now=tx.now)
+    tx.emit("place", "set_policy", place_id, data={"policy": choice})
+    return sql.PLACES.get(tx, place_id)
 
 
 def block_place(tx: Tx, place: str) -> Place:

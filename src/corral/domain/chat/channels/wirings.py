@@ -8,24 +8,23 @@ from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
 from corral.domain.chat import sql
 from corral.domain.chat.channels import destinations, ops, places
-from corral.domain.chat.inbound.regex import compile_pattern
+from corral.domain.chat.inbound.patterns import compile_pattern
 from corral.domain.chat.model import (
     Channel,
     ChannelState,
     Place,
     SessionMode,
     Trigger,
-    UnheardPolicy,
+    UnmatchedPolicy,
     Wiring,
     WiringScope,
     check_name,
-    parse_choice,
 )
 from corral.domain.mail.model import check_priority
 from corral.domain.projects import ops as projects
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.pagination import Page
+from corral.kernel.text import MAX_NAME, check_choice, check_text
 
 MAX_WIRINGS = 50
 """Wirings of one place that routing considers."""
@@ -40,7 +39,7 @@ def add_wiring(
     trigger: str = "always",
     pattern: str | None = None,
     scope: str = "all",
-    unheard: str = "drop",
+    unmatched: str = "drop",
     mode: str = "shared",
     priority: int = 0,
     project: str | None = None,
@@ -48,9 +47,9 @@ def add_wiring(
     """Let an agent receive the messages of one place, or of all places of a channel.
 
     `trigger` selects the messages that wake the agent: always, mention, sticky (a mention, then the
-    rest of the thread), pattern or command; the last two need `pattern`. `unheard` drops the other
-    messages, or keeps them as context for the next one that wakes the agent. `mode` is shared (one
-    session for each place), thread (one for each thread) or agent (one for all places).
+    rest of the thread), pattern or command; the last two need `pattern`. `unmatched` drops the
+    other messages, or keeps them as context for the next one that wakes the agent. `mode` is shared
+    (one session for each place), thread (one for each thread) or agent (one for all places).
 
     The agent may answer in the place. Messages that were held because the place had no agent are
     routed now. Raises Conflict when the agent is wired there already.
@@ -83,7 +82,7 @@ def add_wiring(
             "channel_id": on.id,
             "place_id": target.id if target else None,
             "agent_id": listener.id,
-            **_rule_columns(trigger, pattern, scope, unheard, mode, priority),
+            **_rule_columns(trigger, pattern, scope, unmatched, mode, priority),
             "project_id": projects.get(tx, project).id if project else None,
             "created_at": tx.now,
             "created_by": tx.actor,
@@ -109,7 +108,7 @@ def change_wiring(
     trigger: str,
     pattern: str | None = None,
     scope: str = "all",
-    unheard: str = "drop",
+    unmatched: str = "drop",
     mode: str = "shared",
     priority: int = 0,
 ) -> Wiring:
@@ -123,21 +122,21 @@ def change_wiring(
         "change",
         sql.WIRING_IDS.resolve(tx, wiring),
         event_data={"trigger": trigger},
-        **_rule_columns(trigger, pattern, scope, unheard, mode, priority),
+        **_rule_columns(trigger, pattern, scope, unmatched, mode, priority),
     )
 
 
 def _rule_columns(
-    trigger: str, pattern: str | None, scope: str, unheard: str, mode: str, priority: int
+    trigger: str, pattern: str | None, scope: str, unmatched: str, mode: str, priority: int
 ) -> dict[str, Any]:
     """Return the columns of a wiring's rules; raises Invalid for a wrong value."""
-    choice = parse_choice(Trigger, trigger)
+    choice = check_choice(trigger, Trigger, "The trigger")
     return {
         "trigger": choice,
         "pattern": check_pattern(choice, pattern),
-        "scope": parse_choice(WiringScope, scope),
-        "unheard": parse_choice(UnheardPolicy, unheard),
-        "mode": parse_choice(SessionMode, mode),
+        "scope": check_choice(scope, WiringScope, "The scope"),
+        "unmatched": check_choice(unmatched, UnmatchedPolicy, "The unmatched policy"),
+        "mode": check_choice(mode, SessionMode, "The session mode"),
         "priority": check_priority(priority),
     }
 
@@ -176,10 +175,8 @@ def list_wirings(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Wiring]:
     """List active wirings, oldest first. With `all`, also list removed ones."""
-    (last,) = decode_cursor(after, "")
-    query = sql.ALL_WIRINGS if all else sql.ACTIVE_WIRINGS
-    rows = tx.all(query, after=last, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda wiring: (wiring.id,))
+    listing = sql.ALL_WIRINGS if all else sql.ACTIVE_WIRINGS
+    return listing.page(tx, after=after, limit=limit)
 
 
 def list_covering(tx: Tx, target: Place | Channel) -> list[Wiring]:

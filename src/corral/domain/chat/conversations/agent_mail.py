@@ -91,7 +91,7 @@ def reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> None:
     A letter that is itself an answer gets no automatic answer; else two agents would answer each
     other until the hop limit.
     """
-    for claimed in conversation.letters:
+    for claimed in conversation.claimed_letters:
         link = chains.find(tx, claimed.id)
         if link is not None and link.in_reply_to is None and link.reply_to:
             send(

@@ -37,7 +37,7 @@ def take_next(
     done, left = _split_processed(conversation, after)
     if done and answer:
         text = check_text(answer, "The answer", max_bytes=MAX_BODY)
-        answered = msgspec.structs.replace(conversation, letters=done)
+        answered = msgspec.structs.replace(conversation, claimed_letters=done)
         turns.send_reply(tx, answered, run, text)
         agent_mail.reply(tx, answered, run, text)
     for claimed in done:
@@ -56,8 +56,8 @@ def take_next(
         sql.SET_LETTERS,
         session_id=conversation.session_id,
         run_id=run,
-        letters=encode_json(given, "The letters"),
-        seen=turns.last_message_number(letters),
+        claimed_letters=encode_json(given, "The letters"),
+        seen_seq=turns.last_message_number(letters),
     )
     if runs.get(tx, run).provider == "plain":
         # A plain command has no transcript, so its turns are recorded here for later runs.
@@ -74,7 +74,7 @@ def has_next(tx: Tx, run: str) -> bool:
     conversation = tx.first(sql.CONVERSATION_OF_RUN, run_id=run)
     return (
         conversation is None
-        or bool(conversation.letters)
+        or bool(conversation.claimed_letters)
         or bool(turns.next_batch(tx, conversation))
     )
 
@@ -83,9 +83,9 @@ def _split_processed(
     conversation: Conversation, after: str | None
 ) -> tuple[list[ClaimedLetter], list[ClaimedLetter]]:
     """Split a run's letters into those it has processed and those that never reached it."""
-    ids = [claimed.id for claimed in conversation.letters]
+    ids = [claimed.id for claimed in conversation.claimed_letters]
     if after is None:
-        count = sum(not claimed.late for claimed in conversation.letters)
+        count = sum(not claimed.late for claimed in conversation.claimed_letters)
     else:
         count = ids.index(after) + 1 if after in ids else 0
-    return conversation.letters[:count], conversation.letters[count:]
+    return conversation.claimed_letters[:count], conversation.claimed_letters[count:]

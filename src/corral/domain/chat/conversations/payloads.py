@@ -14,7 +14,7 @@ from corral.kernel.text import convert
 def parse_chat(letter: Letter) -> ChatPayload | None:
     """Return the chat message of a letter; None for any other letter.
 
-    Agents can write any body to each other's sessions. Only the gateway can sign as a place.
+    Agents can write any body to each other's sessions. Only chat itself can sign as a place.
     """
     chat = parse_payload(letter)
     if not isinstance(chat, ChatPayload):

@@ -203,7 +203,10 @@ def _load_context(
         return []
     first = parse_number("msg", chats[0].message)
     between = tx.all(
-        sql.MESSAGES_OF_PLACE, place_id=chats[0].place, before=first, limit=MAX_CONTEXT_MESSAGES
+        sql.MESSAGES_OF_PLACE.query,
+        place_id=chats[0].place,
+        before=first,
+        limit=MAX_CONTEXT_MESSAGES,
     )
     return [
         (
@@ -211,11 +214,11 @@ def _load_context(
             Quote(f"earlier {_describe_source(tx, message, chats[0].place_name)}", message.text),
         )
         for message in reversed(between)
-        if parse_number("msg", message.id) > conversation.seen
+        if parse_number("msg", message.id) > conversation.seen_seq
         and message.direction == "in"
         and message.kind == "text"
-        and message.state in ("heard", "unheard")
+        and message.state in ("routed", "ignored")
         and not any(
-            route.heard and route.agent_id == conversation.agent_id for route in message.routes
+            route.wakes and route.agent_id == conversation.agent_id for route in message.routes
         )
     ]

@@ -26,7 +26,7 @@ from corral.domain.chat.model import (
     Place,
     Route,
     Sender,
-    UnheardPolicy,
+    UnmatchedPolicy,
     Wiring,
 )
 from corral.domain.chat.outbound import queue
@@ -179,7 +179,7 @@ def advance_ingested(tx: Tx, session: str, run_id: str, number: int) -> Conversa
 
 
 def is_used(tx: Tx) -> bool:
-    """Whether the gateway has work: a channel exists, or letters wake a session."""
+    """Whether chat has work: a channel exists, or letters wake a session."""
     return bool(tx.value(sql.IS_USED))
 
 
@@ -201,7 +201,7 @@ def draft_letter(
             sender=sender.display_name,
             text=message.text,
             files=(message.data or {}).get("files", []),
-            keeps=wiring.unheard is UnheardPolicy.KEEP,
+            keeps=wiring.unmatched is UnmatchedPolicy.KEEP,
         ),
         key=message.id,
         sender=place.mailbox,  # the place is notified when the letter is never answered
@@ -318,8 +318,8 @@ def begin_turn(
         sql.BEGIN_TURN,
         session_id=conversation.session_id,
         run_id=run_id,
-        letters=encode_json(claimed, "The letters"),
-        seen=last_message_number(letters),
+        claimed_letters=encode_json(claimed, "The letters"),
+        seen_seq=last_message_number(letters),
     )
 
 
@@ -344,13 +344,13 @@ def end_turn(tx: Tx, conversation: Conversation) -> Conversation | None:
 
 def ack_letters(tx: Tx, conversation: Conversation) -> None:
     """Acknowledge the letters of a turn that succeeded."""
-    for letter in _list_still_claimed(tx, conversation.letters):
+    for letter in _list_still_claimed(tx, conversation.claimed_letters):
         mail.ack(tx, letter)
 
 
 def refuse_letters(tx: Tx, conversation: Conversation, reason: str) -> None:
     """Refuse the letters of a turn that a person stopped; their senders are notified."""
-    for letter in _list_still_claimed(tx, conversation.letters):
+    for letter in _list_still_claimed(tx, conversation.claimed_letters):
         mail.refuse(tx, letter, reason)
 
 
@@ -413,7 +413,7 @@ def send_reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> li
     if address is None:
         return []
     place, thread = address
-    letters = conversation.letters
+    letters = conversation.claimed_letters
     # One answer for the letters that the run began with, and one for each `take_next`.
     turn = f":{letters[0].id}" if letters and letters[0].late else ""
     return queue.enqueue(
@@ -430,7 +430,9 @@ def send_reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> li
 
 def _list_sent(tx: Tx, conversation: Conversation, run_id: str) -> list[Message]:
     """Return what the agent sent in a run since it was given its current letters."""
-    messages = tx.all(sql.MESSAGES_OF_RUN, run_id=run_id, after=conversation.seen, limit=MAX_SENT)
+    messages = tx.all(
+        sql.MESSAGES_OF_RUN, run_id=run_id, after=conversation.seen_seq, limit=MAX_SENT
+    )
     return [message for message in messages if message.direction == "out"]
 
 

@@ -154,7 +154,7 @@ class RoutingContext:
         routes = route_message(message, audience.wirings, names=audience.names, followed=followed)
         return [
             self._open_session(route, audience.listeners[route.wiring_id], place, thread)
-            if route.heard
+            if route.wakes
             else Recipient(route, audience.listeners[route.wiring_id].wiring)
             for route in routes
         ]
@@ -198,11 +198,11 @@ class RoutingContext:
         }
 
 
-def explain_unheard(recipients: Sequence[Recipient]) -> str | None:
+def explain_ignored(recipients: Sequence[Recipient]) -> str | None:
     """Return why a message wakes no agent; None when it wakes one."""
     if not recipients:
         return "no agent is wired to this place"
-    if not any(recipient.route.heard for recipient in recipients):
+    if not any(recipient.route.wakes for recipient in recipients):
         return "no wiring of this place matched"
     return None
 

@@ -16,7 +16,7 @@ from corral.domain.chat.channels import ops, people, wirings
 from corral.domain.chat.inbound import moderation
 from corral.domain.chat.inbound.moderation import MAX_HELD, NO, NO_AGENT_YET, NOBODY, YES
 from corral.domain.chat.model import (
-    GATEWAY_MAILBOX,
+    CHAT_MAILBOX,
     Message,
     Place,
     Sender,
@@ -128,9 +128,9 @@ def _withdraw_sender_question(tx: Tx, sender: Sender) -> None:
 
 
 def _withdraw_question(tx: Tx, key: str, reason: str) -> None:
-    question = questions.find_by_key(tx, GATEWAY_MAILBOX, key)
+    question = questions.find_by_key(tx, CHAT_MAILBOX, key)
     if question is not None and question.state is QuestionState.OPEN:
-        questions.withdraw(tx, question.id, reason=reason, by=GATEWAY_MAILBOX)
+        questions.withdraw(tx, question.id, reason=reason, by=CHAT_MAILBOX)
 
 
 # -- the held messages ----------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def release_held(tx: Tx, sender: Sender) -> None:
 
 def _reject_held(tx: Tx, sender: Sender, reason: str) -> None:
     for message in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=MAX_HELD):
-        moderation.finish_held(tx, message, "refuse", reason)
+        moderation.finish_held(tx, message, "reject", reason)
 
 
 def _moderate_again(tx: Tx, held: list[Message], *, without_agent: bool = False) -> None:
@@ -156,13 +156,13 @@ def _moderate_again(tx: Tx, held: list[Message], *, without_agent: bool = False)
             channel, place, sender, _to_incoming(message, place, sender), message.text
         )
         if reason := moderation.explain_rejection(inbound):
-            moderation.finish_held(tx, message, "refuse", reason)
+            moderation.finish_held(tx, message, "reject", reason)
         elif inbound.is_stranger:
             continue
         elif without_agent or (
             not wirings.list_covering(tx, place) and inbound.policy is not StrangerPolicy.ASK
         ):
-            moderation.finish_held(tx, message, "pass_over", "no agent is wired to this place")
+            moderation.finish_held(tx, message, "dismiss", "no agent is wired to this place")
         else:
             moderation.moderate(tx, inbound, message)
 

@@ -25,11 +25,11 @@ from corral.domain.chat.inbound.context import (
     Recipient,
     RoutingContext,
     encode_routes,
-    explain_unheard,
+    explain_ignored,
 )
 from corral.domain.chat.inbound.router import RoutingInput, parse_command
 from corral.domain.chat.model import (
-    GATEWAY_MAILBOX,
+    CHAT_MAILBOX,
     Channel,
     Message,
     MessageState,
@@ -101,7 +101,7 @@ class Routable(NamedTuple):
 
 def find_recipients(context: RoutingContext, inbound: InboundMessage) -> Routable | None:
     """Route a plain message of an admitted sender; None when it needs moderation."""
-    if inbound.place.guarded or not is_for_agents(inbound) or is_empty(inbound):
+    if inbound.place.awaits_secret or not is_for_agents(inbound) or is_empty(inbound):
         return None
     if inbound.is_stranger or explain_rejection(inbound):
         return None
@@ -110,20 +110,20 @@ def find_recipients(context: RoutingContext, inbound: InboundMessage) -> Routabl
     )
     if not recipients and inbound.policy is StrangerPolicy.ASK:
         return None  # an owner is asked which agent should listen here
-    return Routable(inbound, recipients, explain_unheard(recipients))
+    return Routable(inbound, recipients, explain_ignored(recipients))
 
 
 def deliver_all(tx: Tx, routables: Sequence[Routable]) -> list[Message]:
     """Store routable messages in order, and put a letter to each session that they wake."""
     messages: list[Message] = []
-    for is_unheard, group in groupby(routables, key=lambda each: each.reason is not None):
+    for is_ignored, group in groupby(routables, key=lambda each: each.reason is not None):
         rows, notes = [], []
         for inbound, recipients, reason in group:
             rows.append(_build_row(tx, inbound, reason, recipients))
             notes.append(_encode_event_data(inbound.place.id, reason))
-        verb = "ignore" if is_unheard else "hear"
+        verb = "ignore" if is_ignored else "route"
         numbers = create_each(tx, sql.MESSAGES, rows, verb=verb, event_data=notes)
-        state = MessageState.UNHEARD if is_unheard else MessageState.HEARD
+        state = MessageState.IGNORED if is_ignored else MessageState.ROUTED
         for number, row in zip(numbers, rows, strict=True):
             assert number is not None, "the event id was checked under its lock"
             messages.append(build_message(number, row, state))
@@ -140,7 +140,7 @@ def _put_letters(
         )
         for message, (inbound, recipients, _) in zip(messages, routables, strict=True)
         for recipient in recipients
-        if recipient.route.heard
+        if recipient.route.wakes
     ]
     letter_ids = iter(mail.put_many(tx, drafts))
     return [
@@ -152,7 +152,7 @@ def _put_letters(
 
 
 def _with_letter(recipient: Recipient, letter_ids: Iterator[str]) -> Route:
-    if not recipient.route.heard:
+    if not recipient.route.wakes:
         return recipient.route
     return msgspec.structs.replace(recipient.route, letter_id=next(letter_ids))
 
@@ -194,13 +194,13 @@ def moderate(tx: Tx, inbound: InboundMessage, message: Message) -> Message:
         if handled is not None:
             return handled
     if message.kind is not MessageKind.TEXT:
-        return finish_held(tx, message, "pass_over", f"a {message.kind} does not wake agents")
+        return finish_held(tx, message, "dismiss", f"a {message.kind} does not wake agents")
     context = RoutingContext(tx, inbound.channel.id)
     recipients = context.find_recipients(inbound.routing_input, inbound.place, message.thread)
     if not recipients and inbound.policy is StrangerPolicy.ASK:
         return _hold_for_agent(tx, inbound, message)
-    reason = explain_unheard(recipients)
-    finished = finish_held(tx, message, "pass_over" if reason else "admit", reason, recipients)
+    reason = explain_ignored(recipients)
+    finished = finish_held(tx, message, "dismiss" if reason else "release", reason, recipients)
     return _put_letters(tx, [finished], [Routable(inbound, recipients, reason)])[0]
 
 
@@ -225,7 +225,7 @@ def _handle_answer(
         accepted, reply = cards.answer_question(tx, question_id, text, person.mailbox)
     if not accepted:
         queue.enqueue(tx, inbound.place, reply, thread=message.thread, key=f"{message.id}:answer")
-    return finish_held(tx, message, "admit" if accepted else "refuse", reply)
+    return finish_held(tx, message, "release" if accepted else "reject", reply)
 
 
 def _handle_command(
@@ -236,7 +236,7 @@ def _handle_command(
         return None
     allowed, reply = commands.run_command(tx, name, inbound.place, message.thread, person)
     queue.enqueue(tx, inbound.place, reply, thread=message.thread, key=f"{message.id}:command")
-    return finish_held(tx, message, "admit" if allowed else "refuse", f"the command /{name}")
+    return finish_held(tx, message, "release" if allowed else "reject", f"the command /{name}")
 
 
 # -- holding for an owner's decision --------------------------------------------------------------
@@ -247,7 +247,7 @@ def hold_for_approval(tx: Tx, inbound: InboundMessage) -> Message:
     waiting = tx.all(sql.HELD_OF_SENDER, sender_id=inbound.sender.id, limit=MAX_HELD)
     if len(waiting) >= MAX_HELD:
         return store_message(
-            tx, inbound, "turn_away", f"{MAX_HELD} messages of this sender wait for approval"
+            tx, inbound, "refuse", f"{MAX_HELD} messages of this sender wait for approval"
         )
     sender = inbound.sender.display_name
     message = store_message(tx, inbound, "hold", f"an owner has not approved {sender} yet")
@@ -258,7 +258,7 @@ def hold_for_approval(tx: Tx, inbound: InboundMessage) -> Message:
         f"They wrote in {inbound.place.display_name}: {message.text[:MAX_EXCERPT]}"
     )
     if not _ask_owners(tx, inbound, f"sender:{inbound.sender.id}:{message.id}", text, [YES, NO]):
-        return finish_held(tx, message, "refuse", "too many strangers wait for approval")
+        return finish_held(tx, message, "reject", "too many strangers wait for approval")
     return message
 
 
@@ -267,23 +267,23 @@ def _hold_for_agent(tx: Tx, inbound: InboundMessage, message: Message) -> Messag
     held = tx.all(sql.HELD_OF_PLACE, place_id=inbound.place.id, limit=MAX_HELD)
     if len(held) >= MAX_HELD:
         return finish_held(
-            tx, message, "refuse", f"{MAX_HELD} messages of this place wait for an agent"
+            tx, message, "reject", f"{MAX_HELD} messages of this place wait for an agent"
         )
     kept = transition(
-        tx, sql.MESSAGES, "keep", parse_number("msg", message.id), reason=NO_AGENT_YET
+        tx, sql.MESSAGES, "hold_again", parse_number("msg", message.id), reason=NO_AGENT_YET
     )
     if any(each.reason == NO_AGENT_YET for each in held):
         return kept
     names = [agent.name for agent in agents.list_agents(tx, limit=MAX_AGENT_OPTIONS).items]
     if not names:
-        return finish_held(tx, message, "pass_over", "no agent is wired to this place")
+        return finish_held(tx, message, "dismiss", "no agent is wired to this place")
     text = (
         f"Which agent should listen in {inbound.place.display_name} on {inbound.channel.name}? "
         f"{inbound.sender.display_name} wrote: {message.text[:MAX_EXCERPT]}"
     )
     key = f"place:{inbound.place.id}:{message.id}"
     if not _ask_owners(tx, inbound, key, text, [*names, NOBODY]):
-        return finish_held(tx, message, "refuse", "too many places wait for an agent")
+        return finish_held(tx, message, "reject", "too many places wait for an agent")
     return kept
 
 
@@ -294,7 +294,7 @@ def _ask_owners(tx: Tx, inbound: InboundMessage, key: str, text: str, options: l
             tx,
             text,
             options=options,
-            asker=GATEWAY_MAILBOX,
+            asker=CHAT_MAILBOX,
             answerers=people.list_approvers(tx),
             key=key,
         )

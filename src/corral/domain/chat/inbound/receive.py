@@ -131,10 +131,10 @@ class _Batch:
     def _moderate(self, inbound: InboundMessage) -> Message:
         """Store a message that cannot be routed at once."""
         tx = self._tx
-        if inbound.place.guarded and cards.may_be_secret(tx, inbound.place, inbound.incoming):
+        if inbound.place.awaits_secret and cards.may_be_secret(tx, inbound.place, inbound.incoming):
             return _reject_secret(tx, inbound)
         if reason := moderation.explain_rejection(inbound):
-            return moderation.store_message(tx, inbound, "turn_away", reason)
+            return moderation.store_message(tx, inbound, "refuse", reason)
         if moderation.is_empty(inbound):
             return moderation.store_message(
                 tx, inbound, "ignore", "the message has no text and no file"
@@ -152,14 +152,14 @@ def may_be_secret(tx: Tx, channel: str, incoming: IncomingEvent) -> bool:
     If so, neither its text nor its files may be stored.
     """
     place = tx.first(sql.PLACE_BY_PLATFORM, channel_id=channel, platform_id=incoming.place)
-    return place is not None and place.guarded and cards.may_be_secret(tx, place, incoming)
+    return place is not None and place.awaits_secret and cards.may_be_secret(tx, place, incoming)
 
 
 def _reject_secret(tx: Tx, inbound: InboundMessage) -> Message:
     """Store a redacted message without its files, and tell the sender what to do."""
     bare = msgspec.structs.replace(inbound.incoming, text=cards.REDACTED, files=[], attached=[])
     redacted = inbound._replace(incoming=bare, text=cards.REDACTED)
-    message = moderation.store_message(tx, redacted, "turn_away", cards.NOT_KEPT_REPLY)
+    message = moderation.store_message(tx, redacted, "refuse", cards.NOT_KEPT_REPLY)
     queue.enqueue(
         tx,
         inbound.place,
@@ -174,7 +174,7 @@ def record_unreadable(tx: Tx, channel: str, event_id: str, reason: str) -> None:
     """Record that an event of a platform cannot be stored and is skipped."""
     found = ops.get_channel(tx, channel)
     event = moderation.clean_message(event_id)[:MAX_EVENT_ID]
-    tx.emit("channel", "pass_over", found.id, data={"event": event, "reason": reason})
+    tx.emit("channel", "skip_event", found.id, data={"event": event, "reason": reason})
 
 
 def preview_routes(

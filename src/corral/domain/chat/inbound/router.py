@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from corral.domain.chat.inbound.regex import compile_pattern
+from corral.domain.chat.inbound.patterns import compile_pattern
 from corral.domain.chat.model import Route, SessionMode, Trigger, Wiring, WiringScope
 
 

@@ -4,7 +4,7 @@ from corral.adapters.channels.contract import IncomingEvent, MessageKind, format
 from corral.adapters.channels.registry import get_traits
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.model import GATEWAY_MAILBOX, Card, Conversation, Place
+from corral.domain.chat.model import CHAT_MAILBOX, Conversation, Place, QuestionCard
 from corral.domain.chat.outbound import queue
 from corral.domain.mail import ops as mail
 from corral.domain.mail.payloads import QuestionPayload
@@ -34,7 +34,7 @@ _MIN_SECRET = 8
 
 def show_card(
     tx: Tx, question: Question, place: Place, conversation: Conversation | None = None
-) -> Card | None:
+) -> QuestionCard | None:
     """Show a question in a place; None when it is shown already."""
     if tx.first(sql.CARD, question_id=question.id) is not None:
         return None
@@ -50,14 +50,14 @@ def show_card(
         key=f"card:{question.id}",
     )
     if asks_for_secret(question):
-        tx.run(sql.SET_PLACE_GUARDED, id=place.id, guarded=1)
+        tx.run(sql.SET_AWAITS_SECRET, id=place.id, awaits_secret=1)
     return tx.first(
         sql.ADD_CARD,
         secret=int(asks_for_secret(question)),
         question_id=question.id,
         place_id=place.id,
         session_id=conversation.session_id if conversation else None,
-        message=parse_number("msg", message.id),
+        message_id=parse_number("msg", message.id),
         now=tx.now,
     )
 
@@ -86,7 +86,7 @@ def _fit_card(tx: Tx, question: Question, place: Place, thread: str | None) -> s
     return shorten(f"Answer the question above ({question.id}): {text}", max(room, MIN_TEXT))
 
 
-def show_open(tx: Tx) -> list[Card]:
+def show_open(tx: Tx) -> list[QuestionCard]:
     """Show the open questions of agents at the reply addresses of their sessions. Idempotent."""
     shown = []
     for question in reversed(questions.list_questions(tx, limit=MAX_CARDS).items):  # oldest first
@@ -126,13 +126,13 @@ def _find_conversation(tx: Tx, question: Question) -> Conversation | None:
 
 def asks_for_secret(question: Question) -> bool:
     """Whether it is Corral's own question for a secret, which must not be answered in the chat."""
-    return question.asker == GATEWAY_MAILBOX and (question.key or "").endswith(":secret")
+    return question.asker == CHAT_MAILBOX and (question.key or "").endswith(":secret")
 
 
 def find_request_id(question: Question) -> str | None:
     """Return the id of the host request that Corral's own question is about, or None."""
     kind, _, rest = (question.key or "").partition(":")
-    is_request = question.asker == GATEWAY_MAILBOX and kind == "request"
+    is_request = question.asker == CHAT_MAILBOX and kind == "request"
     return rest.partition(":")[0] if is_request else None
 
 
@@ -161,7 +161,7 @@ def _unguard(tx: Tx, place_id: str) -> None:
     """Stop guarding a place after its last question for a secret has ended."""
     place = sql.PLACES.get(tx, place_id)
     if not any(card.secret for card in _list_open(tx, place)):
-        tx.run(sql.SET_PLACE_GUARDED, id=place_id, guarded=0)
+        tx.run(sql.SET_AWAITS_SECRET, id=place_id, awaits_secret=0)
 
 
 # -- answering ------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def find_answered(tx: Tx, place: Place, text: str) -> Question | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _list_open(tx: Tx, place: Place) -> list[Card]:
+def _list_open(tx: Tx, place: Place) -> list[QuestionCard]:
     return tx.all(sql.OPEN_CARDS_OF_PLACE, place_id=place.id, limit=MAX_OPEN_OF_PLACE)
 
 
@@ -214,7 +214,7 @@ def match_option(question: Question, text: str) -> str:
 # -- settling -------------------------------------------------------------------------------------
 
 
-def list_ended(tx: Tx) -> list[Card]:
+def list_ended(tx: Tx) -> list[QuestionCard]:
     """Return the cards that must still show how their question ended."""
     cards = tx.all(sql.ENDED_CARDS, limit=MAX_CARDS)
     return [
@@ -222,25 +222,25 @@ def list_ended(tx: Tx) -> list[Card]:
     ]
 
 
-def _is_awaited(tx: Tx, card: Card, question: Question | None) -> bool:
+def _is_awaited(tx: Tx, card: QuestionCard, question: Question | None) -> bool:
     """Whether the asking run still goes on and may read the answer itself."""
-    if question is None or card.session_id is None or question.asker == GATEWAY_MAILBOX:
+    if question is None or card.session_id is None or question.asker == CHAT_MAILBOX:
         return False
     conversation = tx.first(sql.CONVERSATION, session_id=card.session_id)
     run_id = conversation.run_id if conversation is not None else None
     return run_id is not None and run_id == question.run_id
 
 
-def settle_ended(tx: Tx) -> int:
-    """Update the cards whose question has ended; return how many were settled.
+def close_ended(tx: Tx) -> int:
+    """Update the cards whose question has ended; return how many were closed.
 
     If the asking run ended before it read the answer, its session gets the answer as a letter.
     """
-    settled = 0
+    closed = 0
     for card in list_ended(tx):
-        if tx.first(sql.SETTLE_CARD, question_id=card.question_id) is None:
+        if tx.first(sql.CLOSE_CARD, question_id=card.question_id) is None:
             continue
-        settled += 1
+        closed += 1
         if card.secret:
             _unguard(tx, card.place_id)
         question = questions.find(tx, card.question_id)
@@ -250,12 +250,12 @@ def settle_ended(tx: Tx) -> int:
         conversation = (
             tx.first(sql.CONVERSATION, session_id=card.session_id) if card.session_id else None
         )
-        if conversation is not None and question.asker != GATEWAY_MAILBOX:
+        if conversation is not None and question.asker != CHAT_MAILBOX:
             _put_answer(tx, conversation, question)
-    return settled
+    return closed
 
 
-def _edit_card(tx: Tx, card: Card, question: Question) -> None:
+def _edit_card(tx: Tx, card: QuestionCard, question: Question) -> None:
     """Queue an edit of the card that adds the outcome."""
     place = sql.PLACES.get(tx, card.place_id)
     message = queue.get_message(tx, card.message_id)

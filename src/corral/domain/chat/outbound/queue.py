@@ -111,7 +111,7 @@ def send_in_thread(
     )
 
 
-def send_as_corral(
+def send_as_system(
     tx: Tx, place: str, text: str, *, thread: str | None = None, key: str | None = None
 ) -> list[Message]:
     """Queue a message in Corral's own name, for people and programs. Idempotent by `key`."""
@@ -185,7 +185,9 @@ def _enqueue_piece(tx: Tx, place: Place, row: dict[str, Any], sender: str | None
 
 def _set_letter(tx: Tx, message: Message, letter: Letter) -> Message:
     return tx.one(
-        sql.SET_LETTER, seq=parse_number("msg", message.id), letter=parse_number("let", letter.id)
+        sql.SET_LETTER,
+        seq=parse_number("msg", message.id),
+        letter_id=parse_number("let", letter.id),
     )
 
 
@@ -221,7 +223,7 @@ def reply_address(tx: Tx, conversation: Conversation) -> tuple[Place, str | None
 
     That is the origin of the newest message that it works on, else the place of the conversation.
     """
-    for claimed in reversed(conversation.letters):
+    for claimed in reversed(conversation.claimed_letters):
         letter = mail.find_by_number(tx, parse_number("let", claimed.id))
         request = parse_request(letter) if letter is not None else None
         if request is not None and request.place:
@@ -302,7 +304,9 @@ def _find_by_key(tx: Tx, place: Place, key: str) -> Message | None:
 
 def list_sent_ids(tx: Tx, place: Place) -> set[str]:
     """Return the platform ids of the messages that were recently sent to a place."""
-    recent = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=LAST_NUMBER, limit=MAX_RECENT)
+    recent = tx.all(
+        sql.MESSAGES_OF_PLACE.query, place_id=place.id, before=LAST_NUMBER, limit=MAX_RECENT
+    )
     return {id for message in recent if message.direction == "out" for id in message.platform_ids}
 
 
