@@ -92,7 +92,7 @@ def home(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealHome
     finally:
         for gate in home.stub.gates.values():
             gate.set()
-        home.kill_all()
+        home.kill_processes()
 
 
 @pytest.fixture(params=["claude", "codex"])

@@ -20,8 +20,8 @@ SECONDS = 100.0  # these are large programs, and slow to start where much else g
 USAGE = {"input": 1_000, "output": 50, "cache_read": 300}
 
 
-def wait_until(found: Callable[[], T | None], what: str) -> T:
-    return home.wait_until(found, what, SECONDS)
+def wait_until(probe: Callable[[], T | None], what: str) -> T:
+    return home.wait_until(probe, what, SECONDS)
 
 
 class RealHome(Home):

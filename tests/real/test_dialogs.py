@@ -110,7 +110,7 @@ def lasting_commands(home: RealHome) -> list[int]:
 
 def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
     run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "20s"))
-    wait_until(home.asked_for, "the prompt reached the model")
+    wait_until(home.requests, "the prompt reached the model")
     sent = home.corral("send", run.id, steps({"text": "the second answer"}))
     assert sent.returncode == 0, (sent, home.get(run.id))
     wait_until(lambda: "the second answer" in screen_of(home, run), "it has answered again")

@@ -345,7 +345,7 @@ class Chaos:
         self.talk.close()
         for machine in self.machines.values():
             machine.everything(signal.SIGCONT)
-            machine.kill_all()
+            machine.kill_processes()
         for thing in (self.server, self.network, self.disk):
             if thing is not None:
                 thing.close()

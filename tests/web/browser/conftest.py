@@ -76,7 +76,7 @@ def live_site(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> I
             sample.samples(store.runs.get(runs["talks"]))
             yield LiveSite(machine, store, sample, runs, link)
         finally:
-            machine.kill_all()
+            machine.kill_processes()
 
 
 class BrowserTab:
