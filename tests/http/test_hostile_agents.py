@@ -128,7 +128,7 @@ def test_agent_token_cannot_log_in_a_browser(http_server: HttpServer, store: Cor
 def test_agent_holding_its_calls_open_blocks_no_other_client(
     eve: httpx.Client, http_server: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its request bodies never end; others are answered, and its connections are closed in the end."""
+    """Its request bodies never end; others are answered, and its connections are closed."""
     monkeypatch.setattr(
         body_limits, "AGENT_LIMIT", body_limits.AGENT_LIMIT._replace(idle_seconds=8.0)
     )
