@@ -1,4 +1,4 @@
-"""What the pages say of the code is so: codes, reasons, tests that are named, links, commands."""
+"""Claims of the pages about the code: error codes, reasons, tests, links and commands."""
 
 import re
 import shlex
@@ -38,7 +38,7 @@ def test_every_error_code_is_documented_with_its_exit_status(code: str) -> None:
 
 
 def test_every_code_of_an_interface_is_documented() -> None:
-    """Those of the command line and of the server that are no error of the library."""
+    """The codes of the command line and the server that are not errors of the library."""
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     made = re.compile(r'(?:_print_error\(|ApiError\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
     found = {
@@ -47,7 +47,7 @@ def test_every_code_of_an_interface_is_documented() -> None:
         for match in made.finditer(file.read_text(encoding="utf-8"))
     }
     assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in found}
-    for status, code in found - {(None, "redacted")}:  # a warning: it was done
+    for status, code in found - {(None, "redacted")}:  # a warning: the operation succeeded
         assert f"\n## {code}\n" in text, code
         if code not in STATUS_CODES and status is not None:
             assert f"HTTP {status}." in text.partition(f"\n## {code}\n")[2].partition("##")[0]
@@ -115,7 +115,7 @@ def test_command_named_by_a_page_exists_with_its_options(page: Path) -> None:
 
 
 def commands(text: str) -> Iterator[str]:
-    """Command lines of a page: in blocks of a shell, and in backticks."""
+    """Return the command lines of a page: in shell blocks and in backticks."""
     for language, block in re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.M | re.S):
         if language in ("", "sh", "console"):
             lines = block.replace("\\\n", " ").splitlines()
@@ -140,7 +140,7 @@ def split(line: str) -> list[str]:
 
 
 def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The command that words lead to, and those that are left."""
+    """Return the command that the words name, and the remaining words."""
     command: click.Command = root
     context = click.Context(root)
     rest = list(words)

@@ -1,9 +1,9 @@
-"""Every command in a block of a page is run, in the page's order, in an empty home for each page.
+"""Every command in a block of a page is run in order, in an empty home for each page.
 
-Pages are for readers: `run_01…` stands for the id that a command before it printed last (`02` for
-the one before), 7717 for the port of the daemon that was started, claude, codex and gemini for the
-programs in `agents/`. What else stands for what, and what a reader has done before, is said here
-for each page. What cannot be run is listed once, with the reason; nothing else is left out.
+Pages are written for readers: `run_01…` stands for the last id that an earlier command printed
+(`02` for the one before), 7717 for the port of the started daemon, claude, codex and gemini for the
+programs in `agents/`. Other substitutions and prerequisites are listed here by page. Commands that
+cannot be run are listed once, with the reason.
 """
 
 import io
@@ -80,7 +80,7 @@ REPOSITORY = (
 
 
 def behind(command: str, listed: str, found: str) -> str:
-    """A command that waits, in the background, once others see what it waits for."""
+    """Run a waiting command in the background until others see what it waits for."""
     return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do sleep 0.3; done"
 
 
@@ -100,7 +100,7 @@ PAGES = {
             (r"^corral race start", "git add -A && git commit -qm Work && corral race start"),
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
             (r"--in 10m\s+# starts ada.*", "--in 5s"),
-            # What is scheduled for an agent must start that agent.
+            # A schedule for an agent must start that agent.
             (r"^corral up\b.*", f"corral up && {STARTED}"),
             (r"^corral events -f", "timeout 1 corral events -f; [ $? = 124 ]"),
             (r"^    for letter in", "    build = print\n    for letter in"),
@@ -115,7 +115,7 @@ PAGES = {
         instead=(
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
             (r"^corral up", "corral down && corral up"),  # one daemon serves the whole page
-            (r"gateway\.sandbox auto", "gateway.sandbox none"),  # not every machine has one
+            (r"gateway\.sandbox auto", "gateway.sandbox none"),  # not installed on every machine
         ),
     ),
     "tutorials/first-run.md": Page(
@@ -166,7 +166,7 @@ PAGES = {
             "printf '#!/bin/sh\n' > drop && chmod +x drop",
         ),
         instead=(
-            # Somebody else answers while these wait.
+            # Another process answers while these wait.
             (r"^(corral ask .*--fallback no).*", behind(r"\1", "question list", "Merge")),
             (r"^(corral decision .* && .*)", behind(r"\1", "decision list", "Drop")),
             (r"react build 7", "react build 1"),
@@ -181,13 +181,13 @@ PAGES = {
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     opened = Shell.of_a_newcomer(tmp_path, AGENTS)
-    (tmp_path / "home/.curlrc").write_text("silent\n")  # as it is at a terminal
+    (tmp_path / "home/.curlrc").write_text("silent\n")  # as at a terminal
     yield opened
     opened.close()
 
 
 class Reader:
-    """Somebody who does what a page says, and puts in what it leaves to its reader."""
+    """Follows a page like a reader and fills in what the page leaves open."""
 
     def __init__(self, shell: Shell, page: Page, world: dict[str, str]) -> None:
         self._shell = shell
@@ -225,13 +225,13 @@ class Reader:
 
 
 def quiet(asked: ApiRequest) -> tuple[int, object]:
-    """A chat server on which nothing is said; whoever asks is answered as Matrix does."""
+    """A chat server without messages that responds like Matrix."""
     return 200, {"user_id": "@corral:here", "next_batch": "s1", "rooms": {}}
 
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, str]]]:
-    """What pages name that is not on a test's machine: a PostgreSQL server, chat servers."""
+    """External services that pages name: a PostgreSQL server, chat servers."""
     with ExitStack() as opened:
 
         def of(text: str) -> dict[str, str]:
@@ -246,7 +246,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, 
 
 
 def steps(page: Path) -> Iterator[Step | NewFile]:
-    """What is run of a page, and the files that it shows."""
+    """Return the steps of a page and the files that it shows."""
     for step in read(page):
         if isinstance(step, NewFile) or not any(re.search(each, step.command) for each in NOT_RUN):
             yield step
@@ -279,7 +279,7 @@ def test_page_works_and_prints_what_it_shows(
 
 
 def in_sentences() -> set[str]:
-    """Whole commands that stand in sentences: nothing is left out of them, and all is given."""
+    """Return complete commands in sentences: without placeholders, with all arguments."""
     found = set()
     for page in WRITTEN:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -291,13 +291,13 @@ def in_sentences() -> set[str]:
 
 
 def takes(words: list[str]) -> bool:
-    """Whether a command may be called so, as far as its arguments go."""
+    """Return whether a command accepts these arguments."""
     command, rest = resolved(words)
-    # As below the root: click remembers the help options of the first context of a command.
+    # Below the root: click caches the help options of a command's first context.
     parent = click.Context(root, **root.context_settings)
     try:
         command.make_context(command.name, rest, parent=parent)
-    except click.exceptions.Exit:  # it was asked for help, and gave it
+    except click.exceptions.Exit:  # help was requested and printed
         return True
     except click.UsageError:
         return False
@@ -356,7 +356,8 @@ def test_every_command_that_is_not_run_is_on_a_page() -> None:
 
 @pytest.mark.parametrize("page", WRITTEN, ids=named(WRITTEN))
 def test_every_block_of_a_page_is_labelled(page: Path) -> None:
-    """Whatever could be a command is read as one: no block is without a language, or indented."""
+    """Anything that could be a command is parsed as one: no block without a language, none
+    indented."""
     text = page.read_text(encoding="utf-8")
     opened = re.findall(r"^ *```(.*)$", text, re.M)
     assert {each.partition(" ")[0] for each in opened[::2]} <= LANGUAGES
