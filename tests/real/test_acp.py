@@ -43,7 +43,7 @@ def open_talk(agent: str, machine: Machine) -> Iterator[Open]:
         found = program("claude")
         if found:
             machine.env["CLAUDE_CODE_EXECUTABLE"] = found
-    # The npm package of codex-acp does not bring the sandbox that it would need.
+    # The npm package of codex-acp lacks the sandbox that it needs.
     machine.configure(sandbox="danger-full-access")
     more = {
         "gemini": ["--acp", "--skip-trust", "-m", "gemini-2.5-pro"],
