@@ -58,7 +58,7 @@ class AcpRun:
         done: PromptResult = self.wait_until(PromptResult, seconds=seconds)
         return done
 
-    def start_agent(self, seconds: float = 60) -> PermissionFact:
+    def wait_for_permission_request(self, seconds: float = 60) -> PermissionFact:
         asked: PermissionFact = self.wait_until(PermissionFact, seconds=seconds)
         return asked
 
