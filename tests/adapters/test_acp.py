@@ -192,7 +192,7 @@ def test_a_prompt_is_answered_by_the_sdks_agent(tmp_path: Path) -> None:
 
 def test_leave_is_asked_for_and_answered_by_a_person(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it") as run:
-        asked = run.asked()
+        asked = run.wait_for_permission_request()
         assert (asked.title, asked.tool) == ("touch a", "execute")
         assert asked.options == ["Always", "Once", "No"]
         with pytest.raises(NotFound):
@@ -215,7 +215,7 @@ def test_a_policy_grants_its_class_once_and_says_so(tmp_path: Path) -> None:
 
 def test_a_policy_for_another_class_grants_nothing(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it", policy=frozenset({"edit"})) as run:
-        run.asked()
+        run.wait_for_permission_request()
 
 
 def test_what_was_said_before_is_not_said_again_when_a_session_is_loaded(tmp_path: Path) -> None:
@@ -269,14 +269,14 @@ def test_an_unknown_session_is_a_failure_with_the_agents_words(tmp_path: Path) -
 
 def test_a_hanging_agent_is_cancelled(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="ask may I; hang") as run:
-        run.talk.answer(run.asked().id, "Yes")
+        run.talk.answer(run.wait_for_permission_request().id, "Yes")
         run.talk.cancel()
         assert run.done() == PromptResult(True, "cancelled")
 
 
 def test_a_question_is_withdrawn_by_a_cancellation(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="ask may I") as run:
-        asked = run.asked()
+        asked = run.wait_for_permission_request()
         run.talk.cancel()
         assert run.done().reason == "cancelled"
         with pytest.raises(NotFound):

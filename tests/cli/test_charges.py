@@ -21,7 +21,7 @@ from tests.support.run_factories import add_run
 
 @pytest.fixture
 def shared(url: str) -> Any:
-    """The store that the command line speaks to."""
+    """The store that the command line uses."""
     with corral.open(url) as store:
         yield store
 
@@ -168,7 +168,7 @@ def test_alert_is_added_tested_delivered_and_removed(
         assert said.startswith(f"Nothing is due now: {told['letter_id']} of {made['id']} is due ")
         assert said.endswith("(last error: it answered 500).\n")
         assert " due in " in said
-        # A test is not held up by what waits for its next try, and tells of itself.
+        # A test alert is sent at once, even while another delivery waits for its retry.
         (tried,) = cli.json("alert", "test", made["id"])
         assert (tried["state"], tried["letter_id"] != told["letter_id"]) == ("done", True)
         server.answers = [500]

@@ -1,4 +1,4 @@
-"""Channels, places, wirings, destinations and messages on the command line, and real talks."""
+"""Channels, places, wirings, destinations and messages on the command line, and real chats."""
 
 import io
 import json
@@ -172,7 +172,7 @@ def test_agent_sends_host_requests_and_people_decide(
     monkeypatch.delenv("CORRAL_AGENT")
     assert "Help." in cli("question", "show", asked["question_id"]).out
     cli.json("question", "answer", asked["question_id"], "yes")
-    with corral.open(url) as daemon:  # which has the time of the command line
+    with corral.open(url) as daemon:  # which uses the command line's clock
         daemon.chat.run_upkeep()
     assert cli.json("request", "show", asked["id"])["state"] == "done"
     assert cli.json("agent", "show", "helper")["name"] == "helper"

@@ -19,7 +19,7 @@ from tests.support.run_factories import held, queued, running
 
 @pytest.fixture
 def folder(cli: Cli, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with a commit, in a project; the agent is ada."""
+    """A repository with one commit, in a project; the agent is ada."""
     folder = tmp_path / "repository"
     folder.mkdir()
     for who in ("AUTHOR", "COMMITTER"):
@@ -188,7 +188,7 @@ def test_both_owners_are_notified_once(cli: Cli, folder: Path, url: str) -> None
 
 
 def at_work(store: Corral, name: str, tree: Path, host: str | None = None) -> Run:
-    """A run of an agent of this name, on this machine unless another is named."""
+    """Add a run of an agent of this name, on this node unless another is named."""
     agent = store.agents.create(name)
     asked = queued(store, agent_id=agent.id, cwd=str(tree))
     place = held(len(name), host=host or process.host())
@@ -237,7 +237,8 @@ def test_forecast_runs_no_program_configured_in_a_worktree(store: Corral, folder
     git(folder, "clone", "-q", str(folder), str(evil))
     for setting in ("core.fsmonitor", "filter.out.clean"):
         git(evil, "config", setting, f"touch {mark}; cat")
-    for name in ("ann", "bobby"):  # from now on each says that it belongs to another repository
+    # from now on each worktree claims to belong to another repository
+    for name in ("ann", "bobby"):
         own = evil / ".git" / "worktrees" / name
         own.mkdir(parents=True)
         (own / "commondir").write_text("../..\n")

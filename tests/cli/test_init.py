@@ -1,4 +1,4 @@
-"""`corral init`, and what `corral team` refuses."""
+"""`corral init`, and what `corral team` rejects."""
 
 import json
 import os

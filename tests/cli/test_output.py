@@ -1,4 +1,4 @@
-"""How the command line answers: sentences, exit codes, JSON, and never a traceback."""
+"""Output of the command line: sentences, exit codes, JSON, and never a traceback."""
 
 import json
 import os
@@ -348,7 +348,7 @@ def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: s
     script = home_cli("completion", shell).out
     assert "_CORRAL_COMPLETE" in script
     if shell == "bash":
-        # As bash does it when Tab is pressed.
+        # Like bash when Tab is pressed.
         asked = "COMP_WORDS=(corral mail d) COMP_CWORD=2; _corral_completion corral"
         done = subprocess.run(
             ["bash", "-c", f'{script}\n{asked}\necho "${{COMPREPLY[@]}}"'],
@@ -370,7 +370,7 @@ def test_process_start_failure_is_reported(cli: Cli, monkeypatch: pytest.MonkeyP
         assert "Cannot start a supervisor process" in said.err
     assert len(os.listdir("/proc/self/fd")) == before
     monkeypatch.setattr(sys, "argv", ["corral", "run", *cli._store, "--", "true"])
-    with pytest.raises(SystemExit) as ended:  # also where it is started before all else
+    with pytest.raises(SystemExit) as ended:  # also when it fails before anything else
         main_of_corral()
     assert ended.value.code == 4
 
@@ -378,7 +378,7 @@ def test_process_start_failure_is_reported(cli: Cli, monkeypatch: pytest.MonkeyP
 def test_lost_supervisor_is_reported_without_guessing_the_state(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the agent had begun by then, nobody here knows."""
+    """Whether the agent had started is not known."""
 
     class Lost:
         def start(self, **told: object) -> dict[str, object]:

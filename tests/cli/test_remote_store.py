@@ -1,7 +1,7 @@
-"""The command line, on a store that is behind a daemon: the same commands, another URL.
+"""The command line on a store behind a daemon: the same commands, another URL.
 
-Tests of the command line that need nothing but its store are run once more, with the URL of a
-daemon; only on SQLite, since the engine is not the command line's matter.
+Tests that need only a store run again with the URL of a daemon, on SQLite, because the command line
+does not depend on the engine.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Starting is cheap: agents call `corral` from hooks."""
+"""Start-up is cheap, because agents call `corral` from hooks."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ HEAVY = {
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Little enough, and the code that is being tested."""
+    """Return a minimal environment with the code under test."""
     kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     return kept | {"CORRAL_HOME": str(home), "USER": "tester"}
 
@@ -88,7 +88,7 @@ EVERYDAY = [
 
 
 def test_common_commands_load_nothing_heavy(tmp_path: Path) -> None:
-    modules_after(tmp_path, "db", "check", "--json")  # the store is made
+    modules_after(tmp_path, "db", "check", "--json")  # creates the store
     with Cases() as cases:
         for arguments in EVERYDAY:
             with cases.case(" ".join(arguments)):
@@ -101,7 +101,7 @@ def test_common_commands_load_nothing_heavy(tmp_path: Path) -> None:
 def test_command_loads_only_its_own_concept(tmp_path: Path, command: str, own: set[str]) -> None:
     modules_after(tmp_path, "db", "check", "--json")
     loaded = modules_after(tmp_path, *command.split(), "--json")
-    # Which run a process belongs to is asked by every command: one statement, no room.
+    # Every command asks for the run of its process: one statement, no concept.
     asked = {"corral.domain.runs", "corral.domain.runs.process_sql", "corral.domain.runs.processes"}
     rooms = {name.split(".")[2] for name in loaded - asked if name.startswith("corral.domain.")}
     assert rooms == own
@@ -124,7 +124,7 @@ def test_output_records_load_no_compression_or_emulator(
         check=True,
         timeout=60,
     )
-    assert not {*told.stdout.split()} & (HEAVY - {"hashlib"})  # a new store needs that one
+    assert not {*told.stdout.split()} & (HEAVY - {"hashlib"})  # a new store needs this module
     assert "corral.adapters.output.secret_patterns" not in told.stdout
 
 
@@ -170,7 +170,7 @@ def test_waiting_supervisor_has_loaded_only_what_a_run_needs(
 
 
 def test_mcp_tools_are_listed_before_a_store_is_loaded(tmp_path: Path) -> None:
-    loaded = modules_after(tmp_path, "mcp")  # nobody calls a tool
+    loaded = modules_after(tmp_path, "mcp")  # no tool is called
     assert "corral.mcp.protocol" in loaded
     assert not loaded & (HEAVY | {"apsw", "click", "inspect", "typing_extensions"})
     assert not [name for name in loaded if name.startswith(("corral.api", "corral.db"))]

@@ -1,4 +1,4 @@
-"""`corral task clean`: it shows first, and removes when it is told to."""
+"""`corral task clean`: it lists first and removes on request."""
 
 from pathlib import Path
 

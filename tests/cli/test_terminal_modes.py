@@ -1,4 +1,4 @@
-"""What a program left set in a terminal is reset, and nothing else."""
+"""Terminal modes that a program left set are reset, and nothing else."""
 
 from corral.cli.terminal_modes import TerminalModes
 from tests.support.grouped_cases import each_case

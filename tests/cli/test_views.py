@@ -1,4 +1,4 @@
-"""What is shown to a person who looks at runs, agents and sessions: names, words and limits."""
+"""Views of runs, agents and sessions for people: names, texts and limits."""
 
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def test_figures_of_stats_are_explained(cli: Cli, url: str) -> None:
 def test_resume_takes_the_options_of_run() -> None:
     given = [{option.name for option in each.params} for each in (run.command, resume.command)]
     assert given[0] - given[1] == {"arguments", "session"}
-    # Callers inside Corral give `recorded_turns` (of the session) and `title` (of a task).
+    # Internal callers pass `recorded_turns` (of the session) and `title` (of a task).
     assert set(RunOptions.__annotations__) == set(RunRequest.__struct_fields__) - {
         "recorded_turns",
         "title",

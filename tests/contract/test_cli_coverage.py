@@ -1,11 +1,11 @@
-"""Every operation of the library can be reached from the command line, or says why not."""
+"""Every operation of the library has a command, or a reason why not."""
 
 import click
 
 from corral.api.catalog import list_operations
 from corral.cli.main import root
 
-# attribute.verb -> why people have no use for it on the command line, or where it is instead.
+# attribute.verb -> why it has no command, or which command covers it
 ELSEWHERE = {
     "alerts.get": "`corral alert list` shows all there is",
     "alerts.start_delivery": "done by whatever raises an alert",

@@ -1,7 +1,7 @@
-"""What Corral depends on is used, named, and no older than what it was tried with.
+"""Dependencies are used, declared and have a lower bound.
 
-Which versions have known holes is told by services on the network, which no test asks; a bound from
-below keeps out those that were known when it was written.
+No test queries vulnerability databases on the network; lower bounds exclude the vulnerable versions
+known at the time.
 """
 
 import ast
@@ -15,7 +15,7 @@ from tests.support.grouped_cases import each_case
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# What is imported under another name than it is installed by.
+# Modules whose name differs from their distribution's.
 NAMES = {
     "google-re2": "re2",
     "pyyaml": "yaml",
@@ -25,10 +25,10 @@ NAMES = {
     "opentelemetry-sdk": "opentelemetry",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
 }
-# Data without a module of ours that asks for it: the standard library looks for it by itself.
+# Data packages that no module of ours imports: the standard library finds them.
 NOT_IMPORTED = {"tzdata"}
-# What always comes with another one, whose own words these are: starlette's threads, jinja2's text,
-# the configuration of langgraph.
+# Modules that always come with a declared dependency: starlette's threads, jinja2's text, the
+# configuration of langgraph.
 COMES_ALONG = {"anyio", "markupsafe", "langchain_core"}
 EXTRAS = (
     "postgres",
@@ -76,7 +76,7 @@ def test_every_import_is_a_declared_dependency() -> None:
 
 
 def test_corral_subprocess_ignores_modules_in_the_current_folder() -> None:
-    """A project may have a `queue.py`, and an agent may write one: `-P` keeps it out."""
+    """A project may contain a `queue.py`, or an agent may write one: `-P` excludes it."""
     called = re.compile(r"(sys\.executable|self\.program).{0,3},? \"?-m\W")
     wrong = [
         f"{path.relative_to(ROOT)}: {line.strip()}"

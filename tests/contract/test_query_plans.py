@@ -1,7 +1,7 @@
-"""The query plan of every hot statement, on both engines, in a store with a long past.
+"""The query plan of every hot statement, on both engines, in a store with a long history.
 
 Each line of the table runs an operation of the library and names the indexes that its statements
-may use, and must. Nothing may read a whole table, and nothing may sort a backlog.
+may and must use. No statement may scan a whole table or sort a backlog.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,13 +53,13 @@ from tests.support.statement_trace import Call, trace_statements
 
 Operation = Callable[[Corral], object]
 
-# Where the engines rightly use different indexes for the same statement.
+# Where the engines correctly use different indexes for the same statement.
 DIFFER = {
-    # The feed follows commits: SQLite's own numbers, PostgreSQL's transactions.
+    # The feed follows commits: SQLite's sequence numbers, PostgreSQL's transactions.
     "the feed": {"sqlite": "events_pkey", "postgres": "events_feed"},
-    # Found among the newest: FTS5 takes a range of numbers, GIN does not.
+    # Searched among the newest: FTS5 supports a range of numbers, GIN does not.
     "a common word": {"sqlite": "passages_words", "postgres": "passages_pkey"},
-    # Both find an id; PostgreSQL takes the smaller one.
+    # Both find an id; PostgreSQL uses the smaller index.
     "an open session": {"sqlite": "sessions_pkey", "postgres": "sessions_open"},
     "live runs of a project": {"sqlite": "runs_live_of_project", "postgres": "runs_live"},
     "one member": {"sqlite": "group_members_pkey", "postgres": "group_members_by_name"},
@@ -67,17 +67,17 @@ DIFFER = {
     "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
     "attempts with worktrees": {"sqlite": "attempts_by_race", "postgres": "attempts_in_place"},
     "an open schedule": {"sqlite": "schedules_pkey", "postgres": "schedules_open"},
-    # A letter takes its place behind those of faster clocks, where there are several clocks.
+    # A letter is queued behind those of faster clocks, where several clocks are in use.
     "its place in line": {"sqlite": None, "postgres": "letters_queue"},
 }
 
-# SQLite fills these behind the writer; what is not in them yet is read by its number.
+# SQLite fills these indexes after the write; newer rows are read by their number.
 FILED = {
     f"{table}_by_{column}": {f"{table}_by_{column}", f"{table}_pkey", "deferred_indexes"}
     for table, column in sqlite_deferred_indexes.DEFERRED_INDEXES.items()
 }
 
-# One live run is found by its id in any of these, and the runs of states that few are in as well.
+# A live run is found by its id in any of these, and so are runs in rare states.
 SAME = {
     "runs_live": "runs_pkey",
     "runs_by_state": "runs_pkey",
@@ -95,14 +95,14 @@ ONE_RUN = (
     "runs.next_due",
 )
 
-# SQLite says SCAN of a walk along the primary key from its end that stops at the limit.
+# SQLite reports SCAN for a backward walk along the primary key that stops at the limit.
 WALKS = {"events.newest": "SCAN events"}
 
-# GIN keeps words without any order, so PostgreSQL sorts the numbers of what it found there.
+# GIN is unordered, so PostgreSQL sorts the row numbers that it finds.
 SORTS = "Sort "
 
-# Whoever is next in line is found among those who wait, project by project; history is not read.
-# And the charges of one task are added up.
+# The next queued item is found among those that wait, by project, without reading history. And the
+# charges of one task are summed.
 LINE = {
     "Sort ",
     "USE TEMP B-TREE FOR GROUP BY",
@@ -110,7 +110,7 @@ LINE = {
     "SEARCH busy USING AUTOMATIC COVERING INDEX (project=?) LEFT-JOIN",
 }
 
-# The ids of that past begin with a number and an x, so this much of one is enough.
+# Ids of the history start with a number and an x, so this prefix is enough.
 PROJECT = "prj_7x"
 QUESTION = "qst_40x"
 DECISION = "dec_40x"
@@ -160,7 +160,7 @@ AGENT_BY_NAME = {"agents_name_key", "agent_versions_pkey"}
 
 
 def claim_and(box: str, verb: str, *arguments: Any) -> Operation:
-    """A claim, made ready beside the measured call, and then a verb on what was claimed."""
+    """Prepare a claim outside the measured call, then call a verb on the claimed letter."""
 
     def prepare(store: Corral) -> Operation:
         (letter,) = store.mail.claim(box, owner="o")
@@ -170,7 +170,7 @@ def claim_and(box: str, verb: str, *arguments: Any) -> Operation:
 
 
 def next_page(room: str, verb: str, **arguments: Any) -> Operation:
-    """The second page of a list, by the cursor of the first."""
+    """Request the second page of a list, by the cursor of the first."""
 
     def turn(store: Corral) -> Operation:
         list_ = getattr(getattr(store, room), verb)
@@ -182,7 +182,7 @@ def next_page(room: str, verb: str, **arguments: Any) -> Operation:
 
 
 def run_and(verb: str, *arguments: Any, **named: Any) -> Operation:
-    """A running run, made ready beside the measured call, and then a verb on it."""
+    """Prepare a running run outside the measured call, then call a verb on it."""
 
     def prepare(store: Corral) -> Operation:
         run = running(store, budget_micros=1)
@@ -200,7 +200,7 @@ def run_id_and(verb: str, **wanted: Any) -> Operation:
 
 
 def call_once(key: str) -> Operation:
-    """A call from afar under its caller's key."""
+    """Call through the API with an idempotency key."""
 
     def call(store: Corral) -> object:
         named = IdempotencyKey("tok_1", key, "f")
@@ -210,7 +210,7 @@ def call_once(key: str) -> Operation:
 
 
 def lock_and(verb: str) -> Operation:
-    """A lock, made ready beside the measured call, and then a verb on it."""
+    """Prepare a lock outside the measured call, then call a verb on it."""
 
     def prepare(store: Corral) -> Operation:
         lock = store.locks.acquire(QUIET_PROJECT, f"src/{verb}", "ada")
@@ -230,7 +230,7 @@ def delete_one(store: Corral) -> Operation:
 
 
 def task_and(verb: str, *arguments: Any) -> Operation:
-    """A task that was taken, made ready beside the measured call, and then a verb on it."""
+    """Prepare a claimed task outside the measured call, then call a verb on it."""
 
     def prepare(store: Corral) -> Operation:
         task = store.tasks.claim(GRAPH, "a7")
@@ -502,7 +502,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:busy", owner="o", limit=10)),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
-    # New since the last look that PostgreSQL took at its statistics, however full it is by now.
+    # Added since PostgreSQL last gathered statistics, however many there are now.
     "mail.claim from a mailbox without statistics": (
         lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:new", owner="o")),
         {"letters_queue", "letters_pkey"},
@@ -595,7 +595,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "projects.touch": (lambda c: c.projects.touch(PROJECT), {"projects_pkey"}),
     "projects.list": (lambda c: c.projects.list(), {"projects_recent"}),
     "projects.delete": (
-        lambda c: c.projects.delete("prj_999x"),  # the runs of history are in the first fifty
+        # the runs of the history are among the first fifty
+        lambda c: c.projects.delete("prj_999x"),
         {
             "budgets_pkey",
             "decisions_proposed_by_project",
@@ -1165,16 +1166,16 @@ Explain = Callable[[Call], Plan]
 
 @pytest.fixture
 def old_store(empty_url: str) -> Iterator[Corral]:
-    """A store with a long past."""
+    """A store with a long history."""
     fill(empty_url, ManualClock().now())
     with corral.open(empty_url, clock=ManualClock(), actor="user:tester") as store:
-        store.mail.put("agent:warm", 1)  # opens the connection that writes
+        store.mail.put("agent:warm", 1)  # opens the write connection
         yield store
 
 
 @pytest.fixture
 def explain(old_store: Corral, empty_url: str) -> Iterator[Explain]:
-    """Plans of statements, each asked for once: no engine's plan depends on the values here."""
+    """Plans of statements, cached: no plan here depends on parameter values."""
     known: dict[str, Plan] = {}
     if old_store.db.engine == "sqlite":
         file = apsw.Connection(empty_url.removeprefix("sqlite:///"))
@@ -1204,7 +1205,7 @@ def look(name: str, calls: list[Call], explain: Explain, wanted: set[str], engin
     if name in WALKS and engine == "sqlite":
         return
     if engine == "postgres" and name.startswith(("events.after", "events.before")):
-        used.remove("events_pkey")  # the event that the cursor names, wherever it was numbered
+        used.remove("events_pkey")  # the event of the cursor, wherever it was numbered
     if name in ONE_RUN:
         used = {SAME.get(index, index) for index in used}
     expected = {DIFFER[each][engine] if each in DIFFER else each for each in wanted} - {None}
@@ -1214,7 +1215,7 @@ def look(name: str, calls: list[Call], explain: Explain, wanted: set[str], engin
 
 
 def prepared(operation: Operation) -> Operation:
-    """An operation that needs nothing but a store, as the others are written."""
+    """Wrap an operation that needs only a store."""
     return lambda _: operation
 
 

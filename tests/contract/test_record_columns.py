@@ -1,4 +1,4 @@
-"""Rows become records by position: the columns an engine reports must be the record's fields."""
+"""Records are built by position: the columns that an engine reports must match the fields."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ Describe = Callable[[Statement], list[str]]
 
 @pytest.fixture
 def describe(url: str, engine: str) -> Iterator[Describe]:
-    """A function that asks the engine for a statement's columns, without running it."""
+    """Return a function that asks the engine for a statement's columns without running it."""
     if engine == "sqlite":
         connection = apsw.Connection(url.removeprefix("sqlite:///"))
         yield lambda statement: _sqlite_columns(connection, statement)
@@ -55,7 +55,7 @@ def test_every_query_selects_the_fields_of_its_record_in_order(describe: Describ
     for name, query in QUERIES.items():
         fields = msgspec.structs.fields(query.record)
         columns = describe(query)
-        # Fields at the end that have a default may be filled in by the room.
+        # Trailing fields with a default may be filled in by the concept.
         given, rest = fields[: len(columns)], fields[len(columns) :]
         if columns != [field.name for field in given] or any(field.required for field in rest):
             wrong[name] = (columns, [field.name for field in fields])

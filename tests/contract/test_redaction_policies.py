@@ -1,4 +1,4 @@
-"""Every text column declares what happens to a secret in it, and every statement knows that."""
+"""Every text column has a redaction policy, and every statement respects it."""
 
 import re
 from collections import Counter
@@ -52,7 +52,7 @@ _POSTGRES_COLUMNS = """
 
 @pytest.fixture
 def text_columns(url: str, engine: str) -> set[str]:
-    """The text columns of the migrated schema, as `table.column`."""
+    """Return the text columns of the migrated schema, as `table.column`."""
     if engine == "sqlite":
         connection = apsw.Connection(url.removeprefix("sqlite:///"))
         rows = connection.execute(_SQLITE_COLUMNS).fetchall()
@@ -166,7 +166,7 @@ def test_renaming_a_parameter_keeps_its_policy() -> None:
 
 
 def _renamed(name: str) -> str:
-    """A name that formerly meant that the value is not searched."""
+    """Return a parameter name that used to disable the secret scan."""
     return f"{name}_at"
 
 

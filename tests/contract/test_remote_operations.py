@@ -1,4 +1,4 @@
-"""Every operation of the library can be called from afar, or says why not."""
+"""Every operation of the library can be called over HTTP, or has a reason why not."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What is tracked speaks of Corral and of nothing else: no path of a machine, no workplace."""
+"""Tracked files mention no local path, host name or workplace."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# Put together from pieces, so that this file may be tracked as well.
+# Assembled from parts, so that this file itself passes.
 FORBIDDEN = {
     "the path of somebody's home": re.compile(r"(?<![\w}./-])/(?:home|Users|root)/" + r"\w"),
     "the folder that this was written in": re.compile("/wo" + r"rk/(?:main|shared)\b"),
@@ -26,7 +26,7 @@ def tracked() -> list[Path]:
             text=True,
         )
     except (OSError, subprocess.CalledProcessError):
-        return []  # an unpacked archive has no list of files
+        return []  # an unpacked archive has no file list
     return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 

@@ -1,7 +1,7 @@
-"""What each hot operation costs, counted and not timed: transactions, and statements in them.
+"""The cost of each hot operation, counted and not timed: transactions and their statements.
 
-SQLite has no round trips, so a move and its event are two statements; on PostgreSQL they are one,
-and a single statement commits by itself.
+SQLite has no round trips, so a transition and its event are two statements; on PostgreSQL they are
+one, and a single statement commits by itself.
 """
 
 from collections.abc import Callable
@@ -131,7 +131,7 @@ def put_writes(count: int) -> Prepare:
 
 
 def on_checkpoints(verb: str, *arguments: Any, **named: Any) -> Prepare:
-    """With three checkpoints of a thread, each with its writes."""
+    """With three checkpoints of a thread and their writes."""
 
     def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         for id in ("c1", "c2", "c3"):
@@ -184,7 +184,7 @@ def over_budget(store: Corral, clock: ManualClock, folder: Path) -> Operation:
 
 
 def receive(events: int) -> Prepare:
-    """Of somebody who spoke before, in a place that an agent hears."""
+    """A message of a known sender, in a place that is wired to an agent."""
 
     def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         store.agents.create("ada", provider="scripted")
@@ -201,8 +201,8 @@ def receive(events: int) -> Prepare:
     return prepare
 
 
-# name: preparation, statements on SQLite, texts on PostgreSQL (BEGIN and COMMIT counted: each is
-# a round trip).
+# name: preparation, statements on SQLite, statements on PostgreSQL (including BEGIN and COMMIT,
+# because each is a round trip).
 COSTS: dict[str, tuple[Prepare, int, int]] = {
     "put": (put, 2, 1),
     "put with a key": (put_with_a_key, 2, 1),
@@ -233,7 +233,7 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
     "sessions.get": (get_session, 1, 1),
     "checkpoints.put": (put_checkpoint, 1, 1),
     "checkpoints.put_writes of one": (put_writes(1), 1, 1),
-    # On PostgreSQL the three go on one way to the server.
+    # On PostgreSQL the three are sent in one round trip.
     "checkpoints.put_writes of three": (put_writes(3), 3, 5),
     "checkpoints.get": (on_checkpoints("get", "t", id="c2"), 1, 1),
     "checkpoints.get, the latest": (on_checkpoints("get", "t"), 1, 1),
@@ -241,7 +241,7 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
     "charges.add": (charge, 3, 5),
     "charges.add of a counter, with a key": (charge_by_a_counter, 6, 9),
     "charges.total": (total, 1, 1),
-    # What is known, who listens; the message and the letter, each with its event.
+    # Known events, the wirings; the message and the letter, each with its event.
     "receive": (receive(1), 6, 7),
     "receive ten at once": (receive(10), 43, 35),
     "charges.exceeded_budget": (over_budget, 1, 1),
@@ -251,7 +251,7 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
 def cost_of(
     prepare: Prepare, store: Corral, clock: ManualClock, folder: Path, patch: pytest.MonkeyPatch
 ) -> Trace:
-    store.settings.set("mail.max_attempts", 6)  # opens the connection that writes
+    store.settings.set("mail.max_attempts", 6)  # opens the write connection
     operation = prepare(store, clock, folder)
     with trace_statements(store, patch) as trace:
         operation()
@@ -264,7 +264,7 @@ def test_operation_is_one_transaction_with_a_fixed_statement_count(
 ) -> None:
     prepare, on_sqlite, on_postgres = COSTS[name]
     trace = cost_of(prepare, store, clock, tmp_path, monkeypatch)
-    # Where the first statement finds that nothing is to be written, the second only looks.
+    # If the first statement finds nothing to write, the second only reads.
     only_looks = store.db.engine == "postgres" and name == "put with a key that was seen"
     assert trace.transactions == (2 if only_looks else 1), trace.texts
     if store.db.engine == "sqlite":
@@ -284,8 +284,10 @@ ROWS_READ = Statement("""
 
 
 def _work_of_claim(store: Corral, limit: int, *, between_attempts: int) -> int:
-    """What the database does for a claim in a mailbox that keeps order, past letters of a lower
-    priority that wait for another try: SQLite's steps, PostgreSQL's rows."""
+    """Return the work of a claim in an ordered mailbox: SQLite's steps, PostgreSQL's rows.
+
+    Letters of a lower priority wait for a retry before the claimed ones.
+    """
     mailbox = f"agent:{between_attempts}"
     with store.transaction() as tx:
         for number in range(between_attempts):
@@ -311,7 +313,7 @@ def _work_of_claim(store: Corral, limit: int, *, between_attempts: int) -> int:
 
 
 def test_batch_claim_in_order_reads_held_back_letters_once(store: Corral) -> None:
-    """Not once for each letter that it takes: that was a hundred times as much."""
+    """Regression test: reading them once per claimed letter was a hundred times as much."""
     plain = _work_of_claim(store, 500, between_attempts=0)
     past_many = _work_of_claim(store, 500, between_attempts=5_000)
     print(f"500 letters: {plain:,}, past 5,000 others {past_many:,}")

@@ -1,6 +1,6 @@
-"""All tables with states, all states, all verbs, on both engines.
+"""All state tables, all states, all verbs, on both engines.
 
-Nothing here names a room: a new one is found, and is tested as soon as it has a row in
+No concept is named here: a new state table is found and tested once it has a row in
 `tests.support.state_rows`.
 """
 
@@ -36,7 +36,7 @@ Table = StatefulTable[Any]
 
 @contextmanager
 def failing_with(verb: str, state: str = "any state") -> Iterator[None]:
-    """Name the verb and the state in the failure: one test takes all of a table."""
+    """Name the verb and the state in the failure, because one test covers a whole table."""
     try:
         yield
     except BaseException as error:
@@ -45,7 +45,7 @@ def failing_with(verb: str, state: str = "any state") -> Iterator[None]:
 
 
 def put_into(store: Corral, table: Table, state: str) -> str | int:
-    """One more row, in this state."""
+    """Insert one more row in this state."""
     with store.transaction() as tx:
         return insert(tx, table, state)
 
@@ -60,7 +60,7 @@ def events_of(store: Corral, subject: str, after: int = 0) -> list[Row]:
 
 
 def last_event(store: Corral) -> int:
-    """Its number. The rows of two tables may have the same key: a run and its output."""
+    """Return its number. The rows of two tables may share a key: a run and its output."""
     ((number,),) = rows(store, "SELECT coalesce(max(seq), 0) FROM events")
     return int(str(number))
 
@@ -258,10 +258,10 @@ def test_engine_rejects_an_unknown_state(store: Corral, table: Table) -> None:
 
 
 def _checked_states(store: Corral, table: str) -> list[str]:
-    """The states that the engine's own catalogue allows in `table.state`."""
+    """Return the states that the engine's catalogue allows in `table.state`."""
     if store.db.engine == "sqlite":
         ((text,),) = rows(store, "SELECT sql FROM sqlite_schema WHERE name = :name", name=table)
-        # SQLite is told in comparisons, see `for_engine`; of two states, as a list.
+        # SQLite has comparisons, see `for_engine`; two states are a list.
         found = re.search(r"CHECK \(\(?state (?:=|IN) ([^)]*)\)", text)
         assert found is not None
         return sorted(re.findall(r"'(\w+)'", found[1]))

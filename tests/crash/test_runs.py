@@ -44,7 +44,9 @@ def recover(store: Corral, world: World) -> None:
 
 def keep_one(store: Corral, world: World) -> None:
     """A supervisor's whole life, told to the world word by word."""
-    run = store.runs.enqueue(run_spec(host=held().host, name="one", budget_micros=60, max_restarts=0))
+    run = store.runs.enqueue(
+        run_spec(host=held().host, name="one", budget_micros=60, max_restarts=0)
+    )
     world.note(f"asked {run.id}")
     run = store.runs.acquire(run.id, held(1))
     world.note("started")

@@ -19,7 +19,7 @@ def machine(url: str, tmp_path: Path) -> Iterator[Callable[..., Machine]]:
 
     yield make
     for one in made:
-        one.kill_all()
+        one.kill_processes()
 
 
 @pytest.fixture

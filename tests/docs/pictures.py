@@ -1,6 +1,6 @@
-"""Makes the pictures of the README from what really happens: `python -m tests.docs.pictures`.
+"""Create the pictures of the README from a real session: `python -m tests.docs.pictures`.
 
-The guide is followed in an empty home; its first run becomes a picture of a terminal, and the
+The tutorial is followed in an empty home; its first run becomes a picture of a terminal, and the
 dashboard is opened in a browser.
 """
 
@@ -60,7 +60,7 @@ def picture_terminal(shell: Shell) -> None:
         console.print(Text("$ ", "bold green") + Text(command, "bold"))
         for line in said:
             console.print(Text(line), soft_wrap=False, overflow="ellipsis", no_wrap=True)
-    # Whoever looks at it asks nobody else for a font.
+    # The picture needs no font from another host.
     drawn = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="corral"), flags=re.S)
     (PICTURES / "terminal.svg").write_text(drawn, encoding="utf-8")
 

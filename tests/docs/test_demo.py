@@ -1,4 +1,4 @@
-"""The demo, which is the first command of the README."""
+"""The demo, the first command of the README."""
 
 import os
 import subprocess

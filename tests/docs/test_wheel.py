@@ -1,4 +1,4 @@
-"""What is installed is all that is needed, and is gone when it is taken away."""
+"""The wheel contains everything that is needed, and uninstalls completely."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def files_of(place: Path) -> set[Path]:
 def test_wheel_is_installed_used_and_removed_completely(wheel: Path, tmp_path: Path) -> None:
     place = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
-    # What it depends on is already here; only Corral itself is installed anew.
+    # Dependencies are already installed; only Corral itself is installed.
     (library,) = place.glob("lib/python*/site-packages")
     (library / "here.pth").write_text(sysconfig.get_path("purelib") + "\n")
     before = files_of(place)

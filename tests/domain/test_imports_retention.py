@@ -15,7 +15,15 @@ from tests.support.store import contents, rows
 EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 # Written by Corral itself, by the present clock.
-OWN = ("events", "usage_totals", "search_cursors", "settings", "passages", "deferred_indexes", "store_options")
+OWN = (
+    "events",
+    "usage_totals",
+    "search_cursors",
+    "settings",
+    "passages",
+    "deferred_indexes",
+    "store_options",
+)
 
 
 def imported(store: Corral) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from tests.support.postgres_server import PostgresServer
 
 @pytest.fixture(scope="package")
 def own_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
-    """A server for tests that stop it. It keeps what it accepted also when it is killed.
+    """A server for tests that stop it. It keeps accepted writes when it is killed.
 
-    It asks for the shared one only because that one says why, when there is no PostgreSQL here.
+    It uses the shared server's fixture only to be skipped with its reason if PostgreSQL is missing.
     """
     server = PostgresServer(durable=True)
     try:
@@ -21,7 +21,7 @@ def own_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def own_url(own_server: PostgresServer) -> Iterator[str]:
-    """A store of its own there. The next test finds the server up, whatever this one does to it."""
+    """The URL of a store on that server; the next test finds the server running again."""
     url = own_server.new_database()
     corral.open(url).close()
     yield url

@@ -1,5 +1,4 @@
-"""A connection to PostgreSQL that ends, or is interrupted, at a moment of its own: nothing is lost,
-no place on the shelf either, and what is said is true."""
+"""PostgreSQL connections that break or are interrupted: no data and no pool slot is lost."""
 
 import os
 import signal
@@ -57,13 +56,13 @@ def cut(link: PostgresConnection) -> None:
 
 
 def await_all_places(database: PostgresDatabase) -> None:
-    """The bell may still have one for a moment."""
+    """Wait until all slots are free; the listener may still hold one for a moment."""
     wait_until(lambda: database._free_slots.qsize() == MAX_CONNECTIONS, "all places are free")
 
 
 @pytest.fixture
 def interrupt_sleep(own_url: str) -> Iterator[Callable[[], None]]:
-    """Ctrl-C once the server runs SLEEP, also where the parent process ignores it."""
+    """Send SIGINT once the server runs SLEEP, even if the parent process ignores it."""
 
     def interrupt() -> None:
         with psycopg.connect(own_url, autocommit=True) as watcher:
@@ -103,7 +102,7 @@ def test_conflicting_transactions_are_retried(own_url: str, store: Corral) -> No
 
         def meet() -> None:
             with store.transaction() as tx:
-                # The one that waits for less long is the one that finds out.
+                # The session with the shorter timeout detects the deadlock.
                 tx.run(Statement("SET LOCAL deadlock_timeout = '10ms'"))
                 LETTERS.get(tx, second, for_update=True)
                 waits.start()
@@ -124,7 +123,7 @@ def test_connection_lost_at_its_start_is_retried(
     monkeypatch: pytest.MonkeyPatch,
     said_first: str,
 ) -> None:
-    """As when a server is restarted while many connect to it."""
+    """Like a server restart while many clients connect."""
     run, ended = PostgresConnection.run, []
 
     def cut_first(link: PostgresConnection, text: str) -> None:
@@ -143,7 +142,7 @@ def test_connection_lost_at_its_start_is_retried(
     monkeypatch.setattr(PostgresConnection, "run", ends_at_first)
     monkeypatch.setattr("corral.db.postgres_pool.query_value", asking_ends_at_first)
     database._close_idle()
-    monkeypatch.setattr(database.clock, "_measurement", (-1e9, 0))  # it asks for the time anew
+    monkeypatch.setattr(database.clock, "_measurement", (-1e9, 0))  # it asks for the time again
     store.mail.put("queue:work", "kept")
     assert ended
     assert [letter.body for letter in store.mail.list().items] == ["kept"]
@@ -156,7 +155,7 @@ def test_connection_with_an_uncancelled_statement_is_not_reused(
     monkeypatch: pytest.MonkeyPatch,
     interrupt_sleep: Callable[[], None],
 ) -> None:
-    """Ctrl-C, and once more while the statement is being called off."""
+    """Ctrl-C, and again while the statement is being cancelled."""
 
     def interrupted_again(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt

@@ -1,5 +1,4 @@
-"""Clocks that are wrong for a while, and are set right: what was accepted keeps its order, and
-waits for nobody's clock."""
+"""Clock corrections: accepted letters keep their order and are not delayed."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,14 +24,14 @@ TRUE_TIME = 1_800_000_000_000
 
 
 class ShiftedClock:
-    """What the system says the time is, and for how long the machine has been up."""
+    """The system time and the machine's uptime, as the test sets them."""
 
     def __init__(self) -> None:
         self.now = TRUE_TIME
         self.steady = HOUR
 
     def pass_by(self, ms: int) -> None:
-        """Let time pass for all clocks."""
+        """Let time pass on all clocks."""
         self.now += ms
         self.steady += ms
 
@@ -47,7 +46,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
 
 @pytest.fixture
 def stores(system: ShiftedClock, url: str) -> Iterator[tuple[Corral, Corral]]:
-    """Two of those who use one store, by the system's clock."""
+    """Two users of one store, with the system clock."""
     with corral.open(url, actor="user:a") as one, corral.open(url, actor="user:b") as two:
         yield one, two
 
@@ -64,7 +63,7 @@ def test_letters_keep_their_order_and_are_available_at_once(
     two.mail.put("agent:a", "after")
     got = []
     for worker in (two, one, two):
-        # Two who have each measured the server's time may differ by a millisecond.
+        # Two measurements of the server's time may differ by a millisecond.
         (letter,) = worker.mail.claim("agent:a", owner="w", wait_ms=SECOND)
         got.append(letter.body)
         worker.mail.ack(letter)
@@ -114,7 +113,7 @@ def test_large_backward_jump_is_followed_after_a_while(
 def test_one_clock_a_day_off_affects_no_lease_or_schedule(
     system: ShiftedClock, tmp_path: Path, wrong: int
 ) -> None:
-    """The reported damage: a lease of a day, and a schedule that is silent for a day."""
+    """Regression test: the lease lasted a day, and the schedule was silent for a day."""
     path = tmp_path / "corral.db"
 
     def with_a_wrong_clock(work: Callable[[Corral], T]) -> T:
@@ -129,7 +128,7 @@ def test_one_clock_a_day_off_affects_no_lease_or_schedule(
         store.mail.put("agent:a", "work")
         schedule = store.schedules.create("queue:ticks", "tick", every_ms=5 * SECOND)
         with_a_wrong_clock(lambda other: other.mail.claim("agent:a", owner="b", lease_ms=MINUTE))
-        for _ in range(30):  # for longer than a minute, beside a writer whose clock is right
+        for _ in range(30):  # for longer than a minute, beside a writer with a correct clock
             system.pass_by(5 * SECOND)
             with_a_wrong_clock(lambda other: other.schedules.fire_due())
             store.mail.put("queue:other", "x")
@@ -158,7 +157,7 @@ def test_machine_that_was_off_for_a_day_has_the_right_time_at_once(
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
-    monkeypatch.setattr(store_clock, "_boot_number", lambda: 7)  # another start of the machine
+    monkeypatch.setattr(store_clock, "_boot_number", lambda: 7)  # another boot of the machine
     system.now += 24 * HOUR
     with corral.open(tmp_path / "corral.db") as store:
         assert store.mail.put("queue:work", 2).created_at == system.now
@@ -178,7 +177,7 @@ def test_reader_that_opened_first_sees_the_time_of_later_writers(
 ) -> None:
     path = tmp_path / "corral.db"
     corral.open(path).close()
-    Path(f"{path}-line-door").unlink()  # as where the store alone was copied
+    Path(f"{path}-line-door").unlink()  # as if only the store file was copied
     with corral.open(path) as reader, corral.open(path) as writer:
         assert reader.now() == TRUE_TIME
         system.now += 20 * SECOND
@@ -215,14 +214,14 @@ def test_other_processes_and_later_handles_see_the_store_time(
 
 
 def open_by(engine: str, url: str, clock: ManualClock) -> Corral:
-    """On PostgreSQL each measures the server's time for itself; SQLite's have the system's."""
+    """On PostgreSQL each handle measures the server's time; on SQLite all use the system's."""
     return corral.open(url, clock=clock if engine == "postgres" else None)
 
 
 def test_letters_of_slightly_different_clocks_keep_their_order(
     system: ShiftedClock, engine: str, url: str
 ) -> None:
-    """As far apart as two can be who have each measured the server's time."""
+    """The largest difference between two measurements of the server's time."""
     ahead, behind = ManualClock(TRUE_TIME + 200), ManualClock(TRUE_TIME)
     with open_by(engine, url, ahead) as one, open_by(engine, url, behind) as two:
         one.mail.put("agent:a", 1, due_at=TRUE_TIME + 150)
@@ -239,7 +238,7 @@ def test_letters_of_slightly_different_clocks_keep_their_order(
         assert [letter.body for letter in got] == [1, 2]
         for letter in got:
             one.mail.ack(letter)
-        behind.at = TRUE_TIME  # those before it are gone, and it still goes behind the third
+        behind.at = TRUE_TIME  # earlier letters are gone, and it is still queued behind the third
         system.now -= SECOND
         two.mail.put("agent:a", 5)
         behind.advance(SECOND)

@@ -1,4 +1,4 @@
-"""Files that are damaged, foreign or too new: told apart, refused in a sentence, left alone."""
+"""Damaged, foreign and newer files: distinguished, rejected with a reason, and left unchanged."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from tests.support.postgres_server import PostgresServer
 
 
 def page_size(file: Path) -> int:
-    return int.from_bytes(file.read_bytes()[16:18])  # where the format has it
+    return int.from_bytes(file.read_bytes()[16:18])  # by the file format
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A store with something in it, closed."""
+    """A closed store with content."""
     path = tmp_path / "store" / "corral.db"
     with corral.open(path) as store:
         with store.transaction() as tx:
@@ -48,7 +48,7 @@ def read_everything(store: Corral) -> None:
 
 
 def refused_as(reason: str, path: Path, use: Callable[[Corral], object] = read_everything) -> None:
-    """At the opening, or when it is first used; and nothing is changed by finding it out."""
+    """Assert the rejection, at opening or first use, and that the file is unchanged."""
     before = path.read_bytes()
     with pytest.raises(StoreUnavailable) as caught:
         open_and_use(path, use)
@@ -82,7 +82,7 @@ def test_truncated_store_is_rejected_as_corrupt(file: Path, kept: float) -> None
 
 
 def test_damaged_page_is_reported_and_never_returns_wrong_data(file: Path) -> None:
-    """Whichever page it is: what is read is right, or the store is said to be corrupt."""
+    """For any damaged page: the data read is correct, or the store is reported as corrupt."""
     found = 0
     for page, damaged in each_page_damaged(file):
         file.write_bytes(damaged)
@@ -101,9 +101,12 @@ def test_full_check_finds_any_damaged_page(file: Path) -> None:
 
 
 def each_page_damaged(file: Path) -> Iterator[tuple[int, bytes]]:
-    """The whole file, again and again, each time with another page of nonsense in it. Without the
-    first: there the schema is, and the opening itself looks at it. All pages with CORRAL_CRASH=all,
-    else every third."""
+    """Yield copies of the file, each with one page of random bytes.
+
+    Except the first page: it has the schema, which opening reads. Every page with CORRAL_CRASH=all,
+    else
+    every third.
+    """
     whole, size = file.read_bytes(), page_size(file)
     for page in range(1, len(whole) // size, 1 if ALL else 3):
         nonsense = random.Random(page).randbytes(size)
@@ -119,7 +122,7 @@ def reason_of(work: Callable[[], object]) -> str | None:
 
 
 def test_write_that_hits_a_damaged_page_changes_nothing(file: Path) -> None:
-    """Tables and indexes of letters: a put needs them all."""
+    """Pages of the tables and indexes of letters: a put needs them all."""
     connection = apsw.Connection(str(file))
     ((root,),) = connection.execute(
         "SELECT rootpage FROM sqlite_schema WHERE name = 'letters'"

@@ -1,4 +1,4 @@
-"""No room left: said so, nothing half written, and all is well once there is room again."""
+"""A full disk is reported, nothing is half written, and work continues once space is free."""
 
 import resource
 from collections.abc import Callable
@@ -19,7 +19,7 @@ BODY = "x" * 20_000
 
 
 def put_until_full(store: Corral) -> tuple[list[int], str]:
-    """The numbers of the letters that were accepted, and why the next one was not."""
+    """Return the numbers of the accepted letters, and the error of the next one."""
     accepted: list[int] = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The API while its store goes away and comes back."""
+"""The API while its store is away and returns."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ from tests.support.postgres_server import PostgresServer
 
 
 class BackgroundWriter:
-    """Puts letters from afar, one after the other, and keeps the ids of those accepted."""
+    """Puts letters through the API and keeps the ids of those accepted."""
 
     def __init__(self, store: Corral) -> None:
         self._store = store
@@ -40,7 +40,8 @@ class BackgroundWriter:
 def test_server_restart_loses_no_request_and_no_event(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients ask on while PostgreSQL restarts; what was accepted is there, and on the feed."""
+    """Clients continue to send while PostgreSQL restarts; accepted letters are stored and in the
+    feed."""
     monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", 3_600.0)
     with (
         corral.open(own_url) as store,

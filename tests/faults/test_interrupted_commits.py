@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL that breaks at the worst moment, when nobody knows what was kept.
+"""PostgreSQL connections that break when it is unknown whether the commit succeeded.
 
-What can be done twice without harm is done again, by itself. For the rest the caller is told that
-the outcome is unknown, and never something else.
+Idempotent operations are retried automatically. For others the caller gets an error that says that
+the outcome is unknown, and no other error.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.support.invariants import check_store
 from tests.support.postgres_server import PostgresServer
 from tests.support.proxy import Proxy, When
 
-COMMIT = "COMMIT\0"  # the whole statement, and not the end of READ COMMITTED
+COMMIT = "COMMIT\0"  # the whole statement, not the end of READ COMMITTED
 BOTH = pytest.mark.parametrize("when", ["before", "after"])
 
 
@@ -67,7 +67,7 @@ def test_put_with_a_key_is_retried_and_puts_one_letter(proxied: ProxiedStore, wh
 def test_ack_is_retried(proxied: ProxiedStore, when: When) -> None:
     proxied.store.mail.put("queue:work", "hello")
     (letter,) = proxied.store.mail.claim("queue:work", owner="me")
-    proxied.proxy.cut("letter", when)  # the first time, the statement itself is sent along
+    proxied.proxy.cut("letter", when)  # the first call also sends the statement itself
     assert proxied.store.mail.ack(letter).state == "done"
     assert [event.verb for event in proxied.store.events.after().items] == ["put", "ack"]
 

@@ -1,4 +1,4 @@
-"""What stands beside a SQLite store in the place of its locks, and a disk without room for them."""
+"""Planted files in place of a SQLite store's locks, and a disk without space for them."""
 
 import os
 from collections.abc import Callable

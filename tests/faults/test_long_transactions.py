@@ -15,7 +15,7 @@ from tests.support.postgres_server import PostgresServer
 
 @pytest.fixture
 def neighbour(postgres_server: PostgresServer) -> Iterator[str]:
-    """The URL of another database of the same server."""
+    """The URL of another database on the same server."""
     url = postgres_server.new_database()
     postgres_server.run_sql("CREATE TABLE things (id INT)", url.rpartition("/")[2])
     yield url
@@ -31,7 +31,7 @@ def own(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str
 
 @contextmanager
 def open_transaction(url: str, prepared: str | None = None) -> Iterator[None]:
-    """A transaction that has written and stays open, or stays prepared."""
+    """A transaction that has written and stays open or prepared."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("BEGIN")
         connection.execute("CREATE TABLE IF NOT EXISTS things (id INT)")
@@ -67,7 +67,7 @@ def test_transaction_in_another_database_does_not_hold_back_the_feed(
 def test_feed_of_a_plain_role_is_not_held_back_by_another_database(
     postgres_server: PostgresServer, neighbour: str
 ) -> None:
-    """The role may not see what other users do, only in which database their transactions run."""
+    """The role sees only the databases of other users' transactions, not their content."""
     name = "plainly_owned"
     with suppress(psycopg.Error):
         postgres_server.run_sql("CREATE ROLE plain LOGIN")
@@ -89,7 +89,7 @@ def test_feed_of_a_plain_role_is_not_held_back_by_another_database(
 def test_transaction_in_the_same_database_still_holds_back_the_feed(
     own: str, prepared: str | None
 ) -> None:
-    """It could still write an older event; doctor says who it is once that takes long."""
+    """It could still write an older event; doctor names it once it takes long."""
     with corral.open(own) as store:
         with open_transaction(own, prepared):
             letter = store.mail.put("queue:work", "later")
@@ -111,7 +111,7 @@ def test_no_event_is_skipped_beside_transactions_of_other_databases(
 
 
 def test_feed_read_in_a_writing_transaction_hides_its_own_events(own: str) -> None:
-    """They may be rolled back, and a cursor behind them would skip others."""
+    """They may be rolled back, and a cursor after them would skip other events."""
     from corral.domain.events import ops as events
 
     with corral.open(own) as store:

@@ -1,5 +1,7 @@
-"""A store of an earlier Corral: brought up to date, or left whole. The last migration here is
-made up; it stands for all that will come."""
+"""A store of an older version: migrated or left unchanged.
+
+The last migration here is made up and stands for all future ones.
+"""
 
 import shutil
 import signal
@@ -45,7 +47,7 @@ TODAY = migrations.latest_version()
 
 @pytest.fixture
 def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Later]:
-    """A function that makes this program a later Corral, with the given migration more."""
+    """A function that turns this program into a later version with one more migration."""
     folder = tmp_path / "migrations"
 
     def become_later(text: str) -> None:
@@ -71,14 +73,14 @@ def _forget() -> None:
 
 @pytest.fixture
 def old(empty_url: str) -> str:
-    """A store of today's Corral with something in it."""
+    """A store of the current version with content."""
     with corral.open(empty_url) as store:
         store.mail.put("agent:ada", "hello")
     return empty_url
 
 
 def upgrade(url: str, probe: Probe | None = None) -> None:
-    """A SQLite store is brought up to date by its opening; on PostgreSQL that is asked for."""
+    """Migrate: SQLite when the store is opened, PostgreSQL on request."""
     if url.startswith("sqlite"):
         corral.open(url, probe=probe).close()
         return
@@ -118,7 +120,7 @@ def test_sqlite_keeps_a_private_backup_before_migrating(
     later(GOOD)
     upgrade(old)
     if engine == "postgres":
-        assert not copy_of(old).exists()  # there, the server's own back-ups serve
+        assert not copy_of(old).exists()  # on PostgreSQL, the server's own backups are used
         return
     assert oct(copy_of(old).stat().st_mode & 0o777) == "0o600"
     with corral.open(f"sqlite:///{copy_of(old)}", upgrade=True) as store:
@@ -220,7 +222,7 @@ def test_store_of_the_first_schema_is_migrated_to_the_latest(
             with corral.open(empty_url, upgrade=True) as store:
                 store.db.migrate()
                 assert store.db.schema_version() == 1
-                # As the first Corral wrote it: today's operations need today's columns.
+                # As the first version wrote it: today's operations need today's columns.
                 with store.transaction() as tx:
                     for text in FIRST_LETTER:
                         tx.run(Statement(text))

@@ -1,4 +1,4 @@
-"""Others who use the same file: programs that do not stand in line, machines, children."""
+"""Other users of the same file: programs without our locks, other machines, forked children."""
 
 import signal
 import time
@@ -55,7 +55,7 @@ def test_program_that_holds_the_file_briefly_is_waited_for(
 
     def hold_for_a_moment() -> None:
         browser = apsw.Connection(str(file))
-        browser.set_busy_timeout(3_600_000)  # the store is being opened beside it
+        browser.set_busy_timeout(3_600_000)  # the store is opened at the same time
         browser.execute("BEGIN EXCLUSIVE")
         held.send()
         time.sleep(0.3)
@@ -106,7 +106,7 @@ def test_sqlite_version_with_corruption_bug_is_rejected(
 
 
 def reason_for(path: Path) -> str | None:
-    """Why the store cannot be opened, if it cannot."""
+    """Return why the store cannot be opened; None if it can."""
     try:
         corral.open(path).close()
     except StoreUnavailable as error:
@@ -192,7 +192,7 @@ def test_store_opened_before_a_fork_is_rejected_in_the_child(url: str, use: str)
 
         with Child(use_it, carrying=True) as child:
             assert "opened before a fork" in child.result()
-        # The parent's connection was not harmed by the child's attempt.
+        # The child's attempt did not harm the parent's connection.
         store.mail.put("agent:ada", "after the fork")
         assert [letter.body for letter in store.mail.list().items] == [
             "before the fork",
@@ -201,7 +201,7 @@ def test_store_opened_before_a_fork_is_rejected_in_the_child(url: str, use: str)
 
 
 def test_closing_an_inherited_store_in_a_child_spares_the_parent(url: str) -> None:
-    """Code that forks often closes what it carried over, on its way out."""
+    """Code that forks often closes inherited handles before it exits."""
     with corral.open(url) as store:
         store.mail.put("agent:ada", "before the fork")
         with Child(store.close, carrying=True) as child:
@@ -212,7 +212,7 @@ def test_closing_an_inherited_store_in_a_child_spares_the_parent(url: str) -> No
 
 @pytest.mark.parametrize("when", ["at rest", "in a transaction"])
 def test_store_reopened_in_a_forked_child_keeps_its_writes(url: str, when: str) -> None:
-    """It may be refused, as SQLite cannot be carried through a fork; but nothing is lost."""
+    """It may be rejected, because SQLite does not survive a fork, but nothing is lost."""
     opened, closed = Signal(), Signal()
 
     def open_anew_and_put() -> list[str]:

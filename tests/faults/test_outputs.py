@@ -1,4 +1,4 @@
-"""Outputs on a disk that is full, on files that vanish, and in little memory."""
+"""Outputs on a full disk, in deleted files, and with little memory."""
 
 import os
 import resource
@@ -27,7 +27,7 @@ def test_full_disk_while_sealing_leaves_the_output_unchanged(
 ) -> None:
     folder = small_disk / "runs" / RUN
     folder.mkdir(parents=True)
-    data = os.urandom(1_500_000) + b"\n"  # else its end may look like the beginning of a key
+    data = os.urandom(1_500_000) + b"\n"  # otherwise its end may look like the start of a key
     (folder / "output").write_bytes(data)
     fill(small_disk / "ballast")
     with corral.open(tmp_path / "corral.db") as store:
@@ -110,7 +110,7 @@ def test_file_truncated_while_sealing_is_rejected(tmp_path: Path) -> None:
     ids=["folder", "pipe", "link"],
 )
 def test_special_file_is_not_an_output(tmp_path: Path, stand_in: Callable[[Path], object]) -> None:
-    """An agent may put something else there; nobody waits for it, and nobody follows it."""
+    """An agent may plant a special file: it is neither waited for nor followed."""
     stand_in(tmp_path / "output")
     with pytest.raises(NotFound):
         seal(tmp_path)

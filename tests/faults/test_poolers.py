@@ -1,4 +1,4 @@
-"""A connection pooler between Corral and PostgreSQL: session mode works, others are refused."""
+"""A connection pooler between Corral and PostgreSQL: only session mode is accepted."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Through = Callable[..., str]
 
 @pytest.fixture
 def through(postgres_server: PostgresServer) -> Iterator[Through]:
-    """A function that gives the URL of a new database through a pgbouncer in a mode."""
+    """A function that returns the URL of a new database through a pgbouncer in a mode."""
     program = find_pgbouncer()
     if program is None:
         pytest.skip("pgbouncer is not installed; install the package `pgbouncer`")
@@ -70,7 +70,7 @@ def test_pooler_in_session_mode_is_used(through: Through) -> None:
 def test_session_pooler_without_a_second_connection_is_accepted(
     through: Through, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second client of the check gets no server connection; it does not wait for ever."""
+    """The second client of the check gets no server connection; the check has a timeout."""
     monkeypatch.setattr("corral.db.pooler.ANSWER_TIMEOUT", 0.2)
     from corral.db import connect
 
@@ -80,8 +80,11 @@ def test_session_pooler_without_a_second_connection_is_accepted(
 
 
 def test_more_threads_than_pooler_connections_work(through: Through) -> None:
-    """A pooler in session mode accepts every client, and makes the first statement of each wait
-    for a server connection. Threads use the connections that others of their process gave back."""
+    """Threads reuse the connections that other threads of the process returned.
+
+    A pooler in session mode accepts every client, and blocks its first statement until a server
+    connection is free.
+    """
     errors: list[Exception] = []
     with corral.open(through("session", size=3)) as store:
 

@@ -1,4 +1,4 @@
-"""What Corral promises about power cuts follows the settings of the PostgreSQL server."""
+"""Durability after a power cut depends on the settings of the PostgreSQL server."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def durable_server() -> Iterator[PostgresServer]:
 
 
 def durability(url: str) -> Finding:
-    """What `corral doctor` says."""
+    """Return what `corral doctor` reports."""
     (found,) = (each for each in examine(url) if each.check == "durability")
     return found
 
@@ -34,7 +34,7 @@ def change(server: PostgresServer, setting: str) -> None:
 
 
 def wait_for(store: Corral, durability: str) -> None:
-    """The server obeys its new settings a moment after the reload."""
+    """Wait: the server applies new settings some time after the reload."""
     wait_until(
         lambda: store.db.durability() == durability, f"the server's durability is {durability}"
     )

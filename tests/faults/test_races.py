@@ -1,6 +1,6 @@
-"""Races on repositories as they are found: dirty, detached, with submodules, on a full disk.
+"""Races in difficult repositories: dirty, detached, with submodules, on a full disk.
 
-On SQLite only: git, disks and processes behave the same with either engine.
+On SQLite only: git, disks and processes do not depend on the engine.
 """
 
 import os
@@ -81,7 +81,7 @@ def test_run_of_a_crashed_claimant_is_started_by_the_waiting_driver(
     assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])  # each has its own wake-ups
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])  # each handle has its own wake-ups
 def test_waiting_for_a_race_does_not_spin(
     live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +298,7 @@ def test_attempt_is_confined_to_its_worktree_or_reported_unconfined(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
-    # No script: it would be below /tmp, and a sandbox may have one of its own.
+    # No script file: it would be below /tmp, and a sandbox may have its own /tmp.
     script = f"cat >/dev/null; echo in > made; echo out 2>/dev/null > {outside}; :"
     live.agents.create("bold", command=shlex.join(["sh", "-c", script]))
     race = live.races.start("Do it", agents="bold", sandbox="auto", project=str(repository))

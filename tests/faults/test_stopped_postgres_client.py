@@ -20,7 +20,7 @@ LOCK_PROJECT = Statement("UPDATE projects SET name = name WHERE id = :id")
 
 @pytest.fixture
 def short_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """A store whose server ends idle transactions after a moment instead of the default 30 s."""
+    """A store whose server ends idle transactions quickly instead of after 30 s."""
     url = postgres_server.new_database(template=postgres_template)
     database = url.rpartition("/")[2]
     postgres_server.run_sql(

@@ -1,4 +1,4 @@
-"""Paths that cannot be a store, and who may read what Corral makes."""
+"""Paths that cannot hold a store, and permissions of the files that Corral creates."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from tests.support.processes import NOBODY, Child, as_nobody
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that belongs to a user without rights, in a place which that user can reach."""
+    """A folder of an unprivileged user, in a place that the user can reach."""
     path = Path(tempfile.mkdtemp(prefix="corral-test-"))
     if os.geteuid() == 0:
         os.chown(path, NOBODY, NOBODY)
@@ -27,7 +27,7 @@ def folder() -> Iterator[Path]:
 
 
 def refusal(path: Path, *, create: bool = True) -> StoreUnavailable:
-    """How an opening by a user without rights is refused."""
+    """Return the error when an unprivileged user opens the store."""
 
     def open_it() -> tuple[str, str]:
         try:
@@ -124,7 +124,7 @@ def test_store_is_not_created_when_it_must_exist(tmp_path: Path) -> None:
 
 
 def test_created_files_are_private(tmp_path: Path) -> None:
-    before = os.umask(0)  # the most careless user there is
+    before = os.umask(0)  # a permissive umask
     try:
         with corral.open(tmp_path / "a" / "b" / "corral.db") as opened:
             opened.mail.put("agent:ada", "hello")

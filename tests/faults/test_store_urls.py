@@ -1,4 +1,4 @@
-"""Stores that cannot be there: wrong URLs, and servers that do not answer."""
+"""Unreachable stores: invalid URLs and servers that do not respond."""
 
 import socket
 
@@ -38,7 +38,7 @@ def test_invalid_store_url_is_rejected_with_the_right_spelling(url: str) -> None
 
 @pytest.fixture(autouse=True)
 def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is waited for here fails by the limit of the thread that opens the store."""
+    """Every wait here fails by the timeout of the thread that opens the store."""
     monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", 3_600.0)
 
 
@@ -64,9 +64,9 @@ def test_missing_database_is_reported(postgres_server: PostgresServer) -> None:
 def test_server_of_another_kind_is_reported_as_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        # It accepts the connection, by the kernel, and never answers.
+        # The kernel accepts the connection; no response follows.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(postgres_pool, "CONNECT_TIMEOUT", 2)  # the least that libpq takes
+            patch.setattr(postgres_pool, "CONNECT_TIMEOUT", 2)  # libpq's minimum
             unavailable(f"postgresql://ada@127.0.0.1:{port}/corral")
 
 

@@ -1,4 +1,4 @@
-"""A reader that is stopped inside its transaction: the log stays bounded, and doctor names it."""
+"""A reader stopped inside its transaction: the WAL stays bounded, and doctor names the reader."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def reader_of(path: Path, *, empty_log: bool = False) -> Iterator["Child[None]"]:
-    """A process inside a read transaction, until it is killed."""
+    """Start a process with an open read transaction; it runs until killed."""
     reads = Signal()
 
     def stay(tx: Tx) -> None:

@@ -1,4 +1,4 @@
-"""`corral hook`: what agent CLIs and git are told before a change, and after it."""
+"""`corral hook`: the responses to agent CLIs and git before and after a change."""
 
 import io
 import json
@@ -22,7 +22,7 @@ Hook = Callable[..., CliResult]
 
 @pytest.fixture
 def folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project in which ada holds `src/` and the agent that asks is ben."""
+    """A project in which ada holds `src/` and the calling agent is ben."""
     folder = tmp_path / "project"
     (folder / "src").mkdir(parents=True)
     monkeypatch.setenv("CORRAL_STORE", url)
@@ -323,7 +323,7 @@ def test_locks_bind_in_nested_projects(
     (folder / "src" / "part").mkdir()
     (folder / "own").mkdir()
     with corral.open(url) as store:
-        store.projects.register(folder / "src" / "part")  # inside of what ada holds
+        store.projects.register(folder / "src" / "part")  # inside a folder that ada holds
         inner = store.projects.register(folder / "own")
         store.locks.acquire(inner.id, "b.py", "ada")
     assert call("claude", "pre-tool-use", use("Edit", file_path="src/part/a.py")).code == 2

@@ -1,4 +1,4 @@
-"""`corral lock install`: our hooks beside those of others, and gone without a trace."""
+"""`corral lock install`: our hooks beside those of others, and complete removal."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def tree(folder: Path) -> dict[str, tuple[str, int]]:
-    """Every file with its text and mode, but for git's own."""
+    """Return every file with its text and mode, except git's own."""
     return {
         str(path.relative_to(folder)): (path.read_text(), path.stat().st_mode)
         for path in folder.rglob("*")

@@ -1,4 +1,4 @@
-"""Agents that talk by the API: each in its own name, whatever it sends."""
+"""Agents on the API act only in their own name, whatever they send."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.support.http_server import HttpServer
 
 @pytest.fixture
 def ada(http_server: HttpServer) -> Iterator[httpx.Client]:
-    """A client with the token of the agent ada; there is another agent, eve."""
+    """A client with the token of the agent ada; another agent, eve, exists."""
     for name in ("ada", "eve"):
         http_server.store.agents.create(name)
     with http_server.client(

@@ -1,4 +1,4 @@
-"""The API, as a program calls it."""
+"""The HTTP API, as a program calls it."""
 
 import json
 import threading
@@ -26,7 +26,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def client(http_server: HttpServer) -> Iterator[httpx.Client]:
     with http_server.client() as opened:
-        opened.get("/api")  # from here on the token was used, which is written down
+        opened.get("/api")  # the first use of the token is recorded
         yield opened
 
 
@@ -226,7 +226,7 @@ def test_agent_text_is_returned_unchanged_and_never_as_html(client: httpx.Client
     assert told.headers["x-content-type-options"] == "nosniff"
 
 
-# -- states and leases ------------------------------------------------------------------------
+# -- states and leases ----------------------------------------------------------------------
 
 
 def test_status_follows_the_kind_of_error(client: httpx.Client, store: Corral) -> None:
@@ -249,7 +249,7 @@ def test_unavailable_store_is_503(
     def unusable(*_: object, **__: object) -> None:
         raise StoreUnavailable("The disk is full.", reason="full")
 
-    client.get("/api/runs")  # the token is known from here on
+    client.get("/api/runs")  # the token is cached from here on
     for name in ("read", "schema_version"):
         monkeypatch.setattr(store._database, name, unusable)
     told = client.get("/api/runs/newest")
@@ -258,7 +258,7 @@ def test_unavailable_store_is_503(
     assert client.get("/healthz").status_code == 503
 
 
-# -- once -------------------------------------------------------------------------------------
+# -- idempotency ---------------------------------------------------------------------------
 
 
 def test_repeated_call_with_a_key_is_done_once_with_one_response(
@@ -332,7 +332,7 @@ def test_call_with_unknown_outcome_is_not_repeated(client: httpx.Client, store: 
     assert client.post("/api/mail/claim", content=sent, headers=headers).json()
     rows(
         store, "UPDATE idempotency_keys SET response = NULL"
-    )  # as if the server had died in between
+    )  # as if the server had crashed in between
     with unchanged(store):
         told = client.post("/api/mail/claim", content=sent, headers=headers)
         assert error(told) == (409, "conflict")
@@ -369,7 +369,7 @@ def test_disconnected_client_claims_nothing(http_server: HttpServer, store: Corr
     with http_server.client() as client, pytest.raises(httpx.ReadTimeout):
         client.post("/api/mail/claim", json=sent, timeout=httpx.Timeout(60, read=0.3))
     with http_server.client() as client:
-        # The server notices within one look; then nobody takes the letter any more.
+        # The server notices at its next check; then no call claims the letter any more.
         wait_until(lambda: "mail.claim" in client.get("/metrics").text, "the server has noticed")
     store.mail.put("agent:ada", 1)
     assert [letter.owner for letter in store.mail.list().items] == [None]

@@ -1,4 +1,4 @@
-"""The feed of events for browsers: every event, in order, each once, however many listen."""
+"""The event feed for browsers: every event, in order, exactly once, for any number of clients."""
 
 import asyncio
 import socket
@@ -24,8 +24,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def ask(http_server: HttpServer, query: str = "", last: str | None = None) -> bytes:
-    """The request of a listener. What is told is read line by line: whatever stands between the
-    lines of an event is the transport's."""
+    """Return the request of a listener, whose response is read line by line."""
     lines = [f"GET /api/events{query} HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
     lines += [f"Authorization: Bearer {http_server.token}"]
     lines += [f"Last-Event-ID: {last}"] if last else []
@@ -33,7 +32,7 @@ def ask(http_server: HttpServer, query: str = "", last: str | None = None) -> by
 
 
 class Browser:
-    """Listens on a thread of its own, as an EventSource does."""
+    """A client on its own thread, like an EventSource."""
 
     def __init__(self, http_server: HttpServer, query: str = "", last: str | None = None) -> None:
         self.ids: list[str] = []
@@ -66,7 +65,7 @@ class Browser:
         return self.subjects
 
     def ended(self, seconds: float = 60) -> bool:
-        """Whether the server let it go."""
+        """Return whether the server closed the connection."""
         self._thread.join(seconds)
         gone = not self._thread.is_alive()
         self.close()
@@ -102,7 +101,7 @@ def test_reconnected_client_continues_after_the_last_event(
 ) -> None:
     first = Browser(http_server)
     early = put(store, 5)
-    # On PostgreSQL what was committed just before may still come first.
+    # On PostgreSQL, events committed just before may still come first.
     wait_until(lambda: early[4] in first.subjects, "the letters are heard")
     first.close()
     late = put(store, 1_200)  # more than a page
@@ -142,7 +141,7 @@ def test_invalid_cursor_is_rejected(http_server: HttpServer) -> None:
 
 
 def test_no_event_is_lost_between_history_and_live_feed(http_server: HttpServer, url: str) -> None:
-    """A listener comes while another process writes as fast as it can."""
+    """A client connects while another process writes as fast as it can."""
     stop = threading.Event()
     written: list[str] = []
 
@@ -181,8 +180,9 @@ def _all(store: Corral) -> list[Event]:
 def test_client_that_does_not_read_is_disconnected_alone(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "SEND_TIMEOUT_SECONDS", 5.0)  # the other one reads within it
-    monkeypatch.setattr(feed, "MAX_QUEUED_BYTES", 256 * 1024)  # so that the other one lags, too
+    # the other client reads within this time
+    monkeypatch.setattr(streams, "SEND_TIMEOUT_SECONDS", 5.0)
+    monkeypatch.setattr(feed, "MAX_QUEUED_BYTES", 256 * 1024)  # so that the other client lags, too
     with (
         run_http_server(store) as http_server,
         socket.create_connection(("127.0.0.1", http_server.port)) as asleep,
@@ -191,7 +191,7 @@ def test_client_that_does_not_read_is_disconnected_alone(
         asleep.sendall(ask(http_server))
         assert asleep.recv(12) == b"HTTP/1.1 200"
         browser = Browser(http_server)
-        for n in range(300):  # more than the system keeps for somebody who does not read
+        for n in range(300):  # more than the kernel buffers for a client that does not read
             with store.transaction() as tx:
                 tx.emit("letter", "put", f"let_{n}", data={"text": "x" * 50_000})
         browser.wait_for(300)
@@ -216,7 +216,7 @@ def test_stopping_server_releases_its_listeners(store: Corral) -> None:
 
 
 def test_five_hundred_clients_get_every_event_in_order(http_server: HttpServer, url: str) -> None:
-    """Every one of them, over real connections, while another process writes."""
+    """Each over a real connection, while another process writes."""
     count, events = 500, 100
     expected: list[str] = []
 

@@ -1,6 +1,6 @@
-"""Whatever is sent, no answer is a mistake of the server's: the API's own description, fuzzed.
+"""Fuzzing of the API by its OpenAPI document: no input causes a server error.
 
-Here some examples of every operation; `make test-real` makes many more (`CORRAL_FUZZ`).
+This runs a few examples of every operation; `make test-real` runs many more (`CORRAL_FUZZ`).
 """
 
 import json
@@ -31,7 +31,7 @@ FAST = Rate(1e9, 1e9)
 
 @pytest.fixture(params=["sqlite", "postgres"] if "CORRAL_FUZZ" in os.environ else ["postgres"])
 def engine(request: pytest.FixtureRequest) -> str:
-    """PostgreSQL is the stricter engine; `make test-real` takes both."""
+    """PostgreSQL is the stricter engine; `make test-real` uses both."""
     return str(request.param)
 
 
@@ -39,8 +39,8 @@ def engine(request: pytest.FixtureRequest) -> str:
 def http_server(
     store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[HttpServer]:
-    without_supervisors(monkeypatch)  # nothing that is made up is ever run
-    monkeypatch.chdir(tmp_path)  # nor does a word that is taken for a directory lead into this one
+    without_supervisors(monkeypatch)  # no generated command is ever run
+    monkeypatch.chdir(tmp_path)  # and no generated directory leads into this one
     monkeypatch.setattr(api, "MAX_WAIT_MS", 10)
     with run_http_server(store, rates={"full": FAST, "read": FAST, "agent": FAST}) as running:
         yield running
@@ -48,7 +48,7 @@ def http_server(
 
 @pytest.fixture
 def ids(store: Corral, tmp_path: Path) -> list[str]:
-    """Things that there are, so that not every call is about nothing."""
+    """Existing records, so that not every call is a 404."""
     agent = store.agents.create("ada")
     session = store.sessions.open("ada")
     store.mail.put("agent:ada", 1)
@@ -73,7 +73,7 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
 
 
 def test_no_response_is_a_server_error(http_server: HttpServer, ids: list[str]) -> None:
-    import schemathesis  # it takes a second, and every worker loads this file
+    import schemathesis  # importing it takes a second, and every worker loads this file
 
     schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))
     asked: dict[int, int] = {}

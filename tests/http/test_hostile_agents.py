@@ -1,4 +1,4 @@
-"""Agents that are hostile, with a token of their own: what they try is refused or does no harm."""
+"""Hostile agents with their own token: their attempts are rejected or harmless."""
 
 import socket
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.support.run_factories import add_run
 
 @pytest.fixture
 def eve(http_server: HttpServer) -> Iterator[httpx.Client]:
-    """A client with the token of the agent eve; ada is another agent, who works in earnest."""
+    """A client with the token of the agent eve; ada is an honest agent."""
     for name in ("ada", "eve"):
         http_server.store.agents.create(name)
     with http_server.client(
@@ -97,7 +97,7 @@ def test_project_token_reaches_no_record_of_another_project_by_id(
             ("/api/mail/put", {"mailbox": f"session:{session.id}", "body": "x"}),
         ):
             assert refused(eve.post(path, json=sent)), path
-        # A key is looked for in the token's own project alone.
+        # A key is looked up only in the token's own project.
         assert eve.post(f"/api/tasks/{task.key}/cancel", json={}).status_code == 404
         assert [each["id"] for each in eve.get("/api/tasks").json()["items"]] == [mine.id]
         assert eve.get("/api/locks").json()["items"] == []
@@ -128,7 +128,7 @@ def test_agent_token_cannot_log_in_a_browser(http_server: HttpServer, store: Cor
 def test_agent_holding_its_calls_open_blocks_no_other_client(
     eve: httpx.Client, http_server: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its bodies never end; the others are answered, and in the end it is let go."""
+    """Its request bodies never end; others are answered, and its connections are closed."""
     monkeypatch.setattr(
         body_limits, "AGENT_LIMIT", body_limits.AGENT_LIMIT._replace(idle_seconds=8.0)
     )
@@ -144,7 +144,7 @@ def test_agent_holding_its_calls_open_blocks_no_other_client(
         lines[-1].sendall(head.encode())
 
     def refused_another() -> bool:
-        hang_one_more()  # the call that asks may just have taken a line's place
+        hang_one_more()  # this call may just have taken a free slot
         return "too_many" in eve.get("/api/agents/eve").text
 
     try:

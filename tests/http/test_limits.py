@@ -1,4 +1,4 @@
-"""Callers that use up what others need, before and after they are known."""
+"""Clients that exhaust shared resources, with and without a token."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def connected(http_server: HttpServer, sent: bytes = b"") -> socket.socket:
 
 
 def read_answer(line: socket.socket) -> bytes:
-    """One whole answer whose body is an object."""
+    """Read one whole response with a JSON object as its body."""
     answer = b""
     while not answer.endswith(b"}"):
         answer += line.recv(4_096)
@@ -49,7 +49,7 @@ def add_channel(store: Corral) -> None:
 
 
 def is_closed(line: socket.socket) -> bool:
-    """Whether the server has closed a connection without an answer."""
+    """Return whether the server has closed a connection without a response."""
     line.setblocking(False)
     try:
         return line.recv(1) == b""
@@ -61,7 +61,7 @@ def is_closed(line: socket.socket) -> bool:
 
 @contextmanager
 def more_files(count: int) -> Iterator[None]:
-    """Descriptors for both ends of many connections: the test is the client, too."""
+    """Raise the descriptor limit: the test holds both ends of many connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         pytest.skip(f"this test needs {count} descriptors, and may have {hard}")
@@ -73,7 +73,7 @@ def more_files(count: int) -> Iterator[None]:
 
 
 def test_half_open_requests_block_no_other_client(store: Corral) -> None:
-    """1,100 callers that never end their headers: a caller with a token is answered."""
+    """1,100 clients never finish their headers: a client with a token is answered."""
     with (
         more_files(4_096),
         ExitStack() as lines,
@@ -137,7 +137,7 @@ def test_upload_to_an_unknown_channel_is_not_read(store: Corral) -> None:
 
 
 def test_withheld_uploads_need_little_memory(store: Corral) -> None:
-    """100 bodies of 10 MB that say how long they are, and 100 that do not."""
+    """100 bodies of 10 MB with a length, and 100 without."""
     add_channel(store)
     piece = b"x" * 65_536
     before = _memory()
@@ -152,7 +152,7 @@ def test_withheld_uploads_need_little_memory(store: Corral) -> None:
                     b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\n" + length + b"\r\n\r\n",
                 )
             )
-            if known:  # refused for its length alone; a body behind it might reset the connection
+            if known:  # rejected for its length alone; a body might reset the connection
                 told.append(line.recv(4_096)[:12])
             line.settimeout(0.2)
             with suppress(OSError):
@@ -279,7 +279,7 @@ def test_connections_leave_file_descriptors_for_other_uses(monkeypatch: pytest.M
 def test_reads_continue_while_the_store_is_not_writable(
     store: Corral, url: str, clock: ManualClock
 ) -> None:
-    """A writer that was stopped in the middle of a write holds up other writers, and no reader."""
+    """A writer that was stopped during a write blocks other writers, but no reader."""
     store.questions.ask("Well?", deadline_ms=1_000, asker="user:tester")
     with (
         corral.open(url, clock=clock, actor="user:other") as other,

@@ -1,4 +1,4 @@
-"""Locks from afar: in an agent's own name, and no longer than the server waits."""
+"""Locks over HTTP: in the agent's own name, and never longer than the server waits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The one door: who gets in, from where, and with what."""
+"""Authentication, origin checks, limits and security headers."""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A program on another machine changes only its URL: the same behaviour, here and from afar."""
+"""A remote client changes only its URL: the same behaviour as a local store."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ from tests.support.store import rows, walk
 def either(
     request: pytest.FixtureRequest, store: Corral, http_server: HttpServer
 ) -> Iterator[Corral]:
-    """The same store, opened here or through the daemon."""
+    """The same store, opened locally or through the daemon."""
     if request.param == "local":
         yield store
         return

@@ -1,4 +1,4 @@
-"""An agent's token for one project reaches nothing of another, by whatever argument."""
+"""An agent's token for one project reaches no record of another, by any argument."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.http_server import run_http_server
 from tests.support.run_factories import add_run
 
-# Arguments that name no thing of a project: people, texts, numbers, and what the rules put there.
+# Arguments that refer to no record of a project: people, texts, numbers, and values set by rules.
 OTHERS = {
     *("about", "action", "after", "agent", "all", "alternatives", "answer", "answerers"),
     *(
@@ -57,11 +57,11 @@ OTHERS = {
     *("role", "emoji", "sender", "source", "state", "steps", "summary", "template", "text"),
     *("timeout_ms", "title", "to", "tokens", "tool", "tool_call_id", "tool_name", "ttl_ms"),
     *("value", "wait_ms", "wake", "tells"),
-    # Keys of tasks of the project that is named.
+    # Keys of tasks of the named project.
     *("depends_on", "tasks"),
-    # Checked to be the agent's own, or that of its session.
+    # Checked to belong to the agent or its session.
     *("letter", "letters", "mailbox"),
-    # Checked by themselves.
+    # Checked separately.
     *("project", "project_id"),
 }
 
@@ -134,7 +134,7 @@ def test_record_of_another_project_is_rejected(
 
 @each_case("name", sorted(AGENT_RULES))
 def test_every_argument_is_declared_as_a_record_reference_or_not(name: str) -> None:
-    """A new argument is put into one of the two lists, by whoever adds it."""
+    """A new argument must be added to one of the two lists."""
     fields = {field.name for field in call_named(name).fields}
     subject = {"id"} if call_named(name).subject == "id" else set()
     assert fields - OTHERS - OBJECT_ARGUMENTS.keys() - subject == set()

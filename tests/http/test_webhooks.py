@@ -1,4 +1,4 @@
-"""The door for platforms: signed requests, stored before they are answered; nobody else gets in."""
+"""Webhooks of platforms: only signed requests are accepted, and stored before the response."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""langgraph's checkpointer: its own conformance suite, and real graphs that stop and go on."""
+"""The langgraph checkpointer: its conformance suite, and real graphs that stop and continue."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ ASKED = {"configurable": {"thread_id": "trip"}}
 
 
 class Sync(BaseCheckpointSaver[int]):
-    """The methods without `a`, so that the suite, which calls those with it, tests these too."""
+    """Sync methods under the async names, so that the suite tests them too."""
 
     def __init__(self, saver: CorralSaver) -> None:
         super().__init__(serde=saver.serde)
@@ -67,7 +67,7 @@ class Trip(TypedDict):
 
 
 def travel(saver: BaseCheckpointSaver[Any], seen: list[str]) -> Any:
-    """A graph that goes to two places at once, asks somebody, and goes on."""
+    """Return a graph that visits two places in parallel, asks a person, and continues."""
 
     def go(place: str) -> Callable[[Trip], Trip]:
         def node(_: Trip) -> Trip:
@@ -100,7 +100,7 @@ def test_interrupted_graph_continues_in_another_process(
 
 
 def story(saver: BaseCheckpointSaver[Any]) -> list[Any]:
-    """What a graph tells that is interrupted, resumed, taken back, changed and forked."""
+    """Return the states of a graph that is interrupted, resumed, rewound, changed and forked."""
     graph = travel(saver, [])
     told = [graph.invoke({"places": ["home"]}, ASKED), graph.invoke(Command(resume="a"), ASKED)]
     (asked,) = [

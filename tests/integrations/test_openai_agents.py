@@ -1,4 +1,4 @@
-"""openai-agents' memory: its protocol, and a real Runner against the model stub."""
+"""Sessions for openai-agents: its protocol, and a real Runner against the model stub."""
 
 import asyncio
 import json

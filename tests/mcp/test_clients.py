@@ -1,4 +1,4 @@
-"""The protocol's own client, in both eras, on both transports."""
+"""The MCP SDK's client, with both protocol versions and on both transports."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,7 +22,7 @@ Tell = Callable[[str, Story], None]
 
 @pytest.fixture
 def team(url: str, tmp_path: Path) -> Iterator[Corral]:
-    """Two agents and a project, by the real clock: other processes work on it too."""
+    """Two agents and a project, with the real clock, because other processes use it too."""
     (tmp_path / "project").mkdir()
     with corral.open(url) as store:
         store.agents.create("ada", command="cat", role="developer")
@@ -33,7 +33,7 @@ def team(url: str, tmp_path: Path) -> Iterator[Corral]:
 
 @pytest.fixture(params=["stdio", "http"])
 def tell(request: pytest.FixtureRequest, team: Corral, url: str, tmp_path: Path) -> Iterator[Tell]:
-    """Let a client of an era live through a story as ada."""
+    """Run a scenario as ada with a client of one protocol version."""
     project = team.projects.list().items[0]
     if request.param == "stdio":
         env = environment(url, "ada", tmp_path / "home")
@@ -69,7 +69,8 @@ def test_agent_does_a_task_from_start_to_end(tell: Tell, team: Corral, era: str)
         assert [tool.name for tool in listed.tools] == [row.name for row in TOOLS]
 
         async def call(tool: str, **arguments: Any) -> Any:
-            told = await client.call_tool(tool, arguments)  # it checks the answer by its schema
+            # the client validates the result by its schema
+            told = await client.call_tool(tool, arguments)
             assert not told.is_error, told.content
             return told.structured_content
 

@@ -1,4 +1,4 @@
-"""The protocol itself, message by message: what is answered, what is refused, and how it ends."""
+"""The MCP protocol, message by message: responses, errors and shutdown."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A SQLite store with an agent; what goes over the wire does not depend on the engine."""
+    """A SQLite store with an agent; the protocol does not depend on the engine."""
     (tmp_path / "project").mkdir()
     with corral.open(f"sqlite:///{tmp_path}/corral.db") as store:
         store.agents.create("ada", command="cat")
@@ -283,13 +283,13 @@ def test_disconnected_caller_claims_nothing(
     with http_server.client(token) as impatient, pytest.raises(httpx.ReadTimeout):
         impatient.post("/mcp", json=call, timeout=httpx.Timeout(60, read=0.3))
     with http_server.client() as full:
-        # A request is counted when it is over.
+        # A request is counted when it has ended.
         wait_until(lambda: 'route="/mcp"' in full.get("/metrics").text, "the server has noticed")
     http_server.store.mail.put("agent:ada", "not lost")
     assert http_server.store.mail.claim("agent:ada", owner="another")
 
 
-# -- handed on ---------------------------------------------------------------------------------
+# -- forwarding to a daemon -------------------------------------------------------------------
 
 
 def test_command_serves_an_agent_that_has_only_the_daemons_url(
@@ -311,7 +311,7 @@ def test_command_serves_an_agent_that_has_only_the_daemons_url(
 
 
 def test_many_agents_call_concurrently(http_server: HttpServer, home: Path) -> None:
-    """Sixteen threads over one endpoint: every letter arrives once."""
+    """Sixteen threads on one endpoint: every letter arrives exactly once."""
     store: Corral = http_server.store
     store.agents.create("bob", command="cat")
     token = store.tokens.create("crowd", scope="agent:ada").value

@@ -1,4 +1,4 @@
-"""What the tools do, for whom, and what they refuse; on both engines, without any transport."""
+"""What each tool does and rejects, and for which caller; on both engines, without a transport."""
 
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,11 @@ def test_tool_list_is_small_enough_for_every_prompt() -> None:
     listed = msgspec.json.decode(list_tools())
     assert all(each["inputSchema"]["type"] == "object" for each in listed)
     for each in listed:
-        del each["outputSchema"], each["annotations"]  # for programs; agents are not shown them
+        del each["outputSchema"], each["annotations"]  # for programs; not offered to agents
     assert len(msgspec.json.encode(listed)) < 24_000
 
 
-# -- who calls ---------------------------------------------------------------------------------
+# -- the caller --------------------------------------------------------------------------------
 
 
 def test_full_scope_token_has_no_agent_identity(store: Corral, project: str) -> None:
@@ -127,7 +127,7 @@ def test_event_names_the_calling_agent(store: Corral, ada: Agent) -> None:
     assert told == [("agent:ada",)]
 
 
-# -- once --------------------------------------------------------------------------------------
+# -- idempotency -------------------------------------------------------------------------------
 
 
 WRITES: list[tuple[str, dict[str, Any]]] = [
@@ -310,7 +310,7 @@ def test_question_is_answered_in_the_same_call_or_later(
     assert bob("answer", id=asked["id"], answer="left")["answer"] == "left"
     told = ada("answer_wait", id=asked["id"], wait_seconds=1)
     assert (told["state"], told["answer"], told["by"]) == ("answered", "left", "agent:bob")
-    assert ada("inbox")["letters"] == []  # told already
+    assert ada("inbox")["letters"] == []  # reported already
 
 
 def test_decision_waits_for_approval(store: Corral, ada: Agent, bob: Agent) -> None:

@@ -1,5 +1,4 @@
-"""Real agent CLIs, with an empty home and dummy keys, against a model stub on loopback; and a real
-Matrix server."""
+"""Real agent CLIs with an empty home and dummy keys against a model stub; a real Matrix server."""
 
 import os
 import shutil
@@ -27,7 +26,7 @@ def stub() -> Iterator[Stub]:
 
 @pytest.fixture
 def machine(stub: Stub) -> Iterator[Machine]:
-    # Not below the folder for temporary files, where codex refuses to live.
+    # Not below the folder for temporary files, where codex refuses to run.
     folder = Path(tempfile.mkdtemp(prefix="corral-real-", dir="/var/tmp")) / "m"
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -39,7 +38,7 @@ def machine(stub: Stub) -> Iterator[Machine]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
-    """One Matrix server for all tests; whoever stops it starts it again."""
+    """One Matrix server for all tests; a test that stops it starts it again."""
     pytest.importorskip("synapse", reason="the Matrix server is not here: pip install '.[real]'")
     made = Homeserver(tmp_path_factory.mktemp("matrix") / "server").start()
     yield made
@@ -47,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
 
 
 def reap(folder: Path) -> None:
-    """End what a CLI left behind: whatever has its home in the folder of this test."""
+    """Kill what a CLI left behind: processes whose home is in the folder of this test."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             ours = f"HOME={folder}/home".encode() in (entry / "environ").read_bytes().split(b"\0")
@@ -83,7 +82,7 @@ def codex() -> Agent:
 
 @pytest.fixture
 def home(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealHome]:
-    """A store of its own, whose runs all end with the test."""
+    """A private store, whose runs all end with the test."""
     corral_home = machine.home.parent / "corral"
     monkeypatch.setenv("CORRAL_HOME", str(corral_home))
     home = RealHome(machine, corral_home)
@@ -92,11 +91,11 @@ def home(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealHome
     finally:
         for gate in home.stub.gates.values():
             gate.set()
-        home.kill_all()
+        home.kill_processes()
 
 
 @pytest.fixture(params=["claude", "codex"])
 def kind(request: pytest.FixtureRequest, home: RealHome) -> AgentKind:
-    """One agent CLI after the other."""
+    """Each agent CLI in turn."""
     home.install(request.param)
     return AgentKind(request.param, home)

@@ -1,4 +1,4 @@
-"""Whole runs of real agent CLIs: a made-up user's machine with a store of its own."""
+"""Whole runs of real agent CLIs: a fake user's machine with a private store."""
 
 import os
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from tests.support.home import Home
 
 T = TypeVar("T")
 
-SECONDS = 100.0  # these are large programs, and slow to start where much else goes on
+SECONDS = 100.0  # large programs, slow to start on a busy machine
 USAGE = {"input": 1_000, "output": 50, "cache_read": 300}
 
 
-def wait_until(found: Callable[[], T | None], what: str) -> T:
-    return home.wait_until(found, what, SECONDS)
+def wait_until(probe: Callable[[], T | None], what: str) -> T:
+    return home.wait_until(probe, what, SECONDS)
 
 
 class RealHome(Home):
-    """The machine's user calls `corral` there; his agent CLIs are on the PATH."""
+    """The fake user calls `corral` there; the agent CLIs are on the PATH."""
 
     def __init__(self, machine: Machine, corral_home: Path) -> None:
         self.machine = machine
@@ -41,14 +41,14 @@ class RealHome(Home):
             "PATH": f"{self.programs}:{machine.env['PATH']}",
             "USER": "tester",
         }
-        if "PYTHONPATH" in os.environ:  # so that commands and servers of tools are this Corral
+        if "PYTHONPATH" in os.environ:  # so that commands and MCP servers use this Corral
             machine.env["PYTHONPATH"] = os.environ["PYTHONPATH"]
         self.env = machine.env
         corral_home.mkdir(mode=0o700)
         corral.open(self.url).close()
 
     def install(self, name: str) -> None:
-        """Put a real program on the PATH; without it the test is skipped, with the reason."""
+        """Put a real program on the PATH, or skip the test with the reason."""
         found = program(name)
         if found is None:
             pytest.skip(f"{name} is not here: {HOW}")
@@ -71,29 +71,29 @@ class RealHome(Home):
             return list(store.sessions.turns(run.session_id, limit=200).items)
 
     def texts(self, run: Run) -> list[str]:
-        """What the agent said in words."""
+        """Return the texts of the agent."""
         turns = [turn for turn in self.turns(run) if turn.role == "assistant"]
         return [turn.content for turn in turns if turn.tool_name is None]
 
     def charged(self, scope: str) -> tuple[int, int, int, int]:
-        """As the stub counts for the provider: input, output, from and to the cache."""
+        """Return the stub's usage for the provider: input, output, from and to the cache."""
         with self.store() as store:
             total = store.charges.total(scope)
         return total.input, total.output, total.cache_read, total.cache_write
 
     def requests(self) -> list[dict[str, Any]]:
-        """The requests to the model that belong to the conversation, not to its title."""
+        """Return the model requests of the conversation, without those for its title."""
         return [entry for entry in self.stub.seen if entry.get("tools")]
 
     def count_prompts(self, words: str) -> int:
-        """How often the words stand in the conversation that was sent last."""
+        """Return how often the text is in the last request of the conversation."""
         last = self.requests()[-1]["body"]
         messages = last.get("messages") or last.get("input") or last.get("contents")
         return str(messages).count(words)
 
 
 class AgentKind:
-    """What the same test says to each of the agents."""
+    """What one test sends to each agent CLI."""
 
     def __init__(self, name: str, home: RealHome) -> None:
         self.name = name
@@ -104,7 +104,7 @@ class AgentKind:
         return ("--yes", "all") if self.name == "codex" else ("--yes", "edit", "--yes", "run")
 
     def write(self, file: str, content: str = "hi", **more: Any) -> dict[str, Any]:
-        """A step that writes a file with one of the agent's tools."""
+        """Return a step that writes a file with one of the agent's tools."""
         if self.name == "codex":
             return self.shell(f"printf {content} > {file}", **more)
         args = {"file_path": f"{self.home.work}/{file}", "content": content}
@@ -116,17 +116,19 @@ class AgentKind:
         return {"tool": "Bash", "args": {"command": command}, **more}
 
     def used(self) -> tuple[int, int, int, int]:
-        """What the stub says was used, as Corral counts: what came from the cache is not input."""
+        """Return the stub's usage as Corral counts it: cached tokens are not input."""
         given, output, read, written = self.home.machine.used()
         return (given - read if self.name == "codex" else given, output, read, written)
 
     def begin_long(self, *options: str) -> tuple[Run, str]:
-        """A run that has used a tool and now stands still in the middle of its second answer,
-        until the gate `go` is opened; and the mark that only its prompt holds."""
+        """Start a run that has used a tool and blocks in its second reply.
+
+        It continues when the gate `go` opens. Also returns the mark that only its prompt contains.
+        """
         mark = "the-one-prompt"
         first = self.write("a.txt", text="I begin.", usage=USAGE)
         last = {"text": "I went on to the end.", "gate": "go"}
-        # Claude puts a line in the model's mouth before it goes on, which the stub counts.
+        # Claude adds an assistant line before it continues, which the stub counts.
         prompt = f"{mark} " + steps(first, last, last)
         run = self.home.start_agent(self.name, prompt, *self.approvals, *options)
         wait_until(lambda: len(self.home.requests()) == 2, "it waits for the second answer")

@@ -1,4 +1,4 @@
-"""A real Matrix server on loopback, and people who use it by its client-server API."""
+"""A real Matrix server on loopback, and users of its client-server API."""
 
 import hashlib
 import hmac
@@ -30,7 +30,7 @@ PLENTY = {"per_second": 1_000, "burst_count": 1_000}
 
 
 class Homeserver:
-    """Synapse with a SQLite file, in a folder of its own; it can be stopped and started again."""
+    """Synapse with a SQLite file in its own folder; it can be stopped and restarted."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class Homeserver:
             "rc_invites": {"per_room": PLENTY, "per_user": PLENTY, "per_issuer": PLENTY},
             "rc_login": {"address": PLENTY, "account": PLENTY, "failed_attempts": PLENTY},
         }
-        # Its configuration is YAML, of which JSON is a part.
+        # Its configuration is YAML, of which JSON is a subset.
         (self.folder / "config.yaml").write_text(json.dumps(config | settings))
 
     @property
@@ -111,7 +111,7 @@ class Homeserver:
             self._process = None
 
     def person(self, name: str, *, admin: bool = False) -> "Person":
-        """Somebody with a new account."""
+        """Create a user with a new account."""
         path = f"{self.url}/_synapse/admin/v1/register"
         nonce = httpx.get(path).json()["nonce"]
         words = "\0".join((nonce, name, PASSWORD, "admin" if admin else "notadmin"))
@@ -123,7 +123,7 @@ class Homeserver:
 
 
 class Person:
-    """Somebody with an account, and what they do and see."""
+    """A user with an account: actions and observations."""
 
     def __init__(self, server: Homeserver, id: str, token: str) -> None:
         self.id = id
@@ -136,7 +136,7 @@ class Person:
         self._client.close()
 
     def ask(self, method: str, path: str, **given: Any) -> Any:
-        """As a careful client does: while the server is away, the same is asked again."""
+        """Request like a careful client: retry while the server is away."""
         deadline = time.monotonic() + SECONDS
         while True:
             try:
@@ -148,10 +148,10 @@ class Person:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    # -- doing ----------------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------
 
     def room(self, *others: "Person", name: str | None = None) -> str:
-        """A new room that the others are invited to."""
+        """Create a room and invite the others."""
         given: dict[str, Any] = {"invite": [each.id for each in others]}
         if name:
             given["name"] = name
@@ -187,10 +187,10 @@ class Person:
         info = {"size": len(data), "mimetype": "text/plain"}
         return self.send(room, {"msgtype": "m.file", "body": name, "url": url, "info": info} | more)
 
-    # -- seeing ---------------------------------------------------------------------------------
+    # -- observations -----------------------------------------------------------------------------
 
     def events(self, room: str) -> list[dict[str, Any]]:
-        """Everything that was said in a room, oldest first."""
+        """Return all events of a room, oldest first."""
         found: list[dict[str, Any]] = []
         asked = {"dir": "b", "limit": "1000"}
         while True:
@@ -201,7 +201,7 @@ class Person:
             asked["from"] = told["end"]
 
     def heard(self, room: str, other: "Person") -> list[str]:
-        """The words of somebody's messages, without edits."""
+        """Return the texts of a user's messages, without edits."""
         return [
             event["content"]["body"]
             for event in self.events(room)
@@ -211,7 +211,7 @@ class Person:
         ]
 
     def shown(self, room: str, event: str) -> str:
-        """The words of a message as a client shows them: the newest that its sender gave it."""
+        """Return the text of a message as a client shows it: the latest edit by its sender."""
         told = self.ask("GET", f"{API}/rooms/{quote(room)}/event/{quote(event)}")
         newest = told.get("unsigned", {}).get("m.relations", {}).get("m.replace")
         content = newest["content"]["m.new_content"] if newest else told["content"]

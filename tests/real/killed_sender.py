@@ -1,4 +1,4 @@
-"""A process that delivers to a Matrix server and is killed as soon as the server has a message.
+"""A process that delivers to a Matrix server and is killed once the server has a message.
 
 Called as: python -m tests.real.killed_sender URL CHANNEL TOKEN NOW
 """

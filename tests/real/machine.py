@@ -1,4 +1,4 @@
-"""A made-up user's machine: an empty home, dummy keys, and a model stub on loopback."""
+"""A fake user's machine: an empty home, dummy keys, and a model stub on loopback."""
 
 import contextlib
 import importlib.util
@@ -42,14 +42,14 @@ stream_max_retries = 1
 
 
 def packaged(module: str, file: str) -> str | None:
-    """A program that a package of Python carries."""
+    """Return a program that a Python package contains."""
     spec = importlib.util.find_spec(module)
     path = Path(spec.origin).parent / file if spec and spec.origin else None
     return str(path) if path and os.access(path, os.X_OK) else None
 
 
 def program(name: str) -> str | None:
-    """The newest one, from npm; else the one that a package of Python carries, or the user's."""
+    """Return the newest program: from npm, from a Python package, or the user's."""
     if found := shutil.which(name, path=str(NPM)):
         return found
     if name == "claude" and (found := packaged("claude_agent_sdk", "_bundled/claude")):
@@ -60,7 +60,7 @@ def program(name: str) -> str | None:
 
 
 def steps(*those: dict[str, Any]) -> str:
-    """A prompt that tells the stub what to answer."""
+    """Return a prompt that tells the stub what to reply."""
     return "STUB:" + json.dumps({"steps": those})
 
 
@@ -121,7 +121,7 @@ class Machine:
                 "general": {"disableAutoUpdate": True},
                 "privacy": {"usageStatisticsEnabled": False},
             }
-            if name == "gemini":  # else a classifier chooses one by a request of its own
+            if name == "gemini":  # otherwise a classifier chooses one by an extra request
                 setting["model"] = {"name": "gemini-2.5-pro"}
             self.write(f".{name}/settings.json", json.dumps(setting))
         model = {"npm": "@ai-sdk/openai-compatible", "models": {"stub": {"name": "stub"}}}
@@ -147,7 +147,7 @@ class Machine:
         )
 
     def run(self, provider: Provider, start: LaunchCommand, seconds: float = 90) -> "Outcome":
-        """Run it to its end, as a supervisor does: the prompt by its standard input."""
+        """Run to the end, like a supervisor, with the prompt on stdin."""
         process = self.popen(start)
         try:
             out, err = process.communicate((start.stdin or "").encode(), timeout=seconds)
@@ -156,7 +156,7 @@ class Machine:
         return Outcome(read(provider.parser(), out), process.returncode, out, err)
 
     def used(self) -> tuple[int, int, int, int]:
-        """What the stub said was used, over all requests: input, output, from and to the cache."""
+        """Return the stub's usage over all requests: input, output, from and to the cache."""
         asked = [entry["usage"] for entry in self.stub.seen if "usage" in entry]
         names = ("input", "output", "cache_read", "cache_write")
         return tuple(sum(one[name] for one in asked) for name in names)
@@ -179,7 +179,7 @@ def read(parser: StreamParser, out: bytes) -> list[ProviderFact]:
 
 
 def total(used: Iterable[UsageFact], *, cached_in_input: bool = False) -> tuple[int, int, int, int]:
-    """As the stub counts: OpenAI's input holds what came from the cache."""
+    """Return the usage as the stub counts: OpenAI's input includes cached tokens."""
     given = list(used)
     read_from = sum(one.cache_read for one in given)
     fresh = sum(one.input for one in given)
@@ -192,7 +192,7 @@ def total(used: Iterable[UsageFact], *, cached_in_input: bool = False) -> tuple[
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """Nothing that a test started outlives it."""
+    """Kill a process, so that it does not outlive the test."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

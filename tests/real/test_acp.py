@@ -43,7 +43,7 @@ def open_talk(agent: str, machine: Machine) -> Iterator[Open]:
         found = program("claude")
         if found:
             machine.env["CLAUDE_CODE_EXECUTABLE"] = found
-    # The npm package of codex-acp does not bring the sandbox that it would need.
+    # The npm package of codex-acp lacks the sandbox that it needs.
     machine.configure(sandbox="danger-full-access")
     more = {
         "gemini": ["--acp", "--skip-trust", "-m", "gemini-2.5-pro"],
@@ -105,7 +105,7 @@ def test_person_is_asked_when_the_policy_does_not_allow_a_tool(
         pytest.skip(f"{agent} asks by its own configuration, which allows this")
     prompt = steps(write_step(agent, machine, "b.txt"), {"text": "done"})
     run = open_talk(prompt=prompt)
-    asked = run.asked()
+    asked = run.wait_for_permission_request()
     assert asked.options
     run.talk.answer(asked.id, False)
     run.done()

@@ -1,4 +1,4 @@
-"""Claude Code itself."""
+"""Claude Code, the real program."""
 
 import os
 import signal

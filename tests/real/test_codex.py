@@ -1,4 +1,4 @@
-"""Codex itself."""
+"""Codex, the real program."""
 
 import os
 import signal
@@ -82,7 +82,7 @@ def test_killed_agent_continues_where_it_was(codex: Agent, machine: Machine) -> 
             line = process.stdout.readline()
             assert line, out
             out += line
-        time.sleep(0.5)  # its record is written beside the stream
+        time.sleep(0.5)  # its transcript is written in parallel to the stream
         os.killpg(process.pid, signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     finally:
@@ -95,7 +95,7 @@ def test_killed_agent_continues_where_it_was(codex: Agent, machine: Machine) -> 
     )
     assert done.code == 0, done
     assert done.of(SessionFact)[0].id == named.id
-    # The thread's total holds what the killed process had used.
+    # The thread's total includes the usage of the killed process.
     (used,) = done.of(UsageFact)
     assert used.cache_read == 300
     assert used.input >= 700
@@ -110,7 +110,7 @@ def test_rate_limit_has_its_reset_time(codex: Agent, machine: Machine) -> None:
     assert done.code == 1
     (limit,) = done.of(LimitFact)
     assert limit.reset_at is not None
-    assert abs(limit.reset_at - reset * 1_000) <= 60_000  # it says the minute
+    assert abs(limit.reset_at - reset * 1_000) <= 60_000  # its message contains the minute
 
 
 def test_too_many_requests_is_a_limit(codex: Agent, machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""Every CLI at a terminal that a supervisor holds: its dialogs, what it is sent, how it quits."""
+"""Every CLI in a supervised terminal: its dialogs, its input, and how it quits."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ LASTS = "tail -f /dev/null"
 
 @pytest.fixture(params=sorted(SHELL))
 def cli(request: pytest.FixtureRequest, home: RealHome) -> str:
-    """One CLI after the other, each set up so that it asks before it runs a command."""
+    """Each CLI in turn, configured to ask before it runs a command."""
     name: str = request.param
     home.install(name)
     machine = home.machine
@@ -103,14 +103,14 @@ def test_yes_allows_the_command_once_and_stop_ends_it(home: RealHome, cli: str) 
 
 
 def lasting_commands(home: RealHome) -> list[int]:
-    """The processes of the machine's user that run the lasting command, wherever they belong."""
+    """Return the user's processes that run the long command, wherever they belong."""
     found = processes_with_variable(f"HOME={home.machine.home}")
     return [pid for pid in found if command_of(pid) == LASTS.replace(" ", "\0").encode() + b"\0"]
 
 
 def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
     run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "20s"))
-    wait_until(home.asked_for, "the prompt reached the model")
+    wait_until(home.requests, "the prompt reached the model")
     sent = home.corral("send", run.id, steps({"text": "the second answer"}))
     assert sent.returncode == 0, (sent, home.get(run.id))
     wait_until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
@@ -145,7 +145,7 @@ def test_codex_leaves_no_process_outside_its_run(home: RealHome) -> None:
 
 
 def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> None:
-    """The one outside of Corral starts the server that codex shares between its terminals."""
+    """The codex outside Corral starts the server that codex shares between its terminals."""
     home.install("codex")
     codex = registry.get_provider("codex")
     start = codex.start(LaunchRequest(None, interactive=True), program("codex"))

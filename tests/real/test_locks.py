@@ -1,4 +1,4 @@
-"""Hooks that real agent CLIs call: an edit of what another holds is refused, others are noted."""
+"""Hooks called by real agent CLIs: an edit of a locked file is rejected, others are recorded."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.real.machine import Machine, steps
 
 @pytest.fixture
 def store(machine: Machine) -> Iterator[Corral]:
-    """A store in which ada holds `held.txt` of the folder that the CLI, as ben, works in."""
+    """A store in which ada holds `held.txt` of the folder in which the CLI works as ben."""
     path = machine.home.parent / "corral.db"
     machine.env |= {"CORRAL_STORE": f"sqlite:///{path}", "CORRAL_AGENT": "ben"}
     if "PYTHONPATH" in os.environ:  # so that the hook runs this Corral
@@ -54,7 +54,7 @@ def test_codex_patch_is_rejected_once_its_hooks_are_trusted(
 ) -> None:
     if not handed:
         store.locks.install(machine.work, targets=["codex"])
-        # Codex reads the files of a project only when the user trusts the project.
+        # Codex reads the files of a project only if the user trusts the project.
         config = machine.home / ".codex/config.toml"
         trust = f'[projects."{machine.work}"]\ntrust_level = "trusted"\n'
         config.write_text(f"{config.read_text()}\n{trust}")

@@ -1,4 +1,4 @@
-"""A real Matrix server: what people and agents say there arrives once, whatever dies in between."""
+"""A real Matrix server: every message arrives exactly once, whatever crashes."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ _number = iter(range(1_000))
 
 
 class MatrixChat:
-    """A channel of a store, its account on the server, and Ann, who talks to agents there."""
+    """A channel with its account on the server, and Ann, who writes to agents there."""
 
     def __init__(self, store: Corral, server: Homeserver) -> None:
         self.store = store
@@ -76,7 +76,7 @@ class MatrixChat:
         return self.store.chat.poll("den", self.adapter)
 
     def room(self, *others: Person, name: str | None = "Den") -> str:
-        """A room of Ann's to which the account has come."""
+        """A room of Ann's that the account has joined."""
         room = self.ann.room(self.bot, *others, name=name)
         self.hear()
         self.hear()
@@ -87,7 +87,7 @@ class MatrixChat:
         return [each.state for each in told]
 
     def answer(self, words: str) -> str | None:
-        """One turn: what the agent was told, and it answers with these words."""
+        """Run one turn with this reply; return its prompt."""
         self.store.chat.start_turns()
         run = self.runner.begin()
         told = self.runner.prompt(run)
@@ -108,7 +108,7 @@ def matrix_chat(store: Corral, server: Homeserver) -> Iterator[MatrixChat]:
 
 
 def words_in(store: Corral, place: str) -> list[str]:
-    """What came from a place, in the order of arrival."""
+    """Return the messages of a place, in the order of arrival."""
     found = store.messages.list(place=place, limit=200).items
     return [each.text for each in reversed(found) if each.direction == "in"]
 
@@ -188,7 +188,7 @@ def test_edits_and_reactions_work_in_both_directions(matrix_chat: MatrixChat) ->
     heard = next(each for each in store.messages.list().items if each.text == "helo")
     assert asked.id == said.id
     store.messages.send("final", agent="ada", to="den", edit=said.id)
-    for _ in range(2):  # a sign that is there already is no failure
+    for _ in range(2):  # a reaction that exists already is no error
         store.messages.send("👍", agent="ada", to="den", react=heard.id)
     assert matrix_chat.send() == ["done"] * 3
     _, words, change, mark = of_bot(matrix_chat, room)
@@ -355,9 +355,7 @@ def test_gap_after_a_long_absence_is_filled_in_order(matrix_chat: MatrixChat) ->
         matrix_chat.ann.say(first, f"{n}")
         if n % 50 == 0:
             matrix_chat.ann.say(second, f"other {n}")
-    matrix_chat.adapter = (
-        matrix_chat.open()
-    )  # another process, which knows nothing of the one before
+    matrix_chat.adapter = matrix_chat.open()  # another process without the state of the first
     heard = matrix_chat.hear()
     place = matrix_chat.place(first)
     assert [each.text for each in heard if each.place_id == place] == [f"{n}" for n in range(230)]
@@ -368,7 +366,7 @@ def test_gap_after_a_long_absence_is_filled_in_order(matrix_chat: MatrixChat) ->
 
 
 class Unrepeated(MatrixAdapter):
-    """A server that has forgotten every key: what is sent to it would be another message."""
+    """A server that has forgotten every key: a repeated send would be a new message."""
 
     def send(self, message: OutgoingMessage) -> SendOutcome:
         raise AssertionError("it was sent again")
@@ -396,7 +394,7 @@ def test_sender_killed_before_recording_leaves_one_copy(
     matrix_chat.server.stop(signal.SIGKILL)
     matrix_chat.server.start()
     clock.advance(pause)
-    # After hours a server has forgotten the key: what counts then is what the room shows.
+    # After hours a server has forgotten the key: the room's history decides then.
     assert matrix_chat.send(matrix_chat.open(Unrepeated) if pause > HOUR else None) == ["done"]
     found = matrix_chat.store.messages.get(said.id)
     (event,) = [each for each in of_bot(matrix_chat, room) if each["type"] == "m.room.message"]

@@ -1,4 +1,4 @@
-"""Claude Code answers in a room of a real Matrix server, whoever is killed in between."""
+"""Claude Code answers in a room of a real Matrix server, whatever is killed in between."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.support.home import is_alive
 
 
 class MatrixAgent:
-    """A daemon that serves a room, and can die."""
+    """A daemon that serves a room and can be killed."""
 
     def __init__(self, home: RealHome, server: Homeserver) -> None:
         self.home = home
@@ -66,7 +66,8 @@ def test_claude_answers_across_a_killed_daemon_and_an_absent_server(
     matrix_agent.says({"text": "Hello, Ann."})
     matrix_agent.has_answered("Hello, Ann.")
 
-    # The daemon dies while Claude thinks: the run goes on, and the next daemon brings its answer.
+    # The daemon is killed while Claude works: the run continues, and the next daemon sends its
+    # reply.
     home = matrix_agent.home
     matrix_agent.says({"text": "I thought about it.", "gate": "think"})
     wait_until(lambda: len(home.requests()) == 2, "Claude was asked")
@@ -82,7 +83,7 @@ def test_claude_answers_across_a_killed_daemon_and_an_absent_server(
     expected = ["Hello, Ann.", "I thought about it.", "And this came while nobody was there."]
     matrix_agent.has_answered(*expected)
 
-    # The server is away when the answer is there, and then the daemon dies, too.
+    # The server is away when the reply is ready, and then the daemon is killed, too.
     matrix_agent.says({"text": "At last.", "gate": "away"})
     wait_until(lambda: len(home.requests()) == 4, "Claude was asked again")
     server.stop(signal.SIGKILL)

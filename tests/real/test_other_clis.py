@@ -1,4 +1,4 @@
-"""The other CLIs, where they are installed: their arguments work and their streams are read."""
+"""The other CLIs, if installed: their arguments work and their streams are parsed."""
 
 import uuid
 
@@ -43,7 +43,7 @@ def test_prompt_tool_call_and_resume(agent: Agent, machine: Machine) -> None:
     roles = [turn.role for turn in done.of(TurnFact)]
     assert roles == ["assistant", "assistant", "tool", "assistant"]
     assert done.of(ResultFact)[-1].ok
-    if name != "copilot":  # whose stream tells no tokens
+    if name != "copilot":  # whose stream reports no tokens
         assert sum(used.input for used in done.of(UsageFact)) >= 705
         assert sum(used.cache_read for used in done.of(UsageFact)) == 300
     again = LaunchRequest(

@@ -1,4 +1,4 @@
-"""A race of real agent CLIs in one repository, with real pytest as the gate."""
+"""A race of real agent CLIs in one repository, with real pytest as the check."""
 
 import sys
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_claude_and_codex_race_and_the_passing_attempt_advances(home: RealHome) 
 
 
 def _second_round(home: RealHome, race: str) -> None:
-    """Both go on from what codex had left."""
+    """Both continue from codex's result."""
     again = home.json(
         "race",
         "next",

@@ -1,4 +1,4 @@
-"""A sandboxed race with each agent CLI: it works in its private home, and its record is kept."""
+"""A sandboxed race with each agent CLI: it works in its private home, and its session is kept."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def shell(name: str, command: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=ALL)
 def name(request: pytest.FixtureRequest, home: RealHome) -> str:
-    """The user's CLI is set up in his home folder, and has a model with a price."""
+    """The CLI is configured in the user's home folder, with a model that has a price."""
     name: str = request.param
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not here: make test-real installs it where root may")
@@ -39,7 +39,7 @@ def name(request: pytest.FixtureRequest, home: RealHome) -> str:
     machine.env |= {"COPILOT_MODEL": MODELS["copilot"], "OPENAI_MODEL": MODELS["qwen"]}
     config = machine.home / ".config/opencode/opencode.json"
     config.write_text(config.read_text().replace('"stub": {"name"', '"gpt-5": {"name"'))
-    # Only variables that are meant for the CLI go into the sandbox.
+    # Only variables meant for the CLI enter the sandbox.
     config = machine.home / ".codex/config.toml"
     config.write_text(config.read_text().replace("STUB_KEY", "OPENAI_API_KEY"))
     machine.write(".gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n")
@@ -62,7 +62,7 @@ def race(home: RealHome, prompt: str, *options: str) -> tuple[dict[str, Any], Ru
 
 
 def trouble(home: RealHome, run: Run) -> Any:
-    """What can be known of a run that did not go as it should."""
+    """Describe a run that failed, for the assertion message."""
     errors = home.output(run, "stderr")[-2_000:]
     return run.state, run.reason, home.log(run), home.output(run)[-2_000:], errors
 
@@ -102,7 +102,7 @@ def test_budget_is_enforced(home: RealHome, name: str) -> None:
     _, run = race(home, prompt, "--yes", "all", "--budget", "0.05")
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, trouble(home, ended)
-    # The supervisor of the run and the driver of the race compare the cost with the same budget.
+    # The supervisor of the run and the driver of the race enforce the same budget.
     spent = ("its budget is spent: $", "its attempt was cancelled: the money of its round is spent")
     assert str(ended.reason).startswith(spent), ended.reason
     assert (ended.cost_micros or 0) >= 50_000

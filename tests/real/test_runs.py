@@ -1,4 +1,4 @@
-"""Whole runs of Claude Code and Codex: what they say and do is kept, whoever is killed."""
+"""Whole runs of Claude Code and Codex: turns and effects are kept, whatever is killed."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def resume(home: RealHome, run: Run, *words: str) -> Run:
 
 
 def went_on(home: RealHome, before: Run, after: Run, mark: str) -> None:
-    """The same conversation came to its end, and its first prompt was said once."""
+    """Check that the same conversation ended, with its first prompt in it once."""
     assert (after.state, after.exit_code) == (RunState.COMPLETED, 0), after
     assert after.session_id == before.session_id
     assert home.texts(after) == ["I begin.", "I went on to the end."]
@@ -164,7 +164,7 @@ def test_foreground_run_prints_text_and_returns_the_exit_code(
     assert lines[-1] == "It is written."
     assert lines[1].startswith("· ")
     assert not [line for line in lines if line.startswith("{")]
-    # What codex warns of by itself is seen too; Corral has nothing to add.
+    # Codex's own warnings are shown too; Corral adds nothing.
     assert b"corral" not in done.stderr.replace(str(home.folder).encode(), b"")
     logged = home.corral("logs", home.only_run().id).stdout.decode()
     assert logged == shown

@@ -1,4 +1,4 @@
-"""Whole runs of real agents by the Agent Client Protocol."""
+"""Whole runs of real agents over the Agent Client Protocol."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def agent(request: pytest.FixtureRequest, home: RealHome) -> str:
     home.install(PROGRAMS[name])
     if name == "claude":
         home.env["CLAUDE_CODE_EXECUTABLE"] = str(program("claude"))
-    # The npm package of codex-acp does not bring the sandbox that it would need.
+    # The npm package of codex-acp lacks the sandbox that it needs.
     home.machine.configure(sandbox="danger-full-access")
     return name
 

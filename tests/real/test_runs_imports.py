@@ -1,4 +1,4 @@
-"""What the CLIs recorded without Corral is brought in once; what Corral ran is not doubled."""
+"""Conversations without Corral are imported once; those of Corral's runs are not duplicated."""
 
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import LaunchRequest
@@ -8,7 +8,7 @@ from tests.real.machine import program, steps
 
 
 def talk(home: RealHome, kind: AgentKind, *those: dict[str, object]) -> None:
-    """The person calls the CLI himself."""
+    """Run the CLI as the person, without Corral."""
     provider = registry.get_provider(kind.name)
     approvals = ("all",) if kind.name == "codex" else ("edit", "run")
     ask = LaunchRequest(steps(*those), approvals=approvals)
@@ -36,7 +36,7 @@ def test_conversation_of_a_person_is_imported_once(home: RealHome, kind: AgentKi
     assert (again["sessions"], again["turns"], again["charges"]) == (0, 0, 0)
     assert home.charged("all") == kind.used()
 
-    # It is gone on with by Corral, and is then still one conversation.
+    # Continued by Corral, it is still one conversation.
     told = home.json("resume", "-d", "--json", session.id, steps({"text": "And more."}))
     after = home.wait_for_end(told["id"])
     assert after.state is RunState.COMPLETED, home.log(after)

@@ -14,7 +14,7 @@ MINUTE_MS = 60_000
 
 
 def claude_quota(home: RealHome, reset: int) -> dict[str, Any]:
-    """How Anthropic's server says to a subscriber that his five hours are used up."""
+    """Return the response of Anthropic's server when a subscriber's quota is used up."""
     home.env["CLAUDE_CODE_OAUTH_TOKEN"] = "dummy"
     home.env.pop("ANTHROPIC_API_KEY", None)
     headers = {
@@ -129,7 +129,7 @@ def test_codex_with_a_known_model_has_a_price(home: RealHome) -> None:
     run = home.wait_for_end(home.start_agent("ada", steps({"text": "dear", "usage": usage})).id)
     assert run.state is RunState.COMPLETED, home.log(run)
     assert run.model == "gpt-5-codex"
-    # 1.25 dollars for a million tokens in, 10 for a million out.
+    # 1.25 dollars per million input tokens, 10 per million output tokens.
     assert run.cost_micros == 1_260_000
 
 
@@ -169,8 +169,8 @@ def test_tool_that_is_not_allowed_is_denied_and_logged(home: RealHome, kind: Age
     told = [entry["last"] for entry in home.requests()][-1]
     assert told[0] == "tool"
     if kind.name == "codex":
-        # Its stream says nothing of a command that its sandbox did not let through, or that could
-        # not be run at all for want of one.
+        # Its stream does not report a command that its sandbox blocked or that could not be run
+        # without one.
         assert "exited with code" in told[1]
         assert "exited with code 0" not in told[1]
     else:

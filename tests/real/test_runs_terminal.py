@@ -1,4 +1,4 @@
-"""Claude Code at a supervisor's terminal: screen reading, typing, and answers by policy."""
+"""Claude Code in a supervised terminal: screen reading, typing, and answers by policy only."""
 
 import json
 from contextlib import suppress
@@ -15,7 +15,7 @@ from tests.support.home import wait_until as soon
 @pytest.fixture
 def claude(home: RealHome) -> AgentKind:
     home.install("claude")
-    # Left alone, it decides by itself what it need not ask.
+    # By default it decides by itself which dialogs to skip.
     setting = {"permissions": {"defaultMode": "manual"}}
     home.machine.write(".claude/settings.json", json.dumps(setting))
     return AgentKind("claude", home)
@@ -34,10 +34,10 @@ def screen_of(home: RealHome, run: Run) -> str:
 
 
 def answered(home: RealHome, prompt: str, words: str) -> Run:
-    """A terminal run that has answered its prompt and was told to leave."""
+    """A terminal run that has answered its prompt and was asked to quit."""
     run = home.start_agent("claude", prompt, "--pty")
     wait_until(lambda: words in screen_of(home, run), "it has answered")
-    # Its own record is written beside what it shows.
+    # Its transcript is written in parallel to the screen.
     session = home.session_of(run).provider_session
     name = f".claude/projects/*/{session}.jsonl"
     wait_until(
@@ -57,7 +57,7 @@ def test_dialog_requests_attention_and_is_not_answered(home: RealHome, claude: A
     assert not (home.work / "a.txt").exists()
     shown = home.json("ps", "--json")
     assert [row["attention"] for row in shown] == ["needs_input"]
-    # A person answers, and what called for him is over.
+    # A person answers, and the attention is cleared.
     assert home.corral("send", run.id, "1").returncode == 0
     wait_until((home.work / "a.txt").exists, "the file is written")
     wait_until(lambda: home.get(run.id).attention is None, "nobody is called for")
@@ -92,7 +92,7 @@ def test_allowed_dialog_is_answered_once_and_logged(home: RealHome, claude: Agen
 def test_input_is_typed_when_ready_and_an_idle_agent_quits(
     home: RealHome, claude: AgentKind
 ) -> None:
-    # With a mode of its own it opens a question after the first answer, and text is refused then.
+    # In its own mode it opens a dialog after the first answer, and text is rejected then.
     (home.machine.home / ".claude/settings.json").unlink()
     run = home.start_agent(
         "claude", steps({"text": "the first answer"}), "--pty", "--idle-exit", "15s"
@@ -111,7 +111,7 @@ def test_input_is_typed_when_ready_and_an_idle_agent_quits(
 
 
 def long_prompt(home: RealHome) -> Run:
-    """Too long for an argument: it is to be typed."""
+    """Too long for an argument, so it must be typed."""
     prompt = "x" * 110_000 + " the-end " + steps({"text": "all of it read"})
     (home.work / "prompt").write_text(prompt)
     return home.start_agent("claude", "@prompt", "--pty")
@@ -130,16 +130,16 @@ def test_long_prompt_is_typed_once_the_screen_is_ready(home: RealHome, claude: A
 
 
 def test_no_prompt_is_typed_into_a_dialog(home: RealHome, claude: AgentKind) -> None:
-    # Whoever chose that it asks is first asked whether it should rather not.
+    # With this mode it first asks whether the mode should be changed.
     run = long_prompt(home)
     screen = Screen.corral(home, "attach", run.id)
     try:
         screen.wait_until(b"keep", seconds=SECONDS)
         screen.type(b"\x1b[B")
         screen.forget()
-        screen.wait_until(b"\xe2\x9d\xaf", seconds=SECONDS)  # the mark moves
+        screen.wait_until(b"\xe2\x9d\xaf", seconds=SECONDS)  # the selection moves
         assert home.log(run) == []
-        for _ in range(3):  # an Enter that comes while it draws may be lost on it
+        for _ in range(3):  # an Enter during a redraw may be lost
             screen.type(b"\r")
             with suppress(AssertionError):
                 soon(lambda: home.log(run), "the prompt is typed", 20)

@@ -9,7 +9,7 @@ from tests.real.home import RealHome, wait_until
 from tests.real.machine import steps
 
 ALL = ["claude", "codex", "copilot", "gemini", "opencode", "qwen"]
-# A model with a known price; each stub answers by any name.
+# A model with a known price; each stub accepts any name.
 MODELS = {
     "claude": "claude-opus-5-5",
     "codex": "gpt-5-codex",
@@ -18,7 +18,7 @@ MODELS = {
     "opencode": "stub/gpt-5",
     "qwen": "gpt-5",
 }
-# More than the budgets here, and less than makes a CLI shorten or end the conversation.
+# More than the budgets here, and too little for a CLI to compact or end the conversation.
 DEAR = {"input": 100_000, "output": 10}
 SMALL = {"input": 1_000, "output": 50}
 
@@ -50,7 +50,7 @@ def name(request: pytest.FixtureRequest, home: RealHome) -> str:
 
 
 def approvals(name: str) -> tuple[str, ...]:
-    """At a terminal, claude asks first whether everything may be approved; as root it refuses."""
+    """At a terminal, claude first asks whether to approve everything; as root it refuses."""
     return ("--yes", "edit") if name == "claude" else ("--yes", "all")
 
 
@@ -126,7 +126,7 @@ def begin_command(home: RealHome, name: str, prompt: str) -> Run:
 
 
 def test_headless_command_is_recorded_with_its_session(home: RealHome, name: str) -> None:
-    # Without spaces: opencode quotes an argument that has some, and the stub cannot read that.
+    # Without spaces: opencode quotes arguments with spaces, and the stub cannot parse that.
     prompt = steps({"text": "the-only-answer", "usage": SMALL}).replace(" ", "")
     words = {
         "claude": ["-p", "--model", MODELS[name], prompt],
@@ -158,7 +158,7 @@ def used(home: RealHome, run: Run) -> Run | None:
 
 def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
     call = tool(name, home) | {"force": True}
-    if name == "opencode":  # it allows what it is not told to ask
+    if name == "opencode":  # it allows everything that needs no confirmation
         config = home.machine.home / ".config/opencode/opencode.json"
         config.write_text(config.read_text().replace('{"', '{"permission": {"bash": "ask"}, "', 1))
         call = {"tool": "bash", "args": {"command": "touch a.txt", "description": "Make a.txt"}}

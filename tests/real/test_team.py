@@ -1,4 +1,4 @@
-"""A team of real agent CLIs, started from a file: each works with the others by Corral's tools."""
+"""A team of real agent CLIs, started from a file: they cooperate through Corral's tools."""
 
 import json
 from typing import Any

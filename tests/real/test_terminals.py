@@ -1,4 +1,4 @@
-"""Claude Code and Codex at a terminal: what they draw is read, and answered by policy alone."""
+"""Claude Code and Codex at a terminal: their screens are parsed, and answered by policy only."""
 
 import fcntl
 import os
@@ -36,9 +36,9 @@ class Terminal:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 
     def wait_until(self, *states: str, seconds: float = 40) -> ScreenReading:
-        """Poll the screen as a supervisor does, and type what the policy answers.
+        """Poll the screen like a supervisor, and type the policy's answers.
 
-        A working agent redraws its screen all the time, so this does not wait for a quiet screen.
+        A working CLI redraws all the time, so waiting for quiet would never end.
         """
         end = time.monotonic() + seconds
         reading = ScreenReading("unknown")
@@ -64,10 +64,10 @@ class Terminal:
 
     def _feed(self, data: bytes) -> None:
         self.stream.feed(data)
-        if b"\x1b[6n" in data:  # where is the cursor?
+        if b"\x1b[6n" in data:  # a cursor position request
             at = self.screen.cursor
             os.write(self.fd, f"\x1b[{at.y + 1};{at.x + 1}R".encode())
-        if b"\x1b[c" in data:  # what kind of terminal?
+        if b"\x1b[c" in data:  # a terminal type request
             os.write(self.fd, b"\x1b[?62;c")
 
     def type(self, keys: str) -> None:
@@ -142,6 +142,6 @@ def test_codex_asks_and_is_answered(codex: Agent, machine: Machine) -> None:
         while not (machine.work / "a.txt").exists() and time.monotonic() < end:
             terminal.wait_until("ready", "working", "needs_input")
         assert (machine.work / "a.txt").exists()
-        assert set(terminal.typed) == {"\r"}  # the first may come too early for it
+        assert set(terminal.typed) == {"\r"}  # the first may come too early
     finally:
         terminal.close()

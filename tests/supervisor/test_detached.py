@@ -419,7 +419,7 @@ def test_a_run_that_fills_the_disk_ends_in_a_true_state(home: Home, tmp_path: Pa
         assert ended.state is RunState.FAILED
         assert ended.exit_code == 7
     finally:
-        home.kill_all()
+        home.kill_processes()
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Drives an `AcpTalk` against a real agent process, as a supervisor does: one loop, no threads."""
+"""Drive an `AcpTalk` against a real agent process, like a supervisor: one loop, no threads."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ class AcpRun:
             data = data[os.write(self._in, data) :]
 
     def wait_until(self, *kinds: type, seconds: float = 60) -> Any:
-        """Feed what comes until a fact of one of the kinds is there; gives that one."""
+        """Feed output until a fact of one of the kinds arrives, and return that fact."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             ready, _, _ = select.select([self._out], [], [], 0.2)
@@ -58,7 +58,7 @@ class AcpRun:
         done: PromptResult = self.wait_until(PromptResult, seconds=seconds)
         return done
 
-    def start_agent(self, seconds: float = 60) -> PermissionFact:
+    def wait_for_permission_request(self, seconds: float = 60) -> PermissionFact:
         asked: PermissionFact = self.wait_until(PermissionFact, seconds=seconds)
         return asked
 
@@ -68,7 +68,7 @@ class AcpRun:
         return self.process.stderr.read()[-2_000:].decode(errors="replace")
 
     def end(self) -> None:
-        """Kindly, as a supervisor does: some agents write their record only then."""
+        """End the agent gracefully: some agents write their transcript only then."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, 15)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""An agent written with the protocol's own SDK: it says what it was asked, and asks for leave."""
+"""An agent built with the ACP SDK: it echoes the prompt and requests permission."""
 
 import asyncio
 from typing import Any

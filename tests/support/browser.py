@@ -1,4 +1,4 @@
-"""A real browser, if there is one: without a display, and without a word to anybody outside."""
+"""A headless browser, if one is installed, that makes no outgoing connections of its own."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ MISSING = "no browser here: install chromium, or name one in CORRAL_BROWSER"
 
 @contextmanager
 def headless_browser() -> "Iterator[Browser | None]":
-    """The browser that was named, one on the PATH, or playwright's own; None where is none."""
+    """Return the named browser, one on the PATH or playwright's own; None if there is none."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:

@@ -1,4 +1,4 @@
-"""Local servers that speak a chat platform's HTTP API: they note what is asked and answer."""
+"""Local servers that speak a chat platform's HTTP API: they record requests and respond."""
 
 import json
 import threading
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-LOOKS_AGAIN = 0.02  # seconds; a server looks so often whether it is to end, and its test waits
+LOOKS_AGAIN = 0.02  # seconds; how often the server checks for shutdown, which its test waits for
 
 
 class ApiRequest(NamedTuple):
@@ -24,7 +24,7 @@ Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]
 
 
 class ChatServerStub:
-    """What a platform answers, by a function of what it is asked."""
+    """A chat server whose responses a function computes from the request."""
 
     def __init__(self, answer: Callable[[ApiRequest], Answer]) -> None:
         self.asked: list[ApiRequest] = []
@@ -46,7 +46,7 @@ class ChatServerStub:
                 )
                 api.asked.append(asked)
                 status, told, *more = answer(asked)
-                if status == 0:  # the line breaks in the middle
+                if status == 0:  # the connection breaks during the response
                     self.connection.close()
                     return
                 body = told if isinstance(told, bytes) else json.dumps(told).encode()

@@ -25,13 +25,14 @@ class Cli:
         return CliResult(code, captured.out, captured.err)
 
     def json(self, *arguments: str) -> Any:
-        """The value that a command prints with --json, which must succeed."""
+        """Return the value that a command prints with --json; the command must succeed."""
         said = self(*arguments, "--json")
         assert said.code == 0, said.err
         return json.loads(said.out)
 
     def error(self, *arguments: str) -> dict[str, Any]:
-        """The error that a command prints with --json, with its exit code; stdout stays empty."""
+        """Return the error that a command prints with --json, with its exit code; stdout stays
+        empty."""
         said = self(*arguments, "--json")
         assert said.out == ""
         error: dict[str, Any] = json.loads(said.err)["error"]

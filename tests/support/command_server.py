@@ -54,13 +54,13 @@ def run_command(
 
 
 class CommandServer:
-    """The client's side. Threads may call `run` at the same time."""
+    """The client side. Threads may call `run` concurrently."""
 
     def __init__(self) -> None:
         self.client_pid = os.getpid()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sending = threading.Lock()
-        # `end_all` finds the processes of a test by their CORRAL_HOME; this one outlives the test.
+        # `kill_processes` finds the processes of a test by CORRAL_HOME; this one outlives the test.
         env = {name: os.environ[name] for name in os.environ if not name.startswith("CORRAL_")}
         with theirs:
             self._process = subprocess.Popen(
@@ -103,7 +103,7 @@ class CommandServer:
 
 
 def _read_to_end(descriptors: list[int], timeout: float) -> list[bytes]:
-    """What comes from each until all are closed, or the time is over."""
+    """Read all descriptors until they are closed or the timeout expires."""
     read = {descriptor: b"" for descriptor in descriptors}
     deadline = time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
@@ -169,7 +169,7 @@ def _load() -> None:
     for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
         import_module(module.name)
     gc.collect()
-    gc.freeze()  # so that a collection in a fork copies none of it
+    gc.freeze()  # so that a garbage collection in a fork copies none of these pages
 
 
 def _become_command(request: list[Any], streams: list[int]) -> None:
@@ -201,7 +201,7 @@ def _become_command(request: list[Any], streams: list[int]) -> None:
 
 
 def _run_main() -> int:
-    """Run the command as the interpreter would, with the threads and functions of its exit."""
+    """Run the command like the interpreter does, with its exit handlers and threads."""
     from corral.__main__ import main
 
     code: Any = 0

@@ -1,4 +1,4 @@
-"""Two transactions that meet: one has changed something and is still open when the other comes."""
+"""Two concurrent transactions: the first has an uncommitted change when the second starts."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,10 +14,10 @@ _WAITS = Statement("SELECT 1 FROM pg_locks WHERE NOT granted LIMIT 1")
 
 
 def meanwhile(store: Corral, change: Callable[[Tx], object], work: Callable[[], T]) -> Racer[T]:
-    """Begin `work` in another thread while a transaction that has made a `change` is open.
+    """Run `work` in another thread while a transaction with an uncommitted `change` is open.
 
-    The change is committed when the work waits for it, or is over. On SQLite, where writers are
-    alone, the work waits from its first statement on.
+    The change is committed once the work waits for it or has finished. On SQLite, which has one
+    writer at a time, the work waits from its first statement on.
     """
     with store.transaction() as tx:
         change(tx)

@@ -1,9 +1,8 @@
-"""Connections of stores that are kept for the next store that is opened on the same database.
+"""PostgreSQL connections that are kept for the next store on the same database.
 
-A server's process that has just begun knows nothing of the schema: to begin one and to teach it
-costs more than most tests. All state of the session is reset, except prepared statements, because
-planning them again costs the server most of a test; to psycopg and to the next store it is a new
-connection.
+A new server process knows nothing of the schema: starting and warming it up costs more than most
+tests. The cache resets all session state except prepared statements, because planning them again
+is most of the cost. To psycopg and to the next store, the connection is new.
 """
 
 import os
@@ -15,8 +14,8 @@ import psycopg
 from psycopg import pq
 from psycopg._preparing import PrepareManager
 
-STORES = "corral"  # what a store calls its connections; nobody else's are kept
-MOST = 4  # of one database
+STORES = "corral"  # the application_name of a store; other connections are not kept
+MOST = 4  # per database
 # DISCARD ALL without DEALLOCATE ALL and DISCARD PLANS.
 FORGET = """
     CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *;
@@ -27,7 +26,7 @@ _done_with.finish()
 
 
 class _Server(NamedTuple):
-    """A connection to the server, and the names of the statements that it has prepared."""
+    """A server connection and the names of its prepared statements."""
 
     line: pq.abc.PGconn
     prepared: PrepareManager
@@ -38,12 +37,12 @@ class _Keepable(psycopg.Connection[Any]):
 
     def close(self) -> None:
         if not self.closed and self.keep(_Server(self.pgconn, self._prepared)):
-            self.pgconn = _done_with  # whoever goes on to use it finds it closed
+            self.pgconn = _done_with  # later uses of this handle find it closed
         super().close()
 
 
 class ConnectionCache:
-    """The connections that were closed, by the URL of their database."""
+    """The closed connections, by the URL of their database."""
 
     def __init__(self, name: str) -> None:
         self._pid = os.getpid()
@@ -51,7 +50,7 @@ class ConnectionCache:
         self._kept: dict[str, list[_Server]] = {}
 
     def begin(self, url: str) -> None:
-        """From now on those of this database are kept."""
+        """Start to keep the connections of this database."""
         self._kept.setdefault(url, [])
 
     def end(self, url: str) -> None:
@@ -59,7 +58,7 @@ class ConnectionCache:
             server.line.finish()
 
     def connect(self, conninfo: str = "", **options: Any) -> psycopg.Connection[Any]:
-        """In the place of `psycopg.connect`."""
+        """Replacement for `psycopg.connect`."""
         if conninfo not in self._kept or options.get("application_name") != STORES:
             return psycopg.Connection.connect(conninfo, **options)
         connection = self._again(conninfo, options) or _Keepable.connect(conninfo, **options)
@@ -67,7 +66,7 @@ class ConnectionCache:
         return connection
 
     def _again(self, url: str, options: dict[str, Any]) -> _Keepable | None:
-        if os.getpid() != self._pid:  # a forked child, which shares them with its parent
+        if os.getpid() != self._pid:  # a forked child, which shares the sockets with its parent
             return None
         while self._kept[url]:
             server = self._kept[url].pop()
@@ -94,7 +93,7 @@ class ConnectionCache:
 
 
 def _silent(server: pq.abc.PGconn) -> bool:
-    """Whether it says nothing; one that died says so."""
+    """Return whether no data is pending; a dead connection has some."""
     line = select.poll()
     line.register(server.socket, select.POLLIN)
     return not line.poll(0)

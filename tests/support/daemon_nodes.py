@@ -1,4 +1,4 @@
-"""Machines of their own on one store: each with a home, a name, and a daemon that can die."""
+"""Several nodes on one store: each has a home, a name and a daemon that can be killed."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.support.home import SECONDS, Home, is_alive, wait_until
 
 
 class Machine(Home):
-    """A home with a daemon; as seen from the store, a machine like any other."""
+    """A home with a daemon; for the store, a separate node."""
 
     def __init__(self, folder: Path, url: str, name: str) -> None:
         folder.mkdir()
@@ -33,25 +33,25 @@ class Machine(Home):
         self.pid = 0
 
     def up(self, *options: str) -> dict[str, Any]:
-        """Start its daemon; what it says."""
+        """Start the daemon and return its output."""
         said: dict[str, Any] = self.json("up", "--port", "0", "--json", *options)
         self.link = said["link"]
         self.pid = said["daemon"]["pid"]
         return said
 
     def status(self) -> dict[str, Any]:
-        """What `corral status` says, whether all is well or not."""
+        """Return the output of `corral status`, whether healthy or not."""
         told: dict[str, Any] = json.loads(self.corral("status", "--json").stdout)
         return told
 
     def loop(self, name: str) -> dict[str, Any]:
-        """One loop of its daemon, as the daemon itself reports it."""
+        """Return one loop as the daemon reports it."""
         loops = {loop["name"]: loop for loop in self.get_url("/healthz").json()["status"]["loops"]}
         found: dict[str, Any] = loops[name]
         return found
 
     def get_url(self, path: str) -> httpx.Response:
-        """The answer of its daemon to a request with its own token."""
+        """Return the daemon's response to a request with its own token."""
         address, _, token = self.link.partition("/?token=")
         headers = {"Authorization": f"Bearer {token}"}
         return httpx.get(f"{address}{path}", headers=headers, timeout=60)
@@ -63,20 +63,20 @@ class Machine(Home):
         return wait_until(lambda: not is_alive(self.pid), "the daemon has ended", seconds)
 
     def everything(self, number: int) -> None:
-        """A signal to all that runs here: the daemon, supervisors, guards and agents."""
+        """Send a signal to the daemon and all supervisors, guards and agents."""
         for pid in self.processes():
             with suppress(OSError):
                 os.kill(pid, number)
 
     def lose_power(self) -> None:
-        """All that runs here is gone at once."""
+        """Kill all processes at once."""
         self.everything(signal.SIGKILL)
-        self.kill_all()
+        self.kill_processes()
 
 
 @contextmanager
 def on_machine(name: str) -> Iterator[None]:
-    """As if this process ran on the machine of that name, whose files are here."""
+    """Make this process act as the node of that name, whose files are on this machine."""
     own = os.environ.get("CORRAL_HOST")
     os.environ["CORRAL_HOST"] = name
     process.host.cache_clear()
@@ -100,7 +100,7 @@ def children_of(pid: int) -> Iterator[process.ProcessStat]:
 
 
 def cpu_of(pid: int, seconds: float) -> float:
-    """The share of one core that a process uses over a time."""
+    """Return the share of one core that a process uses during `seconds`."""
     before = process.read_stat(pid)
     time.sleep(seconds)
     after = process.read_stat(pid)
@@ -110,6 +110,6 @@ def cpu_of(pid: int, seconds: float) -> float:
 
 
 def memory_of(pid: int) -> int:
-    """The bytes of memory that a process has for itself or shares, as the kernel counts them."""
+    """Return the memory of a process in bytes, private and shared, as the kernel counts it."""
     words = Path(f"/proc/{pid}/status").read_text().split()
     return int(words[words.index("VmRSS:") + 1]) * 1024

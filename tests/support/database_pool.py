@@ -1,10 +1,9 @@
-"""PostgreSQL databases that are emptied and lent again: making one for each test costs far more
-than the test.
+"""PostgreSQL databases that are emptied and reused, because creating one costs more than a test.
 
-Each has a connection of ours that stays: a server's process that has just begun knows nothing of
-the schema, and learning it costs it more than the emptying, or a look at which tables hold
-anything. For the same reason those of the stores that are opened on it are kept (`kept.py`). All of
-these say our NAME, and whoever counts those who use a store leaves them out.
+The pool keeps one connection per database: a new server process must first load the catalogue,
+which costs more than emptying the tables. For the same reason the connections of the stores are
+kept (`connection_cache.py`). All of them use the application name NAME, and a count of the users of
+a store leaves them out.
 """
 
 import os
@@ -18,8 +17,9 @@ from tests.support.connection_cache import ConnectionCache
 from tests.support.postgres_server import PostgresServer
 
 NAME = "database_pool"
-SECONDS = 5.0  # for whoever is still connected to let go
-FEW_BYTES = 32_768  # from here on a table is truncated: its dead rows would be read by every test
+SECONDS = 5.0  # seconds; for other clients to disconnect
+# above this size a table is truncated, because every test would read its dead rows
+FEW_BYTES = 32_768
 
 TERMINATE = f"""
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -30,9 +30,9 @@ OTHERS = f"""
     WHERE datname = current_database() AND pid <> pg_backend_pid()
       AND backend_type = 'client backend' AND application_name <> '{NAME}'
 """
-# A test that changed the schema, or a setting of the database, has used it up. Each statement that
-# changes the schema writes new rows into the catalogue, with the number of its transaction (xmin);
-# TRUNCATE and changes of data do not, except in pg_class. Objects below 16384 came with the server.
+# A test that changed the schema or a database setting has used the database up. A statement that
+# changes the schema writes catalogue rows with its transaction number (xmin); TRUNCATE and data
+# changes do not, except in pg_class. Objects below 16384 belong to the server.
 SHAPE = """
     SELECT (SELECT count(*) FROM pg_class WHERE oid >= 16384),
         (SELECT sum(CAST(CAST(xmin AS TEXT) AS BIGINT)) FROM pg_attribute WHERE attrelid >= 16384),
@@ -60,8 +60,11 @@ _lent: dict[str, "DatabasePool"] = {}
 
 
 def filled_tables(url: str) -> set[str] | None:
-    """The tables that hold a row now; None where nobody here may ask: of a store that is from no
-    pool, and in a forked child, whose parent has the connection."""
+    """Return the tables that hold a row; None if the pool cannot tell.
+
+    It cannot tell for a store outside the pool, and in a forked child, because the parent owns the
+    connection.
+    """
     pool = _lent.get(url)
     return None if pool is None or pool.pid != os.getpid() else pool.filled(url)
 
@@ -79,7 +82,7 @@ def others_connected(url: str) -> bool:
 
 
 class DatabasePool:
-    """Databases that are like a template whenever they are lent."""
+    """Databases that equal a template whenever they are lent."""
 
     def __init__(self, server: PostgresServer, template: str) -> None:
         self.pid = os.getpid()
@@ -97,7 +100,7 @@ class DatabasePool:
             }
 
     def lend(self) -> str:
-        """The URL of a database that nobody else uses."""
+        """Return the URL of a database that no other test uses."""
         if not self._free:
             self._free.append(self._server.new_database(template=self._template))
         url = self._free.pop()
@@ -106,7 +109,7 @@ class DatabasePool:
         return url
 
     def take_back(self, url: str) -> None:
-        """Make it as it was when it was lent, or have done with it."""
+        """Empty the database for the next test, or drop it."""
         del _lent[url]
         if self.empty(url):
             self._free.append(url)
@@ -115,7 +118,7 @@ class DatabasePool:
             self._server.drop_database(url)
 
     def empty(self, url: str) -> bool:
-        """Make it as it was when it was lent; whether that could be done."""
+        """Restore the state of the template; return whether that was possible."""
         with suppress(psycopg.Error):
             if self._empty(self._connection(url)):
                 return True
@@ -175,7 +178,7 @@ def _is_used(connection: Connection) -> bool:
 
 
 def _alone(connection: Connection) -> bool:
-    """End all others that are connected, and wait until they are gone; whether they went."""
+    """Disconnect all other clients and wait until they are gone; return whether they are."""
     deadline = time.monotonic() + SECONDS
     while connection.execute(TERMINATE).fetchall():
         if time.monotonic() > deadline:
@@ -185,7 +188,7 @@ def _alone(connection: Connection) -> bool:
 
 
 def _filled(names: list[str]) -> sql.Composed:
-    """Which tables hold a row, and how many bytes they have: asked of all at once."""
+    """Return which tables hold a row and their size in bytes, with one query."""
     one = "SELECT {0}, pg_relation_size({0}) WHERE EXISTS (SELECT FROM {1})"
     asked = [sql.SQL(one).format(sql.Literal(name), sql.Identifier(name)) for name in names]
     return sql.SQL(" UNION ALL ").join(asked)

@@ -1,19 +1,18 @@
-"""Pages of the documentation, read as scripts: what stands after `$ ` is run, what stands below it
-is compared.
+"""Run documentation pages as scripts: run each command and compare its output.
 
-    ```console                        commands and what they print
-    $ corral ps                       a line that begins with `$ ` is a command
-    $ corral show nope   # exits 3    it ends with 0, unless it says otherwise
-    run_…  completed                  `…` stands for anything within a line
-    …                                 and alone for any lines
+    ```console                        commands and their output
+    $ corral ps                       a line that starts with `$ ` is a command
+    $ corral show nope   # exits 3    exit code 0, unless the comment says otherwise
+    run_…  completed                  `…` matches anything within a line
+    …                                 and, alone, any number of lines
     ```
-    ```sh                             commands alone, one a line
+    ```sh                             commands without output, one per line
     ```python                         a program
-    ```yaml title="plan.yaml"         a file, written where the commands run
-    <!-- given                        commands that a reader need not see, a line each
+    ```yaml title="plan.yaml"         a file, written to the working directory
+    <!-- given                        hidden set-up commands, one per line
     -->
 
-A command with nothing below it may print what it likes. Blocks in other languages are not read.
+A command without output below it may print anything. Blocks in other languages are ignored.
 """
 
 import os
@@ -33,12 +32,12 @@ _BLOCK = re.compile(
     r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$|^<!-- given\n(.*?)^-->$", re.M | re.S
 )
 _CODE = re.compile(r"#\s*exits (\d+)\b")
-# One `corral` command whose words a shell would hand on as they are: no variables, globs, pipes.
+# One `corral` command that needs no shell: no variables, globs or pipes.
 _WORD = r"""(?:[\w@%+=:,./…-]|'[^'\n]*'|"[^"$`\\\n!]*")+"""
 _SIMPLE = re.compile(rf"corral((?:\s+{_WORD})*)\s*(?:\s#.*)?")
 _CHANGES_VARIABLES = re.compile(r"\b(export|source|unset)\b")
 _END = "-- end of the command:"
-_SECONDS = 240.0  # ends a command that hangs
+_SECONDS = 240.0  # kills a hanging command
 
 
 class Step(NamedTuple):
@@ -58,7 +57,7 @@ class NewFile(NamedTuple):
 
 
 def read(page: Path) -> Iterator[Step | NewFile]:
-    """What a page asks for, in its order."""
+    """Return the steps of a page, in order."""
     text = page.read_text(encoding="utf-8")
     for block in _BLOCK.finditer(text):
         language, title, body, given = block.groups()
@@ -76,7 +75,7 @@ def read(page: Path) -> Iterator[Step | NewFile]:
 
 
 def _lines(first: int, body: str) -> Iterator[Step]:
-    """The commands of a block that shows nothing else; one may go on behind a backslash."""
+    """Return the commands of a block without output; a backslash continues a line."""
     for found in re.finditer(r"^(?! *(?:#|$))(?:\\\n|[^\n])+", body, re.M):
         yield Step(first + body.count("\n", 0, found.start()), found[0], [])
 
@@ -99,7 +98,7 @@ def _steps(first: int, lines: list[str]) -> Iterator[Step]:
 
 
 def matches_output(shown: list[str], said: list[str]) -> bool:
-    """Whether what a command said is what the page shows, however wide its columns are."""
+    """Return whether the output is what the page shows, ignoring column widths."""
     lines = []
     for line in shown:
         words = "[^\n]*".join(re.escape(part) for part in re.split(" ?… ?", _narrow(line)))
@@ -112,11 +111,11 @@ def _narrow(line: str) -> str:
 
 
 class Shell:
-    """One shell for a whole page, so that `cd` and `export` count for what follows."""
+    """One shell for a whole page, so that `cd` and `export` affect later commands."""
 
     @classmethod
     def of_a_newcomer(cls, folder: Path, programs: Path | None = None) -> "Shell":
-        """One in an empty directory, with an empty home; `programs` come first on its PATH."""
+        """Return a shell in an empty directory and home; `programs` is first on its PATH."""
         home, work = folder / "home", folder / "work"
         home.mkdir()
         work.mkdir()
@@ -152,7 +151,7 @@ class Shell:
         )
 
     def run(self, command: str) -> tuple[int, list[str]]:
-        """The exit code of a command, and the lines that it printed."""
+        """Return the exit code and the output lines of a command."""
         if simple := _SIMPLE.fullmatch(command.replace("\\\n", " ")):
             done = run_command(
                 shlex.split(simple[1]),
@@ -195,7 +194,7 @@ class Shell:
         (self._folder / file.name).write_text(file.text, encoding="utf-8")
 
     def close(self) -> None:
-        """Its end, and that of everybody who was started in it."""
+        """End the shell and all processes that it started."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._bash.stdin.close()

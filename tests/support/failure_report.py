@@ -26,7 +26,7 @@ SECONDS = 10.0
 
 
 def sections(item: pytest.Item) -> Iterator[tuple[str, str]]:
-    """The title and the text of each section, for a test whose fixtures are still set up."""
+    """Return the title and text of each section, for a test whose fixtures are still set up."""
     yield "expected behaviour", _behaviour(item)
     funcargs: dict[str, Any] = getattr(item, "funcargs", {})
     home, store, url = (funcargs.get(name) for name in ("home", "store", "url"))

@@ -1,5 +1,7 @@
-"""Local servers that behave as Telegram and Slack do for bots: their limits, their refusals, their
-answers that come too late. A test tells the next faults; what people see stays to be read."""
+"""Local servers that behave like the Telegram and Slack bot APIs: limits, errors, lost responses.
+
+A test sets the next faults; the messages that users see can be read back.
+"""
 
 from collections import defaultdict
 from itertools import count
@@ -7,14 +9,14 @@ from typing import Any
 
 from tests.support.chat_server_stub import Answer, ApiRequest
 
-LATE = "late"  # it was accepted, and the line broke before anybody was told
-DOWN = "down"  # it was not accepted, and the server says that it is broken
-SLOW = "slow"  # too many in this place: again in so many seconds
+LATE = "late"  # the request was accepted, but the response was lost
+DOWN = "down"  # the request was not accepted; server error
+SLOW = "slow"  # rate limited: retry after this many seconds
 RETRY_SECONDS = 7
 
 
 class Telegram:
-    """The bot API for one bot."""
+    """The Telegram API for one bot."""
 
     token = "1:right"
 
@@ -144,7 +146,7 @@ def _too_long(text: str) -> str | None:
 
 
 class Slack:
-    """The web API for one bot."""
+    """The Slack API for one bot."""
 
     token = "xoxb-right"
 
@@ -163,7 +165,7 @@ class Slack:
         return [each["text"] for each in self.shown[channel]]
 
     def says(self, channel: str, text: str, **more: Any) -> str:
-        """Somebody else says something."""
+        """Add a message of another user."""
         return self._add(channel, {"text": text, "user": "U1"} | more)
 
     def _add(self, channel: str, message: dict[str, Any]) -> str:
@@ -234,7 +236,7 @@ class Slack:
         return self._listed(body, inside)
 
     def _listed(self, body: dict[str, Any], found: list[dict[str, Any]]) -> Answer:
-        """Newest first, page by page; metadata only for those who ask for it."""
+        """Return messages newest first, by page; metadata only on request."""
         start = int(body.get("cursor") or 0)
         newest = found[::-1]
         most = min(int(body.get("limit", 100)), self.page)
@@ -266,7 +268,7 @@ class Slack:
 
 
 def multipart(asked: ApiRequest) -> tuple[dict[str, str], dict[str, tuple[str, bytes]]]:
-    """The fields and files of a form."""
+    """Return the fields and files of a form."""
     from email.parser import BytesParser
     from email.policy import HTTP
 

@@ -1,6 +1,6 @@
-"""A chat platform for tests, which is as bad as one can be: it fails, delays, doubles, reorders.
+"""A faulty chat platform for tests: it fails, delays, duplicates and reorders messages.
 
-A `Platform` is what people see and stays when a process dies; a `FakeAdapter` is an adapter of it.
+A `Platform` is what people see and survives a process; a `FakeAdapter` is an adapter of it.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from tests.support.run_factories import held
 
 
 class Platform:
-    """What its users see, and how it behaves."""
+    """What users see, and the faults to inject."""
 
     def __init__(self) -> None:
         self.shown: list[tuple[str, str | None, str]] = []
@@ -47,7 +47,7 @@ class Platform:
         self._numbers = count(1)
 
     def words(self, place: str = "room") -> list[str]:
-        """What can be read in a place now, from its first message on."""
+        """Return the visible texts of a place, first message first."""
         return [
             self.edits.get(id, text)
             for id, (where, _, text) in zip(self.ids, self.shown, strict=True)
@@ -69,7 +69,7 @@ class Platform:
 
 
 class FakeAdapter(BaseAdapter):
-    """It dedupes by key, as Matrix does, and has buttons."""
+    """Deduplicates by key, like Matrix, and has buttons."""
 
     kind = "fake"
     traits = ChannelTraits(
@@ -114,7 +114,7 @@ class FakeAdapter(BaseAdapter):
 
 
 class ForgetfulAdapter(FakeAdapter):
-    """It shows a message as often as it is sent, and can tell what it shows."""
+    """Shows a message as often as it is sent, and can report its history."""
 
     kind = "forgetful"
     traits = ChannelTraits(max_text=200, threads=True, edits=True, history=True)
@@ -130,7 +130,7 @@ class ForgetfulAdapter(FakeAdapter):
 
 
 class SilentAdapter(FakeAdapter):
-    """It shows a message as often as it is sent, and tells nothing."""
+    """Shows a message as often as it is sent, and reports no history."""
 
     kind = "silent"
     traits = ChannelTraits(max_text=200)
@@ -145,13 +145,13 @@ class _Entry:
 
 
 def register_adapters(monkeypatch: Any) -> None:
-    """Let these kinds be found, as if a package had brought them."""
+    """Register these channel kinds as if a package had provided them."""
     foreign = {kind: _Entry(adapter) for kind, adapter in KINDS.items()}
     monkeypatch.setattr(registry, "_list_entry_points", lambda: foreign)
 
 
 class Chat:
-    """A channel of a store, the platform behind it, and people who speak there."""
+    """A channel of a store, the platform behind it, and its users."""
 
     def __init__(self, store: Corral, kind: str = "fake", **options: Any) -> None:
         self.store = store
@@ -162,7 +162,7 @@ class Chat:
         self.channel: Channel = store.channels.add(kind, kind, **options)
 
     def says(self, text: str, **given: Any) -> Message:
-        """Somebody says something."""
+        """Receive a message from a user."""
         event = given.pop("event", None) or f"e{next(self._numbers)}"
         given = {"place": "room", "sender": "ann", "message_id": f"p-{event}"} | given
         return self.store.messages.receive(
@@ -170,7 +170,7 @@ class Chat:
         )
 
     def deliver(self, owner: str = "d1") -> list[str]:
-        """One round of sending; the states of what was sent."""
+        """Deliver once and return the states of the sent messages."""
         told = self.store.chat.deliver(self.channel.id, self.adapter, owner=owner)
         return [each.state for each in told]
 
@@ -179,26 +179,26 @@ class Chat:
 
 
 class Runner:
-    """Whoever runs what is queued, without any process: it says and does what the test tells."""
+    """Runs queued runs without a process, as the test directs."""
 
     def __init__(self, store: Corral) -> None:
         self._store = store
         self._numbers = count(1)
 
     def begin(self) -> Run:
-        """Take the oldest run that is queued."""
+        """Start the oldest queued run."""
         queued = self._store.runs.list(state="queued", limit=200).items
         taken = self._store.runs.acquire(queued[-1].id, held(next(self._numbers)))
         return self._store.runs.launch(taken)
 
     def end(self, run: Run, text: str | None = None) -> Run:
-        """It says something and ends well."""
+        """Finish a run successfully with an output."""
         if text is not None and run.session_id is not None:
             self._store.sessions.append(run.session_id, "assistant", text, run=run.id)
         return self._store.runs.end(run, ExitStatus(exit_code=0))
 
     def die(self, run: Run) -> Run:
-        """It is killed."""
+        """Crash a run."""
         return self._store.runs.end(run, ExitStatus(signal=9))
 
     def fail(self, run: Run) -> Run:

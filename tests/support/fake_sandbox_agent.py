@@ -1,4 +1,4 @@
-"""A boxed agent for tests: it works with the two files as the inside does, without a sandbox."""
+"""A sandboxed agent for tests: it uses the two bridge files like a real one, without a sandbox."""
 
 import json
 from typing import Any
@@ -13,12 +13,12 @@ from tests.support.fake_channels import Chat, Runner
 
 
 def enable_sandbox(store: Corral, agent: str = "ada") -> None:
-    """The agent is boxed from now on; in tests, by nothing but the files."""
+    """Mark the agent as sandboxed; in tests, only the bridge files are used."""
     store.settings.set("chat.sandbox", "none", scope=f"agent:{agent}")
 
 
 class FakeSandboxAgent:
-    """Whoever is inside of one run's sandbox."""
+    """The agent inside the sandbox of one run."""
 
     def __init__(self, store: Corral, run: Run) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class FakeSandboxAgent:
         return "\n\n".join(text for text in texts if text)
 
     def say(self, text: str, **more: Any) -> str:
-        """One message, during the turn; its id."""
+        """Send one message during the turn and return its id."""
         address = more.pop("address", (None, None, None))
         kind = more.pop("kind", "chat")
         answers = more.pop("in_reply_to", None)
@@ -54,7 +54,7 @@ class FakeSandboxAgent:
             acknowledge(connection, [row["id"] for row in rows], "completed")
 
     def write(self, statement: str, *values: Any) -> None:
-        """Write what an agent likes into its own file."""
+        """Write arbitrary content into the agent's own file."""
         with self.files.writing() as connection:
             connection.execute(statement, values)
 
@@ -68,13 +68,13 @@ class FakeSandboxAgent:
         )
 
     def outcomes(self) -> dict[str, str]:
-        """What the host says became of its messages."""
+        """Return the outcomes that the host reported for the messages."""
         with self.files.reading() as connection:
             return dict(connection.execute("SELECT message_out_id, status FROM delivered"))
 
 
 class SandboxConversation:
-    """A boxed agent, a chat in which it is heard, and whoever runs its turns."""
+    """A sandboxed agent, a chat wired to it, and a runner for its turns."""
 
     def __init__(self, store: Corral, **wiring: Any) -> None:
         self.store = store
@@ -85,14 +85,14 @@ class SandboxConversation:
         self.runner = Runner(store)
 
     def begin(self) -> FakeSandboxAgent:
-        """Start the next turn that waits."""
+        """Start the next pending turn."""
         self.store.chat.start_turns()
         run = self.runner.begin()
         self.store.chat.prepare_sandbox(str(run.session_id))
         return FakeSandboxAgent(self.store, run)
 
     def end(self, who: FakeSandboxAgent, how: str = "end") -> None:
-        """The run is over; its turn is ended and what it said is sent."""
+        """End the run and its turn, and deliver its messages."""
         getattr(self.runner, how)(who.run)
         self.store.chat.finish_turns()
         self.chat.deliver()

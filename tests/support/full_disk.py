@@ -1,4 +1,4 @@
-"""A disk that is soon full."""
+"""A small disk that fills up quickly."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def fill(ballast: Path) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A disk of 3 MB at an empty folder; a test that cannot have one is skipped."""
+    """Mount a 3 MB disk on an empty folder; skip the test where that is not possible."""
     if os.geteuid() != 0:
         pytest.skip("only the root can mount a small disk; the limit on files is tested instead")
     mounted = subprocess.run(
@@ -31,5 +31,5 @@ def small_disk(folder: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
     yield folder
-    # Whoever was killed may hold a file of it for a moment longer.
+    # A killed process may keep a file open for a moment.
     subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -12,7 +12,7 @@ IDENTITY = {
 
 
 def git(where: Path | str, *words: str, given: bytes = b"") -> str:
-    """What git prints, with an identity and without the user's own configuration."""
+    """Run git with a test identity and without the user's configuration; return its output."""
     done = subprocess.run(
         ["git", "-C", str(where), *words],
         input=given,
@@ -34,7 +34,7 @@ def write(top: Path, files: dict[str, str | bytes]) -> None:
 
 
 def commit(top: Path, files: dict[str, str | bytes], message: str = "more") -> str:
-    """Write files and commit all there is; the commit's id."""
+    """Write files, commit everything and return the commit id."""
     write(top, files)
     git(top, "add", "-A")
     git(top, "commit", "-qm", message)
@@ -42,7 +42,7 @@ def commit(top: Path, files: dict[str, str | bytes], message: str = "more") -> s
 
 
 def new_repository(top: Path, files: dict[str, str | bytes] | None = None) -> Path:
-    """A repository on the branch main with one commit."""
+    """Create a repository on the branch main with one commit."""
     top.mkdir(parents=True)
     git(top, "init", "-q", "-b", "main")
     commit(top, files if files is not None else {"README": "hello\n"}, "first")

@@ -1,4 +1,4 @@
-"""Many quick cases in one test: an item of pytest costs more than most of them."""
+"""Many quick cases in one pytest item, because an item costs more than most cases."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ Ids = Iterable[str] | Callable[[Any], object] | None
 
 
 class Cases:
-    """Cases of a test: all run, and those that failed are reported together at the end."""
+    """The cases of a test: all run, and the failures are reported together at the end."""
 
     def __init__(self) -> None:
         self._count = 0

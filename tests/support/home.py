@@ -1,7 +1,7 @@
-"""Real runs for tests: a home of their own, the command line as a process, and nobody left behind.
+"""Real runs for tests: a private home, the command line as a process, no process left behind.
 
-Every process that a test leads to carries the test's CORRAL_HOME in its environment, wherever it
-went; `end_all` ends those and nobody else.
+Every process that a test starts has the test's CORRAL_HOME in its environment, however deep it is
+forked; `kill_processes` kills exactly those.
 """
 
 import fcntl
@@ -35,11 +35,11 @@ SECONDS = 40.0
 CORRAL = [sys.executable, "-m", "corral"]
 
 
-def wait_until(found: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
-    """What `found` gives once it gives something that is true; a failure after `seconds`."""
+def wait_until(probe: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
+    """Return the first true result of `probe`; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     pause = 0.005
-    while not (got := found()):
+    while not (got := probe()):
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
@@ -47,13 +47,13 @@ def wait_until(found: Callable[[], T | None], what: str, seconds: float = SECOND
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     found = process.read_stat(pid)
     return found is not None and found.state not in "ZX"
 
 
 def processes_with_variable(mark: str) -> list[int]:
-    """The living processes that have `NAME=value` in their environment, this one not counted."""
+    """Return the live processes with `NAME=value` in their environment, except this one."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
@@ -64,10 +64,10 @@ def processes_with_variable(mark: str) -> list[int]:
     return found
 
 
-def kill_processes(found: Callable[[], list[int]]) -> None:
-    """Kill whoever is found, until nobody is."""
+def kill_processes(list_pids: Callable[[], list[int]]) -> None:
+    """Kill the listed processes until none is left."""
     for _ in range(100):
-        pids = found()
+        pids = list_pids()
         if not pids:
             return
         for pid in pids:
@@ -77,7 +77,7 @@ def kill_processes(found: Callable[[], list[int]]) -> None:
 
 
 class Command(subprocess.Popen[bytes]):
-    """A command that goes on; leaving its block ends it."""
+    """A background command; leaving its block kills it."""
 
     def __exit__(self, *error: Any) -> None:
         if self.poll() is None:
@@ -86,7 +86,7 @@ class Command(subprocess.Popen[bytes]):
 
 
 class Home:
-    """One store, one folder for its runs, and all that is started there."""
+    """One store, one folder for its runs, and all processes started there."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -98,7 +98,7 @@ class Home:
             "CORRAL_AGENT_HOME": str(folder / "conversations"),
             "TERM": "xterm-256color",
         }
-        for name in ("COLUMNS", "LINES"):  # a terminal says them itself
+        for name in ("COLUMNS", "LINES"):  # a terminal sets them itself
             self.env.pop(name, None)
         assert self.env["CORRAL_HOME"].startswith(str(folder)), "a test's home is its own"
 
@@ -115,9 +115,9 @@ class Home:
         env: Mapping[str, str] | None = None,
         seconds: float = SECONDS,
     ) -> "subprocess.CompletedProcess[bytes]":
-        """A whole command, with its input, output and exit code.
+        """Run a command to its end, with its input, output and exit code.
 
-        It is a real process of its own where `env` is given, else a fork of the command server.
+        It is a new process if `env` is given, otherwise a fork of the command server.
         """
         if env is None:
             done = run_command(arguments, input=input, cwd=self.work, env=self.env, timeout=seconds)
@@ -139,7 +139,7 @@ class Home:
         return json.loads(said.stdout)
 
     def begin(self, *arguments: str, **options: Any) -> Command:
-        """A command that goes on; the caller ends it."""
+        """Start a command in the background; the caller ends it."""
         usual: dict[str, Any] = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -152,13 +152,13 @@ class Home:
     def start_detached(
         self, *command: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
     ) -> Run:
-        """A detached run of a command."""
+        """Start a detached run of a command."""
         return self._start(*options, "--", *command, env=env)
 
     def start_agent(
         self, agent: str, prompt: str, *options: str, env: Mapping[str, str] | None = None
     ) -> Run:
-        """A detached run of an agent with a prompt."""
+        """Start a detached run of an agent with a prompt."""
         return self._start("--agent", agent, *options, prompt, env=env)
 
     def _start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
@@ -166,7 +166,7 @@ class Home:
 
     @contextmanager
     def environment(self, env: Mapping[str, str] | None = None) -> Iterator[None]:
-        """This process has the environment and the working directory of the home's commands."""
+        """Give this process the environment and working directory of the home's commands."""
         with pytest.MonkeyPatch.context() as patch:
             wanted = {**self.env, **(env or {})}
             for name in os.environ.keys() - wanted.keys():
@@ -192,7 +192,7 @@ class Home:
             return store.runs.get(id)
 
     def only_run(self) -> Run:
-        """The one run that there is."""
+        """Return the only run of the store."""
         with self.store() as store:
             (run,) = store.runs.list().items
             return run
@@ -213,7 +213,7 @@ class Home:
             return list(store.runs.recover())
 
     def output(self, run: Run, stream: str = "output") -> bytes:
-        """Everything that a run wrote, as it is shown."""
+        """Return the whole output of a run, as it is shown."""
         with self.store() as store:
             text = store.outputs.open(run.id, stream=stream)
             whole, offset = b"", 0
@@ -223,7 +223,7 @@ class Home:
             return whole
 
     def output_so_far(self, run: Run) -> bytes:
-        """The same while it may have written nothing yet."""
+        """Return the output, or nothing if there is none yet."""
         with suppress(NotFound):
             return self.output(self.get(run.id))
         return b""
@@ -233,7 +233,7 @@ class Home:
             return [line.message for line in store.outputs.log_lines(run.id).items]
 
     def events(self, run: Run) -> list[str]:
-        """The verbs of what happened to a run, in order."""
+        """Return the event verbs of a run, in order."""
         with self.store() as store:
             return [event.verb for event in store.events.after(subject=run.id).items]
 
@@ -243,14 +243,14 @@ class Home:
     # -- processes -----------------------------------------------------------------------------
 
     def guard_pid(self, run: Run) -> int:
-        """The process between supervisor and agent."""
+        """Return the process between supervisor and agent."""
         assert run.pid is not None
         found = process.read_stat(run.pid)
         assert found is not None
         return found.parent
 
     def read_pid(self, name: str) -> int:
-        """A pid that a process wrote into a file of the working directory."""
+        """Wait for a pid that a process writes into a file of the working directory."""
         file = self.work / name
 
         def look() -> int:
@@ -269,8 +269,8 @@ class Home:
         """Supervisors, guards and agents are all gone; sealing may take its time."""
         wait_until(lambda: not self.processes(), "everybody has ended")
 
-    def kill_all(self) -> None:
-        kill_processes(self.everybody)
+    def kill_processes(self) -> None:
+        kill_processes(self.processes)
 
 
 class Screen:
@@ -330,7 +330,7 @@ class Screen:
         self.seen = b""
 
     def stopped(self, seconds: float = SECONDS) -> bool:
-        """Wait until the command itself is stopped (as its shell would be told)."""
+        """Wait until the command is stopped by a signal, as its shell would see it."""
 
         def look() -> bool:
             self.read(0)
@@ -340,7 +340,7 @@ class Screen:
         return wait_until(look, "the command is stopped", seconds)
 
     def exit_code(self, seconds: float = SECONDS) -> int:
-        """Read to the end, and tell how the command ended."""
+        """Read to the end and return the exit code."""
         deadline = time.monotonic() + seconds
         while self.status is None:
             self.read(0.02)
@@ -353,7 +353,7 @@ class Screen:
         return os.waitstatus_to_exitcode(self.status)
 
     def close(self) -> None:
-        """The window is closed: the kernel sends SIGHUP to whoever has it."""
+        """Close the terminal: the kernel sends SIGHUP to its foreground processes."""
         if self.master >= 0:
             os.close(self.master)
             self.master = -1

@@ -1,4 +1,4 @@
-"""A web server on loopback that notes what it is sent and answers as it is told."""
+"""A loopback web server that records requests and responds as configured."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A real server on a loopback port, and what tests ask of it."""
+"""A real HTTP server on a loopback port, and helpers for its tests."""
 
 import socket
 import ssl
@@ -16,7 +16,7 @@ from corral.http.app import create_app
 from corral.http.connections import ConnectionPool, server_options
 from tests.support.threads import SECONDS
 
-# Nothing here is https, and to read the trusted certificates takes longer than most requests.
+# No https here, and loading the trusted certificates takes longer than most requests.
 NOBODY_TRUSTED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -39,7 +39,7 @@ class HttpServer(NamedTuple):
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A loopback port on which nothing listens, and which no other process is given meanwhile."""
+    """Reserve a loopback port on which nothing listens."""
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(("127.0.0.1", 0))
@@ -55,14 +55,14 @@ def run_http_server(
     connection: dict[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[HttpServer]:
-    """The application on a port of its own, in a thread, for as long as the block runs."""
+    """Serve the application on its own port in a thread while the block runs."""
     app = create_app(store, **options)
     limits = server_options(pool, **(connection or {}))
     config = uvicorn.Config(
         app, log_level="error", lifespan="on", timeout_graceful_shutdown=1, **limits
     )
     server = uvicorn.Server(config)
-    # Named as TCP, so that the server sets TCP_NODELAY: else every answer waits for 40 ms.
+    # IPPROTO_TCP makes the server set TCP_NODELAY; without it, every response is delayed by 40 ms.
     with socket.socket(proto=socket.IPPROTO_TCP) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))

@@ -11,8 +11,10 @@ from tests.support.http_server import HttpServer, run_http_server
 
 @pytest.fixture
 def engine() -> str:
-    """SQLite: nothing in an interface depends on the engine, and every operation is tested
-    on both. The modules that meet every room, and the feed, run on both all the same."""
+    """SQLite: no interface depends on the engine, and every operation is tested on both.
+
+    Modules that call many concepts, and the feed, still run on both.
+    """
     return "sqlite"
 
 

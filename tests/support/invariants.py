@@ -1,6 +1,6 @@
-"""What holds for every store at every moment, whatever was done to it and wherever it was stopped.
+"""Invariants of every store at any time, whatever was done and wherever it was interrupted.
 
-Read from the tables, past the rooms' own code, because that is what is being checked.
+They read the tables directly, without the code under test.
 """
 
 import json
@@ -43,8 +43,8 @@ def check_rows(store: Corral) -> None:
 
 
 def _require_sound(findings: Iterable[Finding]) -> None:
-    # Tests make up ids of runs and sessions, which then belong to nothing: only a warning.
-    # And runs that no process ever had, whose output is in no folder.
+    # Tests use made-up run and session ids (only a warning), and runs without a process, whose
+    # output is in no folder.
     broken = [
         finding
         for finding in findings
@@ -74,7 +74,7 @@ def _check_rows(tx: Tx) -> None:
 
 
 def _check_turns(tx: Tx) -> None:
-    """A session's own turns are numbered from behind what it inherited up to its count."""
+    """A session's turns are numbered from its inherited turns up to its count."""
     numbers: dict[str, list[int]] = {}
     for id, number in _rows(tx, "SELECT session_id, number FROM turns ORDER BY session_id, number"):
         numbers.setdefault(id, []).append(number)
@@ -85,7 +85,7 @@ def _check_turns(tx: Tx) -> None:
 
 
 def _check_outputs(tx: Tx) -> None:
-    """A sealed output that the store keeps is there to its last byte, and a deleted one is gone."""
+    """A sealed output is complete, and a deleted one is gone."""
     for run_id, state, wanted, found in _rows(
         tx,
         """SELECT outputs.run_id, state, sealed_bytes, sum(length(data)) FROM outputs
@@ -97,7 +97,7 @@ def _check_outputs(tx: Tx) -> None:
 
 
 def _check_states(tx: Tx, table: StatefulTable[Any], told: Told, deleted: set[str]) -> None:
-    """The events of each row, followed along the table of moves, lead to the state it is in."""
+    """Replaying the events of each row through the transition table gives its state."""
     moves = table.transitions
     reached: dict[str, str] = {}
     projects: dict[str, str] = {}
@@ -118,12 +118,12 @@ def _check_states(tx: Tx, table: StatefulTable[Any], told: Told, deleted: set[st
     found = dict(_rows(tx, f"SELECT {table.public_id}, state FROM {table.table}"))
     for subject in reached.keys() - found.keys():
         if projects[subject] in deleted:
-            del reached[subject]  # forgotten with all that there was of its project
+            del reached[subject]  # deleted together with its project
     assert found == reached, "rows and events disagree"
 
 
 def _check_settings(tx: Tx) -> None:
-    """The last event of each setting names the value that it has."""
+    """The last event of each setting has its current value."""
     told: dict[str, Any] = {}
     for kind, verb, subject, data in _rows(
         tx,
@@ -148,7 +148,7 @@ _SUMMED = ("input", "output", "cache_read", "cache_write", "reasoning")
 
 
 def _check_money(tx: Tx) -> None:
-    """Nothing that was charged is missing in any total, and nothing is in it that was not."""
+    """The totals equal the charges."""
     expected: dict[tuple[str, str], list[int]] = {}
     columns = ", ".join(_SUMMED)
     charges = _rows(
@@ -174,7 +174,7 @@ def _check_money(tx: Tx) -> None:
     if found.get(("all", ""), [0])[0] == len(charges):
         assert found == expected, "charges and totals disagree"
         return
-    # Some charges were forgotten, and totals outlive them.
+    # Some charges were pruned; totals outlive them.
     for key, figures in expected.items():
         assert all(a >= b for a, b in zip(found[key], figures, strict=True)), key
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 
 def _requests(path: str | Path) -> list[tuple[int, bool]]:
-    """The flock requests on a file: the process, and whether it holds the lock or waits for it."""
-    # Without the device: some file systems report another one here than stat() does. On its own
-    # the inode is ambiguous, so every caller asks for the process too.
+    """Return the flock requests on a file: the process, and whether it holds the lock or waits."""
+    # Without the device: some file systems report another one here than stat() does. The inode
+    # alone is ambiguous, so every caller also passes the process.
     inode = f":{os.stat(path).st_ino}"
     found = []
     for words in map(str.split, Path("/proc/locks").read_text().splitlines()):
@@ -19,15 +19,15 @@ def _requests(path: str | Path) -> list[tuple[int, bool]]:
 
 
 def holds_lock(path: str | Path, process: int) -> bool:
-    """Whether a process holds the lock of a file."""
+    """Return whether a process holds the lock of a file."""
     return (process, True) in _requests(path)
 
 
 def waits_for_lock(path: str | Path, process: int) -> bool:
-    """Whether a process is blocked in flock() on a file."""
+    """Return whether a process is blocked in flock() on a file."""
     return (process, False) in _requests(path)
 
 
 def requests_lock(path: str | Path, process: int) -> bool:
-    """Whether a process holds the lock of a file or waits for it."""
+    """Return whether a process holds the lock of a file or waits for it."""
     return any(process == other for other, _ in _requests(path))

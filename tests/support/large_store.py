@@ -1,4 +1,4 @@
-"""A store that has been used for long: tens of thousands of rows, most of them history."""
+"""A long-used store: tens of thousands of rows, most of them history."""
 
 from hashlib import sha256
 
@@ -19,12 +19,12 @@ _LETTER = (
     " owner, fence, attempts, created_at, ended_at)"
 )
 
-# Everything is written in one go, by one statement each, in words that both engines know.
-# Of the secret of token 7: "crl_" and 7 as 64 hexadecimal digits.
+# One statement per kind of row, in SQL that both engines understand.
+# The hash of the secret of token 7: "crl_" and 7 as 64 hexadecimal digits.
 _HASH = sha256(b"crl_" + b"7".rjust(64, b"0")).hexdigest()
 
 _FILL = [
-    # History: ended letters, in the busy mailboxes and in many others.
+    # History: finished letters, in busy mailboxes and in many others.
     f"""{_LETTER}
     {_SERIES.format(count=LETTERS)}
     SELECT CASE i % 20 WHEN 0 THEN 'agent:busy' WHEN 1 THEN 'queue:busy'
@@ -33,7 +33,7 @@ _FILL = [
         CASE i % 50 WHEN 0 THEN 'dead' WHEN 1 THEN 'refused' WHEN 2 THEN 'expired' ELSE 'done' END,
         {{now}} - 1000 - i, {{now}} - 1000 - i, NULL, 'o', 1, 1, {{now}} - 2000 - i, {{now}} - i
     FROM n""",
-    # A backlog that is due, and one for tomorrow; some of it has an end.
+    # A backlog that is due, and one for tomorrow; some letters expire.
     f"""{_LETTER}
     {_SERIES.format(count=BACKLOG)}
     SELECT CASE i % 2 WHEN 0 THEN 'agent:busy' ELSE 'queue:busy' END, NULL,
@@ -283,7 +283,7 @@ _FILL = [
         CASE i % 5 WHEN 0 THEN {{now}} + i END, {{now}} - i,
         CASE WHEN i % 10 > 0 THEN {{now}} - i END
     FROM n""",
-    # Many closed sessions, some open ones; a few are forks of one another.
+    # Many closed sessions, some open ones, and a few forks.
     f"""INSERT INTO sessions (id, project_id, agent_id, provider, provider_session, state, turns,
         cleared_turn, parent_id, parent_turn, created_at, updated_at, closed_at)
     {_SERIES.format(count=MANY)}
@@ -326,7 +326,7 @@ _FILL = [
     {_SERIES.format(count=LETTERS)}
     SELECT 'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || (i / 3),
         'agent:a' || i, 1, {{now}}, {{now}} FROM n""",
-    # One project has a large graph that is under way; many others have had theirs.
+    # One project has a large active graph; many others have finished ones.
     f"""INSERT INTO tasks (id, project_id, key, state, role, title, files, priority, agent_id,
         run_id, assignee_id, fence, lease_until, attempts, open_needs, broken_needs, held_by,
         cause_id, check_command, created_at, created_by, ready_at, submitted_at, archived_at,
@@ -442,7 +442,7 @@ _EVENTS = """INSERT INTO events (at, actor, kind, verb, subject, project_id, dat
         CASE i % 4 WHEN 0 THEN 'prj_' || (i % 200) END, NULL
     FROM n"""
 
-# The feed of PostgreSQL goes by transactions, so its past must have many of them.
+# PostgreSQL's feed is ordered by transaction, so the history needs many transactions.
 _EVENTS_IN_PIECES = """DO $$ BEGIN
     FOR piece IN 0..999 LOOP
         WITH n (i) AS (SELECT generate_series(piece * 30 + 1, piece * 30 + 30))
@@ -453,7 +453,7 @@ END $$"""
 
 
 def fill(url: str, now: int) -> None:
-    """Give a fresh store its long past."""
+    """Fill a fresh store with a long history."""
     with corral.open(url, actor="user:x") as store, store.transaction() as tx:
         for text in _FILL:
             tx.run(Statement(text.replace("{now}", str(now))))

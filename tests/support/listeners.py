@@ -1,4 +1,4 @@
-"""The moment at which something begins to wait for a commit, and waits that only a commit ends."""
+"""Hooks for the time at which a listener starts to wait, and waits that only a commit ends."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,9 @@ HOUR = 3_600.0
 
 
 def call_before_waits(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
-    """Call a function each time that a listener, of this process or a later child, is to wait.
+    """Call a function whenever a listener of this process or a later child is about to wait.
 
-    A commit after the call wakes the listener: it knows the last commit that it has seen.
+    A commit after the call wakes the listener, because it remembers the last commit that it saw.
     """
     for listener in (wakeups.WalListener, NotifyListener):
         wait = listener.wait
@@ -30,17 +30,17 @@ def call_before_waits(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object
 
 
 def disable_safety_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch off the slow polls behind wake-ups: a wake-up that is missed is never made up for.
+    """Disable the slow polls behind wake-ups, so that a missed wake-up is never recovered.
 
-    A wait that ends was then woken, whatever time it took.
+    A wait that returns was then woken, however long it took.
     """
     monkeypatch.setattr(wakeups, "SAFETY_POLL", HOUR)
     monkeypatch.setattr(NotifyListener, "SAFETY_POLL", HOUR)
-    # After the kernel told of a change, the writer may take its time until it shows the commit.
+    # The writer may publish its commit some time after the kernel reports the change.
     monkeypatch.setattr(
         wakeups, "CHECK_DELAYS", wakeups.CHECK_DELAYS + wakeups.CHECK_DELAYS[-1:] * 100_000
     )
     for module in (events, acquisition, mail, api_wait):
         monkeypatch.setattr(module, "MAX_SLEEP", HOUR)
-    # A place in the queue for a lock is kept alive by the slow poll.
+    # The slow poll keeps a position in the lock queue alive.
     monkeypatch.setattr(acquisition, "POSITION_MS", int(HOUR * 1_000))

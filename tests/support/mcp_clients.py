@@ -1,5 +1,4 @@
-"""Clients of the tools: the protocol's own one on either transport, a plain one line by line, and
-one without any transport."""
+"""MCP clients: the SDK's client on both transports, a line-based one, and one without transport."""
 
 import json
 import os
@@ -22,7 +21,7 @@ MODERN = {
 
 
 class ToolError(Exception):
-    """What a tool said instead of an answer; `code` is the library's."""
+    """An error result of a tool; `code` is the library's."""
 
     def __init__(self, result: dict[str, Any]) -> None:
         super().__init__(result["content"][0]["text"])
@@ -31,7 +30,7 @@ class ToolError(Exception):
 
 
 def value_of(result: dict[str, Any]) -> Any:
-    """What a tool answered; its text must say the same."""
+    """Return the structured result of a tool; its text must be equal."""
     if result["isError"]:
         raise ToolError(result)
     assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
@@ -40,7 +39,7 @@ def value_of(result: dict[str, Any]) -> Any:
 
 
 class Agent:
-    """An agent that calls tools with its token, without any transport in between."""
+    """An agent that calls tools with its token, without a transport."""
 
     def __init__(self, store: Corral, name: str, **place: str) -> None:
         self._store = store.as_actor(f"agent:{name}")
@@ -64,7 +63,7 @@ class Agent:
 
 
 def environment(url: str, agent: str | None, home: Path, **more: str) -> dict[str, str]:
-    """What an agent CLI gives the server that it starts."""
+    """Return the environment that an agent CLI passes to the server it starts."""
     kept = {name: os.environ[name] for name in ("PYTHONPATH", "PATH") if name in os.environ}
     own = {"CORRAL_AGENT": agent} if agent else {}
     return kept | own | {"CORRAL_STORE": url, "CORRAL_HOME": str(home), "USER": "tester"} | more
@@ -74,7 +73,7 @@ COMMAND = [sys.executable, "-m", "corral", "mcp"]
 
 
 class StdioClient:
-    """A server on pipes, spoken to line by line."""
+    """A line-based client of a server on pipes."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
@@ -99,7 +98,7 @@ class StdioClient:
 
 @contextmanager
 def stdio_client(env: dict[str, str], cwd: Path) -> Iterator[StdioClient]:
-    """`corral mcp` for as long as the block runs; it must end by itself then."""
+    """Run `corral mcp` while the block runs; it must exit by itself afterwards."""
     with subprocess.Popen(
         COMMAND, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -114,7 +113,7 @@ def stdio_client(env: dict[str, str], cwd: Path) -> Iterator[StdioClient]:
 
 @asynccontextmanager
 async def over_stdio(env: dict[str, str], cwd: Path, era: str) -> AsyncIterator[Any]:
-    """The protocol's own client, with a server that it starts."""
+    """Connect the SDK's client to a server that it starts."""
     from mcp import Client, StdioServerParameters
 
     server = StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], env=env, cwd=cwd)
@@ -124,7 +123,7 @@ async def over_stdio(env: dict[str, str], cwd: Path, era: str) -> AsyncIterator[
 
 @asynccontextmanager
 async def over_http(url: str, token: str, era: str) -> AsyncIterator[Any]:
-    """The protocol's own client, with a daemon's endpoint."""
+    """Connect the SDK's client to a daemon's endpoint."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 

@@ -1,4 +1,4 @@
-"""Output for tests: text that looks like an agent's, and readers that take small steps."""
+"""Sample output: text that looks like an agent's, and readers that use small chunks."""
 
 import random
 from unittest.mock import patch
@@ -10,7 +10,7 @@ KEY = b"sk-ant-api03-" + b"aB3dE6gH9jK2mN5pQ8sT1vW4yZ7" * 2
 
 
 class _Narrow:
-    """While it holds, growing files are read in pieces of a few hundred bytes."""
+    """While active, growing files are read in chunks of a few hundred bytes."""
 
     def __enter__(self) -> None:
         self._patch = patch.object(plain_file, "READ_BYTES", 257)
@@ -24,7 +24,7 @@ NARROW = _Narrow()
 
 
 def follow_all(output: OutputReader) -> bytes:
-    """The whole output of a run that is over."""
+    """Return the whole output of a finished run."""
     return b"".join(piece.text for piece in output.follow(over=lambda: True))
 
 
@@ -33,9 +33,12 @@ def text_of_lines(lines: list[bytes]) -> bytes:
 
 
 def log_text(size: int, seed: int = 1) -> bytes:
-    """What agents and builds print, as far as a compressor can tell: prose that is not repeated,
-    between log lines from some hundred places of a program, with times, numbers and ids."""
-    from pydoc_data.topics import topics  # a book's worth of plain English
+    """Return text that compresses like agent and build logs.
+
+    Prose without repetition between log lines of a few hundred sources, with times, numbers and
+    ids.
+    """
+    from pydoc_data.topics import topics  # words as in a book of plain English
 
     chance = random.Random(seed)
     prose = [line for topic in sorted(topics) for line in topics[topic].splitlines() if line]

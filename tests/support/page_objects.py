@@ -1,4 +1,4 @@
-"""Pages as a program uses them: they are read, and their buttons are pressed."""
+"""Pages as a program uses them: read them and submit their forms."""
 
 import re
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ NEXT = r'rel="next" href="([^"]+)"'
 
 
 def htmx_headers(of: str) -> dict[str, str]:
-    """What htmx says when it fetches a part of a page."""
+    """Return the headers that htmx sends when it fetches a part of a page."""
     return {"HX-Request": "true", "HX-Target": f"div#{of}"}
 
 
 def iter_pages(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[str]:
-    """The text of each page of a list, from one to the last that it leads to."""
+    """Yield the text of each page of a list, following the next links."""
     while path:
         text = client.get(path).text
         yield text
@@ -28,7 +28,7 @@ def iter_pages(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[st
 
 
 class PageClient:
-    """A way to read pages and to press their buttons; `done` remembers which did something."""
+    """Reads pages and submits their actions; `done` collects the actions that succeeded."""
 
     noun = ""
     """What all their actions begin with, where that is the same."""
@@ -45,7 +45,7 @@ class PageClient:
         )
 
     def act(self, action: str, uploads: Any = None, /, **fields: str) -> httpx.Response:
-        """Press a button that does what it says."""
+        """Submit an action that succeeds."""
         answer = self.post(action, uploads, **fields)
         assert answer.status_code == 200, f"{action}: {answer.text}"
         assert "HX-Redirect" in answer.headers or answer.headers["HX-Trigger"] == "corral:done"
@@ -53,18 +53,18 @@ class PageClient:
         return answer
 
     def refused(self, action: str, words: str, uploads: Any = None, /, **fields: str) -> None:
-        """Press one that does not, and says why beside its form."""
+        """Submit an action that fails, with the error shown beside its form."""
         answer = self.post(action, uploads, **fields)
         assert 400 <= answer.status_code < 500, f"{action}: {answer.status_code}"
         assert words in unescape(answer.text), f"{action}: {answer.text}"
         assert 'class="problem"' in answer.text
 
     def text(self, path: str) -> str:
-        """A page as it is sent."""
+        """Return a page as sent."""
         page = self.client.get(path)
         assert page.status_code == 200, f"{path}: {page.text[:400]}"
         return page.text
 
     def shown(self, path: str) -> str:
-        """A page as it is read."""
+        """Return a page as text, with entities decoded and spaces collapsed."""
         return re.sub(r"\s+", " ", unescape(self.text(path)))

@@ -1,4 +1,4 @@
-"""A pgbouncer of our own before a test database, where it is installed."""
+"""A private pgbouncer in front of a test database, if it is installed."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ def find_pgbouncer() -> str | None:
 
 
 class Pgbouncer:
-    """Runs until `close`; as another user where we are root, which it refuses."""
+    """Runs until `close`; as another user if we are root, because pgbouncer refuses root."""
 
     def __init__(self, program: str, url: str, mode: str, *, size: int = 5) -> None:
         info = psycopg.conninfo.conninfo_to_dict(url)

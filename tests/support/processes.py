@@ -1,4 +1,4 @@
-"""Real processes for tests: forked, given one function to run, and never left behind."""
+"""Forked processes for tests: each runs one function, and none is left behind."""
 
 import mmap
 import os
@@ -19,24 +19,24 @@ SECONDS = 120.0  # only a guard against hanging
 
 
 class Gate:
-    """Where forked processes stand until all of them may go at the same moment."""
+    """A barrier: forked processes wait until all of them may start at the same time."""
 
     def __init__(self) -> None:
         self._wait, self._open = os.pipe()
 
     def pass_through(self) -> None:
-        """For the children: returns once the parent has opened the gate."""
+        """In a child: block until the parent opens the gate."""
         os.close(self._open)
         os.read(self._wait, 1)
 
     def open(self) -> None:
-        """For the parent, once all children are forked: those who wait read the end of the pipe."""
+        """In the parent, after all forks: closing the pipe wakes all children."""
         os.close(self._open)
         os.close(self._wait)
 
 
 class Signal:
-    """A word from one process to another; made before the fork that parts them."""
+    """A one-time signal between processes; create it before the fork."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -50,7 +50,7 @@ class Signal:
 
 
 class Counters:
-    """One number for each of several forked processes, which all of them see."""
+    """One shared number for each of several forked processes."""
 
     def __init__(self, count: int) -> None:
         self._format = f"{count}Q"
@@ -64,10 +64,10 @@ class Counters:
 
 
 class Child(Generic[T]):
-    """A forked process, which opens its own store.
+    """A forked process that opens its own store.
 
-    SQLite's connections must not be carried through a fork, so nobody may have one open then;
-    `carrying` is for the tests of just that.
+    SQLite connections must not be used across a fork, so no store may be open at that time;
+    `carrying` is for tests of exactly that.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class Child(Generic[T]):
         assert carrying or not _open_sqlite_files(), "close the store before the fork"
         self._read, write = os.pipe()
         with warnings.catch_warnings():
-            # Newer Pythons warn of forks beside threads; the children here use nobody's locks.
+            # Newer Pythons warn of forks with threads; these children use no lock of another
+            # thread.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:
@@ -97,10 +98,10 @@ class Child(Generic[T]):
             with os.fdopen(write, "wb") as pipe:
                 pickle.dump(answer, pipe)
         finally:
-            os._exit(0)  # nothing of the test runner's own clean-up belongs here
+            os._exit(0)  # skip the test runner's clean-up
 
     def result(self, seconds: float = SECONDS) -> T:
-        """What the function gave back; a failure there is a failure here."""
+        """Return the function's result; re-raise its failure here."""
         told = self._read_all(seconds)
         self._reap()
         assert told, f"process {self.pid} ended without a word: {self.ended_by()}"
@@ -110,7 +111,7 @@ class Child(Generic[T]):
         return result
 
     def ended_by(self, seconds: float = SECONDS) -> signal.Signals | None:
-        """The signal that killed it; None when it came to its own end."""
+        """Return the signal that killed the process; None if it exited."""
         self._read_all(seconds)
         self._reap()
         assert self._status is not None
@@ -150,7 +151,7 @@ class Child(Generic[T]):
 
 
 def _open_sqlite_files() -> list[str]:
-    """The shared memory of each SQLite store that this process has open, if the system tells."""
+    """Return the shared-memory files of the SQLite stores open in this process, if known."""
     found = []
     with suppress(OSError):
         for descriptor in os.listdir("/proc/self/fd"):
@@ -160,7 +161,7 @@ def _open_sqlite_files() -> list[str]:
 
 
 def run_concurrently(works: Sequence[Callable[[], T]], seconds: float = SECONDS) -> list[T]:
-    """Run each function in a process of its own, all let go at the same moment."""
+    """Run each function in its own process, all started at the same time."""
     gate = Gate()
     with ExitStack() as stack:
         children = [stack.enter_context(Child(work, gate)) for work in works]
@@ -172,7 +173,7 @@ NOBODY = 65534
 
 
 def as_nobody(work: Callable[[], T]) -> Callable[[], T]:
-    """The same function for a child that has no special rights: permissions bind not the root."""
+    """Wrap a function to run without root rights, so that file permissions apply."""
 
     def bound() -> T:
         if os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""Reads a prompt back, as an agent does: by its fence lines."""
+"""Parse a prompt like an agent does: by its fence lines."""
 
 import re
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Quoted(NamedTuple):
 
 
 def quotes_in(prompt: str | None) -> list[Quoted]:
-    """The quotes of a prompt, in order, those of what was said before included."""
+    """Return the quotes of a prompt in order, including earlier ones."""
     return [
         Quoted(
             found["source"],
@@ -31,10 +31,10 @@ def quotes_in(prompt: str | None) -> list[Quoted]:
 
 
 def texts_in(prompt: str | None) -> list[str]:
-    """The texts of the quotes; the prompt itself where it has none."""
+    """Return the texts of the quotes; the prompt itself if it has none."""
     return [quote.text for quote in quotes_in(prompt)] or [prompt or ""]
 
 
 def now_in(prompt: str | None) -> str:
-    """What a prompt tells now, without what was said before."""
+    """Return the current part of a prompt, without the history."""
     return (prompt or "").rpartition("\n\nNow: ")[2]

@@ -1,4 +1,4 @@
-"""A line between a client and its server that can be cut at a chosen moment."""
+"""A proxy between a client and its server that cuts the connection at a chosen point."""
 
 import select
 import socket
@@ -17,9 +17,10 @@ class Cut(NamedTuple):
 class Proxy:
     """Forwards to a server on this machine.
 
-    `cut(text, when)` breaks the connection that next asks the server for something with this text
-    in it: "before" the server gets the request, or "after" it has done what was asked and before
-    its answer arrives. Only the server knows the difference.
+    `cut(text, when)` breaks the next connection that sends a request with this text: "before" the
+    server gets the request, or "after" the server has executed it and before the response arrives.
+    The
+    client cannot tell the difference.
     """
 
     def __init__(self, port: int) -> None:
@@ -35,7 +36,7 @@ class Proxy:
         self._cut = Cut(text.encode(), when)
 
     def close(self) -> None:
-        """Cut everything, and let nobody in any more."""
+        """Cut all connections and accept no new ones."""
         self._closed = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""How an engine means to run a statement: the indexes it names, and what it should not do."""
+"""Query plans: the indexes that an engine uses, and operations that it should avoid."""
 
 import json
 import re
@@ -21,7 +21,7 @@ class Plan(NamedTuple):
 
 
 def sqlite_plan(connection: apsw.Connection, statement: Statement, params: Params) -> Plan:
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # as the store's own connections
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # like the store's own connections
     text, _, values = statement.sqlite
     found = connection.execute(f"EXPLAIN QUERY PLAN {text}", values(params)).fetchall()
     lines = [str(row[3]) for row in found]
@@ -37,11 +37,11 @@ def sqlite_plan(connection: apsw.Connection, statement: Statement, params: Param
             if "INTEGER PRIMARY KEY" in line:
                 indexes.add(f"{table}_pkey")
             elif "USING PRIMARY KEY" in line:
-                indexes.add(table)  # a table in the order of its key is an index
+                indexes.add(table)  # a table in primary-key order is an index
             elif match[3]:
                 indexes.add(_known_as(connection, match[3]))
             elif "VIRTUAL TABLE INDEX" in line and table in tables:
-                indexes.add(table)  # it is an index, of words
+                indexes.add(table)  # a full-text index
                 continue
             if match[1] == "SCAN" and table in tables:
                 faults.append(line)
@@ -51,7 +51,7 @@ def sqlite_plan(connection: apsw.Connection, statement: Statement, params: Param
 
 
 def _known_as(connection: apsw.Connection, index: str) -> str:
-    """PostgreSQL's name for an index that SQLite made for a constraint."""
+    """Return PostgreSQL's name of an index that SQLite created for a constraint."""
     match = re.fullmatch(r"sqlite_autoindex_(\w+)_\d+", index)
     if match is None:
         return index
@@ -66,9 +66,9 @@ def _known_as(connection: apsw.Connection, index: str) -> str:
 def postgres_plan(
     connection: "psycopg.Connection[Any]", statement: Statement, params: Params
 ) -> Plan:
-    """The generic plan, which a store's connections use for all values from the first call on."""
+    """Return the generic plan, which a store's connections use from the first call."""
     text, names, _ = statement.postgres
-    connection.execute(SESSION_SETTINGS.encode())  # as the store's own connections
+    connection.execute(SESSION_SETTINGS.encode())  # like the store's own connections
     connection.execute(f"PREPARE looked_at AS {text}".encode())
     values = sql.SQL(", ").join(sql.Literal(params[name]) for name in names)
     arguments = sql.SQL("({})").format(values) if names else sql.SQL("")

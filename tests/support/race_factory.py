@@ -1,4 +1,4 @@
-"""Races as those who drive them leave them: real commits and all that is recorded, no process."""
+"""Races in the state that their drivers leave: real commits and records, no processes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,7 +79,7 @@ class RaceFactory:
             )
 
     def begin(self, race: Race, number: int, **columns: Any) -> Attempt:
-        """An attempt's run goes; on another machine, so that nobody looks for it here."""
+        """Start an attempt's run on another node, so that no recovery looks for its process."""
         round, attempt = self._now(race, number)
         run = self._run(
             "running",
@@ -107,7 +107,7 @@ class RaceFactory:
         state: str = "completed",
         **columns: Any,
     ) -> None:
-        """An attempt came to its end: what it left is committed and checked."""
+        """Finish an attempt: its result is committed and checked."""
         round, attempt = self._now(race, number)
         run = self._run(
             state,
@@ -134,7 +134,7 @@ class RaceFactory:
             driver.release_round(tx, held)
 
     def settle(self, race: Race) -> Race:
-        """All are over: somebody has to choose, or none passed."""
+        """End the round: it waits for a selection, or no attempt passed."""
         with self.store.transaction() as tx:
             found = queries.get(tx, race.id)
             held = driver.acquire_round(tx, found.latest.id, "tests")
@@ -144,7 +144,7 @@ class RaceFactory:
         return self.store.races.get(race.id)
 
     def judge(self, race: Race, ranking: list[list[int]] | None, reason: str) -> None:
-        """A judge was asked, and answered; None: with nothing that counts."""
+        """Record a judge's verdict; None: the judge gave no valid ranking."""
         round = self.store.races.get(race.id).latest
         ids = {each.number: each.id for each in round.attempts}
         run = self._run("completed", cost_micros=30_000, model="judge-model")
@@ -162,12 +162,12 @@ class RaceFactory:
             driver.record_verdict(tx, asked, self.store.runs.get(run), given, reason)
 
     def choose(self, race: Race, attempt: str, **given: Any) -> Race:
-        """The winner, also of a race of another machine."""
+        """Select the winner, also for a race of another node."""
         with self.store.transaction() as tx:
             return selection.select(tx, race.id, attempt, **given)
 
     def bring(self, race: Race, host: str) -> None:
-        """Its worktrees are on another machine now; whoever drives races there left it alone."""
+        """Move the race to another node, whose driver has released it."""
         with self.store.transaction() as tx:
             tx.run(Statement("UPDATE races SET host = :host WHERE id = :id"), host=host, id=race.id)
             tx.run(
@@ -177,7 +177,7 @@ class RaceFactory:
             )
 
     def commit(self, files: dict[str, str | bytes], base: str = "main") -> str:
-        """A commit on top of another one, on no branch."""
+        """Commit on top of a base, on no branch."""
         git(self.repository, "worktree", "add", "-q", "--detach", str(self._aside / "w"), base)
         made = commit(self._aside / "w", files, "what an attempt left")
         git(self.repository, "worktree", "remove", "--force", str(self._aside / "w"))

@@ -29,7 +29,7 @@ def make_repository(where: Path, **files: str) -> Path:
 
 
 def agent(store: Corral, folder: Path, name: str, script: str, **more: Any) -> str:
-    """An agent that does what a shell script says; its prompt is on its standard input."""
+    """Create an agent that runs a shell script with the prompt on stdin."""
     file = folder / f"{name}.sh"
     file.write_text(f"{script}\n")
     store.agents.create(name, command=f"sh {file}", **more)
@@ -45,7 +45,7 @@ def states(race: Race, round: int = -1) -> list[str]:
 
 
 def tree_of(where: Path | str) -> dict[str, bytes]:
-    """Every file of a folder, but for git's own, byte for byte."""
+    """Return the content of every file of a folder, except git's own."""
     root = Path(where)
     return {
         str(path.relative_to(root)): path.read_bytes()

@@ -1,4 +1,4 @@
-"""Runs without processes: written straight into the table, or led along their verbs."""
+"""Runs without processes: inserted into the table or moved along by their verbs."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ PLAIN: dict[str, Any] = {
 
 
 def insert_run(tx: Tx, state: str, at: int, **columns: Any) -> str:
-    """A run in any state, asked for at a moment and begun then; gives its id."""
+    """Insert a run in any state, requested and started at a time; return its id."""
     live = state in ("queued", "starting", "running", "stopping")
     values = {
         **PLAIN,
@@ -51,7 +51,7 @@ def add_run(store: Corral, state: str, at: int | None = None, **columns: Any) ->
 
 
 def add_launch(store: Corral, run: str) -> None:
-    """How a run that was written straight into the table was asked for."""
+    """Add the launch record of an inserted run."""
     with store.transaction() as tx:
         tx.run(
             Statement(
@@ -64,19 +64,19 @@ def add_launch(store: Corral, run: str) -> None:
         )
 
 
-# -- runs that went the right way, without any process -----------------------------------------
+# -- runs in a regular state, without a process ------------------------------------------------
 
 NO_FOLDER = "/srv/runs"
-ELSEWHERE = "another-machine"  # nothing looks for processes of this one here
+ELSEWHERE = "another-machine"  # no recovery looks for processes of this node here
 
 
 def run_spec(**wanted: Any) -> RunSpec:
-    """By itself one that is left to other machines: its directory is not here."""
+    """A spec that is left to other nodes, because its directory does not exist here."""
     return RunSpec(**{"command": "true", "cwd": "/srv/here", **wanted})
 
 
 def held(number: int = 1, **known: Any) -> SupervisedProcess:
-    """What the supervisor of a number says when it takes a run."""
+    """Return the process data with which supervisor `number` acquires a run."""
     plain: dict[str, Any] = {
         "owner": f"supervisor:{number}",
         "host": ELSEWHERE,
@@ -95,7 +95,7 @@ def queued(store: Corral, **wanted: Any) -> Run:
 
 
 def next_queued(store: Corral, **where: str) -> Run | None:
-    """The run that is next in line, without taking it."""
+    """Return the next queued run without claiming it."""
     return store._database.read(lambda tx: dispatch.find_next_queued(tx, **where))
 
 
@@ -116,9 +116,9 @@ def ended(store: Corral, how: ExitStatus | None = None, **wanted: Any) -> Run:
 
 
 def without_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """From now on no supervisor is started: whoever wants one finds that it was lost at once.
+    """Replace supervisors by ones that are lost at once.
 
-    Gives back what they would have been told.
+    Returns the arguments with which they were started.
     """
     asked: list[dict[str, Any]] = []
 

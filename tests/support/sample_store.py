@@ -1,4 +1,4 @@
-"""A store in which something has happened: for the pages, and for whoever looks at them."""
+"""A store with sample content, for the pages and their tests."""
 
 import random
 import signal
@@ -33,12 +33,12 @@ HOSTILE = (
 
 
 class SampleStore:
-    """What was made, for tests that look for it."""
+    """The sample content and the ids that tests need."""
 
     def __init__(
         self, store: Corral, folder: Path, *, seed: int = 7, host: str | None = None
     ) -> None:
-        """`host` has the worktrees of its races; this machine by itself."""
+        """`host` has the worktrees of the races; default: this machine."""
         self.store = store
         self._host = host
         self.folder = folder
@@ -77,7 +77,7 @@ class SampleStore:
         return [self.store.agents.get(ada.id), grace]
 
     def past(self) -> None:
-        """Runs that ended over the last weeks, most of them well."""
+        """Runs that ended during the last weeks, most of them completed."""
         now = self.store.now()
         moments = sorted(self._chance.randrange(20 * MINUTE, 20 * DAY) for _ in range(60))
         for n, ago in enumerate(reversed(moments)):
@@ -140,7 +140,7 @@ class SampleStore:
         add_launch(self.store, run)
 
     def samples(self, run: Any, count: int = 60) -> None:
-        """What a running run used, looked at every two seconds until now."""
+        """Resource samples of a running run, every two seconds until now."""
         now, cpu = self.store.now(), 0
         for n in range(count):
             cpu += self._chance.randrange(100, 1_900)
@@ -243,7 +243,7 @@ class SampleStore:
         self.store.alerts.add(["crashed", "needs_input"], target_kind="mailbox", target="user:me")
 
     def team(self) -> None:
-        """A graph of tasks in all kinds of states, and what a team says while it works."""
+        """A task graph in many states, and the messages of the team."""
         store, project = self.store, self.projects[0].id
         self.tasks = store.tasks.declare(
             project,
@@ -291,7 +291,7 @@ class SampleStore:
         store.notes.add("The tide is highest at noon.", category="gotcha")
 
     def racing(self) -> None:
-        """Races in all kinds of states: one that goes on and goes back, one lost, one under way."""
+        """Races in many states: continued, branched, lost and running."""
         app = "".join(f"def step_{n}(x):\n    return x + {n}\n\n\n" for n in range(30))
         files: dict[str, str | bytes] = {"app.py": app, "docs/notes.md": "# Notes\n\nNone.\n"}
         self.raced = race_factory = RaceFactory(self.store, self.folder, files, host=self._host)
@@ -340,8 +340,11 @@ class SampleStore:
         self.store.races.abandon(old.id, reason="nobody needs it")
 
     def chats(self) -> None:
-        """Talks in the dashboard and on a platform that cannot be reached, a stranger who waits,
-        and what became of it all; nothing is left that would wake an agent."""
+        """Chats in the dashboard and on an unreachable platform, a held stranger, and their
+        outcomes.
+
+        No message is left that would start an agent.
+        """
         store = self.store
         desk = store.channels.add("desk", "web", policy="strict")
         self.talk = store.places.register("desk", "me:ada", name="ada", direct=True)
@@ -365,7 +368,7 @@ class SampleStore:
         store.messages.send_as_system(self.room.id, "This one waits for the platform.")
 
     def _said(self, channel: Any, place: str, text: str, **given: Any) -> None:
-        """Somebody says something; whoever heard it is done with it."""
+        """Receive a message and complete its letter."""
         event = f"{place}-{self._chance.random()}"
         given = {"sender": "me", "files": [StoredFile("plan.pdf", None, 9_000)]} | given
         said = IncomingEvent(event_id=event, message_id=event, place=place, text=text, **given)

@@ -1,7 +1,7 @@
-"""A program that tries to leave its sandbox: `python sandbox_attacks.py FACTS.json REPORT.json`.
+"""A program that tries to escape its sandbox: `python sandbox_attacks.py FACTS.json REPORT.json`.
 
-It needs the standard library alone. Each attack that succeeds is named in the report; an attack
-that raises has failed.
+Standard library only. The report names each attack that succeeds; an attack that raises has
+failed.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ PTRACE_ATTACH = 16
 
 
 def reads_a_secret(facts: dict[str, Any]) -> bool:
-    """Any file of the user that holds the secret."""
+    """Read any file of the user that holds the secret."""
     for path in facts["secret_files"]:
         try:
             with open(path, "rb") as file:
@@ -105,7 +105,7 @@ def has_a_capability(facts: dict[str, Any]) -> bool:
 
 
 def gains_a_capability(facts: dict[str, Any]) -> bool:
-    """An empty set is filled again when root executes a program, unless that is forbidden."""
+    """Root regains capabilities by executing a program, unless that is forbidden."""
     bounded = not any(LIBC.prctl(23, number, 0, 0, 0) == 1 for number in range(41))
     is_forbidden = LIBC.prctl(39, 0, 0, 0, 0) == 1
     return not (bounded or is_forbidden)
@@ -133,7 +133,7 @@ def uses_the_keys_of_the_user(facts: dict[str, Any]) -> bool:
 
 
 def makes_a_ring(facts: dict[str, Any]) -> bool:
-    """io_uring_setup: its number is the same on every machine."""
+    """io_uring_setup; its number is the same on every architecture."""
     return bool(LIBC.syscall(425, 4, ctypes.create_string_buffer(120)) >= 0)
 
 
@@ -164,7 +164,7 @@ def deletes_the_objects(facts: dict[str, Any]) -> bool:
     shutil.rmtree("/run/corral/objects", ignore_errors=True)
     for path in facts["object_files"]:
         os.unlink(path)
-    return False  # the caller looks
+    return False  # the caller checks
 
 
 def hard_links_a_secret(facts: dict[str, Any]) -> bool:

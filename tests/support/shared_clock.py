@@ -9,7 +9,7 @@ _NOW = struct.Struct("q")
 
 
 class SharedClock(ManualClock):
-    """A set clock whose time forked processes share: all see it move, and it survives each."""
+    """A manual clock in shared memory: forked processes see it move, and it outlives them."""
 
     def __init__(self, now: int | None = None) -> None:
         self._memory = mmap.mmap(-1, _NOW.size)

@@ -1,4 +1,4 @@
-"""Databases of other agent tools, as those tools make them: clean ones and dirty ones."""
+"""Databases of other agent tools as those tools create them, with valid and invalid rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -174,7 +174,7 @@ WORKER = "66666666-7777-8888-9999-000000000000"
 
 
 def make(path: Path, schema: str, rows: Rows, *, wal: bool = False) -> Path:
-    """A database of a schema with these rows."""
+    """Create a database with a schema and rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = apsw.Connection(str(path))
     if wal:
@@ -186,7 +186,7 @@ def make(path: Path, schema: str, rows: Rows, *, wal: bool = False) -> Path:
 
 
 def grow(path: Path, rows: Rows) -> None:
-    """More rows in a database."""
+    """Add rows to a database."""
     file = apsw.Connection(str(path))
     fill(file, rows)
     file.close()
@@ -798,7 +798,7 @@ def make_agents(folder: Path) -> Path:
 
 
 def make_flightdeck(folder: Path, **instead: Any) -> Path:
-    """With other rows in some of its tables, where they are given."""
+    """Create one, with other rows for some tables if given."""
     return make(folder / "flightdeck.db", FLIGHTDECK, FLIGHTDECK_ROWS | instead, wal=True)
 
 

@@ -1,4 +1,4 @@
-"""Every table with states, and how to put a row of it into any state without asking anybody."""
+"""Every table with states, and how to insert a row in any state directly."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from corral.db.transitions import StatefulTable
 from corral.db.tx import Tx
 from corral.services.store.declarations import find_declarations
 
-# A plain row of each table. A new table with states needs its row here, and its tests follow.
+# A plain row of each table. A new table with states needs a row here; its tests follow from it.
 ROWS: dict[str, dict[str, Any]] = {
     "alerts": {
         "id": "alr_1",
@@ -327,7 +327,7 @@ NAMES = (
     "platform_id", "event_id", "place_id", "schedule_id",
 )  # fmt: skip
 
-# Columns that the table's own rules tie to the state.
+# Columns that CHECK constraints tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "alerts": lambda state: {"ended_at": None if state == "active" else 9},
     "channels": lambda state: {"ended_at": None if state == "active" else 9},
@@ -367,7 +367,7 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def state_tables() -> dict[str, StatefulTable[Any]]:
-    """Every table with states that any room has, by its name."""
+    """Return every table with states, by name."""
     return {table.table: table for table in find_declarations(StatefulTable).values()}
 
 
@@ -380,9 +380,9 @@ def has_lease(table: StatefulTable[Any]) -> bool:
 
 
 def insert(tx: Tx, table: StatefulTable[Any], state: str) -> str | int:
-    """A row in any state, written behind everybody's back; gives its key.
+    """Insert a row in any state, bypassing the operations; return its key.
 
-    It differs from the rows that are there in its names alone.
+    It differs from existing rows only in its unique columns.
     """
     values = {**ROWS[table.table], **tied_to(table, state), "state": state}
     nth = tx.value(Statement(f"SELECT count(*) FROM {table.table}"))

@@ -1,4 +1,4 @@
-"""What an operation really sends to its engine."""
+"""Record the SQL that an operation sends to its engine."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from corral.db.statement import Params, Row, Statement
 
 
 class Call(NamedTuple):
-    """A statement of the rooms, with what it was given."""
+    """A statement of a concept with its parameters."""
 
     statement: Statement
     params: Params
@@ -28,7 +28,7 @@ class Trace:
 
     @property
     def transactions(self) -> int:
-        """How many there were; a statement outside BEGIN and COMMIT is one by itself."""
+        """The number of transactions; a statement outside BEGIN and COMMIT counts as one."""
         count, inside = 0, False
         for word in self.words:
             if not inside:
@@ -38,19 +38,19 @@ class Trace:
 
     @property
     def words(self) -> list[str]:
-        """The first word of each text; a PRAGMA changes a connection and no store."""
+        """The first word of each statement; PRAGMAs change the connection and not the store."""
         words = [text.split()[0].upper() for text in self.texts]
         return [word for word in words if word != "PRAGMA"]
 
     @property
     def statements(self) -> int:
-        """How many texts there were beside BEGIN and COMMIT."""
+        """The number of statements except BEGIN and COMMIT."""
         return len([word for word in self.words if word not in ("BEGIN", "COMMIT", "ROLLBACK")])
 
 
 @contextmanager
 def trace_statements(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
-    """Record what stands inside. The store must have been read from and written to before."""
+    """Record the statements of the block. The store must have been read and written before."""
     trace = Trace()
     with monkeypatch.context() as patch:
         if store.db.engine == "sqlite":
@@ -87,7 +87,7 @@ def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> Non
     patch.setattr(sqlite.SqliteConnection, "execute", recorded)
     patch.setattr(sqlite.SqliteConnection, "execute_each", recorded_each)
     for connection in _connections(database):
-        # SQLite itself tells of every statement that it begins.
+        # SQLite reports every statement that it starts.
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: trace.texts.append(event["sql"]))
 
 
@@ -114,7 +114,7 @@ def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
         return each(self, statement, given)
 
     def recorded_run(self: postgres.PostgresConnection, text: str) -> list[Row]:
-        # Those who wait are told by a thread of its own, and a connection is set up only once.
+        # Listeners use their own thread, and a connection is set up only once.
         if threading.get_ident() == here:
             trace.texts.append(text)
         return run(self, text)

@@ -1,4 +1,4 @@
-"""Every statement that stands in a room's `sql.py`, or the insights', found and not listed."""
+"""Every statement of the `sql.py` modules and of insights, found by reflection."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,8 @@ from corral.services.store.declarations import find_declarations
 
 
 def statements() -> dict[str, Statement]:
-    """`mail.CLAIM` and so on, with those inside tables with states, look-ups and retentions."""
+    """Return statements by name (`mail.CLAIM`), including those of state tables, look-ups and
+    retention."""
     return {
         name + suffix: statement
         for name, value in find_declarations(object).items()

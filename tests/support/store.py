@@ -1,4 +1,4 @@
-"""What a store holds, seen from outside the rooms: for tests that ask what was written."""
+"""Read a store directly, for tests that check what was written."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,15 +19,17 @@ E = TypeVar("E", bound=CorralError)
 
 
 def rows(store: Corral, sql: str, **params: Any) -> list[Row]:
-    """The rows of any statement, in a transaction of its own."""
+    """Run any statement in its own transaction and return the rows."""
     with store.transaction() as tx:
         return tx.run(Statement(sql), **params)
 
 
 @cache
 def _readings() -> tuple[Statement, dict[str, Statement]]:
-    """Which tables hold anything, asked at once, and the rows of each: few tests fill many, and
-    a call for each empty one would be most of what a test costs."""
+    """Return one statement that finds the non-empty tables, and one per table for its rows.
+
+    Most tests fill few tables, and a query for each empty table would be most of their cost.
+    """
     names = [table.name for table in tables()]
     filled = ", ".join(f"EXISTS (SELECT 1 FROM {name})" for name in names)
     return (
@@ -37,7 +39,7 @@ def _readings() -> tuple[Statement, dict[str, Statement]]:
 
 
 def contents(store: Corral) -> dict[str, list[Row]]:
-    """Every row of every table."""
+    """Return every row of every table."""
     look, readings = _readings()
     filled = filled_tables(store.address)
     with store.transaction() as tx:
@@ -48,10 +50,11 @@ def contents(store: Corral) -> dict[str, list[Row]]:
 
 
 def record(store: Corral, subject: str | None = None) -> list[str]:
-    """The whole record of changes, as `letter.put`, in the order in which they were written.
+    """Return all events as `letter.put`, in the order in which they were written.
 
-    It reads the table and not the feed: PostgreSQL's feed holds back what any other transaction of
-    the server might still precede, which is right for readers and too late for a test.
+    Reads the table instead of the feed: PostgreSQL's feed holds back events that an open
+    transaction
+    could still precede, which would delay a test.
     """
     found = rows(store, "SELECT kind, verb, subject FROM events ORDER BY seq")
     return [f"{kind}.{verb}" for kind, verb, of in found if subject in (None, of)]
@@ -59,7 +62,7 @@ def record(store: Corral, subject: str | None = None) -> list[str]:
 
 @contextmanager
 def unchanged(store: Corral) -> Iterator[None]:
-    """What stands inside writes nothing at all: no row, no event."""
+    """Assert that the block writes nothing: no row and no event."""
     before = contents(store)
     yield
     assert contents(store) == before
@@ -67,7 +70,7 @@ def unchanged(store: Corral) -> Iterator[None]:
 
 @contextmanager
 def refuses(store: Corral, error: type[E]) -> Iterator[pytest.ExceptionInfo[E]]:
-    """What stands inside raises exactly this class, and leaves the store as it was."""
+    """Assert that the block raises exactly this class and leaves the store unchanged."""
     with unchanged(store), pytest.raises(error) as caught:
         yield caught
     assert caught.type is error
@@ -80,7 +83,7 @@ def walk(
     between: Callable[[], object] = lambda: None,
     **arguments: Any,
 ) -> list[T]:
-    """Every item of a list, page by page to its end; `between` is called between two pages."""
+    """Return every item of a list, page by page; call `between` between two pages."""
     page = list_(limit=limit, **arguments)
     items = list(page.items)
     while page.next is not None:
@@ -93,7 +96,7 @@ def walk(
 
 
 def shared_length(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginning."""
+    """Return the length of the common prefix of two texts."""
     count = 0
     while one[count] == other[count]:
         count += 1

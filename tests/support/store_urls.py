@@ -1,4 +1,4 @@
-"""Stores for tests that need many of them, one after the other."""
+"""Stores for tests that need many of them in sequence."""
 
 import shutil
 import time
@@ -14,7 +14,7 @@ from tests.support.database_pool import DatabasePool, others_connected
 def fresh_url(
     url: str, engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Callable[[], str]:
-    """A function that gives the URL of an empty store whenever it is called.
+    """Return a function that returns the URL of an empty store at each call.
 
     On SQLite that is a new file; on PostgreSQL the same database, emptied.
     """
@@ -40,7 +40,7 @@ def fresh_url(
 def wait_until_alone(url: str, seconds: float = 120.0) -> None:
     """Wait until a PostgreSQL server has noticed that its clients are dead.
 
-    Until then it keeps their locks, and a claim rightly passes over a row that is locked.
+    Until then it keeps their locks, and a claim rightly skips locked rows.
     """
     if not url.startswith("postgres"):
         return

@@ -1,4 +1,4 @@
-"""The stub in Anthropic's and in Gemini's words."""
+"""The stub for the Anthropic and Gemini protocols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation with a model, in no protocol's words, and what the stub answers to it."""
+"""A conversation with a model, independent of the protocol, and the stub's replies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DIRECTIVE = re.compile(r"STUB:\s*(?=\{)")
-CONTEXT = re.compile(r"<([a-zA-Z_-]+)>.*?</\1>", re.DOTALL)  # what a client puts around the words
-PIECE = 16  # characters in one streamed piece of text
+# tags that a client adds around the prompt
+CONTEXT = re.compile(r"<([a-zA-Z_-]+)>.*?</\1>", re.DOTALL)
+PIECE = 16  # characters per streamed chunk
 
 
 @dataclass
@@ -24,13 +25,13 @@ class Tool:
 
 @dataclass
 class Conversation:
-    """One request, in no protocol's words: entries are ("user"|"assistant"|"tool", text)."""
+    """One request, independent of the protocol; entries are ("user"|"assistant"|"tool", text)."""
 
     model: str
     stream: bool
     entries: list[tuple[str, str]]
     tools: list[Tool] = field(default_factory=list)
-    schema: dict[str, Any] | None = None  # the answer must be JSON of this schema
+    schema: dict[str, Any] | None = None  # the reply must be JSON of this schema
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Turn:
 
 
 def text_of(content: Any) -> str:
-    """The words in a content field of any of the protocols."""
+    """Return the text of a content field of any protocol."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -79,7 +80,7 @@ def directive_in(text: str) -> list[dict[str, Any]] | None:
 
 
 def plan(conversation: Conversation) -> Turn:
-    """Choose the answer: the step that the conversation has come to."""
+    """Choose the reply: the current step of the conversation."""
     start, done, step = place(conversation)
     asked = step.get("calls") or ([step] if "tool" in step else [])
     calls, missing = [], []
@@ -109,7 +110,7 @@ def plan(conversation: Conversation) -> Turn:
 
 
 def place(conversation: Conversation) -> tuple[int, int, dict[str, Any]]:
-    """Where the last directive is, how many of its steps are done, and the next one."""
+    """Return the last directive, the number of its finished steps, and the next step."""
     start, steps = -1, []
     for at, (role, text) in enumerate(conversation.entries):
         if role == "user" and (found := directive_in(text)) is not None:
@@ -123,12 +124,12 @@ def place(conversation: Conversation) -> tuple[int, int, dict[str, Any]]:
 
 
 def reply_text(conversation: Conversation, missing: list[str]) -> str:
-    """What is said where the step says nothing."""
+    """Return the text where the step has none."""
     if missing and conversation.tools:
         return f"stub: no such tool is offered: {', '.join(missing)}"
     if conversation.schema is not None:
         return json.dumps(sample(conversation.schema))
-    if missing:  # a side request, for a title or a routing choice
+    if missing:  # a side request, for a title or a routing decision
         return "stub title"
     said = (CONTEXT.sub("", t) for r, t in reversed(conversation.entries) if r == "user")
     words = next((t for t in said if t.strip()), "")
@@ -143,7 +144,7 @@ def find_tool(tools: list[Tool], wanted: str) -> Tool | None:
 
 
 def sample(schema: dict[str, Any]) -> Any:
-    """The plainest value that a JSON schema allows."""
+    """Return the simplest value that a JSON schema allows."""
     if "const" in schema:
         return schema["const"]
     if schema.get("enum"):

@@ -97,12 +97,12 @@ class Stub(ThreadingHTTPServer):
                     out.write(json.dumps(entry) + "\n")
 
     def gate(self, name: str) -> threading.Event:
-        """A step with a `gate` stands still in the middle, or shows its error, until it is set."""
+        """Block a step in the middle, or its error, until the gate is set."""
         with self.lock:
             return self.gates.setdefault(name, threading.Event())
 
     def fails(self, turn: Turn) -> bool:
-        """Whether this step's fault is still to be shown (it is shown `times` times)."""
+        """Return whether the fault of this step is still due (it occurs `times` times)."""
         if "gate" in turn.step:
             return not self.gate(turn.step["gate"]).is_set()
         with self.lock:

@@ -1,4 +1,4 @@
-"""The stub in OpenAI's words: Responses, and Chat Completions."""
+"""The stub for the OpenAI protocols: Responses and Chat Completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of tasks for tests: a project, agents, and what is seen of the board."""
+"""Task graphs for tests: a project, agents, and the states of the tasks."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from tests.support.store import rows
 
 
 def board(store: Corral, project: str) -> dict[str, str]:
-    """The state of every task, by its key."""
+    """Return the state of every task, by key."""
     found = rows(
         store,
         "SELECT key, state FROM tasks WHERE project_id = :project ORDER BY id",
@@ -21,7 +21,7 @@ def board(store: Corral, project: str) -> dict[str, str]:
 def project_with(
     store: Corral, folder: Path, *tasks: Any, agents: tuple[str, ...] = ("ada",)
 ) -> str:
-    """A project's id, with these tasks (objects, or `B:A,C` for B that needs A and C)."""
+    """Create a project with these tasks (objects, or `B:A,C` for B that depends on A and C)."""
     for name in agents:
         store.agents.create(name)
     project = store.projects.register(folder).id
@@ -38,7 +38,7 @@ def task(written: Any) -> dict[str, Any]:
 
 
 def finish(store: Corral, project: str, key: str, agent: str = "ada") -> Task:
-    """Take a task, submit it, and have it accepted by a person."""
+    """Claim a task, submit it and accept it as a person."""
     taken = store.tasks.claim(project, agent, key=key)
     assert taken is not None
     store.tasks.submit(taken, "it works")
@@ -52,7 +52,7 @@ def fail(store: Corral, project: str, key: str, reason: str = "no way", agent: s
 
 
 def task_notices(store: Corral, mailbox: str) -> list[tuple[str, str, str | None]]:
-    """What a mailbox was told of tasks: (what, key, reason)."""
+    """Return the task notices of a mailbox: (what, key, reason)."""
     return [
         (letter.body["event"], letter.body["key"], letter.body["reason"])
         for letter in store.mail.list(mailbox=mailbox, limit=500).items
@@ -61,7 +61,7 @@ def task_notices(store: Corral, mailbox: str) -> list[tuple[str, str, str | None
 
 
 def check_counts(store: Corral) -> None:
-    """Every count and cause that is kept on a task is what its edges tell."""
+    """Every counter and cause stored on a task matches its dependencies."""
     found = {
         id: (state, open_, broken, cause)
         for id, state, open_, broken, cause in rows(

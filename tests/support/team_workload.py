@@ -1,8 +1,7 @@
-"""A crowd of agents on one project, each in a process of its own: they take tasks, lock files and
-post to their group, as fast as they can. For tests and for the bench.
+"""Many agents on one project, each in its own process: they claim tasks, lock files and post.
 
-Whether two ever had the same lock is seen outside of the store: whoever has one makes a file that
-must not be there yet, and takes it away before the lock is given back.
+For tests and for the benchmark. Mutual exclusion is checked outside the store: the holder of a
+lock creates a file that must not exist yet, and removes it before it releases the lock.
 """
 
 import os
@@ -23,13 +22,13 @@ from tests.support.store import rows
 
 T = TypeVar("T")
 GROUP = "team"
-PATHS = 20  # few enough that agents meet
-STOCK = 20  # tasks that are declared when nobody finds one
-READING = 10  # every so many rounds an agent reads what the others said
+PATHS = 20  # few enough for contention
+STOCK = 20  # tasks that are declared when none is ready
+READING = 10  # how often an agent reads the posts of the others
 
 
 class WorkloadResult(msgspec.Struct):
-    """What one agent did, and the longest that one call let it wait."""
+    """What one agent did, and its slowest call."""
 
     rounds: int = 0
     taken: list[str] = msgspec.field(default_factory=list)
@@ -57,7 +56,7 @@ def names(count: int) -> list[str]:
 
 
 def create_team(store: Corral, folder: Path, count: int) -> str:
-    """A project with its agents, who are all in one group; what they submit is accepted by rule."""
+    """Create a project with agents in one group; submitted tasks are accepted automatically."""
     (folder / "src").mkdir(parents=True, exist_ok=True)
     project = store.projects.register(folder).id
     store.settings.set("tasks.auto_accept", True, scope=f"project:{project}")
@@ -68,18 +67,18 @@ def create_team(store: Corral, folder: Path, count: int) -> str:
 
 
 class Worker:
-    """One agent of the crowd."""
+    """One agent of the team."""
 
     def __init__(self, store: Corral, project: str, name: str, witnesses: Path) -> None:
         self._store = store
         self._project = project
         self._name = name
         self._witnesses = witnesses
-        self._turn = int(name.rpartition("-")[2])  # agents do not read in step with each other
+        self._turn = int(name.rpartition("-")[2])  # agents do not read at the same time
         self.shift = WorkloadResult()
 
     def round(self) -> None:
-        """Take a task, change a file under its lock, tell the others, submit."""
+        """Claim a task, change a file under its lock, post, submit."""
         store, shift, name = self._store, self.shift, self._name
         shift.rounds += 1
         task = shift.timed("claim", partial(store.tasks.claim, self._project, name))
@@ -133,14 +132,13 @@ def run_worker(url: str, project: str, name: str, witnesses: Path) -> Iterator[W
 
 
 def count_double_holds(shifts: Sequence[WorkloadResult]) -> int:
-    """Tasks that were given to more than one, and locks that two had."""
+    """Return tasks claimed by more than one agent, and locks that two held."""
     taken = Counter(id for shift in shifts for id in shift.taken)
     return sum(times - 1 for times in taken.values()) + sum(each.held_twice for each in shifts)
 
 
 def lost(store: Corral, shifts: Sequence[WorkloadResult]) -> int:
-    """Posts that an agent was told were kept and that the group or a member's mailbox does not
-    have, or has twice; and tasks that were submitted and are not done."""
+    """Return lost or duplicated posts, and submitted tasks that are not done."""
     said = Counter(text for shift in shifts for text in shift.posted)
     found = Counter(text for (text,) in rows(store, "SELECT text FROM posts"))
     wanted = {
@@ -164,7 +162,7 @@ def fairness(shifts: Sequence[WorkloadResult]) -> float:
 
 
 def longest(shifts: Sequence[WorkloadResult]) -> WorkloadResult:
-    """The shift of whoever waited for longest in one call."""
+    """Return the result with the slowest call."""
     return max(shifts, key=lambda shift: shift.longest_ms)
 
 

@@ -1,4 +1,4 @@
-"""Threads that race, and a test that fails instead of waiting for ever when they do not end."""
+"""Concurrent threads, and a test that fails instead of hanging when they do not end."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ SECONDS = 120.0  # only a guard against hanging
 
 
 class Racer(Generic[T]):
-    """A thread that runs one function and keeps what came of it."""
+    """A thread that runs one function and keeps its result."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -44,7 +44,7 @@ class Racer(Generic[T]):
 
 
 def race(works: Sequence[Callable[[], T]], seconds: float = SECONDS) -> list[Racer[T]]:
-    """Run all at the same moment, each in a thread; back come the racers, all at their end."""
+    """Run all functions concurrently, each in a thread; return the finished threads."""
     together = threading.Barrier(len(works))
 
     def start(work: Callable[[], T]) -> Callable[[], T]:

@@ -1,14 +1,12 @@
-"""Kill supervisors, guards and agents of various runs at random, then compare the store with the
-events that happened.
+"""Kill supervisors, guards and agents of many runs at random, and verify what the store records.
 
     python -m tests.torture --count 500 --seed 1 [--postgres | --url URL]
     python -m tests.torture --kills 10000 --into FILE [--postgres]
 
-Several processes recover all the time, and are killed at it too. The agents write down by
-themselves how far they came and how they mean to end; bystanders, some of them with the pids of
-processes that were killed, write down every signal that they get. At the end every run must be over
-in a state that the agent's own record allows, with its output whole, with no exit code that nobody
-returned, and nobody left.
+Several recovery processes run all the time and are killed too. The agents record their progress and
+how they intend to end; unrelated processes, some with reused pids, record every signal that they
+get. At the end, every run must be over in a state that the agent's own record allows, with complete
+output, with no invented exit code, and with no process left.
 """
 
 import argparse
@@ -93,7 +91,7 @@ class Torture:
         )
 
     def start(self, store: Corral, plan: Plan, pause: float) -> None:
-        """Ask for a run and start its supervisor, which may be killed while it starts."""
+        """Request a run and start its supervisor, which may be killed while it starts."""
         run = self.ask(store, plan, pause)
         plan.id = run.id
         with self.lock:
@@ -109,7 +107,7 @@ class Torture:
                 self.starting.pop(supervisor.pid)
 
     def feed(self, number: int) -> None:
-        """One of those who start runs while there are too few."""
+        """Start runs while there are too few; one of several such threads."""
         with corral.open(self.url, actor="torture") as store:
             while not self.enough.is_set():
                 if len(store.runs.list(live=True, limit=100).items) >= self.at_once:
@@ -157,7 +155,7 @@ class Torture:
         self.kill(plan, "supervisor", who)
 
     def kill_recoverer(self) -> None:
-        """One of those who look after what the others left, in the middle of it."""
+        """Kill a recovery process at work."""
         assert self.recoverers is not None
         time.sleep(self.random.choice((0, 0.002, 0.01, 0.03)))
         found = self.recoverers.busy()
@@ -243,7 +241,7 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None) -> int:
             while store.runs.list(live=True).items and time.monotonic() < deadline:
                 time.sleep(0.1)
             recoverers.end()
-            # One that holds a run for a moment, to let it go on, may be killed as its supervisor.
+            # A recovery process that briefly supervises a run may be killed as its supervisor.
             tired = [pid for pid in recoverers.died if pid not in torture.killed]
             store.runs.recover()
             seconds = time.monotonic() - began
@@ -261,7 +259,7 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None) -> int:
 
 
 def report(torture: Torture, store: Corral, seconds: float, tired: list[int], folder: Path) -> int:
-    """Say what was done and found; gives back how much of it is wrong."""
+    """Print what was done and found; return the number of violations."""
     mark = f"CORRAL_HOME={folder / 'home'}"
     deadline = time.monotonic() + 30
     while (left := _left(mark)) and time.monotonic() < deadline:

@@ -1,8 +1,8 @@
-"""A chat platform in a process of its own, as bad as one can be, and the adapters that speak to it.
+"""A faulty chat platform in its own process, and the adapters that connect to it.
 
-It fails, delays, doubles and reorders what people say, and loses answers to what is sent to it. Two
-kinds of channels: `once` shows a repeated key once, `open` shows a message as often as it is sent
-and can tell what it shows. What became visible stays here, whoever dies.
+It fails, delays, duplicates and reorders messages, and loses responses. Two kinds of channels:
+`once` deduplicates by key, `open` shows a message as often as it is sent and reports its history.
+The visible messages survive the death of any other process.
 """
 
 import json
@@ -51,7 +51,7 @@ class Platform:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def say(self, kind: str, event: dict[str, Any]) -> None:
-        """Somebody says something; it is told sooner or later, and not always in order."""
+        """Post a message; it is delivered eventually and not always in order."""
         with self._lock:
             late = self._random.choice((0, 0, 0, 0.05, 0.5))
             self._held.append((time.monotonic() + late, kind, event))
@@ -75,11 +75,11 @@ class Platform:
             for _ in range(self._random.choice((0, 0, 1, 3)) if log else 0):
                 told.insert(self._random.randint(0, len(told)), self._random.choice(log))
                 self.count("events told again")
-            # One that comes before its turn is told again at its turn.
+            # A message delivered too early is delivered again at its turn.
             return {"events": told, "cursor": cursor + len(events)}
 
     def send(self, kind: str, said: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
-        """None: the line breaks, and whoever sent does not know what became of it."""
+        """None: the connection breaks, and the sender does not know the outcome."""
         with self._lock:
             luck = self._random.random()
             if luck < 0.08:
@@ -106,7 +106,7 @@ class Platform:
     def asked(
         self, what: str, kind: str, body: dict[str, Any]
     ) -> tuple[int, dict[str, Any]] | None:
-        """The answer to a request; None: there is none."""
+        """Return the response to a request; None: no response."""
         if what == "say":
             for event in body["events"]:
                 self.say(kind, event)
@@ -139,7 +139,7 @@ def serve(port: int, seed: int) -> None:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: Any) -> None:
-            """Nobody reads it."""
+            """Discard the log."""
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -161,16 +161,16 @@ def serve(port: int, seed: int) -> None:
         request_queue_size = 128
 
         def handle_error(self, *_: Any) -> None:
-            """Whoever asked was killed."""
+            """Ignore: the client was killed."""
 
     Server(("127.0.0.1", port), Door).serve_forever()
 
 
-# -- those who speak to it -------------------------------------------------------------------------
+# -- adapters --------------------------------------------------------------------------------------
 
 
 def ask(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
-    """What the platform says; OSError when the line breaks."""
+    """Return the platform's response; raises OSError if the connection breaks."""
     request = urllib.request.Request(url, json.dumps(body).encode(), method="POST")  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
@@ -180,7 +180,7 @@ def ask(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
 
 
 class Once(BaseAdapter):
-    """A channel of the platform that shows a repeated key once."""
+    """A channel that shows a repeated key once."""
 
     kind = "once"
     traits = ChannelTraits(max_text=2_000, idempotent=True)
@@ -216,7 +216,7 @@ class Once(BaseAdapter):
 
 
 class Open(Once):
-    """One that shows a message as often as it is sent, and can tell what it shows."""
+    """A channel that shows a message as often as it is sent and reports its history."""
 
     kind = "open"
     traits = ChannelTraits(max_text=2_000, history=True)
@@ -238,7 +238,7 @@ class _Entry:
 
 
 def register_adapters() -> None:
-    """Let these kinds be found in this process, as if a package had brought them."""
+    """Register these channel kinds as if a package had provided them."""
     registry._list_entry_points = lambda: {kind: _Entry(each) for kind, each in KINDS.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the test knows of a run, and whether the store tells the same."""
+"""The expected outcome of a run, and its comparison with the store."""
 
 import re
 import signal
@@ -56,12 +56,14 @@ class Plan(msgspec.Struct):
 
     @property
     def begun(self) -> int:
-        """How many attempts began, by the agent's own word."""
+        """The number of attempts that started, by the agent's own record."""
         return sum(note.startswith("begin") for note in self.notes())
 
     def number_of(self, run: Run) -> int | None:
-        """The attempt that the run's last process was, as it counted itself: one that was killed
-        before its first word is not counted. None when that was the last one."""
+        """Return the attempt of the run's last process, by its own count.
+
+        An attempt killed before its first record is not counted; None if that was the last one.
+        """
         if self.kind == "stream":
             return 1 if self.begun else None
         for note in self.notes():
@@ -70,13 +72,13 @@ class Plan(msgspec.Struct):
         return None
 
     def meant(self, attempt: int) -> str | None:
-        """How this attempt said that it would end, once it came to its own end."""
+        """How this attempt intended to end."""
         begins = f"end {attempt} "
         said = [note.removeprefix(begins) for note in self.notes() if note.startswith(begins)]
         return said[-1] if said else None
 
     def wrote(self, attempt: int) -> int:
-        """How many lines this attempt has written for sure."""
+        """How many lines this attempt has certainly written."""
         return sum(note.startswith(f"wrote {attempt}:") for note in self.notes())
 
 
@@ -125,7 +127,7 @@ def _lines(data: bytes, plan: Plan) -> list[str]:
         got = found.get(attempt, [])
         if got != list(range(1, len(got) + 1)):
             wrong.append(f"attempt {attempt}: not every line in order")
-        # What is still inside a terminal when its supervisor is killed goes with it.
+        # Data still buffered in a terminal is lost with its supervisor.
         lossy = plan.kind == "pty" and plan.killed["supervisor"]
         if len(got) < plan.wrote(attempt) and not lossy:
             wrong.append(f"attempt {attempt}: {len(got)} of {plan.wrote(attempt)} lines")
@@ -133,8 +135,8 @@ def _lines(data: bytes, plan: Plan) -> list[str]:
 
 
 def _end(run: Run, plan: Plan) -> list[str]:
-    """Whether the store tells an end that the process can have had."""
-    # The last attempt may have ended at the gate; what an earlier one returned is not its end.
+    """Check that the stored outcome is one that the process can have had."""
+    # The last attempt may have ended at the gate; the exit of an earlier one is not its outcome.
     number = plan.number_of(run)
     began = number is not None
     meant = plan.meant(number) if number is not None else None
@@ -157,13 +159,12 @@ def _end(run: Run, plan: Plan) -> list[str]:
 
 
 def _left_the_line(run: Run, plan: Plan) -> bool:
-    """Whether it was stopped while it waited in line for its next attempt, of which there is no
-    end to tell."""
+    """Return whether it was stopped while queued for its next attempt, which has no outcome."""
     return run.state is RunState.CANCELLED and plan.stopped and run.attempts <= plan.max_restarts
 
 
 def _signals(plan: Plan) -> set[int]:
-    """What the test, or the end of a terminal, may have sent."""
+    """Return the signals that the test or a closing terminal may have sent."""
     found = {int(signal.SIGKILL)} if plan.killed["agent"] else set()
     if plan.kind == "pty" and plan.killed["supervisor"]:
         found.add(int(signal.SIGHUP))
@@ -173,7 +174,7 @@ def _signals(plan: Plan) -> set[int]:
 
 
 def _turns(store: Corral, run: Run) -> list[str]:
-    """What the stream said is in the session, once."""
+    """Check that the stream's messages are in the session exactly once."""
     assert run.session_id is not None
     said: list[int] = []
     cursor = None

@@ -1,10 +1,9 @@
-"""How many were killed, and what was wrong afterwards, over many batches: one line for each, in a
-file that a later one goes on from.
+"""A ledger of torture batches: one line each, in a file that later batches continue.
 
     python -m tests.torture --kills 10000 --into kills [--postgres]
     python -m tests.torture --total kills
 
-The storm and the chaos take `--into` too, and the crash harness takes the file's name from
+The storm and the chaos accept `--into` too, and the crash harness takes the file name from
 CORRAL_KILLS.
 """
 
@@ -17,7 +16,7 @@ import msgspec
 
 
 class Batch(msgspec.Struct):
-    """What one batch did."""
+    """The result of one batch."""
 
     engine: str
     what: str
@@ -36,7 +35,7 @@ class Batch(msgspec.Struct):
 
 
 def note(into: str | None, batch: Batch) -> None:
-    """Add a batch to a file; to none where none was named."""
+    """Append a batch to a file, if one is named."""
     if into is not None:
         with Path(into).open("ab") as file:
             file.write(msgspec.json.encode(batch) + b"\n")
@@ -49,8 +48,10 @@ def read(path: str) -> list[Batch]:
 
 
 def go_on(wanted: int, count: int, seed: int, into: str, more: list[str]) -> int:
-    """Batches until so many were killed on this engine, what the file tells of counted too; it ends
-    with the first batch that finds something wrong."""
+    """Run batches until so many processes were killed on this engine, or one finds a violation.
+
+    The batches already in the file count.
+    """
     engine = "postgres" if "--postgres" in more else "sqlite"
     while True:
         done = [each for each in read(into) if (each.engine, each.what) == (engine, "runs")]
@@ -67,7 +68,7 @@ def go_on(wanted: int, count: int, seed: int, into: str, more: list[str]) -> int
 
 
 def table(batches: list[Batch]) -> str:
-    """All of them, by engine and by what was done, as a table of Markdown."""
+    """Return all batches by engine and kind, as a Markdown table."""
     rows = [
         "| engine | what | kills | runs | seconds | wrong | seeds |",
         "|---|---|---|---|---|---|---|",
@@ -92,12 +93,12 @@ def table(batches: list[Batch]) -> str:
 
 
 def counted(counter: Counter[str]) -> str:
-    """How many of each, in words."""
+    """Return the counts as text."""
     return ", ".join(f"{name} {n:,}" for name, n in sorted(counter.items()))
 
 
 def _spans(numbers: list[int]) -> str:
-    """1-4, 7: numbers, in words as few as can be."""
+    """Return numbers as short ranges: 1-4, 7."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][-1] + 1:

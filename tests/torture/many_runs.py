@@ -29,7 +29,7 @@ _COUNT = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database
 
 
 class Meter(threading.Thread):
-    """Counts the connections to a database all the time, on one connection of its own."""
+    """Counts the connections to a database continuously, over its own connection."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -52,7 +52,7 @@ class Meter(threading.Thread):
 
 
 def start(store: Corral, project: Path, release: Path) -> str:
-    """A run that waits until a file is there."""
+    """Start a run that waits until a file exists."""
     words = f"while ! test -e {release}; do sleep 2; done; exit 7"
     run = store.runs.start(command=["sh", "-c", words], project=str(project), terminal=False)
     StartingSupervisor().start(store=store.address, run=run.id)

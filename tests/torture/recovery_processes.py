@@ -1,8 +1,7 @@
-"""Processes that recover all the time, while they are killed like everybody else.
+"""Processes that recover runs continuously while they are killed too.
 
-One that dies is followed by another at once: it is forked by a process that has loaded everything
-and opened nothing, so that a death costs little and the next comes while the last one's work is
-still half done.
+A killed one is replaced at once by a fork of a process that has loaded all modules and opened no
+store, so that the next one starts while the work of the last is half done.
 """
 
 import mmap
@@ -25,7 +24,7 @@ LONGEST_REST = 0.2  # seconds
 
 
 def reap_for_ever() -> None:
-    """Those who were killed leave no zombies, which would keep their pids."""
+    """Reap killed processes, because zombies would keep their pids."""
 
     def reap() -> None:
         while True:
@@ -38,7 +37,7 @@ def reap_for_ever() -> None:
 
 
 class RecoveryProcesses:
-    """So many of them, until the end."""
+    """A number of recovery processes, replaced until the end."""
 
     def __init__(self, url: str, seed: int, folder: Path) -> None:
         self.died: list[int] = []
@@ -78,12 +77,12 @@ class RecoveryProcesses:
                 return who
 
     def busy(self) -> list[ProcessIdentity]:
-        """Those who are at it now, not resting."""
+        """Return those at work now."""
         with self._lock:
             return [who for number, who in enumerate(self._going) if self._marks[number]]
 
     def replace(self, dead: ProcessIdentity) -> None:
-        """One was killed: the next comes at once."""
+        """Replace a killed one at once."""
         with self._lock:
             if dead in self._going and not self._ended.is_set():
                 number = self._going.index(dead)
@@ -106,7 +105,7 @@ class RecoveryProcesses:
 
 
 def recover_for_ever(url: str, pause: random.Random, marks: mmap.mmap, number: int) -> None:
-    """What `corral ps`, `wait` and the daemon do all the time, faster than they do."""
+    """Recover in a loop, like `corral ps`, `wait` and the daemon, only faster."""
     reap_for_ever()
     parent = os.getppid()
     marks[number] = 1
@@ -122,10 +121,10 @@ def recover_for_ever(url: str, pause: random.Random, marks: mmap.mmap, number: i
 
 
 def main() -> None:
-    """Fork one of them for each number that is asked for, and tell its pid."""
+    """Fork one process for each requested number and report its pid."""
     url, seed, path = sys.argv[1:4]
     import corral.api.runs
-    import corral.services.runs.recovery  # what they need is loaded once
+    import corral.services.runs.recovery  # their modules are loaded once
 
     if url.startswith("postgres"):
         import corral.db.postgres  # noqa: F401

@@ -1,4 +1,4 @@
-"""A storm over one SQLite file: several processes, several handles in each, another library beside.
+"""Stress one SQLite file: several processes, several handles in each, and other libraries.
 
 Worker processes put, claim and ack letters through handles that are opened and closed all the time,
 by different names of the same file, from several threads. They fork children that try to open the
@@ -44,7 +44,7 @@ QUERY = "SELECT count(*), max(seq) FROM letters"
 
 
 def names_of(folder: Path) -> list[Path]:
-    """The names of the store's file that the storm uses; the first one is its own."""
+    """Return the names of the store's file; the first one is its own."""
     real = folder / "store" / "corral.db"
     if not real.parent.exists():
         (folder / "store" / "inner").mkdir(parents=True)
@@ -136,7 +136,7 @@ class Worker:
             self.note("read")
 
     def fork(self, chance: random.Random) -> None:
-        """A child that opens the file by any name: refused, or whatever it accepts is kept."""
+        """Fork a child that opens the file by any name: rejected, or its writes are kept."""
         body = f"child-{os.getpid()}-{chance.random()}"
         name = chance.choice(self.names)
         with self.lock:
@@ -175,7 +175,7 @@ class Storm:
         self.over = threading.Event()
 
     def run(self) -> list[str]:
-        """Run the storm; gives back what is wrong afterwards."""
+        """Run the workers; return the violations."""
         corral.open(self.names[0]).close()
         readers = [
             threading.Thread(target=self.read_on, args=(command,)) for command in self.commands()
@@ -220,7 +220,7 @@ class Storm:
             for process in [each for each in going if each.poll() is not None]:
                 self.seen[f"workers that ended with {process.returncode}"] += 1
                 going.pop(process)
-                if process.returncode == -signal.SIGKILL:  # its share is done by another one
+                if process.returncode == -signal.SIGKILL:  # another worker does its share
                     going[self.start(number)] = number
                     number += 1
 

@@ -83,7 +83,8 @@ class Writer:
         visited = (self.folder / "visited").read_text().split()
         url = self.random.choice(self.urls)
         try:
-            # A place that never held the store is only looked for: to create it is another store.
+            # A place that never held the store is only looked up: creating it would be another
+            # store.
             self.handles.append(corral.open(url, actor="writer", create=url in visited))
         except StoreUnavailable as error:
             if error.reason not in (*SETTLED_REASONS, "locked", "older"):
@@ -155,7 +156,7 @@ def move(url: str, target: str) -> int:
 
 
 def cancel(url: str) -> int:
-    """Cancel the move of the store at `url`, if one was begun."""
+    """Cancel the move of the store at `url`, if one was started."""
     try:
         with corral.open(url, actor="mover", create=False) as store:
             store.db.cancel_move()
@@ -233,7 +234,7 @@ class Storm:
         self.visit(target)
 
     def free_places(self) -> list[str]:
-        """The places that can receive the store: never used, or left for where it is now."""
+        """Return the places that can receive the store: unused, or already left."""
         free = []
         for url in self.urls:
             if url != self.current:
@@ -247,7 +248,7 @@ class Storm:
         return free
 
     def attempt(self, target: str, *, kill: bool) -> bool:
-        """Whether the move was completed."""
+        """Return whether the move completed."""
         mover = self.start("mover", self.current, target)
         if kill:
             time.sleep(self.random.uniform(0.2, 1.2))
@@ -260,7 +261,7 @@ class Storm:
         return mover.returncode == 0
 
     def cancel(self) -> bool:
-        """Whether the store stays where it is; False: the move can only be completed."""
+        """Return whether the store stays; False: the move can only be completed."""
         canceller = self.start("cancel", self.current)
         said = canceller.communicate(timeout=MOVER_SECONDS)[0].decode().strip()
         if canceller.returncode != 0 and "in use" not in said and "was moved" not in said:

@@ -1,11 +1,11 @@
-"""Chats in a storm: a hostile platform, real hosts, real runs, all of them killed at any moment.
+"""Chats under stress: a faulty platform, real hosts and real runs, all killed at random.
 
     python -m tests.torture --storm --places 20 --agents 5 --messages 500 --kills 200 --seed 1
 
-People speak in all places, to one agent at a time. The host that receives and sends is killed and
-started again, and so are the supervisors, guards and agents of the runs. At the end the platform
-and the store are checked: every message was answered once, in the order of its place, or is dead
-and its sender was notified; none is lost or shown twice.
+People write in all places, to one agent at a time. The host that receives and sends is killed and
+restarted, and so are supervisors, guards and agents of the runs. The final check compares only the
+platform and the store: every message was answered once, in the order of its place, or was
+dead-lettered and reported; none is lost or shown twice.
 """
 
 import argparse
@@ -40,7 +40,7 @@ LONGEST = 180.0
 OPERATOR = "user:operator"
 _NUMBER = re.compile(r"#(\d+)")
 
-# It stays for a moment and answers what comes; every other one answers once and ends.
+# It stays for a moment and answers what comes; every other one answers once and exits.
 STAYS = """\
 #!{python}
 import os, re, sys
@@ -87,7 +87,7 @@ class Storm:
         self._host: subprocess.Popen[bytes] | None = None
         self._log = (folder / "hosts.log").open("wb")
 
-    # -- those who take part ---------------------------------------------------------------------
+    # -- participants -----------------------------------------------------------------------------
 
     def prepare(self, store: Corral) -> None:
         for name, value in (
@@ -137,7 +137,7 @@ class Storm:
                         os.kill(int(name), signal.SIGKILL)
 
     def look(self) -> dict[str, Any]:
-        """What people see on the platform that was not seen before is added; its own counts."""
+        """Add the newly visible messages of the platform and its counters."""
         _, told = ask(self.platform_url, what="look", after=len(self._shown))
         self._shown += told.pop("shown")
         return told
@@ -157,7 +157,7 @@ class Storm:
             ask(self.platform_url, what="say", kind=kind, events=batch)
 
     def rage(self, store: Corral) -> None:
-        """Kill, and let people speak in step with it, so that there is always something to lose."""
+        """Kill processes while people write, so that there is always work in flight."""
         wanted, told = self.wanted.kills, time.monotonic()
         while (killed := sum(self.kills.values())) < wanted:
             self.speak(self.total * (killed + 1) // (wanted + 1))
@@ -197,8 +197,8 @@ class Storm:
         return len({n for each in self._shown for n in _numbers(each["text"])})
 
     def calm(self, store: Corral) -> float:
-        """Until everything is answered, or dead and told, or nothing moves any more; how many
-        seconds that took."""
+        """Wait until everything is answered or reported as dead, or nothing changes; return the
+        seconds."""
         began = moved = told = time.monotonic()
         known = -1
         while time.monotonic() < moved + LONGEST:
@@ -216,7 +216,7 @@ class Storm:
             time.sleep(0.5)
         return time.monotonic() - began
 
-    # -- the judgement ---------------------------------------------------------------------------
+    # -- the checks -------------------------------------------------------------------------------
 
     def judge(self, store: Corral) -> list[str]:
         self.look()
@@ -271,7 +271,7 @@ class Storm:
 
 
 def _numbers(text: str) -> list[int]:
-    """The messages that an answer answers."""
+    """Return the messages that a reply answers."""
     name, colon, rest = text.partition(": ")
     return [int(n) for n in _NUMBER.findall(rest)] if colon and name in NAMES else []
 
@@ -294,7 +294,7 @@ def _messages(store: Corral) -> list[Message]:
 
 
 def _waiting(store: Corral) -> list[Letter]:
-    """What is still on its way to an agent or a place."""
+    """Return the messages that are still in flight."""
     found, after = [], None
     while True:
         page = store.mail.list(after=after, limit=1_000)
@@ -304,7 +304,7 @@ def _waiting(store: Corral) -> list[Letter]:
 
 
 def _reported(store: Corral) -> set[int]:
-    """The messages whose death the operator was told."""
+    """Return the messages whose failure was reported to the operator."""
     found: set[int] = set()
     letters, after = [], None
     while True:
@@ -338,7 +338,7 @@ def _story(store: Corral, message: Message | None) -> str:
 
 
 def host(url: str) -> None:
-    """The host: it receives, wakes, settles and sends, until it is killed."""
+    """The host: it receives, starts turns, finishes them and sends, until it is killed."""
     from corral.daemon.delivery import ChatDelivery
     from corral.daemon.launcher import Launcher
     from corral.daemon.loop_manager import LoopManager

@@ -1,6 +1,6 @@
-"""Processes that have nothing to do with any run, and write down every signal that they get.
+"""Processes that belong to no run and record every signal that they get.
 
-Some of them have the very pid of a process that was just killed, where the system allows to choose.
+Some of them reuse the pid of a process that was just killed, where the system permits that.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ class UnrelatedProcesses:
         self._program.write_text(BYSTANDER)
         self._all: list[ProcessIdentity] = []
         self.reused = 0
-        # Alone, without threads: what forks by hand must be.
+        # In its own single-threaded process, because it forks by a raw system call.
         self._cloner = subprocess.Popen(
             [
                 sys.executable,
@@ -85,7 +85,7 @@ class UnrelatedProcesses:
         return int(self._cloner.stdout.readline())
 
     def take_pid_of(self, who: ProcessIdentity) -> None:
-        """A bystander with the very pid that was just freed."""
+        """Start a process with the pid that was just freed."""
         if self.reused >= MOST_REUSED:
             return
         for _ in range(50):
@@ -95,7 +95,7 @@ class UnrelatedProcesses:
             time.sleep(0.004)
 
     def judge(self) -> list[str]:
-        """Who of them was signalled."""
+        """Return those that were signalled."""
         wrong = []
         for who in self._all:
             signalled = self._folder / f"signal.{who.pid}"
@@ -131,7 +131,7 @@ class _CloneArgs(ctypes.Structure):
 
 
 def _clone(pid: int, command: list[str], env: dict[str, str]) -> int:
-    """A process with a pid of our choice; -1 where the system does not let us, or it is taken."""
+    """Start a process with a chosen pid; -1 if that is not permitted or the pid is taken."""
     libc = ctypes.CDLL(None)
     wanted = (ctypes.c_int * 1)(pid)
     args = _CloneArgs(
@@ -150,7 +150,7 @@ def _clone(pid: int, command: list[str], env: dict[str, str]) -> int:
 
 
 def main() -> None:
-    """Make a bystander with each pid that is asked for."""
+    """Start a process for each requested pid."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         print(_clone(int(line), _command(*sys.argv[1:3]), {"PATH": os.defpath}), flush=True)

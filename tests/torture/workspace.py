@@ -1,4 +1,4 @@
-"""Where a torture takes place: a folder of its own, and perhaps a PostgreSQL of its own."""
+"""The workspace of a torture test: a folder, and optionally a private PostgreSQL server."""
 
 import shutil
 import tempfile
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def folder_for(what: str, *, keep: bool) -> Iterator[Path]:
-    """A folder that is gone afterwards, unless somebody wants to look at it."""
+    """Create a folder that is removed afterwards, unless it should be kept."""
     folder = Path(tempfile.mkdtemp(prefix=f"corral-{what}-"))
     try:
         yield folder
@@ -22,7 +22,7 @@ def folder_for(what: str, *, keep: bool) -> Iterator[Path]:
 
 @contextmanager
 def store_for(url: str | None, *, postgres: bool) -> Iterator[str | None]:
-    """The URL that was given, or one of a server that ends with it; None: a file in the folder."""
+    """Return the given URL, or that of a private server; None: a file in the folder."""
     with ExitStack() as stack:
         if postgres:
             from tests.support.postgres_server import PostgresServer

@@ -1,4 +1,4 @@
-"""The ladder of pauses between attempts."""
+"""The delays between retries."""
 
 from itertools import pairwise
 

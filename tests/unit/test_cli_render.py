@@ -1,4 +1,4 @@
-"""Numbers of things in sentences."""
+"""Counts in sentences."""
 
 from corral.cli.render import format_count
 from tests.support.grouped_cases import each_case

@@ -1,4 +1,4 @@
-"""Durations as people write them, and clocks that are handed in."""
+"""Parsing and formatting of durations; clocks that can be injected."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Where things are: the store's URL, the home folder, and who acts."""
+"""Locations and identity: the store's URL, the home folder, the actor."""
 
 import os
 from pathlib import Path

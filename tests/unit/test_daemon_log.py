@@ -1,4 +1,4 @@
-"""What the daemon writes into its log."""
+"""The daemon's log."""
 
 import logging
 

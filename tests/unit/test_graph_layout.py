@@ -1,4 +1,4 @@
-"""Laying out a graph: everything to the right of what it needs, nothing on top of another."""
+"""Graph layout: every node is right of its dependencies, without overlap."""
 
 import random
 import time

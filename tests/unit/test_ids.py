@@ -1,4 +1,4 @@
-"""Ids: they order by time, ascend within a millisecond, and may be shortened."""
+"""Ids: ordered by time, ascending within a millisecond, and abbreviable."""
 
 import os
 import subprocess
@@ -36,19 +36,19 @@ def test_ids_ascend_when_the_clock_is_set_back() -> None:
 
 @given(st.integers(1, 2**47), st.integers(1, 2**20))
 def test_later_times_give_larger_ids(moment: int, step: int) -> None:
-    # A child process begins anew, so what this one made before does not count here.
+    # A child process starts from scratch, so ids that this process generated do not matter.
     early, late = encoded(moment), encoded(moment + step)
     assert early < late
 
 
 def encoded(moment: int) -> str:
-    """The part of an id that a moment alone decides, by the alphabet's own arithmetic."""
+    """Return the time part of an id, computed independently."""
     bits = moment << 80
     return "".join(ALPHABET[(bits >> shift) & 31] for shift in range(125, -1, -5))
 
 
 def test_id_starts_with_its_time() -> None:
-    # In a process of its own: here, an id of a later moment may have been made before.
+    # In a new process: this one may already have generated an id of a later time.
     code = f"from corral.kernel.ids import new_id; print(new_id('x', {MOMENT}))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     value = 0
@@ -87,7 +87,7 @@ def test_forked_child_does_not_continue_the_parents_ids() -> None:
     assert theirs != new_id("x", moment)
 
 
-# -- shortened -------------------------------------------------------------------------------
+# -- abbreviation ----------------------------------------------------------------------------
 
 
 @given(st.integers(1, ID_LENGTH))

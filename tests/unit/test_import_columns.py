@@ -1,7 +1,7 @@
-"""No value of another tool's database is lost: every column of every table, mechanically.
+"""No value of another tool's database is lost: a mechanical check of every column.
 
-Two different values in a column must lead to two different outcomes: in what the row becomes, in
-what is kept beside it (`rest`), or in the report. If the outcomes are equal, the value was dropped.
+Two different values of a column must have different results: in the imported record, in its
+unmapped values (`rest`) or in the report. Equal results mean that the value was dropped.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ STATES += " ready blocked terminated cancelled delivered expired done idle archi
 STATES += " thinking agent system fired confirmed recorded failed processing shared per-thread"
 PROBES: list[Any] = [*STATES.split(), *TEXTS, *TIMES, *NUMBERS, *FLAGS, *JSON]
 
-# Contexts in which a mapping treats the other columns of a row in another way.
+# Contexts in which a mapping treats the other columns of a row differently.
 WORDS = {
     "status": ["completed", "running", "pending", "paused", "confirmed", "recorded", "levitating"],
     "dag_status": ["done", "paused", "running", "levitating"],
@@ -54,7 +54,7 @@ WORDS = {
 
 @cache
 def schema_of(tool: str) -> dict[str, list[str]]:
-    """The tables and columns as the tool itself makes them."""
+    """Return the tables and columns as the tool itself creates them."""
     found: dict[str, list[str]] = {}
     for schema in source_databases.SCHEMAS[tool]:
         file = apsw.Connection(":memory:")
@@ -67,7 +67,7 @@ def schema_of(tool: str) -> dict[str, list[str]]:
 
 
 class AnyId(dict[tuple[str, str], str]):
-    """Every row that is named exists, under an id that tells its key."""
+    """Every referenced row exists, under an id that contains its key."""
 
     def get(self, key: tuple[str, str], default: Any = None) -> Any:  # type: ignore[override]
         return f"ref_{key[1]}" if key[1] else default
@@ -78,7 +78,7 @@ def as_value(value: Any) -> Any:
 
 
 def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
-    """Everything that an import makes of a row, in all passes over its table."""
+    """Return everything that an import makes of a row, in all passes over its table."""
     whole: list[Any] = []
     for table in tables:
         found = {name: as_value(value) for name, value in values.items()}
@@ -101,7 +101,7 @@ def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
 
 
 def base_of(tool: str, table: str) -> dict[str, Any]:
-    """A row in which every column has a value."""
+    """Return a row in which every column has a value."""
     given: dict[str, Any] = {}
     for source in (
         source_databases.AGENT_YES_ROWS,
@@ -129,7 +129,7 @@ def contexts(base: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def means_the_same(one: Any, other: Any) -> bool:
-    """Values that differ in spelling only: the same number or moment, or nothing at all."""
+    """Return whether values differ only in spelling: the same number, the same time, or empty."""
     if one == other and type(one) is type(other):
         return True
     texts = {str(one), str(other)}
@@ -168,7 +168,7 @@ def test_distinct_column_values_stay_distinct(tool: str, monkeypatch: pytest.Mon
 
 
 def lost_pairs(tool: str, table: str, column: str) -> list[str]:
-    """The pairs of different values of a column that have the same outcome."""
+    """Return the pairs of different values of a column that have the same result."""
     passes = [each for each in find_tool(tool).tables if each.name == table]
     lost = set()
     for base in contexts(base_of(tool, table)):

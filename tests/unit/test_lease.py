@@ -1,4 +1,4 @@
-"""Leases: their bounds, and the words for one who comes late."""
+"""Leases: limits of the duration, and errors for a stale owner."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Letters in a list: what they are about, in words."""
+"""One-line summaries of letters in a list."""
 
 from typing import Any
 

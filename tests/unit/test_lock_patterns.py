@@ -1,4 +1,4 @@
-"""Paths of locks: one spelling for each, and whether two of them can meet."""
+"""Lock paths: normalisation, and whether two patterns overlap."""
 
 import os
 import time
@@ -142,7 +142,7 @@ NAMES = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=4)
 
 
 def covers(pattern: list[str], name: list[str]) -> bool:
-    """The plain meaning of a pattern, without any table."""
+    """Reference implementation of a pattern, without a table."""
     if not pattern:
         return not name
     if pattern[0] == "**":

@@ -1,4 +1,4 @@
-"""Money is whole micro-dollars, in and out."""
+"""Money is whole micro-dollars, parsed and formatted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Output files: capped, sealed and read, against plain slices of the same text."""
+"""Output files: truncated, sealed and read, compared with slices of the original text."""
 
 import os
 import subprocess
@@ -85,7 +85,7 @@ def test_pages_of_lines_are_equal_for_plain_and_sealed_files(
     wanted = split(text)[start : start + count]
     assert sealed.lines(start, count) == wanted
     assert sealed.tail(count) == split(text)[-count:]
-    # A growing file keeps to itself what may still become a secret.
+    # A growing file holds back bytes that may still become a secret.
     shown = text_of_lines(plain.lines(0, 10_000))
     assert text.startswith(shown.rstrip(b"\n"))
     if data.endswith(b"\n"):
@@ -132,7 +132,7 @@ def test_follower_continues_at_the_same_offset_after_sealing(
         index = seal(folder)
         remove_plain(folder, index)
         rest = list(OutputReader(folder).follow(at, over=lambda: True))
-        # The same reader, whose file has lost its name, comes to the same end.
+        # The same reader, whose file was unlinked, reaches the same end.
         same = list(follower)
     text = redacted(data)
     assert b"".join(piece.text for piece in begun + rest) == text
@@ -224,7 +224,7 @@ def test_line_of_100_megabytes_needs_little_memory(
     assert b"[corral left out 99934471 bytes here]" in line
 
 
-# -- the cap ----------------------------------------------------------------------------------
+# -- truncation --------------------------------------------------------------------------------
 
 
 def test_truncation_keeps_head_and_tail_and_counts_the_rest(folder: Path) -> None:
@@ -305,7 +305,7 @@ def test_every_byte_is_kept_or_counted_as_dropped(
         assert text == whole == growing
         return
     head, _, tail = text.partition(format_cut_notice(index.dropped_bytes))
-    head = head if whole.startswith(head) else head[:-1]  # the end of a line that was torn
+    head = head if whole.startswith(head) else head[:-1]  # the end of a split line
     assert whole.startswith(head)
     assert whole.endswith(tail)
     assert len(head) + len(tail) == kept
@@ -345,7 +345,7 @@ def test_follower_gets_a_notice_of_truncation(folder: Path) -> None:
     assert rest == b"\n" + format_cut_notice(cut.end - first.next) + path.read_bytes()[cut.end :]
 
 
-# -- what may go wrong --------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------
 
 
 def test_sealing_twice_has_no_further_effect(folder: Path) -> None:
@@ -431,7 +431,7 @@ def test_concurrent_sealing_is_serialised(folder: Path) -> None:
     assert done == ["first", "other"]
 
 
-# -- the map between source and text ------------------------------------------------------------
+# -- the map between source and text offsets ---------------------------------------------------
 
 
 @ANY

@@ -1,4 +1,4 @@
-"""Lines that have no end for very long: all is shown, in a time and a memory that are bounded."""
+"""Very long lines: all output is shown within bounded time and memory."""
 
 import time
 from pathlib import Path

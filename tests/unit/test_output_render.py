@@ -1,4 +1,4 @@
-"""Output as text: what a person would have seen, and nothing that could do him harm."""
+"""Output as text: what a person would have seen, without harmful control sequences."""
 
 import re
 import subprocess
@@ -72,7 +72,7 @@ def test_output_of_a_pipe_is_rendered(data: bytes, text: str) -> None:
 )
 def test_output_of_a_terminal_is_rendered(data: bytes, text: str) -> None:
     assert played(data) == text
-    terminal = TerminalEmulator()  # a byte at a time comes to the same
+    terminal = TerminalEmulator()  # byte by byte gives the same result
     for byte in data:
         terminal.feed(bytes([byte]))
     assert terminal.text() == text
@@ -155,7 +155,7 @@ def _screen(data: bytes) -> list[str]:
 
 
 def test_real_programs_on_a_real_terminal_are_readable() -> None:
-    """`ls` in columns and colours, as `script` or a supervisor would have caught it."""
+    """`ls` in columns and colours, as `script` or a supervisor records it."""
     import os
     import pty
 

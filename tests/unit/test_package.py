@@ -1,4 +1,4 @@
-"""What users import, by the names that the documents promise."""
+"""Public imports, by their documented names."""
 
 import importlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Ranking, variations and what a judge says: pure ideas."""
+"""Ranking, variations and verdicts of judges: pure functions."""
 
 import msgspec
 import pytest
@@ -70,7 +70,7 @@ def test_failing_attempt_never_ranks_above_a_passing_one(
         for number, (passed, tests, cost) in enumerate(made, 1)
     ]
     chance.shuffle(attempts)
-    # The judge praises what fails.
+    # The judge prefers a failing attempt.
     praise = sorted(attempts, key=lambda each: bool(each.passed))
     told = rank_attempts(attempts, [verdict(*([each.id] for each in praise))])
     good = [each.score for each in told if each.passed]

@@ -1,4 +1,4 @@
-"""The tree of a race's rounds: each to the right of what it goes on from, none upon another."""
+"""The tree of a race's rounds: each is right of its parent, without overlap."""
 
 import random
 from itertools import combinations

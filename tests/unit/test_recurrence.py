@@ -1,4 +1,4 @@
-"""When rules fire: no drift, and the wall clock of the zone twice a year."""
+"""Recurrence rules: no drift, and correct local times around clock changes."""
 
 import time
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 
 
 def at(text: str, zone_name: str = "UTC") -> int:
-    """The moment of a wall-clock time that exists once, or of `+02:00` when it is given."""
+    """Parse a wall-clock time that exists once, or one with an offset (`+02:00`)."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=ZoneInfo(zone_name))
@@ -36,7 +36,7 @@ def cron(text: str, zone_name: str = "UTC") -> RecurrenceRule:
 
 
 def firings(rule: RecurrenceRule, start: int, end: int, zone_name: str) -> list[str]:
-    """Every moment after `start` and up to `end`, on the wall clock of the zone."""
+    """Return every time after `start` and up to `end`, as wall-clock times of the zone."""
     found: list[str] = []
     moment = rule.next(start)
     while moment is not None and moment <= end:
@@ -125,7 +125,7 @@ EACH_AUTUMN = each_case(("zone_name", "day", "before", "after"), AUTUMN, ids=str
 
 
 def night(zone_name: str, day: str) -> tuple[int, int]:
-    """From midnight of a day, not counted, to noon."""
+    """Return the span from midnight (exclusive) to noon of a day."""
     return at(f"{day}T00:00:00", zone_name), at(f"{day}T12:00:00", zone_name)
 
 
@@ -230,7 +230,7 @@ def test_daily_rule_outside_the_repeated_hour_fires_once(
         assert len(found) == 1, text
 
 
-# -- latest is the mirror of next ------------------------------------------------------------
+# -- latest is the inverse of next ---------------------------------------------------------
 
 RULES = [
     "* * * * *",
@@ -248,7 +248,7 @@ RULES = [
     "*/7 1-3 * * *",
 ]
 ZONES = ["UTC", BERLIN, NEW_YORK, "Australia/Lord_Howe", "America/Sao_Paulo", "Asia/Kolkata"]
-# Around the nights on which clocks change, where it is hard, and anywhere else.
+# Around clock changes, the hard case, and at any other time.
 MOMENTS = st.one_of(
     st.integers(at("2024-01-01T00:00:00"), at("2030-01-01T00:00:00")),
     st.sampled_from(["2027-03-28T01", "2027-10-31T01", "2027-03-14T07", "2027-11-07T06"]).flatmap(
@@ -288,7 +288,7 @@ def test_latest_is_the_inverse_of_next_for_intervals(step: int, anchor: int, mom
         assert before <= moment < following == before + step
 
 
-# -- what is refused -------------------------------------------------------------------------
+# -- invalid rules -------------------------------------------------------------------------
 
 
 @each_case("text", ["0 0 30 2 *", "0 0 31 4 *", "0 0 31 2,4,6,9,11 *"])
@@ -363,7 +363,7 @@ def test_unknown_time_zone_is_rejected_with_an_example(name: str) -> None:
 @each_case("rule", ["30 */2 * * *", "45 */3 * * *", "0 0 29 2 *"])
 @each_case("zone_name", ["Pacific/Chatham", "Australia/Lord_Howe", "Pacific/Apia"])
 def test_backward_search_handles_half_hour_clock_changes(rule: str, zone_name: str) -> None:
-    """It runs inside a write: a search that never ends would hold up every writer of the store."""
+    """The search runs inside a write: an endless search would block every writer of the store."""
     there = cron(rule, zone_name)
     start = at("2027-04-03T12:00", zone_name)
     for moment in range(start, start + 2 * DAY, 45 * MINUTE):

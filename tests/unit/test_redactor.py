@@ -1,4 +1,4 @@
-"""The redactor against a slow one that sees the whole text at once."""
+"""The streaming redactor compared with a slow one that sees the whole text."""
 
 import base64
 import json
@@ -55,7 +55,7 @@ PLAIN = [
 
 
 def slow(data: bytes, values: list[bytes]) -> bytes:
-    """Every place, every value and shape, over the whole text."""
+    """Reference implementation: every position, value and pattern over the whole text."""
     forms = sorted({f for value in values for f in secret_forms(value)}, key=lambda f: (-len(f), f))
     headers = {match.end() for match in TOKEN_PATTERNS[-1].prefix.finditer(data)}
     out, at = [], 0
@@ -73,7 +73,7 @@ def slow(data: bytes, values: list[bytes]) -> bytes:
 
 
 def spread_end(data: bytes, at: int, form: bytes) -> int | None:
-    """Where a value ends that has escapes between its letters."""
+    """Return the end of a value with escape sequences between its characters."""
     start = at
     for nth, letter in enumerate(form):
         while nth and at < len(data) and data[at] != letter and (gap := INVISIBLE.match(data, at)):
@@ -92,7 +92,8 @@ def in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
         assert len(data[:at]) - redactor.held_bytes >= 0
     out += redactor.finish()
     source = data
-    for mark in reversed(redactor.replacements):  # the marks say what was replaced, and by how much
+    # the marks record what was replaced, and its length
+    for mark in reversed(redactor.replacements):
         source = source[: mark.source_at] + REDACTED + source[mark.source_at + mark.source_length :]
     assert source == out
     return out
@@ -157,7 +158,7 @@ def test_key_is_found_across_any_chunk_border(name: str) -> None:
     ],
 )
 def test_key_is_found_after_text_that_ends_like_a_word(before: bytes) -> None:
-    """A colour, or a sign that is spelled out as in JSON, a URL or a mail."""
+    """A colour sequence, or a character escaped for JSON, a URL or e-mail."""
     for key in KEYS.values():
         data = before + key + b" behind"
         for border in range(0, len(data), 3):

@@ -1,4 +1,4 @@
-"""How the end of a run is named: why it was stopped, what its process returned, what it said."""
+"""The outcome of a run: stop reason, exit status and the agent's own report."""
 
 import itertools
 import signal
@@ -71,7 +71,7 @@ def test_stopped_run_is_never_completed(end: ExitStatus) -> None:
 @each_case("well", [False, True])
 @each_case("end", WAYS, ids=str)
 def test_every_end_is_a_legal_transition(end: ExitStatus, well: bool) -> None:
-    """A run is stopping exactly when there is a reason to stop it."""
+    """A run is stopping exactly if it has a stop reason."""
     for stop in STOPS:
         sources = MOVES[outcome.end_verb(end._replace(well=well), stop)].sources
         wanted = {RunState.STOPPING} if stop else {*ACTIVE} - {RunState.STOPPING}

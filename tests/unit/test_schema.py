@@ -1,4 +1,4 @@
-"""The schema that the migrations tell: every table, every column, every comment."""
+"""The schema of the migrations: every table, column and comment."""
 
 import re
 
@@ -76,7 +76,7 @@ def test_every_index_is_documented_with_its_table(store: Corral) -> None:
             " AND indexname NOT LIKE '%_pkey'"
             " AND (indexname NOT LIKE '%_key' OR indexname LIKE '%_by_key')",
         )
-    # An engine's own words, behind a token.
+    # Engine-specific text behind a token.
     own = {"events_by_subject", "events_feed", "letters_by_mailbox", "passages_words"}
     assert {name for (name,) in found} - own == documented
 

@@ -1,4 +1,4 @@
-"""Folders for a while: gone with whoever made them, and swept up when that one was killed."""
+"""Scratch folders: removed with their owner, or by a later clean-up if the owner was killed."""
 
 import os
 import stat

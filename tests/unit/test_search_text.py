@@ -1,4 +1,4 @@
-"""A person's text as a query, and a text as pieces and as a line to be shown."""
+"""User text as a search query; texts as chunks and snippets."""
 
 import pytest
 from hypothesis import given

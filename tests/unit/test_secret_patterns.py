@@ -1,4 +1,4 @@
-"""The quick look at a text misses no key that the thorough one finds."""
+"""The prefilter misses no key that the full scan finds."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""From a reference to the value; an error never shows what was found."""
+"""Resolving secret references; an error never shows the value."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ VALUE = "hunter2-do-not-tell"
 
 
 def error_of(reference: str, kind: type[CorralError]) -> CorralError:
-    """The refusal of a reference, after a look that nothing in it tells the value."""
+    """Return the error of a reference, after checking that it does not contain the value."""
     with pytest.raises(kind) as caught:
         secrets.resolve_secret(reference)
     assert caught.type is kind
@@ -151,7 +151,7 @@ def test_missing_keyring_package_names_the_extra_to_install(
 
 
 class Ring:
-    """A key ring of our own, because a test must not look into the user's."""
+    """A fake keyring, because a test must not use the user's."""
 
     def __init__(self, entries: dict[tuple[str, str], str], broken: bool = False) -> None:
         self.entries = entries
@@ -189,7 +189,7 @@ def test_value_stored_in_a_keyring_is_found_by_its_reference(
     assert secrets.resolve_secret(secrets.store_in_keyring("token", VALUE)) == VALUE
 
 
-# -- keeping ---------------------------------------------------------------------------------
+# -- storing -------------------------------------------------------------------------------
 
 
 def test_value_stored_in_a_file_is_found_by_its_reference(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables of legal moves."""
+"""Transition tables."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""What may be stored: the same on both engines, and within bounds."""
+"""Storable text and JSON: the same rules and limits on both engines."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The table of prices: exact, offline, and only where it is asked for."""
+"""The price table: exact, offline, and loaded only when needed."""
 
 import io
 import json
@@ -38,9 +38,9 @@ AT = 1_790_000_000_000
         ("claude-sonnet-4-5", "claude", PricedTokens(cache_write=10), 38),
         ("claude-sonnet-4-5-20250929", None, PricedTokens(input=1_000), 3_000),
         ("anthropic/claude-sonnet-4-5", "opencode", PricedTokens(input=1_000), 3_000),
-        # A program of one company may run another one's model.
+        # A CLI of one vendor may run a model of another.
         ("claude-sonnet-4-5", "codex", PricedTokens(input=1_000), 3_000),
-        # A sum of many requests is not one long request.
+        # The sum of many requests is not one long request.
         ("claude-sonnet-4-5", "claude", PricedTokens(input=1_000_000), 3_000_000),
         ("gpt-5", None, PricedTokens(), 0),
     ],

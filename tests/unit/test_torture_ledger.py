@@ -1,4 +1,4 @@
-"""The file in which batches of kills are counted: what it adds up to, and where it goes on."""
+"""The ledger of torture batches: its totals, and where a series continues."""
 
 from pathlib import Path
 

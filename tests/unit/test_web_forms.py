@@ -1,4 +1,4 @@
-"""What a browser sends with a form, and what only looks like one."""
+"""Form data as browsers send it, and malformed data."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ KIND = f"multipart/form-data; boundary={BOUND}"
 
 
 def sent(*parts: tuple[str, bytes]) -> bytes:
-    """Parts with their heads, as a browser puts them together."""
+    """Return a multipart body as a browser builds it."""
     made = b"".join(
         f"--{BOUND}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + data + b"\r\n"
         for head, data in parts

@@ -1,4 +1,4 @@
-"""A house that is lived in, served."""
+"""A served store with sample content."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ def serve_sample(url: str, folder: Path) -> Iterator[SampleSite]:
 
 @pytest.fixture(scope="module")
 def sample_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SampleSite]:
-    """A served store with content, on SQLite. A test changes only what it made itself."""
+    """A served store with sample content, on SQLite. A test changes only its own records."""
     folder = tmp_path_factory.mktemp("house")
     with serve_sample(f"sqlite:///{folder}/corral.db", folder) as sample_site:
         yield sample_site

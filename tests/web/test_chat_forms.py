@@ -1,4 +1,4 @@
-"""What people give in the dashboard besides words: files in a talk, and secrets."""
+"""Files and secrets in the chat forms of the dashboard."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ SECRET = "hunter2-and-more"
 
 
 def reading(chat_pages: ChatPages) -> str:
-    """A token that may only look."""
+    """A client with a read-only token."""
     return chat_pages.store.tokens.create("looker", scope="read").value
 
 
@@ -110,7 +110,7 @@ def test_read_only_token_uploads_no_file(chat_pages: ChatPages) -> None:
 
 
 def wanted(chat_pages: ChatPages, name: str = "mail-token") -> tuple[str, str]:
-    """An agent asks for a secret in a talk; the place and the question."""
+    """Request a secret as an agent in a chat; return the place and the question."""
     talk = chat_pages.begin()
     chat_pages.act("chat/say", id=talk, text="read my mails", after="")
     chat_pages.store.chat.start_turns()
@@ -176,7 +176,7 @@ def test_secret_form_accepts_only_the_requested_secret(chat_pages: ChatPages) ->
         assert reader.post("/do/secrets/give", data=fields).status_code == 403
 
 
-# -- what is decided ------------------------------------------------------------------------------
+# -- decisions ------------------------------------------------------------------------------------
 
 
 def test_inbox_shows_the_whole_effect_of_a_request(chat_pages: ChatPages) -> None:

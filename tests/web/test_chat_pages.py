@@ -1,4 +1,4 @@
-"""Chat and the pages of the gateway, as a program sees them."""
+"""Chat pages, by requests."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.support.sample_store import HOSTILE
 
 
 class ChatPages(PageClient):
-    """An agent to talk to, and a platform with a stranger."""
+    """Chat pages with an agent and a platform with a stranger."""
 
     def __init__(self, http_server: HttpServer, client: httpx.Client) -> None:
         super().__init__(http_server, client)
@@ -29,18 +29,18 @@ class ChatPages(PageClient):
         self._events = 0
 
     def begin(self, **given: str) -> str:
-        """Begin a talk with ada; the id of its place."""
+        """Start a conversation with ada; return the id of its place."""
         went = self.act("chat/begin", agent=self.store.agents.get("ada").id, **given)
         return went.headers["HX-Redirect"].rpartition("/")[2]
 
     def says(self, text: str, sender: str = "mallory", place: str = "room") -> Message:
-        """Somebody speaks on the platform."""
+        """Receive a message on the platform."""
         self._events += 1
         said = IncomingEvent(event_id=f"e{self._events}", place=place, sender=sender, text=text)
         return self.store.messages.receive(self.channel.id, said)
 
     def answers(self, text: str) -> None:
-        """The agent hears what waits, and says this; it is delivered."""
+        """Run the pending turn with this reply and deliver it."""
         self.store.chat.start_turns()
         self.runner.end(self.runner.begin(), text)
         self.store.chat.finish_turns()
@@ -150,7 +150,7 @@ def test_chat_error_is_shown_beside_its_form(chat_pages: ChatPages) -> None:
     assert [each.name for each in chat_pages.store.channels.list().items] == ["dashboard", "quay"]
 
 
-# -- talking --------------------------------------------------------------------------------------
+# -- conversations --------------------------------------------------------------------------------
 
 
 def test_conversation_starts_once_and_a_repeated_message_is_sent_once(
@@ -158,7 +158,7 @@ def test_conversation_starts_once_and_a_repeated_message_is_sent_once(
 ) -> None:
     talk = chat_pages.begin()
     assert chat_pages.begin() == talk
-    for _ in range(2):  # somebody who is impatient, or a browser that tries again
+    for _ in range(2):  # an impatient person, or a retry of the browser
         chat_pages.act("chat/say", id=talk, text="hello", after="")
     (said,) = chat_pages.store.messages.list(place=talk).items
     chat_pages.act("chat/say", id=talk, text="hello", after=said.id)
@@ -233,7 +233,7 @@ def test_files_are_shown_by_name_in_both_directions(chat_pages: ChatPages, tmp_p
 def test_conversation_is_unchanged_under_another_daemon(chat_pages: ChatPages) -> None:
     talk = chat_pages.begin()
     chat_pages.act("chat/say", id=talk, text="are you still there?", after="")
-    chat_pages.store.tokens.revoke("tests")  # the new one makes its own
+    chat_pages.store.tokens.revoke("tests")  # the new daemon creates its own
     with (
         run_http_server(chat_pages.store, pages=routes(), error_page=error_page) as again,
         again.client() as client,
@@ -309,7 +309,7 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
     assert len(chat_pages.store.messages.list(place=talk).items) == 1
 
 
-# -- what became of it ----------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------
 
 
 def test_stranger_is_admitted_and_held_messages_are_routed(chat_pages: ChatPages) -> None:

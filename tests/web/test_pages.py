@@ -1,4 +1,4 @@
-"""The pages as a program sees them: what they say, what they hide, what they refuse."""
+"""The pages, by requests: their content, their access rules, their errors."""
 
 import re
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def of_gateway(sample: SampleStore) -> Iterator[str]:
 
 
 def of_one(sample: SampleStore) -> Iterator[str]:
-    """The page of one thing of each kind."""
+    """Return the page of one record of each kind."""
     store = sample.store
     for run in store.runs.list(limit=3).items:
         yield f"/runs/{run.id}"
@@ -128,7 +128,7 @@ def client(sample_site: SampleSite) -> Iterator[httpx.Client]:
         yield asking
 
 
-# -- what they say --------------------------------------------------------------------------------
+# -- content --------------------------------------------------------------------------------------
 
 
 def test_every_page_is_complete_html(sample_site: SampleSite, client: httpx.Client) -> None:
@@ -286,7 +286,7 @@ def test_filter_knows_every_event_kind() -> None:
     assert told <= {*EVENT_KINDS}, told - {*EVENT_KINDS}
 
 
-# -- what they refuse -----------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 
 
 def test_missing_page_says_so(client: httpx.Client) -> None:
@@ -329,7 +329,7 @@ def test_stranger_is_told_how_to_log_in_and_sees_nothing(sample_site: SampleSite
             assert page.status_code == 401
             assert "corral up" in page.text
             assert "harbour" not in page.text
-        # The page that says so has its looks, which are no secret.
+        # The error page has the style sheets, which are public.
         assert client.get(render.asset("corral.css")).status_code == 200
 
 
@@ -382,11 +382,11 @@ def test_action_error_is_shown_beside_its_form(http_server: HttpServer) -> None:
         assert client.get("/do/mail/put").status_code == 405
 
 
-# -- what they do ---------------------------------------------------------------------------------
+# -- actions --------------------------------------------------------------------------------------
 
 
 def test_every_action_does_what_its_button_says(http_server: HttpServer, tmp_path: object) -> None:
-    """One walk through all of them; none is forgotten. Others have theirs beside their pages."""
+    """One pass through all of them; other pages test their actions in their own files."""
     store = http_server.store
     done: set[str] = set()
     with http_server.client() as client:
@@ -501,7 +501,7 @@ def test_form_works_without_scripts(http_server: HttpServer) -> None:
         assert away.headers["location"] == "/evil"
 
 
-# -- how values look ------------------------------------------------------------------------------
+# -- formats --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

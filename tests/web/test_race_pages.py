@@ -1,4 +1,4 @@
-"""The pages of races, as a program sees them: what they show, what they do, what they refuse."""
+"""The race pages, by requests: their content, actions and errors."""
 
 import json
 import re
@@ -26,7 +26,7 @@ ODD = "odd\nname & <b>.txt"
 
 
 class RacePages(PageClient):
-    """Races, and those who ran in them."""
+    """Race pages with a repository and races."""
 
     noun = "races/"
 
@@ -39,11 +39,11 @@ class RacePages(PageClient):
             self.store.agents.create(name, command="true")
 
     def does(self, verb: str, **fields: str) -> str:
-        """What is said when a button of races was pressed."""
+        """Submit an action of races and return its message."""
         return unescape(self.act(verb, **fields).text)
 
     def settled(self, *agents: str) -> Race:
-        """A race whose attempts all passed."""
+        """Create a race whose attempts all passed."""
         race = self.raced.start(*agents, checks=["true"])
         for number, agent in enumerate(agents, 1):
             files: dict[str, str | bytes] = {"app.py": f"one\n{agent}\nthree\n"}
@@ -57,7 +57,7 @@ def race_pages(http_server: HttpServer, tmp_path: Path) -> Iterator[RacePages]:
         yield RacePages(http_server, tmp_path, client)
 
 
-# -- what can be done -----------------------------------------------------------------------------
+# -- actions --------------------------------------------------------------------------------------
 
 
 def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> None:
@@ -81,7 +81,7 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
     act("finish", id=race.id, reason="that is it")
     assert store.races.get(race.id).state == "completed"
 
-    # What another machine goes on with: here only the record changes.
+    # Another node drives it: here only the record changes.
     other = race_factory.start("ada", "grace", host="elsewhere")
     race_factory.begin(other, 1)
     act("cancel", id=other.id, attempt="1.1", reason="too slow")
@@ -173,7 +173,7 @@ def test_slow_action_is_answered_at_once_and_continues(
 
 
 def test_only_allowed_actions_are_offered(race_pages: RacePages) -> None:
-    """Every button that an attempt and a race have, in every state that they come to."""
+    """Every button of an attempt and a race, in every state."""
     race_factory, store = race_pages.raced, race_pages.store
     race = race_factory.start("ada", "grace", "linus")
 
@@ -208,7 +208,7 @@ def test_only_allowed_actions_are_offered(race_pages: RacePages) -> None:
     assert verbs == {"abandon", "merge"}
 
 
-# -- what is shown --------------------------------------------------------------------------------
+# -- content --------------------------------------------------------------------------------------
 
 
 def test_race_shows_attempts_with_checks_cost_diff_rank_and_reason(race_pages: RacePages) -> None:
@@ -425,11 +425,11 @@ def test_missing_race_or_attempt_says_so(race_pages: RacePages) -> None:
         assert "Traceback" not in answer.text
 
 
-# -- what attempts write --------------------------------------------------------------------------
+# -- output of attempts ---------------------------------------------------------------------------
 
 
 def told(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
-    """The events of a stream: name, run, text."""
+    """Return the events of a stream: name, run, text."""
     name = ""
     for line in lines:
         if line.startswith("event:"):
@@ -444,7 +444,7 @@ def told(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
 def test_terminals_of_a_round_share_one_stream(
     http_server: HttpServer, race_pages: RacePages, tmp_path: Path
 ) -> None:
-    """Of runs that wrote, and of one whose output is gone; it ends when the round is over."""
+    """Of runs with output, and of one whose output was deleted; it ends with the round."""
     race = race_pages.settled("ada", "grace")
     runs = [attempt.run_id for attempt in race.latest.attempts]
     folder = tmp_path / "written"

@@ -1,4 +1,4 @@
-"""The pages of a team, as a program sees them: from the board to the notes."""
+"""The team pages, by requests: from the board to the notes."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ BAD = HOSTILE + "' onfocus=alert(1) \""
 
 
 class TeamPages(PageClient):
-    """A project with two agents."""
+    """Team pages with a project and two agents."""
 
     def __init__(self, http_server: HttpServer, folder: Path, client: httpx.Client) -> None:
         super().__init__(http_server, client)
@@ -44,7 +44,7 @@ def team_pages(http_server: HttpServer, tmp_path: Path) -> Iterator[TeamPages]:
         yield TeamPages(http_server, tmp_path, client)
 
 
-# -- what they do ---------------------------------------------------------------------------------
+# -- actions --------------------------------------------------------------------------------------
 
 
 def test_every_team_action_does_what_its_button_says(team_pages: TeamPages) -> None:
@@ -223,7 +223,7 @@ def test_cost_of_a_task_is_that_of_its_run(team_pages: TeamPages) -> None:
     assert "$2.00" in team_pages.client.get(f"/board/{costs['one'].id}").text
 
 
-# -- what needs somebody --------------------------------------------------------------------------
+# -- pending decisions ----------------------------------------------------------------------------
 
 
 def test_overview_shows_questions_for_people_only(team_pages: TeamPages) -> None:

@@ -1,1 +1,1 @@
-"""Everything at once, and everything that can go wrong: see `main.py`."""
+"""All faults at once, on a whole system: see `main.py`."""

@@ -1,5 +1,6 @@
-"""The judgement: a function of what the store recorded and of what the world shows, and of nothing
-else. It gives back what cannot be, in words; nothing: every promise was kept.
+"""The checker: a pure function of the store's events and of the observations.
+
+It returns the violations as sentences; an empty list means that every guarantee held.
 """
 
 from collections import Counter, defaultdict
@@ -11,13 +12,13 @@ from tests.torture.chaos.journal import AttemptRecord, History, JournalEntry, St
 
 LETTER_ENDS = ("ack", "dead_letter", "refuse", "expire", "confirm", "drop")
 RUN_ENDS = ("complete", "fail", "crash", "cancel", "time_out", "interrupt")
-# These signals can always occur: the test kills and stops processes, a supervisor ends a run that
-# another machine took over, and a closing terminal sends SIGHUP.
+# The test itself, a supervisor that ends a run taken over by another node, and a closing terminal
+# may each send these signals at any time.
 ALWAYS_POSSIBLE = (1, 9, 15)
 
 
 def judge(history: History) -> list[str]:
-    """What cannot be."""
+    """Return all violations."""
     checks = (
         legal_moves,
         rising_fences,
@@ -40,7 +41,7 @@ def judge(history: History) -> list[str]:
 
 
 def legal_moves(history: History) -> Iterator[str]:
-    """Every thing was made once, and moved only as its table allows."""
+    """Every record was created once and moved only along its transition table."""
     reached: dict[tuple[str, str], str] = {}
     for event in history.events:
         moves = history.moves.get(event.kind)
@@ -60,7 +61,7 @@ def legal_moves(history: History) -> Iterator[str]:
 
 
 def rising_fences(history: History) -> Iterator[str]:
-    """Whoever looked never saw a fence go back; each claim of a task has a higher one."""
+    """No observer saw a fence decrease; each claim of a task has a higher one."""
     latest: dict[str, int] = {}
     for subject, fence in history.seen:
         if fence < latest.get(subject, 0):
@@ -76,7 +77,7 @@ def rising_fences(history: History) -> Iterator[str]:
 
 
 def one_owner(history: History) -> Iterator[str]:
-    """Once a later owner was heard, no earlier one is; and no two own it with one fence."""
+    """No earlier owner succeeds after a later one, and no two owners share a fence."""
     owners: dict[tuple[str, int], str] = {}
     said: dict[str, list[JournalEntry]] = defaultdict(list)
     for note in history.notes:
@@ -86,7 +87,7 @@ def one_owner(history: History) -> Iterator[str]:
         if owners.setdefault((note.subject, note.fence), note.who) != note.who:
             yield f"{note.subject} was given to two with fence {note.fence}"
     for subject, notes in said.items():
-        # In the order in which the calls began: the highest fence of those over by then.
+        # In the order in which the calls started: the highest fence of the calls finished by then.
         over = sorted(notes, key=lambda note: note.ended)
         place, highest = 0, 0
         for note in sorted(notes, key=lambda note: note.began):
@@ -104,7 +105,7 @@ def one_owner(history: History) -> Iterator[str]:
 
 
 def letters_end_once(history: History) -> Iterator[str]:
-    """Every accepted letter is there, and has ended, once."""
+    """Every accepted letter exists and ended exactly once."""
     ends: Counter[str] = Counter()
     put: set[str] = set()
     for event in history.events:
@@ -124,8 +125,10 @@ def letters_end_once(history: History) -> Iterator[str]:
 
 
 def order_in_mailboxes(history: History) -> Iterator[str]:
-    """Of two letters of which one was accepted before the other was put, it also ended before; but
-    one in doubt holds the others up for no longer than its lease."""
+    """Letters end in the order in which they were accepted.
+
+    An unconfirmed letter holds up the others no longer than its lease.
+    """
     ended: dict[str, int] = {}
     doubted = {event.subject for event in _told(history, "letter", "begin_delivery")}
     for place, event in enumerate(history.events):
@@ -145,7 +148,7 @@ def order_in_mailboxes(history: History) -> Iterator[str]:
 
 
 def acts_in_doubt(history: History) -> Iterator[str]:
-    """What must not be done twice, and was said so, was done once at the most."""
+    """An action marked as not repeatable was done at most once."""
     acts = Counter(note.subject for note in _of(history, "act in doubt"))
     yield from (f"{letter} was acted on {n} times" for letter, n in acts.items() if n > 1)
 
@@ -154,7 +157,7 @@ def acts_in_doubt(history: History) -> Iterator[str]:
 
 
 def timers_once(history: History) -> Iterator[str]:
-    """Every timer that was accepted has put exactly one letter; none has put more."""
+    """Every accepted timer has put exactly one letter."""
     fired: dict[str, list[str]] = defaultdict(list)
     once: set[str] = set()
     for event in _told(history, "schedule", "fire", "finish"):
@@ -171,7 +174,7 @@ def timers_once(history: History) -> Iterator[str]:
 
 
 def series_whole(history: History) -> Iterator[str]:
-    """No moment of a series is missing, and none came twice."""
+    """No time of a series is missing or duplicated."""
     moments: dict[str, list[int]] = defaultdict(list)
     for event in _told(history, "schedule", "fire"):
         moments[event.subject] += event.data["moments"]
@@ -187,7 +190,7 @@ def series_whole(history: History) -> Iterator[str]:
 
 
 def one_holder(history: History) -> Iterator[str]:
-    """From the record alone: a path is held by one at a time."""
+    """By the events alone: a path has one lock holder at a time."""
     holds: dict[str, str] = {}
     paths: dict[str, str] = {}
     for event in _told(history, "lock", *history.moves["lock"].verbs, "acquire", "ask"):
@@ -205,7 +208,7 @@ def one_holder(history: History) -> Iterator[str]:
 
 
 def runs_end_truly(history: History) -> Iterator[str]:
-    """Every accepted run is over, once, and no exit code or signal was made up."""
+    """Every accepted run ended once, with no invented exit code or signal."""
     last: dict[str, int] = {}
     ended: dict[str, StoreEvent] = {}
     for event in _told(history, "run", "start", "restart", *RUN_ENDS):
@@ -217,7 +220,7 @@ def runs_end_truly(history: History) -> Iterator[str]:
         if note.subject not in ended:
             yield f"{note.subject} was accepted and is not over"
     meant = {(ran.run, ran.pid): ran.end for ran in history.runs}
-    # Of others, those of the talk, nobody wrote down how they mean to end.
+    # The runs of the chat did not record how they intend to end.
     known = {ran.run for ran in history.runs} | {note.subject for note in _of(history, "run")}
     for run, event in ended.items():
         if run in known:
@@ -235,7 +238,7 @@ def _true_end(event: StoreEvent, meant: str | None) -> Iterator[str]:
 
 
 def outputs_whole(history: History) -> Iterator[str]:
-    """What the last attempt of a run has written is shown, every line, in order."""
+    """The output of a run's last attempt is complete and in order."""
     latest: dict[str, AttemptRecord] = {ran.run: ran for ran in history.runs}
     for ran in history.runs:
         if ran.shown is None:
@@ -248,8 +251,7 @@ def outputs_whole(history: History) -> Iterator[str]:
 
 
 def answered_once(history: History) -> Iterator[str]:
-    """Everybody who spoke was answered where they spoke, once, and in the order of the place as it
-    was heard."""
+    """Every message was answered once, in its place and in its order."""
     answers = Counter(history.shown)
     turn = {number: place for place, number in enumerate(history.heard)}
     for place, number in {*history.said, *answers}:
@@ -263,7 +265,7 @@ def answered_once(history: History) -> Iterator[str]:
 
 
 def nobody_harmed(history: History) -> Iterator[str]:
-    """Nobody is left behind, and nobody was signalled who is no part of it."""
+    """No process is left, and no unrelated process was signalled."""
     yield from (f"left: {who}" for who in history.left)
     yield from history.signalled
 

@@ -1,5 +1,6 @@
-"""A small talk in the middle of it: people on a platform that does its worst speak to an agent, and
-each must be answered once, in the order of the place.
+"""A chat during the chaos: people on a faulty platform write to an agent.
+
+Each message must be answered once, in the order of its place.
 """
 
 import re
@@ -29,7 +30,7 @@ print("echo: " + " ".join(re.findall("#[0-9]+", told)))
 
 class ChaosChat:
     def __init__(self, folder: Path, seed: int, here: str | None) -> None:
-        """`here` is the address under which machines with a network of their own find this one."""
+        """`here` is the address under which nodes with their own network reach this host."""
         register_adapters()
         self.said: list[tuple[str, int]] = []
         self.shown: list[tuple[str, int]] = []
@@ -56,7 +57,7 @@ class ChaosChat:
         store.wirings.add("echo", channel="once", trigger="mention")
 
     def say(self) -> None:
-        """Somebody says something; it is on the platform when this returns."""
+        """Post a message; it is on the platform when this returns."""
         number = len(self.said) + 1
         place = PLACES[number % len(PLACES)]
         event = {"event_id": f"e{number}", "place": place, "sender": "ann"}
@@ -65,7 +66,7 @@ class ChaosChat:
         self.said.append((place, number))
 
     def look(self) -> bool:
-        """See what people see; False when the platform does not answer."""
+        """Fetch what people see; False if the platform does not respond."""
         with suppress(OSError, ValueError):
             _, told = ask(self._own, what="look", after=self._looked)
             self._looked += len(told["shown"])
@@ -81,7 +82,7 @@ class ChaosChat:
 
     @staticmethod
     def heard(store: Corral) -> list[int]:
-        """What was said, in the order in which it was stored."""
+        """Return the received messages, in the order in which they were stored."""
         found, after = {}, None
         while True:
             page = store.messages.list(after=after, limit=200)
@@ -96,7 +97,7 @@ class ChaosChat:
         self._platform.kill()
         self._platform.wait()
 
-    # -- a door to the platform, which listens on this machine alone -----------------------------
+    # -- a forwarder to the platform, which listens on loopback only ------------------------------
 
     def _let_in(self) -> None:
         while True:

@@ -1,6 +1,4 @@
-"""What will go wrong and when: drawn from a seed, and from nothing else, so that it can be had
-again.
-"""
+"""The plan of faults: determined by the seed alone, so that it can be repeated."""
 
 import random
 
@@ -11,7 +9,7 @@ WORKERS = 4
 LEASE = 3.0
 """Seconds; what is stopped or cut off is so for longer than this, mostly."""
 
-# How often each comes, as a share.
+# The relative frequency of each fault.
 KINDS = {
     "kill supervisor": 6,
     "kill guard": 3,
@@ -50,7 +48,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def plan(seed: int, seconds: float, kinds: set[str]) -> list[Fault]:
-    """All that goes wrong in so many seconds, of the kinds that can be done here."""
+    """Return all faults for so many seconds, of the kinds that are possible here."""
     draw = random.Random(seed)
     faults: list[Fault] = []
     at = 2.0

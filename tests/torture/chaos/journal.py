@@ -1,7 +1,7 @@
-"""What those who took part wrote down for themselves, each line the moment it was true.
+"""The participants' own records, written as soon as each fact is true.
 
-A line is one `write` to a file opened for appending, on a disk that is never full: a process that
-is killed has written it or not. Times are of the machine's steady clock, which nobody moves.
+A line is one `write` to a file opened for appending, on a disk that is never full: a killed process
+has written a line completely or not at all. Times are those of the monotonic clock.
 """
 
 import os
@@ -15,7 +15,7 @@ from corral.kernel.states import TransitionTable
 
 
 class JournalEntry(msgspec.Struct, omit_defaults=True):
-    """Something that a worker did and the store said yes to, or that it did in the world."""
+    """An action of a worker that the store accepted, or that had an outside effect."""
 
     what: str
     subject: str
@@ -23,13 +23,13 @@ class JournalEntry(msgspec.Struct, omit_defaults=True):
     began: float
     ended: float
     fence: int | None = None
-    """What the store gave, or was shown and took."""
+    """The fence that the store returned or accepted."""
     mailbox: str | None = None
     key: str | None = None
 
 
 class StoreEvent(msgspec.Struct):
-    """One line of the store's own record."""
+    """One event of the store."""
 
     kind: str
     verb: str
@@ -38,22 +38,22 @@ class StoreEvent(msgspec.Struct):
 
 
 class AttemptRecord(msgspec.Struct):
-    """What an agent wrote down of one of its attempts, and what the store shows of it."""
+    """An agent's own record of an attempt, and what the store shows of it."""
 
     run: str
     pid: int
     wrote: int = 0
-    """Lines of output that it has written for sure."""
+    """Lines of output that were certainly written."""
     end: str | None = None
-    """How it said that it would end: exit0, signal11."""
+    """How the agent intended to end: exit0, signal11."""
     shown: list[int] | None = None
-    """The numbers of its lines in the output as it is shown; None: not asked for."""
+    """The numbers of its lines in the shown output; None: not read."""
     is_lossy: bool = False
-    """Whether the end of its output may be missing: a terminal whose supervisor was killed."""
+    """Whether the end of the output may be lost: a terminal whose supervisor was killed."""
 
 
 class History(msgspec.Struct):
-    """All that the judgement may know."""
+    """All input of the checker."""
 
     moves: dict[str, TransitionTable]
     events: list[StoreEvent] = []
@@ -75,7 +75,7 @@ class History(msgspec.Struct):
 
 
 class Journal:
-    """A file of notes."""
+    """A file of entries."""
 
     def __init__(self, path: Path, who: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

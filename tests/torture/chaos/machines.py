@@ -1,4 +1,4 @@
-"""Machines whose clocks, disks and networks are the test's."""
+"""Nodes whose clocks, disks and networks the test controls."""
 
 import os
 import signal
@@ -20,11 +20,10 @@ DISK_MB = 48
 
 
 class Network:
-    """A network namespace with one line to this one, which can be cut: nothing comes through then,
-    and nobody is told."""
+    """A network namespace with one link that can be cut: packets are then dropped silently."""
 
     def __init__(self) -> None:
-        """OSError where that is not allowed."""
+        """Raises OSError where that is not permitted."""
         self._line = ""
         self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
         self.enter = ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net"]
@@ -45,7 +44,7 @@ class Network:
             raise
 
     def _add_line(self) -> int:
-        """Add the line under a number that no other process on this machine uses."""
+        """Add the link under a number that no other process on this machine uses."""
         for offset in range(250):
             number = (os.getpid() + offset) % 250
             name = f"chaos{number}"
@@ -94,7 +93,7 @@ class Network:
 
 
 class Server(PostgresServer):
-    """A server that machines behind a network of their own can reach, too."""
+    """A PostgreSQL server that nodes in another network namespace can reach."""
 
     def __init__(self, also: str | None) -> None:
         self._also = also
@@ -111,10 +110,10 @@ class Server(PostgresServer):
 
 
 class Disk:
-    """A small disk, which can be filled."""
+    """A small disk that can be filled."""
 
     def __init__(self, folder: Path) -> None:
-        """OSError where none can be mounted."""
+        """Raises OSError where mounting is not permitted."""
         folder.mkdir()
         self.folder = folder
         Network._run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)])
@@ -132,7 +131,7 @@ class Disk:
 
 
 class ChaosNode(Machine):
-    """A machine whose clock can be moved, perhaps behind a line that can be cut."""
+    """A node whose clock can be moved, optionally behind a link that can be cut."""
 
     def __init__(self, folder: Path, url: str, name: str, network: Network | None) -> None:
         super().__init__(folder, url, name)
@@ -145,7 +144,7 @@ class ChaosNode(Machine):
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def move_clock(self, ms: int) -> None:
-        """So many milliseconds from the true time."""
+        """Set the offset from the true time, in milliseconds."""
         file = os.open(self._clock, os.O_WRONLY | os.O_CREAT, 0o600)
         os.pwrite(file, struct.pack("<q", ms), 0)
         os.close(file)
@@ -164,7 +163,7 @@ class ChaosNode(Machine):
         return self.pid != 0 and is_alive(self.pid)
 
     def come_up(self) -> bool:
-        """Start its daemon unless it is up; False when it could not be."""
+        """Start the daemon unless it runs; return False if that failed."""
         if self.is_up():
             return True
         with suppress(AssertionError, subprocess.TimeoutExpired, ValueError):
@@ -185,14 +184,14 @@ class ChaosNode(Machine):
             )
 
     def kill_worker(self, name: str) -> bool:
-        """Whether there was one to be killed."""
+        """Kill a worker; return whether it was alive."""
         lived = self.workers[name].poll() is None
         self.workers[name].kill()
         self.workers[name].wait()
         return lived
 
     def signal_all(self, number: int) -> int:
-        """All that runs here, its workers not counted: those have their own faults. How many."""
+        """Signal all processes except workers, which have their own faults; return how many."""
         mine = {worker.pid for worker in self.workers.values()}
         count = 0
         for pid in self.processes():
@@ -203,5 +202,5 @@ class ChaosNode(Machine):
         return count
 
     def kill_all(self) -> int:
-        """All that runs here is gone at once; how many those were."""
+        """Kill all processes at once; return how many."""
         return self.signal_all(signal.SIGKILL) + sum(map(self.kill_worker, [*self.workers]))

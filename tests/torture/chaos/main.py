@@ -1,11 +1,14 @@
-"""Two machines with real daemons, supervisors, agents and workers on one store, and random
-faults: kills, stops that are longer than the leases, power loss, full disks, clock changes, network
-cuts, restarts of the server, shutdowns of the daemon.
+"""Two nodes with real daemons, supervisors, agents and workers on one store, under all faults.
+
+Processes are killed or stopped for longer than their leases; nodes lose power, run out of disk, have
+
+their clock moved or their network cut; the server restarts; the daemon is stopped.
 
     python -m tests.torture --chaos --minutes 3 --seed 1 [--postgres | --url URL]
 
-What goes wrong and when follows from the seed. At the end all is mended, and what the store has
-recorded is held against what workers and agents wrote down for themselves (`checker.py`).
+The faults are determined by the seed. At the end all faults are repaired, and the store's events
+are
+compared with the records of workers and agents (`checker.py`).
 """
 
 import argparse
@@ -68,7 +71,7 @@ def run(wanted: argparse.Namespace, folder: Path) -> int:
 
 
 def _crashes(folder: Path) -> list[str]:
-    """Workers that died of something else than the test."""
+    """Return workers that died of something other than an injected fault."""
     return [
         f"{log.name}: {log.read_text().strip().splitlines()[-1]}"
         for log in sorted(folder.glob("*.log"))

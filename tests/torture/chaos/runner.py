@@ -1,4 +1,4 @@
-"""Those who take part, what is done to them, and what is left of it at the end."""
+"""The participants, the injection of faults, and the collection of results."""
 
 import heapq
 import os
@@ -92,7 +92,7 @@ class Chaos:
             self.not_done.append(f"{kind}: {error}")
             return None
 
-    # -- those who take part ---------------------------------------------------------------------
+    # -- participants -----------------------------------------------------------------------------
 
     def begin(self) -> None:
         with corral.open(self.url, actor="user:chaos") as store:
@@ -124,7 +124,7 @@ class Chaos:
                 machine.start_worker(name, self.out, self.seed)
 
     def _watch(self) -> None:
-        """Somebody who looks again and again."""
+        """Poll the store repeatedly, as an observer."""
         while not self._over.wait(0.4):
             with suppress(CorralError), corral.open(self.url, actor="user:watcher") as store:
                 while not self._over.wait(0.4):
@@ -135,7 +135,7 @@ class Chaos:
                     ]
                     self.seen += [(thing.id, thing.fence) for thing in things]
 
-    # -- what goes wrong -------------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------------------
 
     def rage(self) -> None:
         began = told = time.monotonic()
@@ -222,7 +222,7 @@ class Chaos:
             self.later(until, lambda: machine.signal_all(signal.SIGCONT))
 
     def _strike_run(self, fault: Fault, role: str, until: float) -> bool:
-        """A process of a run that goes on; False when there is none."""
+        """Signal a process of a live run; return False if there is none."""
         with suppress(CorralError), corral.open(self.url, actor="user:chaos") as store:
             live = [run for run in store.runs.list(live=True, limit=20).items if run.pid]
             pid = _find(live[int(fault.pick * len(live))], role) if live else None
@@ -240,7 +240,7 @@ class Chaos:
         return False
 
     def _hold_up(self, pid: int, until: float) -> None:
-        """Stop a process for a while; whoever has its pid when it is over may be another one."""
+        """Stop a process for a while; at its end the pid may belong to another process."""
         if pid > 1 and (who := process.identify(pid)) is not None:
             self._signal(pid, signal.SIGSTOP)
             self.later(until, lambda: process.send_signal(who, signal.SIGCONT))
@@ -254,7 +254,7 @@ class Chaos:
     # -- the end ---------------------------------------------------------------------------------
 
     def calm(self) -> float:
-        """Mend everything, and wait until nothing is left to be done; how long that took."""
+        """Repair everything and wait until no work is left; return how long that took."""
         while self._undo:
             heapq.heappop(self._undo)[2]()
         for machine in self.machines.values():
@@ -276,7 +276,7 @@ class Chaos:
         return time.monotonic() - began
 
     def _settle(self, store: Corral) -> None:
-        """Doubt is ended by whoever can see what was done."""
+        """Resolve unconfirmed letters by what was actually done."""
         unconfirmed = store.mail.list(state="unconfirmed", limit=200).items
         acted = {n.subject for n in journal.read_notes(self.out) if n.what == "act in doubt"}
         for letter in unconfirmed:
@@ -298,7 +298,7 @@ class Chaos:
         ]
 
     def end(self) -> list[str]:
-        """Let everybody go; who did not."""
+        """Stop all processes; return those that did not end."""
         self._over.set()
         (self.out / "over").touch()
         for machine in self.machines.values():
@@ -345,14 +345,14 @@ class Chaos:
         self.talk.close()
         for machine in self.machines.values():
             machine.everything(signal.SIGCONT)
-            machine.kill_all()
+            machine.kill_processes()
         for thing in (self.server, self.network, self.disk):
             if thing is not None:
                 thing.close()
 
 
 def _find(run: Run, role: str) -> int | None:
-    """The process of a run, if it is still that one."""
+    """Return the process of a run if it is still the same one."""
     pid, token = (run.supervisor_pid, run.supervisor_token)
     if role != "supervisor":
         pid, token = run.pid, run.start_token
@@ -366,7 +366,7 @@ def _find(run: Run, role: str) -> int | None:
 
 
 def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[journal.AttemptRecord]:
-    """What an agent wrote down in its attempts, and what is shown of each."""
+    """Return an agent's records of its attempts, and what is shown of each."""
     found: dict[int, journal.AttemptRecord] = {}
     for line in file.read_text().splitlines():
         pid, what, *rest = line.split()

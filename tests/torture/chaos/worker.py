@@ -1,8 +1,7 @@
-"""A worker: a process that puts, takes, fails, doubts, locks, does tasks, sets timers and asks for
-runs, at random, and writes down what the store said yes to.
+"""A worker process: random puts, claims, failures, locks, tasks, timers and runs.
 
-It holds on to things for longer than their leases now and then, and is killed, stopped and cut off
-by the test. Whatever the store refuses is fine; what it accepts is judged at the end.
+It records what the store accepted. It sometimes holds leases beyond their end, and the test kills,
+stops and disconnects it. Rejections are fine; accepted operations are checked at the end.
 """
 
 import os
@@ -27,7 +26,7 @@ PATHS = ("one.txt", "two.txt")
 MOST_RUNS = 3
 MOST_TASKS = 12
 
-# It writes down for itself what it has written and how it means to end.
+# The agent records what it has written and how it intends to end.
 AGENT = r"""
 import os, signal, sys, time
 lines, pause, end = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
@@ -90,7 +89,7 @@ class Worker:
         return (self.folder / "calm").exists()
 
     def work(self) -> None:
-        """Until its parent is gone, or all is over."""
+        """Work until the parent is gone or the test is over."""
         parent = os.getppid()
         while os.getppid() == parent and not (self.folder / "over").exists():
             steps = self.calm if self.is_calm else self.steps
@@ -98,17 +97,17 @@ class Worker:
             try:
                 step()
             except Invalid:
-                raise  # that is the test's own mistake
+                raise  # an error of the test itself
             except CorralError:
-                # Refused, or nobody knows: nothing to write down. What it may hold without knowing
-                # is another's from now on, so that nothing is given to it past that.
+                # Rejected or unknown: there is nothing to record. Objects that it may own without
+                # knowing it are left to others from now on.
                 self.count += 1
                 self.owner = f"{self.name}-{os.getpid()}-{self.count}"
                 time.sleep(0.05)
             time.sleep(self.random.uniform(0, 0.08))
 
     def linger(self) -> None:
-        """Hold on to something for a moment, or for longer than its lease."""
+        """Hold a claim for a moment, or for longer than its lease."""
         if not self.is_calm:
             time.sleep(self.random.choice((0, 0, 0, 0, 0.02, 0.1, 0.5, LEASE_MS / 1_000 + 0.5)))
 
@@ -187,7 +186,7 @@ class Worker:
         self._said("submit", task.id, task.fence, lambda: tasks.submit(task, evidence))
 
     def accept(self) -> None:
-        """Whatever was submitted; a person does, for no doer judges itself."""
+        """Accept submitted tasks as a person, because no agent may review its own."""
         for task in self.store.tasks.list(project=self.project, state="submitted", limit=5).items:
             self.store.tasks.accept(task.id)
 

@@ -1,7 +1,8 @@
-"""A real browser, and a real daemon with a store that has content, for all tests of this folder.
+"""A real browser and a real daemon with sample content, shared by all tests of this folder.
 
-Both are expensive to start. The tests of this folder share them, and one window: a test uses
-projects, tasks and messages of its own.
+Both are expensive to start, so the tests share them and one window: each test uses its own
+projects,
+tasks and messages.
 """
 
 import os
@@ -27,12 +28,12 @@ COLOURS = (
     "for i in 1 2 3; do printf '\\033[3%dmcolour %d\\033[0m \\033[38;2;200;120;80mrgb\\033[0m\\n' "
     "$i $i; done; printf '<b>bold?</b>\\n'; while read line; do echo \"heard $line\"; done"
 )
-# The bar is 250 ms at the 99th percentile (`bench web` measures it); here it must only be soon.
-SOON = 60_000  # milliseconds; on a machine that has other things to do
+# The target is 250 ms at the 99th percentile (`bench web` measures it); here it must only be quick.
+SOON = 60_000  # milliseconds; on a busy machine
 
 
 class LiveSite(NamedTuple):
-    """A daemon, what it serves, and what was made there."""
+    """A daemon with its store, sample content and runs."""
 
     machine: Machine
     store: Corral
@@ -76,11 +77,11 @@ def live_site(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> I
             sample.samples(store.runs.get(runs["talks"]))
             yield LiveSite(machine, store, sample, runs, link)
         finally:
-            machine.kill_all()
+            machine.kill_processes()
 
 
 class BrowserTab:
-    """One window; whatever goes wrong in it is remembered."""
+    """One window; errors in it are recorded."""
 
     def __init__(self, page: "Page", base: str) -> None:
         self.page = page
@@ -102,7 +103,7 @@ class BrowserTab:
             self.page.remove_listener(event, listener)
 
     def _heard(self, message: Any) -> None:
-        # A picture has no link to its icon, as pages have: the browser asks for the default one.
+        # An image has no icon link, unlike the pages, so the browser requests the default icon.
         of_the_picture = message.location["url"].endswith("/favicon.ico")
         if message.type in ("error", "warning") and not of_the_picture:
             self.faults.append(f"console: {message.text}")

@@ -1,4 +1,4 @@
-"""Chat and the gateway in a real browser, with a real daemon and a scripted agent."""
+"""Chat pages in a real browser, with a real daemon and a scripted agent."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ BAD = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def echo_agent(live_site: LiveSite) -> Agent:
-    """An agent of this test alone, whose script is what it is told: its chat is empty."""
+    """An agent of this test alone that runs its prompt as a script: its chat is empty."""
     return live_site.store.agents.create(f"parrot{next(_numbers)}", provider="scripted")
 
 
@@ -59,7 +59,7 @@ def test_conversation_is_held_and_survives_a_reload(
     page.locator(".post.mine").get_by_text("next", exact=True).wait_for()
     wait_until(lambda: live_site.store.questions.get(asked.id).answer == "next", "it is answered")
     assert talk.agent_id == echo_agent.id
-    # Of each its first line: a card says later, below it, how its question ended.
+    # The first line of each: a card later shows its outcome below.
     first = "posts => posts.map((post) => post.innerText.split('\\n')[0])"
     before = page.locator(".post .text").evaluate_all(first)
     live_site.store.runs.stop(run)

@@ -1,4 +1,4 @@
-"""The pages in a real browser, served by a real daemon: looked at, clicked, and seen to be live."""
+"""The pages in a real browser, served by a real daemon: content, actions and live updates."""
 
 from collections.abc import Callable
 from functools import partial
@@ -55,7 +55,7 @@ def every_page(live_site: LiveSite) -> dict[str, str]:
     return found
 
 
-# What a screen reader needs, asked at once: each question to a page costs it more than the answer.
+# Accessibility checks in one script: a call into the page costs more than the check.
 LANDMARKS = {
     "main": 1,
     "nav[aria-label='Main']": 1,
@@ -71,7 +71,7 @@ LANDMARKS = {
 COUNTED = """names => Object.fromEntries(
     names.map(name => [name, document.querySelectorAll(name).length]))"""
 FITS = "document.documentElement.scrollWidth <= innerWidth"
-# Plots and terminals are drawn again in the frame after a change of the window's size.
+# Plots and terminals are redrawn in the frame after a resize.
 DRAWN = "[data-plot], #terminal, .attempt .screen"
 NEXT_FRAME = """() => new Promise(tell =>
     requestAnimationFrame(() => requestAnimationFrame(() => tell(true))))"""
@@ -81,12 +81,12 @@ KEYS = {link.path: link.key for group in NAVIGATION for link in group.links}
 def test_every_page_opens_by_its_key_and_fits_any_window(
     live_site: LiveSite, tab: BrowserTab, take_picture: Callable[..., None]
 ) -> None:
-    # Colours do not change the layout: a dark page is only needed for its picture.
+    # Colours do not change the layout: a dark page is only needed for its screenshot.
     modes = ["light", "dark", "phone"] if PICTURED else ["light", "phone"]
     page = tab.go("/runs")
     for name, path in every_page(live_site).items():
         if path in KEYS:
-            page.evaluate("document.activeElement.blur()")  # a field would take the keys
+            page.evaluate("document.activeElement.blur()")  # a focused field would take the keys
             page.keyboard.press("g")
             page.keyboard.press(KEYS[path])
             page.wait_for_url(tab.base + path)
@@ -106,11 +106,11 @@ def test_every_page_opens_by_its_key_and_fits_any_window(
                 page.evaluate(NEXT_FRAME)
             wait_until(partial(page.evaluate, FITS), f"{path} fits into the window", 5)
             take_picture(page, f"{name}-{mode}")
-        modes.reverse()  # the next page begins with the size that the window has
+        modes.reverse()  # the next page starts with the current window size
         assert "owned" not in page.title().replace("'owned'", "")
 
 
-# By how much a state's word stands above or below what stands in the same line.
+# The vertical offset between a state label and its line.
 OFF_THE_LINE = """() => {
     const bottom = node => { const range = document.createRange(); range.selectNodeContents(node);
         return range.getBoundingClientRect(); };
@@ -259,7 +259,7 @@ def test_agent_stream_is_shown_as_its_text(live_site: LiveSite, tab: BrowserTab)
     assert '"type"' not in terminal_text(page)
 
 
-# -- what can be done -----------------------------------------------------------------------------
+# -- actions --------------------------------------------------------------------------------------
 
 
 def test_question_is_answered_from_the_overview(live_site: LiveSite, tab: BrowserTab) -> None:
@@ -310,7 +310,7 @@ def test_run_is_started_from_the_pages(live_site: LiveSite, tab: BrowserTab) -> 
     page.locator("#new-run .problem").wait_for()
     assert "duration" in page.inner_text("#new-run .problem")
     assert [fault for fault in tab.faults if "400" not in fault] == []
-    tab.faults.clear()  # a browser notes every answer of that kind
+    tab.faults.clear()  # the browser logs every response of that kind
     page.fill("#new-run [name=timeout]", "5m")
     page.click("#new-run button:not([data-closes])")
     page.wait_for_url("**/runs/run_*")
@@ -407,7 +407,7 @@ def test_search_finds_a_turn_and_links_to_it(live_site: LiveSite, tab: BrowserTa
     assert page.locator("#turn-7").is_visible()
 
 
-# -- keys, looks ----------------------------------------------------------------------------------
+# -- keyboard, appearance ---------------------------------------------------------------------
 
 
 def test_keys_show_help_and_move_through_a_list(tab: BrowserTab) -> None:

@@ -1,4 +1,4 @@
-"""Races in a real browser: real attempts of a real daemon, watched, chosen, and gone on from."""
+"""Races in a real browser: real attempts of a real daemon, watched, selected and continued."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.web.browser.conftest import BrowserTab, LiveSite
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-# Of real worktrees, processes and checks on a machine that has other things to do.
+# For real worktrees, processes and checks on a busy machine.
 LONG = 60_000
 
 
@@ -41,13 +41,13 @@ def notice(page: "Page", words: str) -> None:
 
 @pytest.fixture
 def race_factory(live_site: LiveSite, request: pytest.FixtureRequest) -> RaceFactory:
-    """A repository of a test's own; races in it are no business of the daemon."""
+    """A repository of the test; the daemon does not drive its races."""
     folder = live_site.sample.folder / request.node.name
     return RaceFactory(live_site.store, folder, {"app.py": "one\ntwo\nthree\n"}, host="elsewhere")
 
 
 def settled(live_site: LiveSite, race_factory: RaceFactory) -> Race:
-    """A race that waits for somebody, on the daemon's machine."""
+    """A race on the daemon's node that waits for a selection."""
     race = race_factory.start("ada", "grace", "linus", checks=["true"])
     race_factory.end(race, 1, {"app.py": "one\nTWO\nthree\n"})
     race_factory.end(
@@ -78,14 +78,14 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
     page.fill("#new-race [name=agents]", "quick,nobody-at-all")
     press(page, "new-race")
     page.locator("#new-race .problem", has_text="nobody-at-all").wait_for(timeout=LONG)
-    tab.faults.clear()  # a browser notes every answer of that kind
+    tab.faults.clear()  # the browser logs every response of that kind
     page.fill("#new-race [name=agents]", "quick,bold")
     page.fill("#new-race [name=checks]", "test -s made\ntrue")
     press(page, "new-race")
     page.wait_for_url("**/races/rac_*", timeout=LONG)
     page.locator("h1", has_text="Make it").wait_for()
 
-    # Both work; their terminals and what they changed so far are seen without anybody asking.
+    # Both run; their terminals and diffs are updated live.
     for number, name in ((1, "quick"), (2, "bold")):
         is_in(page, number, "running")
         page.wait_for_function(
@@ -203,7 +203,7 @@ def test_person_overrules_and_grafts(
     page.click("text=Graft selected files")
     press(page, "graft")
     page.locator("#graft .problem", has_text="Select the files").wait_for()
-    tab.faults.clear()  # a browser notes every answer of that kind
+    tab.faults.clear()  # the browser logs every response of that kind
     page.click("#graft >> text=Cancel")
     page.check("[aria-label='Graft more.py']")
     page.click("text=Graft selected files")
@@ -259,7 +259,7 @@ def test_read_only_token_sees_races_without_buttons(
     race = settled(live_site, race_factory)
     token = live_site.store.tokens.create(f"looker-{race.id[-6:]}", scope="read").value
     page = tab.page
-    page.goto("about:blank")  # the page before it would ask for its parts without a token
+    page.goto("about:blank")  # the previous page would request its parts without a token
     page.context.clear_cookies()
     page.goto(f"{live_site.base}/?token={token}")
     page.goto(f"{live_site.base}/races/{race.id}")

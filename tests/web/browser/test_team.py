@@ -1,4 +1,4 @@
-"""The pages of a team in a real browser: the main thing that each is for, done by hand."""
+"""Team pages in a real browser: the main action of each page."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def project(live_site: LiveSite, request: pytest.FixtureRequest) -> str:
-    """A project of a test's own."""
+    """A project of the test."""
     folder = live_site.sample.folder / request.node.name
     folder.mkdir()
     return live_site.store.projects.register(folder).id
@@ -26,7 +26,7 @@ def column(page: "Page", name: str) -> "Locator":
 
 
 def drag(page: "Page", task: str, to: str) -> None:
-    """By the mouse, in steps, as a hand does it."""
+    """Drag with the mouse, in steps, like a person."""
     page.locator(f"#{task} .top").hover()
     page.mouse.down()
     box = column(page, to).bounding_box()
@@ -79,7 +79,7 @@ def test_card_is_moved_by_keys_alone(live_site: LiveSite, tab: BrowserTab, proje
     page.keyboard.press("Enter")
     column(page, "ready").locator(f"#{task}").wait_for()
     assert tasks.get(task).reason == "once more"
-    # The card may be there before the answer that closes the dialog; until then nothing else hears.
+    # The card may be there before the response closes the dialog, which blocks other input.
     page.locator("#reject[open]").wait_for(state="detached")
     page.locator(f"#{task} select").select_option("pause")
     page.locator(f"#{task} .move button").press("Enter")

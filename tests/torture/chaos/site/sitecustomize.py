@@ -1,5 +1,6 @@
-"""Python imports this first where PYTHONPATH names its folder: a process of the test whose clock is
-moved from outside, by a number of milliseconds in a file. Nothing of the product knows of it.
+"""Shift the clock of a test process by the number of milliseconds in a file.
+
+Python imports this module first if PYTHONPATH names its folder. The product does not know of it.
 """
 
 import mmap
