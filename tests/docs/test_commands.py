@@ -132,7 +132,6 @@ PAGES = {
     "how-to/lock-files.md": Page(
         before=(
             *REPOSITORY,
-            "corral project register .",
             "mkdir src/parser && echo 'new = True' > src/parser/grammar.py",
         ),
     ),
@@ -170,9 +169,7 @@ PAGES = {
             (r"react build 7", "react build 1"),
         ),
     ),
-    "how-to/run-a-team.md": Page(
-        before=(*REPOSITORY, "corral project register .", ADA, "echo It grows. > notes.md")
-    ),
+    "how-to/run-a-team.md": Page(before=(*REPOSITORY, "echo It grows. > notes.md")),
 }
 
 
