@@ -1,5 +1,6 @@
 """What is shown to a person who looks at runs, agents and sessions: names, words and limits."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,15 @@ def test_a_budget_is_set_for_the_directory_one_is_in(
 def test_a_folder_without_transcripts_says_so(cli: Cli, tmp_path: Path) -> None:
     said = cli("import", "claude", str(tmp_path))
     assert (said.code, said.out) == (0, "No transcripts found in that folder.\n")
+
+
+def test_an_import_of_transcripts_is_reported_in_one_line(cli: Cli, tmp_path: Path) -> None:
+    transcripts = Path(__file__).parent.parent / "fixtures/transcripts"
+    shutil.copy(transcripts / "claude.jsonl", tmp_path)
+    (tmp_path / "broken.jsonl").write_bytes(b"\xff")
+    said = cli("import", "claude", str(tmp_path))
+    assert (said.code, said.out.count("\n"), "⏎" in said.out) == (0, 1, False)
+    assert "Skipped lines and blocks: " in said.out
 
 
 def test_a_command_that_needs_a_shell_is_not_taken_for_an_alert(cli: Cli) -> None:
