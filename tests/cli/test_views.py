@@ -1,5 +1,6 @@
 """Views of runs, agents and sessions for people: names, texts and limits."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,15 @@ def test_budget_is_set_for_the_current_directory(
 def test_folder_without_transcripts_says_so(cli: Cli, tmp_path: Path) -> None:
     said = cli("import", "claude", str(tmp_path))
     assert (said.code, said.out) == (0, "No transcripts found in that folder.\n")
+
+
+def test_transcript_import_is_reported_in_one_line(cli: Cli, tmp_path: Path) -> None:
+    transcripts = Path(__file__).parent.parent / "fixtures/transcripts"
+    shutil.copy(transcripts / "claude.jsonl", tmp_path)
+    (tmp_path / "broken.jsonl").write_bytes(b"\xff")
+    said = cli("import", "claude", str(tmp_path))
+    assert (said.code, said.out.count("\n"), "⏎" in said.out) == (0, 1, False)
+    assert "Skipped lines and blocks: " in said.out
 
 
 def test_command_that_needs_a_shell_is_rejected_for_an_alert(cli: Cli) -> None:

@@ -1,9 +1,9 @@
-"""Every command in a block of a page is run, in the page's order, in an empty home for each page.
+"""Run every command block of the documentation, in page order, in an empty home for each page.
 
-Pages are for readers: `run_01…` stands for the id that a command before it printed last (`02` for
-the one before), 7717 for the port of the daemon that was started, claude, codex and gemini for the
-programs in `agents/`. What else stands for what, and what a reader has done before, is said here
-for each page. What cannot be run is listed once, with the reason; nothing else is left out.
+`run_01…` stands for the run id that was printed last (`02` for the one before), 7717 for the port
+of the daemon, and claude, codex and gemini for the programs in `agents/`. `PAGES` has the set-up
+commands and replacements of each page. `NOT_RUN` and `ELSEWHERE` list the commands that are not
+run, with the reason.
 """
 
 import io
@@ -32,14 +32,14 @@ ID = re.compile(r"\b([a-z]{3})_(?:[0-9a-z]{26}|[1-9]\d*)\b")
 SHORT = re.compile(r"\b([a-z]{3})_0(\d)…")
 
 LANGUAGES = {"sh", "console", "python", "yaml", "toml", "text"}
-"""Those that pages have. What can be run is `sh`, `console` or `python`; a file has a `title`."""
+"""Languages of blocks. `sh`, `console` and `python` blocks are run; a file has a `title`."""
 
 NOT_RUN = {
-    r"^pip (un)?install ": "a registry is asked; test_wheel.py installs, uses and removes it",
-    r"^make (demo|up|test)\b": "each takes minutes or stays; that the targets exist is looked at",
-    r"^claude mcp add ": "Claude Code's own command; what it starts is in tests/mcp",
-    r"from agents import Agent": "a model is asked; tests/integrations has it with a stub",
-    r"builder\.compile\(checkpointer": "a graph is needed; tests/integrations has one",
+    r"^pip (un)?install ": "needs a package index; test_wheel.py installs the wheel",
+    r"^make (demo|up|test)\b": "takes minutes or does not exit; a test checks the targets",
+    r"^claude mcp add ": "a command of Claude Code; tests/mcp has the server",
+    r"from agents import Agent": "needs a model; tests/integrations uses a stub",
+    r"builder\.compile\(checkpointer": "needs a graph; tests/integrations has one",
 }
 
 
@@ -48,28 +48,28 @@ GIVEN = (
     "agent create ada --provider scripted",
     "run --name slow -- true",
 )
-"""What was done before the commands in sentences are run."""
+"""Commands to run before the commands in sentences."""
 
 ELSEWHERE = {
-    "corral up --install": "a service manager is needed; tests/adapters/test_service_units.py",
-    "corral mail ack let_7 --fence 2": "how an operation goes; README.md acknowledges a letter",
+    "corral up --install": "needs a service manager; tests/adapters/test_service_units.py",
+    "corral mail ack let_7 --fence 2": "an example; tutorials/first-team.md acknowledges one",
     'corral progress report "half of it" --percent 50 --task login': "in a run; test_cli_tasks.py",
-    "corral alert deliver --watch": "it stays; tests/domain/test_alert_sender.py",
+    "corral alert deliver --watch": "does not exit; tests/domain/test_alert_sender.py",
+    "corral up --foreground": "does not exit; tests/daemon/test_up.py",
     "corral mcp": "it serves until its input ends; tests/mcp/test_protocol.py",
-    "corral up --foreground": "it stays; tests/daemon/test_up.py",
 }
-"""Whole commands in sentences that are run elsewhere."""
+"""Complete commands in sentences that this module does not run."""
 
 
 UNKNOWN_PRICES = "corral setting set budgets.unknown_prices allow"
-"""The stand-in for codex names no model, so its price is unknown and a budget would stop it."""
+"""The fake codex reports no model, so a budget would stop its run: the price is unknown."""
 
 
 class Page(NamedTuple):
     before: tuple[str, ...] = ()
-    """What a reader has done, or has on the machine."""
+    """Commands to run before the page."""
     instead: tuple[tuple[str, str], ...] = ()
-    """What stands for what in its commands."""
+    """Replacements in the commands of the page: pattern and text."""
 
 
 REPOSITORY = (
@@ -80,7 +80,7 @@ REPOSITORY = (
 
 
 def behind(command: str, listed: str, found: str) -> str:
-    """A command that waits, in the background, once others see what it waits for."""
+    """Run a blocking command in the background, and wait until `listed` shows `found`."""
     return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do sleep 0.3; done"
 
 
@@ -91,7 +91,7 @@ PAGES = {
     "README.md": Page(before=(*REPOSITORY, UNKNOWN_PRICES)),
     "how-to/use-a-sandbox.md": Page(
         before=REPOSITORY,
-        instead=((r"gateway\.sandbox auto", "gateway.sandbox none"),),  # not every machine has one
+        instead=((r"chat\.sandbox auto", "chat.sandbox none"),),  # not every machine has one
     ),
     "how-to/schedule-agents.md": Page(
         instead=(
@@ -116,7 +116,7 @@ PAGES = {
     ),
     "tutorials/first-run.md": Page(
         instead=(
-            # It still runs when it is listed, however slow the machine is.
+            # The run ends only after it was listed, also on a slow machine.
             (r"sleep 1; done'$", "while [ ! -e listed ]; do sleep 0.1; done; done'"),
             (r"^corral wait slow$", "touch listed && corral wait slow"),
         ),
@@ -132,7 +132,6 @@ PAGES = {
     "how-to/lock-files.md": Page(
         before=(
             *REPOSITORY,
-            "corral project register .",
             "mkdir src/parser && echo 'new = True' > src/parser/grammar.py",
         ),
     ),
@@ -164,15 +163,13 @@ PAGES = {
             "printf '#!/bin/sh\n' > drop && chmod +x drop",
         ),
         instead=(
-            # Somebody else answers while these wait.
+            # Later commands answer while these wait.
             (r"^(corral ask .*--fallback no).*", behind(r"\1", "question list", "Merge")),
             (r"^(corral decision .* && .*)", behind(r"\1", "decision list", "Drop")),
             (r"react build 7", "react build 1"),
         ),
     ),
-    "how-to/run-a-team.md": Page(
-        before=(*REPOSITORY, "corral project register .", ADA, "echo It grows. > notes.md")
-    ),
+    "how-to/run-a-team.md": Page(before=(*REPOSITORY, "echo It grows. > notes.md")),
 }
 
 
@@ -185,7 +182,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 class Reader:
-    """Somebody who does what a page says, and puts in what it leaves to its reader."""
+    """Runs the commands of a page with placeholders replaced."""
 
     def __init__(self, shell: Shell, page: Page, world: dict[str, str]) -> None:
         self._shell = shell
@@ -223,13 +220,13 @@ class Reader:
 
 
 def quiet(asked: ApiRequest) -> tuple[int, object]:
-    """A chat server on which nothing is said; whoever asks is answered as Matrix does."""
+    """Answer like a Matrix server without messages."""
     return 200, {"user_id": "@corral:here", "next_batch": "s1", "rooms": {}}
 
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, str]]]:
-    """What pages name that is not on a test's machine: a PostgreSQL server, chat servers."""
+    """Replace the PostgreSQL and chat servers that a page names by local ones."""
     with ExitStack() as opened:
 
         def of(text: str) -> dict[str, str]:
@@ -244,7 +241,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, 
 
 
 def steps(page: Path) -> Iterator[Step | NewFile]:
-    """What is run of a page, and the files that it shows."""
+    """Yield the commands of a page that can be run, and its files."""
     for step in read(page):
         if isinstance(step, NewFile) or not any(re.search(each, step.command) for each in NOT_RUN):
             yield step
@@ -277,7 +274,7 @@ def test_page_works_and_prints_what_it_shows(
 
 
 def in_sentences() -> set[str]:
-    """Whole commands that stand in sentences: nothing is left out of them, and all is given."""
+    """Return the complete commands in sentences: without placeholders, and with all arguments."""
     found = set()
     for page in WRITTEN:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -289,13 +286,13 @@ def in_sentences() -> set[str]:
 
 
 def takes(words: list[str]) -> bool:
-    """Whether a command may be called so, as far as its arguments go."""
+    """Whether the arguments of a command are valid."""
     command, rest = resolved(words)
     # As below the root: click remembers the help options of the first context of a command.
     parent = click.Context(root, **root.context_settings)
     try:
         command.make_context(command.name, rest, parent=parent)
-    except click.exceptions.Exit:  # it was asked for help, and gave it
+    except click.exceptions.Exit:  # --help
         return True
     except click.UsageError:
         return False
@@ -354,7 +351,7 @@ def test_every_command_that_is_not_run_is_on_a_page() -> None:
 
 @pytest.mark.parametrize("page", WRITTEN, ids=named(WRITTEN))
 def test_every_block_of_a_page_is_labelled(page: Path) -> None:
-    """Whatever could be a command is read as one: no block is without a language, or indented."""
+    """Every block has a language and none is indented, so no command is overlooked."""
     text = page.read_text(encoding="utf-8")
     opened = re.findall(r"^ *```(.*)$", text, re.M)
     assert {each.partition(" ")[0] for each in opened[::2]} <= LANGUAGES

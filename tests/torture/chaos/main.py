@@ -1,14 +1,12 @@
 """Two nodes with real daemons, supervisors, agents and workers on one store, under all faults.
 
-Processes are killed or stopped for longer than their leases; nodes lose power, run out of disk, have
-
-their clock moved or their network cut; the server restarts; the daemon is stopped.
+Processes are killed or stopped for longer than their leases. Nodes lose power, run out of disk,
+have their clock moved or their network cut. The server restarts, and the daemon is stopped.
 
     python -m tests.torture --chaos --minutes 3 --seed 1 [--postgres | --url URL]
 
 The faults are determined by the seed. At the end all faults are repaired, and the store's events
-are
-compared with the records of workers and agents (`checker.py`).
+are compared with the records of workers and agents (`checker.py`).
 """
 
 import argparse

@@ -38,10 +38,10 @@ def _import_transcripts(app: App, source: str, folder: str | None) -> None:
         text += f" Skipped {result.own} sessions that Corral ran itself."
     if result.left_out:
         counts = ", ".join(f"{rows:,} {kind}" for kind, rows in sorted(result.left_out.items()))
-        text += f"\nSkipped lines and blocks: {counts}."
+        text += f" Skipped lines and blocks: {counts}."
     if result.unreadable:
         names = ", ".join(result.unreadable[:3])
-        text += f"\n{len(result.unreadable):,} files are unreadable or not transcripts: {names}"
+        text += f" {len(result.unreadable):,} files are unreadable or not transcripts: {names}."
     app.report(text, result)
 
 
