@@ -238,7 +238,7 @@ def test_the_status_tells_the_kind_of_error(client: httpx.Client, store: Corral)
     store.agents.retire("ada")
     told = client.post("/api/agents/ada/retire")
     assert error(told) == (409, "illegal_move")
-    assert told.json()["error"]["details"]["found"] == "retired"
+    assert told.json()["error"]["details"]["state"] == "retired"
 
 
 def test_a_store_that_cannot_be_used_is_a_503(
