@@ -181,7 +181,7 @@ class DaemonServer:
     def _stop(self, exit_code: int) -> None:
         self._is_stopping = True
         self._exit_code = exit_code
-        self._store.hurry()
+        self._store.stop_waiting()
         if self._server is not None:
             self._server.app.state.end()
             self._server.should_exit = True

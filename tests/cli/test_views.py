@@ -57,7 +57,7 @@ def test_finished_run_cannot_be_stopped_and_says_why(cli: Cli, url: str) -> None
         id = add_run(store, "completed")
     error = cli.error("stop", id)
     assert (error["exit_code"], error["code"]) == (4, "illegal_move")
-    assert (error["details"]["id"], error["details"]["found"]) == (id, "completed")
+    assert (error["details"]["id"], error["details"]["state"]) == (id, "completed")
 
 
 def test_budget_is_set_for_the_current_directory(

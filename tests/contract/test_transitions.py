@@ -109,9 +109,9 @@ def test_verb_is_rejected_in_other_states_with_the_allowed_ones(
                     try_move(store, table, verb, keys[state])
                 assert caught.type is IllegalMove
                 details = caught.value.details
-                assert (details["verb"], details["found"]) == (verb, state)
+                assert (details["verb"], details["state"]) == (verb, state)
                 assert details["allowed"] == table.transitions.allowed_from(state)
-                assert details["wanted"] == list(sources)
+                assert details["required"] == list(sources)
                 for word in (verb, state, *details["allowed"]):
                     assert word in caught.value.message
 

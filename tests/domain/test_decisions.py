@@ -107,7 +107,7 @@ def test_a_second_verdict_is_told_that_it_is_late_and_the_same_again_is_fine(
     with refuses(store, Conflict) as caught:
         store.decisions.confirm(made.id, by="user:ben")
     assert caught.value.details["reason"] == "too_late"
-    assert (caught.value.details["found"], caught.value.details["decided_by"]) == ("rejected", ANN)
+    assert (caught.value.details["state"], caught.value.details["decided_by"]) == ("rejected", ANN)
 
 
 def test_several_are_judged_together_or_not_at_all(store: Corral) -> None:

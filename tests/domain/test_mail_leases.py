@@ -296,7 +296,7 @@ def test_a_letter_that_was_turned_away_cannot_be_acknowledged(store: Corral) -> 
     store.mail.drop(letter.id)
     with refuses(store, IllegalMove) as caught:
         store.mail.ack(letter)
-    assert caught.value.details["found"] == "refused"
+    assert caught.value.details["state"] == "refused"
     assert caught.value.details["allowed"] == ["resend"]
 
 

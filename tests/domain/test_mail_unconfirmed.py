@@ -98,7 +98,7 @@ def test_only_doubt_can_be_settled(store: Corral, delivered: bool) -> None:
     letter = store.mail.put("agent:ada", 1)
     with refuses(store, IllegalMove) as caught:
         store.mail.resolve(letter.id, delivered=delivered)
-    assert caught.value.details["wanted"] == ["unconfirmed"]
+    assert caught.value.details["required"] == ["unconfirmed"]
     with refuses(store, NotFound):
         store.mail.resolve("let_99", delivered=delivered)
 

@@ -167,7 +167,7 @@ def test_a_question_is_withdrawn_by_its_asker_or_a_person_and_nobody_else(store:
         store.questions.withdraw(other.id, by=ANN)
     with refuses(store, Conflict) as caught:
         store.questions.answer(other.id, "x", by=ANN)
-    assert caught.value.details["found"] == "withdrawn"
+    assert caught.value.details["state"] == "withdrawn"
 
 
 def test_one_asker_cannot_ask_endlessly(store: Corral) -> None:

@@ -188,7 +188,7 @@ def test_a_verb_from_the_wrong_state_names_the_state_and_what_is_allowed(
 ) -> None:
     with refuses(store, IllegalMove) as caught:
         store.tasks.retry("A")
-    assert caught.value.details["found"] == "ready"
+    assert caught.value.details["state"] == "ready"
     assert "claim" in caught.value.details["allowed"]
     for verb in ("reopen", "resume", "accept"):
         with refuses(store, IllegalMove):

@@ -173,7 +173,7 @@ def test_newer_postgres_store_is_rejected_and_unchanged(
     with pytest.raises(StoreUnavailable, match="Upgrade Corral") as caught:
         corral.open(url)
     assert caught.value.reason == "newer"
-    assert caught.value.details["found"] == 99
+    assert caught.value.details["version"] == 99
     postgres_server.drop_database(url)
 
 

@@ -238,7 +238,7 @@ def test_status_follows_the_kind_of_error(client: httpx.Client, store: Corral) -
     store.agents.retire("ada")
     told = client.post("/api/agents/ada/retire")
     assert error(told) == (409, "illegal_move")
-    assert told.json()["error"]["details"]["found"] == "retired"
+    assert told.json()["error"]["details"]["state"] == "retired"
 
 
 def test_unavailable_store_is_503(

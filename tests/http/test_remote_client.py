@@ -90,7 +90,7 @@ def test_errors_are_those_of_the_library(either: Corral, tmp_path: Path) -> None
     either.agents.retire("ada")
     with pytest.raises(IllegalMove) as caught:
         either.agents.retire("ada")
-    assert caught.value.details["found"] == "retired"
+    assert caught.value.details["state"] == "retired"
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         either.projects.register(tmp_path / name)

@@ -123,7 +123,7 @@ def test_nobody_completes_for_another_and_a_done_task_stays_done(url: str, tmp_p
             store.tasks.submit(taken, "done")
         with refuses(store, IllegalMove) as caught:
             store.tasks.pause("A")
-        assert (caught.value.details["found"], caught.value.details["allowed"]) == (
+        assert (caught.value.details["state"], caught.value.details["allowed"]) == (
             "done",
             ["reopen"],
         )

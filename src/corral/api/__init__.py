@@ -466,9 +466,9 @@ class Corral:
         """Return a listener whose `wait` returns after a commit of any process."""
         return self._database.listener()
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """Stop waiting for a server that is away, because this process is about to exit."""
-        self._database.hurry()
+        self._database.stop_waiting()
 
     def release_connections_early(self) -> None:
         """Release server connections after each use.

@@ -626,25 +626,29 @@ def searched_parameters(
     `declared` has the policies that the statement itself declares; they take precedence over those
     of the columns. Raises LookupError if a stored parameter has no policy, or several.
     """
-    found = parameter_columns(text)
-    undeclared = found.unknown - declared.keys()
+    parameters = parameter_columns(text)
+    undeclared = parameters.unknown - declared.keys()
     if undeclared:
         raise LookupError(
             f"No redaction policy for {', '.join(sorted(undeclared))}: the text does not show which"
             f" column stores it. Declare a policy with `policies=`. In: {text}"
         )
     searched = {name: StoredParameter(policy, table, name) for name, policy in declared.items()}
-    for name, columns in found.columns.items():
+    for name, columns in parameters.columns.items():
         if name not in declared and (stored := _stored(name, columns, text)):
             searched[name] = stored
     rows = {
         key: stored
-        for key, columns in found.row_columns.items()
+        for key, columns in parameters.row_columns.items()
         if (stored := _stored(key, columns, text))
     }
     if rows and "rows" not in declared:
         searched["rows"] = StoredParameter(Policy.REDACTED, table, "rows", rows)
-    return {name: each for name, each in searched.items() if each.policy is not Policy.EXEMPT}
+    return {
+        name: parameter
+        for name, parameter in searched.items()
+        if parameter.policy is not Policy.EXEMPT
+    }
 
 
 def _stored(name: str | int, columns: Iterable[str], text: str) -> StoredParameter | None:
@@ -655,7 +659,7 @@ def _stored(name: str | int, columns: Iterable[str], text: str) -> StoredParamet
         policy = column_policies(table).get(column_name)
         if policy is not None:
             stored.add(StoredParameter(policy, table, column_name))
-    if len({each.policy for each in stored}) > 1:
+    if len({parameter.policy for parameter in stored}) > 1:
         raise LookupError(
             f"Several redaction policies for {name}, which is stored in "
             f"{', '.join(sorted(columns))}. Declare one with `policies=`. In: {text}"

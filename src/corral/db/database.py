@@ -148,7 +148,7 @@ class Database(ABC):
         self.thread = ThreadState()
         self.upkeep: set[str] = set()
         """Upkeep that reads have started and not finished; see `services/store/upkeep.py`."""
-        self.hurried = False
+        self.is_exiting = False
         _open.add(self)
 
     @contextmanager
@@ -160,9 +160,9 @@ class Database(ABC):
         finally:
             self.refuses_moved = before
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """Stop waiting for a server that is away: this process is about to exit."""
-        self.hurried = True
+        self.is_exiting = True
 
     def release_connections_early(self) -> None:  # noqa: B027 (SQLite has no server connections)
         """Hold a server connection only while it is used.

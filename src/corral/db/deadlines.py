@@ -24,5 +24,5 @@ class Deadlines(Generic[R]):
             ORDER BY deadline_at, {table.key} LIMIT :limit {{skip_locked}}""",
         )
         self.next = Statement(f"SELECT min(deadline_at) {waiting}")
-        self.count_of = Statement(f"SELECT count(*) {waiting} AND {owner} = :whose")
+        self.count_of = Statement(f"SELECT count(*) {waiting} AND {owner} = :owner")
         self.of_project = Statement(f"SELECT {table.key} {waiting} AND project_id = :project_id")

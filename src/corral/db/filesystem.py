@@ -53,7 +53,7 @@ def _make_folder(path: Path) -> None:
 
 def _cannot_create(path: Path, error: OSError) -> StoreUnavailable:
     """Build an error that names the existing folder in which nothing can be created."""
-    folder = next((each for each in path.parents if each.exists()), path.parent)
+    folder = next((parent for parent in path.parents if parent.exists()), path.parent)
     why = error.strerror if folder.is_dir() else os.strerror(errno.ENOTDIR)
     return StoreUnavailable(
         f"Cannot create the store {path}: cannot write to the folder {folder} ({why}). Give "

@@ -79,16 +79,16 @@ def ensure_schema(database: Database, *, change: bool = True) -> None:
             f"{version}, this program supports {latest_version()}). Upgrade Corral. Nothing was "
             "changed.",
             reason="newer",
-            found=version,
-            known=latest_version(),
+            version=version,
+            supported=latest_version(),
         )
     if version and (database.engine == "postgres" or not change):
         raise StoreUnavailable(
             f"The store {database.url} has an older schema ({version} of {latest_version()}). Stop "
             "older programs that use it, then run `corral db migrate`.",
             reason="older",
-            found=version,
-            known=latest_version(),
+            version=version,
+            supported=latest_version(),
         )
     migrate(database)
     if database.schema_version() != latest_version():

@@ -38,7 +38,7 @@ class ParameterColumns(NamedTuple):
     columns: dict[str, set[str]]
     """By parameter."""
     row_columns: dict[str | int, set[str]]
-    """By the name or the place of a value in the rows that `:rows` holds as a JSON array."""
+    """By the name or the index of a value in the rows that `:rows` holds as a JSON array."""
     unknown: set[str]
     """Parameters whose column cannot be derived."""
 
@@ -50,7 +50,7 @@ def parameter_columns(text: str) -> ParameterColumns:
     for match in _SQL.finditer(text):
         reader.read(match, before)
         before = match[0]
-    return reader.found
+    return reader.result
 
 
 class _Scope:
@@ -111,7 +111,7 @@ class _Scope:
 
 class _Reader:
     def __init__(self) -> None:
-        self.found = ParameterColumns({}, {}, set())
+        self.result = ParameterColumns({}, {}, set())
         self._scopes = [_Scope(_UNKNOWN)]
 
     def read(self, match: re.Match[str], before: str) -> None:
@@ -120,7 +120,7 @@ class _Reader:
         if kind == "word":
             scope.read_word(match[0], before)
             if match[0] == "each.value" and scope.position != _CONDITION:
-                self.found.unknown.add(_ROWS)
+                self.result.unknown.add(_ROWS)
         elif kind == "sign":
             self._read_sign(match[0], scope)
         elif kind == "parameter":
@@ -155,12 +155,12 @@ class _Reader:
 
     def _add(self, name: str, position: str) -> None:
         if position == _UNKNOWN:
-            self.found.unknown.add(name)
+            self.result.unknown.add(name)
         elif position != _CONDITION:
-            self.found.columns.setdefault(name, set()).add(position)
+            self.result.columns.setdefault(name, set()).add(position)
 
     def _add_row_value(self, key: str | int, position: str) -> None:
         if position == _UNKNOWN:
-            self.found.unknown.add(_ROWS)
+            self.result.unknown.add(_ROWS)
         elif position != _CONDITION:
-            self.found.row_columns.setdefault(key, set()).add(position)
+            self.result.row_columns.setdefault(key, set()).add(position)

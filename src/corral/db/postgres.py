@@ -208,7 +208,7 @@ class PostgresDatabase(PostgresPool):
                     if lost.asked_to_commit and not repeatable:
                         raise unknown_outcome(self.url) from lost
                     deadline = deadline or time.monotonic() + max_wait
-                    if self.hurried or time.monotonic() > deadline:
+                    if self.is_exiting or time.monotonic() > deadline:
                         raise (lost.refused or unreachable(self.url, lost)) from lost
                     if lost.is_full:
                         backoff = back_off(backoff, deadline)

@@ -76,9 +76,9 @@ class PostgresConnection:
         self._cursor.execute(statement.for_server, values, prepare=True)
         return self._rows()
 
-    def execute_each(self, statement: Statement, params: Sequence[Params]) -> list[list[Row]]:
+    def execute_each(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
         values = statement.postgres.values
-        self._cursor.executemany(statement.for_server, map(values, params), returning=True)
+        self._cursor.executemany(statement.for_server, map(values, param_sets), returning=True)
         return [self._rows() for _ in self._cursor.results()]
 
     def insert_event(self, values: Row) -> None:

@@ -107,7 +107,7 @@ class PostgresPool(Database):
                 return self._connect_once()
             except StoreUnavailable as error:
                 is_full = error.reason == TOO_MANY_CLIENTS
-                if not (is_full and wait) or self.hurried or time.monotonic() > deadline:
+                if not (is_full and wait) or self.is_exiting or time.monotonic() > deadline:
                     raise
                 backoff = back_off(backoff, deadline)
 
@@ -193,7 +193,7 @@ class PostgresPool(Database):
                     return self._open()
                 except StoreUnavailable as error:
                     is_full = error.reason == TOO_MANY_CLIENTS
-                    if not (is_full and wait) or self.hurried or time.monotonic() > deadline:
+                    if not (is_full and wait) or self.is_exiting or time.monotonic() > deadline:
                         raise
                     backoff = back_off(backoff, deadline)
                     continue
@@ -275,7 +275,7 @@ class PostgresPool(Database):
     def _close_unused(self) -> float | None:
         """Close connections that were not used for a while; called by the helper thread."""
         unused_since = time.monotonic() - self._idle_seconds
-        for connection in [each for each in self._idle if each.rested <= unused_since]:
+        for connection in [idle for idle in self._idle if idle.rested <= unused_since]:
             with suppress(ValueError, psycopg.Error):  # another thread took it
                 self._idle.remove(connection)
                 connection.close()

@@ -30,7 +30,7 @@ _IMPORTED = {False: " AND {} IS NULL", True: " AND {} IS NOT NULL", None: ""}
 
 
 class ScopedStatement:
-    """A statement with `{whose}` in place of the condition that selects a `RetentionScope`.
+    """A statement with `{in_scope}` in place of the condition that selects a `RetentionScope`.
 
     `project` is the column with the project of a row, None if rows have no project. `imported` is
     the column that is null in rows that Corral created, None if the table has no imported rows.
@@ -54,7 +54,9 @@ class ScopedStatement:
         # In a table without imported rows, a request for only imported rows selects nothing.
         origins = _IMPORTED if imported else {False: "", True: " AND FALSE", None: ""}
         self.variants = {
-            (scope, choice): Statement(text.replace("{whose}", condition + origin.format(imported)))
+            (scope, choice): Statement(
+                text.replace("{in_scope}", condition + origin.format(imported))
+            )
             for scope, condition in scopes.items()
             for choice, origin in origins.items()
         }
@@ -114,10 +116,10 @@ class Retention:
         self._start: Key = 0 if is_numbered else ""
         # SQLite assigns max(seq) + 1, so deleting the newest row would free its number.
         keep_newest = f" AND {key} < (SELECT max({key}) FROM {table})" if is_numbered else ""
-        # :after and :last limit the batch, `ended` is the rule, {whose} the projects and imports.
+        # :after and :last limit the batch, `ended` is the rule.
         expired = (
             f"FROM {table} WHERE {key} > :after AND {key} <= :last AND {ended}{keep_newest}"
-            " AND {whose}"
+            " AND {in_scope}"
         )
         # The last key and the oldest creation time of the next :limit rows. Without a creation
         # time it is 0, so that the walk goes on to the end of the table.

@@ -110,7 +110,7 @@ def _normalize(sql: str) -> str:
 
 def drop_statements(differences: list[SchemaDifference]) -> str | None:
     """Return the statements that drop all unexpected objects; None if that would not be enough."""
-    items = [each.unexpected for each in differences if each.unexpected is not None]
+    items = [item.unexpected for item in differences if item.unexpected is not None]
     if len(items) < len(differences):
         return None
     tables = {item.name for item in items if item.kind == "table"}

@@ -42,15 +42,15 @@ class SqliteConnection:
             raise invalid_text_error(error) from None
         return rows
 
-    def execute_each(self, statement: Statement, params: Sequence[Params]) -> list[list[Row]]:
+    def execute_each(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
         text, _, values = statement.sqlite
         if not statement.unread:
-            self._run_each(text, map(values, params))
+            self._run_each(text, map(values, param_sets))
             return []
         run, inserted_number = self.run, self._inserted_number
         results = []
-        for row_params in params:
-            run(text, values(row_params))
+        for params in param_sets:
+            run(text, values(params))
             results.append(inserted_number())
         return results
 

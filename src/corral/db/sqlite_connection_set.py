@@ -123,10 +123,10 @@ class ConnectionSet:
             self.full = writer.run("SELECT durability FROM store_options").fetchall() == [("full",)]
         self.wait_for_disk(writer, self.full)
 
-    def wait_for_disk(self, writer: SqliteConnection, wanted: bool) -> None:
+    def wait_for_disk(self, writer: SqliteConnection, syncs: bool) -> None:
         """Set whether the next commits wait for the disk."""
-        writer.run(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
-        self.syncs = wanted
+        writer.run(f"PRAGMA synchronous = {'FULL' if syncs else 'NORMAL'}")
+        self.syncs = syncs
 
     def require_room(self, writer: SqliteConnection) -> None:
         """Raise StoreUnavailable if the log is too long and a reader blocks its checkpoint."""
@@ -240,8 +240,8 @@ class ConnectionSet:
         self.writer = None
         if connections and self._is_in_place():
             connections[-1].connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
-        for each in connections:
-            each.close()
+        for connection in connections:
+            connection.close()
         _unregister(self.registered)
         self._close_folder()
         self.write_lock.close()

@@ -141,8 +141,8 @@ def _check_pages(connection: apsw.Connection) -> list[Finding]:
     existing = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     faults: list[str] = []
     with without_checks(connection):
-        for table in (each.name for each in tables() if each.name in existing):
-            rows = connection.execute(f"PRAGMA quick_check({table})").fetchall()
+        for name in (table.name for table in tables() if table.name in existing):
+            rows = connection.execute(f"PRAGMA quick_check({name})").fetchall()
             faults += [str(row[0]) for row in rows if row != ("ok",)]
     if faults:
         return [Finding("file", "broken", "; ".join(faults[:MAX_FAULTS]))]
@@ -157,7 +157,7 @@ def _find_unreadable(connection: apsw.Connection) -> Iterator[str]:
     from corral.db.schema import tables
 
     existing = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    for table in (each for each in tables() if each.name in existing):
+    for table in (table for table in tables() if table.name in existing):
         json_columns = [column.name for column in table.columns if column.type.startswith("json")]
         wrong = ", ".join(
             f"count(*) FILTER (WHERE NOT json_valid({name}))" for name in json_columns

@@ -124,8 +124,8 @@ class Statement:
     @cached_property
     def table(self) -> str:
         """The table that the statement writes to."""
-        found = re.search(r"(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)", self.text)
-        return found[1] if found else "store"
+        match = re.search(r"(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)", self.text)
+        return match[1] if match else "store"
 
     @cached_property
     def sqlite(self) -> Compiled:

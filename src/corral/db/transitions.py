@@ -377,9 +377,9 @@ def _explain_failure(
         f"Cannot {verb} {row.id}: it is {row.state}. {hint}",
         id=row.id,
         verb=verb,
-        found=row.state,
+        state=row.state,
         allowed=allowed,
-        wanted=[str(source) for source in sources],
+        required=[str(source) for source in sources],
     )
 
 

@@ -26,7 +26,9 @@ class Connection(Protocol):
     engine: Engine
 
     def execute(self, statement: Statement, params: Params) -> list[Row]: ...
-    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]: ...
+    def execute_each(
+        self, statement: Statement, param_sets: Sequence[Params]
+    ) -> list[list[Row]]: ...
     def begin(self) -> None: ...
     def insert_event(self, values: Row) -> None:
         """Insert an event; `values` are the parameters of INSERT_EVENT in their order."""
@@ -173,7 +175,7 @@ class Tx:
         redaction = self._redaction
         return redaction.clean(text) if redaction and redaction.suspects(text) else text
 
-    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
+    def execute_each(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
         """Execute a statement with each of the parameters, in order; pipelined on PostgreSQL.
 
         An `unread` statement returns the row number for each, or no row.
@@ -181,9 +183,9 @@ class Tx:
         self.begin()
         redaction = self._redaction
         if redaction is not None and statement.searched:
-            for params in given:
+            for params in param_sets:
                 self._redact(redaction, statement, params)
-        return self._link.execute_each(statement, given) if given else []
+        return self._link.execute_each(statement, param_sets) if param_sets else []
 
     def all(self, query: Query[T], **params: Any) -> list[T]:
         """Return all records."""

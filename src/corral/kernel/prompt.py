@@ -61,7 +61,7 @@ def render(parts: Sequence[PromptPart]) -> str:
     quotes = [part for part in parts if isinstance(part, Quote)]
     if not quotes:
         return "\n\n".join(part.text for part in parts if isinstance(part, OwnText))
-    boundary = new_boundary([text for each in quotes for text in (each.source, each.text)])
+    boundary = new_boundary([text for quote in quotes for text in (quote.source, quote.text)])
     blocks = [_preamble(boundary)]
     blocks += [
         part.text if isinstance(part, OwnText) else render_quote(part, boundary) for part in parts

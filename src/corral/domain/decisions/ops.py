@@ -172,7 +172,7 @@ def dismiss_all(tx: Tx, project_id: str) -> None:
 def _propose(tx: Tx, created: Decision, deadline_ms: int | None) -> Decision:
     scope = {"agent": agent_name_of(created.author), "project": created.project_id}
     limit = settings.get_value(tx, "decisions.max_proposed", **scope)
-    if tx.value(sql.WAITING.count_of, whose=created.author) >= limit:
+    if tx.value(sql.WAITING.count_of, owner=created.author) >= limit:
         raise Refused(
             f"{created.author} has {limit} proposed decisions, which is the limit. Wait for their "
             "confirmation (`corral decision list --proposed`).",
@@ -235,7 +235,7 @@ def _raise_late(current: Decision) -> NoReturn:
     raise Conflict(
         f"Too late to decide {current.id}: {outcome}.",
         id=current.id,
-        found=current.state,
+        state=current.state,
         decided_by=current.decided_by,
         reason="too_late",
     )

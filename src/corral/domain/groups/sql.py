@@ -216,7 +216,7 @@ COUNT_EMOJIS = Statement("""
 
 # -- retention ------------------------------------------------------------------------------------
 
-_ENDED = "FROM groups WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
+_ENDED = "FROM groups WHERE ended_at IS NOT NULL AND ended_at < :before AND {in_scope}"
 ENDED = ScopedStatement(f"SELECT id {_ENDED} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}")
 COUNT_ENDED = ScopedStatement(f"SELECT count(*) {_ENDED}")
 

@@ -134,7 +134,7 @@ def resolve_mailbox(tx: Tx, mailbox: str) -> str:
         f"Session {first} is closed and accepts no letters. Reopen it with "
         f"`corral session reopen {first}`.",
         id=first,
-        found="closed",
+        state="closed",
         allowed=["reopen"],
     )
 

@@ -41,9 +41,9 @@ DELETE_NOTE = Query(Note, f"DELETE FROM notes WHERE id = :id RETURNING {_COLUMNS
 
 IDS_OF_SCOPE = Statement("SELECT id FROM notes WHERE scope = :scope LIMIT :limit")
 
-_SUPERSEDED = "FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
+_SUPERSEDED = "FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before AND {in_scope}"
 _EXPIRED = """FROM notes
-    WHERE state = 'current' AND expires_at IS NOT NULL AND expires_at < :before AND {whose}"""
+    WHERE state = 'current' AND expires_at IS NOT NULL AND expires_at < :before AND {in_scope}"""
 SUPERSEDED = ScopedStatement(
     f"SELECT id {_SUPERSEDED} ORDER BY ended_at LIMIT :limit {{skip_locked}}"
 )

@@ -69,7 +69,7 @@ DELETE = Statement("""
     WHERE run_id = :run_id AND state = 'deleted' AND folder IS NULL RETURNING run_id
 """)
 
-_OLD = "FROM outputs WHERE state = 'sealed' AND sealed_at < :before AND {whose}"
+_OLD = "FROM outputs WHERE state = 'sealed' AND sealed_at < :before AND {in_scope}"
 _PROJECT = "(SELECT runs.project_id FROM runs WHERE runs.id = outputs.run_id)"
 PRUNABLE = ScopedStatement(
     f"SELECT run_id {_OLD} ORDER BY sealed_at LIMIT :limit {{skip_locked}}",

@@ -354,7 +354,7 @@ def _raise_late(current: Question) -> NoReturn:
     raise Conflict(
         f"Too late to answer {current.id}: {outcome}.",
         id=current.id,
-        found=current.state,
+        state=current.state,
         answer=current.answer,
         answered_by=current.answered_by,
         reason="too_late",
@@ -365,7 +365,7 @@ def _check_limit(tx: Tx, asker: str, project: str | None) -> None:
     limit = settings.get_value(
         tx, "questions.max_open", agent=agent_name_of(asker), project=project
     )
-    if tx.value(sql.WAITING.count_of, whose=asker) >= limit:
+    if tx.value(sql.WAITING.count_of, owner=asker) >= limit:
         raise Refused(
             f"{asker} has {limit} open questions, which is the limit. Wait for answers, or "
             "withdraw one (`corral question list`).",

@@ -201,7 +201,7 @@ WIN_RATES = {
 # Ended races without a worktree on disk. A worktree that exists must keep its row, or nothing would
 # ever remove it.
 _PRUNABLE = """
-    ended_at IS NOT NULL AND ended_at < :before AND {whose} AND NOT EXISTS (
+    ended_at IS NOT NULL AND ended_at < :before AND {in_scope} AND NOT EXISTS (
         SELECT 1 FROM attempts WHERE attempts.race_id = races.id AND attempts.cleaned_at IS NULL
     )
 """

@@ -250,6 +250,6 @@ DELETE = Statement("DELETE FROM runs WHERE id = :id RETURNING id")
 DELETE_LAUNCH = Statement("DELETE FROM launches WHERE run_id = :id RETURNING run_id")
 DELETE_SAMPLES = Statement("DELETE FROM resource_samples WHERE run_id = :id RETURNING at")
 
-_OLD = "FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
+_OLD = "FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before AND {in_scope}"
 ENDED_BEFORE = ScopedStatement(f"SELECT id {_OLD} ORDER BY ended_at LIMIT :limit {{skip_locked}}")
 COUNT_ENDED_BEFORE = ScopedStatement(f"SELECT count(*) {_OLD}")

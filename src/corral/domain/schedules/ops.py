@@ -167,7 +167,7 @@ def run(tx: Tx, id: str) -> Letter:
         raise IllegalMove(
             f"Cannot run {schedule.id}: it is {schedule.state}. Create a new schedule.",
             id=schedule.id,
-            found=schedule.state,
+            state=schedule.state,
             verb="run",
             allowed=[],
         )

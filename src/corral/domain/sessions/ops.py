@@ -408,7 +408,7 @@ def _closed_error(session: Session) -> IllegalMove:
     return IllegalMove(
         f"{session.id} is {session.state} and cannot be changed. Reopen it first.",
         id=session.id,
-        found=session.state,
+        state=session.state,
         allowed=["reopen"],
         reason="session_closed",
     )

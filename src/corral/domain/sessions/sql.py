@@ -285,7 +285,7 @@ def _has_mail(session: str) -> str:
 
 PRUNABLE = ScopedStatement(f"""
     SELECT id FROM sessions
-    WHERE closed_at < :before AND {{whose}}
+    WHERE closed_at < :before AND {{in_scope}}
       -- A fork still shows the turns of this session.
       AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent_id = sessions.id)
       AND NOT {_has_mail("sessions")}
@@ -296,7 +296,7 @@ PRUNABLE = ScopedStatement(f"""
 # Includes sessions whose forks are prunable too: the forks are deleted first.
 COUNT_PRUNABLE = ScopedStatement(f"""
     SELECT count(*) FROM sessions
-    WHERE closed_at < :before AND {{whose}} AND NOT {_has_mail("sessions")} AND NOT EXISTS (
+    WHERE closed_at < :before AND {{in_scope}} AND NOT {_has_mail("sessions")} AND NOT EXISTS (
         WITH RECURSIVE below (id, closed_at) AS (
             SELECT fork.id, fork.closed_at FROM sessions AS fork
             WHERE fork.parent_id = sessions.id

@@ -313,7 +313,7 @@ ARCHIVABLE = Statement("""
 
 # Ended tasks that no open task depends on.
 _PRUNABLE = """
-    ended_at IS NOT NULL AND ended_at < :before AND {whose} AND NOT EXISTS (
+    ended_at IS NOT NULL AND ended_at < :before AND {in_scope} AND NOT EXISTS (
         SELECT 1 FROM edges JOIN tasks AS later ON later.id = edges.task_id
         WHERE edges.needs_id = tasks.id AND later.ended_at IS NULL
     )
