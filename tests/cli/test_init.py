@@ -24,12 +24,12 @@ def test_agent_docs_are_written_once_and_removed_completely(home_cli: Cli, tmp_p
     page.write_text("# Ours\n\nBe kind.\n")
     for did in ("written", "unchanged"):
         told = home_cli.json("init", str(project), "--agents")
-        assert [each["did"] for each in told["files"]] == [did, did]
+        assert [each["result"] for each in told["files"]] == [did, did]
     assert page.read_text().startswith("# Ours\n\nBe kind.\n\n<!--")
     assert page.read_text().count("whoami") == SECTION.count("whoami")
     assert (project / SKILL).read_text().startswith("---\nname: corral\ndescription: >-\n")
     told = home_cli.json("init", str(project), "--no-agents")
-    assert [each["did"] for each in told["files"]] == ["removed", "removed"]
+    assert [each["result"] for each in told["files"]] == ["removed", "removed"]
     assert page.read_text() == "# Ours\n\nBe kind.\n"
     assert {each.name for each in project.iterdir()} == {AGENTS, ".corral"}
 

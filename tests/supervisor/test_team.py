@@ -26,7 +26,7 @@ def test_a_team_is_started_each_with_its_identity_its_tools_and_its_words(
     file = tmp_path / "team.json"
     file.write_text(json.dumps(team))
     told = home.json("team", "start", str(file), "--json")
-    assert [(each["agent"], each["did"]) for each in told] == [
+    assert [(each["agent"], each["result"]) for each in told] == [
         ("ada", "started"),
         ("bob", "started"),
     ]
@@ -52,5 +52,5 @@ def test_one_that_runs_already_is_left_running(tmp_path: Path, home: Home) -> No
     (tmp_path / "team.json").write_text(json.dumps(team))
     (first,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")
     (second,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")
-    assert (second["run_id"], second["did"]) == (first["run_id"], "runs already")
+    assert (second["run_id"], second["result"]) == (first["run_id"], "already_running")
     home.corral("stop", first["run_id"], "--grace", "1s")

@@ -49,7 +49,7 @@ class Secrets(Resource):
         return resolve_reference(self._database, reference)
 
     def save_value(self, name: str, value: str, *, where: Literal["file", "keyring"]) -> Secret:
-        """Keep a value in a private file or in the system key ring, and store a reference to it."""
+        """Save a value in a private file or in the system key ring, and store a reference to it."""
         from corral.services.secrets import save_secret_value
 
         return save_secret_value(self._database, name, value, where=where)

@@ -50,8 +50,8 @@ def _find_identity(database: "Database") -> RunIdentity | None:
     identity = find_run_of_process(database, above)
     if identity is not None:
         return identity
-    if given := os.environ.get("CORRAL_RUN"):
-        named = database.read(lambda tx: processes.find_live_run(tx, given), mode="one")
+    if run_id := os.environ.get("CORRAL_RUN"):
+        named = database.read(lambda tx: processes.find_live_run(tx, run_id), mode="one")
         if named is not None:
             return named
     return CHECK_IDENTITY if _is_in_check(database, above) else None
@@ -98,8 +98,8 @@ def check_environment(database: "Database") -> dict[str, str]:
 
 def _is_in_check(database: "Database", above: "Sequence[Ancestor]") -> bool:
     """Return whether an ancestor of this process is a check of this store."""
-    wanted = f"{CHECK_VARIABLE}={_store_mark(database)}".encode()
-    return any(wanted in _environment_of(ancestor.pid) for ancestor in above[1:])
+    assignment = f"{CHECK_VARIABLE}={_store_mark(database)}".encode()
+    return any(assignment in _environment_of(ancestor.pid) for ancestor in above[1:])
 
 
 def _environment_of(pid: int) -> bytes:

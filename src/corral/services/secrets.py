@@ -1,4 +1,4 @@
-"""Values of secrets: resolve references, keep new values, and register them for redaction.
+"""Values of secrets: resolve references, save new values, and register them for redaction.
 
 The store has references only. Every value that this process reads is registered first, so that it
 is redacted from everything that the process writes.
@@ -40,7 +40,7 @@ def _resolve(database: "Database", reference: str) -> str:
 def save_secret_value(
     database: "Database", name: str, value: str, *, where: Literal["file", "keyring"]
 ) -> Secret:
-    """Keep a value in a private file or in the system key ring, and store a reference to it."""
+    """Save a value in a private file or in the system key ring, and store a reference to it."""
     from corral.adapters import secrets
 
     ops.check_secret_name(name)

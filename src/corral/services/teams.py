@@ -9,7 +9,7 @@ import msgspec
 from corral.adapters.providers import registry
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.agents.model import Agent, AgentLimits, AgentState
+from corral.domain.agents.model import Agent, AgentLimits
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
 from corral.domain.runs import ops as runs
@@ -61,7 +61,7 @@ class StartedMember(msgspec.Struct, frozen=True):
     agent: str
     role: str | None
     run_id: str
-    did: Literal["started", "queued", "runs already"]
+    result: Literal["started", "queued", "already_running"]
 
 
 def start_team(database: "Database", team: Mapping[str, Any], dir: str) -> list[StartedMember]:
@@ -70,24 +70,24 @@ def start_team(database: "Database", team: Mapping[str, Any], dir: str) -> list[
     Everything but the start is one transaction. Idempotent: members that run already are skipped,
     and tasks that the project has are not declared again.
     """
-    wanted = _parse(team)
-    _check_programs(wanted)
-    members = database.write(lambda tx: _queue(tx, wanted, dir))
+    parsed = _parse(team)
+    _check_programs(parsed)
+    members = database.write(lambda tx: _queue(tx, parsed, dir))
     dispatch.start_queued(database)
-    return [_refreshed(database, member) for member in members]
+    return [_refresh(database, member) for member in members]
 
 
-def _refreshed(database: "Database", member: StartedMember) -> StartedMember:
-    if member.did != "queued":
+def _refresh(database: "Database", member: StartedMember) -> StartedMember:
+    if member.result != "queued":
         return member
     run = database.read(lambda tx: runs.get(tx, member.run_id))
-    did: Literal["started", "queued"] = "queued" if run.state == "queued" else "started"
-    return msgspec.structs.replace(member, did=did)
+    result: Literal["started", "queued"] = "queued" if run.state == "queued" else "started"
+    return msgspec.structs.replace(member, result=result)
 
 
-def _parse(given: Mapping[str, Any]) -> Team:
+def _parse(data: Mapping[str, Any]) -> Team:
     try:
-        team = convert(given, Team)
+        team = convert(data, Team)
     except msgspec.ValidationError as error:
         raise Invalid(
             f"Invalid team: {error}. A team has a lead and workers, and optionally a goal and "
@@ -97,8 +97,10 @@ def _parse(given: Mapping[str, Any]) -> Team:
     names = [member.name for member in (team.lead, *team.workers)]
     if len(names) > MAX_MEMBERS:
         raise Invalid(f"A team has at most {MAX_MEMBERS} members, not {len(names)}.")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise Invalid(f"The team has two members named {twice}. Rename one of them.", name=twice)
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise Invalid(
+            f"The team has two members named {duplicate}. Rename one of them.", name=duplicate
+        )
     for member in (team.lead, *team.workers):
         if member.provider is None and member.command is None:
             raise Invalid(
@@ -141,19 +143,13 @@ def _update_agent(tx: Tx, member: TeamMember) -> Agent:
         for name in ("role", "provider", "command", "model", "instructions")
     }
     try:
-        known = agents.get(tx, member.name)
+        existing = agents.get_active(tx, member.name)
     except NotFound:
         agent = agents.create(tx, member.name, **content, limits=member.limits)
     else:
-        if known.state is not AgentState.ACTIVE:
-            raise Refused(
-                f"The agent {known.name} is {known.state}. Restore it with `corral agent restore "
-                f"{known.name}`, or use another name.",
-                name=known.name,
-            )
-        given = {name: value for name, value in content.items() if value is not None}
+        changes = {name: value for name, value in content.items() if value is not None}
         limits = member.limits if member.limits != AgentLimits() else UNSET
-        agent = agents.edit(tx, known.id, **given, limits=limits)
+        agent = agents.edit(tx, existing.id, **changes, limits=limits)
     settings.set_value(tx, "runs.mcp_tools", True, scope=f"agent:{agent.name}")
     return agent
 
@@ -175,15 +171,17 @@ def _request_run(tx: Tx, member: TeamMember, project: Project, prompt: str) -> S
     live = runs.list_runs(tx, project=project.id, live=True, limit=MAX_LIMIT).items
     own = next((run for run in live if run.agent_id == id), None)
     if own is not None:
-        return StartedMember(member.name, member.role, own.id, "runs already")
-    wanted = request.RunRequest(
+        return StartedMember(member.name, member.role, own.id, "already_running")
+    run_request = request.RunRequest(
         prompt=member.prompt or prompt,
         agent=member.name,
         project=project.dir,
         approvals=member.approve,
         env=member.env,
     )
-    return StartedMember(member.name, member.role, request.request_run(tx, wanted).id, "queued")
+    return StartedMember(
+        member.name, member.role, request.request_run(tx, run_request).id, "queued"
+    )
 
 
 def _lead_prompt(team: Team) -> str:

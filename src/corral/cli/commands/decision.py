@@ -173,7 +173,7 @@ def _add_verdict(verdict: str, help: str) -> Callable[..., Any]:
             list(decisions), verdict, reason=reason, by=config.actor()
         )
         record = ended[0] if len(ended) == 1 else ended
-        app.report(f"{', '.join(each.id for each in ended)}: {ended[0].state}.", record)
+        app.report(f"{', '.join(decision.id for decision in ended)}: {ended[0].state}.", record)
 
     return command.command(verdict, help=help)(review)
 

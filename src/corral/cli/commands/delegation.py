@@ -155,4 +155,4 @@ def fail(app: App, delegation: str, reason: str, agent: str | None) -> None:
 def cancel(app: App, delegation: str, reason: str | None, agent: str | None) -> None:
     """Cancel a delegation and all delegations that belong to it."""
     cancelled = app.store.delegations.cancel(delegation, reason=reason, agent=identity.agent(agent))
-    app.report(f"Cancelled {', '.join(each.id for each in cancelled)}.", cancelled)
+    app.report(f"Cancelled {', '.join(delegation.id for delegation in cancelled)}.", cancelled)

@@ -31,4 +31,4 @@ def command(app: App, dir: str, agents: bool | None) -> None:
     )
     if not app.json:
         for file in files:
-            write_line(f"{file.file}: {file.did}")
+            write_line(f"{file.file}: {file.result}")

@@ -74,7 +74,7 @@ def answer(app: App, question: str, answer: str) -> None:
     asker = model.asker_label(record.asker)
     if record.state == "open":
         vote = record.votes[-1].answer
-        count = sum(each.answer == vote for each in record.votes)
+        count = sum(cast.answer == vote for cast in record.votes)
         app.report(f"Vote counted: {count} of {record.required_votes} for {vote}.", record)
     elif record.state == "expired":
         app.report(f"The votes do not agree; notified {asker}.", record)

@@ -12,7 +12,7 @@ COLUMNS = [
     ("AGENT", lambda member: member.agent),
     ("ROLE", lambda member: member.role),
     ("RUN", lambda member: member.run_id),
-    ("RESULT", lambda member: member.did),
+    ("RESULT", lambda member: member.result),
 ]
 
 

@@ -117,18 +117,18 @@ class ToolGrant(msgspec.Struct, frozen=True):
 _MAX_LIMIT = 1 << 53  # the largest integer that every JSON reader represents exactly
 
 
-def check_limits(given: AgentLimits | dict[str, Any] | None) -> AgentLimits:
+def check_limits(value: AgentLimits | dict[str, Any] | None) -> AgentLimits:
     """Return valid limits; raises Invalid."""
     try:
-        limits = convert(given or {}, AgentLimits, from_attributes=True)
+        limits = convert(value or {}, AgentLimits, from_attributes=True)
     except msgspec.ValidationError as error:
         names = ", ".join(AgentLimits.__struct_fields__)
         raise Invalid(f"Invalid limits: {error}. Use integers for {names}.") from None
     for name in AgentLimits.__struct_fields__:
-        value = getattr(limits, name)
-        if value is not None and not 1 <= value <= _MAX_LIMIT:
+        limit = getattr(limits, name)
+        if limit is not None and not 1 <= limit <= _MAX_LIMIT:
             raise Invalid(
-                f"Invalid {name} {value}: use a positive number, or none for no limit.",
+                f"Invalid {name} {limit}: use a positive number, or none for no limit.",
                 field=name,
             )
     return limits

@@ -91,9 +91,9 @@ def create(
     return _load(tx, row.id)
 
 
-def find_id(tx: Tx, given: str) -> str:
+def find_id(tx: Tx, agent: str) -> str:
     """Return the id of an agent, given by name or id, as a filter for a list."""
-    return sql.IDS.find(tx, given) if given.startswith("agt_") else get(tx, given).id
+    return sql.IDS.find(tx, agent) if agent.startswith("agt_") else get(tx, agent).id
 
 
 def get(tx: Tx, agent: str) -> Agent:
@@ -151,7 +151,7 @@ def edit(
     id = get(tx, agent).id
     tx.serialize(f"agent:{id}")
     before = _load(tx, id)
-    given = {
+    changes = {
         "provider": provider,
         "command": command,
         "role": role,
@@ -160,11 +160,11 @@ def edit(
         "workspace": workspace,
         "limits": limits if limits is UNSET else check_limits(limits),
     }
-    given = {name: value for name, value in given.items() if value is not UNSET}
-    if "role" in given and "instructions" not in given:
+    changes = {name: value for name, value in changes.items() if value is not UNSET}
+    if "role" in changes and "instructions" not in changes:
         is_custom = before.instructions not in (None, get_instructions(before.role))
-        given["instructions"] = before.instructions if is_custom else get_instructions(role)
-    content = _build_content(**{**_fields(before.content), **given})
+        changes["instructions"] = before.instructions if is_custom else get_instructions(role)
+    content = _build_content(**{**_fields(before.content), **changes})
     changed = [name for name, value in _fields(content).items() if value != getattr(before, name)]
     is_admin = before.admin if admin is UNSET else bool(admin)
     if not changed and is_admin == before.admin:

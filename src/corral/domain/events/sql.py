@@ -24,7 +24,7 @@ def _of_subject(where: str, order: str) -> Query[Event]:
         f"""SELECT {_COLUMNS} FROM (
             SELECT * FROM {{events_of_subject}} WHERE subject = :subject AND {where}
             ORDER BY {order} LIMIT :limit
-        ) AS found ORDER BY {order}""",
+        ) AS page ORDER BY {order}""",
     )
 
 

@@ -46,12 +46,14 @@ class Requester(NamedTuple):
 def _describe_agent(tx: Tx, requester: Requester, args: CreateAgent) -> str:
     agents.check_name(args.name)
     try:
-        found = agents.get(tx, args.name)
+        existing = agents.get(tx, args.name)
     except NotFound:
         pass
     else:
         raise Conflict(
-            f"An agent {args.name} exists already ({found.id}).", id=found.id, reason="name_taken"
+            f"An agent {args.name} exists already ({existing.id}).",
+            id=existing.id,
+            reason="name_taken",
         )
     check_text(args.instructions, "The instructions", max_bytes=MAX_TEXT)
     template = requester.agent
@@ -133,11 +135,11 @@ def _schedule_task(tx: Tx, requester: Requester, args: ScheduleTask) -> dict[str
 
 
 def _describe_change(tx: Tx, requester: Requester, args: ChangeTask) -> str:
-    found = schedules.get(tx, args.task)
-    session = found.mailbox.removeprefix("session:")
-    if session == found.mailbox or sessions.get(tx, session).agent_id != requester.agent.id:
-        raise Refused(f"{found.id} is not a task of {requester.agent.name}.", id=found.id)
-    return f"Change the task {found.id} of {requester.agent.name}: {args.verb}."
+    schedule = schedules.get(tx, args.task)
+    session = schedule.mailbox.removeprefix("session:")
+    if session == schedule.mailbox or sessions.get(tx, session).agent_id != requester.agent.id:
+        raise Refused(f"{schedule.id} is not a task of {requester.agent.name}.", id=schedule.id)
+    return f"Change the task {schedule.id} of {requester.agent.name}: {args.verb}."
 
 
 def _change_task(tx: Tx, requester: Requester, args: ChangeTask) -> dict[str, Any]:

@@ -34,19 +34,19 @@ def rank_notes(notes: Sequence[Note], text: str, now: int) -> list[RankedNote]:
     age. It ignores how often a note was used: every note in a prompt counts as used, so frequent
     notes would stay on top for ever.
     """
-    wanted = {*tokenize(text)}
-    wanted = wanted - _STOP_WORDS or wanted
-    words = [{*tokenize(f"{note.key or ''} {note.category} {note.text}")} for note in notes]
-    spread = Counter(word for each in words for word in each & wanted)
-    weight = {word: math.log(1 + len(notes) / spread[word]) for word in spread}
+    query = {*tokenize(text)}
+    query = query - _STOP_WORDS or query
+    note_words = [{*tokenize(f"{note.key or ''} {note.category} {note.text}")} for note in notes]
+    frequency = Counter(word for words in note_words for word in words & query)
+    weight = {word: math.log(1 + len(notes) / frequency[word]) for word in frequency}
     # Only words that occur in a note: the others do not distinguish the notes.
     total = sum(weight.values())
-    found = [
+    matches = [
         RankedNote(round(sum(weight[word] for word in shared) / total * _value(note, now), 4), note)
-        for note, each in zip(notes, words, strict=True)
-        if (shared := each & wanted)
+        for note, words in zip(notes, note_words, strict=True)
+        if (shared := words & query)
     ]
-    return sorted(found, key=lambda one: (-one.score, -one.note.created_at, one.note.id))
+    return sorted(matches, key=lambda match: (-match.score, -match.note.created_at, match.note.id))
 
 
 def sort_by_value(notes: Iterable[Note], now: int) -> list[Note]:
@@ -67,23 +67,23 @@ def render_section(
     fitting = (
         sort_by_value(rest, now)
         if about is None
-        else [one.note for one in rank_notes(rest, about, now)]
+        else [match.note for match in rank_notes(rest, about, now)]
     )
     room = tokens * BYTES_PER_TOKEN - frame_size(HEADER) - len("\n")
     parts: list[PromptPart] = [HEADER]
-    given: list[str] = []
+    included: list[str] = []
     for note in (*core, *fitting):
         quote = quote_note(note)
         if (size := block_size(quote)) <= room:
             room -= size
             parts.append(quote)
-            given.append(note.id)
-    text = f"{render(parts)}\n" if given else ""
+            included.append(note.id)
+    text = f"{render(parts)}\n" if included else ""
     return PromptSection(
         text,
         math.ceil(len(text.encode()) / BYTES_PER_TOKEN),
-        given,
-        len(core) + len(fitting) - len(given),
+        included,
+        len(core) + len(fitting) - len(included),
     )
 
 

@@ -39,12 +39,12 @@ def register(
     directory on another machine.
     """
     real = resolve_dir(dir, must_exist=must_exist)
-    given = {
+    defaults = {
         name: check_optional_text(value, f"The {name}")
         for name, value in (("command", command), ("prompt", prompt))
         if value is not UNSET
     }
-    if new_command := given.get("command"):
+    if new_command := defaults.get("command"):
         split_command(new_command)
     new = {
         "id": tx.new_id("prj"),
@@ -54,16 +54,16 @@ def register(
         "prompt": None,
         "created_at": tx.now,
         "updated_at": tx.now,
-    } | given
+    } | defaults
     created = create_if_absent(
-        tx, sql.PROJECTS, new, on_conflict="(dir)", event_data={"dir": real} | given
+        tx, sql.PROJECTS, new, on_conflict="(dir)", event_data={"dir": real} | defaults
     )
     if created is not None:
         return created
     project = get_by_dir(tx, real)
     if project.state is ProjectState.ARCHIVED:
         project = transition(tx, sql.PROJECTS, "restore", project.id, updated_at=tx.now)
-    changed = {name: value for name, value in given.items() if getattr(project, name) != value}
+    changed = {name: value for name, value in defaults.items() if getattr(project, name) != value}
     return _change(tx, project.id, changed) if changed else project
 
 
@@ -98,9 +98,9 @@ def _encode_parents(real: str) -> str:
     return encode_json([*parents, real], "The path")
 
 
-def find_id(tx: Tx, given: str) -> str:
-    """Return the id of a project, given as for `get`, as a filter for a list."""
-    return sql.IDS.find(tx, given) if given.startswith("prj_") else get(tx, given).id
+def find_id(tx: Tx, project: str) -> str:
+    """Return the id of a project, named as in `get`, as a filter for a list."""
+    return sql.IDS.find(tx, project) if project.startswith("prj_") else get(tx, project).id
 
 
 def get(tx: Tx, id: str) -> Project:

@@ -151,7 +151,7 @@ def fork(
             turns=source.turns,
         )
     check_not_pruned(tx, source)
-    # Non-empty if the session was handed off after this turn: then by the agent that had it here.
+    # The agent that had the session at this turn, if the session was handed off later.
     handed_off = tx.run(sql.AGENT_AT_TURN, session_id=parent_id, turn=turn)
     active = (
         tx.first(sql.HANDOFF, session_id=parent_id, number=source.handoff)

@@ -117,9 +117,9 @@ def find_by_provider(tx: Tx, provider: str, id: str) -> Session | None:
     )
 
 
-def find_id(tx: Tx, given: str) -> str:
+def find_id(tx: Tx, session: str) -> str:
     """Return the full id of a session as a filter for a list."""
-    return sql.IDS.find(tx, given)
+    return sql.IDS.find(tx, session)
 
 
 def list_sessions(

@@ -120,12 +120,12 @@ def parse_number(after: str | int | None, default: int) -> int:
     return int(text)
 
 
-def parse_turns(given: Any) -> list[NewTurn]:
+def parse_turns(turns: Any) -> list[NewTurn]:
     """Convert structs or dicts to new turns; raises Invalid for anything else."""
     try:
         return [
             turn if isinstance(turn, NewTurn) else convert(_to_dict(turn), NewTurn)
-            for turn in given
+            for turn in turns
         ]
     except (TypeError, msgspec.ValidationError) as error:
         raise Invalid(

@@ -50,7 +50,7 @@ class AgentDocChange(msgspec.Struct, frozen=True):
     """What was done with one file."""
 
     file: str
-    did: Literal["written", "removed", "unchanged"]
+    result: Literal["written", "removed", "unchanged"]
 
 
 def write_agent_docs(folder: str, *, remove: bool = False) -> list[AgentDocChange]:
