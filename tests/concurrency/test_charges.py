@@ -16,7 +16,7 @@ THREADS = 16
 EACH = 12
 
 
-def test_sixteen_threads_add_charges_and_every_total_is_exact(store: Corral) -> None:
+def test_totals_are_exact_with_sixteen_threads(store: Corral) -> None:
     def add(thread: int) -> None:
         for n in range(EACH):
             store.charges.add(
@@ -36,7 +36,7 @@ def test_sixteen_threads_add_charges_and_every_total_is_exact(store: Corral) -> 
     check_store(store)
 
 
-def test_processes_that_add_at_the_same_time_lose_nothing(url: str) -> None:
+def test_concurrent_processes_lose_no_charge(url: str) -> None:
     def add() -> int:
         with corral.open(url) as store:
             charged = [
@@ -51,7 +51,7 @@ def test_processes_that_add_at_the_same_time_lose_nothing(url: str) -> None:
         check_store(store)
 
 
-def test_a_report_that_many_read_at_once_is_charged_once(store: Corral) -> None:
+def test_a_report_read_concurrently_is_charged_once(store: Corral) -> None:
     for n in range(10):
         report = UsageFact(model="m", input=3, key=f"line {n}")
         counted = UsageFact(model="m", input=(n + 1) * 5, counter="c", key=f"count {n}")
@@ -64,7 +64,7 @@ def test_a_report_that_many_read_at_once_is_charged_once(store: Corral) -> None:
     check_store(store)
 
 
-def test_readers_of_one_counter_charge_what_it_counted_and_no_more(store: Corral) -> None:
+def test_concurrent_readers_of_a_counter_charge_it_exactly(store: Corral) -> None:
     told = iter(range(10, 510, 10))
     lock = threading.Lock()
 
@@ -80,7 +80,7 @@ def test_readers_of_one_counter_charge_what_it_counted_and_no_more(store: Corral
     assert store.charges.total().input == 500
 
 
-def test_of_many_who_reserve_the_last_dollar_one_gets_it(store: Corral) -> None:
+def test_one_of_many_reserves_the_last_dollar(store: Corral) -> None:
     store.budgets.set("all", 100)
     for round in range(6):
         racers = race(
@@ -93,7 +93,7 @@ def test_of_many_who_reserve_the_last_dollar_one_gets_it(store: Corral) -> None:
     check_store(store)
 
 
-def test_processes_that_race_for_the_last_dollar_never_pass_the_limit(url: str) -> None:
+def test_concurrent_processes_never_exceed_the_budget(url: str) -> None:
     with corral.open(url) as store:
         store.budgets.set("project:prj_1", 10)
 
@@ -115,7 +115,7 @@ def test_processes_that_race_for_the_last_dollar_never_pass_the_limit(url: str) 
         assert store.budgets.get("project:prj_1").left_micros == 0
 
 
-def test_prices_that_come_while_charges_are_added_are_counted_once(store: Corral) -> None:
+def test_prices_set_while_charges_are_added_count_once(store: Corral) -> None:
     ids = []
     for _ in range(20):
         charge = store.charges.add(UsageFact(model="m", input=1), run_id="run_1")

@@ -27,7 +27,7 @@ class Reign(NamedTuple):
     owner: str
 
 
-def test_four_processes_that_want_the_lead_never_have_it_two_at_once(url: str) -> None:
+def test_leadership_is_exclusive_between_processes(url: str) -> None:
     clock = SharedClock()
     fences = Counters(PROCESSES)
     """The newest fence that each process has had."""
@@ -71,7 +71,7 @@ def test_four_processes_that_want_the_lead_never_have_it_two_at_once(url: str) -
     assert reigns[-1].fence - reigns[0].fence >= CHANGES
 
 
-def test_of_many_daemons_that_join_as_one_node_only_the_last_may_heartbeat(url: str) -> None:
+def test_only_the_last_daemon_of_a_node_may_heartbeat(url: str) -> None:
     def join() -> Node:
         with corral.open(url) as store:
             return store.nodes.join("host", "boot", owner=str(os.getpid()))

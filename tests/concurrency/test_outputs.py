@@ -25,7 +25,7 @@ def numbers(text: bytes) -> list[int]:
     return [int(line[:7]) for line in text.splitlines() if line.endswith(b" a line of it")]
 
 
-def test_every_byte_of_a_child_is_kept_or_counted_while_it_is_cut_and_followed(
+def test_every_byte_is_kept_or_counted_while_output_is_capped(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "output"

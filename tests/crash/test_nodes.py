@@ -19,9 +19,7 @@ def serve(store: Corral, world: World) -> None:
     store.nodes.release_leadership("reaper", owner="first")
 
 
-def test_another_leads_wherever_the_daemon_died_and_the_dead_one_is_refused(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_another_daemon_leads_wherever_the_first_died(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def take_over(store: Corral, world: World) -> None:
         before = store.nodes.list().items
         assert [node.owner for node in before] in ([], ["first"])

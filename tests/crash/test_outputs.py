@@ -64,7 +64,7 @@ def check_sealed(store: Corral) -> None:
         check_readable(store)
 
 
-def test_no_byte_is_lost_whatever_step_of_sealing_was_the_last(fresh_url: FreshUrl) -> None:
+def test_no_byte_is_lost_when_sealing_is_killed_at_any_step(fresh_url: FreshUrl) -> None:
     url = fresh_url()
     prepare(url)
     with Child(lambda: seal_under(Probe(), url)) as child:
@@ -89,7 +89,7 @@ def test_no_byte_is_lost_whatever_step_of_sealing_was_the_last(fresh_url: FreshU
             raise
 
 
-def test_eight_processes_that_seal_at_once_come_to_the_same_end(url: str) -> None:
+def test_eight_processes_seal_one_output_consistently(url: str) -> None:
     prepare(url)
 
     def seal() -> str:
@@ -103,7 +103,7 @@ def test_eight_processes_that_seal_at_once_come_to_the_same_end(url: str) -> Non
         assert verbs.count("seal") <= 1
 
 
-def test_whoever_follows_in_another_process_gets_every_byte_once(url: str) -> None:
+def test_a_follower_in_another_process_gets_every_byte_once(url: str) -> None:
     """It grows, ends and is sealed while he reads."""
     folder = run_folder(RUN)
     folder.mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_whoever_follows_in_another_process_gets_every_byte_once(url: str) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_writer_that_is_killed_leaves_what_it_wrote(tmp_path: Path, seed: int) -> None:
+def test_output_of_a_killed_writer_is_kept(tmp_path: Path, seed: int) -> None:
     """Its cut is told before the disk is given back, so nothing is ever taken for text."""
     line = b"x" * 99 + b"\n"
 

@@ -88,13 +88,11 @@ def one_true_end(store: Corral, world: World) -> None:
 VERBS = ("complete", "fail", "crash", "cancel", "time_out", "interrupt")
 
 
-def test_a_run_has_one_true_end_wherever_its_supervisor_dies(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_a_run_ends_once_wherever_its_supervisor_dies(fresh_url: FreshUrl, tmp_path: Path) -> None:
     crash_at_every_commit(fresh_url, tmp_path, Scenario(keep_one, recover, one_true_end, prepare))
 
 
-def test_a_run_that_may_be_started_again_is_given_back_wherever_its_supervisor_dies(
+def test_a_run_with_restarts_left_is_requeued_wherever_its_supervisor_dies(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def keep(store: Corral, world: World) -> None:
@@ -122,7 +120,7 @@ def test_a_run_that_may_be_started_again_is_given_back_wherever_its_supervisor_d
     crash_at_every_commit(fresh_url, tmp_path, Scenario(keep, go_on, check, prepare))
 
 
-def test_whoever_asked_a_run_to_stop_finds_it_stopped(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_a_requested_stop_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def stop_three(store: Corral, world: World) -> None:
         """One that waits, and two that go; the supervisor of the last one obeys."""
         waits = store.runs.enqueue(run_spec(host=held().host, budget_micros=10))
@@ -151,7 +149,9 @@ def test_whoever_asked_a_run_to_stop_finds_it_stopped(fresh_url: FreshUrl, tmp_p
     crash_at_every_commit(fresh_url, tmp_path, Scenario(stop_three, recover, check, prepare))
 
 
-def test_a_parked_run_goes_on_later_and_is_parked_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_a_parked_run_is_parked_once_and_continues_later(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
     def park(store: Corral, world: World) -> None:
         run = running(store, 1, host=held().host, budget_micros=60, max_restarts=5)
         world.note("running")
@@ -178,7 +178,7 @@ def test_a_parked_run_goes_on_later_and_is_parked_once(fresh_url: FreshUrl, tmp_
     crash_at_every_commit(fresh_url, tmp_path, Scenario(park, go_on, check, prepare, later_ms=HOUR))
 
 
-def test_a_run_that_was_taken_over_belongs_to_one_supervisor_wherever_one_dies(
+def test_a_takeover_leaves_one_supervisor_wherever_one_dies(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def take(store: Corral, world: World) -> None:
@@ -216,7 +216,7 @@ def test_a_run_that_was_taken_over_belongs_to_one_supervisor_wherever_one_dies(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(take, come_late, check, one_run))
 
 
-def test_a_run_is_forgotten_as_a_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_deleting_a_run_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def three(store: Corral, world: World) -> None:
         for number in range(3):
             run = running(store, number)

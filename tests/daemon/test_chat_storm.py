@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.timeout(300)
-def test_every_message_is_answered_once_in_a_storm_of_failures_and_kills(url: str) -> None:
+def test_every_message_is_answered_once_despite_failures_and_kills(url: str) -> None:
     """A platform that fails, delays, doubles and reorders; hosts, supervisors and agents killed."""
     size = ["--places", "2", "--agents", "2", "--messages", "3", "--kills", "2", "--seed", "3"]
     said = subprocess.run(

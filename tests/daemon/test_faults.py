@@ -29,7 +29,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-def test_a_server_that_is_restarted_in_the_middle_is_waited_for(
+def test_the_daemon_waits_for_a_restarted_server(
     machine: Callable[..., Machine], own_server: PostgresServer
 ) -> None:
     url = own_server.new_database()
@@ -55,7 +55,7 @@ def test_a_server_that_is_restarted_in_the_middle_is_waited_for(
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-def test_a_server_that_is_away_is_said_in_words(
+def test_an_unavailable_server_is_reported(
     machine: Callable[..., Machine], own_server: PostgresServer
 ) -> None:
     url = own_server.new_database()
@@ -75,7 +75,7 @@ def test_a_server_that_is_away_is_said_in_words(
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_store_that_another_program_locks_is_waited_for(one: Machine) -> None:
+def test_the_daemon_waits_for_a_locked_store(one: Machine) -> None:
     import apsw
 
     one.up()
@@ -90,7 +90,7 @@ def test_a_store_that_another_program_locks_is_waited_for(one: Machine) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(
+def test_a_full_disk_is_reported_and_the_daemon_continues_later(
     small_disk: Path, machine: Callable[..., Machine]
 ) -> None:
     one = machine("one", at=f"sqlite:///{small_disk / 'corral.db'}")
@@ -110,7 +110,7 @@ def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_doctor_tells_of_the_daemon_and_of_runs_that_nobody_can_take(one: Machine) -> None:
+def test_doctor_reports_the_daemon_and_unplaceable_runs(one: Machine) -> None:
     def findings() -> dict[str, Any]:
         return {found["check"]: found for found in one.json("doctor", "--json")}
 
@@ -128,7 +128,7 @@ def test_doctor_tells_of_the_daemon_and_of_runs_that_nobody_can_take(one: Machin
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_folder_that_cannot_be_written_is_said(machine: Callable[..., Machine]) -> None:
+def test_an_unwritable_folder_is_reported(machine: Callable[..., Machine]) -> None:
     one = machine("one")
     Path(one.env["CORRAL_HOME"]).write_text("a file stands here")
     said = one.corral("up", "--port", "0")

@@ -62,7 +62,7 @@ def engine() -> str:
     return "sqlite"
 
 
-def test_it_goes_round_when_it_is_woken_and_as_long_as_there_is_work(store: Corral) -> None:
+def test_a_loop_runs_on_wake_up_and_while_there_is_work(store: Corral) -> None:
     loop = Counted()
     loop.work = [3, 2, 0]
     with going(loop, store) as runner:
@@ -82,7 +82,7 @@ def test_a_wake_up_during_a_round_is_not_lost(store: Corral) -> None:
         wait_until(lambda: loop.rounds == 2, "it looks again")
 
 
-def test_a_failure_is_told_and_tried_again_after_a_pause_that_grows(
+def test_a_failure_is_reported_and_retried_with_back_off(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops, "FIRST_PAUSE", 0.05)
@@ -102,7 +102,7 @@ def test_a_failure_is_told_and_tried_again_after_a_pause_that_grows(
     assert told.failed_at is not None
 
 
-def test_commits_do_not_shorten_the_pause_after_a_failure(
+def test_commits_do_not_shorten_the_back_off(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops, "FIRST_PAUSE", 0.5)
@@ -116,7 +116,7 @@ def test_commits_do_not_shorten_the_pause_after_a_failure(
         assert time.monotonic() - began >= 0.5
 
 
-def test_a_loop_that_another_one_leads_does_what_only_this_machine_can_and_nothing_else(
+def test_a_follower_does_only_the_work_of_its_machine(
     store: Corral,
 ) -> None:
     loop = Counted()
@@ -129,7 +129,7 @@ def test_a_loop_that_another_one_leads_does_what_only_this_machine_can_and_nothi
         assert runner.status("somebody").leader == "somebody"
 
 
-def test_it_rests_between_rounds_however_often_it_is_woken(store: Corral) -> None:
+def test_wake_ups_are_throttled(store: Corral) -> None:
     loop = Counted()
     loop.min_interval = 0.2
     began = time.monotonic()

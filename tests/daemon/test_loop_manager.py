@@ -57,7 +57,7 @@ def states(host: LoopManager) -> list[str]:
     return [loop.state for loop in host.status().loops]
 
 
-def test_it_joins_leads_and_leaves(live: Corral, host: Callable[..., LoopManager]) -> None:
+def test_a_daemon_joins_leads_and_leaves(live: Corral, host: Callable[..., LoopManager]) -> None:
     one = host("one", slots=3, labels=["gpu"])
     assert one.begin() == []
     node = live.nodes.daemon_of("one")
@@ -69,7 +69,7 @@ def test_it_joins_leads_and_leaves(live: Corral, host: Callable[..., LoopManager
     assert [lead.lease_until for lead in live.nodes.leaders()] == [0, 0]
 
 
-def test_it_looks_at_what_was_left_behind_before_anything_else(
+def test_a_daemon_recovers_runs_before_its_loops_start(
     live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     gone = running(live)
@@ -81,7 +81,7 @@ def test_it_looks_at_what_was_left_behind_before_anything_else(
     assert one.status().found == [found]
 
 
-def test_two_share_the_work_and_the_one_that_stays_takes_over(
+def test_the_remaining_daemon_takes_over_all_loops(
     live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     live.settings.set("nodes.lease_ms", 15_000)  # a slow machine must not lose its lead
@@ -106,9 +106,7 @@ def test_a_second_daemon_of_a_living_process_is_refused(
         host("one").begin()
 
 
-def test_the_place_and_the_leads_of_a_dead_daemon_are_taken_at_once(
-    live: Corral, host: Callable[..., LoopManager]
-) -> None:
+def test_a_dead_daemon_is_replaced_at_once(live: Corral, host: Callable[..., LoopManager]) -> None:
     dead = "daemon:one:4190000:1"
     live.nodes.join("one", process.boot_id(), owner=dead, slots=1)
     live.nodes.acquire_leadership("scheduler", owner=dead, lease_ms=3_600_000)
@@ -117,7 +115,7 @@ def test_the_place_and_the_leads_of_a_dead_daemon_are_taken_at_once(
     assert states(one) == ["works", "works"]
 
 
-def test_who_was_taken_for_lost_joins_again(live: Corral, host: Callable[..., LoopManager]) -> None:
+def test_a_daemon_marked_lost_joins_again(live: Corral, host: Callable[..., LoopManager]) -> None:
     one = host("one")
     one.begin()
     node = live.nodes.daemon_of("one")
@@ -131,7 +129,7 @@ def test_who_was_taken_for_lost_joins_again(live: Corral, host: Callable[..., Lo
     assert live.nodes.get(node.id).fence == node.fence + 1
 
 
-def test_who_was_replaced_gives_up(live: Corral, host: Callable[..., LoopManager]) -> None:
+def test_a_replaced_daemon_exits(live: Corral, host: Callable[..., LoopManager]) -> None:
     ended = threading.Event()
     reasons: list[str] = []
 
@@ -148,7 +146,7 @@ def test_who_was_replaced_gives_up(live: Corral, host: Callable[..., LoopManager
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_store_that_was_replaced_ends_it(
+def test_a_daemon_exits_when_its_store_is_replaced(
     live: Corral, host: Callable[..., LoopManager], url: str
 ) -> None:
     ended = threading.Event()

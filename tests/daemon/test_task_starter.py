@@ -56,7 +56,7 @@ def begin(store: Corral, repository: Path, *tasks: dict[str, object]) -> str:
     return project
 
 
-def test_a_ready_task_is_done_by_the_agent_of_its_role_in_a_worktree_of_its_own(
+def test_a_ready_task_runs_with_its_role_agent_in_a_worktree(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     script = """
@@ -89,7 +89,7 @@ def test_a_ready_task_is_done_by_the_agent_of_its_role_in_a_worktree_of_its_own(
     assert live.tasks.get("make/it").state == "done"
 
 
-def test_an_agent_that_ends_without_a_submit_is_started_again_until_the_limit(
+def test_an_agent_without_a_submit_is_restarted_up_to_the_limit(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "echo x >> tried")
@@ -112,7 +112,7 @@ def test_an_agent_that_ends_without_a_submit_is_started_again_until_the_limit(
     assert [what for what, _, _ in task_notices(live, "user:tester")] == ["returned", "failed"]
 
 
-def test_nothing_starts_where_nobody_asked_for_it_or_where_it_cannot(
+def test_tasks_start_only_where_enabled_and_possible(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "true")
@@ -130,7 +130,9 @@ def test_nothing_starts_where_nobody_asked_for_it_or_where_it_cannot(
     assert live.runs.list().items == [], "nothing is left half-done"
 
 
-def test_it_keeps_to_limits_and_budgets(live: Corral, repository: Path, tmp_path: Path) -> None:
+def test_task_starts_respect_limits_and_budgets(
+    live: Corral, repository: Path, tmp_path: Path
+) -> None:
     agent(live, tmp_path, "sleep 600")
     agent(live, tmp_path, "sleep 600", name="zoe")
     project = begin(live, repository, *({"key": f"k{n}"} for n in range(4)))
@@ -163,7 +165,7 @@ for name in ("held.py", "free.py"):
 """
 
 
-def test_locks_bind_in_a_worktree_in_which_no_hooks_were_ever_installed(
+def test_locks_apply_in_a_worktree_without_hooks(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     program = tmp_path / "claude"

@@ -42,7 +42,7 @@ def test_up_serves_until_down(one: Machine) -> None:
 
 
 @on_one_engine
-def test_only_the_link_opens_the_door_and_the_files_of_the_daemon_are_private(
+def test_only_the_link_gives_access_and_daemon_files_are_private(
     one: Machine,
 ) -> None:
     one.up()
@@ -60,7 +60,7 @@ def test_only_the_link_opens_the_door_and_the_files_of_the_daemon_are_private(
 
 
 @on_one_engine
-def test_a_second_daemon_says_who_is_there_and_leaves(one: Machine) -> None:
+def test_a_second_daemon_names_the_first_and_exits(one: Machine) -> None:
     one.up()
     again = one.json("up", "--json")
     assert (again["daemon"]["pid"], again["link"]) == (one.pid, one.link)
@@ -82,9 +82,7 @@ def test_a_second_daemon_says_who_is_there_and_leaves(one: Machine) -> None:
 
 
 @on_one_engine
-def test_another_home_on_the_same_machine_needs_a_name_of_its_own(
-    one: Machine, tmp_path: Path
-) -> None:
+def test_another_home_on_the_same_machine_needs_its_own_name(one: Machine, tmp_path: Path) -> None:
     one.up()
     other = one.corral(
         "up", "--port", "0", env={"CORRAL_HOME": str(tmp_path / "other"), "CORRAL_STORE": one.url}
@@ -95,7 +93,7 @@ def test_another_home_on_the_same_machine_needs_a_name_of_its_own(
 
 
 @on_one_engine
-def test_a_machine_that_was_renamed_still_knows_its_daemon_and_its_output(one: Machine) -> None:
+def test_a_renamed_machine_finds_its_daemon_and_outputs(one: Machine) -> None:
     one.up()
     assert one.corral("run", "--name", "hello", "--", "echo", "hi").stdout == b"hi\n"
     renamed = {"CORRAL_HOST": "renamed"}
@@ -107,7 +105,7 @@ def test_a_machine_that_was_renamed_still_knows_its_daemon_and_its_output(one: M
 
 
 @on_one_engine
-def test_a_daemon_that_another_machine_runs_in_the_same_home_is_named(one: Machine) -> None:
+def test_a_daemon_of_another_machine_in_the_same_home_is_named(one: Machine) -> None:
     one.up()
     [file] = Path(one.env["CORRAL_HOME"]).glob("daemon*.json")
     told = json.loads(file.read_bytes())
@@ -120,7 +118,7 @@ def test_a_daemon_that_another_machine_runs_in_the_same_home_is_named(one: Machi
 
 
 @on_one_engine
-def test_a_port_of_another_corral_daemon_names_it(one: Machine, tmp_path: Path) -> None:
+def test_a_port_used_by_another_daemon_names_it(one: Machine, tmp_path: Path) -> None:
     one.up()
     port = one.link.partition("/?")[0].rpartition(":")[2]
     home = {"CORRAL_HOME": str(tmp_path / "other"), "CORRAL_STORE": "", "CORRAL_HOST": "other"}
@@ -131,7 +129,7 @@ def test_a_port_of_another_corral_daemon_names_it(one: Machine, tmp_path: Path) 
 
 
 @on_one_engine
-def test_a_port_that_is_taken_is_said_and_nothing_is_left_behind(one: Machine) -> None:
+def test_a_used_port_is_reported_and_leaves_nothing_behind(one: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = one.corral("up", "--port", str(port))
@@ -144,7 +142,7 @@ def test_a_port_that_is_taken_is_said_and_nothing_is_left_behind(one: Machine) -
 
 
 @on_one_engine
-def test_what_can_never_work_is_refused(one: Machine) -> None:
+def test_invalid_options_are_rejected(one: Machine) -> None:
     for options in (
         ["--port", "99999"],
         ["--port", "-1"],
@@ -160,9 +158,7 @@ def test_what_can_never_work_is_refused(one: Machine) -> None:
 
 @on_one_engine
 @pytest.mark.parametrize("address", ["127.0.0.2", "::1"])
-def test_wherever_it_listens_it_is_found_and_its_link_opens_the_door(
-    one: Machine, address: str
-) -> None:
+def test_the_link_works_on_every_listen_address(one: Machine, address: str) -> None:
     try:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         socket.create_server((address, 0), family=family).close()
@@ -174,7 +170,7 @@ def test_wherever_it_listens_it_is_found_and_its_link_opens_the_door(
 
 
 @on_one_engine
-def test_in_front_it_says_its_link_and_ends_with_the_terminal(one: Machine) -> None:
+def test_in_the_foreground_it_prints_its_link_and_ends_with_the_terminal(one: Machine) -> None:
     with one.begin("up", "--port", "0", "--foreground") as daemon:
         assert daemon.stderr is not None
         wait_until(lambda: b"Corral is up: http" in daemon.stderr.readline(), "its link")
@@ -183,7 +179,7 @@ def test_in_front_it_says_its_link_and_ends_with_the_terminal(one: Machine) -> N
 
 
 @on_one_engine
-def test_a_run_asked_for_from_afar_is_started_at_once_and_its_end_is_told(one: Machine) -> None:
+def test_a_remote_run_starts_at_once_and_its_end_is_reported(one: Machine) -> None:
     one.up()
     address, _, token = one.link.partition("/?token=")
     headers = {"Authorization": f"Bearer {token}"}
@@ -214,7 +210,7 @@ def test_a_run_asked_for_from_afar_is_started_at_once_and_its_end_is_told(one: M
 
 
 @on_one_engine
-def test_its_death_stops_no_agent_and_its_next_life_tells_what_it_found(one: Machine) -> None:
+def test_a_killed_daemon_stops_no_agent_and_reports_after_restart(one: Machine) -> None:
     one.up()
     run = one.start_detached("sleep", "600")
     lost = one.start_detached("sleep", "600")
@@ -233,7 +229,7 @@ def test_its_death_stops_no_agent_and_its_next_life_tells_what_it_found(one: Mac
 
 
 @on_one_engine
-def test_told_twice_it_ends_at_once_and_agents_go_on(one: Machine) -> None:
+def test_a_second_signal_ends_it_at_once_and_agents_continue(one: Machine) -> None:
     one.up()
     run = one.start_detached("sleep", "600")
     ended = one.corral("down", "--now")
@@ -245,7 +241,7 @@ def test_told_twice_it_ends_at_once_and_agents_go_on(one: Machine) -> None:
 
 
 @on_one_engine
-def test_a_supervisor_that_is_killed_is_noticed_at_once_and_leaves_no_zombie(one: Machine) -> None:
+def test_a_killed_supervisor_is_noticed_at_once(one: Machine) -> None:
     one.up()
     with one.store() as store:
         asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
@@ -262,7 +258,7 @@ def test_a_supervisor_that_is_killed_is_noticed_at_once_and_leaves_no_zombie(one
     wait_until(lambda: not [c for c in children_of(one.pid) if c.state == "Z"], "no zombies")
 
 
-def test_a_stop_from_another_machine_is_told_to_the_supervisor_at_once(one: Machine) -> None:
+def test_a_stop_from_another_machine_reaches_the_supervisor_at_once(one: Machine) -> None:
     one.up()
     with one.store() as store:
         asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
@@ -278,7 +274,7 @@ def test_a_stop_from_another_machine_is_told_to_the_supervisor_at_once(one: Mach
     assert (ended.state, ended.signal) == ("cancelled", signal.SIGTERM)
 
 
-def test_an_idle_daemon_costs_next_to_nothing(one: Machine) -> None:
+def test_an_idle_daemon_uses_almost_no_cpu(one: Machine) -> None:
     one.up()
     # On a busy machine it may take its time to begin; what counts is what it costs from then on.
     share = wait_until(
@@ -294,7 +290,7 @@ def test_an_idle_daemon_costs_next_to_nothing(one: Machine) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_store_whose_file_was_taken_away_is_not_written_any_more(one: Machine) -> None:
+def test_a_removed_store_file_is_not_written_again(one: Machine) -> None:
     with one.store() as store:
         store.settings.set("nodes.lease_ms", 1_000)
     one.up()
@@ -306,7 +302,7 @@ def test_a_store_whose_file_was_taken_away_is_not_written_any_more(one: Machine)
 
 
 @on_one_engine
-def test_json_of_status_is_one_value(one: Machine) -> None:
+def test_status_prints_one_json_value(one: Machine) -> None:
     said = one.corral("--json", "status")
     assert json.loads(said.stdout)["daemon"] is None
     assert said.returncode == 1

@@ -46,7 +46,7 @@ def crash(store: Corral, run: str = "run_1") -> None:
     store.alerts.raise_alert("crashed", run, edge=1, data={"reason": "it vanished"})
 
 
-def test_a_webhook_is_signed_and_its_signature_can_be_checked(
+def test_a_webhook_signature_can_be_verified(
     store: Corral, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_KEY", "hush-hush")
@@ -70,9 +70,7 @@ def test_a_webhook_is_signed_and_its_signature_can_be_checked(
     assert deliver_once(store, "me") == []
 
 
-def test_what_somebody_else_put_into_its_mailbox_is_refused_and_holds_up_nobody(
-    store: Corral, receiver: Receiver
-) -> None:
+def test_a_foreign_letter_is_refused_and_does_not_block(store: Corral, receiver: Receiver) -> None:
     first, second = webhook(store, receiver.url), webhook(store, receiver.url)
     strange = [store.mail.put(first.mailbox, body).id for body in ("hello", {"a": 1})]
     crash(store)
@@ -82,14 +80,14 @@ def test_what_somebody_else_put_into_its_mailbox_is_refused_and_holds_up_nobody(
     assert len(receiver.posted) == 2
 
 
-def test_without_a_secret_there_is_no_signature(store: Corral, receiver: Receiver) -> None:
+def test_a_webhook_without_a_secret_is_not_signed(store: Corral, receiver: Receiver) -> None:
     webhook(store, receiver.url)
     crash(store)
     deliver_once(store, "me")
     assert "Corral-Signature" not in receiver.posted[0].headers
 
 
-def test_an_answer_of_500_is_retried_after_a_pause_and_then_done(
+def test_status_500_is_retried_after_a_back_off(
     store: Corral, clock: ManualClock, receiver: Receiver
 ) -> None:
     webhook(store, receiver.url)
@@ -105,7 +103,7 @@ def test_an_answer_of_500_is_retried_after_a_pause_and_then_done(
     assert len(receiver.posted) == 2
 
 
-def test_too_many_failures_leave_a_dead_letter_that_can_be_sent_again(
+def test_too_many_failures_leave_a_dead_letter_that_can_be_resent(
     store: Corral, clock: ManualClock, receiver: Receiver
 ) -> None:
     store.settings.set("mail.max_attempts", 2)
@@ -121,7 +119,7 @@ def test_too_many_failures_leave_a_dead_letter_that_can_be_sent_again(
     assert [one.state for one in deliver_once(store, "me")] == ["done"]
 
 
-def test_a_redirect_is_refused_and_not_followed(store: Corral, receiver: Receiver) -> None:
+def test_a_redirect_is_not_followed(store: Corral, receiver: Receiver) -> None:
     webhook(store, receiver.url)
     with run_receiver() as elsewhere:
         receiver.location = elsewhere.url
@@ -136,13 +134,13 @@ def test_a_redirect_is_refused_and_not_followed(store: Corral, receiver: Receive
     assert told.state == "waiting"
 
 
-def test_a_server_that_hangs_is_given_up(receiver: Receiver) -> None:
+def test_a_hanging_server_times_out(receiver: Receiver) -> None:
     receiver.hang.clear()
     with pytest.raises(notifications.Undelivered, check=because("timeout")):
         notifications.post_webhook(receiver.url, b"{}", at=0, seconds=0.2)
 
 
-def test_a_server_that_answers_a_byte_at_a_time_is_given_up_too() -> None:
+def test_a_server_that_trickles_bytes_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
@@ -160,12 +158,12 @@ def test_a_server_that_answers_a_byte_at_a_time_is_given_up_too() -> None:
 
 
 @each_case("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "javascript:1"])
-def test_only_the_web_is_posted_to(url: str) -> None:
+def test_only_http_urls_are_posted_to(url: str) -> None:
     with pytest.raises(notifications.Undelivered, check=because("bad_url")):
         notifications.post_webhook(url, b"{}", at=0)
 
 
-def test_a_connection_that_is_made_when_the_time_is_over_is_cut(
+def test_a_connection_after_the_deadline_is_closed(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect, over = HTTPConnection.connect, threading.Event()
@@ -186,14 +184,14 @@ def test_a_connection_that_is_made_when_the_time_is_over_is_cut(
     assert receiver.posted == []
 
 
-def test_a_server_that_is_not_there_is_a_failure() -> None:
+def test_an_unreachable_server_is_a_failure() -> None:
     with reserve_port() as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
         with pytest.raises(notifications.Undelivered, check=because("unreachable")):
             notifications.post_webhook(url, b"{}", at=0, seconds=SECONDS)
 
 
-def test_a_secret_url_is_read_at_the_moment_of_sending_and_never_shown(
+def test_a_secret_url_is_resolved_when_sending_and_never_shown(
     store: Corral, clock: ManualClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.secrets.set("slack", "env:SLACK_URL")
@@ -212,7 +210,7 @@ def test_a_secret_url_is_read_at_the_moment_of_sending_and_never_shown(
     assert len(receiver.posted) == 1
 
 
-def test_a_command_gets_the_json_on_its_input(store: Corral, tmp_path: Path) -> None:
+def test_a_command_gets_json_on_stdin(store: Corral, tmp_path: Path) -> None:
     told_to = tmp_path / "told"
     code = (
         f"import sys, pathlib; pathlib.Path({str(told_to)!r}).write_bytes(sys.stdin.buffer.read())"
@@ -223,7 +221,7 @@ def test_a_command_gets_the_json_on_its_input(store: Corral, tmp_path: Path) -> 
     assert json.loads(told_to.read_text())["subject"] == "run_1"
 
 
-def test_a_command_that_fails_is_told_of_with_its_last_words() -> None:
+def test_a_failed_command_is_reported_with_its_stderr() -> None:
     code = "import sys; sys.exit('no such channel')"
     with pytest.raises(
         notifications.Undelivered, check=because("exit_code"), match="no such channel"
@@ -233,7 +231,7 @@ def test_a_command_that_fails_is_told_of_with_its_last_words() -> None:
         notifications.run_command("corral-no-such-program", b"{}")
 
 
-def test_a_command_that_hangs_is_ended_with_what_it_started(
+def test_a_hanging_command_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "pid"
@@ -262,7 +260,7 @@ def screen(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Path:
     return shown
 
 
-def test_the_desktop_shows_a_title_and_a_line_and_reads_nothing_as_an_option(
+def test_a_desktop_notification_cannot_inject_options(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = screen(tmp_path, monkeypatch, "notify-send")
@@ -273,7 +271,7 @@ def test_the_desktop_shows_a_title_and_a_line_and_reads_nothing_as_an_option(
     assert words[-3:] == ["--", "corral: needs input", '--help: "; rm -rf']
 
 
-def test_a_mac_shows_it_by_a_script_that_takes_the_text_as_its_arguments(
+def test_macos_passes_the_text_as_script_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = screen(tmp_path, monkeypatch, "osascript")
@@ -283,7 +281,7 @@ def test_a_mac_shows_it_by_a_script_that_takes_the_text_as_its_arguments(
     assert shown.read_text().splitlines()[-2:] == ['a"b', "c"]
 
 
-def test_without_a_desktop_the_failure_says_what_is_missing(
+def test_without_a_desktop_the_error_names_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -291,9 +289,7 @@ def test_without_a_desktop_the_failure_says_what_is_missing(
         notifications.show_on_desktop("a", "b")
 
 
-def test_one_alert_that_fails_does_not_keep_the_others_waiting(
-    store: Corral, receiver: Receiver
-) -> None:
+def test_a_failing_alert_does_not_block_others(store: Corral, receiver: Receiver) -> None:
     store.alerts.add(["crashed"], target_kind="command", target="false")
     good = webhook(store, receiver.url)
     crash(store, "run_1")
@@ -306,7 +302,7 @@ def test_one_alert_that_fails_does_not_keep_the_others_waiting(
     ]
 
 
-def test_two_couriers_tell_each_letter_once(store: Corral, receiver: Receiver) -> None:
+def test_two_senders_deliver_each_letter_once(store: Corral, receiver: Receiver) -> None:
     webhook(store, receiver.url)
     for n in range(4):
         crash(store, f"run_{n}")
@@ -318,7 +314,7 @@ def test_two_couriers_tell_each_letter_once(store: Corral, receiver: Receiver) -
     assert subjects == [f"run_{n}" for n in range(4)]
 
 
-def test_a_courier_that_died_leaves_a_letter_that_is_told_later(
+def test_a_letter_of_a_dead_sender_is_delivered_later(
     store: Corral, clock: ManualClock, receiver: Receiver
 ) -> None:
     alert = webhook(store, receiver.url)

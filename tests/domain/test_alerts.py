@@ -15,7 +15,7 @@ from tests.support.store import record, refuses, unchanged, walk
 COMMAND: dict[str, Any] = {"target_kind": "command", "target": "true"}
 
 
-def test_an_edge_is_told_once_however_often_it_is_raised(store: Corral) -> None:
+def test_an_occurrence_is_notified_once(store: Corral) -> None:
     alert = store.alerts.add(["crashed"], **COMMAND)
     for _ in range(3):
         (letter,) = store.alerts.raise_alert("crashed", "run_1", edge=1, data={"reason": "gone"})
@@ -27,7 +27,7 @@ def test_an_edge_is_told_once_however_often_it_is_raised(store: Corral) -> None:
     assert len(store.mail.list(mailbox=alert.mailbox).items) == 3
 
 
-def test_an_edge_that_was_delivered_is_not_told_again(store: Corral) -> None:
+def test_a_delivered_occurrence_is_not_notified_again(store: Corral) -> None:
     alert = store.alerts.add(["failed"], **COMMAND)
     store.alerts.raise_alert("failed", "run_1", edge="x")
     (letter,) = store.mail.claim(alert.mailbox, owner="o")
@@ -36,7 +36,7 @@ def test_an_edge_that_was_delivered_is_not_told_again(store: Corral) -> None:
     assert store.mail.list(mailbox=alert.mailbox).items == []
 
 
-def test_only_those_who_asked_for_it_are_told(store: Corral) -> None:
+def test_only_matching_alerts_are_notified(store: Corral) -> None:
     every = store.alerts.add(["crashed", "failed"], **COMMAND)
     of_project = store.alerts.add(["crashed"], **COMMAND, project="prj_1")
     of_agent = store.alerts.add(["crashed"], **COMMAND, agent="agn_1")
@@ -61,7 +61,7 @@ def test_only_those_who_asked_for_it_are_told(store: Corral) -> None:
     assert told("finished") == set()
 
 
-def test_a_mailbox_gets_its_letter_directly_one_for_each_alert(store: Corral) -> None:
+def test_a_mailbox_target_gets_one_letter_per_alert(store: Corral) -> None:
     for kinds in (["budget"], ["budget", "stuck"]):
         store.alerts.add(kinds, target_kind="mailbox", target="agent:ada")
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_a_mailbox_gets_its_letter_directly_one_for_each_alert(store: Corral) ->
     assert len(store.mail.list(mailbox="agent:ada").items) == 2
 
 
-def test_removing_an_alert_drops_what_waits_and_says_why(store: Corral) -> None:
+def test_removing_an_alert_drops_its_pending_letters(store: Corral) -> None:
     alert = store.alerts.add(["stuck"], **COMMAND)
     letters = [store.alerts.raise_alert("stuck", f"run_{n}", edge=1)[0] for n in range(3)]
     removed = store.alerts.remove(alert.id[:20])
@@ -84,14 +84,14 @@ def test_removing_an_alert_drops_what_waits_and_says_why(store: Corral) -> None:
     check_store(store)
 
 
-def test_alerts_are_listed_and_the_removed_only_when_asked_for(store: Corral) -> None:
+def test_removed_alerts_are_listed_only_with_all(store: Corral) -> None:
     ids = [store.alerts.add(["crashed"], **COMMAND).id for _ in range(5)]
     store.alerts.remove(ids[1])
     assert [alert.id for alert in walk(store.alerts.list)] == [ids[0], *ids[2:]]
     assert [alert.id for alert in walk(store.alerts.list, all=True)] == ids
 
 
-def test_removed_alerts_are_forgotten_after_a_while(store: Corral, clock: ManualClock) -> None:
+def test_removed_alerts_are_deleted_by_retention(store: Corral, clock: ManualClock) -> None:
     alert = store.alerts.add(["crashed"], **COMMAND)
     kept = store.alerts.add(["crashed"], **COMMAND)
     store.alerts.remove(alert.id)
@@ -126,24 +126,24 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @each_case("case", BAD)
-def test_an_alert_that_could_never_be_told_is_refused(store: Corral, case: str) -> None:
+def test_an_invalid_alert_is_rejected(store: Corral, case: str) -> None:
     given = {"kinds": ["crashed"], **COMMAND} | BAD[case]
     with refuses(store, Invalid):
         store.alerts.add(**given)
 
 
-def test_a_password_in_a_url_is_refused_and_not_repeated(store: Corral) -> None:
+def test_a_password_in_a_url_is_rejected_and_not_repeated(store: Corral) -> None:
     with refuses(store, Invalid) as caught:
         store.alerts.add(["failed"], target_kind="webhook", target="https://me:hush@example.org/")
     assert "hush" not in caught.value.message + str(caught.value.details)
 
 
-def test_a_signature_needs_a_secret_that_is_known(store: Corral) -> None:
+def test_a_signature_needs_an_existing_secret(store: Corral) -> None:
     with refuses(store, NotFound):
         store.alerts.add(["failed"], target_kind="webhook", target="http://a/", secret="key")
 
 
-def test_an_edge_without_a_name_or_with_a_novel_is_refused(store: Corral) -> None:
+def test_an_invalid_edge_is_rejected(store: Corral) -> None:
     store.alerts.add(["crashed"], **COMMAND)
     for given in (
         {"kind": "bored"},
@@ -159,12 +159,12 @@ def test_an_edge_without_a_name_or_with_a_novel_is_refused(store: Corral) -> Non
             store.alerts.raise_alert(**arguments)
 
 
-def test_nobody_asked_so_nothing_is_written(store: Corral) -> None:
+def test_without_alerts_nothing_is_written(store: Corral) -> None:
     with unchanged(store):
         assert store.alerts.raise_alert("crashed", "run_1", edge=1) == []
 
 
-def test_there_may_not_be_endlessly_many(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_alerts_is_limited(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "MAX_ALERTS", 2)
     for _ in range(2):
         store.alerts.add(["crashed"], **COMMAND)

@@ -45,7 +45,7 @@ def test_a_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
     assert store.budgets.get("project:prj_1").left_micros == 7 * DOLLAR
 
 
-def test_the_budget_of_an_agent_is_its_own_however_the_agent_is_named(store: Corral) -> None:
+def test_a_budget_finds_its_agent_by_name_or_id(store: Corral) -> None:
     ada = store.agents.create("ada", role="builder")
     spend(store, 2 * DOLLAR, agent_id=ada.id)
     assert store.budgets.set("agent:ada", DOLLAR).spent_micros == 2 * DOLLAR
@@ -59,7 +59,7 @@ def test_the_budget_of_an_agent_is_its_own_however_the_agent_is_named(store: Cor
     assert store.budgets.list().items == []
 
 
-def test_nobody_has_no_budget(store: Corral) -> None:
+def test_a_budget_of_an_unknown_agent_is_rejected(store: Corral) -> None:
     with refuses(store, NotFound) as caught:
         store.budgets.set("agent:nobody", DOLLAR)
     assert caught.value.details["reason"] == "unknown_agent"
@@ -69,9 +69,7 @@ def test_nobody_has_no_budget(store: Corral) -> None:
 
 @pytest.mark.parametrize("scope", ["all", "project:prj_1", "agent:agt_1"])
 @pytest.mark.parametrize("period", ["total", "day"])
-def test_a_run_that_does_not_fit_is_refused_with_what_is_left(
-    store: Corral, scope: str, period: str
-) -> None:
+def test_a_run_over_the_remaining_budget_is_refused(store: Corral, scope: str, period: str) -> None:
     store.budgets.set(scope, 3 * DOLLAR, period=period)
     store.charges.reserve("run_1", **WHERE, budget_micros=2 * DOLLAR)
     with refuses(store, Refused) as caught:
@@ -86,7 +84,7 @@ def test_a_run_that_does_not_fit_is_refused_with_what_is_left(
     assert len(store.charges.reserve("run_3", **WHERE, budget_micros=DOLLAR)) == 1
 
 
-def test_a_run_without_a_budget_of_its_own_is_refused_only_when_nothing_is_left(
+def test_a_run_without_a_budget_is_refused_when_nothing_is_left(
     store: Corral,
 ) -> None:
     store.budgets.set("all", DOLLAR)
@@ -97,14 +95,14 @@ def test_a_run_without_a_budget_of_its_own_is_refused_only_when_nothing_is_left(
     assert caught.value.details["reason"] == "budget_spent"
 
 
-def test_a_budget_covers_only_its_own(store: Corral) -> None:
+def test_a_budget_covers_only_its_scope(store: Corral) -> None:
     store.budgets.set("project:prj_2", 0)
     store.budgets.set("agent:agt_2", 0)
     assert store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR) == []
     assert store.charges.exceeded_budget("run_1", **WHERE) is None
 
 
-def test_asking_again_after_a_restart_asks_for_what_is_left(store: Corral) -> None:
+def test_a_restart_reserves_only_the_rest(store: Corral) -> None:
     store.budgets.set("all", 5 * DOLLAR)
     store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
     spend(store, 4 * DOLLAR)
@@ -115,7 +113,7 @@ def test_asking_again_after_a_restart_asks_for_what_is_left(store: Corral) -> No
     assert store.budgets.get("all").left_micros == DOLLAR
 
 
-def test_release_gives_back_once_and_may_be_said_again(store: Corral) -> None:
+def test_release_is_idempotent(store: Corral) -> None:
     store.budgets.set("all", DOLLAR)
     store.charges.reserve("run_1", budget_micros=DOLLAR)
     assert store.charges.release("run_1") is True
@@ -125,7 +123,7 @@ def test_release_gives_back_once_and_may_be_said_again(store: Corral) -> None:
     assert [budget.scope for budget in store.budgets.list().items] == ["all"]
 
 
-def test_the_nearest_budget_that_is_spent_stops_a_run(store: Corral) -> None:
+def test_the_most_specific_spent_budget_is_reported(store: Corral) -> None:
     store.budgets.set("all", 3 * DOLLAR)
     store.budgets.set("project:prj_1", 2 * DOLLAR, period="day")
     store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR)
@@ -146,9 +144,7 @@ def test_the_nearest_budget_that_is_spent_stops_a_run(store: Corral) -> None:
     assert over.reason == "the budget of everything is spent: $3.00 of $3.00"
 
 
-def test_a_budget_of_a_day_begins_anew_at_midnight_in_utc(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_a_daily_budget_resets_at_midnight_utc(store: Corral, clock: ManualClock) -> None:
     clock.at = clock.now() // DAY * DAY + DAY - 1
     store.budgets.set("all", DOLLAR, period="day")
     store.charges.reserve("run_1", budget_micros=DOLLAR)
@@ -161,7 +157,7 @@ def test_a_budget_of_a_day_begins_anew_at_midnight_in_utc(
     assert len(store.charges.reserve("run_2", budget_micros=DOLLAR)) == 1
 
 
-def test_costs_that_are_not_known_do_not_spend_a_budget_until_they_are(store: Corral) -> None:
+def test_unknown_costs_count_once_they_are_priced(store: Corral) -> None:
     store.budgets.set("all", 0)
     assert store.charges.exceeded_budget("run_1") is not None
     store.budgets.set("all", 1)
@@ -171,7 +167,7 @@ def test_costs_that_are_not_known_do_not_spend_a_budget_until_they_are(store: Co
     assert store.charges.exceeded_budget("run_1") is not None
 
 
-def test_a_budget_is_changed_listed_and_removed(store: Corral) -> None:
+def test_a_budget_can_be_changed_listed_and_removed(store: Corral) -> None:
     for scope, period in (("all", "total"), ("all", "day"), ("agent:agt_1", "total")):
         store.budgets.set(scope, DOLLAR, period=period)
     store.budgets.set("all", 2 * DOLLAR)
@@ -190,7 +186,7 @@ def test_a_budget_is_changed_listed_and_removed(store: Corral) -> None:
     check_store(store)
 
 
-def test_a_project_that_is_deleted_takes_its_budgets_along(store: Corral, tmp_path: Path) -> None:
+def test_deleting_a_project_deletes_its_budgets(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path)
     store.budgets.set(f"project:{project.id}", DOLLAR)
     store.budgets.set(f"project:{project.id}", DOLLAR, period="day")
@@ -213,8 +209,6 @@ def test_a_project_that_is_deleted_takes_its_budgets_along(store: Corral, tmp_pa
         ("run:run_1", 1, "day"),
     ],
 )
-def test_a_budget_that_makes_no_sense_is_refused(
-    store: Corral, scope: str, limit: Any, period: str
-) -> None:
+def test_an_invalid_budget_is_rejected(store: Corral, scope: str, limit: Any, period: str) -> None:
     with refuses(store, Invalid):
         store.budgets.set(scope, limit, period=period)

@@ -24,7 +24,7 @@ def ended(store: Corral, state: str, took: int, *, ago: int = 0, **columns: Any)
 # -- overview -------------------------------------------------------------------------------------
 
 
-def test_an_empty_store_has_an_overview_too(store: Corral) -> None:
+def test_an_empty_store_has_an_overview(store: Corral) -> None:
     with unchanged(store):
         found = store.insights.overview()
     assert (found.active, found.attention, found.failed, found.queued) == ([], [], [], 0)
@@ -32,7 +32,7 @@ def test_an_empty_store_has_an_overview_too(store: Corral) -> None:
     assert found.more is False
 
 
-def test_the_overview_shows_what_runs_waits_failed_and_cost(
+def test_the_overview_shows_active_queued_failed_runs_and_cost(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -64,7 +64,7 @@ def test_the_overview_shows_what_runs_waits_failed_and_cost(
     assert found.more is False
 
 
-def test_what_waits_to_be_accepted_by_somebody_needs_you_and_what_a_check_judges_does_not(
+def test_only_submitted_tasks_without_a_check_need_attention(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     wanted = [{"key": "A"}, {"key": "B", "check": "true"}, {"key": "C"}, {"key": "D"}]
@@ -86,7 +86,7 @@ def test_what_waits_to_be_accepted_by_somebody_needs_you_and_what_a_check_judges
     assert (found.submitted, found.submitted_tasks) == ([], 0)
 
 
-def test_an_overview_of_many_runs_shows_some_and_says_so(store: Corral) -> None:
+def test_an_overview_of_many_runs_is_truncated_and_says_so(store: Corral) -> None:
     ids = [add_run(store, "running") for _ in range(ops.MAX_SHOWN + 3)]
     found = store.insights.overview()
     assert [run.id for run in found.active] == ids[: -ops.MAX_SHOWN - 1 : -1]
@@ -125,7 +125,7 @@ def test_a_project_that_never_ran_has_no_latest_run(store: Corral, tmp_path: Pat
         store.insights.project("/srv/none")
 
 
-def test_counting_stops_at_a_bound_and_says_so(
+def test_counts_stop_at_a_limit_and_say_so(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ops, "MAX_COUNTED_RUNS", 3)
@@ -139,7 +139,7 @@ def test_counting_stops_at_a_bound_and_says_so(
 # -- crashed runs ---------------------------------------------------------------------------------
 
 
-def test_crashed_runs_come_newest_first_with_their_reason_and_directory(
+def test_crashed_runs_are_listed_newest_first_with_reason_and_directory(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -161,7 +161,7 @@ def test_crashed_runs_come_newest_first_with_their_reason_and_directory(
 # -- how runs went --------------------------------------------------------------------------------
 
 
-def test_runs_are_counted_by_how_they_ended(store: Corral) -> None:
+def test_runs_are_counted_by_outcome(store: Corral) -> None:
     ends = ["completed"] * 3 + ["failed", "crashed", "cancelled", "timed_out", "interrupted"]
     for state in ends:
         add_run(store, state, provider="claude")
@@ -200,13 +200,13 @@ def test_median_and_p95_are_exact(
     assert (found.runs, found.median_ms, found.p95_ms) == (len(durations) + 1, median, p95)
 
 
-def test_runs_that_never_began_have_no_duration(store: Corral) -> None:
+def test_runs_that_never_started_have_no_duration(store: Corral) -> None:
     add_run(store, "failed", started_at=None)
     (found,) = store.insights.stats(by="project").items
     assert (found.median_ms, found.p95_ms) == (None, None)
 
 
-def test_a_clock_that_went_back_gives_no_negative_duration(store: Corral) -> None:
+def test_a_clock_jump_back_gives_no_negative_duration(store: Corral) -> None:
     ended(store, "completed", -5_000)
     (found,) = store.insights.stats(by="project").items
     assert found.median_ms == 0
@@ -222,9 +222,7 @@ def test_tokens_and_cost_are_summed_and_unknown_stays_unknown(store: Corral) -> 
     assert (other.tokens, other.cost_micros, other.unpriced) == (None, None, 1)
 
 
-def test_groups_come_by_key_and_in_pages_those_without_one_first(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_groups_are_paginated_by_key(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path)
     for agent in ("agn_b", None, "agn_a", "agn_c", None):
         add_run(store, "completed", agent_id=agent, project_id=project.id)
@@ -239,7 +237,7 @@ def test_groups_come_by_key_and_in_pages_those_without_one_first(
     assert (row.key, row.label, row.runs) == (project.id, project.name, 5)
 
 
-def test_days_are_days_in_utc_and_in_order(store: Corral, clock: ManualClock) -> None:
+def test_days_are_utc_days_in_order(store: Corral, clock: ManualClock) -> None:
     clock.at = clock.now() // DAY * DAY + HOUR
     for ago in (0, 2 * HOUR, 3 * DAY, 3 * DAY):
         ended(store, "completed", SECOND, ago=ago)
@@ -252,7 +250,7 @@ def test_days_are_days_in_utc_and_in_order(store: Corral, clock: ManualClock) ->
     ]
 
 
-def test_only_what_ended_since_is_looked_at(store: Corral) -> None:
+def test_since_limits_the_statistics(store: Corral) -> None:
     for ago in (0, 2 * DAY, 10 * DAY):
         ended(store, "completed", 20 * DAY, ago=ago)
     for since, runs in ((DAY, 1), (7 * DAY, 2), (None, 3)):
@@ -260,7 +258,7 @@ def test_only_what_ended_since_is_looked_at(store: Corral) -> None:
         assert found.runs == runs
 
 
-def test_a_question_that_makes_no_sense_is_refused(store: Corral) -> None:
+def test_invalid_arguments_are_rejected(store: Corral) -> None:
     for arguments in ({"by": "mood"}, {"since_ms": -1}, {"limit": 0}, {"after": "?"}):
         with pytest.raises(Invalid):
             store.insights.stats(**arguments)
@@ -269,9 +267,7 @@ def test_a_question_that_makes_no_sense_is_refused(store: Corral) -> None:
 # -- what the pages ask ---------------------------------------------------------------------------
 
 
-def test_the_overview_shows_what_ended_last_however_it_ended(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_the_overview_shows_the_last_ended_runs(store: Corral, clock: ManualClock) -> None:
     first = ended(store, "completed", SECOND, ago=3 * DAY)
     second = ended(store, "failed", SECOND, ago=2 * DAY)
     add_run(store, "running", seen_at=clock.now() - SECOND)
@@ -280,7 +276,7 @@ def test_the_overview_shows_what_ended_last_however_it_ended(
     assert found.active[0].seen_at == clock.now() - SECOND
 
 
-def test_ids_get_the_names_that_people_gave(store: Corral, tmp_path: Path) -> None:
+def test_names_are_resolved_by_id(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path)
     agent = store.agents.create("ada")
     session = store.sessions.open(title="the tests")
@@ -300,7 +296,7 @@ def test_ids_get_the_names_that_people_gave(store: Corral, tmp_path: Path) -> No
         store.insights.names([f"run_{n}" for n in range(ops.MAX_NAMES + 1)])
 
 
-def test_things_are_found_by_the_beginning_of_their_name(store: Corral, tmp_path: Path) -> None:
+def test_records_are_found_by_name_prefix(store: Corral, tmp_path: Path) -> None:
     folder = tmp_path / "Harbour"
     folder.mkdir()
     project = store.projects.register(folder)
@@ -313,7 +309,7 @@ def test_things_are_found_by_the_beginning_of_their_name(store: Corral, tmp_path
         store.insights.find_by_name("  ")
 
 
-def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: ManualClock) -> None:
+def test_costs_are_listed_per_day_and_agent(store: Corral, clock: ManualClock) -> None:
     for ago, agent, cost in ((40, "agt_a", 9), (2, "agt_a", 5), (0, "agt_b", 7), (0, "agt_a", 1)):
         store.charges.add(
             UsageFact(model="m", input=3, cost_micros=cost),
@@ -336,7 +332,7 @@ def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: ManualCl
             store.insights.costs(**wrong)
 
 
-def test_a_charge_is_of_the_task_that_its_run_was_at(
+def test_a_charge_belongs_to_the_task_of_its_run(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "one", "two", "other")

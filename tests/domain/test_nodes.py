@@ -15,7 +15,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, walk
 
 
-def test_a_machine_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
+def test_a_node_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot-1", owner="d1", slots=4, labels=["gpu", "big", "gpu"])
     assert node.id.startswith("nod_")
     assert (node.name, node.boot_id, node.state) == ("host", "boot-1", NodeState.UP)
@@ -26,7 +26,7 @@ def test_a_machine_joins_with_a_lease(store: Corral, clock: ManualClock) -> None
     assert record(store) == ["node.join"]
 
 
-def test_the_same_boot_of_the_same_host_is_the_same_node_with_a_new_fence(
+def test_rejoining_keeps_the_node_and_increments_the_fence(
     store: Corral, clock: ManualClock
 ) -> None:
     first = store.nodes.join("host", "boot-1", owner="d1", slots=1)
@@ -39,7 +39,7 @@ def test_the_same_boot_of_the_same_host_is_the_same_node_with_a_new_fence(
     assert rows(store, "SELECT count(*) FROM nodes") == [(1,)]
 
 
-def test_another_boot_or_another_host_is_another_node(store: Corral) -> None:
+def test_another_boot_or_host_is_another_node(store: Corral) -> None:
     first = store.nodes.join("host", "boot-1", owner="d")
     assert store.nodes.join("host", "boot-2", owner="d").id != first.id
     assert store.nodes.join("other", "boot-1", owner="d").id != first.id
@@ -64,7 +64,7 @@ def test_another_boot_or_another_host_is_another_node(store: Corral) -> None:
     ],
     ids=lambda arguments: ascii(arguments)[:30],
 )
-def test_a_machine_that_cannot_be_one_is_refused(store: Corral, arguments: dict[str, Any]) -> None:
+def test_an_invalid_node_is_rejected(store: Corral, arguments: dict[str, Any]) -> None:
     given: dict[str, Any] = {"name": "host", "boot_id": "boot", "owner": "d", **arguments}
     with refuses(store, Invalid):
         store.nodes.join(given.pop("name"), given.pop("boot_id"), **given)
@@ -82,7 +82,7 @@ def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: Manu
     assert record(store) == ["node.join"]
 
 
-def test_the_heartbeat_of_a_daemon_that_was_replaced_is_refused(store: Corral) -> None:
+def test_a_heartbeat_with_a_stale_fence_is_rejected(store: Corral) -> None:
     old = store.nodes.join("host", "boot", owner="d1")
     store.nodes.join("host", "boot", owner="d2")
     with refuses(store, Held) as caught:
@@ -95,9 +95,7 @@ def test_the_heartbeat_of_a_daemon_that_was_replaced_is_refused(store: Corral) -
     }
 
 
-def test_the_heartbeat_of_a_node_that_was_given_up_is_refused(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_a_heartbeat_of_a_lost_node_is_rejected(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
     store.nodes.mark_lost()
@@ -106,7 +104,7 @@ def test_the_heartbeat_of_a_node_that_was_given_up_is_refused(
     assert caught.value.details["state"] == "lost"
 
 
-def test_a_heartbeat_that_comes_late_still_counts_while_nobody_gave_the_node_up(
+def test_a_late_heartbeat_is_accepted_while_the_node_is_up(
     store: Corral, clock: ManualClock
 ) -> None:
     node = store.nodes.join("host", "boot", owner="d")
@@ -116,7 +114,7 @@ def test_a_heartbeat_that_comes_late_still_counts_while_nobody_gave_the_node_up(
 
 
 @each_case("lease_ms", [0, 999, DAY + 1])
-def test_a_heartbeat_with_a_term_out_of_bounds_is_refused(store: Corral, lease_ms: int) -> None:
+def test_a_heartbeat_with_an_invalid_lease_is_rejected(store: Corral, lease_ms: int) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     with refuses(store, Invalid):
         store.nodes.heartbeat(node, lease_ms=lease_ms)
@@ -125,7 +123,7 @@ def test_a_heartbeat_with_a_term_out_of_bounds_is_refused(store: Corral, lease_m
 # -- leaving and silence ---------------------------------------------------------------------
 
 
-def test_a_node_that_says_good_bye_is_not_lost_later(store: Corral, clock: ManualClock) -> None:
+def test_a_node_that_left_is_not_marked_lost(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     assert store.nodes.leave(node).state is NodeState.LEFT
     clock.advance(DAY)
@@ -135,16 +133,14 @@ def test_a_node_that_says_good_bye_is_not_lost_later(store: Corral, clock: Manua
     assert record(store) == ["node.join", "node.leave"]
 
 
-def test_a_daemon_that_was_replaced_cannot_say_good_bye_for_its_successor(store: Corral) -> None:
+def test_leave_with_a_stale_fence_is_rejected(store: Corral) -> None:
     old = store.nodes.join("host", "boot", owner="d1")
     store.nodes.join("host", "boot", owner="d2")
     with refuses(store, Held):
         store.nodes.leave(old)
 
 
-def test_silent_nodes_are_lost_once_their_lease_has_run_out(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_nodes_with_an_expired_lease_are_marked_lost(store: Corral, clock: ManualClock) -> None:
     silent = store.nodes.join("silent", "boot", owner="d")
     alive = store.nodes.join("alive", "boot", owner="d", lease_ms=MINUTE)
     clock.advance(15 * SECOND - 1)
@@ -158,9 +154,7 @@ def test_silent_nodes_are_lost_once_their_lease_has_run_out(
 
 
 @pytest.mark.parametrize("how", ["leave", "lose"])
-def test_a_node_that_was_gone_joins_again_as_itself(
-    store: Corral, clock: ManualClock, how: str
-) -> None:
+def test_a_lost_node_can_rejoin(store: Corral, clock: ManualClock, how: str) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     if how == "leave":
         store.nodes.leave(node)
@@ -170,7 +164,7 @@ def test_a_node_that_was_gone_joins_again_as_itself(
     assert (again.id, again.state, again.fence) == (node.id, NodeState.UP, 2)
 
 
-def test_a_sweep_takes_at_most_the_limit_the_longest_silent_first(
+def test_mark_lost_takes_the_oldest_leases_up_to_the_limit(
     store: Corral, clock: ManualClock
 ) -> None:
     for n in (2, 0, 1):
@@ -182,9 +176,7 @@ def test_a_sweep_takes_at_most_the_limit_the_longest_silent_first(
         store.nodes.mark_lost(limit=0)
 
 
-def test_a_heartbeat_that_commits_during_a_sweep_saves_its_node(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_a_concurrent_heartbeat_keeps_the_node_up(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
     lost: list[Any] = []
@@ -212,12 +204,12 @@ def test_nodes_are_listed_newest_first(store: Corral, limit: int) -> None:
 
 
 @each_case("cursor", ["", "x", encode_cursor(1)])
-def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+def test_an_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
     with refuses(store, Invalid):
         store.nodes.list(after=cursor)
 
 
-def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: ManualClock) -> None:
+def test_a_node_is_found_by_a_unique_prefix(store: Corral, clock: ManualClock) -> None:
     first = store.nodes.join("a", "boot", owner="d")
     clock.advance(DAY)
     second = store.nodes.join("b", "boot", owner="d")
@@ -235,13 +227,13 @@ def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: ManualCl
 # -- who leads -------------------------------------------------------------------------------
 
 
-def test_the_first_who_asks_leads(store: Corral, clock: ManualClock) -> None:
+def test_the_first_candidate_becomes_leader(store: Corral, clock: ManualClock) -> None:
     lead = store.nodes.acquire_leadership("scheduler", owner="a")
     assert (lead.name, lead.owner, lead.fence) == ("scheduler", "a", 1)
     assert lead.lease_until == clock.now() + 15 * SECOND
 
 
-def test_while_one_leads_another_is_refused_and_told_who_and_until_when(store: Corral) -> None:
+def test_another_candidate_gets_the_leader_and_its_lease(store: Corral) -> None:
     lead = store.nodes.acquire_leadership("scheduler", owner="a")
     with refuses(store, Held) as caught:
         store.nodes.acquire_leadership("scheduler", owner="b")
@@ -249,14 +241,14 @@ def test_while_one_leads_another_is_refused_and_told_who_and_until_when(store: C
     assert store.nodes.acquire_leadership("courier", owner="b").owner == "b"
 
 
-def test_the_one_who_leads_goes_on_with_the_same_fence(store: Corral, clock: ManualClock) -> None:
+def test_renewing_leadership_keeps_the_fence(store: Corral, clock: ManualClock) -> None:
     store.nodes.acquire_leadership("scheduler", owner="a")
     clock.advance(10 * SECOND)
     again = store.nodes.acquire_leadership("scheduler", owner="a")
     assert (again.fence, again.lease_until) == (1, clock.now() + 15 * SECOND)
 
 
-def test_a_lead_that_ran_out_goes_to_whoever_asks_with_a_higher_fence(
+def test_an_expired_leadership_is_acquired_with_a_higher_fence(
     store: Corral, clock: ManualClock
 ) -> None:
     store.nodes.acquire_leadership("scheduler", owner="a")
@@ -269,7 +261,7 @@ def test_a_lead_that_ran_out_goes_to_whoever_asks_with_a_higher_fence(
         store.nodes.acquire_leadership("scheduler", owner="a")
 
 
-def test_a_lead_that_is_yielded_may_be_taken_at_once(store: Corral) -> None:
+def test_a_released_leadership_can_be_acquired_at_once(store: Corral) -> None:
     store.nodes.acquire_leadership("scheduler", owner="a")
     assert store.nodes.release_leadership("scheduler", owner="b") is False
     assert store.nodes.release_leadership("scheduler", owner="a") is True
@@ -292,7 +284,7 @@ def test_a_lead_that_is_yielded_may_be_taken_at_once(store: Corral) -> None:
     ],
     ids=range(7),
 )
-def test_a_lead_that_cannot_be_one_is_refused(
+def test_an_invalid_leadership_is_rejected(
     store: Corral, name: str, owner: str, lease_ms: int
 ) -> None:
     with refuses(store, Invalid):
@@ -300,18 +292,18 @@ def test_a_lead_that_cannot_be_one_is_refused(
 
 
 @each_case(("name", "owner"), [("n\0", "a"), ("n", "a\0"), ("\ud800", "a")], ids=ascii)
-def test_a_yield_that_names_nobody_is_refused(store: Corral, name: str, owner: str) -> None:
+def test_releasing_without_an_owner_is_rejected(store: Corral, name: str, owner: str) -> None:
     with refuses(store, Invalid):
         store.nodes.release_leadership(name, owner=owner)
 
 
-def test_a_lead_is_no_event(store: Corral) -> None:
+def test_leadership_writes_no_event(store: Corral) -> None:
     store.nodes.acquire_leadership("scheduler", owner="a")
     store.nodes.release_leadership("scheduler", owner="a")
     assert record(store) == []
 
 
-def test_labels_of_a_node_come_back_as_a_list(store: Corral) -> None:
+def test_labels_of_a_node_are_a_list(store: Corral) -> None:
     node = store.nodes.join("host", "boot", owner="d", labels=["ü", "a b"])
     assert store.nodes.get(node.id).labels == ["a b", "ü"]
 
@@ -319,7 +311,7 @@ def test_labels_of_a_node_come_back_as_a_list(store: Corral) -> None:
 # -- heartbeat and leads in one ----------------------------------------------------------------
 
 
-def test_a_beat_renews_the_lease_and_takes_the_leads_that_nobody_has(
+def test_renew_extends_the_lease_and_acquires_free_leaderships(
     store: Corral, clock: ManualClock
 ) -> None:
     mine = store.nodes.join("here", "boot", owner="d1")
@@ -343,7 +335,7 @@ def test_a_beat_renews_the_lease_and_takes_the_leads_that_nobody_has(
     assert store.nodes.get(theirs.id).state is NodeState.UP, "nobody has said that it is lost"
 
 
-def test_a_beat_that_comes_too_late_takes_no_lead(store: Corral) -> None:
+def test_renew_with_a_stale_fence_acquires_no_leadership(store: Corral) -> None:
     old = store.nodes.join("here", "boot", owner="d1")
     store.nodes.join("here", "boot", owner="d2")
     with refuses(store, Held):

@@ -29,7 +29,7 @@ def begun(store: Corral, data: bytes = b"one\ntwo\n", run: str = RUN) -> Path:
     return folder
 
 
-def test_an_output_begins_once(store: Corral) -> None:
+def test_begin_is_idempotent(store: Corral) -> None:
     first = store.outputs.begin(RUN, host="a", folder="/x", mode="pty")
     with unchanged(store):
         assert store.outputs.begin(RUN, host="a", folder="/x", mode="pty") == first
@@ -39,7 +39,7 @@ def test_an_output_begins_once(store: Corral) -> None:
     assert refused.value.details["reason"] == "on_other_host"
 
 
-def test_a_run_whose_machine_is_gone_begins_again_elsewhere(store: Corral) -> None:
+def test_a_lost_output_is_reopened_on_another_host(store: Corral) -> None:
     store.outputs.begin(RUN, host="a", folder="/x")
     store.outputs.lose(RUN, "its machine is gone")
     again = store.outputs.begin(RUN, host="b", folder="/y")
@@ -47,7 +47,7 @@ def test_a_run_whose_machine_is_gone_begins_again_elsewhere(store: Corral) -> No
     assert record(store, RUN) == ["output.begin", "output.lose", "output.reopen"]
 
 
-def test_progress_is_told_without_an_event_and_only_while_it_is_open(store: Corral) -> None:
+def test_progress_is_recorded_without_an_event_while_open(store: Corral) -> None:
     begun(store)
     told = record(store)
     assert store.outputs.record_progress(RUN, 500) is True
@@ -61,7 +61,7 @@ def test_progress_is_told_without_an_event_and_only_while_it_is_open(store: Corr
         store.outputs.record_progress(RUN, -1)
 
 
-def test_sealing_packs_the_files_and_tells_the_store(store: Corral, clock: ManualClock) -> None:
+def test_sealing_writes_sealed_files_and_records_them(store: Corral, clock: ManualClock) -> None:
     folder = begun(store, b"token " + KEY + b"\nsecond\n")
     clock.advance(MINUTE)
     row = store.outputs.seal_folder(RUN)
@@ -77,7 +77,7 @@ def test_sealing_packs_the_files_and_tells_the_store(store: Corral, clock: Manua
     ]
 
 
-def test_sealing_a_second_time_changes_nothing(store: Corral) -> None:
+def test_sealing_is_idempotent(store: Corral) -> None:
     folder = begun(store)
     first = store.outputs.seal_folder(RUN)
     with unchanged(store):
@@ -88,7 +88,7 @@ def test_sealing_a_second_time_changes_nothing(store: Corral) -> None:
     assert not (folder / "output").exists()
 
 
-def test_standard_error_is_kept_apart_and_sealed_with_it(store: Corral) -> None:
+def test_stderr_is_stored_separately_and_sealed(store: Corral) -> None:
     folder = begun(store, b"{}\n")
     (folder / "stderr").write_bytes(b"warning: x\n")
     row = store.outputs.seal_folder(RUN)
@@ -97,7 +97,7 @@ def test_standard_error_is_kept_apart_and_sealed_with_it(store: Corral) -> None:
     assert store.outputs.open(RUN, stream="stderr").tail(5) == [b"warning: x"]
 
 
-def test_what_a_shared_store_keeps_is_read_without_the_files(store: Corral) -> None:
+def test_a_shared_store_serves_outputs_without_the_files(store: Corral) -> None:
     folder = begun(store, b"".join(b"line %d\n" % n for n in range(200_000)))
     (folder / "stderr").write_bytes(b"oops\n")
     store.outputs.seal_folder(RUN)
@@ -118,7 +118,7 @@ def test_what_a_shared_store_keeps_is_read_without_the_files(store: Corral) -> N
         assert store.outputs.seal_folder(RUN).state == "sealed"
 
 
-def test_a_sealed_file_of_several_chunks_comes_back_whole(store: Corral) -> None:
+def test_a_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None:
     import os
 
     data = os.urandom(2_500_000)
@@ -130,7 +130,7 @@ def test_a_sealed_file_of_several_chunks_comes_back_whole(store: Corral) -> None
     assert store.outputs.open(RUN).bytes(0, len(data)) == data
 
 
-def test_an_output_on_another_machine_is_said_to_be_there(store: Corral) -> None:
+def test_an_output_on_another_host_is_refused_with_its_host(store: Corral) -> None:
     store.outputs.begin(RUN, host="far-away", folder="/x")
     with refuses(store, Refused) as refused:
         store.outputs.open(RUN)
@@ -140,7 +140,7 @@ def test_an_output_on_another_machine_is_said_to_be_there(store: Corral) -> None
     assert "far-away" in refused.value.message
 
 
-def test_an_output_whose_folder_is_gone_is_lost_with_that_reason(store: Corral) -> None:
+def test_an_output_with_a_missing_folder_is_lost(store: Corral) -> None:
     folder = begun(store)
     (folder / "output").unlink()
     row = store.outputs.seal_folder(RUN)
@@ -153,7 +153,7 @@ def test_an_output_whose_folder_is_gone_is_lost_with_that_reason(store: Corral) 
     assert store.outputs.seal_folder("run_2").state == "lost"
 
 
-def test_an_output_that_is_not_there_says_what_is_left_to_do(store: Corral) -> None:
+def test_a_missing_output_says_what_to_do(store: Corral) -> None:
     folder = begun(store)
     (folder / "output").rename(folder / "away")
     with refuses(store, NotFound) as refused:
@@ -176,14 +176,14 @@ def test_an_output_that_is_not_there_says_what_is_left_to_do(store: Corral) -> N
     assert refused.value.details["reason"] == "deleted"
 
 
-def test_what_was_lost_and_is_found_again_is_sealed(store: Corral) -> None:
+def test_a_lost_output_that_reappears_is_sealed(store: Corral) -> None:
     begun(store)
     store.outputs.lose(RUN, "its machine is gone")
     assert store.outputs.seal_folder(RUN).state == "sealed"
     assert store.outputs.get(RUN).reason is None
 
 
-def test_a_growing_output_is_read_and_followed_across_sealing(store: Corral) -> None:
+def test_following_continues_across_sealing(store: Corral) -> None:
     folder = begun(store, b"one\n")
     reader = store.outputs.open(RUN)
     follower = reader.follow(
@@ -201,7 +201,7 @@ def test_a_growing_output_is_read_and_followed_across_sealing(store: Corral) -> 
     assert follow_all(store.outputs.open(RUN)) == b"one\ntwo\nthree\n"
 
 
-def test_only_what_is_not_sealed_takes_chunks(store: Corral) -> None:
+def test_a_sealed_output_rejects_chunks(store: Corral) -> None:
     begun(store)
     store.outputs.add_chunk(RUN, 0, b"early")
     store.outputs.add_chunk(RUN, 0, b"again")
@@ -216,7 +216,7 @@ def test_only_what_is_not_sealed_takes_chunks(store: Corral) -> None:
         store.outputs.add_chunk("run_unknown", 0, b"x")
 
 
-def test_the_output_of_a_run_that_goes_on_is_not_deleted(store: Corral) -> None:
+def test_the_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
     run = running(store)
     with refuses(store, Conflict) as caught:
         store.outputs.delete(run.id)
@@ -226,7 +226,7 @@ def test_the_output_of_a_run_that_goes_on_is_not_deleted(store: Corral) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * (1024 * 1024 + 1)])
-def test_a_chunk_has_its_bounds(store: Corral, data: bytes) -> None:
+def test_an_invalid_chunk_is_rejected(store: Corral, data: bytes) -> None:
     begun(store)
     with refuses(store, Invalid):
         store.outputs.add_chunk(RUN, 0, data)
@@ -234,7 +234,7 @@ def test_a_chunk_has_its_bounds(store: Corral, data: bytes) -> None:
         store.outputs.add_chunk(RUN, 0, b"x", stream="other")
 
 
-def test_another_text_is_not_sealed_over_the_first(store: Corral, tmp_path: Path) -> None:
+def test_a_sealed_output_is_not_replaced_by_another_text(store: Corral, tmp_path: Path) -> None:
     begun(store)
     store.outputs.seal_folder(RUN)
     (tmp_path / "output").write_bytes(b"something else")
@@ -242,7 +242,7 @@ def test_another_text_is_not_sealed_over_the_first(store: Corral, tmp_path: Path
         store.outputs.seal(RUN, seal(tmp_path))
 
 
-def test_deleting_removes_rows_files_and_log_and_says_so(store: Corral, clock: ManualClock) -> None:
+def test_deleting_removes_rows_files_and_log_with_events(store: Corral, clock: ManualClock) -> None:
     folder = begun(store)
     store.outputs.log(RUN, "info", "hello")
     store.outputs.seal_folder(RUN)
@@ -266,7 +266,7 @@ def test_deleting_removes_rows_files_and_log_and_says_so(store: Corral, clock: M
     ]
 
 
-def test_files_on_another_machine_wait_for_that_machine(store: Corral) -> None:
+def test_files_on_another_host_are_removed_there_later(store: Corral) -> None:
     store.outputs.begin(RUN, host="far-away", folder="/srv/runs/run_1")
     store.outputs.delete(RUN)
     assert store.outputs.get(RUN).folder == "/srv/runs/run_1"
@@ -276,7 +276,7 @@ def test_files_on_another_machine_wait_for_that_machine(store: Corral) -> None:
     ] == [RUN]
 
 
-def test_no_folder_is_removed_that_is_not_the_runs_own(store: Corral, tmp_path: Path) -> None:
+def test_only_the_folder_of_the_run_is_removed(store: Corral, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("x")
@@ -309,7 +309,7 @@ def test_old_outputs_are_deleted_by_their_retention(store: Corral, clock: Manual
     assert store.outputs.get("run_3").state == "open", "what is open is never forgotten"
 
 
-def test_open_outputs_of_a_host_are_listed_in_pages(store: Corral) -> None:
+def test_open_outputs_of_a_host_are_paginated(store: Corral) -> None:
     for n in range(5):
         store.outputs.begin(f"run_{n}", host="a", folder="/x")
     store.outputs.begin("run_other", host="b", folder="/x")
@@ -321,7 +321,7 @@ def test_open_outputs_of_a_host_are_listed_in_pages(store: Corral) -> None:
 # -- the log ------------------------------------------------------------------------------------
 
 
-def test_a_log_is_read_behind_a_line_and_from_a_level_on(store: Corral) -> None:
+def test_a_log_is_read_after_a_line_and_by_level(store: Corral) -> None:
     for level in ("debug", "info", "warn", "error"):
         store.outputs.log(
             RUN, level, f"{level} it is", metadata={"n": [1, None]}, source="supervisor"
@@ -352,7 +352,7 @@ def test_any_message_can_be_logged(store: Corral) -> None:
     assert [line.metadata for line in store.outputs.log_lines(RUN).items] == [None] * 3
 
 
-def test_what_looks_like_a_key_is_not_logged(store: Corral) -> None:
+def test_secrets_are_redacted_from_the_log(store: Corral) -> None:
     key = KEY.decode()
     line = store.outputs.log(RUN, "info", f"token {key}", metadata={"a": f"x {key}", "b": 1})
     assert line.message == "token [redacted]"
@@ -364,7 +364,7 @@ def test_what_looks_like_a_key_is_not_logged(store: Corral) -> None:
     assert store.outputs.log(RUN, "info", "x", metadata=torn).metadata == {"redacted": True}
 
 
-def test_a_run_without_an_output_is_erased_too(store: Corral) -> None:
+def test_deleting_a_run_without_an_output_deletes_its_log(store: Corral) -> None:
     from corral.domain.outputs import ops
 
     store.outputs.log(RUN, "info", "hello")
@@ -379,21 +379,21 @@ def test_a_run_without_an_output_is_erased_too(store: Corral) -> None:
     assert not run_folder("run_2").exists()
 
 
-def test_many_lines_are_logged_at_once_or_none(store: Corral) -> None:
+def test_log_many_is_atomic(store: Corral) -> None:
     assert store.outputs.log_many(RUN, [("info", "a", None), ("warn", "b", {"x": 1})]) == 2
     with refuses(store, Invalid):
         store.outputs.log_many(RUN, [("info", "c", None), ("fatal", "d", None)])
     assert [line.message for line in store.outputs.log_lines(RUN).items] == ["a", "b"]
 
 
-def test_a_log_line_wakes_who_waits_and_is_no_event(store: Corral) -> None:
+def test_a_log_line_wakes_followers_without_an_event(store: Corral) -> None:
     with store.listening() as listener:
         store.outputs.log(RUN, "info", "hello")
         assert listener.wait(10)
     assert record(store) == []
 
 
-def test_the_number_of_a_log_line_is_given_out_once_whatever_is_deleted(store: Corral) -> None:
+def test_log_line_numbers_are_never_reused(store: Corral) -> None:
     first, second = add_run(store, "completed"), add_run(store, "completed")
     for run in (first, second):
         store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")

@@ -62,7 +62,7 @@ def states(store: Corral, *runs: Run) -> list[RunState]:
     return [store.runs.get(run.id).state for run in runs]
 
 
-def test_as_many_are_started_as_there_is_room_for(store: Corral, keep: list[str]) -> None:
+def test_runs_are_started_while_slots_are_free(store: Corral, keep: list[str]) -> None:
     store.settings.set("runs.max_concurrent", 2)
     first, second, third = (queued(store) for _ in range(3))
     assert [run.id for run in store.runs.start_queued()] == [first.id, second.id]
@@ -72,7 +72,7 @@ def test_as_many_are_started_as_there_is_room_for(store: Corral, keep: list[str]
     assert keep == [first.id, second.id, third.id]
 
 
-def test_an_end_lets_the_next_one_in(store: Corral, keep: list[str]) -> None:
+def test_the_end_of_a_run_starts_the_next_one(store: Corral, keep: list[str]) -> None:
     store.settings.set("runs.max_concurrent", 1)
     first, second = queued(store), queued(store)
     store.runs.start_queued()
@@ -81,7 +81,7 @@ def test_an_end_lets_the_next_one_in(store: Corral, keep: list[str]) -> None:
     assert states(store, first, second) == ["completed", "running"]
 
 
-def test_a_parked_run_goes_on_once_it_is_due(
+def test_a_parked_run_continues_when_it_is_due(
     store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     run = queued(store)
@@ -93,9 +93,7 @@ def test_a_parked_run_goes_on_once_it_is_due(
     assert store.runs.get(run.id).attempts == 2
 
 
-def test_a_run_that_may_not_start_does_not_hold_up_those_behind_it(
-    store: Corral, keep: list[str]
-) -> None:
+def test_a_refused_run_does_not_block_the_queue(store: Corral, keep: list[str]) -> None:
     store.budgets.set("agent:agt_1", 0)
     poor = queued(store, agent_id="agt_1")
     other = queued(store)
@@ -106,7 +104,7 @@ def test_a_run_that_may_not_start_does_not_hold_up_those_behind_it(
     assert (over.exit_code, over.started_at) == (None, None)
 
 
-def test_a_supervisor_that_is_lost_does_not_hold_up_those_behind_it(
+def test_a_lost_supervisor_does_not_block_the_queue(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = queued(store), queued(store)
@@ -125,7 +123,7 @@ def test_a_supervisor_that_is_lost_does_not_hold_up_those_behind_it(
     assert states(store, bad, good) == ["queued", "running"]
 
 
-def test_a_run_that_somebody_else_took_does_not_hold_up_those_behind_it(
+def test_a_run_taken_by_another_dispatcher_does_not_block_the_queue(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = queued(store), queued(store)
@@ -143,7 +141,7 @@ def test_a_run_that_somebody_else_took_does_not_hold_up_those_behind_it(
     assert store.runs.get(first.id).owner == "supervisor:9"
 
 
-def test_two_who_see_to_the_line_start_one_run_for_one_place(
+def test_two_dispatchers_start_one_run_for_one_slot(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_concurrent", 1)
@@ -163,7 +161,7 @@ def test_two_who_see_to_the_line_start_one_run_for_one_place(
     assert states(store, first, second) == ["running", "queued"]
 
 
-def test_a_place_is_free_again_once_nobody_came_to_take_it(
+def test_an_expired_claim_frees_its_slot(
     store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     store.settings.set("runs.max_concurrent", 1)
@@ -176,7 +174,7 @@ def test_a_place_is_free_again_once_nobody_came_to_take_it(
     assert states(store, bad, good) == ["running", "queued"]
 
 
-def test_a_run_whose_supervisors_are_always_lost_keeps_no_place_from_those_behind_it(
+def test_a_run_whose_supervisors_keep_failing_is_deferred(
     store: Corral, clock: ManualClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_concurrent", 1)
@@ -200,7 +198,7 @@ def test_a_run_whose_supervisors_are_always_lost_keeps_no_place_from_those_behin
     assert told.subject == bad.id
 
 
-def test_a_place_for_which_no_process_could_be_made_stays_free(
+def test_a_failed_fork_frees_the_slot(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_concurrent", 1)
@@ -217,7 +215,7 @@ def test_a_place_for_which_no_process_could_be_made_stays_free(
     assert [run.id for run in store.runs.start_queued()] == [waits.id]
 
 
-def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
+def test_drain_queue_outlasts_a_claimant_that_crashed(
     store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     """Without a daemon nobody else would ever look again."""
@@ -230,7 +228,7 @@ def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
     assert states(store, claimed, waits) == ["running", "queued"]
 
 
-def test_a_claim_that_ends_just_after_the_line_was_looked_at_is_seen(
+def test_a_claim_that_ends_after_the_check_is_noticed(
     store: Corral, clock: ManualClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_concurrent", 1)
@@ -248,9 +246,7 @@ def test_a_claim_that_ends_just_after_the_line_was_looked_at_is_seen(
     assert states(store, claimed, waits) == ["running", "queued"]
 
 
-def test_nobody_stays_to_see_to_a_line_that_does_not_wait_for_claims(
-    store: Corral, keep: list[str]
-) -> None:
+def test_drain_queue_returns_when_no_claim_is_pending(store: Corral, keep: list[str]) -> None:
     store.settings.set("runs.max_concurrent", 1)
     store.runs.drain_queue()  # nobody is in line
     first, _ = queued(store), queued(store, cwd="/srv/not/here")
@@ -260,7 +256,7 @@ def test_nobody_stays_to_see_to_a_line_that_does_not_wait_for_claims(
     assert keep == [first.id]
 
 
-def test_a_run_fails_once_and_only_while_it_waits(store: Corral) -> None:
+def test_only_a_queued_run_can_be_failed_and_only_once(store: Corral) -> None:
     waits, goes = queued(store), running(store)
     over = store.runs.fail(waits.id, reason="no such directory")
     assert (over.state, over.reason, over.exit_code) == ("failed", "no such directory", None)
@@ -270,7 +266,7 @@ def test_a_run_fails_once_and_only_while_it_waits(store: Corral) -> None:
             store.runs.fail(goes.id, reason="never")
 
 
-def test_a_run_fails_also_for_a_long_reason(store: Corral) -> None:
+def test_a_long_failure_reason_is_shortened(store: Corral) -> None:
     """The sentence of an error has no limit; the run must not stay queued for that."""
     over = store.runs.fail(queued(store).id, reason="The budget is spent. " * 40)
     assert over.state == "failed"
@@ -279,7 +275,7 @@ def test_a_run_fails_also_for_a_long_reason(store: Corral) -> None:
     assert not gone.is_live
 
 
-def test_runs_of_other_machines_are_left_to_them(store: Corral, keep: list[str]) -> None:
+def test_runs_pinned_to_other_hosts_are_skipped(store: Corral, keep: list[str]) -> None:
     theirs = queued(store, host="there")
     mine = queued(store, host=process.host())
     store.runs.start_queued()
@@ -287,9 +283,7 @@ def test_runs_of_other_machines_are_left_to_them(store: Corral, keep: list[str])
     assert keep == [mine.id]
 
 
-def test_a_recovery_starts_whoever_waits(
-    store: Corral, clock: ManualClock, keep: list[str]
-) -> None:
+def test_a_recovery_starts_queued_runs(store: Corral, clock: ManualClock, keep: list[str]) -> None:
     store.settings.set("runs.max_concurrent", 1)
     gone = running(store)
     waiting = queued(store)
@@ -307,9 +301,7 @@ def serve(store: Corral, name: str | None = None, **offers: Any) -> None:
     store.nodes.join(name or process.host(), "boot", owner="d", **{"slots": 10} | offers)
 
 
-def test_a_run_waits_for_a_machine_that_offers_all_its_labels(
-    store: Corral, keep: list[str]
-) -> None:
+def test_a_run_waits_for_a_node_with_all_its_labels(store: Corral, keep: list[str]) -> None:
     both, one, none = (
         queued(store, labels=["gpu", "big"]),
         queued(store, labels=["gpu"]),
@@ -325,7 +317,7 @@ def test_a_run_waits_for_a_machine_that_offers_all_its_labels(
     assert store.runs.get_launch(both.id).labels == ["big", "gpu"]
 
 
-def test_a_machine_whose_daemon_went_silent_offers_nothing(
+def test_a_node_with_an_expired_lease_offers_no_labels(
     store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     queued(store, labels=["gpu"])
@@ -334,7 +326,7 @@ def test_a_machine_whose_daemon_went_silent_offers_nothing(
     assert store.runs.start_queued() == []
 
 
-def test_a_machine_takes_as_many_as_it_has_slots(store: Corral, keep: list[str]) -> None:
+def test_a_node_starts_as_many_runs_as_it_has_slots(store: Corral, keep: list[str]) -> None:
     serve(store, slots=2)
     first, _, third = (queued(store) for _ in range(3))
     assert len(store.runs.start_queued()) == 2
@@ -347,16 +339,14 @@ def test_a_machine_takes_as_many_as_it_has_slots(store: Corral, keep: list[str])
     assert [run.id for run in store.runs.start_queued()] == [third.id]
 
 
-def test_a_machine_without_slots_takes_nothing(store: Corral, keep: list[str]) -> None:
+def test_a_node_without_slots_starts_nothing(store: Corral, keep: list[str]) -> None:
     serve(store, slots=0)
     queued(store, host=process.host())
     assert store.runs.start_queued() == []
     assert keep == []
 
 
-def test_what_is_about_to_start_elsewhere_fills_no_slots_here(
-    store: Corral, keep: list[str]
-) -> None:
+def test_claims_of_other_hosts_use_no_local_slots(store: Corral, keep: list[str]) -> None:
     serve(store, slots=1)
     serve(store, "there", slots=10)
     theirs = [queued(store), queued(store, host="there")]
@@ -367,7 +357,7 @@ def test_what_is_about_to_start_elsewhere_fills_no_slots_here(
     assert states(store, *theirs, next_one) == ["queued"] * 3
 
 
-def test_what_is_about_to_start_here_fills_slots_here(store: Corral, keep: list[str]) -> None:
+def test_claims_of_this_host_use_local_slots(store: Corral, keep: list[str]) -> None:
     serve(store, slots=2)
     serve(store, "there", slots=10)
     anywhere, bound = queued(store), queued(store, host=process.host())
@@ -378,9 +368,7 @@ def test_what_is_about_to_start_here_fills_slots_here(store: Corral, keep: list[
     assert claim(store, waits.id, host="there")
 
 
-def test_what_is_about_to_start_anywhere_counts_among_all_that_may_go_at_once(
-    store: Corral, keep: list[str]
-) -> None:
+def test_all_claims_count_toward_max_concurrent(store: Corral, keep: list[str]) -> None:
     store.settings.set("runs.max_concurrent", 2)
     serve(store)
     serve(store, "there")
@@ -389,16 +377,14 @@ def test_what_is_about_to_start_anywhere_counts_among_all_that_may_go_at_once(
     assert [run.id for run in store.runs.start_queued()] == [second.id]
 
 
-def test_runs_elsewhere_fill_no_slots_here(store: Corral, keep: list[str]) -> None:
+def test_runs_on_other_hosts_use_no_local_slots(store: Corral, keep: list[str]) -> None:
     serve(store, slots=1)
     running(store)
     waits = queued(store)
     assert [run.id for run in store.runs.start_queued()] == [waits.id]
 
 
-def test_a_run_that_may_go_anywhere_is_left_to_a_machine_that_has_its_directory(
-    store: Corral, keep: list[str]
-) -> None:
+def test_a_run_is_left_to_a_host_that_has_its_directory(store: Corral, keep: list[str]) -> None:
     theirs = [queued(store, cwd="/srv/not/here", project_id="prj_1") for _ in range(3)]
     alone = queued(store, cwd="/srv/not/here")
     mine = queued(store)
@@ -407,7 +393,7 @@ def test_a_run_that_may_go_anywhere_is_left_to_a_machine_that_has_its_directory(
     assert keep == [mine.id], "no supervisor is started to find that out"
 
 
-def test_a_run_that_must_go_here_is_tried_although_its_directory_is_gone(
+def test_a_pinned_run_is_started_although_its_directory_is_missing(
     store: Corral, keep: list[str]
 ) -> None:
     queued(store, cwd="/srv/not/here", project_id="prj_1")
@@ -416,9 +402,7 @@ def test_a_run_that_must_go_here_is_tried_although_its_directory_is_gone(
     assert keep == [bound.id]
 
 
-def test_runs_of_an_agent_that_is_busy_enough_cost_no_supervisors(
-    store: Corral, keep: list[str]
-) -> None:
+def test_no_supervisor_is_started_for_an_agent_at_its_limit(store: Corral, keep: list[str]) -> None:
     busy = store.agents.create("ada", provider="scripted", limits={"max_runs": 1})
     waiting = [queued(store, agent_id=busy.id) for _ in range(3)]
     other = queued(store)
@@ -426,9 +410,7 @@ def test_runs_of_an_agent_that_is_busy_enough_cost_no_supervisors(
     assert keep == [waiting[0].id, other.id]
 
 
-def test_two_who_want_to_start_the_same_run_are_told_apart(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_of_two_dispatchers_one_claims_a_run(store: Corral, clock: ManualClock) -> None:
     run = queued(store)
     assert claim(store, run.id, host="here")
     assert not claim(store, run.id, host="here")

@@ -30,7 +30,7 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
 
 
-def test_a_supervisor_takes_a_run_with_the_identity_of_its_process(
+def test_a_supervisor_acquires_a_run_with_its_process_identity(
     store: Corral, clock: ManualClock
 ) -> None:
     asked = queued(store)
@@ -48,14 +48,14 @@ def test_a_supervisor_takes_a_run_with_the_identity_of_its_process(
     ]
 
 
-def test_a_run_that_was_taken_is_not_taken_twice(store: Corral) -> None:
+def test_an_acquired_run_cannot_be_acquired_again(store: Corral) -> None:
     run = starting(store)
     for supervisor in (1, 2):
         with refuses(store, IllegalMove):
             store.runs.acquire(run.id, held(supervisor))
 
 
-def test_a_run_that_is_over_is_not_taken(store: Corral) -> None:
+def test_an_ended_run_cannot_be_acquired(store: Corral) -> None:
     run = ended(store)
     with refuses(store, IllegalMove):
         store.runs.acquire(run.id, held(2))
@@ -63,7 +63,7 @@ def test_a_run_that_is_over_is_not_taken(store: Corral) -> None:
         store.runs.acquire("run_" + "0" * 26, held(2))
 
 
-def test_the_program_was_executed_once(store: Corral, clock: ManualClock) -> None:
+def test_launch_is_allowed_once(store: Corral, clock: ManualClock) -> None:
     run = starting(store)
     clock.advance(5)
     launched = store.runs.launch(run)
@@ -73,7 +73,7 @@ def test_the_program_was_executed_once(store: Corral, clock: ManualClock) -> Non
         store.runs.launch(run)
 
 
-def test_a_supervisor_that_starts_touches_the_project(
+def test_acquiring_a_run_touches_its_project(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -83,7 +83,7 @@ def test_a_supervisor_that_starts_touches_the_project(
 
 
 @each_case("lease_ms", [0, 999, DAY + 1])
-def test_a_lease_that_protects_nothing_is_refused(store: Corral, lease_ms: int) -> None:
+def test_an_invalid_lease_duration_is_rejected(store: Corral, lease_ms: int) -> None:
     asked = queued(store)
     with refuses(store, Invalid):
         store.runs.acquire(asked.id, held(), lease_ms=lease_ms)
@@ -108,14 +108,14 @@ def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: Manu
     assert record(store) == before
 
 
-def test_a_heartbeat_tells_that_the_run_is_to_be_stopped(store: Corral) -> None:
+def test_a_heartbeat_returns_a_pending_stop(store: Corral) -> None:
     run = running(store)
     store.runs.request_stop(run.id, reason="enough")
     heard = store.runs.heartbeat(run, output_bytes=0)
     assert (heard.state, heard.stop_reason) == (RunState.STOPPING, "enough")
 
 
-def test_a_late_heartbeat_of_a_lease_that_nobody_took_still_counts(
+def test_a_late_heartbeat_is_accepted_while_the_fence_is_current(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
@@ -123,15 +123,13 @@ def test_a_late_heartbeat_of_a_lease_that_nobody_took_still_counts(
     assert store.runs.heartbeat(run, output_bytes=0).lease_until == clock.now() + LEASE_MS
 
 
-def test_no_heart_beats_for_a_run_that_waits_or_is_over(store: Corral) -> None:
+def test_a_queued_or_ended_run_rejects_heartbeats(store: Corral) -> None:
     for run in (queued(store), ended(store)):
         with refuses(store, Conflict):
             store.runs.heartbeat(run, output_bytes=0)
 
 
-def test_another_attempt_is_the_same_run_with_another_process(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_a_restart_is_the_same_run_with_another_process(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     store.runs.set_attention(run, Attention.NEEDS_INPUT)
     clock.advance(SECOND)
@@ -147,7 +145,7 @@ def test_another_attempt_is_the_same_run_with_another_process(
     assert '"exit_code":3' in data.replace(" ", "")
 
 
-def test_who_still_thinks_of_the_last_attempt_can_say_nothing_of_the_next(store: Corral) -> None:
+def test_writes_about_the_last_attempt_are_rejected(store: Corral) -> None:
     """A recovery reads the first attempt, its supervisor begins the second and is killed: the first
     one's end, which is written down, must not become the second one's."""
     seen = running(store)
@@ -160,7 +158,7 @@ def test_who_still_thinks_of_the_last_attempt_can_say_nothing_of_the_next(store:
         store.runs.end_orphaned(seen, verb="crash", reason="gone")
 
 
-def test_a_run_that_is_being_stopped_is_not_started_again(store: Corral) -> None:
+def test_a_stopping_run_is_not_restarted(store: Corral) -> None:
     run = stopping(store)
     with refuses(store, IllegalMove):
         store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
@@ -172,7 +170,7 @@ def test_a_run_that_is_being_stopped_is_not_started_again(store: Corral) -> None
 
 
 @each_case("state", ["starting", "running", "stopping"])
-def test_a_new_supervisor_takes_over_whatever_has_a_process(store: Corral, state: str) -> None:
+def test_a_new_supervisor_can_take_over_any_active_run(store: Corral, state: str) -> None:
     run = {"starting": starting, "running": running, "stopping": stopping}[state](store)
     taken = store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     assert (taken.owner, taken.supervisor_pid, taken.supervisor_token) == ("supervisor:2", 5, "5")
@@ -187,14 +185,16 @@ def test_a_run_without_a_process_is_not_taken_over(store: Corral) -> None:
             store.runs.take_over(run, owner="k", supervisor_pid=5, supervisor_token="5")
 
 
-def test_of_two_new_supervisors_one_gets_it(store: Corral) -> None:
+def test_of_two_new_supervisors_one_takes_over(store: Corral) -> None:
     run = running(store)
     store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with refuses(store, Held):
         store.runs.take_over(run, owner="supervisor:3", supervisor_pid=6, supervisor_token="6")
 
 
-def test_a_late_supervisor_is_refused_whatever_it_says(store: Corral, clock: ManualClock) -> None:
+def test_every_write_of_a_replaced_supervisor_is_rejected(
+    store: Corral, clock: ManualClock
+) -> None:
     late = running(store)
     store.runs.take_over(late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     said = {
@@ -215,14 +215,14 @@ def test_a_late_supervisor_is_refused_whatever_it_says(store: Corral, clock: Man
         assert "supervisor:2" in caught.value.message, what
 
 
-def test_what_a_late_supervisor_sees_on_its_screen_raises_no_attention(store: Corral) -> None:
+def test_a_replaced_supervisor_cannot_set_attention(store: Corral) -> None:
     late = running(store)
     store.runs.take_over(late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with unchanged(store), pytest.raises(Held):
         store.runs.set_attention(late, Attention.STUCK)
 
 
-def test_the_supervisor_of_a_run_that_was_given_up_and_begun_anew_is_refused(
+def test_the_supervisor_of_a_requeued_and_restarted_run_is_rejected(
     store: Corral, clock: ManualClock
 ) -> None:
     late = running(store, max_restarts=1)
@@ -240,7 +240,7 @@ def test_the_supervisor_of_a_run_that_was_given_up_and_begun_anew_is_refused(
 # -- what is told ------------------------------------------------------------------------------
 
 
-def test_what_the_agent_says_of_itself_adds_up_and_is_not_forgotten(store: Corral) -> None:
+def test_details_of_the_agent_are_merged(store: Corral) -> None:
     run = running(store)
     store.runs.update_details(run, model="m-1", provider_version="1.2")
     told = store.runs.update_details(run, tokens=10)
@@ -252,9 +252,7 @@ def test_what_the_agent_says_of_itself_adds_up_and_is_not_forgotten(store: Corra
 
 @each_case("name", ["model", "provider_version"])
 @each_case("text", ["a\0b", "a\ud800b", "x" * 100_000, "\0", ""], ids=lambda text: repr(text)[:12])
-def test_whatever_an_agent_calls_itself_is_cut_to_what_can_be_kept(
-    store: Corral, name: str, text: str
-) -> None:
+def test_details_of_the_agent_are_sanitized(store: Corral, name: str, text: str) -> None:
     run = running(store)
     told = store.runs.update_details(run, **{name: text})
     kept = getattr(told, name) or ""
@@ -265,15 +263,13 @@ def test_whatever_an_agent_calls_itself_is_cut_to_what_can_be_kept(
 
 @each_case("figure", [1 << 70, -1, 1.5])
 @each_case("name", ["tokens", "cost_micros"])
-def test_figures_that_an_agent_makes_up_are_refused(
-    store: Corral, figure: float, name: str
-) -> None:
+def test_invalid_usage_figures_are_rejected(store: Corral, figure: float, name: str) -> None:
     run = running(store)
     with refuses(store, Invalid):
         store.runs.update_details(run, **{name: figure})
 
 
-def test_what_a_run_found_where_it_runs_is_kept(store: Corral) -> None:
+def test_the_environment_of_a_run_is_recorded(store: Corral) -> None:
     run = running(store)
     store.runs.record_environment(run, {"commit": "abc", "dirty": True})
     store.runs.record_environment(run, {"commit": "def"})
@@ -284,9 +280,7 @@ def test_what_a_run_found_where_it_runs_is_kept(store: Corral) -> None:
         store.runs.record_environment(run, {"commit": "x" * (1 << 21)})
 
 
-def test_samples_come_in_the_order_of_time_and_one_for_each_moment(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_samples_are_ordered_and_unique_by_time(store: Corral, clock: ManualClock) -> None:
     run, other = running(store), running(store)
     for at, cpu in ((30, 3), (10, 1), (20, 2), (10, 9)):
         store.runs.add_sample(run, ResourceSample(at, cpu, 100, 2))
@@ -302,9 +296,7 @@ def test_samples_come_in_the_order_of_time_and_one_for_each_moment(
 # -- waiting for quota -------------------------------------------------------------------------
 
 
-def test_a_parked_run_waits_for_its_moment_and_goes_on_as_the_same_run(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_a_parked_run_continues_as_the_same_run_when_due(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     until = clock.now() + HOUR
     parked = store.runs.park(run, until=until, reason="quota until noon")
@@ -324,23 +316,19 @@ def test_a_parked_run_waits_for_its_moment_and_goes_on_as_the_same_run(
         store.runs.end(run, ExitStatus(exit_code=1))
 
 
-def test_a_quota_that_is_back_already_is_not_waited_for(store: Corral, clock: ManualClock) -> None:
+def test_a_quota_reset_in_the_past_means_now(store: Corral, clock: ManualClock) -> None:
     parked = store.runs.park(running(store), until=5, reason="quota")
     assert parked.due_at == clock.now()
 
 
 @each_case("reason", ["", "x" * 100_000, "a\0b", "half \ud800 a pair"])
-def test_whatever_a_provider_writes_of_its_quota_the_run_is_parked(
-    store: Corral, clock: ManualClock, reason: str
-) -> None:
+def test_any_quota_reason_parks_the_run(store: Corral, clock: ManualClock, reason: str) -> None:
     parked = store.runs.park(running(store), until=clock.now() + 1, reason=reason)
     assert parked.state is RunState.QUEUED
     assert len(parked.reason or "") <= 200
 
 
-def test_a_parked_run_can_be_stopped_and_what_was_promised_to_it_is_given_back(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_stopping_a_parked_run_releases_its_budget(store: Corral, clock: ManualClock) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
     store.runs.park(run, until=clock.now() + DAY, reason="quota")
@@ -352,7 +340,7 @@ def test_a_parked_run_can_be_stopped_and_what_was_promised_to_it_is_given_back(
 # -- a clock that jumps back -------------------------------------------------------------------
 
 
-def test_a_clock_that_jumps_back_makes_no_run_end_before_it_began(
+def test_a_run_never_ends_before_its_start_when_the_clock_jumps_back(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
@@ -365,7 +353,7 @@ def test_a_clock_that_jumps_back_makes_no_run_end_before_it_began(
     assert over.ended_at >= over.started_at
 
 
-def test_a_queued_run_that_is_cancelled_after_a_jump_back_ended_not_before_it_was_asked_for(
+def test_a_cancelled_queued_run_never_ends_before_its_creation(
     store: Corral, clock: ManualClock
 ) -> None:
     asked = queued(store)
@@ -375,7 +363,7 @@ def test_a_queued_run_that_is_cancelled_after_a_jump_back_ended_not_before_it_wa
     assert over.ended_at >= over.created_at
 
 
-def test_the_newest_run_is_first_although_the_clock_jumped_back(
+def test_the_newest_run_is_first_when_the_clock_jumps_back(
     store: Corral, clock: ManualClock
 ) -> None:
     first = queued(store)
@@ -399,7 +387,7 @@ def test_denied_calls_are_counted_by_attempt_and_tool(store: Corral) -> None:
     assert store.runs.get(run.id).denied == again.denied
 
 
-def test_a_run_is_linked_with_the_conversation_that_its_cli_records(store: Corral) -> None:
+def test_a_run_is_linked_to_the_session_of_its_cli(store: Corral) -> None:
     run = running(store)
     session = store.sessions.open(provider="claude", provider_session="abc")
     linked = store.runs.link_session(run, session.id)

@@ -69,7 +69,7 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @each_case(("stop", "how", "state", "reason"), ENDS)
-def test_an_end_is_kept_with_its_code_or_signal_and_why(
+def test_an_end_is_recorded_with_exit_status_and_reason(
     store: Corral,
     clock: ManualClock,
     stop: StopKind | None,
@@ -89,14 +89,14 @@ def test_an_end_is_kept_with_its_code_or_signal_and_why(
 
 
 @each_case("words", [*outcome.DEFAULT_STOP_REASONS.values(), outcome.IDLE_REASON])
-def test_whatever_a_person_gives_as_the_reason_it_is_cancelled(store: Corral, words: str) -> None:
+def test_a_stop_with_any_reason_cancels_the_run(store: Corral, words: str) -> None:
     run = running(store)
     store.runs.request_stop(run.id, reason=words)
     over = store.runs.end(run, ExitStatus(signal=15))
     assert (over.state, over.stop_kind, over.reason) == ("cancelled", "requested", words)
 
 
-def test_a_run_that_did_its_work_while_it_was_being_stopped_ends_all_the_same(
+def test_a_run_that_exits_while_stopping_ends_as_stopped(
     store: Corral,
 ) -> None:
     run = running(store)
@@ -113,7 +113,7 @@ def test_a_run_may_end_before_its_program_was_executed(store: Corral, how: ExitS
 
 
 @each_case("reason", ["a\0b", "half \ud800 a pair", "x" * 100_000, ""])
-def test_whatever_an_agent_says_at_its_end_the_run_ends(store: Corral, reason: str) -> None:
+def test_any_final_text_of_an_agent_ends_the_run(store: Corral, reason: str) -> None:
     over = store.runs.end(running(store), ExitStatus(exit_code=1, reason=reason))
     assert over.state is RunState.FAILED
     assert over.exit_code == 1
@@ -136,7 +136,7 @@ SECOND_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
     [ExitStatus(exit_code=0), ExitStatus(exit_code=3), ExitStatus(signal=9), ExitStatus()],
     ids=str,
 )
-def test_the_first_end_stands_and_a_second_one_changes_nothing(
+def test_the_first_end_is_kept(
     store: Corral, clock: ManualClock, first: ExitStatus, second: str
 ) -> None:
     run = running(store)
@@ -149,14 +149,14 @@ def test_the_first_end_stands_and_a_second_one_changes_nothing(
 
 
 @pytest.mark.parametrize("verb", ["request_stop", "stop"])
-def test_what_is_over_cannot_be_stopped(store: Corral, verb: str) -> None:
+def test_an_ended_run_cannot_be_stopped(store: Corral, verb: str) -> None:
     over = ended(store, ExitStatus(exit_code=3))
     with refuses(store, IllegalMove):
         getattr(store.runs, verb)(over.id)
     assert store.runs.get(over.id).exit_code == 3
 
 
-def test_a_supervisor_that_ends_a_run_of_somebody_else_is_refused(store: Corral) -> None:
+def test_ending_a_run_with_a_stale_fence_is_rejected(store: Corral) -> None:
     run = running(store)
     taken = store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with refuses(store, Held):
@@ -166,7 +166,7 @@ def test_a_supervisor_that_ends_a_run_of_somebody_else_is_refused(store: Corral)
         assert store.runs.end(run, ExitStatus(exit_code=0)).exit_code == 4
 
 
-def test_no_fence_that_was_ever_given_out_holds_after_the_end(store: Corral) -> None:
+def test_no_earlier_fence_is_valid_after_the_end(store: Corral) -> None:
     run = running(store)
     over = store.runs.end(run, ExitStatus(exit_code=0))
     assert over.fence > run.fence
@@ -187,7 +187,7 @@ def test_a_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) ->
 
 
 @pytest.mark.parametrize("make", [starting, running])
-def test_what_has_a_process_is_stopping_until_it_is_gone(
+def test_an_active_run_is_stopping_until_its_process_exits(
     store: Corral, make: Callable[[Corral], Run]
 ) -> None:
     run = make(store)
@@ -200,20 +200,20 @@ def test_what_has_a_process_is_stopping_until_it_is_gone(
 
 
 @each_case("reason", ["", "a\0b", "\ud800", "x" * 2_001])
-def test_a_reason_that_cannot_be_kept_stops_nothing(store: Corral, reason: str) -> None:
+def test_an_invalid_stop_reason_is_rejected(store: Corral, reason: str) -> None:
     run = running(store)
     with refuses(store, Invalid):
         store.runs.stop(run.id, reason=reason)
 
 
 @each_case("grace_period_ms", [-1, 2 * DAY, 1.5, True])
-def test_a_time_to_end_that_cannot_be_stops_nothing(store: Corral, grace_period_ms: Any) -> None:
+def test_an_invalid_grace_period_is_rejected(store: Corral, grace_period_ms: Any) -> None:
     run = running(store)
     with refuses(store, Invalid):
         store.runs.stop(run.id, grace_period_ms=grace_period_ms)
 
 
-def test_a_run_that_does_not_exist_is_not_stopped(store: Corral) -> None:
+def test_stopping_a_missing_run_raises_not_found(store: Corral) -> None:
     with refuses(store, NotFound):
         store.runs.stop("run_0")
     with refuses(store, NotFound):
@@ -224,37 +224,37 @@ def test_a_run_that_does_not_exist_is_not_stopped(store: Corral) -> None:
 
 
 @each_case(("code", "state"), [(0, "completed"), (3, "failed"), (-9, "failed")])
-def test_somebody_says_how_a_process_ended(store: Corral, code: int, state: str) -> None:
+def test_finish_records_the_exit_code(store: Corral, code: int, state: str) -> None:
     over = store.runs.finish(running(store).id, exit_code=code)
     assert (over.state, over.exit_code) == (state, code)
 
 
-def test_a_finish_of_what_was_being_stopped_is_a_cancellation(store: Corral) -> None:
+def test_finishing_a_stopping_run_cancels_it(store: Corral) -> None:
     over = store.runs.finish(stopping(store).id, exit_code=0)
     assert (over.state, over.exit_code) == ("cancelled", 0)
 
 
 @each_case("code", [1 << 70, "0", 1.0, None, True])
-def test_an_exit_code_is_a_whole_number(store: Corral, code: object) -> None:
+def test_a_non_integer_exit_code_is_rejected(store: Corral, code: object) -> None:
     run = running(store)
     with refuses(store, Invalid):
         store.runs.finish(run.id, exit_code=code)
 
 
-def test_a_run_that_was_never_started_cannot_have_finished(store: Corral) -> None:
+def test_a_queued_run_cannot_be_finished(store: Corral) -> None:
     run = queued(store)
     with refuses(store, IllegalMove):
         store.runs.finish(run.id, exit_code=0)
 
 
-def test_what_vanished_has_crashed_without_an_exit_code(store: Corral) -> None:
+def test_a_vanished_run_crashed_without_an_exit_code(store: Corral) -> None:
     over = store.runs.lose(running(store).id)
     assert (over.state, over.reason, over.exit_code) == ("crashed", "gone", None)
     waited = store.runs.lose(queued(store).id, reason="nobody wants it")
     assert (waited.state, waited.reason) == ("cancelled", "nobody wants it")
 
 
-def test_what_vanished_while_it_was_being_stopped_was_cancelled(store: Corral) -> None:
+def test_a_stopping_run_that_vanished_is_cancelled(store: Corral) -> None:
     run = stopping(store)
     over = store.runs.lose(run.id)
     assert (over.state, over.reason) == ("cancelled", "stopped")
@@ -263,7 +263,7 @@ def test_what_vanished_while_it_was_being_stopped_was_cancelled(store: Corral) -
 # -- money -------------------------------------------------------------------------------------
 
 
-def test_a_budget_is_reserved_at_the_start_and_given_back_at_the_end(store: Corral) -> None:
+def test_a_budget_is_reserved_at_the_start_and_released_at_the_end(store: Corral) -> None:
     store.budgets.set("all", 100)
     run = queued(store, budget_micros=60)
     assert store.budgets.get("all").reserved_micros == 0
@@ -287,9 +287,7 @@ def test_a_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral)
 
 
 @each_case("way", ["end", "finish", "lose", "give up"])
-def test_however_a_run_ends_nothing_stays_reserved(
-    store: Corral, clock: ManualClock, way: str
-) -> None:
+def test_every_end_releases_the_reservation(store: Corral, clock: ManualClock, way: str) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
     clock.advance(HOUR)
@@ -332,7 +330,7 @@ def boss(store: Corral) -> None:
 
 
 @pytest.mark.usefixtures("boss")
-def test_an_end_is_told_once(store: Corral) -> None:
+def test_an_end_raises_one_alert(store: Corral) -> None:
     run = running(store)
     for _ in range(3):
         store.runs.end(run, ExitStatus(exit_code=1))
@@ -353,7 +351,7 @@ def test_an_end_is_told_once(store: Corral) -> None:
         (StopKind.REQUESTED, ExitStatus(signal=15), None),
     ],
 )
-def test_each_end_is_told_by_its_kind(
+def test_each_end_raises_the_alert_of_its_kind(
     store: Corral, stop: StopKind | None, how: ExitStatus, kind: str | None
 ) -> None:
     run = running(store)
@@ -364,7 +362,7 @@ def test_each_end_is_told_by_its_kind(
 
 
 @pytest.mark.usefixtures("boss")
-def test_attention_is_told_once_for_each_edge(store: Corral, clock: ManualClock) -> None:
+def test_attention_raises_one_alert_for_each_change(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     for _ in range(3):
         clock.advance(SECOND)
@@ -390,7 +388,7 @@ def test_attention_is_told_once_for_each_edge(store: Corral, clock: ManualClock)
 
 
 @pytest.mark.usefixtures("boss")
-def test_a_run_that_is_over_calls_for_nobody(store: Corral) -> None:
+def test_an_ended_run_needs_no_attention(store: Corral) -> None:
     run = running(store)
     store.runs.end(run, ExitStatus(signal=15, well=True))
     with unchanged(store), pytest.raises(Held):
@@ -398,7 +396,7 @@ def test_a_run_that_is_over_calls_for_nobody(store: Corral) -> None:
 
 
 @pytest.mark.usefixtures("boss")
-def test_the_alert_says_which_run_and_how_it_ended(store: Corral, tmp_path: Path) -> None:
+def test_an_alert_contains_the_run_and_its_outcome(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path).id
     run = ended(
         store, ExitStatus(exit_code=3), name="nightly", project_id=project, agent_id="agt_1"
@@ -415,7 +413,7 @@ def test_the_alert_says_which_run_and_how_it_ended(store: Corral, tmp_path: Path
     }
 
 
-def test_an_end_its_event_and_the_money_given_back_are_one(store: Corral) -> None:
+def test_end_event_and_budget_release_are_atomic(store: Corral) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
     before = rows(store, "SELECT count(*) FROM events")
@@ -427,7 +425,7 @@ def test_an_end_its_event_and_the_money_given_back_are_one(store: Corral) -> Non
     assert store.budgets.get("all").reserved_micros == 60
 
 
-def test_the_end_of_a_run_on_another_machine_waits_for_its_supervisor(store: Corral) -> None:
+def test_cleanup_of_a_remote_run_is_left_to_its_host(store: Corral) -> None:
     run = running(store)
     assert run.host == ELSEWHERE
     assert store.runs.stop(run.id, grace_period_ms=5).state is RunState.STOPPING

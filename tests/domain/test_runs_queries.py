@@ -56,7 +56,7 @@ def test_a_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
 
 
 @each_case("typed", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
-def test_what_is_no_run_is_said_to_be_none(store: Corral, typed: str) -> None:
+def test_an_unknown_run_raises_not_found(store: Corral, typed: str) -> None:
     queued(store)
     for look in (store.runs.get, store.runs.get_launch, store.runs.samples):
         with pytest.raises((Invalid, NotFound)):
@@ -73,7 +73,7 @@ def test_a_run_is_found_by_its_name_the_live_one_first(store: Corral) -> None:
     assert store.runs.get(old.id) == old
 
 
-def test_two_live_runs_do_not_have_the_same_name(store: Corral) -> None:
+def test_live_runs_have_unique_names(store: Corral) -> None:
     first = queued(store, name="twin")
     with pytest.raises(Conflict) as caught:
         queued(store, name="twin")
@@ -83,7 +83,7 @@ def test_two_live_runs_do_not_have_the_same_name(store: Corral) -> None:
     assert queued(store, name="twin").id != first.id
 
 
-def test_a_name_may_look_like_the_beginning_of_an_id(store: Corral) -> None:
+def test_a_name_may_look_like_an_id_prefix(store: Corral) -> None:
     other = queued(store)
     named = queued(store, name=other.id.removeprefix("run_")[:8])
     assert store.runs.get(named.name or "") == named
@@ -128,12 +128,12 @@ def many(store: Corral, projects: tuple[str, str]) -> list[Run]:
     return made[::-1]
 
 
-def test_runs_come_newest_first_page_by_page(store: Corral, many: list[Run]) -> None:
+def test_runs_are_listed_newest_first_in_pages(store: Corral, many: list[Run]) -> None:
     for limit in (1, 2, 4, 50):
         assert walk(store.runs.list, limit=limit) == many
 
 
-def test_runs_of_a_project_a_session_or_a_state(
+def test_runs_are_filtered_by_project_session_or_state(
     store: Corral, many: list[Run], projects: tuple[str, str]
 ) -> None:
     for project in projects:
@@ -151,7 +151,7 @@ def test_runs_of_a_project_a_session_or_a_state(
     assert store.runs.list(session="ses_0n3").items == []
 
 
-def test_filters_hold_together(store: Corral, many: list[Run], projects: tuple[str, str]) -> None:
+def test_filters_can_be_combined(store: Corral, many: list[Run], projects: tuple[str, str]) -> None:
     """What is asked for is given, or refused, and never something else."""
     asked = [
         {"project": projects[0], "live": True},
@@ -172,9 +172,7 @@ def test_filters_hold_together(store: Corral, many: list[Run], projects: tuple[s
             assert run.is_live or not wanted.get("live"), wanted
 
 
-def test_a_list_that_grows_between_two_pages_shows_nothing_twice(
-    store: Corral, many: list[Run]
-) -> None:
+def test_a_list_that_grows_between_pages_has_no_duplicates(store: Corral, many: list[Run]) -> None:
     assert walk(store.runs.list, between=lambda: queued(store)) == many
 
 
@@ -191,14 +189,14 @@ def test_a_list_that_grows_between_two_pages_shows_nothing_twice(
     ],
     ids=str,
 )
-def test_a_list_that_makes_no_sense_is_refused(store: Corral, wrong: dict[str, object]) -> None:
+def test_invalid_filters_are_rejected(store: Corral, wrong: dict[str, object]) -> None:
     with pytest.raises(Invalid):
         store.runs.list(**wrong)
 
 
 @each_case("of", ["project", "session"])
 @each_case("made_up", ["a\0b", "\ud800"])
-def test_a_list_of_what_cannot_exist_is_empty_or_refused(
+def test_a_filter_for_missing_records_is_empty_or_rejected(
     store: Corral, of: str, made_up: str
 ) -> None:
     with suppress(Invalid):
@@ -208,7 +206,7 @@ def test_a_list_of_what_cannot_exist_is_empty_or_refused(
 # -- the line ----------------------------------------------------------------------------------
 
 
-def test_the_oldest_of_the_project_that_has_the_fewest_going_is_next(
+def test_the_project_with_the_fewest_active_runs_is_next(
     store: Corral, projects: tuple[str, str]
 ) -> None:
     one, two = projects
@@ -229,7 +227,7 @@ def test_the_oldest_of_the_project_that_has_the_fewest_going_is_next(
     ]
 
 
-def test_whoever_ends_makes_room_for_its_own_project(
+def test_the_end_of_a_run_frees_a_slot_for_its_project(
     store: Corral, projects: tuple[str, str]
 ) -> None:
     one, two = projects
@@ -242,9 +240,7 @@ def test_whoever_ends_makes_room_for_its_own_project(
     assert found.project_id == two
 
 
-def test_runs_wait_until_they_are_due_and_for_their_own_machine(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_queued_runs_wait_for_their_due_time_and_host(store: Corral, clock: ManualClock) -> None:
     later = queued(store, due_at=clock.now() + HOUR)
     theirs = queued(store, host="there")
     assert next_queued(store, host=HERE) is None
@@ -256,7 +252,7 @@ def test_runs_wait_until_they_are_due_and_for_their_own_machine(
     assert next_queued(store, host=HERE) == mine
 
 
-def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
+def test_max_concurrent_limits_the_active_runs(store: Corral) -> None:
     store.settings.set("runs.max_concurrent", 2)
     first, second, third = (queued(store) for _ in range(3))
     assert store._database.read(dispatch.count_free_slots) == 2
@@ -272,22 +268,20 @@ def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
     assert store.runs.acquire(third.id, held(3)).state is RunState.STARTING
 
 
-def test_fewer_may_go_than_are_going(store: Corral) -> None:
+def test_max_concurrent_may_be_lower_than_the_active_runs(store: Corral) -> None:
     for _ in range(3):
         running(store)
     store.settings.set("runs.max_concurrent", 1)
     assert store._database.read(dispatch.count_free_slots) == 0
 
 
-def test_what_corral_did_not_start_takes_nobodys_room(store: Corral) -> None:
+def test_recorded_processes_use_no_slot(store: Corral) -> None:
     store.settings.set("runs.max_concurrent", 1)
     add_run(store, "running", mode="recorded")
     assert store._database.read(dispatch.count_free_slots) == 1
 
 
-def test_a_run_that_was_given_back_may_be_started_by_another_machine(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_a_requeued_run_may_start_on_another_host(store: Corral, clock: ManualClock) -> None:
     run = running(store, max_restarts=3)  # asked for without naming a machine
     clock.advance(HOUR)
     (found,) = store.runs.recover()
@@ -298,9 +292,7 @@ def test_a_run_that_was_given_back_may_be_started_by_another_machine(
     assert (started.host, started.attempts) == ("a-third-machine", 2)
 
 
-def test_a_run_that_was_asked_for_on_one_machine_waits_for_it(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_a_pinned_run_waits_for_its_host(store: Corral, clock: ManualClock) -> None:
     queued(store, max_restarts=3, host=ELSEWHERE)
     run = store.runs.launch(store.runs.acquire(next_queued(store, host=ELSEWHERE).id, held()))
     clock.advance(HOUR)
@@ -320,7 +312,7 @@ def counts(store: Corral) -> list[int]:
     return [rows(store, f"SELECT count(*) FROM {table}")[0][0] for table in TABLES]
 
 
-def test_a_run_that_is_over_is_forgotten_with_all_that_was_kept_of_it(store: Corral) -> None:
+def test_deleting_an_ended_run_deletes_all_its_rows(store: Corral) -> None:
     run = ended(store)
     store.runs.add_sample(run, ResourceSample(1, 1, 1, 1))
     kept = ended(store)
@@ -334,16 +326,14 @@ def test_a_run_that_is_over_is_forgotten_with_all_that_was_kept_of_it(store: Cor
 
 
 @each_case("make", [queued, starting, running, stopping])
-def test_a_run_that_is_not_over_is_not_forgotten(
-    store: Corral, make: Callable[[Corral], Run]
-) -> None:
+def test_a_live_run_cannot_be_deleted(store: Corral, make: Callable[[Corral], Run]) -> None:
     run = make(store)
     with refuses(store, Conflict) as caught:
         store.runs.delete(run.id)
     assert caught.value.details["reason"] == "run_active"
 
 
-def test_all_runs_of_a_project_are_forgotten_and_those_of_others_stay(
+def test_delete_all_deletes_only_the_runs_of_the_project(
     store: Corral, projects: tuple[str, str]
 ) -> None:
     one, two = projects
@@ -357,7 +347,7 @@ def test_all_runs_of_a_project_are_forgotten_and_those_of_others_stay(
 
 
 @pytest.mark.parametrize("newer", [0, 60])
-def test_a_project_with_a_run_that_is_not_over_keeps_all_of_them(
+def test_delete_all_is_refused_while_a_run_is_live(
     store: Corral, projects: tuple[str, str], newer: int
 ) -> None:
     live = queued(store, project_id=projects[0])
@@ -369,7 +359,7 @@ def test_a_project_with_a_run_that_is_not_over_keeps_all_of_them(
     assert live.id in caught.value.message
 
 
-def test_old_runs_are_found_by_their_end(store: Corral, clock: ManualClock) -> None:
+def test_old_runs_are_listed_by_their_end(store: Corral, clock: ManualClock) -> None:
     old = ended(store)
     clock.advance(DAY)
     new = ended(store)

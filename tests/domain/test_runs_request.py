@@ -17,7 +17,7 @@ from tests.support.store import record, refuses, rows
 MB = 1 << 20
 
 
-def test_a_run_that_is_asked_for_waits_and_has_not_begun(store: Corral, clock: ManualClock) -> None:
+def test_an_enqueued_run_is_queued_and_not_started(store: Corral, clock: ManualClock) -> None:
     run = queued(store, name="nightly", args=["-x", ""], project_id="prj_1")
     assert (run.state, run.name, run.args) == (RunState.QUEUED, "nightly", ["-x", ""])
     assert (run.fence, run.attempts, run.owner, run.pid) == (0, 0, None, None)
@@ -29,7 +29,7 @@ def test_a_run_that_is_asked_for_waits_and_has_not_begun(store: Corral, clock: M
     assert record(store) == ["run.queue"]
 
 
-def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: ManualClock) -> None:
+def test_launch_parameters_are_stored_unchanged(store: Corral, clock: ManualClock) -> None:
     run = queued(
         store,
         prompt="fix it\n",
@@ -58,7 +58,7 @@ def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: M
     assert (run.mode, run.due_at) == (RunMode.PTY, clock.now() + HOUR)
 
 
-def test_a_prompt_of_a_megabyte_comes_back_whole(store: Corral) -> None:
+def test_a_prompt_of_one_megabyte_is_stored_completely(store: Corral) -> None:
     prompt = ("ä€\U0001f40e line\n" * MB)[: MB // 4]
     run = queued(store, prompt=prompt)
     assert store.runs.get_launch(run.id).prompt == prompt
@@ -113,7 +113,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @each_case("what", BAD)
-def test_what_can_never_be_run_is_refused_and_nothing_is_kept(store: Corral, what: str) -> None:
+def test_an_invalid_spec_is_rejected_and_stores_nothing(store: Corral, what: str) -> None:
     with refuses(store, Invalid) as caught:
         store.runs.enqueue(run_spec(**BAD[what]))
     assert caught.value.message.endswith(".")
@@ -130,14 +130,12 @@ def test_what_can_never_be_run_is_refused_and_nothing_is_kept(store: Corral, wha
         {"max_output_bytes": 1},
     ],
 )
-def test_limits_may_be_as_small_and_as_large_as_they_say(
-    store: Corral, limits: dict[str, int]
-) -> None:
+def test_limits_accept_their_minimum_and_maximum(store: Corral, limits: dict[str, int]) -> None:
     launch = store.runs.get_launch(queued(store, **limits).id)
     assert {name: getattr(launch, name) for name in limits} == limits
 
 
-def test_a_run_and_what_it_is_started_with_are_one(store: Corral) -> None:
+def test_run_and_launch_are_stored_atomically(store: Corral) -> None:
     for _ in range(3):
         queued(store)
     assert rows(store, "SELECT count(*) FROM runs JOIN launches ON launches.run_id = runs.id") == [
@@ -146,9 +144,7 @@ def test_a_run_and_what_it_is_started_with_are_one(store: Corral) -> None:
 
 
 @pytest.mark.parametrize("command", ["sh -c 'no end", " "])
-def test_a_command_that_makes_no_words_is_refused_when_it_is_given(
-    store: Corral, tmp_path: Path, command: str
-) -> None:
+def test_an_unparsable_command_is_rejected(store: Corral, tmp_path: Path, command: str) -> None:
     project = store.projects.register(tmp_path, command="true")
     agent = store.agents.create("ada", command="true")
     for give in (
@@ -162,7 +158,7 @@ def test_a_command_that_makes_no_words_is_refused_when_it_is_given(
     assert (store.projects.get(project.id), store.agents.get(agent.id)) == (project, agent)
 
 
-def test_a_sandbox_that_nobody_knows_is_refused(store: Corral, tmp_path: Path) -> None:
+def test_an_unknown_sandbox_is_rejected(store: Corral, tmp_path: Path) -> None:
     with refuses(store, Invalid):
         store.runs.start(command=["true"], project=str(tmp_path), sandbox="box")
     asked = store.runs.start(command=["true"], project=str(tmp_path), sandbox="landlock")

@@ -28,7 +28,7 @@ def _no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, "gone"),
     ],
 )
-def test_a_run_with_attempts_left_is_put_back_in_line(
+def test_a_run_with_restarts_left_is_requeued(
     store: Corral, end: ExitStatus | None, reason: str
 ) -> None:
     run = here(store, max_restarts=1)
@@ -43,7 +43,7 @@ def test_a_run_with_attempts_left_is_put_back_in_line(
     assert started.attempts == 2
 
 
-def test_the_last_attempt_is_the_last(store: Corral) -> None:
+def test_a_run_without_restarts_left_ends(store: Corral) -> None:
     run = here(store, max_restarts=1)
     store.runs.recover()
     plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
@@ -53,21 +53,21 @@ def test_the_last_attempt_is_the_last(store: Corral) -> None:
     assert (found.state, store.runs.get(run.id).attempts) == (RunState.CRASHED, 2)
 
 
-def test_what_ended_well_does_not_go_on(store: Corral) -> None:
+def test_a_successful_run_is_not_restarted(store: Corral) -> None:
     run = here(store, max_restarts=3)
     note_exit(run, ExitStatus(exit_code=0))
     (found,) = store.runs.recover()
     assert found.state is RunState.COMPLETED
 
 
-def test_what_was_stopped_does_not_go_on(store: Corral) -> None:
+def test_a_stopped_run_is_not_restarted(store: Corral) -> None:
     run = here(store, max_restarts=3)
     store.runs.request_stop(run.id, reason="enough")
     (found,) = store.runs.recover()
     assert found.state is RunState.CANCELLED
 
 
-def test_attempts_that_failed_within_seconds_are_counted_and_end_it(store: Corral) -> None:
+def test_quick_failures_are_counted_and_end_the_run(store: Corral) -> None:
     child = subprocess.Popen(["sleep", "600"])
     began = identity(child).start_token
     child.kill()
@@ -84,7 +84,7 @@ def test_attempts_that_failed_within_seconds_are_counted_and_end_it(store: Corra
     assert states == [("queued", 1), ("queued", 2), ("failed", 2)]
 
 
-def test_of_two_recoveries_one_puts_it_back(store: Corral, url: str) -> None:
+def test_of_two_recoveries_one_requeues_the_run(store: Corral, url: str) -> None:
     run = here(store, max_restarts=5)
     with corral.open(url) as other:
         racers = race([store.runs.recover, other.runs.recover])

@@ -28,7 +28,7 @@ def places(store: Corral, text: str, **more: Any) -> list[int]:
     return [hit.location for hit in store.search.find(text, **more).items]
 
 
-def test_what_was_just_said_is_found_newest_first(store: Corral, clock: ManualClock) -> None:
+def test_new_turns_are_found_newest_first(store: Corral, clock: ManualClock) -> None:
     id = say(store, "the red fox", "a blue fox", "nothing")
     (blue, red) = store.search.find("FOX").items
     assert (blue.location, red.location) == (2, 1)
@@ -56,7 +56,7 @@ def test_what_was_just_said_is_found_newest_first(store: Corral, clock: ManualCl
         ("1.2", False),
     ],
 )
-def test_both_engines_take_the_same_for_a_word(store: Corral, text: str, found: bool) -> None:
+def test_both_engines_split_words_the_same_way(store: Corral, text: str, found: bool) -> None:
     say(store, "In src/foo_bar.py:42 the größe; ask user@example.org about v1.2.3 (really)")
     assert bool(places(store, text)) is found
 
@@ -72,7 +72,7 @@ def test_any_text_is_a_valid_query(store: Corral, text: str) -> None:
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 @given(text=st.text(max_size=30))
-def test_no_text_is_a_mistake_of_the_engine(store: Corral, text: str) -> None:
+def test_no_text_causes_an_engine_error(store: Corral, text: str) -> None:
     with suppress(Invalid):
         store.search.find(text)
 
@@ -80,14 +80,12 @@ def test_no_text_is_a_mistake_of_the_engine(store: Corral, text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["ärger", "ÄRGER", "école", "quoted", "日本語", "e\u0301cole", "iñtërnâtiônàl"]
 )
-def test_words_of_all_languages_are_found_whatever_the_server_speaks(
-    store: Corral, text: str
-) -> None:
+def test_words_of_all_languages_are_found_in_any_locale(store: Corral, text: str) -> None:
     say(store, "Ärger mit E\u0301COLE — “quoted”, 日本語! Iñtërnâtiônàl…")
     assert places(store, text) == [1]
 
 
-def test_nothing_to_look_for_is_refused(store: Corral) -> None:
+def test_an_empty_query_is_rejected(store: Corral) -> None:
     for text in ("", "  ", "?!"):
         with refuses(store, Invalid):
             store.search.find(text)
@@ -97,7 +95,7 @@ def test_nothing_to_look_for_is_refused(store: Corral) -> None:
         store.search.find("fox", limit=0)
 
 
-def test_calls_of_tools_and_their_answers_are_found_too(store: Corral) -> None:
+def test_tool_calls_and_results_are_found(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "assistant", "", tool_name="Grep", arguments={"q": "zebra"})
     store.sessions.append(session, "tool", "", tool_name="Grep", result={"out": "one\nlion"})
@@ -106,7 +104,7 @@ def test_calls_of_tools_and_their_answers_are_found_too(store: Corral) -> None:
     assert places(store, "grep") == [2, 1]
 
 
-def test_a_project_and_a_kind_narrow_the_search(store: Corral, tmp_path: Any) -> None:
+def test_project_and_kind_filter_the_search(store: Corral, tmp_path: Any) -> None:
     project = store.projects.register(tmp_path)
     inside = store.sessions.open(project=project.id)
     say(store, "fox", session=inside)
@@ -123,7 +121,7 @@ def test_a_project_and_a_kind_narrow_the_search(store: Corral, tmp_path: Any) ->
     assert store.search.find("fox", kind="note", project=project.id).items == []
 
 
-def test_hits_come_in_pages_of_which_none_is_skipped_or_shown_twice(store: Corral) -> None:
+def test_hits_are_paginated_without_gaps_or_duplicates(store: Corral) -> None:
     say(store, *(f"fox {n}" if n % 3 else f"dog {n}" for n in range(1, 30)))
     wanted = [n for n in range(29, 0, -1) if n % 3]
     for limit in (1, 4, 50):
@@ -131,7 +129,7 @@ def test_hits_come_in_pages_of_which_none_is_skipped_or_shown_twice(store: Corra
         assert [hit.location for hit in hits] == wanted
 
 
-def test_a_rare_word_is_found_behind_thousands_and_a_common_one_too(store: Corral) -> None:
+def test_rare_and_common_words_are_found_among_thousands(store: Corral) -> None:
     session = store.sessions.open()
     say(store, "zebra fox", session=session)
     for _ in range(5):
@@ -150,13 +148,13 @@ def test_a_long_text_is_found_by_its_last_word(store: Corral) -> None:
     assert places(store, "zebra") == [], "of what is very long, only the beginning is indexed"
 
 
-def test_an_empty_turn_is_no_passage(store: Corral) -> None:
+def test_an_empty_turn_is_not_indexed(store: Corral) -> None:
     say(store, "", " \n", "x")
     assert store.search.catch_up() == 3
     assert rows(store, "SELECT location FROM passages") == [(3,)]
 
 
-def test_every_turn_is_indexed_once_however_it_is_cut_into_batches(store: Corral) -> None:
+def test_every_turn_is_indexed_once_with_any_batch_size(store: Corral) -> None:
     say(store, *(str(n) for n in range(25)))
     done = [store.search.index_turns(limit=10) for _ in range(5)]
     assert done == [10, 10, 5, 0, 0]
@@ -187,7 +185,7 @@ def test_a_turn_that_commits_late_is_not_skipped(url: str, clock: ManualClock) -
         assert len(fast.search.find("hen").items) == 3
 
 
-def test_what_a_transaction_took_back_leaves_no_hole_to_wait_for(store: Corral) -> None:
+def test_a_rolled_back_turn_does_not_block_the_index(store: Corral) -> None:
     session = store.sessions.open()
     with suppress(ZeroDivisionError), store.transaction() as tx:
         sessions.append(tx, session, "user", "never fox")
@@ -196,7 +194,7 @@ def test_what_a_transaction_took_back_leaves_no_hole_to_wait_for(store: Corral) 
     assert places(store, "fox") == [1]
 
 
-def test_the_index_is_sound_after_passages_went(store: Corral) -> None:
+def test_the_index_is_consistent_after_deletions(store: Corral) -> None:
     id = say(store, "fox", "dog")
     say(store, "fox")
     store.search.catch_up()
@@ -207,7 +205,7 @@ def test_the_index_is_sound_after_passages_went(store: Corral) -> None:
     assert all(finding.state == "ok" for finding in store.db.verify())
 
 
-def test_a_search_that_has_not_caught_up_says_so(store: Corral) -> None:
+def test_a_search_reports_unindexed_turns(store: Corral) -> None:
     session = store.sessions.open()
     assert store.search.count_unindexed() == 0
     for _ in range(3):

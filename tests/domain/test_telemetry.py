@@ -73,7 +73,7 @@ def metrics(posted: list[ReceivedRequest]) -> dict[str, list[Any]]:
     return found
 
 
-def test_nothing_is_told_unless_it_is_asked_for(
+def test_nothing_is_exported_unless_enabled(
     store: Corral, collector: Receiver, loop: Telemetry
 ) -> None:
     ended(store)
@@ -138,7 +138,9 @@ def test_a_run_its_turns_and_its_tools_are_one_trace(
     assert not any(b"secret words" in one.body for one in collector.posted)
 
 
-def test_it_can_be_switched_off_and_on(store: Corral, collector: Receiver, loop: Telemetry) -> None:
+def test_telemetry_can_be_switched_off_and_on(
+    store: Corral, collector: Receiver, loop: Telemetry
+) -> None:
     store.settings.set("otel.enabled", True)
     loop.run_once(store)
     store.settings.set("otel.enabled", False)
@@ -150,7 +152,7 @@ def test_it_can_be_switched_off_and_on(store: Corral, collector: Receiver, loop:
     assert spans(collector.posted) == []
 
 
-def test_a_run_that_was_forgotten_stops_nothing(
+def test_a_deleted_run_does_not_stop_the_export(
     store: Corral, collector: Receiver, loop: Telemetry
 ) -> None:
     store.settings.set("otel.enabled", True)

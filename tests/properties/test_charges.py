@@ -221,5 +221,5 @@ class ChargesMachine(StoreMachine):
 
 
 @while_it_is_made_short
-def test_money_is_conserved_and_budgets_are_kept(fresh_url: FreshUrl) -> None:
+def test_charges_and_budgets_match_the_model(fresh_url: FreshUrl) -> None:
     run_machine(ChargesMachine, fresh_url, stories=40, steps=25)

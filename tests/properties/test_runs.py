@@ -356,6 +356,6 @@ class RunsMachine(StoreMachine):
 
 
 @while_it_is_made_short
-def test_runs_are_what_the_model_says(fresh_url: FreshUrl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_match_the_model(fresh_url: FreshUrl, monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
     run_machine(RunsMachine, fresh_url, stories=40, steps=40)

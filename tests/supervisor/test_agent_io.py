@@ -12,7 +12,7 @@ from tests.support.home import Home
 from tests.support.run_factories import running
 
 
-def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(
+def test_records_are_buffered_in_order_while_the_store_is_unavailable(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voices, "MAX_PAUSE", 600.0)  # no try falls due while this test runs
@@ -47,7 +47,7 @@ def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(
         assert said == ["one", "two", "0", "1", "2"]
 
 
-def test_a_charge_is_made_once_though_the_store_went_away_behind_it(
+def test_a_charge_is_recorded_once_when_the_store_fails_after_the_commit(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with home.store() as store:

@@ -43,7 +43,7 @@ def needs_input(home: Home, run: Run) -> None:
 
 
 @both_languages
-def test_turns_tools_and_charges_are_kept(home: Home, acp: tuple[str, ...]) -> None:
+def test_turns_tool_calls_and_charges_are_recorded(home: Home, acp: tuple[str, ...]) -> None:
     file = home.work / "made"
     prompt = f"say hello there; write {file} some words; spend 1000 500; say goodbye"
     run = home.start_agent("scripted", prompt, *acp)
@@ -70,7 +70,7 @@ def test_turns_tools_and_charges_are_kept(home: Home, acp: tuple[str, ...]) -> N
 
 
 @both_languages
-def test_a_conversation_is_gone_on_with(home: Home, acp: tuple[str, ...]) -> None:
+def test_resume_continues_the_conversation(home: Home, acp: tuple[str, ...]) -> None:
     run = home.wait_for_end(home.start_agent("scripted", "say first", *acp).id)
     told = home.json("resume", "-d", "--json", run.id, "say second")
     again = home.wait_for_end(told["id"])
@@ -83,7 +83,7 @@ def test_a_conversation_is_gone_on_with(home: Home, acp: tuple[str, ...]) -> Non
 
 
 @both_languages
-def test_an_agent_that_crashes_has_said_what_it_said(home: Home, acp: tuple[str, ...]) -> None:
+def test_turns_of_a_crashed_agent_are_kept(home: Home, acp: tuple[str, ...]) -> None:
     ended = home.wait_for_end(home.start_agent("scripted", "say one; crash 7", *acp).id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 7)
     assert "one" in words(home, ended)
@@ -92,7 +92,7 @@ def test_an_agent_that_crashes_has_said_what_it_said(home: Home, acp: tuple[str,
     assert "two" in words(home, ended)
 
 
-def test_a_restart_goes_on_with_the_same_conversation(home: Home) -> None:
+def test_a_restart_continues_the_same_conversation(home: Home) -> None:
     count = home.work / "count"
     run = home.start_agent("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:2")
     ended = home.wait_for_end(run.id)
@@ -105,7 +105,7 @@ def test_a_restart_goes_on_with_the_same_conversation(home: Home) -> None:
     assert prompts[1] != prompts[0], "the first prompt is not said again"
 
 
-def test_a_budget_that_is_spent_ends_the_run(home: Home) -> None:
+def test_a_spent_budget_ends_the_run(home: Home) -> None:
     prompt = "spend 1000 500; say cheap; spend 1000000 1000000; say dear; hang"
     run = home.start_agent("scripted", prompt, "--acp", "--budget", "1.00", "--grace", "1s")
     ended = home.wait_for_end(run.id)
@@ -116,7 +116,9 @@ def test_a_budget_that_is_spent_ends_the_run(home: Home) -> None:
 
 
 @pytest.mark.parametrize("detach", [(), ("--detach",)])
-def test_a_refusal_with_a_long_reason_ends_the_run(home: Home, detach: tuple[str, ...]) -> None:
+def test_a_start_failure_with_a_long_reason_ends_the_run(
+    home: Home, detach: tuple[str, ...]
+) -> None:
     home.corral("budget", "set", "all", "0.000001", "--period", "day")
     home.wait_for_end(home.start_agent("scripted", "spend 1000 500").id)
     said = home.corral("run", *detach, "--agent", "scripted", "say hello", seconds=30)
@@ -132,7 +134,7 @@ def test_a_refusal_with_a_long_reason_ends_the_run(home: Home, detach: tuple[str
     assert command.reason == f"{missing}: No such file or directory"
 
 
-def test_what_lies_in_the_folder_is_loaded_by_nobody(
+def test_python_modules_in_the_working_directory_are_not_imported(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither by the supervisor and the agent, nor by the commands that they leave things to."""
@@ -149,7 +151,7 @@ def test_what_lies_in_the_folder_is_loaded_by_nobody(
     wait_until(told.exists, "it was told")
 
 
-def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
+def test_an_exhausted_quota_parks_the_run_until_the_reset(home: Home) -> None:
     """The run is parked for a moment only, which a busy machine may miss: the events tell of it."""
     run = home.start_agent("scripted", "say before; quota 4")
     ended = home.wait_for_end(run.id)
@@ -164,7 +166,7 @@ def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_a_parked_run_shows_why_and_until_when_and_can_be_stopped(home: Home) -> None:
+def test_a_parked_run_shows_reason_and_time_and_can_be_stopped(home: Home) -> None:
     began = time.time() * 1_000
     run = home.start_agent("scripted", "say before; quota 3600")
     parked = home.in_state(run.id, RunState.QUEUED)
@@ -176,7 +178,7 @@ def test_a_parked_run_shows_why_and_until_when_and_can_be_stopped(home: Home) ->
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
 
 
-def test_a_parked_run_stays_so_when_its_supervisor_is_told_to_end(home: Home) -> None:
+def test_a_parked_run_stays_parked_when_its_supervisor_gets_sigterm(home: Home) -> None:
     run = home.start_agent("scripted", "quota 3600")
     parked = home.in_state(run.id, RunState.QUEUED)
     assert parked.supervisor_pid is not None
@@ -187,7 +189,7 @@ def test_a_parked_run_stays_so_when_its_supervisor_is_told_to_end(home: Home) ->
     assert not (home.folder_of(run) / "supervisor.error").exists()
 
 
-def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
+def test_a_run_that_is_stopped_while_it_is_parked_ends(home: Home) -> None:
     with home.store() as store:
         hold = RunLease(store, going := running(store))
         store.runs.request_stop(going.id)
@@ -196,7 +198,7 @@ def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
 
 
 @pytest.mark.parametrize(("answer", "told"), [("yes", "Answered: yes"), ("no", "Nobody answered.")])
-def test_a_permission_is_asked_for_and_given_from_afar(home: Home, answer: str, told: str) -> None:
+def test_a_permission_request_can_be_answered_remotely(home: Home, answer: str, told: str) -> None:
     run = home.start_agent("scripted", "say so; ask May I do it?; say done", "--acp")
     needs_input(home, run)
     (shown,) = home.json("ps", "--json")
@@ -210,7 +212,7 @@ def test_a_permission_is_asked_for_and_given_from_afar(home: Home, answer: str, 
     assert home.events(ended).count("set_attention") == 1
 
 
-def test_what_is_no_answer_is_refused_and_the_agent_goes_on_asking(home: Home) -> None:
+def test_an_invalid_answer_is_rejected_and_the_dialog_stays_open(home: Home) -> None:
     run = home.start_agent("scripted", "ask May I do it?; say done", "--acp")
     needs_input(home, run)
     said = home.corral("send", run.id, "perhaps later")
@@ -223,9 +225,7 @@ def test_what_is_no_answer_is_refused_and_the_agent_goes_on_asking(home: Home) -
 
 
 @pytest.mark.parametrize("acp", [(), ("--acp",)])
-def test_an_answer_that_nobody_waits_for_is_not_lost_silently(
-    home: Home, acp: tuple[str, ...]
-) -> None:
+def test_an_answer_without_an_open_dialog_is_reported(home: Home, acp: tuple[str, ...]) -> None:
     run = home.start_agent("scripted", "say begun; hang", "--grace", "300ms", *acp)
     wait_until(lambda: b"begun" in home.output_so_far(run), "it has begun")
     sent = home.json("send", "--json", run.id, "are you there?")
@@ -235,7 +235,7 @@ def test_an_answer_that_nobody_waits_for_is_not_lost_silently(
     home.json("stop", run.id, "--json")
 
 
-def test_an_agent_that_is_stopped_while_it_asks_is_cancelled(home: Home) -> None:
+def test_an_agent_that_is_stopped_during_a_dialog_is_cancelled(home: Home) -> None:
     run = home.start_agent("scripted", "ask May I?", "--acp", "--grace", "300ms")
     needs_input(home, run)
     ended = home.json("stop", run.id, "--json")
@@ -243,7 +243,7 @@ def test_an_agent_that_is_stopped_while_it_asks_is_cancelled(home: Home) -> None
     home.wait_for_all_processes()
 
 
-def test_an_interactive_agent_asks_at_its_terminal_and_is_answered(home: Home) -> None:
+def test_a_dialog_of_an_interactive_agent_is_answered(home: Home) -> None:
     run = home.start_agent("scripted", "say so; ask May I?", "--pty")
     assert run.mode is RunMode.PTY
     wait_until(lambda: b"Do you want to proceed?" in home.output_so_far(run), "it asks")
@@ -255,14 +255,14 @@ def test_an_interactive_agent_asks_at_its_terminal_and_is_answered(home: Home) -
     assert home.wait_for_end(run.id).exit_code == 0
 
 
-def test_an_interactive_agent_that_waits_too_long_is_let_go(home: Home) -> None:
+def test_an_interactive_agent_is_ended_after_the_idle_timeout(home: Home) -> None:
     run = home.start_agent("scripted", "say so", "--pty", "--idle-exit", "1s")
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
     assert ended.reason == "no activity within the idle timeout"
 
 
-def test_the_supervisor_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home) -> None:
+def test_an_acp_agent_ends_when_its_supervisor_is_killed(home: Home) -> None:
     import os
     import signal
 
@@ -276,7 +276,7 @@ def test_the_supervisor_of_acp_is_killed_and_the_agent_is_not_left_behind(home: 
     home.wait_for_all_processes()
 
 
-def test_standard_error_of_acp_is_redacted_as_it_is_written(home: Home) -> None:
+def test_stderr_of_an_acp_agent_is_redacted_while_it_is_written(home: Home) -> None:
     script = 'echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.1; done; exit 3'
     options = ("--acp", "--secret", "PASS=env:THE_PASS")
     env = {"THE_PASS": "hunter2-7f3a9c51e0"}
@@ -289,7 +289,7 @@ def test_standard_error_of_acp_is_redacted_as_it_is_written(home: Home) -> None:
     assert home.wait_for_end(run.id).exit_code == 3
 
 
-def test_an_agent_that_does_not_read_holds_up_nobody(home: Home) -> None:
+def test_an_agent_that_does_not_read_its_input_does_not_block(home: Home) -> None:
     script = "touch here; exec sleep 1000"
     options = ("--acp", "--grace", "300ms")
     run = home.start_detached("sh", "-c", script, options=options)
@@ -299,9 +299,7 @@ def test_an_agent_that_does_not_read_holds_up_nobody(home: Home) -> None:
 
 
 @both_languages
-def test_in_the_foreground_its_words_are_shown_and_not_its_protocol(
-    home: Home, acp: tuple[str, ...]
-) -> None:
+def test_the_foreground_shows_text_and_not_the_protocol(home: Home, acp: tuple[str, ...]) -> None:
     prompt = "say hello there; tool Read a.txt; say done"
     said = home.corral("run", "--agent", "scripted", *acp, prompt)
     assert said.returncode == 0
@@ -313,7 +311,7 @@ def test_in_the_foreground_its_words_are_shown_and_not_its_protocol(
     assert home.corral("logs", "--raw", run.id).stdout == home.output(run)
 
 
-def test_a_question_says_how_to_answer_it(home: Home) -> None:
+def test_a_dialog_shows_how_to_answer_it(home: Home) -> None:
     with home.begin("run", "--agent", "scripted", "--name", "shy", "--acp", "ask May I?") as shown:
         assert shown.stdout is not None
         asked = shown.stdout.readline() + shown.stdout.readline()
@@ -324,13 +322,13 @@ def test_a_question_says_how_to_answer_it(home: Home) -> None:
     assert b"`corral send shy yes`" in asked
 
 
-def test_what_a_resumed_conversation_said_before_is_not_shown_again(home: Home) -> None:
+def test_earlier_turns_of_a_resumed_conversation_are_not_shown_again(home: Home) -> None:
     assert home.corral("run", "--agent", "scripted", "--acp", "say first").returncode == 0
     said = home.corral("resume", home.only_run().id, "say second")
     assert said.stdout == b"second\n"
 
 
-def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
+def test_resume_accepts_the_options_of_run(home: Home) -> None:
     run = home.wait_for_end(home.start_agent("scripted", "say one", "--budget", "1.00").id)
     options = ["--budget", "2.00", "--name", "again", "--yes", "edit", "--restart", "no"]
     told = home.json("resume", "-d", run.id, "say two", *options, "--timeout", "1h", "--json")
@@ -341,7 +339,9 @@ def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
 
 
 @both_languages
-def test_an_agent_that_a_person_interrupts_is_cancelled(home: Home, acp: tuple[str, ...]) -> None:
+def test_an_agent_that_is_interrupted_from_the_keyboard_is_cancelled(
+    home: Home, acp: tuple[str, ...]
+) -> None:
     with home.begin("run", "--agent", "scripted", *acp, "say here; sleep 600") as command:
         run = wait_until(lambda: next(iter(home_runs(home)), None), "it is there")
         wait_until(lambda: b"here" in home.output_so_far(run), "it has said so")

@@ -58,7 +58,7 @@ def stop_outside_of_a_write(home: Home, pid: int | None) -> None:
 
 
 @on_both_engines
-def test_a_killed_supervisor_is_replaced_and_the_exit_code_is_learned(home: Home) -> None:
+def test_a_killed_supervisor_is_replaced_and_the_exit_code_is_recorded(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid)
     (found,) = home.recover()
@@ -75,7 +75,7 @@ def test_a_killed_supervisor_is_replaced_and_the_exit_code_is_learned(home: Home
     assert ended.output_bytes == len(b"went on\n")
 
 
-def test_a_replaced_supervisor_obeys_stop(home: Home) -> None:
+def test_a_new_supervisor_handles_stop(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid)
     ended = home.json("stop", run.id, "--json")
@@ -83,7 +83,7 @@ def test_a_replaced_supervisor_obeys_stop(home: Home) -> None:
     assert not home.processes_of(run)
 
 
-def test_a_replaced_supervisor_minds_the_time_limit(home: Home) -> None:
+def test_a_new_supervisor_enforces_the_time_limit(home: Home) -> None:
     from corral.db.statement import Statement
 
     run = waiting(home, "--timeout", "10m")
@@ -96,7 +96,7 @@ def test_a_replaced_supervisor_minds_the_time_limit(home: Home) -> None:
     assert ended.state is RunState.TIMED_OUT
 
 
-def test_a_replaced_supervisor_goes_on_with_restarts(home: Home) -> None:
+def test_a_new_supervisor_continues_the_restarts(home: Home) -> None:
     script = (
         "echo x >>count; touch here; while [ ! -e go ]; do sleep 0.1; done; "
         "test $(wc -l <count) -ge 2"
@@ -109,7 +109,7 @@ def test_a_replaced_supervisor_goes_on_with_restarts(home: Home) -> None:
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
 
 
-def test_everybody_is_killed_and_the_next_attempt_goes_on(home: Home) -> None:
+def test_the_next_attempt_starts_after_all_processes_were_killed(home: Home) -> None:
     script = (
         "echo attempt; echo x >>count; touch here; "
         "[ $(wc -l <count) -ge 2 ] && exit 0; while :; do sleep 0.1; done"
@@ -125,7 +125,7 @@ def test_everybody_is_killed_and_the_next_attempt_goes_on(home: Home) -> None:
     assert home.output(ended) == b"attempt\nattempt\n"
 
 
-def test_whoever_waits_finds_the_dead_supervisor_by_itself(home: Home) -> None:
+def test_wait_detects_a_dead_supervisor(home: Home) -> None:
     run = waiting(home)
     with home.begin("wait", run.id) as waits:
         kill(run.supervisor_pid)
@@ -137,7 +137,7 @@ def test_whoever_waits_finds_the_dead_supervisor_by_itself(home: Home) -> None:
     assert waits.returncode == 5
 
 
-def test_the_command_in_the_foreground_survives_its_supervisor(home: Home) -> None:
+def test_the_foreground_command_survives_its_supervisor(home: Home) -> None:
     with home.begin("run", "--", "sh", "-c", WAITS) as command:
         wait_until((home.work / "here").exists, "its program has begun")
         run = home.in_state(home.only_run().id, RunState.RUNNING)
@@ -151,7 +151,7 @@ def test_the_command_in_the_foreground_survives_its_supervisor(home: Home) -> No
 
 
 @pytest.mark.parametrize("detach", [False, True], ids=["stays", "leaves"])
-def test_a_run_goes_on_whose_supervisor_died_before_it_could_say_that_it_began(
+def test_a_run_continues_when_its_supervisor_dies_before_reporting_the_start(
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -185,7 +185,7 @@ def test_a_run_goes_on_whose_supervisor_died_before_it_could_say_that_it_began(
     home.wait_for_all_processes()
 
 
-def test_a_killed_agent_crashed_by_that_signal(home: Home) -> None:
+def test_a_killed_agent_is_crashed_with_its_signal(home: Home) -> None:
     run = waiting(home)
     kill(run.pid)
     ended = home.wait_for_end(run.id)
@@ -193,7 +193,7 @@ def test_a_killed_agent_crashed_by_that_signal(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_supervisor_and_agent_killed_is_learned_from_the_guard(home: Home) -> None:
+def test_the_guard_records_the_exit_when_supervisor_and_agent_are_killed(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid)
     kill(run.pid)
@@ -202,7 +202,7 @@ def test_supervisor_and_agent_killed_is_learned_from_the_guard(home: Home) -> No
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, 9)
 
 
-def test_an_agent_that_ends_while_nobody_keeps_it_has_its_exit_code(home: Home) -> None:
+def test_an_agent_that_exits_without_a_supervisor_has_its_exit_code(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid)
     (home.work / "go").touch()
@@ -213,7 +213,7 @@ def test_an_agent_that_ends_while_nobody_keeps_it_has_its_exit_code(home: Home) 
     assert home.output(ended) == b"went on\n"
 
 
-def test_a_killed_guard_costs_the_exit_code_and_nothing_else(home: Home) -> None:
+def test_a_killed_guard_loses_only_the_exit_code(home: Home) -> None:
     """The agent goes on; how it ended cannot be known, and is not made up."""
     run = waiting(home)
     kill(home.guard_pid(run))
@@ -229,7 +229,7 @@ def test_a_killed_guard_costs_the_exit_code_and_nothing_else(home: Home) -> None
     assert home.output(ended) == b"went on\n"
 
 
-def test_a_killed_guard_does_not_end_the_run_before_its_agent_has(home: Home) -> None:
+def test_a_killed_guard_does_not_end_a_run_whose_agent_lives(home: Home) -> None:
     run = waiting(home)
     kill(home.guard_pid(run))
     home.recover()
@@ -239,7 +239,7 @@ def test_a_killed_guard_does_not_end_the_run_before_its_agent_has(home: Home) ->
         time.sleep(0.1)
 
 
-def test_a_terminal_ends_with_its_supervisor_and_that_is_told(home: Home) -> None:
+def test_a_terminal_run_ends_with_its_supervisor_and_says_so(home: Home) -> None:
     """The terminal was the supervisor's: the agent is hung up on, as when a window closes."""
     run = waiting(home, "--pty")
     kill(run.supervisor_pid)
@@ -250,7 +250,7 @@ def test_a_terminal_ends_with_its_supervisor_and_that_is_told(home: Home) -> Non
     assert not home.processes_of(run)
 
 
-def test_a_terminal_program_that_ignores_the_hangup_is_not_left_behind(home: Home) -> None:
+def test_a_terminal_program_that_ignores_sighup_is_killed(home: Home) -> None:
     run = waiting(home, "--pty", script="trap '' HUP; " + WAITS)
     kill(run.supervisor_pid)
     home.recover()
@@ -262,7 +262,7 @@ def test_a_terminal_program_that_ignores_the_hangup_is_not_left_behind(home: Hom
     home.wait_for_all_processes()
 
 
-def test_a_supervisor_that_is_told_to_end_interrupts_its_run(home: Home) -> None:
+def test_a_supervisor_that_gets_sigterm_interrupts_its_run(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid, signal.SIGTERM)
     ended = home.wait_for_end(run.id)
@@ -271,7 +271,7 @@ def test_a_supervisor_that_is_told_to_end_interrupts_its_run(home: Home) -> None
     home.wait_for_all_processes()
 
 
-def test_sigterm_that_arrives_while_the_run_begins_interrupts_it() -> None:
+def test_sigterm_during_the_start_interrupts_the_run() -> None:
     calls: list[str] = []
     supervisor: Any = SimpleNamespace(interrupt=lambda: calls.append("interrupt"))
     handler = signal.getsignal(signal.SIGTERM)
@@ -287,7 +287,7 @@ def test_sigterm_that_arrives_while_the_run_begins_interrupts_it() -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def test_a_supervisor_minds_neither_hangups_nor_interrupts(home: Home) -> None:
+def test_a_supervisor_ignores_sighup_and_sigint(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid, signal.SIGHUP)
     kill(run.supervisor_pid, signal.SIGINT)
@@ -295,7 +295,7 @@ def test_a_supervisor_minds_neither_hangups_nor_interrupts(home: Home) -> None:
     assert home.wait_for_end(run.id).exit_code == 5
 
 
-def test_a_supervisor_that_slept_through_a_take_over_does_no_harm(home: Home) -> None:
+def test_a_supervisor_that_was_stopped_during_a_takeover_does_no_harm(home: Home) -> None:
     """Stopped past its lease; another takes the run as such a recovery would; then it goes on."""
     run = waiting(home)
     stop_outside_of_a_write(home, run.supervisor_pid)
@@ -314,7 +314,7 @@ def test_a_supervisor_that_slept_through_a_take_over_does_no_harm(home: Home) ->
     wait_until(lambda: not is_alive(run.pid or 0), "the agent ended")
 
 
-def test_a_supervisor_that_slept_while_its_run_was_given_up_ends_what_it_has(home: Home) -> None:
+def test_a_stopped_supervisor_whose_run_was_ended_kills_its_agent(home: Home) -> None:
     run = waiting(home)
     stop_outside_of_a_write(home, run.supervisor_pid)
     with home.store() as store:
@@ -326,7 +326,7 @@ def test_a_supervisor_that_slept_while_its_run_was_given_up_ends_what_it_has(hom
     home.wait_for_all_processes()
 
 
-def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> None:
+def test_a_replaced_supervisor_does_not_signal_the_next_attempt(home: Home) -> None:
     """Two homes of one machine may share a store: the next attempt may run beside the old one."""
     run = waiting(home)
     stop_outside_of_a_write(home, run.supervisor_pid)
@@ -350,7 +350,7 @@ def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> Non
     assert home.wait_for_end(run.id).attempts == 2
 
 
-def test_last_words_of_an_agent_whose_processes_were_all_killed_are_read(home: Home) -> None:
+def test_output_of_an_agent_whose_processes_were_all_killed_is_read(home: Home) -> None:
     run = home.start_agent("scripted", "say the last words; hang")
     wait_until(lambda: b"the last words" in home.output_so_far(run), "it talks")
     run = home.in_state(run.id, RunState.RUNNING)
@@ -369,7 +369,7 @@ def test_last_words_of_an_agent_whose_processes_were_all_killed_are_read(home: H
 
 
 @on_both_engines
-def test_many_recoveries_at_once_give_one_new_supervisor(home: Home) -> None:
+def test_concurrent_recoveries_start_one_new_supervisor(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid)
     others = [home.begin("recover", "--json") for _ in range(3)]
@@ -395,7 +395,7 @@ def test_many_recoveries_at_once_give_one_new_supervisor(home: Home) -> None:
     assert home.wait_for_end(run.id).exit_code == 5
 
 
-def test_many_recoveries_bury_a_run_whose_processes_were_all_killed_once(home: Home) -> None:
+def test_concurrent_recoveries_end_a_dead_run_once(home: Home) -> None:
     script = "(setsid sleep 600 & echo $! >child.part; mv child.part child); " + WAITS
     run = waiting(home, script=script)
     child = home.read_pid("child")
@@ -417,7 +417,7 @@ def test_many_recoveries_bury_a_run_whose_processes_were_all_killed_once(home: H
         assert store.outputs.get(run.id).state == "sealed"
 
 
-def test_what_the_last_attempt_left_is_ended_before_the_next_begins(home: Home) -> None:
+def test_processes_of_the_last_attempt_are_ended_before_the_next(home: Home) -> None:
     left = "[ -e child ] || (setsid sleep 600 & echo $! >child.part; mv child.part child)"
     script = f"{left}; touch here; while [ ! -e go ]; do sleep 0.1; done"
     run = waiting(home, "--restart", "on-failure:2", script=script)
@@ -431,7 +431,7 @@ def test_what_the_last_attempt_left_is_ended_before_the_next_begins(home: Home) 
     assert (ended.state, ended.attempts) == (RunState.COMPLETED, 2)
 
 
-def test_a_recorded_process_that_vanishes_is_found(home: Home) -> None:
+def test_a_recorded_process_that_vanished_is_detected(home: Home) -> None:
     import subprocess
 
     with subprocess.Popen(["sleep", "600"]) as stranger, home.store() as store:
@@ -444,7 +444,7 @@ def test_a_recorded_process_that_vanishes_is_found(home: Home) -> None:
     assert home.get(run.id).exit_code is None
 
 
-def test_a_pid_that_was_given_out_again_is_never_signalled(home: Home) -> None:
+def test_a_reused_pid_is_never_signalled(home: Home) -> None:
     """The row names a pid that is now somebody else's: the run is gone, and the other lives."""
     import subprocess
 
@@ -466,7 +466,7 @@ def test_a_pid_that_was_given_out_again_is_never_signalled(home: Home) -> None:
         stranger.kill()
 
 
-def test_another_boot_is_an_interruption(home: Home) -> None:
+def test_a_run_of_an_earlier_boot_is_interrupted(home: Home) -> None:
     from corral.db.statement import Statement
 
     run = waiting(home)
@@ -481,7 +481,7 @@ def test_another_boot_is_an_interruption(home: Home) -> None:
     assert (ended.state, ended.reason, ended.exit_code) == (RunState.INTERRUPTED, "rebooted", None)
 
 
-def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> None:
+def test_the_stream_is_continued_after_a_takeover(home: Home) -> None:
     """What was said while nobody kept it is in the session once, and only once."""
     killed, taken = home.folder / "killed", home.folder / "taken"
     run = home.start_agent(
@@ -508,7 +508,7 @@ def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> 
     assert ended.tokens == 15
 
 
-def test_a_store_that_forgot_the_run_ends_the_agent_and_its_output_stays(home: Home) -> None:
+def test_a_deleted_run_ends_the_agent_and_its_output_stays(home: Home) -> None:
     """Another store was put in the place of the one that knew it, in spite of all."""
     with home.store() as store:
         empty = store.db.backup(home.folder / "empty.db")

@@ -33,7 +33,7 @@ def tell():
 """
 
 
-def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_supervisor(
+def test_a_detached_run_is_queued_by_the_caller_and_run_by_its_supervisor(
     home: Home,
 ) -> None:
     outer = home.start_detached("sleep", "600")
@@ -48,7 +48,7 @@ def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_supervisor
     assert home.get(outer.id).is_live, "nobody of the inner one was taken for one of it"
 
 
-def test_what_speaks_against_a_detached_run_is_said_as_by_any_command(home: Home) -> None:
+def test_errors_of_a_detached_run_are_reported_like_other_errors(home: Home) -> None:
     home.start_detached("sleep", "600", options=("--name", "one"))
     same = home.corral("run", "-d", "--name", "one", "--json", "--", "true")
     told = json.loads(same.stderr)["error"]
@@ -64,14 +64,14 @@ def test_what_speaks_against_a_detached_run_is_said_as_by_any_command(home: Home
     assert len(home.json("ps", "-a", "--json")) == 1
 
 
-def test_files_of_the_project_do_not_become_part_of_the_supervisor(home: Home) -> None:
+def test_modules_of_the_project_are_not_imported_by_the_supervisor(home: Home) -> None:
     (home.work / "socket.py").write_text("raise SystemExit('a socket of the project')")
     run = home.start_detached("sh", "-c", "exit 3")
     assert home.wait_for_end(run.id).exit_code == 3
 
 
 @on_both_engines
-def test_a_detached_run_is_running_when_the_command_comes_back(home: Home) -> None:
+def test_a_detached_run_is_running_when_the_command_returns(home: Home) -> None:
     said = home.json("run", "-d", "--name", "sleeper", "--json", "--", "sleep", "600")
     assert said["state"] == "running"
     assert is_alive(said["pid"])
@@ -85,7 +85,7 @@ def test_a_detached_run_is_running_when_the_command_comes_back(home: Home) -> No
     assert [run["state"] for run in home.json("ps", "-a", "--json")] == ["cancelled"]
 
 
-def test_wait_gives_the_exit_code_and_logs_the_output(home: Home) -> None:
+def test_wait_returns_the_exit_code_and_logs_shows_the_output(home: Home) -> None:
     run = home.start_detached("sh", "-c", "echo hello; echo wrong >&2; exit 9")
     said = home.corral("wait", run.id)
     assert said.returncode == 9
@@ -97,14 +97,14 @@ def test_wait_gives_the_exit_code_and_logs_the_output(home: Home) -> None:
     assert ended.output_bytes == len(shown.stdout)
 
 
-def test_wait_says_when_it_took_too_long(home: Home) -> None:
+def test_wait_reports_a_timeout(home: Home) -> None:
     run = home.start_detached("sleep", "600")
     said = home.corral("wait", "--timeout", "100ms", run.id)
     assert said.returncode == 4
     assert b"still running" in said.stderr
 
 
-def test_resuming_a_command_starts_it_again(home: Home) -> None:
+def test_resuming_a_command_runs_it_again(home: Home) -> None:
     run = home.start_detached("sh", "-c", "echo x >>count; wc -l <count")
     home.wait_for_end(run.id)
     said = home.corral("resume", run.id)
@@ -152,7 +152,7 @@ time.sleep(600)
     ],
     ids=["ignores TERM", "is stopped", "in its children"],
 )
-def test_stop_ends_everybody(home: Home, script: str) -> None:
+def test_stop_ends_the_whole_process_tree(home: Home, script: str) -> None:
     run, child = tree(home, TELL + script, "--grace", "300ms")
     ended = home.json("stop", run.id, "--json")
     assert ended["state"] == "cancelled"
@@ -161,7 +161,7 @@ def test_stop_ends_everybody(home: Home, script: str) -> None:
     assert ended["exit_code"] is None or ended["signal"] is None
 
 
-def test_a_program_that_ends_well_when_asked_has_its_time(home: Home) -> None:
+def test_a_program_may_exit_cleanly_within_the_grace_period(home: Home) -> None:
     run, _ = tree(
         home,
         TELL + "def leave(*_):\n    print('goodbye', flush=True)\n    time.sleep(0.3)\n"
@@ -174,7 +174,7 @@ def test_a_program_that_ends_well_when_asked_has_its_time(home: Home) -> None:
     assert home.output(home.get(run.id)) == b"goodbye\n"
 
 
-def test_stop_twice_and_at_once_is_one_end(home: Home) -> None:
+def test_concurrent_stops_end_a_run_once(home: Home) -> None:
     run = home.start_detached("sleep", "600")
     stops = [home.begin("stop", run.id, "--json") for _ in range(3)]
     for stop in stops:
@@ -188,7 +188,7 @@ def test_stop_twice_and_at_once_is_one_end(home: Home) -> None:
     assert b"cancelled" in late.stderr
 
 
-def test_stop_does_not_touch_strangers(home: Home) -> None:
+def test_stop_does_not_signal_unrelated_processes(home: Home) -> None:
     bystander = home.start_detached("sleep", "600")
     run = home.start_detached("sleep", "600")
     home.json("stop", run.id, "--json")
@@ -196,7 +196,7 @@ def test_stop_does_not_touch_strangers(home: Home) -> None:
     assert is_alive(bystander.pid or 0)
 
 
-def test_a_shorter_grace_counts_though_the_stop_has_begun(home: Home) -> None:
+def test_a_shorter_grace_period_applies_to_a_pending_stop(home: Home) -> None:
     run, child = tree(
         home, TELL + "signal.signal(15, signal.SIG_IGN)\ntell()\ntime.sleep(600)", "--grace", "10m"
     )
@@ -208,7 +208,7 @@ def test_a_shorter_grace_counts_though_the_stop_has_begun(home: Home) -> None:
     assert ended["signal"] == signal.SIGKILL
 
 
-def test_a_child_that_forks_and_leaves_ends_with_its_run(home: Home) -> None:
+def test_a_daemonized_child_ends_with_its_run(home: Home) -> None:
     """The run is over when the agent is; what it left behind is ended, and the log says so."""
     run, child = tree(
         home,
@@ -227,7 +227,7 @@ def test_a_child_that_forks_and_leaves_ends_with_its_run(home: Home) -> None:
 # -- limits ------------------------------------------------------------------------------------
 
 
-def test_time_over_ends_it_as_timed_out(home: Home) -> None:
+def test_the_time_limit_ends_a_run_as_timed_out(home: Home) -> None:
     said = home.corral("run", "--timeout", "300ms", "--", "sleep", "600")
     assert said.returncode == 124
     run = home.only_run()
@@ -235,7 +235,7 @@ def test_time_over_ends_it_as_timed_out(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_a_silent_run_ends_well_when_it_is_to_end_idle(home: Home) -> None:
+def test_an_idle_run_with_idle_exit_completes(home: Home) -> None:
     run = home.start_detached("sh", "-c", "echo words; sleep 600", options=("--idle-exit", "500ms"))
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.COMPLETED
@@ -251,7 +251,7 @@ def test_a_run_that_writes_is_not_idle(home: Home) -> None:
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
 
 
-def test_three_quick_failures_end_it(home: Home) -> None:
+def test_three_quick_failures_end_a_run(home: Home) -> None:
     run = home.start_detached(
         "sh", "-c", "echo x >>count; exit 4", options=("--restart", "on-failure:9")
     )
@@ -271,7 +271,7 @@ def test_restarts_end_at_the_first_success(home: Home) -> None:
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 3)
 
 
-def test_a_stop_between_two_attempts_ends_it(home: Home) -> None:
+def test_a_stop_between_two_attempts_ends_the_run(home: Home) -> None:
     run = home.start_detached("sh", "-c", "exit 1", options=("--restart", "on-failure:9"))
     wait_until(lambda: home.get(run.id).attempts >= 2, "the second attempt")
     with home.store() as store:
@@ -282,7 +282,7 @@ def test_a_stop_between_two_attempts_ends_it(home: Home) -> None:
     assert "restart" not in home.events(ended)[home.events(ended).index("stop") :]
 
 
-def test_the_third_failure_is_not_quick_when_they_took_their_time(home: Home) -> None:
+def test_slow_failures_do_not_count_as_quick(home: Home) -> None:
     script = "echo x >>count; sleep 3.2; exit 1"
     run = home.start_detached("sh", "-c", script, options=("--restart", "on-failure:3"))
     ended = home.wait_for_end(run.id)
@@ -297,7 +297,7 @@ def one_at_once(home: Home) -> None:
         store.settings.set("runs.max_concurrent", 1)
 
 
-def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
+def test_queued_runs_of_projects_take_turns(home: Home) -> None:
     one_at_once(home)
     for name in ("a", "b"):
         (home.work / name).mkdir()
@@ -321,7 +321,7 @@ def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> None:
+def test_a_foreground_run_waits_in_the_queue_and_is_then_shown(home: Home) -> None:
     one_at_once(home)
     first = home.start_detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
@@ -346,7 +346,9 @@ def test_a_queued_run_that_is_stopped_never_starts(home: Home) -> None:
     assert not (home.work / "never").exists()
 
 
-def test_a_queued_run_that_cannot_start_does_not_block_the_line(home: Home, tmp_path: Path) -> None:
+def test_a_queued_run_that_cannot_start_does_not_block_the_queue(
+    home: Home, tmp_path: Path
+) -> None:
     one_at_once(home)
     first = home.start_detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     for command in (["no-such-program"], ["touch", "came"]):
@@ -359,7 +361,7 @@ def test_a_queued_run_that_cannot_start_does_not_block_the_line(home: Home, tmp_
 # -- families of runs --------------------------------------------------------------------------
 
 
-def test_a_run_inside_a_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
+def test_a_nested_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
     inner = f"{sys.executable} -m corral run -d --json -- sleep 600 >inner; touch there; sleep 600"
     outer = home.start_detached("sh", "-c", inner, options=("--grace", "300ms"))
     wait_until((home.work / "there").exists, "the inner run was started")
@@ -373,7 +375,7 @@ def test_a_run_inside_a_run_has_a_parent_and_survives_its_stop(home: Home) -> No
     home.json("stop", found.id, "--json")
 
 
-def test_a_run_in_the_foreground_of_a_run_is_asked_to_end_like_any_command(home: Home) -> None:
+def test_a_foreground_run_inside_a_run_gets_its_signals(home: Home) -> None:
     inner = f"{sys.executable} -m corral run --name inner -- sh -c 'touch there; exec sleep 600'"
     outer = home.start_detached("sh", "-c", inner, options=("--grace", "10m"))
     wait_until((home.work / "there").exists, "the inner run was started")
@@ -387,7 +389,7 @@ def test_a_run_in_the_foreground_of_a_run_is_asked_to_end_like_any_command(home:
 # -- room --------------------------------------------------------------------------------------
 
 
-def test_a_run_that_fills_the_disk_ends_in_a_true_state(home: Home, tmp_path: Path) -> None:
+def test_a_run_that_fills_the_disk_ends_in_the_correct_state(home: Home, tmp_path: Path) -> None:
     import subprocess
 
     small = tmp_path / "home" / "runs"
@@ -423,7 +425,7 @@ def test_a_run_that_fills_the_disk_ends_in_a_true_state(home: Home, tmp_path: Pa
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 
-def test_deleting_a_run_deletes_its_files_and_refuses_while_it_goes(home: Home) -> None:
+def test_deleting_a_run_deletes_its_files_and_is_refused_while_it_is_live(home: Home) -> None:
     run = home.start_detached("sh", "-c", "echo hello; while [ ! -e go ]; do sleep 0.1; done")
     with home.store() as store:
         with pytest.raises(Conflict):
@@ -436,7 +438,7 @@ def test_deleting_a_run_deletes_its_files_and_refuses_while_it_goes(home: Home) 
     assert not home.folder_of(run).exists()
 
 
-def test_supervisors_leave_no_zombies_and_no_files_in_the_way(home: Home) -> None:
+def test_supervisors_leave_no_zombies_and_no_files(home: Home) -> None:
     before = set(os.listdir("/tmp"))
     run = home.start_detached("true")
     ended = home.wait_for_end(run.id)
@@ -447,7 +449,7 @@ def test_supervisors_leave_no_zombies_and_no_files_in_the_way(home: Home) -> Non
     assert home.get(run.id).ended_at == ended.ended_at
 
 
-def test_every_file_of_a_run_is_for_its_user_alone(home: Home) -> None:
+def test_files_of_a_run_are_private(home: Home) -> None:
     before = os.umask(0)
     try:
         prompt = "say so; hang"
@@ -469,7 +471,7 @@ def test_every_file_of_a_run_is_for_its_user_alone(home: Home) -> None:
             home.wait_for_all_processes()
 
 
-def test_what_a_supervisor_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_the_error_file_of_a_supervisor_is_private(tmp_path: Path) -> None:
     class Dying:
         folder, secrets = tmp_path, ["hunter2-7f3a"]
 
@@ -488,7 +490,7 @@ def test_what_a_supervisor_died_of_is_for_its_user_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-def test_supervisors_hold_no_connection_while_their_runs_only_run(home: Home, url: str) -> None:
+def test_an_idle_supervisor_holds_no_connection(home: Home, url: str) -> None:
     """Hundreds of them share a server that allows a hundred connections."""
     import psycopg
 
@@ -500,7 +502,7 @@ def test_supervisors_hold_no_connection_while_their_runs_only_run(home: Home, ur
     assert all(home.get(run.id).state is RunState.RUNNING for run in runs)
 
 
-def test_show_gives_all_that_is_kept_of_a_run(home: Home) -> None:
+def test_show_prints_everything_about_a_run(home: Home) -> None:
     run = home.start_detached("true", options=("--timeout", "90s", "--env", "COLOUR=blue"))
     home.wait_for_end(run.id)
     shown = home.json("show", run.id, "--json")

@@ -22,7 +22,7 @@ def started(home: Home) -> Run:
 
 
 @on_both_engines
-def test_input_output_and_errors_are_passed_through_apart(home: Home) -> None:
+def test_stdin_stdout_and_stderr_are_passed_through_separately(home: Home) -> None:
     said = home.corral("run", "--", "sh", "-c", "cat; echo wrong >&2", input=b"typed\n")
     assert (said.returncode, said.stdout, said.stderr) == (0, b"typed\n", b"wrong\n")
     run = home.only_run()
@@ -42,7 +42,7 @@ def test_input_output_and_errors_are_passed_through_apart(home: Home) -> None:
         ("kill -PIPE $$", 141, RunState.CRASHED),
     ],
 )
-def test_the_exit_code_is_the_commands(
+def test_run_exits_with_the_exit_code_of_the_command(
     home: Home, command: str, code: int, state: RunState
 ) -> None:
     said = home.corral("run", "--", "sh", "-c", command)
@@ -58,7 +58,9 @@ def test_the_exit_code_is_the_commands(
 @pytest.mark.parametrize(
     ("command", "code"), [("no\x1b[31msuch-program", 127), ("/etc/passwd", 126), ("/", 126)]
 )
-def test_what_cannot_be_executed_is_one_clear_sentence(home: Home, command: str, code: int) -> None:
+def test_a_command_that_cannot_be_executed_is_one_clear_error(
+    home: Home, command: str, code: int
+) -> None:
     said = home.corral("run", "--", command)
     assert (said.returncode, said.stdout) == (code, b"")
     assert said.stderr.count(b"\n") == 1
@@ -70,7 +72,7 @@ def test_what_cannot_be_executed_is_one_clear_sentence(home: Home, command: str,
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
-def test_a_signal_to_the_command_is_passed_on(home: Home, number: signal.Signals) -> None:
+def test_a_signal_is_forwarded_to_the_program(home: Home, number: signal.Signals) -> None:
     script = f"trap 'echo heard; exit 7' {number.name[3:]}; touch here; while :; do sleep 0.1; done"
     with home.begin("run", "--", "bash", "-c", script) as command:
         started(home)
@@ -80,7 +82,7 @@ def test_a_signal_to_the_command_is_passed_on(home: Home, number: signal.Signals
     assert home.only_run().state is RunState.FAILED
 
 
-def test_a_signal_that_ends_the_program_ends_the_command_alike(home: Home) -> None:
+def test_run_ends_with_the_signal_that_ended_the_program(home: Home) -> None:
     with home.begin("run", "--", "sh", "-c", "touch here; exec sleep 600") as command:
         started(home)
         command.send_signal(signal.SIGINT)
@@ -89,7 +91,7 @@ def test_a_signal_that_ends_the_program_ends_the_command_alike(home: Home) -> No
     assert (home.only_run().signal, home.only_run().state) == (signal.SIGINT, RunState.CANCELLED)
 
 
-def test_the_words_of_whoever_stopped_it_cannot_steer_the_terminal(home: Home) -> None:
+def test_a_stop_reason_cannot_contain_terminal_escapes(home: Home) -> None:
     with home.begin("run", "--", "sh", "-c", "touch here; exec sleep 600") as command:
         run = started(home)
         with home.store() as store:
@@ -98,7 +100,7 @@ def test_the_words_of_whoever_stopped_it_cannot_steer_the_terminal(home: Home) -
     assert "is cancelled: \\x1b]0;title\\x07 away." in said
 
 
-def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
+def test_sigstop_and_sigcont_reach_both_processes(home: Home) -> None:
     script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:
         run = started(home)
@@ -119,7 +121,7 @@ def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
     assert (command.returncode, out) == (0, b"went on\n")
 
 
-def test_a_reader_that_leaves_ends_the_run(home: Home) -> None:
+def test_a_closed_stdout_ends_the_run(home: Home) -> None:
     command = home.begin("run", "--grace", "1s", "--", "sh", "-c", "while :; do echo y; done")
     assert command.stdout is not None
     assert command.stdout.readline() == b"y\n"
@@ -134,7 +136,7 @@ def test_a_reader_that_leaves_ends_the_run(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_every_byte_comes_through_as_it_was(home: Home) -> None:
+def test_every_byte_is_passed_through_unchanged(home: Home) -> None:
     data = bytes(range(256)) * 4_096
     said = home.corral("run", "--", "cat", input=data)
     assert said.stdout == data
@@ -146,7 +148,7 @@ def test_every_byte_comes_through_as_it_was(home: Home) -> None:
     assert shown.returncode == 0, shown.stderr
 
 
-def test_output_that_is_no_text_stays_readable(home: Home) -> None:
+def test_binary_output_stays_readable(home: Home) -> None:
     said = home.corral("run", "--", "printf", r"a\377\376\000b\nlast\n")
     assert said.stdout == b"a\xff\xfe\0b\nlast\n"
     home.wait_for_all_processes()
@@ -155,7 +157,7 @@ def test_output_that_is_no_text_stays_readable(home: Home) -> None:
     assert b"last\n" in shown.stdout
 
 
-def test_a_prompt_of_a_megabyte_reaches_the_agent(home: Home) -> None:
+def test_a_prompt_of_one_megabyte_reaches_the_agent(home: Home) -> None:
     words = b"word " * 209_716
     (home.work / "tool").write_text("#!/bin/sh\nwc -c\n")
     (home.work / "tool").chmod(0o755)
@@ -169,7 +171,7 @@ def test_a_prompt_of_a_megabyte_reaches_the_agent(home: Home) -> None:
         assert len(store.runs.get_launch(run.id).prompt or "") >= 1 << 20
 
 
-def test_variables_reach_the_command_and_a_value_that_looks_secret_is_refused(home: Home) -> None:
+def test_variables_are_set_and_a_value_that_looks_secret_is_rejected(home: Home) -> None:
     said = home.corral("run", "--env", "COLOUR=deep blue", "--", "sh", "-c", 'echo "$COLOUR"')
     assert said.stdout == b"deep blue\n"
     refused = home.corral("run", "--env", "MY_TOKEN=abc", "--", "true")
@@ -178,7 +180,7 @@ def test_variables_reach_the_command_and_a_value_that_looks_secret_is_refused(ho
     home.wait_for_all_processes()
 
 
-def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_path: Path) -> None:
+def test_a_secret_is_only_in_the_environment_of_the_command(home: Home, tmp_path: Path) -> None:
     value = "hunter2-7f3a9c51e0"
     script = 'echo "it is $PASS"; touch here; while [ ! -e go ]; do sleep 0.1; done'
     env = home.env | {"THE_PASS": value}
@@ -220,7 +222,7 @@ open("here", "w").close()
 
 
 @pytest.mark.parametrize("terminal", [(), ("--pty",)])
-def test_a_secret_with_colours_in_it_or_spelled_out_is_not_shown(
+def test_a_secret_with_escapes_or_in_pieces_is_redacted(
     home: Home, tmp_path: Path, terminal: tuple[str, ...]
 ) -> None:
     part = "oilu"  # no id and no checksum is spelled with these letters
@@ -241,7 +243,7 @@ def test_a_secret_with_colours_in_it_or_spelled_out_is_not_shown(
             assert part.encode() not in file.read_bytes(), file
 
 
-def test_standard_error_that_is_kept_apart_is_redacted_as_it_is_written(home: Home) -> None:
+def test_separate_stderr_is_redacted_while_it_is_written(home: Home) -> None:
     value = "hunter2-7f3a9c51e0"
     script = (
         'echo "out $PASS"; echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.1; done'
@@ -261,7 +263,7 @@ def test_standard_error_that_is_kept_apart_is_redacted_as_it_is_written(home: Ho
     assert home.output(run, "stderr") == b"err [redacted]\n"
 
 
-def test_a_secret_that_cannot_be_read_is_a_clear_sentence_and_starts_nothing(home: Home) -> None:
+def test_an_unreadable_secret_is_a_clear_error_and_starts_nothing(home: Home) -> None:
     said = home.corral("run", "--secret", "PASS=env:NOT_THERE", "--", "touch", "here")
     assert said.returncode != 0
     assert b"NOT_THERE" in said.stderr
@@ -272,7 +274,7 @@ def test_a_secret_that_cannot_be_read_is_a_clear_sentence_and_starts_nothing(hom
     home.wait_for_all_processes()
 
 
-def test_a_directory_that_vanished_fails_the_run_and_names_it(home: Home, tmp_path: Path) -> None:
+def test_a_missing_directory_fails_the_run_and_is_named(home: Home, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     with home.store() as store:
@@ -289,7 +291,7 @@ def test_a_directory_that_vanished_fails_the_run_and_names_it(home: Home, tmp_pa
     home.wait_for_all_processes()
 
 
-def test_a_directory_that_vanishes_under_it_does_not_lose_the_run(home: Home) -> None:
+def test_a_run_survives_the_deletion_of_its_directory(home: Home) -> None:
     place = home.work / "place"
     place.mkdir()
     script = f"rmdir '{place}'; touch '{home.work}/here'; echo done; exit 5"
@@ -297,7 +299,7 @@ def test_a_directory_that_vanishes_under_it_does_not_lose_the_run(home: Home) ->
     assert (said.returncode, said.stdout) == (5, b"done\n")
 
 
-def test_without_words_nothing_starts_and_no_supervisor_stays(home: Home) -> None:
+def test_without_a_prompt_nothing_starts_and_no_supervisor_stays(home: Home) -> None:
     for words in ([], ["two", "words"], ["--nonsense"], ["--env", "x", "--", "true"]):
         said = home.corral("run", *words)
         assert said.returncode == 2
@@ -308,7 +310,7 @@ def test_without_words_nothing_starts_and_no_supervisor_stays(home: Home) -> Non
         assert not store.runs.list().items
 
 
-def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
+def test_a_killed_foreground_command_leaves_the_run_running(home: Home) -> None:
     """Whoever watches is not the run: its supervisor goes on."""
     script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:
@@ -321,7 +323,7 @@ def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
     assert home.output(ended) == b"went on\n"
 
 
-def test_the_program_sees_nothing_of_its_supervisor(home: Home) -> None:
+def test_the_program_inherits_nothing_of_its_supervisor(home: Home) -> None:
     """Its descriptors, its signals and its environment are as a shell would give them."""
     script = (
         "import os, signal, sys\n"
@@ -338,7 +340,7 @@ def test_the_program_sees_nothing_of_its_supervisor(home: Home) -> None:
     assert lines[2:] == ["set()", "True True"]
 
 
-def test_a_closed_standard_input_is_no_trouble(home: Home) -> None:
+def test_a_closed_stdin_is_accepted(home: Home) -> None:
     said = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *CORRAL, "run", "--", "echo", "hello"],
         capture_output=True,
@@ -350,7 +352,7 @@ def test_a_closed_standard_input_is_no_trouble(home: Home) -> None:
     assert (said.returncode, said.stdout) == (0, b"hello\n"), said.stderr
 
 
-def test_a_parent_that_ignores_its_children_or_blocks_signals_spoils_nothing(home: Home) -> None:
+def test_inherited_signal_masks_and_handlers_have_no_effect(home: Home) -> None:
     """Both are handed on to whoever is executed."""
 
     def spoil() -> None:
@@ -363,7 +365,7 @@ def test_a_parent_that_ignores_its_children_or_blocks_signals_spoils_nothing(hom
     assert (run.state, run.exit_code) == (RunState.FAILED, 3)
 
 
-def test_with_json_the_record_is_all_that_standard_output_gets(home: Home) -> None:
+def test_with_json_stdout_has_only_the_record(home: Home) -> None:
     said = home.corral("run", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
     told = json.loads(said.stdout)
     assert (said.returncode, told["exit_code"], told["state"]) == (3, 3, "failed")
@@ -373,13 +375,13 @@ def test_with_json_the_record_is_all_that_standard_output_gets(home: Home) -> No
     assert (said.returncode, json.loads(said.stdout)["exit_code"]) == (127, 127)
 
 
-def test_an_agent_and_a_command_at_once_are_refused(home: Home) -> None:
+def test_an_agent_and_a_command_together_are_rejected(home: Home) -> None:
     said = home.corral("run", "--agent", "scripted", "--", "true")
     assert (said.returncode, said.stdout) == (2, b"")
     assert b"Give an agent or a command, not both" in said.stderr
 
 
-def test_a_class_of_questions_that_there_is_not_is_refused(home: Home) -> None:
+def test_an_unknown_approval_class_is_rejected(home: Home) -> None:
     said = home.corral("run", "--yes", "edti", "--", "touch", "never")
     assert said.returncode == 2
     assert b"Invalid approval 'edti': --yes takes edit, run, trust, all." in said.stderr
@@ -389,7 +391,7 @@ def test_a_class_of_questions_that_there_is_not_is_refused(home: Home) -> None:
 
 
 @pytest.mark.parametrize("trap", ["", "trap 'exit 0' TERM; ", "trap 'exit 9' TERM; "])
-def test_waiting_for_a_stopped_run_tells_what_it_ended_with(home: Home, trap: str) -> None:
+def test_wait_for_a_stopped_run_returns_its_exit_status(home: Home, trap: str) -> None:
     script = f"{trap}touch here; while :; do sleep 0.1; done"
     run = home.start_detached("sh", "-c", script)
     started(home)

@@ -63,7 +63,7 @@ for name, words in json.load(open(sys.argv[1])).items():
 BARE = "env -u CORRAL_AGENT -u CORRAL_RUN -u CORRAL_SESSION"
 
 
-def test_a_process_in_a_run_acts_as_the_runs_agent_without_its_variables(home: Home) -> None:
+def test_a_process_in_a_run_acts_as_its_agent_without_variables(home: Home) -> None:
     with home.store() as store:
         store.agents.create("bob", command="true")
     run = run_inside(
@@ -86,7 +86,7 @@ def test_a_process_in_a_run_acts_as_the_runs_agent_without_its_variables(home: H
         assert {(event.actor, event.run) for event in put} == {("agent:ada", run.id)}
 
 
-def test_what_is_for_people_is_refused_inside_a_run(home: Home) -> None:
+def test_operations_for_people_are_refused_inside_a_run(home: Home) -> None:
     with home.store() as store:
         asked = store.questions.ask("May I?", options=["yes", "no"], asker="agent:ada")
     commands = {
@@ -116,7 +116,7 @@ def test_what_is_for_people_is_refused_inside_a_run(home: Home) -> None:
         assert store.questions.get(asked.id).state == "open"
 
 
-def test_a_person_grants_what_is_for_people_to_one_agent(home: Home) -> None:
+def test_a_person_can_grant_an_operation_to_one_agent(home: Home) -> None:
     with home.store() as store:
         store.agents.create("ada", command="true")
         store.settings.set("runs.allowed_operations", ["tokens.create"], scope="agent:ada")
@@ -163,7 +163,7 @@ print(json.dumps(told))
 """
 
 
-def test_an_agents_own_program_meets_the_same_rules(home: Home) -> None:
+def test_a_program_of_an_agent_has_the_same_permissions(home: Home) -> None:
     file = home.work / "program.py"
     file.write_text(LIBRARY)
     with home.store() as store:
@@ -179,7 +179,7 @@ def test_an_agents_own_program_meets_the_same_rules(home: Home) -> None:
     assert senders(home, "queue:q") == ["agent:ada"]
 
 
-def test_a_run_without_an_agent_is_not_a_person_either(home: Home) -> None:
+def test_a_run_without_an_agent_is_not_a_person(home: Home) -> None:
     run = run_inside(
         home,
         f"""
@@ -250,7 +250,7 @@ def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
-def test_a_caller_that_cannot_be_seen_is_not_a_person_while_runs_go_on(
+def test_an_unidentified_caller_is_not_a_person_while_runs_are_active(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that hangs up, ends or forbids inspection holds no socket that can be seen."""
@@ -307,7 +307,7 @@ def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) ->
     assert b"told inside_run heard ''" in home.output(run)
 
 
-def test_text_of_another_run_is_typed_only_where_that_run_started_it(home: Home) -> None:
+def test_a_run_may_type_only_into_runs_that_it_started(home: Home) -> None:
     """Typed text has no source: an agent takes it for its user's."""
     with home.store() as store:
         store.agents.create("bob", command="cat")
@@ -359,7 +359,7 @@ raise SystemExit(3)
 """
 
 
-def test_a_process_inside_a_run_does_not_say_how_the_run_ended(home: Home) -> None:
+def test_a_process_inside_a_run_cannot_record_its_end(home: Home) -> None:
     file = home.work / "ends.py"
     file.write_text(ENDS)
     run = run_inside(home, f"exec {sys.executable} {file}", agent=None)

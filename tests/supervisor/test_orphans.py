@@ -55,14 +55,18 @@ def escaped(home: Home) -> tuple[Run, process.ProcessIdentity]:
     return run, child
 
 
-def test_it_is_ended_with_a_stop(home: Home, escaped: tuple[Run, process.ProcessIdentity]) -> None:
+def test_an_orphan_is_ended_by_a_stop(
+    home: Home, escaped: tuple[Run, process.ProcessIdentity]
+) -> None:
     run, child = escaped
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
     assert not is_alive(child.pid)
     home.wait_for_all_processes()
 
 
-def test_it_is_ended_with_its_run(home: Home, escaped: tuple[Run, process.ProcessIdentity]) -> None:
+def test_an_orphan_is_ended_with_its_run(
+    home: Home, escaped: tuple[Run, process.ProcessIdentity]
+) -> None:
     run, child = escaped
     (home.work / "go").touch()
     ended = home.wait_for_end(run.id)
@@ -72,7 +76,7 @@ def test_it_is_ended_with_its_run(home: Home, escaped: tuple[Run, process.Proces
     home.wait_for_all_processes()
 
 
-def test_a_new_supervisor_ends_it_too(
+def test_an_orphan_is_ended_by_a_new_supervisor(
     home: Home, escaped: tuple[Run, process.ProcessIdentity]
 ) -> None:
     run, child = escaped
@@ -83,7 +87,7 @@ def test_a_new_supervisor_ends_it_too(
     home.wait_for_all_processes()
 
 
-def test_without_any_supervisor_the_guard_ends_it(
+def test_an_orphan_is_ended_by_the_guard_without_a_supervisor(
     home: Home, escaped: tuple[Run, process.ProcessIdentity]
 ) -> None:
     run, child = escaped
@@ -98,7 +102,7 @@ def test_without_any_supervisor_the_guard_ends_it(
 
 
 @pytest.mark.parametrize("agent_too", [False, True])
-def test_it_is_ended_also_when_its_supervisor_and_guard_were_killed(
+def test_an_orphan_is_ended_after_supervisor_and_guard_were_killed(
     home: Home, escaped: tuple[Run, process.ProcessIdentity], agent_too: bool
 ) -> None:
     """Its parents, session and environment tell nothing then; its resource limits do."""
@@ -112,7 +116,7 @@ def test_it_is_ended_also_when_its_supervisor_and_guard_were_killed(
     home.wait_for_all_processes()
 
 
-def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
+def test_a_process_that_cannot_be_killed_is_named_and_the_run_crashed(
     home: Home, escaped: tuple[Run, process.ProcessIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, child = escaped
@@ -136,7 +140,7 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
     os.kill(child.pid, signal.SIGKILL)
 
 
-def test_a_run_that_it_started_is_no_orphan_of_its_own(home: Home) -> None:
+def test_a_nested_run_is_not_an_orphan(home: Home) -> None:
     """Its supervisor comes to be a child of the outer run's guard, and goes on all the same."""
     script = f"{sys.executable} -m corral run -d --name inner -- sleep 600; touch here; sleep 600"
     outer = home.start_detached("sh", "-c", script, options=("--grace", "300ms"))

@@ -61,7 +61,7 @@ def ask(home: Home, text: str, name: str = "ada") -> list[str]:
     return answers
 
 
-def test_a_question_is_answered_from_inside(home: Home, kind: SandboxKind) -> None:
+def test_a_message_is_answered_from_inside_the_sandbox(home: Home, kind: SandboxKind) -> None:
     with agent(home, kind, 'read -r said; echo "you said: $said"'):
         assert ask(home, "hello there") == ["you said: hello there"]
         with home.store() as store:
@@ -71,9 +71,7 @@ def test_a_question_is_answered_from_inside(home: Home, kind: SandboxKind) -> No
             assert launch.environment["sandbox"]["kind"] == kind
 
 
-def test_it_reaches_its_work_and_its_own_file_and_nothing_else(
-    home: Home, kind: SandboxKind
-) -> None:
+def test_a_boxed_agent_reaches_only_its_work_and_its_files(home: Home, kind: SandboxKind) -> None:
     secret = home.folder / "secret"
     secret.write_text("precious")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -107,7 +105,7 @@ def test_it_reaches_its_work_and_its_own_file_and_nothing_else(
     assert (home.work / "here").exists()
 
 
-def test_the_agents_own_commands_go_through_the_files(home: Home, any_kind: SandboxKind) -> None:
+def test_commands_of_the_agent_go_through_the_files(home: Home, any_kind: SandboxKind) -> None:
     script = """
         corral session state count "$(( $(corral session state count 2>/dev/null || echo 0) + 1 ))"
         corral message send "working on it" > /dev/null
@@ -122,7 +120,7 @@ def test_the_agents_own_commands_go_through_the_files(home: Home, any_kind: Sand
             assert store.sessions.state(session.id) == {"boxed:count": "2"}
 
 
-def test_files_and_wishes_go_through_the_files_too(home: Home, any_kind: SandboxKind) -> None:
+def test_attachments_and_requests_go_through_the_files(home: Home, any_kind: SandboxKind) -> None:
     secret = home.folder / "secret"
     secret.write_text("precious")
     script = f"""
@@ -155,7 +153,7 @@ def test_files_and_wishes_go_through_the_files_too(home: Home, any_kind: Sandbox
         assert "link" in refused[0]["reason"]
 
 
-def test_a_question_of_the_agents_is_answered_while_it_waits(
+def test_a_question_of_the_agent_is_answered_while_it_waits(
     home: Home, any_kind: SandboxKind
 ) -> None:
     script = 'echo "so: $(corral ask "Really?" --option yes --option no --timeout 60)"'
@@ -169,7 +167,7 @@ def test_a_question_of_the_agents_is_answered_while_it_waits(
         assert "so: yes" in told.decode()
 
 
-def test_an_agent_that_fails_is_asked_again(home: Home, any_kind: SandboxKind) -> None:
+def test_a_failed_agent_is_retried(home: Home, any_kind: SandboxKind) -> None:
     script = '[ -e once ] && { echo fine; exit 0; }; touch once; echo "oh no" >&2; exit 3'
     with agent(home, any_kind, script):
         assert ask(home, "go") == ["fine"]
@@ -178,9 +176,7 @@ def test_an_agent_that_fails_is_asked_again(home: Home, any_kind: SandboxKind) -
             assert [run.exit_code for run in runs] == [0, 3]
 
 
-def test_a_run_that_is_killed_in_the_middle_is_repeated_and_answered_once(
-    home: Home, any_kind: SandboxKind
-) -> None:
+def test_a_killed_run_is_repeated_and_answered_once(home: Home, any_kind: SandboxKind) -> None:
     script = "[ -e once ] && { echo fine; exit 0; }; touch once; sleep 600"
     with agent(home, any_kind, script), home.store() as store:
         with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
@@ -194,7 +190,7 @@ def test_a_run_that_is_killed_in_the_middle_is_repeated_and_answered_once(
         assert [run.state for run in runs] == ["completed", "crashed"], said
 
 
-def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
+def test_an_agent_cli_works_inside_the_sandbox(home: Home) -> None:
     if not sandbox.can_block_network(SandboxKind.BUBBLEWRAP):
         pytest.skip("there is no bubblewrap here")
     with home.store() as store:
@@ -209,7 +205,7 @@ def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
     assert ask(home, "say again", "bob") == ["again"], "and its conversation goes on"
 
 
-def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None:
+def test_without_a_sandbox_a_boxed_agent_is_not_started(home: Home) -> None:
     if not sandbox.can_block_network(SandboxKind.LANDLOCK):
         pytest.skip("there is no Landlock here")
     with agent(home, "landlock", "echo out"):
@@ -225,7 +221,7 @@ def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None
             assert chat.poll() is None, "nothing was answered"
 
 
-def test_without_any_sandbox_an_agent_is_boxed_by_nothing_only_if_somebody_says_so(
+def test_boxed_none_must_be_requested_explicitly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     none = sandbox.ProbeResult(SandboxKind.NONE, {SandboxKind.BUBBLEWRAP: "it is not there"})
@@ -241,7 +237,7 @@ def test_without_any_sandbox_an_agent_is_boxed_by_nothing_only_if_somebody_says_
     assert "Not sandboxed" in wrapped.lacks[0]
 
 
-def test_the_host_believes_none_of_it_in_a_real_sandbox_either(
+def test_the_host_validates_everything_from_a_real_sandbox(
     home: Home, any_kind: SandboxKind
 ) -> None:
     script = f"""
@@ -273,9 +269,7 @@ def test_the_host_believes_none_of_it_in_a_real_sandbox_either(
             assert chat.poll() is None, "nothing was answered"
 
 
-def test_what_it_leaves_for_git_in_its_work_is_run_by_nobody(
-    home: Home, any_kind: SandboxKind
-) -> None:
+def test_files_left_for_git_are_never_executed(home: Home, any_kind: SandboxKind) -> None:
     mark = home.folder / "run-by-another"
     script = f"""
         git init -q . && echo x > file && git add file

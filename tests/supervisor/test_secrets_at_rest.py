@@ -173,9 +173,7 @@ def use_everything(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_no_key_is_in_any_byte_of_a_home_that_was_used(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_secret_is_stored_in_the_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     use_everything(home, monkeypatch)
     looked = 0
     for where, data in all_bytes(home):
@@ -187,7 +185,7 @@ def test_no_key_is_in_any_byte_of_a_home_that_was_used(
     assert looked > 100_000
 
 
-def test_nobody_else_can_read_anything_of_a_home_that_was_used(home: Home) -> None:
+def test_all_files_of_the_home_are_private(home: Home) -> None:
     """Files, folders and sockets, those that only a daemon or a running run has among them."""
     home.json("up", "--port", "0", "--json")
     try:

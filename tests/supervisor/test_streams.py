@@ -26,7 +26,7 @@ def wants_to_type(streams: AgentStreams) -> bool:
     return any(event & select.POLLOUT for _, event in poll.poll(0))
 
 
-def test_what_the_agent_has_not_read_waits_and_holds_up_nobody(streams: AgentStreams) -> None:
+def test_unread_input_is_buffered_without_blocking(streams: AgentStreams) -> None:
     agent = streams.stdio().stdin
     lines = [b"%0120d\n" % nth for nth in range(1_000)]
     for line in lines:
@@ -44,7 +44,7 @@ def test_what_the_agent_has_not_read_waits_and_holds_up_nobody(streams: AgentStr
     streams.close()
 
 
-def test_who_reads_nothing_gets_no_more(streams: AgentStreams) -> None:
+def test_input_is_bounded_when_the_agent_does_not_read(streams: AgentStreams) -> None:
     streams.stdio()
     assert not streams.type_in(b"x" * (streams.max_pending_input + 1))
     assert streams.type_in(b"x" * streams.max_pending_input)
@@ -53,7 +53,7 @@ def test_who_reads_nothing_gets_no_more(streams: AgentStreams) -> None:
     assert not streams.type_in(b"z")
 
 
-def test_hanging_up_comes_behind_what_waits(tmp_path: Path) -> None:
+def test_closing_the_input_comes_after_buffered_text(tmp_path: Path) -> None:
     streams = ProtocolStreams(tmp_path, stdin=None, split=False)
     agent = streams.stdio().stdin
     agent = os.dup(agent)
@@ -70,7 +70,7 @@ def test_hanging_up_comes_behind_what_waits(tmp_path: Path) -> None:
     streams.close()
 
 
-def test_an_agent_that_closed_its_input_is_told_nothing_more(tmp_path: Path) -> None:
+def test_nothing_is_written_to_a_closed_input(tmp_path: Path) -> None:
     streams = ProtocolStreams(tmp_path, stdin=None, split=False)
     streams.stdio()
     streams.close_child_ends()

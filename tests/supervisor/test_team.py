@@ -15,9 +15,7 @@ TEAM: dict[str, Any] = {
 }
 
 
-def test_a_team_is_started_each_with_its_identity_its_tools_and_its_words(
-    tmp_path: Path, home: Home
-) -> None:
+def test_a_team_member_starts_with_identity_tools_and_prompt(tmp_path: Path, home: Home) -> None:
     team = TEAM | {
         "lead": TEAM["lead"] | {"command": "sh -c 'cat; echo; env'"},
         "project": "work",
@@ -47,7 +45,7 @@ def test_a_team_is_started_each_with_its_identity_its_tools_and_its_words(
         assert store.agents.get("bob").version == 1
 
 
-def test_one_that_runs_already_is_left_running(tmp_path: Path, home: Home) -> None:
+def test_a_running_team_member_is_not_restarted(tmp_path: Path, home: Home) -> None:
     team = TEAM | {"lead": TEAM["lead"] | {"command": "sleep 600"}, "workers": [], "tasks": []}
     (tmp_path / "team.json").write_text(json.dumps(team))
     (first,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")

@@ -48,7 +48,7 @@ def bash(screen: Open, *options: str, rows: int = 24, columns: int = 80) -> Scre
     return opened
 
 
-def test_a_shell_is_typed_into_and_its_exit_code_comes_back(home: Home, screen: Open) -> None:
+def test_typing_into_a_shell_returns_its_exit_code(home: Home, screen: Open) -> None:
     shell = bash(screen)
     assert the_run(home).mode is RunMode.PTY
     shell.type(b"echo $((6 * 7))-is-it; exit 4\r")
@@ -60,7 +60,7 @@ def test_a_shell_is_typed_into_and_its_exit_code_comes_back(home: Home, screen: 
     assert b"42-is-it" in home.output(run)
 
 
-def test_a_terminal_is_itself_again_afterwards(home: Home) -> None:
+def test_terminal_modes_are_restored_afterwards(home: Home) -> None:
     """Echo and line editing, after an end and after a crash of what ran in it."""
     for end in ("exit 0", "kill -9 $$"):
         script = (
@@ -74,7 +74,9 @@ def test_a_terminal_is_itself_again_afterwards(home: Home) -> None:
         assert (home.work / "before").read_text() == (home.work / "after").read_text()
 
 
-def test_the_size_reaches_the_program_at_once_and_when_it_changes(home: Home, screen: Open) -> None:
+def test_the_terminal_size_reaches_the_program_and_follows_changes(
+    home: Home, screen: Open
+) -> None:
     script = (
         "import os, signal, time\n"
         "def tell(*_):\n    print('%d-by-%d' % os.get_terminal_size()[::-1], flush=True)\n"
@@ -89,7 +91,7 @@ def test_the_size_reaches_the_program_at_once_and_when_it_changes(home: Home, sc
     assert b"24-by-80" not in opened.seen
 
 
-def test_an_interrupt_typed_reaches_what_is_in_front(home: Home, screen: Open) -> None:
+def test_ctrl_c_reaches_the_foreground_process(home: Home, screen: Open) -> None:
     shell = bash(screen)
     shell.type(b"sleep 600 || echo ended-by-$?\r")
     run = the_run(home)
@@ -100,7 +102,7 @@ def test_an_interrupt_typed_reaches_what_is_in_front(home: Home, screen: Open) -
     assert home.get(run.id).state is RunState.RUNNING
 
 
-def test_an_interrupt_ends_a_program_that_does_not_mind_it(home: Home, screen: Open) -> None:
+def test_ctrl_c_ends_a_program_without_a_handler(home: Home, screen: Open) -> None:
     opened = screen("run", "--", "sh", "-c", "echo here; exec sleep 600")
     opened.wait_until(b"here")
     opened.type(b"\x03")
@@ -110,7 +112,7 @@ def test_an_interrupt_ends_a_program_that_does_not_mind_it(home: Home, screen: O
 
 
 @pytest.mark.parametrize("end", ["kill -INT $$", "exit 130"])
-def test_what_a_persons_interrupt_ends_is_cancelled_and_not_started_again(
+def test_a_run_ended_by_ctrl_c_is_cancelled_and_not_restarted(
     home: Home, screen: Open, end: str
 ) -> None:
     script = f"trap '{'trap - INT; ' + end}' INT; echo here; while :; do sleep 0.1; done"
@@ -122,9 +124,7 @@ def test_what_a_persons_interrupt_ends_is_cancelled_and_not_started_again(
     assert (run.state, home.events(run).count("restart")) == (RunState.CANCELLED, 0)
 
 
-def test_an_interrupt_key_that_the_program_takes_itself_is_no_signal(
-    home: Home, screen: Open
-) -> None:
+def test_ctrl_c_in_raw_mode_is_not_a_signal(home: Home, screen: Open) -> None:
     script = "stty -isig; echo here; head -c 1 >/dev/null; kill -INT $$; sleep 600"
     opened = screen("run", "--", "sh", "-c", script)
     opened.wait_until(b"here")
@@ -151,7 +151,7 @@ def test_job_control_inside_a_shell_works(home: Home, screen: Open) -> None:
     assert shell.exit_code() == 0
 
 
-def test_suspending_the_program_suspends_the_command_and_fg_wakes_both(home: Home) -> None:
+def test_suspending_the_program_suspends_the_command_and_fg_resumes_both(home: Home) -> None:
     """As a user does it: a shell, `corral run -- cat` in it, Ctrl-Z, fg."""
     shell = Screen(home, "bash", "--norc", "--noprofile")
     try:
@@ -185,7 +185,7 @@ def test_suspending_the_program_suspends_the_command_and_fg_wakes_both(home: Hom
         shell.end()
 
 
-def test_a_program_that_closes_its_terminal_before_it_ends_is_not_hung_up(home: Home) -> None:
+def test_a_program_that_closes_its_terminal_gets_no_sighup(home: Home) -> None:
     leaves = "import os, time; print('bye', flush=True); os.closerange(0, 3); time.sleep(0.5)"
     run = home.start_detached(sys.executable, "-c", leaves, options=("--pty",))
     ended = home.wait_for_end(run.id)
@@ -193,7 +193,7 @@ def test_a_program_that_closes_its_terminal_before_it_ends_is_not_hung_up(home: 
     assert b"bye" in home.output(run)
 
 
-def test_python_is_talked_with(home: Home, screen: Open) -> None:
+def test_an_interactive_python_session_works(home: Home, screen: Open) -> None:
     opened = screen("run", "--", "python3", "-q")
     opened.wait_until(b">>> ")
     opened.type(b"print(6 * 7, 'is it')\r")
@@ -202,7 +202,7 @@ def test_python_is_talked_with(home: Home, screen: Open) -> None:
     assert opened.exit_code() == 9
 
 
-def test_less_is_paged_through(home: Home, screen: Open) -> None:
+def test_paging_with_less_works(home: Home, screen: Open) -> None:
     (home.work / "text").write_text("".join(f"this is line {n}\n" for n in range(1, 501)))
     opened = screen("run", "--env", "LESS=", "--", "less", "text", rows=20)
     opened.wait_until(b"line 19")
@@ -215,9 +215,7 @@ def test_less_is_paged_through(home: Home, screen: Open) -> None:
     assert opened.exit_code() == 0
 
 
-def test_a_terminal_that_closes_leaves_the_run_and_it_can_be_attached(
-    home: Home, screen: Open
-) -> None:
+def test_a_closed_terminal_detaches_and_attach_works_again(home: Home, screen: Open) -> None:
     shell = bash(screen)
     shell.type(b"kept=yes-it-is; echo no''ted\r")
     shell.wait_until(b"noted")
@@ -235,9 +233,7 @@ def test_a_terminal_that_closes_leaves_the_run_and_it_can_be_attached(
     assert home.wait_for_end(run.id).state is RunState.COMPLETED
 
 
-def test_the_detach_key_leaves_the_run_and_the_screen_is_shown_again(
-    home: Home, screen: Open
-) -> None:
+def test_the_detach_key_detaches_and_attach_redraws_the_screen(home: Home, screen: Open) -> None:
     shell = bash(screen)
     shell.type(b"echo a-mark-$((1 + 1))\r")
     shell.wait_until(b"a-mark-2")
@@ -252,7 +248,7 @@ def test_the_detach_key_leaves_the_run_and_the_screen_is_shown_again(
     assert again.exit_code() == 6
 
 
-def test_detaching_resets_what_the_program_set_in_the_terminal(home: Home, screen: Open) -> None:
+def test_detaching_resets_the_terminal_modes(home: Home, screen: Open) -> None:
     draws = r"printf '\033[?1049h\033[?25l\033[?1000h\033[?2004hdrawn'; sleep 600"
     run = home.start_detached("sh", "-c", draws, options=("--pty",))
     shown = screen("attach", run.id)
@@ -266,7 +262,7 @@ def test_detaching_resets_what_the_program_set_in_the_terminal(home: Home, scree
     assert home.get(run.id).state is RunState.RUNNING
 
 
-def test_two_attach_at_once_and_both_see_and_type(home: Home, screen: Open) -> None:
+def test_two_attached_terminals_both_see_and_type(home: Home, screen: Open) -> None:
     shell = bash(screen)
     run = the_run(home)
     second = screen("attach", run.id)
@@ -282,7 +278,7 @@ def test_two_attach_at_once_and_both_see_and_type(home: Home, screen: Open) -> N
     assert shell.exit_code() == 5
 
 
-def test_both_who_are_attached_are_told_of_the_end(home: Home, screen: Open) -> None:
+def test_all_attached_terminals_see_the_end(home: Home, screen: Open) -> None:
     shell = bash(screen)
     second = screen("attach", the_run(home).id)
     second.wait_until(b"ready")
@@ -290,7 +286,7 @@ def test_both_who_are_attached_are_told_of_the_end(home: Home, screen: Open) -> 
     assert (shell.exit_code(), second.exit_code()) == (5, 5)
 
 
-def test_a_watcher_who_reads_nothing_holds_up_nobody(home: Home, screen: Open) -> None:
+def test_an_attached_terminal_that_does_not_read_does_not_block(home: Home, screen: Open) -> None:
     run = home.start_detached("bash", "-c", "read x; seq 1 900000; exit 3", options=("--pty",))
     lazy = screen("attach", run.id)
     wait_until(lambda: len(home.processes_of(run)) == 1, "it waits for a line")
@@ -299,9 +295,7 @@ def test_a_watcher_who_reads_nothing_holds_up_nobody(home: Home, screen: Open) -
 
 
 @pytest.mark.parametrize("stdin", [subprocess.DEVNULL, subprocess.PIPE])
-def test_attach_without_a_terminal_is_refused_and_leaves_the_run_as_it_is(
-    home: Home, stdin: int
-) -> None:
+def test_attach_without_a_terminal_is_rejected(home: Home, stdin: int) -> None:
     show_size = "trap 'stty size' WINCH; stty size; read x; echo got-$x"
     run = home.start_detached("bash", "-c", show_size, options=("--pty",))
     wait_until(lambda: b"\n" in home.output_so_far(run), "it shows its size")
@@ -330,7 +324,7 @@ def test_send_types_a_line(home: Home) -> None:
     assert b"corral resume" in late.stderr
 
 
-def test_send_to_a_run_without_a_terminal_says_what_to_do(home: Home) -> None:
+def test_send_to_a_run_without_input_says_what_to_do(home: Home) -> None:
     run = home.start_detached("sleep", "600")
     said = home.corral("send", run.id, "hello")
     assert said.returncode == 4
@@ -340,7 +334,7 @@ def test_send_to_a_run_without_a_terminal_says_what_to_do(home: Home) -> None:
     assert b"logs -f" in attached.stderr
 
 
-def test_a_short_program_is_seen_whole(home: Home, screen: Open) -> None:
+def test_output_of_a_short_program_is_complete(home: Home, screen: Open) -> None:
     """It may be over before anybody could watch."""
     for _ in range(2):
         opened = screen("run", "--", "echo", "short and good")
@@ -348,7 +342,7 @@ def test_a_short_program_is_seen_whole(home: Home, screen: Open) -> None:
         assert b"short and good" in opened.seen
 
 
-def test_a_flood_through_a_terminal_is_whole(home: Home, screen: Open) -> None:
+def test_a_large_output_through_a_terminal_is_complete(home: Home, screen: Open) -> None:
     opened = screen("run", "--", "seq", "1", "50000")
     assert opened.exit_code() == 0
     lines = opened.seen.replace(b"\r", b"").split()
@@ -359,7 +353,7 @@ def test_a_flood_through_a_terminal_is_whole(home: Home, screen: Open) -> None:
     assert run.output_bytes == len(home.output(run))
 
 
-def test_what_a_program_leaves_behind_in_its_terminal_is_ended(home: Home, screen: Open) -> None:
+def test_processes_left_in_the_terminal_are_ended(home: Home, screen: Open) -> None:
     opened = screen("run", "--", "bash", "-c", "trap '' HUP; sleep 600 & echo $! >child; exit 2")
     assert opened.exit_code() == 2
     child = home.read_pid("child")
@@ -367,7 +361,7 @@ def test_what_a_program_leaves_behind_in_its_terminal_is_ended(home: Home, scree
     home.wait_for_all_processes()
 
 
-def test_a_table_is_no_wider_than_the_terminal(home: Home, screen: Open) -> None:
+def test_a_table_fits_the_terminal(home: Home, screen: Open) -> None:
     long = ["echo", "a very long line indeed " * 4]
     home.wait_for_end(home.start_detached(*long, options=("--name", "the-nightly-build")).id)
     home.wait_for_end(home.start_detached("sleep", "600", options=("--timeout", "1ms")).id)
@@ -388,7 +382,7 @@ def test_a_table_is_no_wider_than_the_terminal(home: Home, screen: Open) -> None
                 assert ("PID" in lines[0].split()) is (columns == 200)
 
 
-def test_the_overview_and_ps_say_the_same_of_a_run_that_waits(home: Home) -> None:
+def test_the_overview_and_ps_agree_on_a_queued_run(home: Home) -> None:
     run = home.start_agent("scripted", "ask May I?; say thanks", "--acp")
     wait_until(lambda: home.get(run.id).attention, "it asks")
     (row,) = (line for line in home.corral("ps").stdout.splitlines() if run.id.encode() in line)

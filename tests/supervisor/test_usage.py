@@ -72,14 +72,14 @@ def test_a_budget_stops_a_run_whose_stream_reports_nothing_yet(codex: Home) -> N
     codex.wait_for_all_processes()
 
 
-def test_a_budget_of_everything_stops_a_run_that_has_none_itself(codex: Home) -> None:
+def test_a_global_budget_stops_a_run_without_its_own(codex: Home) -> None:
     codex.corral("budget", "set", "all", "0.10")
     ended = codex.wait_for_end(started(codex, "--grace", "1s", TOKENS="2000000").id)
     assert ended.state is RunState.CANCELLED
     assert str(ended.reason).startswith("the budget of everything is spent: $2.50")
 
 
-def test_what_another_run_spends_stops_a_run_of_the_same_budget(codex: Home) -> None:
+def test_spending_of_another_run_stops_a_run_of_the_same_budget(codex: Home) -> None:
     first = started(codex, "--grace", "1s", TOKENS="1000")
     wait_until(lambda: codex.get(first.id).cost_micros, "it has spent something")
     codex.corral("budget", "set", "all", "0.10")
@@ -103,7 +103,7 @@ def test_a_model_without_a_price_ends_a_run_with_a_budget(codex: Home) -> None:
     assert codex.wait_for_end(other.id).state is RunState.COMPLETED
 
 
-def test_a_stream_and_its_record_are_charged_once(codex: Home) -> None:
+def test_stream_and_transcript_are_charged_once(codex: Home) -> None:
     ended = codex.wait_for_end(started(codex, TOKENS="1000", ENDS="1").id)
     assert (ended.state, ended.tokens) == (RunState.COMPLETED, 1_010)
     with codex.store() as store:
@@ -154,7 +154,7 @@ def test_a_known_cli_as_a_command_is_recorded_while_it_runs(
         assert store.charges.total("all").tokens == ended.tokens
 
 
-def test_turns_of_a_record_have_their_own_time(codex: Home) -> None:
+def test_turns_of_a_transcript_keep_their_time(codex: Home) -> None:
     run = codex.start_detached("codex")
     wait_until(lambda: codex.get(run.id).tokens, "it is recorded")
     record = next(Path(codex.env["HOME"]).glob(".codex/sessions/**/*.jsonl"))
@@ -177,7 +177,7 @@ def test_turns_of_a_record_have_their_own_time(codex: Home) -> None:
     "words",
     [("--budget", "1", "--", "true"), ("--pty", "--agent", "scripted", "--budget", "1", "x")],
 )
-def test_a_budget_that_cannot_be_kept_is_refused(home: Home, words: tuple[str, ...]) -> None:
+def test_a_budget_that_cannot_be_enforced_is_refused(home: Home, words: tuple[str, ...]) -> None:
     said = home.corral("run", "-d", *words)
     assert said.returncode not in (0, None)
     assert b"cannot be enforced" in said.stderr
@@ -185,7 +185,7 @@ def test_a_budget_that_cannot_be_kept_is_refused(home: Home, words: tuple[str, .
         assert store.runs.list().items == []
 
 
-def test_an_agent_with_a_budget_and_a_plain_command_is_refused(home: Home) -> None:
+def test_a_plain_command_of_an_agent_with_a_budget_is_refused(home: Home) -> None:
     home.corral("agent", "create", "bob", "--command", "true", "--budget", "1")
     said = home.corral("run", "-d", "--agent", "bob", "do it")
     assert b"cannot be enforced" in said.stderr
