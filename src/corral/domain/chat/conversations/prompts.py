@@ -101,8 +101,8 @@ def quote_letter(tx: Tx, conversation: Conversation, letter: Letter) -> list[Pro
     schedule = _find_schedule(tx, conversation, letter)
     if task is not None and schedule is not None:
         source = f"scheduled task {schedule.id}"
-        found = [Quote(f"output of the script of {source}", task.found)] if task.found else []
-        return [Quote(source, task.text), *found]
+        output = [Quote(f"output of the script of {source}", task.found)] if task.found else []
+        return [Quote(source, task.text), *output]
     if schedule is not None:
         return [_quote_other(letter, f"of the schedule {schedule.id}, ")]
     return [_quote_answer(tx, letter) or _quote_notice(letter) or _quote_other(letter)]
@@ -136,11 +136,11 @@ def _find_schedule(tx: Tx, conversation: Conversation, letter: Letter) -> Schedu
     except CorralError:
         return None
     before, now = schedule.body, letter.body
-    same = before == now  # except for a script's output, which the schedule does not have
+    is_unchanged = before == now  # except for a script's output, which the schedule does not have
     if isinstance(before, dict) and isinstance(now, dict):
-        same = before == {name: value for name, value in now.items() if name != "found"}
+        is_unchanged = before == {name: value for name, value in now.items() if name != "found"}
     was_put = _goes_to(tx, schedule.mailbox, conversation) and schedule.sender == letter.sender
-    return schedule if same and was_put else None
+    return schedule if is_unchanged and was_put else None
 
 
 def _goes_to(tx: Tx, mailbox: str, conversation: Conversation) -> bool:
