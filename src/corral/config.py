@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 def home() -> Path:
     """Return `$CORRAL_HOME`, or the platform's folder for user data. It may not exist yet."""
-    given = os.environ.get("CORRAL_HOME")
-    if given:
-        return Path(given).expanduser().absolute()
+    value = os.environ.get("CORRAL_HOME")
+    if value:
+        return Path(value).expanduser().absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "corral"
     data = os.environ.get("XDG_DATA_HOME", "")
@@ -49,9 +49,9 @@ def fsync_path(path: str | Path) -> None:
         os.close(descriptor)
 
 
-def store_url(given: str | None = None) -> str:
+def store_url(value: str | None = None) -> str:
     """Return the given URL, or `$CORRAL_STORE`, or the URL of the store in the home folder."""
-    return given or os.environ.get("CORRAL_STORE") or f"sqlite:///{home() / 'corral.db'}"
+    return value or os.environ.get("CORRAL_STORE") or f"sqlite:///{home() / 'corral.db'}"
 
 
 def is_remote(url: str) -> bool:
@@ -92,8 +92,8 @@ def owner() -> str:
     if _run_identity:
         return _run_identity.owner
     for name, kind in (("AGENT", "agent"), ("SESSION", "session"), ("RUN", "run")):
-        if given := os.environ.get(f"CORRAL_{name}"):
-            return f"{kind}:{given}"
+        if value := os.environ.get(f"CORRAL_{name}"):
+            return f"{kind}:{value}"
     return actor()
 
 

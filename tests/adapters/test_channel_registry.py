@@ -65,7 +65,7 @@ def test_a_channel_of_such_a_kind_is_added_tried_and_sent_to(package: Path, stor
     assert store.messages.get(said.id).state == "sent"
     store.channels.add("gone", "pigeon", config={"loft": "empty"})
     health = store.channels.test("gone")
-    assert (health.ok, health.last_error) == (False, "RuntimeError: all birds are out")
+    assert (health.ok, health.error) == (False, "RuntimeError: all birds are out")
 
 
 def test_a_package_that_cannot_be_loaded_is_named_in_a_sentence(

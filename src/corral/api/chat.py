@@ -173,14 +173,14 @@ class Messages(Resource):
         this run, or to the next one if this run does not complete. Waits up to `wait_ms` and
         returns None when no message came.
         """
-        found = self._next(run, after=after, answer=answer)
-        if found is not None or wait_ms <= 0:
-            return found
+        batch = self._next(run, after=after, answer=answer)
+        if batch is not None or wait_ms <= 0:
+            return batch
         deadline = time.monotonic() + wait_ms / 1_000
         with self._database.listener() as listener:
             while True:
-                if self._has_next(run) and (found := self._next(run)) is not None:
-                    return found
+                if self._has_next(run) and (batch := self._next(run)) is not None:
+                    return batch
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None

@@ -221,18 +221,18 @@ def _send(files: SessionFiles, args: argparse.Namespace) -> int:
     address: tuple[str | None, str | None, str | None] = (None, None, None)
     if args.to is not None:
         with files.reading() as connection:
-            found = connection.execute(
+            rows = connection.execute(
                 "SELECT type, channel_type, platform_id, agent_group_id FROM destinations "
                 "WHERE name = ?",
                 (args.to,),
             ).fetchone()
             names = [name for (name,) in connection.execute("SELECT name FROM destinations")]
-        if found is None:
+        if rows is None:
             sys.stderr.write(
                 f"No destination {args.to!r}. Destinations: {', '.join(names) or 'none'}.\n"
             )
             return 4
-        kind, channel, place, agent = found
+        kind, channel, place, agent = rows
         address = (channel, place, None) if kind == "channel" else ("agent", agent, None)
     content: dict[str, Any] = {"text": args.text}
     id = new_id()
@@ -268,11 +268,11 @@ def _request(files: SessionFiles, args: argparse.Namespace) -> int:
 def _find_id(files: SessionFiles, connection: sqlite3.Connection, number: int) -> str | None:
     """Return the id of a message by its number: odd for own messages, even for the host's."""
     if number % 2:
-        found = connection.execute("SELECT id FROM messages_out WHERE seq = ?", (number,))
-        return next((str(id) for (id,) in found), None)
+        rows = connection.execute("SELECT id FROM messages_out WHERE seq = ?", (number,))
+        return next((str(id) for (id,) in rows), None)
     with files.reading() as other:
-        found = other.execute("SELECT id FROM messages_in WHERE seq = ?", (number,))
-        return next((str(id) for (id,) in found), None)
+        rows = other.execute("SELECT id FROM messages_in WHERE seq = ?", (number,))
+        return next((str(id) for (id,) in rows), None)
 
 
 def _question(files: SessionFiles, args: argparse.Namespace) -> int:
@@ -305,11 +305,11 @@ def _state(files: SessionFiles, args: argparse.Namespace) -> int:
                 (args.name, args.value, timestamp()),
             )
             return 0
-        wanted = "SELECT key, value FROM session_state WHERE ?1 IS NULL OR key = ?1 ORDER BY key"
-        found = connection.execute(wanted, (args.name,)).fetchall()
-    for key, value in found:
+        query = "SELECT key, value FROM session_state WHERE ?1 IS NULL OR key = ?1 ORDER BY key"
+        rows = connection.execute(query, (args.name,)).fetchall()
+    for key, value in rows:
         sys.stdout.write(f"{value}\n" if args.name else f"{key}\t{value}\n")
-    return 0 if found or args.name is None else 3
+    return 0 if rows or args.name is None else 3
 
 
 def main(arguments: list[str]) -> int:

@@ -67,8 +67,8 @@ def _write_view(folder: SessionFolder, view: InboundView, now: int, rebuilt: boo
             _prune(connection)
         connection.execute("COMMIT")
         largest = connection.execute("SELECT coalesce(max(seq), 0) FROM messages_in").get
-        known = connection.execute("SELECT message_out_id FROM delivered").fetchall()
-        return ViewState(int(largest), frozenset(str(id) for (id,) in known), rebuilt)
+        ids = connection.execute("SELECT message_out_id FROM delivered").fetchall()
+        return ViewState(int(largest), frozenset(str(id) for (id,) in ids), rebuilt)
 
 
 def _apply(connection: apsw.Connection, view: InboundView, now: int) -> None:

@@ -70,10 +70,10 @@ class InvalidFile(Exception):
 def file_stamp(folder: SessionFolder) -> tuple[int, int, int] | None:
     """Return a value that changes with the file; None when the file does not exist."""
     try:
-        found = os.lstat(folder.outbound)
+        info = os.lstat(folder.outbound)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def quarantine(folder: SessionFolder) -> str:
@@ -158,10 +158,10 @@ def _read_bytes(folder: SessionFolder) -> bytes:
             "symlink" if link else "unreadable",
         ) from None
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode):
             raise InvalidFile("it is not a regular file", "not_a_file")
-        if found.st_nlink != 1:
+        if info.st_nlink != 1:
             raise InvalidFile("it has several hard links", "hard_linked")
         _lock(handle)
         if _has_hot_journal(folder, handle):

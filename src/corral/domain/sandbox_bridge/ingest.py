@@ -203,10 +203,10 @@ def _place(tx: Tx, row: OutboundRow) -> str | None:
         channel = channels.get_channel(tx, row.channel_type or "")
     except CorralError:
         raise Refused(f"unknown channel {row.channel_type!r}") from None
-    found = places.find_by_platform_id(tx, channel, row.platform_id)
-    if found is None:
+    match = places.find_by_platform_id(tx, channel, row.platform_id)
+    if match is None:
         raise Refused(f"unknown chat on {channel.name}")
-    return str(found.id)
+    return str(match.id)
 
 
 def _target(
@@ -224,15 +224,15 @@ def _target(
     place = to or _reply_place(tx, conversation)
     if place is not None:
         key = f"{conversation.session_id}:{named}"
-        found = queue.find_sent(tx, places.load_place(tx, place), conversation.agent_id, key)
-        if found is not None:
-            return found.id
+        match = queue.find_sent(tx, places.load_place(tx, place), conversation.agent_id, key)
+        if match is not None:
+            return match.id
     raise Refused("it refers to a message that the agent neither sent nor was given")
 
 
 def _reply_place(tx: Tx, conversation: Conversation) -> str | None:
-    found = queue.reply_address(tx, conversation)
-    return found[0].id if found is not None else None
+    match = queue.reply_address(tx, conversation)
+    return match[0].id if match is not None else None
 
 
 def _write(
@@ -277,7 +277,7 @@ def _run_action(
 ) -> None:
     """Carry out an action of the host. The agent has the same rights as by its tools."""
     if content.action in ACTIONS:
-        asked = requests.ask(
+        request = requests.ask(
             tx,
             conversation.agent_id,
             content.action,
@@ -286,18 +286,18 @@ def _run_action(
             session=conversation.session_id,
             key=f"{conversation.session_id}:{row.id}",
         )
-        if asked.ended_at is not None:  # decided at once; the agent gets the result as a letter
-            requests.notify_agent(tx, asked)
+        if request.ended_at is not None:  # decided at once; the agent gets the result as a letter
+            requests.notify_agent(tx, request)
         return
     if content.action != "timer_set":
         raise Refused(f"unknown action {shorten(content.action or '', 60)!r}")
     delay_ms = (content.in_seconds or 0) * SECOND
     cause = chains.get_for_run(tx, run.id)
     chains.check_hop_limit(tx, cause)
-    made = schedules.set_timer(
+    timer = schedules.set_timer(
         tx, conversation.mailbox, {"timer": _require_text(content)}, delay_ms=delay_ms
     )
-    chains.save(tx, "schedules", made.id, cause)
+    chains.save(tx, "schedules", timer.id, cause)
 
 
 def reject_message(

@@ -69,8 +69,8 @@ def build_view(tx: Tx, session: str, folder: SessionFolder) -> InboundView:
     prompt = runs.get_launch(tx, conversation.run_id).prompt or ""
     # The first letter has the whole prompt, because its quoted blocks belong together.
     rows = [
-        _row(tx, conversation, each, "" if number else prompt)
-        for number, each in enumerate(letters)
+        _row(tx, conversation, letter, "" if number else prompt)
+        for number, letter in enumerate(letters)
     ]
     cleared = sessions.get(tx, session).cleared_turn
     if cleared:

@@ -34,8 +34,8 @@ def list_own_folders(database: "Database") -> list[Path]:
     root = config.home() / "channels"
     folders = [folder for top in (root, root / "sent") if top.is_dir() for folder in top.iterdir()]
     names = [folder.name for folder in folders]
-    known = database.read(lambda tx: integrity.find_known_folders(tx, names)) if names else set()
-    return sorted(folder for folder in folders if folder.name in known and not folder.is_symlink())
+    owned = database.read(lambda tx: integrity.find_known_folders(tx, names)) if names else set()
+    return sorted(folder for folder in folders if folder.name in owned and not folder.is_symlink())
 
 
 def read_attachment(message: Message, number: int) -> tuple[StoredFile, bytes]:

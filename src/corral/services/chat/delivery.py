@@ -156,48 +156,48 @@ class Delivery:
 
     def _send_one(self, letter: Letter) -> DeliveryResult | None:
         write = self._database.write
-        going = write(lambda tx: queue.prepare_dispatch(tx, letter))
-        if going is None:
+        dispatch = write(lambda tx: queue.prepare_dispatch(tx, letter))
+        if dispatch is None:
             return self._result(letter)
         try:
             if not self._adapter.traits.idempotent:
-                doubt = partial(mail.begin_delivery, letter=letter)
-                letter = self._database.write(doubt, mode="one", durable=True)
-                going = msgspec.structs.replace(going, letter=letter)
-            return self._record(going, self._find_earlier(going) or self._send(going))
+                mark = partial(mail.begin_delivery, letter=letter)
+                letter = self._database.write(mark, mode="one", durable=True)
+                dispatch = msgspec.structs.replace(dispatch, letter=letter)
+            return self._record(dispatch, self._find_earlier(dispatch) or self._send(dispatch))
         except Conflict:
             return None  # it was dropped or taken over meanwhile
 
-    def _find_earlier(self, going: Dispatch) -> SendOutcome | None:
+    def _find_earlier(self, dispatch: Dispatch) -> SendOutcome | None:
         """Return the outcome of an earlier attempt, after the platform has forgotten its key.
 
         None: the message has to be sent.
         """
-        remembers = self._adapter.traits.remembers_ms
-        age = self._database.clock.now() - going.message.created_at
-        if going.letter.attempts < 2 or remembers is None or age <= remembers:
+        retention_ms = self._adapter.traits.remembers_ms
+        age = self._database.clock.now() - dispatch.message.created_at
+        if dispatch.letter.attempts < 2 or retention_ms is None or age <= retention_ms:
             return None
-        if going.message.kind in (MessageKind.EDIT, MessageKind.REACTION):
+        if dispatch.message.kind in (MessageKind.EDIT, MessageKind.REACTION):
             return None  # idempotent: repeating them changes nothing
-        ids = self._look_up(going)
+        ids = self._look_up(dispatch)
         if ids is None:
             return FailedMessage(
                 "the history of the platform cannot be read to see whether it arrived"
             )
         return SentMessage(ids) if ids else None
 
-    def _send(self, going: Dispatch) -> SendOutcome:
-        if going.message.kind is MessageKind.REACTION and not self._adapter.traits.reactions:
+    def _send(self, dispatch: Dispatch) -> SendOutcome:
+        if dispatch.message.kind is MessageKind.REACTION and not self._adapter.traits.reactions:
             return UnsupportedMessage(f"a channel of kind {self._channel.kind} has no reactions")
-        if going.message.kind is MessageKind.FILE and (problem := self._file_problem(going)):
+        if dispatch.message.kind is MessageKind.FILE and (problem := self._file_problem(dispatch)):
             return problem
         try:
-            return self._adapter.send(build_outgoing(going, self._adapter))
+            return self._adapter.send(build_outgoing(dispatch, self._adapter))
         except Exception as error:  # an adapter may fail in any way
             log.warning("%s: sending failed: %r", self._channel.name, error)
             return UnconfirmedMessage(f"the adapter failed ({type(error).__name__})")
 
-    def _file_problem(self, going: Dispatch) -> SendOutcome | None:
+    def _file_problem(self, dispatch: Dispatch) -> SendOutcome | None:
         """Return why a file cannot be sent: it is unsupported, or not the copy that was queued."""
         from corral.adapters import attachments
         from corral.services.chat.attachments import sent_folder
@@ -206,17 +206,17 @@ class Delivery:
             return UnsupportedMessage(
                 f"a channel of kind {self._channel.kind} does not support files"
             )
-        file = _file(going)
+        file = _file(dispatch)
         if (
             problem := attachments.explain_undeliverable(file, sent_folder())
             if file
             else "there is none"
         ):
-            return RejectedMessage(f"the file {going.message.text} is not sent: {problem}")
+            return RejectedMessage(f"the file {dispatch.message.text} is not sent: {problem}")
         return None
 
-    def _record(self, going: Dispatch, outcome: SendOutcome) -> DeliveryResult:
-        letter, message = going.letter, going.message
+    def _record(self, dispatch: Dispatch, outcome: SendOutcome) -> DeliveryResult:
+        letter, message = dispatch.letter, dispatch.message
         match outcome:
             case SentMessage():
                 ids = [id for id in outcome.ids if id][:20]
@@ -270,9 +270,9 @@ class Delivery:
 
     def _settle_one(self, letter: Letter) -> DeliveryResult:
         write = self._database.write
-        going = self._database.read(lambda tx: queue.load_unconfirmed(tx, letter))
-        message = going.message
-        ids = self._find(going)
+        dispatch = self._database.read(lambda tx: queue.load_unconfirmed(tx, letter))
+        message = dispatch.message
+        ids = self._find(dispatch)
         if ids is not None:
             reason = "the platform shows it" if ids else "the platform does not show it"
             write(lambda tx: queue.resolve(tx, letter.id, message.id, ids or None, reason))
@@ -284,42 +284,44 @@ class Delivery:
             write(lambda tx: queue.give_up_unconfirmed(tx, letter, message.id, reason))
         return self._result(letter)
 
-    def _find(self, going: Dispatch) -> list[str] | None:
+    def _find(self, dispatch: Dispatch) -> list[str] | None:
         """Return the platform's ids of an unconfirmed message.
 
         []: it certainly did not arrive. None: unknown.
         """
         if self._adapter.traits.idempotent:
             return []  # safe to send again: the platform deduplicates by key
-        if not self._adapter.traits.history or going.message.kind in (
+        if not self._adapter.traits.history or dispatch.message.kind in (
             MessageKind.EDIT,
             MessageKind.REACTION,
         ):
             return None
-        return self._look_up(going)
+        return self._look_up(dispatch)
 
-    def _look_up(self, going: Dispatch) -> list[str] | None:
+    def _look_up(self, dispatch: Dispatch) -> list[str] | None:
         """Search the platform's history for a message; returns as `_find`."""
-        wanted = build_outgoing(going, self._adapter)
+        outgoing = build_outgoing(dispatch, self._adapter)
         try:
-            shown = self._adapter.history(wanted)
+            history = self._adapter.history(outgoing)
         except Exception as error:
             log.warning("%s: cannot read its history: %r", self._channel.name, error)
             return None
-        known = self._database.read(lambda tx: queue.list_sent_ids(tx, going.place))
-        for seen in shown:
-            if seen.key is not None:
-                same = seen.key == wanted.key
+        sent_ids = self._database.read(lambda tx: queue.list_sent_ids(tx, dispatch.place))
+        for sent in history:
+            if sent.key is not None:
+                matches = sent.key == outgoing.key
             else:
-                same = seen.text.strip() == wanted.text.strip() and seen.thread == wanted.thread
-            if same and seen.id not in known:
-                return [seen.id]
+                matches = (
+                    sent.text.strip() == outgoing.text.strip() and sent.thread == outgoing.thread
+                )
+            if matches and sent.id not in sent_ids:
+                return [sent.id]
         return []
 
 
-def build_outgoing(going: Dispatch, adapter: ChannelAdapter) -> OutgoingMessage:
+def build_outgoing(dispatch: Dispatch, adapter: ChannelAdapter) -> OutgoingMessage:
     """Convert a message for an adapter; a card becomes text on a platform without buttons."""
-    message, data = going.message, going.message.data or {}
+    message, data = dispatch.message, dispatch.message.data or {}
     options = list(data.get("options", []))
     text = message.text
     kind = message.kind
@@ -329,22 +331,22 @@ def build_outgoing(going: Dispatch, adapter: ChannelAdapter) -> OutgoingMessage:
         kind = MessageKind.TEXT
     return OutgoingMessage(
         key=message.event_id.removeprefix("out:"),
-        place=going.place.platform_id,
+        place=dispatch.place.platform_id,
         thread=message.thread if adapter.traits.threads else None,
         kind=kind,
         text=text,
         reply_to=message.reply_to,
         question=data.get("question"),
         options=options,
-        file=_file(going),
+        file=_file(dispatch),
         begun_at=message.created_at,
     )
 
 
-def _file(going: Dispatch) -> StoredFile | None:
-    given = (going.message.data or {}).get("file")
+def _file(dispatch: Dispatch) -> StoredFile | None:
+    file = (dispatch.message.data or {}).get("file")
     return (
-        msgspec.convert(given, StoredFile)
-        if going.message.kind is MessageKind.FILE and given
+        msgspec.convert(file, StoredFile)
+        if dispatch.message.kind is MessageKind.FILE and file
         else None
     )

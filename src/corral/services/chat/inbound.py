@@ -85,23 +85,25 @@ def poll_channel(
 
     An event that cannot be stored is recorded as unreadable, so that it does not block the others.
     """
-    found = get_channel(database, channel)
-    batch = adapter.receive(found.cursor, seconds)
-    cursor = batch.cursor if batch.cursor != found.cursor else None
+    target = get_channel(database, channel)
+    batch = adapter.receive(target.cursor, seconds)
+    cursor = batch.cursor if batch.cursor != target.cursor else None
     for event_id, reason in batch.unreadable.items():  # before the cursor passes them
-        _record_unreadable(database, found.id, event_id, reason)
+        _record_unreadable(database, target.id, event_id, reason)
     stored: list[Message] = []
     for first in range(0, len(batch.events), BATCH):
         events = batch.events[first : first + BATCH]
         is_last = first + BATCH >= len(batch.events)
         try:
-            stored += receive_events(database, found.id, events, cursor=cursor if is_last else None)
+            stored += receive_events(
+                database, target.id, events, cursor=cursor if is_last else None
+            )
         except Invalid:
-            stored += _receive_one_by_one(database, found.id, events)
+            stored += _receive_one_by_one(database, target.id, events)
             if is_last and cursor is not None:
-                _set_cursor(database, found.id, cursor)
+                _set_cursor(database, target.id, cursor)
     if cursor is not None and not batch.events:
-        _set_cursor(database, found.id, cursor)
+        _set_cursor(database, target.id, cursor)
     return stored
 
 

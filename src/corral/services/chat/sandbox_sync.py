@@ -87,12 +87,12 @@ def prepare_session(database: "Database", session: str) -> SessionFolder:
         config.make_private_folder(Path(path))
     config.write_private_file(Path(folder.mark), store_mark(database))
     _copy_attachments(database, session, folder)
-    picture = database.read(lambda tx: boxes.build_view(tx, session, folder))
+    view = database.read(lambda tx: boxes.build_view(tx, session, folder))
     conversation = database.read(lambda tx: turns.find_conversation(tx, session))
     if conversation is not None and conversation.run_id is not None:
         outbound.begin_turn(folder, conversation.run_id)
     ingested_seq = conversation.ingested_seq if conversation is not None else 0
-    shown = _write_inbound(database, folder, msgspec.structs.replace(picture, above=ingested_seq))
+    shown = _write_inbound(database, folder, msgspec.structs.replace(view, above=ingested_seq))
     if shown is None:
         raise Refused(f"Cannot write the letters: {folder.inbound} is locked.")
     if shown.rebuilt:
@@ -103,11 +103,11 @@ def prepare_session(database: "Database", session: str) -> SessionFolder:
 
 
 def _write_inbound(
-    database: "Database", folder: SessionFolder, picture: InboundView
+    database: "Database", folder: SessionFolder, view: InboundView
 ) -> ViewState | None:
     from corral.adapters.sandbox_bridge import inbound
 
-    return inbound.write_view(folder, picture, database.clock.now())
+    return inbound.write_view(folder, view, database.clock.now())
 
 
 def _mark_unknown_outcomes(
@@ -364,11 +364,11 @@ def _update_inbound(database: "Database", session: str, folder: SessionFolder) -
     if conversation is None or not os.path.isdir(folder.inside):
         return None
     recorded = database.read(lambda tx: boxes.collect_outcomes(tx, session))
-    picture = database.read(lambda tx: boxes.build_addresses(tx, conversation))
-    picture = msgspec.structs.replace(
-        picture, rows=recorded.answers, outcomes=recorded.outcomes, above=conversation.ingested_seq
+    view = database.read(lambda tx: boxes.build_addresses(tx, conversation))
+    view = msgspec.structs.replace(
+        view, rows=recorded.answers, outcomes=recorded.outcomes, above=conversation.ingested_seq
     )
-    shown = _write_inbound(database, folder, picture)
+    shown = _write_inbound(database, folder, view)
     if shown is not None and recorded.outcomes:
         ids = [outcome.message_out_id for outcome in recorded.outcomes]
         database.write(lambda tx: boxes.delete_outcomes(tx, session, ids))
@@ -443,8 +443,8 @@ def _repair(folder: SessionFolder, by: str, database: "Database") -> None:
 
 def agent_environment(folder: SessionFolder) -> dict[str, str]:
     """Return the environment of a sandboxed agent: few variables of the host, and its paths."""
-    kept = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")
-    own = {name: os.environ[name] for name in kept if name in os.environ}
+    inherited = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")
+    own = {name: os.environ[name] for name in inherited if name in os.environ}
     paths = [os.path.join(folder.inside, "bin"), os.path.dirname(sys.executable)]
     package = str(Path(config.__file__).parent.parent)
     return own | {

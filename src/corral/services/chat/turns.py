@@ -128,7 +128,7 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     if sandbox != "none":
         letters = with_sandbox_paths(letters, sandbox_sync.session_folder(session))
     prompt = prompts.build_prompt(tx, conversation, letters)
-    wanted = request.RunRequest(
+    run_request = request.RunRequest(
         prompt=prompt.text,
         recorded_turns=prompt.turns,
         title=prompt.title,
@@ -136,7 +136,7 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
         sandbox=sandbox,
         host=_replacement_host(tx, session),
     )
-    run = request.resume_run(tx, session, wanted)
+    run = request.resume_run(tx, session, run_request)
     conversations_turns.begin_turn(tx, conversation, run.id, letters)
     return run
 

@@ -29,17 +29,17 @@ def restore(database: Database, file: str | Path) -> Path | None:
 
     source = check_backup_file(file)
     path: Path | None = getattr(database, "path", None)
-    kept = None
+    previous = None
     with prevent_move(database), current_copy(source) as current:
         _check_live_runs(database, current)
         if path is not None:
-            kept = unused_path(path.with_name(f"{path.name}.before-restore"))
-            create_private_file(kept)
-        database.restore(current, kept)
-    if kept is not None and not kept.stat().st_size:  # the store was empty
-        kept.unlink()
+            previous = unused_path(path.with_name(f"{path.name}.before-restore"))
+            create_private_file(previous)
+        database.restore(current, previous)
+    if previous is not None and not previous.stat().st_size:  # the store was empty
+        previous.unlink()
         return None
-    return kept
+    return previous
 
 
 def check_backup_file(file: str | Path) -> Path:

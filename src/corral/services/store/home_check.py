@@ -36,14 +36,14 @@ def _check_leftovers(check: str, owners: str, leftovers: Iterator[Path], fix: bo
     Each one is removed while the iterator holds it (a daemon file is locked then), because a new
     process may use it afterwards.
     """
-    found = []
+    paths = []
     for path in leftovers:
-        found.append(path)
+        paths.append(path)
         if fix:
             path.unlink(missing_ok=True)
-    if not found:
+    if not paths:
         return Finding(check, "ok", "No leftovers.")
-    names = _join(found)
+    names = _join(paths)
     if not fix:
         message = f"Left by {owners} that died: {names}. Remove them with `corral doctor --fix`."
         return Finding(check, "warning", message)
@@ -52,17 +52,17 @@ def _check_leftovers(check: str, owners: str, leftovers: Iterator[Path], fix: bo
 
 def _check_permissions(home: Path, fix: bool) -> Finding:
     """Check the home and its secrets. Folders below the home are private themselves."""
-    found = []
+    paths = []
     for path in [*home.iterdir(), *_list_folder(home / "secrets")]:
         with suppress(FileNotFoundError):
             mode = path.lstat().st_mode
             if stat.S_IMODE(mode) & 0o077 and not stat.S_ISLNK(mode):
-                found.append(path)
+                paths.append(path)
                 if fix:
                     path.chmod(0o700 if stat.S_ISDIR(mode) else 0o600)
-    if not found:
+    if not paths:
         return Finding("files", "ok", "All files of the home are private to their user.")
-    names = _join(found)
+    names = _join(paths)
     if fix:
         return Finding("files", "ok", f"{names}: was readable by other users and is private now.")
     return Finding(

@@ -147,13 +147,13 @@ def _prune_sessions(
     if count_only:
         return PruneBatch(session_retention.count_prunable(tx, before=before, scope=scope), None)
     gone = 0
-    found = session_retention.list_prunable(tx, before=before, limit=5, scope=scope)
-    for id in found:
+    ids = session_retention.list_prunable(tx, before=before, limit=5, scope=scope)
+    for id in ids:
         # A long session takes several transactions: first its index entries, then its turns.
         if not search.remove_subject(tx, "turn", id) or not session_retention.delete_batch(tx, id):
             return PruneBatch(gone, id)
         gone += 1
-    return PruneBatch(gone, found[-1] if found else None)
+    return PruneBatch(gone, ids[-1] if ids else None)
 
 
 def _prune_runs(

@@ -228,8 +228,8 @@ def _run_folders(database: Database, on_progress: Progress) -> Iterator[FileProb
     for first in range(0, len(names), BATCH):
         on_progress("folders of runs", first, len(names))
         batch = names[first : first + BATCH]
-        known = database.read(partial(integrity.find_known_runs, ids=batch))
-        unknown += [name for name in batch if name not in known and (root / name).exists()]
+        known_ids = database.read(partial(integrity.find_known_runs, ids=batch))
+        unknown += [name for name in batch if name not in known_ids and (root / name).exists()]
     if unknown:
         yield (
             "warning",

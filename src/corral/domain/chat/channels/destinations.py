@@ -21,16 +21,16 @@ def grant(tx: Tx, agent: str, place: str, *, name: str | None = None) -> Destina
     holder = agents.get(tx, agent)
     target = places.get_place(tx, place)
     tx.serialize(f"destinations:{holder.id}")
-    wanted = check_name(name, "The name") if name else _default_name(tx, holder.id, target)
+    chosen_name = check_name(name, "The name") if name else _default_name(tx, holder.id, target)
     current = tx.first(sql.DESTINATION_OF, agent_id=holder.id, place_id=target.id)
-    same_name = tx.first(sql.DESTINATION_BY_NAME, agent_id=holder.id, name=wanted)
+    same_name = tx.first(sql.DESTINATION_BY_NAME, agent_id=holder.id, name=chosen_name)
     if same_name is not None and same_name.place_id != target.id:
         raise Conflict(
-            f"{holder.name} uses the name {wanted} for another place. Choose another name.",
-            name=wanted,
+            f"{holder.name} uses the name {chosen_name} for another place. Choose another name.",
+            name=chosen_name,
         )
     if current is None:
-        return _create(tx, holder.id, target, wanted)
+        return _create(tx, holder.id, target, chosen_name)
     keep_name = name is None and current.state is DestinationState.GRANTED
     return transition(
         tx,
@@ -38,7 +38,7 @@ def grant(tx: Tx, agent: str, place: str, *, name: str | None = None) -> Destina
         "regrant",
         current.id,
         event_data={"agent": holder.name},
-        name=current.name if keep_name else wanted,
+        name=current.name if keep_name else chosen_name,
         ended_at=None,
     )
 
@@ -46,15 +46,20 @@ def grant(tx: Tx, agent: str, place: str, *, name: str | None = None) -> Destina
 def revoke(tx: Tx, agent: str, destination: str) -> Destination:
     """Forbid an agent to send to a place. Takes effect at once, also for queued messages."""
     holder = agents.get(tx, agent)
-    found = find_granted(tx, holder.id, check_text(destination, "The name", max_bytes=MAX_NAME))
-    if found is None:
+    granted = find_granted(tx, holder.id, check_text(destination, "The name", max_bytes=MAX_NAME))
+    if granted is None:
         raise NotFound(
             f"{holder.name} has no destination {destination!r}. List them with "
             f"`corral destination list --agent {holder.name}`.",
             agent_id=holder.id,
         )
     return transition(
-        tx, sql.DESTINATIONS, "revoke", found.id, event_data={"agent": holder.name}, ended_at=tx.now
+        tx,
+        sql.DESTINATIONS,
+        "revoke",
+        granted.id,
+        event_data={"agent": holder.name},
+        ended_at=tx.now,
     )
 
 
@@ -83,10 +88,10 @@ def ensure_destination(tx: Tx, agent_id: str, place: Place) -> None:
 
 def find_granted(tx: Tx, agent_id: str, name: str) -> Destination | None:
     """Return a granted destination by the agent's name for it or by the place's id, or None."""
-    found = tx.first(sql.DESTINATION_BY_NAME, agent_id=agent_id, name=name)
-    if found is None and name.startswith("plc_"):
-        found = tx.first(sql.DESTINATION_OF, agent_id=agent_id, place_id=name)
-    return found if found is not None and found.state is DestinationState.GRANTED else None
+    row = tx.first(sql.DESTINATION_BY_NAME, agent_id=agent_id, name=name)
+    if row is None and name.startswith("plc_"):
+        row = tx.first(sql.DESTINATION_OF, agent_id=agent_id, place_id=name)
+    return row if row is not None and row.state is DestinationState.GRANTED else None
 
 
 def _create(tx: Tx, agent_id: str, place: Place, name: str) -> Destination:

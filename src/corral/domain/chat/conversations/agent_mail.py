@@ -48,9 +48,11 @@ def send(
         raise Refused(f"{sender.name} is retired and cannot send letters.", agent_id=sender.id)
     answered = _find_answered(tx, sender, reply_to) if reply_to else None
     mailbox = _reply_mailbox(tx, answered) if answered else _resolve_mailbox(tx, to, wake)
-    given = chains.get_for_run(tx, run) if run else chains.get_for_agent(tx, sender.id, sender.name)
-    before = Chain(answered.correlation_id, answered.hops) if answered else given
-    cause = Chain(before.correlation_id, max(before.hops, given.hops), sender.id, sender.name)
+    run_chain = (
+        chains.get_for_run(tx, run) if run else chains.get_for_agent(tx, sender.id, sender.name)
+    )
+    before = Chain(answered.correlation_id, answered.hops) if answered else run_chain
+    cause = Chain(before.correlation_id, max(before.hops, run_chain.hops), sender.id, sender.name)
     if (exceeded := chains.exceeded_limit(tx, cause)) is not None:
         mail.notify_hop_limit(tx, cause, mailbox, f"agent:{sender.name}", exceeded)
         return exceeded
@@ -115,16 +117,16 @@ def mark_read(tx: Tx, letters: list[str], run: str) -> list[LetterChain]:
 
 def _find_answered(tx: Tx, agent: Agent, letter: str) -> LetterChain:
     """Return the chain of a letter; raises Refused unless it was written to this agent."""
-    found = mail.get(tx, letter)
-    kind, _, name = found.mailbox.partition(":")
-    is_own = found.mailbox == f"agent:{agent.name}" or (
+    received = mail.get(tx, letter)
+    kind, _, name = received.mailbox.partition(":")
+    is_own = received.mailbox == f"agent:{agent.name}" or (
         kind == "session" and sessions.get(tx, name).agent_id == agent.id
     )
-    link = chains.find(tx, found.id) if is_own else None
+    link = chains.find(tx, received.id) if is_own else None
     if link is None or not link.reply_to:
         raise Refused(
-            f"{found.id} is not a letter from an agent to {agent.name}.",
-            letter=found.id,
+            f"{received.id} is not a letter from an agent to {agent.name}.",
+            letter=received.id,
             reason="unknown_letter",
         )
     return link
@@ -150,8 +152,8 @@ def _resolve_mailbox(tx: Tx, to: str | None, wake: bool) -> str:
         raise Refused(f"An agent may not write to {to}. Write to agent:NAME or user:NAME.", to=to)
     if kind != "agent":
         return mail.resolve_mailbox(tx, check_mailbox(f"{kind}:{name}"))
-    found = agents.get(tx, name)
-    return turns.open_for_mail(tx, found.id).mailbox if wake else f"agent:{found.name}"
+    agent = agents.get(tx, name)
+    return turns.open_for_mail(tx, agent.id).mailbox if wake else f"agent:{agent.name}"
 
 
 def _own_mailbox(tx: Tx, agent: Agent, session: str | None) -> str:

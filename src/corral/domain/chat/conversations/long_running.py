@@ -51,12 +51,12 @@ def take_next(
         return None
     turns.record_given(tx, letters, run)
     prompt = prompts.build_prompt(tx, conversation, letters)
-    given = [ClaimedLetter(letter.id, letter.fence, late=True) for letter in letters]
+    claims = [ClaimedLetter(letter.id, letter.fence, late=True) for letter in letters]
     tx.first(
         sql.SET_LETTERS,
         session_id=conversation.session_id,
         run_id=run,
-        claimed_letters=encode_json(given, "The letters"),
+        claimed_letters=encode_json(claims, "The letters"),
         seen_seq=turns.last_message_number(letters),
     )
     if runs.get(tx, run).provider == "plain":

@@ -145,11 +145,13 @@ def _find_schedule(tx: Tx, conversation: Conversation, letter: Letter) -> Schedu
     except CorralError:
         return None
     before, now = schedule.body, letter.body
-    same = before == now  # except for a script's output, which the schedule does not have
+    is_unchanged = before == now  # except for a script's output, which the schedule does not have
     if isinstance(before, dict) and isinstance(now, dict):
-        same = before == {name: value for name, value in now.items() if name != "script_output"}
+        is_unchanged = before == {
+            name: value for name, value in now.items() if name != "script_output"
+        }
     was_put = _goes_to(tx, schedule.mailbox, conversation) and schedule.sender == letter.sender
-    return schedule if same and was_put else None
+    return schedule if is_unchanged and was_put else None
 
 
 def _goes_to(tx: Tx, mailbox: str, conversation: Conversation) -> bool:

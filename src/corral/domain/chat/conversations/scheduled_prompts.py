@@ -47,7 +47,7 @@ def add_task(
     whether the agent is woken, and its output is added to the prompt. The other options are those
     of a schedule.
     """
-    if sum(given is not None for given in (every_ms, cron, at, delay_ms)) != 1:
+    if sum(option is not None for option in (every_ms, cron, at, delay_ms)) != 1:
         raise Invalid("Give exactly one of --in, --at, --every and --cron.")
     if delay_ms is not None:
         at = tx.now + check_int(delay_ms, "The delay")
@@ -110,7 +110,7 @@ def _open_conversation(
 ) -> Conversation:
     """Return the conversation to wake: the one in the place, the named one, or a new one."""
     if place is not None:
-        own = [each for each in wirings.list_covering(tx, place) if each.agent_id == agent.id]
+        own = [wiring for wiring in wirings.list_covering(tx, place) if wiring.agent_id == agent.id]
         if own:
             return turns.open_for_wiring(tx, own[0], place, None)
         return turns.open_for_place(tx, agent.id, place, place.id, "", project=project)

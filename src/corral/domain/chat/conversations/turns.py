@@ -139,16 +139,16 @@ def _find_open(
 
     At most one of them is set. Serialized, so that no other transaction creates the same one.
     """
-    tx.serialize(f"talk:{agent_id}:{place_id}:{thread}")
-    found = tx.first(
+    tx.serialize(f"conversation:{agent_id}:{place_id}:{thread}")
+    conversation = tx.first(
         sql.CONVERSATION_BY_ADDRESS, agent_id=agent_id, place_id=place_id, thread=thread
     )
-    if found is None or found.run_id or _is_session_open(tx, found.session_id):
-        return found, None
-    tx.run(sql.DELETE_IDLE_CONVERSATION, session_id=found.session_id)
+    if conversation is None or conversation.run_id or _is_session_open(tx, conversation.session_id):
+        return conversation, None
+    tx.run(sql.DELETE_IDLE_CONVERSATION, session_id=conversation.session_id)
     # No loop claims the letters of a session without a conversation.
-    mail.refuse_waiting(tx, found.mailbox, reason="its session was closed")
-    return None, found
+    mail.refuse_waiting(tx, conversation.mailbox, reason="its session was closed")
+    return None, conversation
 
 
 def _succeed(tx: Tx, closed: Conversation | None, conversation: Conversation) -> Conversation:
@@ -247,7 +247,7 @@ def claim_letters(tx: Tx, conversation: Conversation) -> list[Letter]:
 
 
 def _owner(conversation: Conversation) -> str:
-    return f"talk:{conversation.session_id}"
+    return f"conversation:{conversation.session_id}"
 
 
 def next_batch(tx: Tx, conversation: Conversation) -> list[Letter]:

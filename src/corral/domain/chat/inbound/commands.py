@@ -67,11 +67,14 @@ def _format_status(tx: Tx, conversation: Conversation) -> str:
 
 
 def _cost(tx: Tx, conversations: list[Conversation]) -> str:
-    totals = [charges.get_total(tx, f"session:{each.session_id}") for each in conversations]
-    known = [total.cost_micros for total in totals if total.cost_micros is not None]
+    totals = [
+        charges.get_total(tx, f"session:{conversation.session_id}")
+        for conversation in conversations
+    ]
+    costs = [total.cost_micros for total in totals if total.cost_micros is not None]
     tokens = sum(total.tokens for total in totals)
-    money = format_usd(sum(known)) if known else "an unknown amount"
-    return f"{tokens:,} tokens, {money}." if tokens or known else "Nothing was used yet."
+    money = format_usd(sum(costs)) if costs else "an unknown amount"
+    return f"{tokens:,} tokens, {money}." if tokens or costs else "Nothing was used yet."
 
 
 def _clear(tx: Tx, conversations: list[Conversation]) -> str:

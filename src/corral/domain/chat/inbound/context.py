@@ -189,7 +189,7 @@ class RoutingContext:
 
     def _list_followed(self, wirings: list[Wiring], place: Place, thread: str | None) -> set[str]:
         """Return the agents that were addressed in this place or thread before."""
-        per_thread = {each.agent_id for each in wirings if each.mode is SessionMode.THREAD}
+        per_thread = {wiring.agent_id for wiring in wirings if wiring.mode is SessionMode.THREAD}
         return {
             conversation.agent_id
             for conversation in turns.list_of_place(self._tx, place.id)
@@ -251,18 +251,24 @@ def _decode_audience(rows: tuple[tuple[Any, ...], ...]) -> Audience:
         name, destination, session_id = row[_WIRING_END:]
         wiring = _make_wiring(row[:_WIRING_END])
         decoded.append(PlaceListener(wiring, name, destination is not None, session_id))
-    wired_here = {each.wiring.agent_id for each in decoded if each.wiring.place_id is not None}
-    listeners = {
-        each.wiring.id: each
-        for each in decoded
-        if each.wiring.place_id is not None or each.wiring.agent_id not in wired_here
+    wired_here = {
+        listener.wiring.agent_id for listener in decoded if listener.wiring.place_id is not None
     }
-    wirings = [each.wiring for each in listeners.values()]
+    listeners = {
+        listener.wiring.id: listener
+        for listener in decoded
+        if listener.wiring.place_id is not None or listener.wiring.agent_id not in wired_here
+    }
+    wirings = [listener.wiring for listener in listeners.values()]
     return Audience(
         listeners,
         wirings,
-        {each.wiring.agent_id: each.name for each in listeners.values() if each.name is not None},
-        any(each.trigger is Trigger.STICKY for each in wirings),
+        {
+            listener.wiring.agent_id: listener.name
+            for listener in listeners.values()
+            if listener.name is not None
+        },
+        any(listener.trigger is Trigger.STICKY for listener in wirings),
     )
 
 

@@ -71,12 +71,12 @@ def approve_sender(
     An account that has not sent a message yet is named CHANNEL/ID, with the platform's own id.
     """
     channel, slash, platform_id = sender.partition("/")
-    found = (
+    account = (
         people.ensure_sender(tx, ops.get_channel(tx, channel), platform_id, None)
         if slash
         else people.get_sender(tx, sender)
     )
-    approved = people.identify_sender(tx, found, person, role)
+    approved = people.identify_sender(tx, account, person, role)
     _withdraw_sender_question(tx, approved)
     release_held(tx, approved)
     return approved

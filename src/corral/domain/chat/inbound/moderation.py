@@ -116,7 +116,7 @@ def find_recipients(context: RoutingContext, inbound: InboundMessage) -> Routabl
 def deliver_all(tx: Tx, routables: Sequence[Routable]) -> list[Message]:
     """Store routable messages in order, and put a letter to each session that they wake."""
     messages: list[Message] = []
-    for is_ignored, group in groupby(routables, key=lambda each: each.reason is not None):
+    for is_ignored, group in groupby(routables, key=lambda routable: routable.reason is not None):
         rows, notes = [], []
         for inbound, recipients, reason in group:
             rows.append(_build_row(tx, inbound, reason, recipients))
@@ -269,11 +269,11 @@ def _hold_for_agent(tx: Tx, inbound: InboundMessage, message: Message) -> Messag
         return finish_held(
             tx, message, "reject", f"{MAX_HELD} messages of this place wait for an agent"
         )
-    kept = transition(
+    held_message = transition(
         tx, sql.MESSAGES, "hold_again", parse_number("msg", message.id), reason=NO_AGENT_YET
     )
-    if any(each.reason == NO_AGENT_YET for each in held):
-        return kept
+    if any(other.reason == NO_AGENT_YET for other in held):
+        return held_message
     names = [agent.name for agent in agents.list_agents(tx, limit=MAX_AGENT_OPTIONS).items]
     if not names:
         return finish_held(tx, message, "dismiss", "no agent is wired to this place")
@@ -284,7 +284,7 @@ def _hold_for_agent(tx: Tx, inbound: InboundMessage, message: Message) -> Messag
     key = f"place:{inbound.place.id}:{message.id}"
     if not _ask_owners(tx, inbound, key, text, [*names, NOBODY]):
         return finish_held(tx, message, "reject", "too many places wait for an agent")
-    return kept
+    return held_message
 
 
 def _ask_owners(tx: Tx, inbound: InboundMessage, key: str, text: str, options: list[str]) -> bool:

@@ -172,9 +172,9 @@ def _reject_secret(tx: Tx, inbound: InboundMessage) -> Message:
 
 def record_unreadable(tx: Tx, channel: str, event_id: str, reason: str) -> None:
     """Record that an event of a platform cannot be stored and is skipped."""
-    found = ops.get_channel(tx, channel)
+    source = ops.get_channel(tx, channel)
     event = moderation.clean_message(event_id)[:MAX_EVENT_ID]
-    tx.emit("channel", "skip_event", found.id, data={"event": event, "reason": reason})
+    tx.emit("channel", "skip_event", source.id, data={"event": event, "reason": reason})
 
 
 def preview_routes(

@@ -47,7 +47,7 @@ def route_message(
     mentions_an_agent = bool(mentions & {name.lower() for name in names.values()})
     routes: list[Route] = []
     woken: set[str] = set()
-    for wiring in sorted(wirings, key=lambda each: (-each.priority, each.id)):
+    for wiring in sorted(wirings, key=lambda candidate: (-candidate.priority, candidate.id)):
         name = names.get(wiring.agent_id)
         if name is None:
             routes.append(Route(wiring.id, wiring.agent_id, False, "the agent is retired"))

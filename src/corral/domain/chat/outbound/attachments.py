@@ -30,14 +30,16 @@ def list_folders(tx: Tx, agent: str, session: str | None, run: str | None) -> tu
     owner = agents.get(tx, agent)
     folders: list[str | None] = []
     if run is not None:
-        found = runs.get(tx, run)
-        folders += [found.cwd] if found.agent_id == owner.id else []
+        current_run = runs.get(tx, run)
+        folders += [current_run.cwd] if current_run.agent_id == owner.id else []
     if session is not None:
-        kept = sessions.get(tx, session)
-        if kept.agent_id == owner.id:
-            latest = runs.list_runs(tx, session=kept.id, limit=1).items
-            folders += [each.cwd for each in latest if each.agent_id == owner.id]
-            folders += [projects.get(tx, kept.project_id).dir] if kept.project_id else []
+        own_session = sessions.get(tx, session)
+        if own_session.agent_id == owner.id:
+            latest = runs.list_runs(tx, session=own_session.id, limit=1).items
+            folders += [latest_run.cwd for latest_run in latest if latest_run.agent_id == owner.id]
+            folders += (
+                [projects.get(tx, own_session.project_id).dir] if own_session.project_id else []
+            )
     folders.append(owner.workspace)
     return owner.id, [*dict.fromkeys(folder for folder in folders if folder)]
 

@@ -149,8 +149,8 @@ def may_be_secret(tx: Tx, place: Place, incoming: IncomingEvent) -> bool:
     shown = {
         id for card in secret_cards for id in queue.get_message(tx, card.message_id).platform_ids
     }
-    asked = {card.question_id for card in secret_cards}
-    if incoming.reply_to in shown or incoming.question in asked:
+    question_ids = {card.question_id for card in secret_cards}
+    if incoming.reply_to in shown or incoming.question in question_ids:
         return True
     if has_files:
         return place.direct

@@ -150,7 +150,7 @@ def enqueue(
     `sender` is the mailbox that is notified if the message is not delivered. Idempotent by `key`.
     """
     channel = sql.CHANNELS.get(tx, place.channel_id)
-    tx.serialize(f"said:{place.id}")  # message numbers follow the order of delivery
+    tx.serialize(f"outbound:{place.id}")  # message numbers follow the order of delivery
     messages = []
     for number, piece in enumerate(split_for_channel(text, get_traits(channel.kind), kind)):
         piece_key = tx.new_id("key") if key is None else f"{key}:{number}" if number else key
@@ -371,16 +371,16 @@ def reject(tx: Tx, letter: Letter, message: Message, reason: str) -> Letter:
 
 def mark_undelivered(tx: Tx, letter: Letter, message: str, reason: str) -> None:
     """Record that a message will never be delivered, and alert the operator once."""
-    found = sql.MESSAGES.get(tx, parse_number("msg", message))
-    if found.state is MessageState.QUEUED:
-        found = _close(tx, message, "give_up", reason, found.platform_ids)
+    stored = sql.MESSAGES.get(tx, parse_number("msg", message))
+    if stored.state is MessageState.QUEUED:
+        stored = _close(tx, message, "give_up", reason, stored.platform_ids)
     alerts.raise_alert(
         tx,
         "undelivered",
-        found.id,
+        stored.id,
         edge=f"{letter.id}:{letter.fence}",
-        agent_id=found.agent_id,
-        data={"place": found.place_id, "state": letter.state, "reason": reason[:MAX_NAME]},
+        agent_id=stored.agent_id,
+        data={"place": stored.place_id, "state": letter.state, "reason": reason[:MAX_NAME]},
     )
 
 
@@ -453,15 +453,15 @@ def list_stale(tx: Tx, *, after: str = "msg_0", limit: int = 200) -> tuple[list[
 
 def sync_with_letter(tx: Tx, message: str) -> None:
     """Give a stale message the final state of its letter. Idempotent."""
-    found = get_message(tx, message)
-    letter = mail.get(tx, str(found.letter_id))
-    if found.state is not MessageState.QUEUED or letter.ended_at is None:
+    stored = get_message(tx, message)
+    letter = mail.get(tx, str(stored.letter_id))
+    if stored.state is not MessageState.QUEUED or letter.ended_at is None:
         return
     if letter.state is LetterState.DONE:
-        _close(tx, found.id, "deliver", None, found.platform_ids)
+        _close(tx, stored.id, "deliver", None, stored.platform_ids)
     else:
         reason = letter.last_error or f"its letter was {letter.state}"
-        mark_undelivered(tx, letter, found.id, reason)
+        mark_undelivered(tx, letter, stored.id, reason)
 
 
 # -- letters without a message --------------------------------------------------------------------
@@ -476,9 +476,9 @@ def _load_message(tx: Tx, letter: Letter) -> tuple[Message, Place]:
     payload = parse_payload(letter)
     place = sql.PLACES.get(tx, letter.mailbox.removeprefix("place:"))
     if isinstance(payload, OutboundMessage):
-        known = tx.first(sql.MESSAGES.by_key, key_=_parse_number(payload.message))
-        if known is not None and known.letter_id == letter.id:
-            return known, place
+        stored = tx.first(sql.MESSAGES.by_key, key_=_parse_number(payload.message))
+        if stored is not None and stored.letter_id == letter.id:
+            return stored, place
     text, thread = _render_body(tx, letter)
     message = _find_by_key(tx, place, letter.id)
     if message is None:
