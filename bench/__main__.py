@@ -1,4 +1,4 @@
-"""Measure Corral's hot paths against the raw drivers and against peers, and write the report."""
+"""Benchmark Corral's hot paths against the raw drivers and against peers, and write the report."""
 
 import argparse
 import sys
@@ -31,7 +31,7 @@ def main() -> int:
                 try:
                     found[case.name] = _measure(case, bench)
                 except Exception:
-                    # The others are worth their time all the same.
+                    # The other cases are still measured.
                     failed.append(case.name)
                     traceback.print_exc()
                     continue
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _measure(case: Case, bench: Bench) -> list[Row]:
-    """Measure a case; what misses its bar gets a second look, and that one stands."""
+    """Measure a case; measure it again if it misses its target, and keep the second result."""
     rows = case.measure(bench)
     if all(row.holds for row in rows):
         return rows
@@ -87,7 +87,7 @@ def _progress() -> Progress:
         TextColumn("[bold]{task.fields[case]}[/] {task.description}"),
         console=Console(stderr=True),
         transient=True,
-        # Results go above the bar on a terminal, and untouched into a file or a pipe.
+        # Results are printed above the progress bar on a terminal, and as plain lines elsewhere.
         redirect_stdout=sys.stdout.isatty(),
     )
 

@@ -1,4 +1,4 @@
-"""The results as text for the terminal, as JSON, and as a page of the documentation."""
+"""The results as terminal text, as JSON, and as a page of the documentation."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -51,7 +51,7 @@ miss one.
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What a run has found: the facts of its machine, and the rows of each case by its name."""
+    """The results of a run: facts of the machine, and the rows of each case by name."""
 
     facts: dict[str, str]
     cases: dict[str, list[Row]]
@@ -68,8 +68,10 @@ class Plot(NamedTuple):
 
 
 def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
-    """Write what a case has found into the report. Other cases stay as they were measured before,
-    if that was with the same kind of machine and the same programs."""
+    """Add the rows of a case to the report.
+
+    Other cases keep their earlier results if the machine and the programs are the same.
+    """
     before = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else None
     cases = dict(before.cases) if before is not None and _alike(before.facts, facts) else {}
     cases[name] = rows
@@ -79,7 +81,7 @@ def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
 
 
 def write_page() -> None:
-    """Draw and write the page anew from what was measured before."""
+    """Write the page again from earlier results."""
     publish(msgspec.json.decode(RESULTS.read_bytes(), type=Results))
 
 
@@ -90,7 +92,7 @@ def publish(results: Results) -> None:
 
 
 def _plots(results: Results) -> list[Plot]:
-    """What the page shows, of what was measured."""
+    """Return the plots of the page."""
     cases = results.cases
     peers = [row for rows in cases.values() for row in rows if row.over and row.measured]
     grown = cases.get("growth", [])
@@ -105,13 +107,12 @@ def _plots(results: Results) -> list[Plot]:
 
 
 def unexplained(rows: Iterable[Row]) -> list[Row]:
-    """Where Corral is not ahead of a peer, and the case does not say why."""
+    """Return rows in which Corral is slower than a peer without a reason."""
     return [row for row in rows if not row.ahead and not row.why]
 
 
 def _alike(before: dict[str, str], now: dict[str, str]) -> bool:
-    """What both runs know of is the same, but for what a release mends; what only one of them used
-    changes no figure of the other."""
+    """Return whether two environments agree in what both contain, ignoring patch releases."""
     return all(
         _but_mended(now[name]) == _but_mended(value)
         for name, value in before.items()
@@ -120,7 +121,7 @@ def _alike(before: dict[str, str], now: dict[str, str]) -> bool:
 
 
 def _but_mended(fact: str) -> str:
-    """A version without its third number and what follows."""
+    """Return a version without its third number and what follows."""
     return ".".join(fact.split(".")[:2]) if fact[:1].isdigit() else fact
 
 
@@ -177,7 +178,7 @@ def as_page(results: Results) -> str:
 
 
 def _standing(results: Results) -> str:
-    """In how many rows Corral is ahead."""
+    """Return in how many rows Corral is faster."""
     peers = [row for rows in results.cases.values() for row in rows if row.over and row.measured]
     ahead = sum(row.ahead for row in peers)
     return f"Corral is ahead in {ahead} of {len(peers)} rows; each of the others says why not.\n"

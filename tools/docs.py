@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/ from the live objects; `--check` only compares."""
+"""Write the generated pages of docs/ from the live objects; `--check` only compares."""
 
 import inspect
 import re
@@ -299,7 +299,7 @@ def _module_of(tool: str) -> str:
 
 
 def manual() -> str:
-    """The page that `man corral` shows."""
+    """Return the manual page that `man corral` shows."""
     lines = ['.\\" Written by `make docs` from the code. Do not edit.', MANUAL_HEAD]
     for name, (_, help) in COMMANDS.items():
         if name in SECTIONS:

@@ -27,7 +27,7 @@ WHY = """
     line and its event, which others wait for.
 """
 WORKERS = 4
-BACKLOG = 10_000  # more than any of them takes in one shift
+BACKLOG = 10_000  # more than any worker handles in one period
 
 
 def measure(bench: Bench) -> list[Row]:
