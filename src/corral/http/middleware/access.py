@@ -43,6 +43,7 @@ class ErrorPage(Protocol):
         self, request: Request, status: int, message: str, *, code: str, reason: str | None
     ) -> Response: ...
 
+
 log = logging.getLogger("corral.http")
 
 STATIC = "/static/"  # readable without a token: the page that asks for one is styled
