@@ -1,4 +1,4 @@
-"""Measure Corral's hot paths against the raw drivers and against peers, and write the report."""
+"""Benchmark Corral's hot paths against the raw drivers and against peers, and write the report."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Processes that work at the same time, for what one process cannot show."""
+"""Concurrent worker processes, for measurements that one process cannot make."""
 
 import multiprocessing
 import time
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-HEAD_START = 0.05  # between giving the order and the moment at which all begin
+HEAD_START = 0.05  # between the order and the common start
 PATIENCE = 60.0
 
 Task = Callable[[float], Any]
@@ -15,15 +15,15 @@ Task = Callable[[float], Any]
 
 
 class Crew:
-    """A few processes, each with its own set-up, that do a shift together whenever they are told.
+    """A few processes, each with its own set-up, that work together on request.
 
-    `hire(number, *args)` runs in the new process; inside of what it gives back the task is ready.
+    `hire(number, *args)` runs in the new process and is a context manager that returns the task.
     """
 
     def __init__(
         self, size: int, hire: Callable[..., AbstractContextManager[Task]], *args: Any
     ) -> None:
-        # Fresh interpreters: an open store does not survive a fork.
+        # New interpreters, because an open store does not survive a fork.
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
@@ -39,18 +39,18 @@ class Crew:
         self.answers()
 
     def shift(self, seconds: float) -> list[Any]:
-        """Let all work for so long, and gather what each has to say."""
+        """Let all processes work for so long, and collect their results."""
         self.order(seconds, HEAD_START)
         return self.answers(seconds)
 
     def order(self, seconds: float, head_start: float = 0) -> None:
-        """Tell all to begin, together, and to work for so long."""
+        """Start all processes together for so long."""
         start = time.monotonic() + head_start
         for pipe in self._pipes:
             pipe.send((start, start + seconds))
 
     def answers(self, seconds: float = 0) -> list[Any]:
-        """What each process has to say, once it is done."""
+        """Return the result of each process once it is done."""
         deadline = time.monotonic() + seconds + PATIENCE
         answers = []
         for pipe in self._pipes:
@@ -61,7 +61,7 @@ class Crew:
 
     def close(self) -> None:
         for pipe in self._pipes:
-            with suppress(OSError):  # it may have died; whoever waited for it was told so
+            with suppress(OSError):  # it may have died; the waiting process got an error
                 pipe.send(None)
         for process in self._processes:
             process.join(PATIENCE)

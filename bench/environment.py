@@ -1,4 +1,4 @@
-"""What the figures depend on, without a word about whose machine it was."""
+"""The facts that the figures depend on, without identifying the machine."""
 
 import os
 import platform

@@ -1,9 +1,9 @@
-"""How things are measured here, so that a noisy machine still gives an honest answer.
+"""The measurement method, which tolerates a noisy machine.
 
-Nothing is compared with a figure from another run. A base and its rivals take turns in one run; the
-base runs again after every rival, and each sample is divided by the base runs on both sides of it,
-so a slow minute of the machine slows both alike. The order of the rivals is rotated from round to
-round. Shown are the median of these ratios, and the lowest and the highest.
+No figure is compared with another run. A base and its rivals alternate in one run; the base runs
+again after every rival, and each sample is divided by the base runs on both sides of it, so a slow
+phase of the machine affects both. The order of the rivals rotates from round to round. The report
+shows the median of these ratios, and the lowest and the highest.
 """
 
 import math
@@ -26,7 +26,7 @@ Rates = Mapping[str, float]
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """The middle of several measurements, and how far they lie apart."""
+    """The median of several measurements, and their range."""
 
     median: float
     low: float
@@ -41,7 +41,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """What a measurement must reach."""
+    """The target of a measurement."""
 
     sense: Literal[">=", "<=", ">", "<", "="]
     value: float
@@ -61,7 +61,7 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line of the report: what was measured, and what it had to reach, if anything."""
+    """One line of the report: a measurement and its target, if any."""
 
     what: str
     measured: Spread | None
@@ -87,7 +87,7 @@ class Row(msgspec.Struct, frozen=True):
         return not self.over or (self.measured is not None and self.measured.median > 1)
 
     def unless_ahead(self, why: str) -> "Row":
-        """The row with the reason for which Corral is not ahead, where it is not."""
+        """Return the row with the reason for a slower result, if it is slower."""
         return self if self.ahead else msgspec.structs.replace(self, why=" ".join(why.split()))
 
     def after_a_first_look(self, first: "Row") -> "Row":
@@ -95,21 +95,21 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Rival(msgspec.Struct, frozen=True):
-    """A way to do the work: each call of `sample` does a batch of it and says how fast that was."""
+    """One implementation: each call of `sample` does a batch of work and returns its speed."""
 
     name: str
     sample: Callable[[], Rates]
 
 
 class Comparison:
-    """The samples of a base and its rivals, taken in turns."""
+    """The alternating samples of a base and its rivals."""
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     @property
     def measured(self) -> list[str]:
-        """What was compared, in the order in which it was done."""
+        """The names that were compared, in order."""
         return list(dict.fromkeys(what for _, what in self._ratios))
 
     def add(self, rival: str, got: Rates, before: Rates, after: Rates) -> None:
@@ -119,16 +119,16 @@ class Comparison:
                 self._ratios[rival, what].append(rate / around)
 
     def speed_of(self, rival: str, what: str) -> Spread:
-        """How fast the rival was, the base being 1."""
+        """Return the speed of the rival relative to the base."""
         return Spread.of(self._ratios[rival, what])
 
     def speed_of_base_over(self, rival: str, what: str) -> Spread:
-        """How fast the base was, the rival being 1; also how much longer the rival took."""
+        """Return the speed of the base relative to the rival."""
         return self.speed_of(rival, what).inverse()
 
 
 class Bench:
-    """One run of the bench: how thorough it is, where its stores are, and how far it has come."""
+    """One run of the benchmark: its thoroughness, the location of its stores, and its progress."""
 
     def __init__(self, *, quick: bool, progress: Callable[[str], None]) -> None:
         self.quick = quick
@@ -146,31 +146,31 @@ class Bench:
 
     @cached_property
     def server(self) -> PostgresServer:
-        """A PostgreSQL with fsync, as people run it."""
+        """A PostgreSQL server with fsync."""
         server = PostgresServer(durable=True)
         self.closing.callback(server.close)
         return server
 
     def pick(self, thorough: T, quick: T) -> T:
-        """A size or a number of rounds, as the run is thorough or quick."""
+        """Return the size or the number of rounds for a thorough or a quick run."""
         return quick if self.quick else thorough
 
     def new_file(self) -> Path:
-        """The path of a SQLite file that nobody uses yet, in a folder of its own."""
+        """Return the path of a new SQLite file in its own folder."""
         self._stores += 1
         folder = self.folder / str(self._stores)
         folder.mkdir()
         return folder / "store.db"
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """What was made under this name before, or is made now; a second look needs it again."""
+        """Create a named object once; a repeated measurement reuses it."""
         if name not in self._kept:
             self._kept[name] = make()
         kept: T = self._kept[name]
         return kept
 
     def compare(self, base: Rival, rivals: Sequence[Rival], *, rounds: int) -> Comparison:
-        """Let the base and its rivals take turns; what each does first, to get warm, is dropped."""
+        """Alternate the base and its rivals; the warm-up of each is dropped."""
         comparison = Comparison()
         self.progress("warming up")
         for rival in (base, *rivals):
@@ -196,7 +196,7 @@ def _rotated(rivals: Sequence[Rival], by: int) -> Iterator[Rival]:
 
 
 def rate_of(call: Callable[[], Any], count: int) -> float:
-    """How many calls a second, over so many of them."""
+    """Return the calls per second."""
     began = time.perf_counter()
     for _ in range(count):
         call()
@@ -204,6 +204,6 @@ def rate_of(call: Callable[[], Any], count: int) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that `percent` of all values do not exceed."""
+    """Return the smallest value that `percent` of all values do not exceed."""
     ordered = sorted(values)
     return ordered[math.ceil(len(ordered) * percent / 100) - 1]

@@ -1,10 +1,9 @@
-"""How fast another tool's database comes in, and in how much memory.
+"""Speed and memory of importing another tool's database.
 
     python -m bench.imports [ROWS]
 
-For each engine: runs of agent-yes, and messages of flightdeck, each of them ROWS (100,000 by
-default) rows; the first time, the second time (when all are known), and the most memory that the
-process held beyond what it had before.
+For each engine: runs of agent-yes and messages of flightdeck, ROWS (default 100,000) rows each; the
+first import, the second one (all rows known), and the additional peak memory.
 """
 
 import resource

@@ -1,6 +1,6 @@
-"""The plots of the page, drawn from the results: SVG by templates, like those of the dashboard.
+"""The plots of the page, drawn from the results: SVG templates, like those of the dashboard.
 
-They bring their own paper and follow the reader's choice of light or dark, so they can be read
+They have their own background and follow the reader's light or dark mode, so they are readable
 wherever the page is shown.
 """
 
@@ -112,7 +112,7 @@ FIRST = 10_000
 
 
 class Curve(NamedTuple):
-    """How one call's cost grows on one engine: rows of the past, and the time over the first."""
+    """The cost of one call on one engine: rows of history, and the relative time."""
 
     engine: str
     what: str
@@ -120,7 +120,7 @@ class Curve(NamedTuple):
 
 
 def ratios(rows: Sequence[Row], title: str) -> str:
-    """Bars, by peer, on a scale on which twice as fast and half as fast are equally far from 1."""
+    """Draw bars by peer, on a logarithmic scale around 1."""
     drawn = [(row, row.measured) for row in rows if row.measured is not None]
     reach = max(max(spread.high, 1 / spread.low) for _, spread in drawn)
     least = min(0.5, *(spread.low for _, spread in drawn))
@@ -151,7 +151,7 @@ def ratios(rows: Sequence[Row], title: str) -> str:
 
 
 def growth(rows: Iterable[Row], title: str) -> str:
-    """A panel for each call: its time over that in the smallest store, by rows of the past."""
+    """Draw a panel for each call: its relative time by rows of history."""
     curves = list(_curves(rows))
     engines = list(dict.fromkeys(curve.engine for curve in curves))
     whats = list(dict.fromkeys(curve.what for curve in curves))
@@ -197,7 +197,7 @@ def growth(rows: Iterable[Row], title: str) -> str:
 
 
 class _Scale:
-    """Where a value lies between two places, by its logarithm."""
+    """The position of a value on a logarithmic scale."""
 
     def __init__(self, low: float, high: float, first: float, last: float) -> None:
         self._low, self._high = low, high

@@ -1,4 +1,4 @@
-"""The results as text for the terminal, as JSON, and as a page."""
+"""The results as terminal text, as JSON, and as a page."""
 
 import textwrap
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What is measured, group by group: each a module with a `TITLE`, an `ABOUT` and `measure`."""
+"""The benchmark cases: each is a module with a `TITLE`, an `ABOUT` and `measure`."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What frameworks for agents keep, in their own store and in Corral's."""
+"""State of agent frameworks, in their own store and in Corral's."""
 
 import importlib.util
 from collections.abc import Callable
@@ -46,7 +46,7 @@ MORE = "Corral also numbers and validates each message; the peer only inserts it
 
 
 class Pair(NamedTuple):
-    """A framework with its own store, and with Corral's in its place."""
+    """A framework with its own store and with Corral's."""
 
     peer: str
     module: str
@@ -109,7 +109,7 @@ def _on_postgres(bench: Bench) -> list[Row]:
 
 
 def _against(bench: Bench, store: Corral, pair: Pair, *, full: bool) -> list[Row]:
-    """What the framework costs with its own store and with Corral's, and Corral without it."""
+    """Measure the framework with its own store, with Corral's, and Corral without it."""
     if not _installed(pair.module):
         return [Row(pair.kind, None, over=pair.peer, why=f"Not measured: no {pair.module} here.")]
     own = Rival(pair.peer, partial(_use, pair.own()))
@@ -117,7 +117,7 @@ def _against(bench: Bench, store: Corral, pair: Pair, *, full: bool) -> list[Row
     through = Rival("through", partial(_use, pair.through(store)))
     for rival in (own, corral, through) if full else ():
         for _ in range(5):
-            rival.sample()  # until a log has its size: while it grows, a disk takes longer
+            rival.sample()  # until the WAL has its final size, because growing it is slower
     found = bench.compare(own, [corral, through], rounds=bench.pick(7, 3))
     rows = {
         "append a turn": found.speed_of("Corral", APPEND),
@@ -135,7 +135,7 @@ def _against(bench: Bench, store: Corral, pair: Pair, *, full: bool) -> list[Row
 def _installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it is in
+    except ModuleNotFoundError:  # not even its package
         return False
 
 

@@ -1,4 +1,4 @@
-"""A chat platform's messages: stored and routed, against the same rows written by hand."""
+"""Chat messages: stored and routed by Corral, and the same rows written by hand."""
 
 import time
 from collections import Counter
@@ -48,7 +48,7 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def _prepared(bench: Bench) -> tuple[Corral, Message]:
-    """A store with a channel that an agent hears, and the first message of it."""
+    """A store with a channel wired to an agent, and its first message."""
     store = open_store(f"sqlite:///{bench.new_file()}")
     store.agents.create("ada", provider="scripted")
     store.channels.add("chat", "webhook", secrets=_secret(store), policy="public")
@@ -93,7 +93,7 @@ def _sample(bench: Bench, one: Take, all_: Take) -> Rates:
 
 
 def _check_same_rows(store: Corral, other: Corral) -> None:
-    """What is compared must be the same: one of each is looked at, but for numbers and times."""
+    """Check that both write the same rows, except numbers and times."""
     for each in (store, other):
         message = each.messages.list(limit=1).items[0]
         letter = each.mail.get(str(message.routes[0].letter_id))

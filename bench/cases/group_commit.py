@@ -1,4 +1,4 @@
-"""Sixty-four threads of one process at full durability: do they share their fsyncs?"""
+"""Sixty-four threads of one process at full durability: fsyncs shared by group commit."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def _put_for(store: Corral, threads: int, seconds: float) -> list[float]:
-    """How long each call took that `threads` threads could make in so many seconds."""
+    """Return the duration of each call that `threads` threads make in so many seconds."""
     took: list[float] = []
     end = time.perf_counter() + seconds
 

@@ -1,4 +1,4 @@
-"""How cost grows with the rows that a store has: the same calls after 10,000 and 10,000,000."""
+"""Cost by the number of rows: the same calls after 10,000 and 10,000,000 rows."""
 
 import compileall
 import os
@@ -30,11 +30,11 @@ QUICK: dict[Engine, list[int]] = {
     "sqlite": [10_000, 100_000, 1_000_000],
     "postgres": [10_000, 100_000],
 }
-WAITING = 40  # letters on their way: the present, alike in all stores, and less than a page
+WAITING = 40  # pending letters, the same in all stores, and less than a page
 LOOKS = 100
 STARTS = 3
 
-# Straight into the table that search fills behind the writers; its index follows by itself.
+# Directly into the table that search fills asynchronously; its index follows.
 PASSAGES = """
     INSERT INTO passages (kind, subject, location, at, text)
     SELECT 'turn', 'ses_' || (n / 1000), n % 1000, {now} - n,
@@ -46,7 +46,7 @@ PASSAGES = """
 
 
 def measure(bench: Bench) -> list[Row]:
-    # As pip does when it installs; a run that may not write bytecode would compile at every start.
+    # As pip does on installation; a run that cannot write bytecode would compile at every start.
     compileall.compile_dir(str(Path(corral.__file__).parent), quiet=1)
     return [row for engine in ENGINES for row in _on(bench, engine)]
 
@@ -88,7 +88,7 @@ def _use(bench: Bench, store: Corral) -> Rates:
     environment = os.environ | {"CORRAL_STORE": store.db.url, "CORRAL_HOME": str(bench.folder)}
     command = partial(run_command, [CORRAL, "mail", "list", "--json"], environment)
     return {
-        # As many as are filed at once, so that each sample has its share of the filing.
+        # As many as one indexing batch, so that each sample includes its share of indexing.
         "put": rate_of(queue.put, FILL_INTERVAL),
         "claim + ack": rate_of(queue.take, FILL_INTERVAL),
         **{

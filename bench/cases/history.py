@@ -1,4 +1,4 @@
-"""Does the past cost anything? The same calls in a store with a short and with a long history."""
+"""Cost of history: the same calls in a store with a short and with a long history."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,11 +23,11 @@ Engine = Literal["sqlite", "postgres"]
 ENGINES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 BAR = Bar("<=", 1.5)
 SHORT = 10_000
-WAITING = 200  # letters on their way: the present, alike in both stores
-PIECE = 10_000  # rows in a transaction, at the least; PostgreSQL's feed goes by transaction
+WAITING = 200  # pending letters, the same in both stores
+PIECE = 10_000  # minimum rows per transaction; PostgreSQL's feed is ordered by transaction
 LOOKS = 100
 
-# Half of the past is that of the very mailbox that is worked on.
+# Half of the history belongs to the measured mailbox.
 LETTERS = """
     INSERT INTO letters (mailbox, body, rank, state, due_at, queue_at, owner, fence, attempts,
                          created_at, ended_at)
@@ -36,7 +36,7 @@ LETTERS = """
            {now} - n, {now} - n
     FROM {numbers}
 """
-# And 200 events of one subject lie all over it.
+# 200 events of one subject are spread over it.
 EVENTS = """
     INSERT INTO events (at, actor, kind, verb, subject)
     SELECT {now} - n, 'user:bench', 'letter', 'ack',
@@ -81,12 +81,12 @@ def _store_with_history(bench: Bench, engine: Engine, size: int) -> Corral:
 
 
 def loaded(bench: Bench, engine: Engine, load: Callable[[Callable[[str], Any]], None]) -> Corral:
-    """A store whose past was written straight into its tables."""
+    """A store whose history was inserted directly into its tables."""
     if engine == "sqlite":
         path = bench.new_file()
         store = open_store(f"sqlite:///{path}")
         file = apsw.Connection(str(path))
-        file.execute("PRAGMA synchronous = OFF")  # the past need not survive a power cut
+        file.execute("PRAGMA synchronous = OFF")  # the history need not survive a power cut
         load(file.execute)
         fill_deferred_indexes(file.execute)
         file.close()
@@ -115,7 +115,7 @@ def load_past(
 
 
 def _looks(store: Corral) -> dict[str, Callable[[], Any]]:
-    """Pages that people and programs ask for, some of them deep in the past."""
+    """Pages that people and programs request, some of them deep in the history."""
     ((middle,),) = store.db.sql("SELECT max(seq) / 2 FROM letters").rows
     xid = "xid" if store.db.engine == "postgres" else "0"
     ((at, seq),) = store.db.sql(f"SELECT {xid}, seq FROM events WHERE seq = {middle}").rows

@@ -1,4 +1,4 @@
-"""Requests to the API: Corral against a bare application that runs the same SQL by hand."""
+"""API requests: Corral against a bare application with the same SQL."""
 
 import asyncio
 import multiprocessing
@@ -26,7 +26,7 @@ ABOUT = """
 CLIENTS = 16
 BAR = Bar(">=", 0.5)
 FEED = Bar("<", 250)
-WAITING = 100  # letters that are there to be listed
+WAITING = 100  # letters to be listed
 
 
 class Server(NamedTuple):
@@ -36,7 +36,7 @@ class Server(NamedTuple):
 
 
 class Served:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     def __init__(self, serve: Callable[[Connection, Path], None], path: Path) -> None:
         context = multiprocessing.get_context("spawn")
@@ -117,7 +117,7 @@ def _request(server: Server, what: str, body: bytes) -> bytes:
 async def _load(
     server: Server, make: Callable[[Server], bytes], clients: int, seconds: float
 ) -> dict[int, int]:
-    """How many answers of each status so many clients got, each asking again at once."""
+    """Return the number of responses by status for so many clients that send continuously."""
     told: dict[int, int] = {200: 0}
     request = make(server)
     end = time.monotonic() + seconds
@@ -138,7 +138,7 @@ async def _load(
 
 
 def _hear(server: Server, count: int) -> float:
-    """How long it takes, in milliseconds, until a subscriber has the event of a commit."""
+    """Return the milliseconds from a commit until a subscriber has its event."""
     took = []
     with (
         open_store(f"sqlite:///{server.path}") as store,
@@ -158,7 +158,7 @@ def _hear(server: Server, count: int) -> float:
 
 
 def _accepted(server: Server) -> int:
-    """How many letters of the load are in the store."""
+    """Return how many letters of the load are stored."""
     with open_store(f"sqlite:///{server.path}") as store:
         found = store.db.sql("SELECT count(*) FROM letters WHERE mailbox = 'queue:put'")
         return int(found.rows[0][0])

@@ -1,4 +1,4 @@
-"""The daemon when nothing happens: what it takes of a core and of the memory."""
+"""The idle daemon: its share of a core and its memory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Locks: taking and giving back, by hand and by Corral; and the hook as a whole process."""
+"""Locks: acquire and release, by hand and by Corral; the hook as a whole process."""
 
 import compileall
 import json
@@ -131,7 +131,7 @@ def _hand_over(run: Any, project: str, count: int) -> Rates:
 
 
 def _hooks(bench: Bench) -> list[Row]:
-    # As pip does when it installs; a run that may not write bytecode would compile at every start.
+    # As pip does on installation; a run that cannot write bytecode would compile at every start.
     compileall.compile_dir(str(Path(corral.__file__).parent), quiet=1)
     url = f"sqlite:///{bench.new_file()}"
     _prepared(bench, url)[0].close()

@@ -27,7 +27,7 @@ WHY = """
     position and an event.
 """
 WORKERS = 4
-BACKLOG = 10_000  # more than any of them takes in one shift
+BACKLOG = 10_000  # more than any worker handles in one period
 
 
 def measure(bench: Bench) -> list[Row]:

@@ -1,4 +1,4 @@
-"""The tools of agents on standard input and output: how soon, and how many a second."""
+"""MCP tools over stdio: latency and throughput."""
 
 import compileall
 import os
@@ -39,7 +39,7 @@ CALLS = {
 
 
 class Client:
-    """A server in a process of its own, asked line by line."""
+    """A client of a server in its own process, line by line."""
 
     def __init__(self, command: list[str], environment: dict[str, str], cwd: Path) -> None:
         self.process = subprocess.Popen(
@@ -71,7 +71,7 @@ class Client:
 
 
 def measure(bench: Bench) -> list[Row]:
-    # As pip does when it installs; a run that may not write bytecode would compile at every start.
+    # As pip does on installation; a run that cannot write bytecode would compile at every start.
     compileall.compile_dir(str(Path(corral.__file__).parent), quiet=1)
     place = bench.new_file().parent
     first = _first_answers(bench, _environment(place), place)
@@ -99,7 +99,7 @@ def _environment(folder: Path) -> dict[str, str]:
         project = store.projects.list().items[0].id
         session = store.sessions.open("ada", project=project)
     own = {"CORRAL_STORE": url, "CORRAL_AGENT": "ada", "CORRAL_SESSION": session.id}
-    # The SDK's server is a module of this bench, and is started elsewhere.
+    # The SDK's server is a module of this benchmark, started in another folder.
     return os.environ | own | {"CORRAL_HOME": str(folder), "PYTHONPATH": str(HERE)}
 
 

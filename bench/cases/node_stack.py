@@ -1,4 +1,4 @@
-"""The everyday calls of the rooms, against the stack that the tools before Corral are made of."""
+"""Common calls of the concepts, against the stack of earlier tools."""
 
 import os
 import time
@@ -102,7 +102,7 @@ def _rows(found: Comparison, way: str, *, full: bool) -> list[Row]:
 
 
 def _jobs(store: Corral, place: Workplace) -> dict[str, Callable[[int], Any]]:
-    """What is done in node, as users of Corral do it."""
+    """The jobs of the node programs, as users of Corral do them."""
     mail, session, project = store.mail, place.session, place.project
 
     def claim_and_ack(_: int) -> None:

@@ -1,4 +1,4 @@
-"""A run's output: its size when sealed, how fast it is read, what redaction and a cap cost."""
+"""A run's output: its sealed size, read speed, and the cost of redaction and truncation."""
 
 import os
 import random
@@ -54,7 +54,7 @@ def measure(bench: Bench) -> list[Row]:
 def _pages(bench: Bench, path: Path, sealed: SealedOutput) -> list[Row]:
     pages = bench.pick(2_000, 400)
     by_hand, growing = _ByHand(path), PlainOutput(path)
-    growing.lines(sealed.index.lines - 1, 1)  # the first look makes its index
+    growing.lines(sealed.index.lines - 1, 1)  # the first read builds the index
 
     def read(lines: Callable[[int, int], list[bytes]]) -> Rates:
         chance = random.Random(7)
@@ -77,7 +77,7 @@ def _pages(bench: Bench, path: Path, sealed: SealedOutput) -> list[Row]:
 
 
 class _ByHand:
-    """A plain file and, for every 64 KiB, how many lines end before."""
+    """A plain file with the number of lines before every 64 KiB."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY)

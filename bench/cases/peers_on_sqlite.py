@@ -1,4 +1,4 @@
-"""Mail on SQLite against queues that people use from Python, one process."""
+"""Mail on SQLite against Python queues, one process."""
 
 import time
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def _against_queues(bench: Bench, corral: Rival, count: int) -> list[Row]:
 
 
 def _at_full(bench: Bench, store: Corral) -> list[Row]:
-    """Those that are shipped at FULL, and Corral at FULL as well."""
+    """Queues that default to FULL, and Corral at FULL as well."""
     store.db.durability("full")
     count = bench.pick(200, 100)
     peers: dict[str, Queue] = {

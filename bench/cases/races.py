@@ -1,4 +1,4 @@
-"""Sixteen attempts at once: is each recorded as it was, and what does Corral itself take?"""
+"""Sixteen concurrent attempts: correct records, and Corral's own cost."""
 
 import json
 import os
@@ -46,7 +46,7 @@ sys.argv = sys.argv[2:]  # without the interpreter's -m
 runpy.run_module("corral.demo.agent", run_name="__main__", alter_sys=True)
 """
 CHECK = 'sys.exit(not os.path.exists("made"))\n'
-# Whoever loses its parent comes back to this one, so that the times of all add up here.
+# Orphans are reparented to this process, so that the CPU times add up here.
 WHOLE = """\
 import os, resource, subprocess, sys
 from contextlib import suppress
@@ -84,7 +84,7 @@ class Place(Home):
         file.chmod(0o755)
 
     def race(self) -> tuple[str, float]:
-        """A race until somebody has to choose; its id, and the seconds that all of it took."""
+        """Run a race until it waits for a selection; return its id and the seconds."""
         ways = (f"write made {number}; spend 1000 500" for number in range(1, ATTEMPTS + 1))
         words = ["race", "start", f"lines {LINES}", "--agents", f"worker:{ATTEMPTS}"]
         words += [word for way in ways for word in ("--variation", way)]
@@ -100,7 +100,7 @@ class Place(Home):
         return json.loads(told)["id"], float(seconds)
 
     def taken(self) -> float:
-        """What agents and checks said that they took."""
+        """Return the time that agents and checks reported."""
         said = [float(file.read_text()) for file in self._took.iterdir()]
         assert len(said) == 2 * ATTEMPTS, len(said)
         return sum(said)
@@ -137,7 +137,7 @@ def _wrong(store: Corral, place: Place, id: str) -> int:
 
 
 def _is_right(store: Corral, place: Place, attempt: Attempt) -> bool:
-    """Whether state, check, cost, commit and output are those of just this attempt."""
+    """Return whether state, check, cost, commit and output belong to this attempt."""
     assert attempt.run_id is not None
     text = bytes(store.outputs.open(attempt.run_id).bytes(0, 1 << 20)).decode()
     return (

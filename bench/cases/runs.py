@@ -1,4 +1,4 @@
-"""What it costs an agent to be run by Corral: its output, its start, its supervisor's memory."""
+"""The cost of a supervised run: output, start-up, and the supervisor's memory."""
 
 import json
 import os
@@ -55,7 +55,7 @@ os.rename(sys.argv[3] + ".part", sys.argv[3])
 
 
 class Place:
-    """A home for runs, and a child that writes and takes its time."""
+    """A home for runs, and a child that writes for a while."""
 
     def __init__(self, bench: Bench) -> None:
         self.folder = bench.new_file().parent
@@ -84,7 +84,7 @@ class Place:
         return float((self.folder / "took").read_text())
 
     def measured(self, run: Callable[[list[str], bytes], None]) -> Rates:
-        """How fast the child was with each kind of output."""
+        """Return the child's speed with each kind of output."""
         rates = {}
         for name, (how, count) in self.work.items():
             run(self.child(how, count), (PIECE if how == "bytes" else LINE) * count)
@@ -168,7 +168,7 @@ def _output(bench: Bench, place: Place) -> list[Row]:
 
 
 def _compare(store: Corral, run: Run, expected: bytes) -> None:
-    """Every byte, in the sealed output as in what was written."""
+    """Compare the sealed output with what was written, byte by byte."""
     text = store.outputs.open(run.id)
     assert text.size == len(expected), (text.size, len(expected))
     offset = 0
@@ -185,7 +185,7 @@ def _leaves(pid: int | None) -> None:
 
 
 def _start(bench: Bench, place: Place) -> list[Row]:
-    """From the command to the child's first act, which is to write the time."""
+    """Return the time from the command to the child's first action, which writes the time."""
     stamp = place.folder / "stamp"
     command = ["sh", "-c", f"date +%s%N >'{stamp}.part'; mv '{stamp}.part' '{stamp}'"]
 
@@ -230,7 +230,7 @@ def _start(bench: Bench, place: Place) -> list[Row]:
 
 
 def _memory(place: Place) -> list[Row]:
-    """Of a supervisor that has nothing to do, a little after its start."""
+    """Return the memory of an idle supervisor shortly after its start."""
     found: dict[str, list[float]] = {}
     with corral.open(place.url) as store:
         for option in ("--no-pty", "--pty"):
@@ -272,7 +272,7 @@ def _sizes(pid: int) -> dict[str, float]:
 
 
 def _many(bench: Bench, place: Place) -> list[Row]:
-    """So many runs at once, held at a gate until all are there; each says who it is."""
+    """Start many runs that block until all of them run; each reports its identity."""
     count = bench.pick(AT_ONCE, 20)
     gate = place.folder / "gate"
     gate.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Sixteen processes that write one SQLite file as fast as they can: is each served, and in time?"""
+"""Sixteen processes that write to one SQLite file as fast as they can: fairness and latency."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Shift(msgspec.Struct):
-    """What one process did, and the longest that one call made it wait."""
+    """What one process did, and its slowest call."""
 
     put: int = 0
     done: int = 0
@@ -109,13 +109,13 @@ def _work(cycle: Cycle, end: float) -> Shift:
     while time.monotonic() < end:
         try:
             cycle(shift)
-        except Exception as error:  # whatever reaches the caller is what is counted here
+        except Exception as error:  # every error that reaches the caller is counted
             shift.errors.append(repr(error))
     return shift
 
 
 def _lost(path: Path, shifts: list[Shift]) -> int:
-    """Calls that returned and have left no trace in the store, or that left more than one."""
+    """Return accepted calls that are missing or duplicated in the store."""
     with open_store(f"sqlite:///{path}") as store:
         ((put, done),) = store.db.sql(
             "SELECT count(*), count(*) FILTER (WHERE state = 'done') FROM letters",

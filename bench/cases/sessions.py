@@ -1,4 +1,4 @@
-"""Sessions and search: one more turn, the last ones, and a word among a million."""
+"""Sessions and search: append a turn, read the last ones, find a word among a million."""
 
 import time
 from functools import partial
@@ -23,7 +23,7 @@ COUNT = 500
 LOOKS = 100
 SHORT, MIDDLE, LONG = 10_000, 100_000, 1_000_000
 PIECE = 10_000
-EACH = 1_000  # turns of one session in a store with a history
+EACH = 1_000  # turns of one session in a store with history
 
 
 def measure(bench: Bench) -> list[Row]:
@@ -89,7 +89,8 @@ def _store_with(bench: Bench, size: int) -> Corral:
 
 
 def _make_store(bench: Bench, size: int) -> Corral:
-    """Sessions of 1,000 turns each; one word in 50,000 is rare, and half of them hold a common."""
+    """Create sessions of 1,000 turns; one word in 50,000 is rare, and half of them hold a common
+    one."""
     bench.progress(f"writing {size:,} turns of the past")
     path = bench.new_file()
     store = open_store(f"sqlite:///{path}")

@@ -1,4 +1,4 @@
-"""How long a command takes from start to end, over an interpreter that does nothing."""
+"""Duration of a command, compared with an interpreter that does nothing."""
 
 import compileall
 import os
@@ -26,7 +26,7 @@ COMMANDS = {
 
 
 def measure(bench: Bench) -> list[Row]:
-    # As pip does when it installs; a run that may not write bytecode would compile at every start.
+    # As pip does on installation; a run that cannot write bytecode would compile at every start.
     compileall.compile_dir(str(Path(corral.__file__).parent), quiet=1)
     url = f"sqlite:///{bench.new_file()}"
     with open_store(url) as store:

@@ -1,4 +1,4 @@
-"""Tasks: a great graph declared in one call, and the claim of the next ready task in it."""
+"""Tasks: a large graph declared in one call, and claims of the next ready task."""
 
 import time
 from functools import partial
@@ -16,7 +16,7 @@ ABOUT = """
     time in a graph of 100 tasks.
 """
 LARGE, SMALL = 10_000, 100
-READY = 100  # tasks that wait for no other, in the large graph
+READY = 100  # ready tasks in the large graph
 CLAIMS = 50
 
 
@@ -50,7 +50,7 @@ def _new_url(bench: Bench, engine: Engine) -> str:
 
 
 def _declare(bench: Bench, store: Corral, size: int) -> tuple[str, float]:
-    """A project with a graph of so many tasks, and how many milliseconds declaring it took."""
+    """Declare a graph of so many tasks; return its project and the milliseconds."""
     folder = bench.new_file().parent
     project = store.projects.register(folder).id
     tasks = [_task(number) for number in range(size)]

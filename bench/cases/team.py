@@ -1,4 +1,4 @@
-"""Fifty agents, each a process, that claim, lock and post on one store: is each served, in time?"""
+"""Fifty agent processes that claim, lock and post on one store: fairness and latency."""
 
 import time
 from collections.abc import Iterator
@@ -84,8 +84,7 @@ def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
 
 
 def _deadlocks(url: str) -> int:
-    """How often the server had to end a transaction because two waited for each other; Corral runs
-    such a one again, so nobody is told."""
+    """Return the deadlocks that the server resolved; Corral retries such transactions."""
     asked = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
     with open_store(url) as store:
         return int(store.db.sql(asked).rows[0][0])
@@ -96,7 +95,7 @@ def hire(number: int, url: str, project: str, witnesses: Path) -> Iterator[Task]
     with team_workload.run_worker(
         url, project, team_workload.names(AGENTS)[number], witnesses
     ) as worker:
-        worker.round()  # imports and first connections are not the store's waiting
+        worker.round()  # imports and first connections do not count as waiting
         yield partial(_work, worker)
 
 
@@ -104,7 +103,7 @@ def _work(worker: Worker, end: float) -> WorkloadResult:
     while time.monotonic() < end:
         try:
             worker.round()
-        except Exception as error:  # whatever reaches an agent is what is counted here
+        except Exception as error:  # every error that reaches an agent is counted
             worker.shift.errors.append(repr(error))
     return worker.shift
 

@@ -1,4 +1,4 @@
-"""From the putting of a letter to its pick-up by another process that waits for it."""
+"""Latency from put to claim by another waiting process."""
 
 import random
 import time
@@ -44,17 +44,18 @@ def _percentile(waits: list[float], thirds: list[list[float]], percent: float) -
 
 
 def _pick_ups(url: str, count: int) -> list[float]:
-    """Milliseconds from the return of `put` to the return of `claim`, at moments chosen by chance.
+    """Return the milliseconds from the return of `put` to the return of `claim`, at random times.
 
-    The steady clock is one for all processes of a machine. A claim may well return before the put
-    that it answers has; that counts as no time at all.
+    The monotonic clock is shared by all processes of a machine. A claim may return before the put
+    that
+    it answers; that counts as zero.
     """
     patience = 10.0
     with open_store(url) as store, Crew(1, hire_waiter, url) as waiter:
         waits = []
         for _ in range(count):
             waiter.order(patience)
-            time.sleep(random.uniform(0.02, LONGEST_PAUSE))  # it is asleep by then
+            time.sleep(random.uniform(0.02, LONGEST_PAUSE))  # it sleeps by then
             store.mail.put(MAILBOX, BODY)
             committed = time.monotonic()
             (picked_up,) = waiter.answers(patience)

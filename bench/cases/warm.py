@@ -1,4 +1,4 @@
-"""From a platform's event to the agent's run having it: a real daemon, and a run that stays."""
+"""From a platform's event to a long-running agent: a real daemon and a run that stays."""
 
 import sys
 import time
@@ -67,7 +67,7 @@ def _on(bench: Bench, engine: Engine) -> list[Row]:
 
 
 class Talk:
-    """A channel that an agent hears, and the file in which its run notes what it has."""
+    """A channel wired to an agent, and the file in which its run records messages."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -83,7 +83,7 @@ class Talk:
             store.wirings.add("ada", channel="chat")
 
     def say(self, text: str, noted: str | None = None) -> float:
-        """Milliseconds from the request until the run has noted it."""
+        """Return the milliseconds from the request until the run has recorded it."""
         body = msgspec.json.encode(
             {"event_id": text, "place": "room", "sender": "ann", "text": f"say {text}"}
         )

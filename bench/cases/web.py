@@ -1,4 +1,4 @@
-"""The dashboard: what its first page costs with a long past, and how soon it shows what is new."""
+"""The dashboard: its first page with a long history, and the latency of updates."""
 
 import random
 import time
@@ -84,7 +84,7 @@ def _load(run: Callable[[str], Any], engine: Engine, runs: int) -> None:
 
 
 def _look(store: Corral) -> Rates:
-    """The page as its function makes it: what is asked of the store, and the text."""
+    """Render the page: its queries and its text."""
     from starlette.requests import Request
 
     from corral.services.tokens import TokenIdentity
@@ -103,7 +103,7 @@ def _look(store: Corral) -> Rates:
     return {"overview": LOOKS / (time.perf_counter() - began)}
 
 
-# -- from a commit to the eye -------------------------------------------------------------------
+# -- from a commit to the screen -----------------------------------------------------------------
 
 WATCH = """() => {
     window.seen = {};

@@ -1,4 +1,4 @@
-"""Worktrees for the attempts of a race, over plain `git worktree add`."""
+"""Worktrees for the attempts of a race, compared with plain `git worktree add`."""
 
 import os
 import shutil
@@ -26,8 +26,8 @@ ABOUT = """
 """
 FILES = 20_000
 ATTEMPTS = 8
-MEMORY = Path("/dev") / "shm"  # where Linux has files in memory
-ROOM = 4 << 30  # bytes that it takes at the most
+MEMORY = Path("/dev") / "shm"  # Linux's memory file system
+ROOM = 4 << 30  # the maximum bytes that it takes
 PLAIN = "git worktree add"
 MADE = "a worktree is made"
 POOLED = "a worktree is made from the pool"
@@ -77,7 +77,7 @@ def _opened(folder: Path) -> "Iterator[_Place]":
 
 
 class _Place:
-    """A repository, and a store with races in it, on one disk; each sample leaves it as it was."""
+    """A repository and a store with races, on one disk; each sample restores its state."""
 
     def __init__(self, repository: Path, store: Corral) -> None:
         self._repository = repository

@@ -1,4 +1,4 @@
-"""The same work, done by others: by hand on the raw driver, and by queues that people use."""
+"""The same work by others: on the raw driver, and by common queues."""
 
 import time
 from typing import Any, Protocol
@@ -15,17 +15,17 @@ BODY: dict[str, Any] = {"task": "index", "path": "docs/explanation/architecture.
 
 
 class Queue(Protocol):
-    """What every contestant can do: take in one piece of work, and hand one out to be done."""
+    """The interface of every contestant: put one item, and take one."""
 
     def put(self) -> None: ...
 
     def take(self) -> None:
-        """Claim the next piece and say that it is done."""
+        """Claim and complete the next item."""
         ...
 
 
 class CorralQueue:
-    """Corral as its users call it."""
+    """Corral through its public API."""
 
     def __init__(self, store: Corral, mailbox: str = MAILBOX) -> None:
         self._mail = store.mail
@@ -48,7 +48,7 @@ def now_ms() -> int:
 
 
 def put_then_take(queue: Queue, count: int) -> Rates:
-    """Fill the queue with `count` pieces and empty it again."""
+    """Put `count` items and take them again."""
     began = time.perf_counter()
     for _ in range(count):
         queue.put()

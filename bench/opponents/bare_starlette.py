@@ -1,7 +1,7 @@
-"""The same requests, answered by hand: starlette, the same SQL, and nothing else.
+"""The same requests, answered by plain starlette with the same SQL.
 
-No tokens, no checks of input, no limits, no feed. Writers take turns by a lock, which is kinder to
-SQLite than its own busy wait.
+No tokens, no input checks, no limits, no feed. A lock serialises writers, which is kinder to SQLite
+than its own busy wait.
 """
 
 import threading

@@ -1,8 +1,8 @@
-"""What the tools before Corral are made of: better-sqlite3 in node, alone and under query builders.
+"""The stack of earlier tools: better-sqlite3 in node, alone and under query builders.
 
 Each works on a file with Corral's own tables and writes the same rows, in a process that times
-itself, so that what node and Python say to each other is not in the figures. The programs are in
-`bench/node`; `make bench-peers` installs what they need.
+itself, so that the communication between node and Python is not measured. The programs are in
+`bench/node`; `make bench-peers` installs their dependencies.
 """
 
 import json
@@ -23,11 +23,11 @@ WAYS = {
     "kysely on better-sqlite3": "kysely",
 }
 TASKS = 100
-OTHERS = 100  # locks that others hold
+OTHERS = 100  # locks held by others
 
 
 class Workplace:
-    """A store in which there is something to work on, alike for everybody."""
+    """A store with the same content for every contestant."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class Workplace:
 
 
 class NodePeer:
-    """One way of working from node, in a process of its own until it is closed."""
+    """One node implementation, in its own process until closed."""
 
     def __init__(self, way: str, place: Workplace, *, full: bool) -> None:
         self._process = subprocess.Popen(
@@ -66,7 +66,7 @@ class NodePeer:
         )
 
     def sample(self, counts: dict[str, int]) -> Rates:
-        """Do each job so many times, one job after the other; how fast each went."""
+        """Run each job so many times, one after the other; return their speeds."""
         rates: dict[str, float] = self._ask(counts=counts)
         return rates
 
@@ -87,7 +87,7 @@ class NodePeer:
 
 
 def missing() -> str:
-    """What keeps node's side from being measured, in a sentence; empty when nothing does."""
+    """Return why node cannot be measured; empty if it can."""
     if shutil.which("node") is None:
         return "Not measured: node is not installed here."
     if not (HOME / "node_modules" / "better-sqlite3" / "build").exists():
@@ -96,7 +96,7 @@ def missing() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of node and its packages, where they are installed."""
+    """Return the versions of node and its packages, if installed."""
     if missing():
         return {}
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True)

@@ -1,9 +1,9 @@
-"""Claim and complete on PostgreSQL: Corral, the same work by hand, and two queues people use.
+"""Claim and complete on PostgreSQL: Corral, the same work by hand, and two queues.
 
-Each contestant has a database of its own on the same durable server, is filled in bulk, and is
-emptied by worker processes, each with one connection. A contestant is four functions: `make` its
-tables, `fill` in so many pieces, `hire` a worker, which runs in the worker's process, and get ready
-to `put` one piece at a time.
+Each contestant has its own database on the same durable server, is filled in bulk, and is emptied
+by
+worker processes with one connection each. A contestant is four functions: `make` its tables, `fill`
+in so many items, `hire` a worker in the worker's process, and prepare to `put` one item at a time.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Contestant(NamedTuple):
 
 
 def _count_until(take: Callable[[], bool]) -> Task:
-    """Take as many pieces as there are until a moment."""
+    """Take items until a deadline."""
 
     def task(end: float) -> int:
         taken = 0
@@ -99,7 +99,7 @@ def make_letters(url: str) -> None:
 
 
 def fill_letters(url: str, count: int) -> None:
-    now = now_ms() - 1  # due at once, also by the clock of the server
+    now = now_ms() - 1  # due at once, also by the server's clock
     body = msgspec.json.encode(BODY).decode()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(FILL, (MAILBOX, body, now, now, now, count))
@@ -122,7 +122,7 @@ def hire_corral(number: int, url: str) -> Iterator[Task]:
 def hire_by_hand(number: int, url: str) -> Iterator[Task]:
     with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
         set_json_loads(msgspec.json.decode, connection)
-        connection.execute(SESSION_SETTINGS, prepare=False)  # as Corral does
+        connection.execute(SESSION_SETTINGS, prepare=False)  # like Corral
         run = psycopg.RawCursor(connection).execute
 
         def take() -> bool:
@@ -169,7 +169,7 @@ def fill_procrastinate(url: str, count: int) -> None:
 
 @contextmanager
 def hire_procrastinate(number: int, url: str) -> Iterator[Task]:
-    """Its fetch and finish alone: its own worker does more and is slower."""
+    """Only its fetch and finish: its own worker does more and is slower."""
     from procrastinate.jobs import Status
 
     app = _procrastinate(url)
@@ -223,7 +223,7 @@ def fill_pgmq(url: str, count: int) -> None:
 
 @contextmanager
 def hire_pgmq(number: int, url: str) -> Iterator[Task]:
-    """Read and archive: like Corral, it keeps what was done."""
+    """Read and archive: like Corral, it keeps finished items."""
     with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
         run = psycopg.RawCursor(connection).execute
 

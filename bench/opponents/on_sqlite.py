@@ -1,8 +1,7 @@
-"""Queues on SQLite that people use from Python, each driven the way its own worker drives it.
+"""Python queues on SQLite, each driven the way its own worker drives it.
 
-Every one comes in two settings: as it is shipped, and set to write-ahead log and `synchronous =
-NORMAL`, which is what Corral does by default. Only the second compares like with like. None of
-them writes an event row or has a fence.
+Each has two configurations: the default, and WAL with `synchronous = NORMAL`, which is Corral's
+default. Only the second is a fair comparison. None of them writes an event row or has a fence.
 """
 
 import logging
@@ -24,8 +23,11 @@ NORMAL = "PRAGMA synchronous = NORMAL"
 
 
 class Huey:
-    """Dequeue and execute, as in its consumer. A task is gone from the file once it is dequeued;
-    it returns something, so that its completion is recorded."""
+    """Dequeue and execute, as in its consumer.
+
+    A task is gone from the file once it is dequeued; it returns a value, so that its completion is
+    recorded.
+    """
 
     def __init__(self, path: Path, *, normal: bool) -> None:
         from huey import SqliteHuey
@@ -44,7 +46,7 @@ class Huey:
 
 
 class Litequeue:
-    """Write-ahead log and NORMAL as it is shipped."""
+    """WAL and NORMAL by default."""
 
     def __init__(self, path: Path) -> None:
         from litequeue import LiteQueue
@@ -61,7 +63,7 @@ class Litequeue:
 
 
 class PersistQueue:
-    """The variety that has acknowledgements."""
+    """The variant with acknowledgements."""
 
     def __init__(self, path: Path, *, normal: bool) -> None:
         from persistqueue import SQLiteAckQueue
@@ -79,7 +81,7 @@ class PersistQueue:
         self._queue.ack(id=item["pqid"])
 
     def forget(self) -> None:
-        """It walks past all that was ever acknowledged to find what comes next."""
+        """It scans everything that was ever acknowledged to find the next item."""
         self._queue.clear_acked_data(max_delete=1_000_000, keep_latest=0)
 
 
@@ -91,11 +93,11 @@ def _done(body: dict[str, Any]) -> str:
 def hire_dbos(
     number: int, url: str, count: int, normal: bool, one_at_a_time: bool
 ) -> Iterator[Task]:
-    """DBOS, with its queue's thread, in a process of its own, for it goes on polling when idle;
-    on SQLite `normal` sets it to NORMAL and write-ahead log.
+    """DBOS with its queue thread, in its own process, because it polls even when idle.
 
-    It is asked to poll every few milliseconds and not every second as it is shipped, and the clock
-    stops when the last workflow has run, before its end is recorded.
+    On SQLite `normal` sets NORMAL and WAL. It polls every few milliseconds instead of every second,
+    and
+    the clock stops when the last workflow has run, before its end is recorded.
     """
     import sqlalchemy
     from dbos import DBOS

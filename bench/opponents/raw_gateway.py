@@ -1,7 +1,8 @@
-"""Taking in what a chat platform brings, written by hand: the rows that Corral stores, and no more.
+"""Inbound chat messages written by hand: the rows that Corral stores, and no more.
 
-It knows place, sender, wiring and session by heart and decides nothing: no look at who may talk,
-who hears it, whether a question is open. An event that came before is found by the unique index.
+Place, sender, wiring and session are hard-coded: no permission check, no routing, no open
+questions.
+The unique index finds duplicate events.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,10 +41,11 @@ NOTE = """
 
 class RawGateway:
     def __init__(self, store: Corral, like: Message) -> None:
-        """`like` is a message that the store has heard: the next ones go the same way."""
+        """`like` is a routed message of the store: the next ones are routed the same way."""
         assert store.db.path is not None
         connection = connect(store.db.path)
-        connection.execute("PRAGMA synchronous = FULL")  # what a platform is told is kept must be
+        # a message must be stored before the platform is told so
+        connection.execute("PRAGMA synchronous = FULL")
         self._run: Callable[..., Any] = connection.execute
         self._encode = msgspec.json.Encoder().encode
         (route,) = like.routes

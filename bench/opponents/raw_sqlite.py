@@ -1,9 +1,8 @@
-"""Corral's work on SQLite, written by hand: the same tables, rows and promises, and no library.
+"""Corral's work on SQLite, written by hand: the same tables, rows and guarantees.
 
-It has every advantage that Corral gives itself: statements stay prepared, the plan does not
-change with the parameters, temporary tables stay in memory, claims are one statement in
-autocommit. What it lacks is what Corral's callers get on top: records, checks of input, errors in
-words, a fair line of writers, group commit.
+It has every advantage of Corral: prepared statements, plans that do not depend on parameters,
+temporary tables in memory, claims as one statement in autocommit. It lacks what Corral adds:
+records, input checks, readable errors, a fair writer queue, group commit.
 """
 
 from collections.abc import Callable
@@ -24,8 +23,8 @@ PUT = """
     RETURNING seq
 """
 
-# The oldest letter at the highest priority at which one is due, however many others wait for
-# another day: one look-up for each priority in use. Corral promises the same.
+# The oldest due letter of the highest priority, however many are not due yet: one look-up for each
+# priority in use. Corral guarantees the same.
 CLAIM = """
     WITH RECURSIVE level (rank) AS (
         SELECT min(rank) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
@@ -51,7 +50,7 @@ CLAIM = """
         expires_at, owner, attempts, last_error, created_at, ended_at
 """
 
-# The same letter, found by walking along the line past all that is not due yet.
+# The same letter, found by scanning the queue past all that is not due yet.
 PLAIN_CLAIM = """
     UPDATE letters
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
@@ -80,7 +79,7 @@ BUSY_MS = 10_000
 
 
 def connect(path: Path) -> apsw.Connection:
-    """A connection with Corral's own pragmas."""
+    """Open a connection with Corral's own pragmas."""
     connection = apsw.Connection(str(path), statementcachesize=512)
     connection.set_busy_timeout(BUSY_MS)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -92,7 +91,7 @@ def connect(path: Path) -> apsw.Connection:
 
 class RawSqlite:
     def __init__(self, path: Path, *, claim: str = CLAIM) -> None:
-        open_store(f"sqlite:///{path}").close()  # makes the tables
+        open_store(f"sqlite:///{path}").close()  # creates the tables
         self._connection = connect(path)
         self._run: Callable[..., Any] = self._connection.execute
         self._claim = claim
@@ -108,7 +107,7 @@ class RawSqlite:
         run("COMMIT")
 
     def claim(self) -> tuple[int, int, Any] | None:
-        """The whole letter, as Corral's caller gets it, though only these parts are looked at."""
+        """Return the whole letter, as Corral's caller gets it, though only parts are used."""
         now = now_ms()
         lease = {"mailbox": MAILBOX, "owner": OWNER, "now": now, "until": now + LEASE_MS}
         rows = self._run(self._claim, lease).fetchall()

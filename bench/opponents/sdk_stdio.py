@@ -1,4 +1,4 @@
-"""The same two tools behind the server of the protocol's own SDK, on standard input and output."""
+"""The same two tools on the SDK's server over stdio."""
 
 import threading
 from typing import Any
@@ -22,7 +22,7 @@ def _call(tool: str) -> ToolCall:
 
 @server.tool()
 def send(to: str, text: str) -> dict[str, Any]:
-    """Write a letter to another agent."""
+    """Send a letter to another agent."""
     told = mail.send(_call("send"), mail.SendArguments(to=to, text=text))
     answer: dict[str, Any] = msgspec.to_builtins(told)
     return answer
@@ -30,7 +30,7 @@ def send(to: str, text: str) -> dict[str, Any]:
 
 @server.tool()
 def lock_list() -> dict[str, Any]:
-    """Who holds which files."""
+    """List the locked files and their holders."""
     told = locks.lock_list(_call("lock_list"), locks.LockListArguments())
     answer: dict[str, Any] = msgspec.to_builtins(told)
     return answer

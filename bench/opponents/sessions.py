@@ -1,4 +1,4 @@
-"""Appending one message to a conversation: by hand, and as libraries that people use do it."""
+"""Append a message to a conversation: by hand, and with common libraries."""
 
 import asyncio
 import sqlite3
@@ -16,18 +16,18 @@ WORDS = "The tests pass now; the cause was a missing index on the table of turns
 
 class Talk(Protocol):
     def say(self) -> None:
-        """Append one message, and have it kept."""
+        """Append one message durably."""
         ...
 
 
 class Framework(Talk, Protocol):
     def load(self) -> None:
-        """Give the framework what it goes on with: its last 50 messages, or its latest state."""
+        """Load what the framework continues with: its last 50 messages, or its latest state."""
         ...
 
 
 class CorralTalk:
-    """Corral as its users call it."""
+    """Corral through its public API."""
 
     def __init__(self, store: Corral) -> None:
         self._append = store.sessions.append
@@ -74,7 +74,7 @@ ADD = """
 
 
 class ByHand:
-    """The same two statements on the same tables, prepared, and nothing else."""
+    """The same two prepared statements on the same tables."""
 
     def __init__(self, path: Path) -> None:
         with open_store(f"sqlite:///{path}") as store:
@@ -105,7 +105,7 @@ class OpenAiAgents(SessionTalk):
             self._set_normal()
 
     def _set_normal(self) -> None:
-        """It opens connections by itself; each is told before it is first used."""
+        """Configure each connection that it opens before its first use."""
         connect = self._session._get_connection
         told: set[int] = set()
 
@@ -130,8 +130,10 @@ class OpenAiAgentsOnPostgres(SessionTalk):
 
 
 class Steps:
-    """A conversation of 20 messages, kept by a checkpointer of langgraph, which gets all of its
-    state at every step; then the next one begins."""
+    """A conversation of 20 messages in a langgraph checkpointer, then the next one.
+
+    The checkpointer gets the whole state at every step.
+    """
 
     LENGTH = 20
 
@@ -152,7 +154,7 @@ class Steps:
         checkpoint["channel_values"] = {"messages": self._messages}
         checkpoint["channel_versions"] = {"messages": self._step}
         told = {"source": "loop", "step": self._step}
-        # What changed: a saver that keeps each channel apart writes those alone.
+        # Only what changed: a saver that stores channels separately writes only those.
         self._saver.put(self._thread(), checkpoint, told, {"messages": self._step})
 
     def load(self) -> None:
@@ -178,7 +180,7 @@ class LangGraph(Steps):
 
 
 class LangGraphOnPostgres(Steps):
-    """`PostgresSaver` of langgraph, on one connection that prepares its statements."""
+    """`PostgresSaver` of langgraph, on one connection with prepared statements."""
 
     def __init__(self, url: str) -> None:
         import psycopg

@@ -32,7 +32,7 @@ def stumble(request: Request) -> Response:
     raise ZeroDivisionError("secret words")
 
 
-def error_page(request: Request, status: int, message: str) -> Response:
+def error_page(request: Request, status: int, message: str, **error: object) -> Response:
     return HTMLResponse(f"<h1>{status}</h1>", status_code=status)
 
 

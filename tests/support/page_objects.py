@@ -11,6 +11,7 @@ from corral.api import Corral
 from tests.support.http_server import HttpServer
 
 NEXT = r'rel="next" href="([^"]+)"'
+PROBLEM = re.compile(r'class="problem" data-code="([^"]+)"(?: data-reason="([^"]+)")?')
 
 
 def htmx_headers(of: str) -> dict[str, str]:
@@ -52,12 +53,16 @@ class PageClient:
         self.done.add(f"{self.noun}{action}")
         return answer
 
-    def refused(self, action: str, words: str, uploads: Any = None, /, **fields: str) -> None:
-        """Submit an action that fails, with the error shown beside its form."""
+    def refused(
+        self, action: str, error: str, words: str = "", uploads: Any = None, /, **fields: str
+    ) -> None:
+        """Submit an action that fails with an error, given as `code` or `code:reason`."""
         answer = self.post(action, uploads, **fields)
         assert 400 <= answer.status_code < 500, f"{action}: {answer.status_code}"
+        problem = PROBLEM.search(answer.text)
+        assert problem is not None, f"{action}: {answer.text}"
+        assert error == ":".join(filter(None, problem.groups())), f"{action}: {answer.text}"
         assert words in unescape(answer.text), f"{action}: {answer.text}"
-        assert 'class="problem"' in answer.text
 
     def text(self, path: str) -> str:
         """Return a page as sent."""

@@ -56,7 +56,9 @@ def test_uploaded_file_is_private_and_returned_unchanged(chat_pages: ChatPages) 
 def test_files_alone_are_sent_and_an_empty_message_is_not(chat_pages: ChatPages) -> None:
     talk = chat_pages.begin()
     chat_pages.act("chat/say", {"file": ("a.txt", b"x")}, id=talk, text=" ", after="")
-    chat_pages.refused("chat/say", "is required", {"file": ("", b"")}, id=talk, text=" ", after="")
+    chat_pages.refused(
+        "chat/say", "invalid", "is required", {"file": ("", b"")}, id=talk, text=" ", after=""
+    )
     (said,) = chat_pages.store.messages.list(place=talk).items
     assert (said.state, said.text) == ("routed", "")
 
@@ -154,7 +156,9 @@ def test_secret_of_a_form_goes_only_to_the_secret_store(
     for where in (told.text, str(contents(store)), caplog.text, *pages):
         assert SECRET not in where
     assert f'id="secret-{question}"' not in pages[0]
-    chat_pages.refused("secrets/give", "no longer open", question=question, value="other")
+    chat_pages.refused(
+        "secrets/give", "conflict", "no longer open", question=question, value="other"
+    )
     assert store.secrets.resolve("mail-token") == SECRET
 
 
@@ -165,10 +169,10 @@ def test_secret_form_accepts_only_the_requested_secret(chat_pages: ChatPages) ->
     forged = store.questions.ask("Give!", asker="agent:ada", key=f"request:{question}:secret")
     for other in (plain.id, forged.id):
         chat_pages.refused(
-            "secrets/give", "does not request a secret", question=other, value=SECRET
+            "secrets/give", "invalid", "does not request a secret", question=other, value=SECRET
         )
-    chat_pages.refused("secrets/give", "is required", question=question, value="  ")
-    chat_pages.refused("secrets/give", "qst_zzz", question="qst_zzz", value=SECRET)
+    chat_pages.refused("secrets/give", "invalid", "is required", question=question, value="  ")
+    chat_pages.refused("secrets/give", "not_found", "qst_zzz", question="qst_zzz", value=SECRET)
     assert store.secrets.list().items == []
     with chat_pages.http_server.client(reading(chat_pages)) as reader:
         assert f'id="secret-{question}"' not in reader.get("/inbox").text

@@ -132,21 +132,32 @@ def test_chat_error_is_shown_beside_its_form(chat_pages: ChatPages) -> None:
     talk = chat_pages.begin()
     chat_pages.says("x")
     room = chat_pages.store.places.get("quay/room").id
-    chat_pages.refused("chat/begin", "'nobody'", agent="nobody")
-    chat_pages.refused("chat/say", "is required", id=talk, text="  ")
-    chat_pages.refused("chat/say", "belongs to channel", id=room, text="as if I were there")
-    chat_pages.refused("chat/say", "plc_zzz", id="plc_zzz", text="x")
-    chat_pages.refused("wirings/add", "Choose a chat", agent="ada", where="moon", trigger="always")
+    chat_pages.refused("chat/begin", "not_found:unknown_agent", agent="nobody")
+    chat_pages.refused("chat/say", "invalid", "is required", id=talk, text="  ")
     chat_pages.refused(
-        "wirings/add", "needs a pattern", agent="ada", where=f"place:{room}", trigger="pattern"
+        "chat/say", "invalid", "belongs to channel", id=room, text="as if I were there"
+    )
+    chat_pages.refused("chat/say", "not_found", "plc_zzz", id="plc_zzz", text="x")
+    chat_pages.refused(
+        "wirings/add", "invalid", "Choose a chat", agent="ada", where="moon", trigger="always"
     )
     chat_pages.refused(
-        "wirings/change", "Invalid number", id="wir_x", trigger="always", priority="x"
+        "wirings/add",
+        "invalid",
+        "needs a pattern",
+        agent="ada",
+        where=f"place:{room}",
+        trigger="pattern",
     )
-    chat_pages.refused("senders/approve", "snd_zzz", id="snd_zzz")
-    chat_pages.refused("channels/add", "NAME=VALUE", name="a", kind="web", config="nothing")
-    chat_pages.refused("channels/add", "Unknown channel kind", name="a", kind="pigeon")
-    chat_pages.refused("channels/add", "base_url", name="a", kind="matrix")
+    chat_pages.refused(
+        "wirings/change", "invalid", "Invalid number", id="wir_x", trigger="always", priority="x"
+    )
+    chat_pages.refused("senders/approve", "not_found", "snd_zzz", id="snd_zzz")
+    chat_pages.refused(
+        "channels/add", "invalid", "NAME=VALUE", name="a", kind="web", config="nothing"
+    )
+    chat_pages.refused("channels/add", "invalid", "Unknown channel kind", name="a", kind="pigeon")
+    chat_pages.refused("channels/add", "invalid:missing_option", name="a", kind="matrix")
     assert [each.name for each in chat_pages.store.channels.list().items] == ["dashboard", "quay"]
 
 

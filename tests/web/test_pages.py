@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from html import unescape
 from pathlib import Path
 
 import httpx
@@ -21,7 +20,7 @@ from corral.web.navigation import NAVIGATION
 from corral.web.race_actions import RACE_ACTIONS
 from corral.web.team_actions import TEAM_ACTIONS
 from tests.support.http_server import HttpServer
-from tests.support.page_objects import htmx_headers, iter_pages
+from tests.support.page_objects import PageClient, htmx_headers, iter_pages
 from tests.support.run_factories import add_run, queued, running
 from tests.support.sample_store import HOSTILE, SampleStore
 from tests.support.task_factories import fail, project_with
@@ -361,22 +360,20 @@ def test_request_with_foreign_origin_cannot_act(
 
 def test_action_error_is_shown_beside_its_form(http_server: HttpServer) -> None:
     with http_server.client() as client:
-        for action, fields, words in (
-            ("runs/stop", {"id": "run_zzz"}, "There is no run"),
-            ("runs/stop", {}, "is required"),
-            ("mail/resend", {"id": "let_1"}, "There is no letter"),
-            ("mail/put", {"mailbox": "nonsense", "body": "x"}, "Invalid mailbox"),
-            ("schedules/create", {"mailbox": "agent:a", "body": "x", "rule": "soon"}, "duration"),
-            ("settings/set", {"name": "mail.retention_ms", "value": "long"}, "duration"),
-            ("settings/set", {"name": "no.such", "value": "1"}, "Unknown setting"),
-            ("budgets/set", {"scope": "all", "limit": "much"}, "'much'"),
-            ("nothing/here", {}, "Unknown action"),
-        ):
-            answer = client.post(f"/do/{action}", data=fields, headers=htmx_headers("x"))
-            assert 400 <= answer.status_code < 500, action
-            assert words in unescape(answer.text), f"{action}: {answer.text}"
-            assert 'class="problem"' in answer.text
-            assert "HX-Retarget" not in answer.headers
+        pages = PageClient(http_server, client)
+        pages.refused("runs/stop", "not_found", "There is no run", id="run_zzz")
+        pages.refused("runs/stop", "invalid", "is required")
+        pages.refused("mail/resend", "not_found", "There is no letter", id="let_1")
+        pages.refused("mail/put", "invalid", "Invalid mailbox", mailbox="nonsense", body="x")
+        pages.refused(
+            "schedules/create", "invalid", "duration", mailbox="agent:a", body="x", rule="soon"
+        )
+        pages.refused("settings/set", "invalid", "duration", name="mail.retention_ms", value="long")
+        pages.refused("settings/set", "invalid:unknown_setting", name="no.such", value="1")
+        pages.refused("budgets/set", "invalid", "'much'", scope="all", limit="much")
+        pages.refused("nothing/here", "invalid", "Unknown action")
+        fragment = client.post("/do/runs/stop", headers=htmx_headers("x"))
+        assert "HX-Retarget" not in fragment.headers
         assert client.post("/do/mail/put", content=b"\xff=\xfe").status_code == 400
         assert client.post("/do/mail/put", content=b"a=" + b"x" * 2_000_000).status_code == 400
         assert client.get("/do/mail/put").status_code == 405

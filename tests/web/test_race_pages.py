@@ -97,7 +97,7 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
     assert (plan.judge, plan.rubric) == ("solomon", "is it kind?")
     race_factory.choose(other, "1")
     fields = {"id": other.id, "prompt": "Now better", "from": "1"}
-    race_pages.refused("next", "cannot be enforced", **fields, budget="7")
+    race_pages.refused("next", "refused", "cannot be enforced", **fields, budget="7")
     assert store.races.get(other.id).budget_micros is None, "nothing is changed"
     act("next", **fields)
     now = store.races.get(other.id)
@@ -109,7 +109,9 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
         "abandoned",
         "enough",
     )
-    race_pages.refused("start", "'much'", project=race_factory.project, prompt="x", budget="much")
+    race_pages.refused(
+        "start", "invalid", "'much'", project=race_factory.project, prompt="x", budget="much"
+    )
     assert {*RACE_ACTIONS} - race_pages.done == {"races/start"}, (
         "a real race is started in the browser"
     )
@@ -121,30 +123,30 @@ def test_race_action_error_is_shown(race_pages: RacePages) -> None:
     race_factory.end(race, 1)
     race_factory.end(race, 2, checks=[BAD])
     race_factory.end(race, 3, state="failed", reason="it fell")
-    refused("select", "Cannot select", id=race.id, attempt="1")
+    refused("select", "illegal_move", "Cannot select", id=race.id, attempt="1")
     race_factory.settle(race)
-    refused("select", "did not pass its checks", id=race.id, attempt="2")
-    refused("select", "The reason is required", id=race.id, attempt="2", overrule="1")
-    refused("select", "Attempt 3", id=race.id, attempt="3")
-    refused("select", "'1.9'", id=race.id, attempt="1.9")
-    refused("select", "There is no race", id="rac_zzz", attempt="1")
-    refused("select", "The attempt is required", id=race.id)
-    refused("graft", "Select the files", id=race.id, attempt="2")
-    refused("graft", "has no winner yet", id=race.id, attempt="2", **{"pick:made": "on"})
-    refused("next", "is selecting", id=race.id)
-    refused("next", "Invalid number for the round", id=race.id, **{"from": "first"})
-    refused("retry", "has passed", id=race.id, attempt="1")
-    refused("cancel", "Cannot cancel", id=race.id, attempt="1")
-    refused("judge", "has no judge", id=race.id)
-    refused("finish", "Select its winner or abandon it first", id=race.id)
-    refused("abandon", "has no round 7", id=race.id, round="7")
-    refused("merge", "has no winner yet", id=race.id)
-    refused("start", "The prompt is required", project=race_factory.project)
-    refused("start", "The project is required", prompt="x")
+    refused("select", "refused:checks_failed", id=race.id, attempt="2")
+    refused("select", "invalid", "The reason is required", id=race.id, attempt="2", overrule="1")
+    refused("select", "refused:attempt_failed", id=race.id, attempt="3")
+    refused("select", "not_found:unknown_attempt", id=race.id, attempt="1.9")
+    refused("select", "not_found", "There is no race", id="rac_zzz", attempt="1")
+    refused("select", "invalid", "The attempt is required", id=race.id)
+    refused("graft", "invalid", "Select the files", id=race.id, attempt="2")
+    refused("graft", "refused:no_winner", id=race.id, attempt="2", **{"pick:made": "on"})
+    refused("next", "conflict:round_open", id=race.id)
+    refused("next", "invalid", "Invalid number for the round", id=race.id, **{"from": "first"})
+    refused("retry", "conflict", "has passed", id=race.id, attempt="1")
+    refused("cancel", "illegal_move", "Cannot cancel", id=race.id, attempt="1")
+    refused("judge", "invalid", "has no judge", id=race.id)
+    refused("finish", "conflict", "Select its winner or abandon it first", id=race.id)
+    refused("abandon", "not_found", "has no round 7", id=race.id, round="7")
+    refused("merge", "refused:no_winner", id=race.id)
+    refused("start", "invalid", "The prompt is required", project=race_factory.project)
+    refused("start", "invalid", "The project is required", prompt="x")
     race_pages.store.races.select(race.id, "1")
-    refused("select", "already has a winner", id=race.id, attempt="1")
-    refused("graft", "is the winner", id=race.id, attempt="1", **{"pick:made": "on"})
-    refused("merge", "nowhere", id=race.id, into="nowhere")
+    refused("select", "illegal_move:already_decided", id=race.id, attempt="1")
+    refused("graft", "refused", "is the winner", id=race.id, attempt="1", **{"pick:made": "on"})
+    refused("merge", "refused:unknown_branch", id=race.id, into="nowhere")
 
 
 def test_slow_action_is_answered_at_once_and_continues(

@@ -122,27 +122,35 @@ def test_every_team_action_does_what_its_button_says(team_pages: TeamPages) -> N
 def test_team_action_error_is_shown(team_pages: TeamPages) -> None:
     team_pages.store.tasks.add(team_pages.project, "a", "First")
     id = team_pages.store.tasks.get("a").id
-    team_pages.refused("tasks/move", "Cannot accept", id=id, verb="accept")
-    team_pages.refused("tasks/move", "Invalid action", id=id, verb="claim")
-    team_pages.refused("tasks/move", "Invalid action", id=id, verb="_release_due")
+    team_pages.refused("tasks/move", "illegal_move", "Cannot accept", id=id, verb="accept")
+    team_pages.refused("tasks/move", "invalid", "Invalid action", id=id, verb="claim")
+    team_pages.refused("tasks/move", "invalid", "Invalid action", id=id, verb="_release_due")
     team_pages.refused(
-        "tasks/move", "The reason is required", id=team_pages.submitted("a"), verb="reject"
+        "tasks/move",
+        "invalid",
+        "The reason is required",
+        id=team_pages.submitted("a"),
+        verb="reject",
     )
-    team_pages.refused("tasks/move", "There is no task", id="tsk_zzz", verb="skip")
-    team_pages.refused("tasks/add", "is required", project=team_pages.project, key="", title="x")
+    team_pages.refused("tasks/move", "not_found", "There is no task", id="tsk_zzz", verb="skip")
     team_pages.refused(
-        "tasks/add", "b", project=team_pages.project, key="b", title="x", needs="nowhere"
+        "tasks/add", "invalid", "is required", project=team_pages.project, key="", title="x"
     )
-    team_pages.refused("groups/post", "No open group", id="nowhere", text="x")
-    team_pages.refused("groups/send", "mailbox", to="nobody", text="x")
-    team_pages.refused("groups/mark", "Invalid number", id="x", number="\N{SUPERSCRIPT TWO}")
-    team_pages.refused("notes/add", "Invalid scope", text="x", scope="planet:mars")
-    team_pages.refused("notes/add", "'A B'", text="x", category="A B")
-    team_pages.refused("locks/revoke", "lck_9", id="lck_9", reason="x")
+    team_pages.refused(
+        "tasks/add", "invalid", "b", project=team_pages.project, key="b", title="x", needs="nowhere"
+    )
+    team_pages.refused("groups/post", "not_found", "No open group", id="nowhere", text="x")
+    team_pages.refused("groups/send", "invalid", "mailbox", to="nobody", text="x")
+    team_pages.refused(
+        "groups/mark", "invalid", "Invalid number", id="x", number="\N{SUPERSCRIPT TWO}"
+    )
+    team_pages.refused("notes/add", "invalid:unknown_scope", text="x", scope="planet:mars")
+    team_pages.refused("notes/add", "invalid", "'A B'", text="x", category="A B")
+    team_pages.refused("locks/revoke", "not_found", "lck_9", id="lck_9", reason="x")
     question = team_pages.store.questions.ask(
         "Agents only?", asker="agent:ada", answerers=["agent:grace"]
     )
-    team_pages.refused("questions/answer", "only agent:grace may", id=question.id, answer="x")
+    team_pages.refused("questions/answer", "refused:not_an_answerer", id=question.id, answer="x")
 
 
 # -- the board ------------------------------------------------------------------------------------
@@ -272,10 +280,10 @@ def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> No
     ids = [record(f"Go {n}", confirm=True, author="agent:ada").id for n in range(3)]
     text = team_pages.client.get("/inbox").text
     assert all(f'name="pick:{id}"' in text for id in ids)
-    team_pages.refused("decisions/review", "Select", verdict="confirm")
+    team_pages.refused("decisions/review", "invalid", "Select", verdict="confirm")
     gone = team_pages.store.decisions.reject(ids[0]).id
     picked = {f"pick:{id}": "on" for id in ids}
-    team_pages.refused("decisions/review", gone, verdict="confirm", **picked)
+    team_pages.refused("decisions/review", "conflict:too_late", gone, verdict="confirm", **picked)
     assert team_pages.store.decisions.get(ids[1]).state == "proposed"
     del picked[f"pick:{gone}"]
     said = team_pages.act("decisions/review", verdict="confirm", reason="all fine", **picked)
@@ -288,7 +296,9 @@ def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> No
     apart = {
         f"pick:{each.id}": "on" for each in team_pages.store.decisions.list(proposed=True).items
     }
-    team_pages.refused("decisions/review", "different people", verdict="confirm", **apart)
+    team_pages.refused(
+        "decisions/review", "invalid", "different people", verdict="confirm", **apart
+    )
 
 
 def test_group_is_paginated_back_to_its_first_post(team_pages: TeamPages) -> None:

@@ -111,12 +111,19 @@ class _CachedStaticFiles(StaticFiles):
         return response
 
 
-def error_page(request: Request, status: int, message: str) -> Response:
-    """Render an error as a page, or as a fragment for htmx."""
+def error_page(
+    request: Request, status: int, message: str, *, code: str, reason: str | None
+) -> Response:
+    """Render an error as a page, or as a fragment for htmx.
+
+    The element that shows the message has the code and the reason as data attributes.
+    """
     theme = request.cookies.get("corral_theme")
     values = {
         "status": status,
         "message": message,
+        "code": code,
+        "reason": reason,
         "theme": theme if theme in THEMES else None,
     }
     template = "error_fragment.html" if "hx-request" in request.headers else "error.html"

@@ -7,7 +7,8 @@ answered with a message; a traceback goes only to the log.
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from typing import Protocol
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
@@ -34,7 +35,14 @@ from corral.http.token_cache import TokenCache
 from corral.kernel.errors import CorralError
 from corral.services.tokens import TokenIdentity
 
-ErrorPage = Callable[[Request, int, str], Response]
+
+class ErrorPage(Protocol):
+    """Render an error response as HTML."""
+
+    def __call__(
+        self, request: Request, status: int, message: str, *, code: str, reason: str | None
+    ) -> Response: ...
+
 
 log = logging.getLogger("corral.http")
 
@@ -226,7 +234,13 @@ class AccessMiddleware:
         if response.started:
             return  # too late for a status; the server closes the connection
         if self._error_page is not None and not scope["path"].startswith(JSON_PATHS):
-            page = self._error_page(Request(scope), error.status, error.message)
+            page = self._error_page(
+                Request(scope),
+                error.status,
+                error.message,
+                code=error.code,
+                reason=error.details.get("reason"),
+            )
             page.headers.update(error.headers)
             await page(scope, _disconnected, response)
             return
