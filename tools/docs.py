@@ -147,44 +147,45 @@ log of the daemon"""
 
 
 IMPORTS = """\
-# Bringing in other tools' data
+# Imports from other tools
 
-`corral import agent-yes|agents|flightdeck|multishot|nanoclaw PATH` reads the database of another
-agent tool. PATH is the file, or a folder in which it lies where the tool says; nanoclaw's
-`v2-sessions` beside its database come along, and one session's folder can be given alone.
+`corral import agent-yes|agents|flightdeck|multishot|nanoclaw PATH` imports the database of another
+agent tool. PATH is the database file, or the folder in which the tool keeps it. An import from
+nanoclaw includes the `v2-sessions` folder beside its database; the folder of one session can be
+imported alone.
 
-- **The source is not touched.** It is copied first, as it was at one moment, also while its tool
-  goes on writing; nothing is made or changed beside it.
-- **One transaction.** All of it is there, or nothing is. In a store of one file others who write
-  wait meanwhile, so more than 100,000 rows are refused while runs are going.
-- **Each row once.** A row is known by the tool, the source, its table and its own key. A second
-  import changes nothing and says so; that of a source that has grown takes what is new. A row that
-  has changed since is kept as it is now beside what it became, which stays. A source is known by
-  its path; give `--name` where the same database may lie elsewhere the next time.
-- **Nothing is dropped in silence.** What has no place here is kept as it was, in `origins.rest`:
-  columns and tables that nobody here knows, values that do not fit, rows whose parent is missing.
-  What was not as it should be is told, with a count and an example: broken JSON, unknown states,
-  times that are none, text that is no UTF-8 or holds NUL bytes, values that are too long, keys that
-  occur twice. `corral import rows` shows what became of each row, `--kept` what became nothing.
-- **Nothing is live.** What was running there ended here, with a reason; what waited is over or
-  paused; channels and wirings are removed, destinations revoked; nobody gets a right.
-- **No secrets.** What looks like one is blanked before it is stored, and credentials are not taken.
-- **Times** may count seconds, milliseconds or finer, or be texts, in one column: a number's size
-  tells which. A moment in the future counts as now.
+- **The source is not changed.** Corral reads a consistent copy of it, even while the tool writes.
+- **One transaction.** The import is complete, or nothing is imported. On SQLite other writers wait
+  meanwhile, so an import of more than 100,000 rows is refused while runs are active.
+- **Each row once.** A row is identified by the tool, the source, its table and its own key. A
+  second import adds only new rows. For a row that has changed since, the new values are stored in
+  `import_origins`; the object that was created from it is not changed. A source is identified by
+  its path; use `--name` if the database may move.
+- **Nothing is dropped silently.** Values without a place in Corral are kept in
+  `import_origins.unmapped`: unknown columns and tables, invalid values, and rows whose parent is
+  missing. Problems are reported with a count and an example: invalid JSON, unknown states, invalid
+  times, text with NUL bytes or that is not UTF-8, values that are too long, duplicate keys.
+  `corral import rows` shows the object of each row, `--kept` the rows without an object.
+- **Nothing is live.** Rows that were running have ended, with a reason. Pending work is ended or
+  paused, channels and wirings are removed, destinations are revoked. Imports grant no permission.
+- **No secrets.** Text that looks like a secret is redacted, and credentials are not imported.
+- **Times** in one column may be seconds, milliseconds, finer units or text; the unit of a number is
+  recognized by its size. A time in the future becomes the time of the import.
 - **Conversations of nanoclaw** become turns, merged from the two files of a session by time.
   Attached files are copied into `$CORRAL_HOME/imports` and deleted with their session. A session
-  file that is empty or damaged is skipped and reported; the rest is imported.
+  file that is empty or damaged is skipped and reported; the others are imported.
 - **Code in a source does not run.** Constraints, computed columns, views, triggers and virtual
   tables are not evaluated; computed columns and views are reported as left out. A value may have
-  256 MB, and a statement 60 s between two rows.
+  256 MB, and reading the next row may take 60 s.
 - **Retention does not delete imported data.** The `retention_ms` settings apply only to data that
-  Corral made. The report says how many imported rows retention would delete otherwise. To apply it,
-  run `corral setting set imports.retention true`.
-- **A second import restores** what became of a row and was deleted here since, under the same id.
-  Parts of something (turns, log lines, members, tool grants) come back only together with it.
+  Corral created. The report says how many imported rows retention would delete otherwise. To apply
+  it, run `corral setting set imports.apply_retention true`.
+- **A second import restores** objects that were deleted in Corral since, under the same id. Parts
+  of an object (turns, log lines, members, tool grants) are restored only together with it.
 
-Below, every table and column of each tool and its home here. `origins.row_id` means that the row is
-known by it; several columns are named where it stands in both."""
+The tables below list every table and column of each tool and its place in Corral.
+`import_origins.row_id` means that the column identifies the row; several columns are named where a
+value is stored in each of them."""
 
 
 def schema() -> str:

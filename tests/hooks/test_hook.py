@@ -221,7 +221,7 @@ def test_an_edit_locks_its_file_where_that_is_asked_for(
     folder: Path, call: Hook, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with corral.open(url) as store:
-        store.settings.set("locks.edit_ms", 60_000)
+        store.settings.set("locks.edit_lease_ms", 60_000)
     told = use("Edit", file_path="README")
     assert call("claude", "pre-tool-use", told).code == 0
     monkeypatch.setenv("CORRAL_AGENT", "cy")

@@ -27,7 +27,7 @@ OTHERS = {
     *("percent", "priority", "rationale", "react", "reason", "remove", "reply_to", "result"),
     *("role", "sender", "sign", "source", "state", "steps", "summary", "template", "text"),
     *("timeout_ms", "title", "to", "tokens", "tool", "tool_call_id", "tool_name", "ttl_ms"),
-    *("value", "wait_ms", "wake", "tells"),
+    *("value", "wait_ms", "wake", "notify"),
     # Keys of tasks of the project that is named.
     *("depends_on", "tasks"),
     # Checked to be the agent's own, or that of its session.

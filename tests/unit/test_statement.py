@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.db.dialect import TOKENS
-from corral.db.statement import Query, Statement, for_engine, record_maker
+from corral.db.statement import Query, Statement, columns_of, for_engine, record_maker
 from tests.support.grouped_cases import each_case
 
 
@@ -160,3 +160,18 @@ def test_a_record_of_plain_columns_is_built_as_it_comes() -> None:
 def test_a_row_of_too_many_columns_is_a_mistake_of_the_program() -> None:
     with pytest.raises(TypeError):
         record_maker(Plain)(("x", 1, 2))
+
+
+def test_columns_of_lists_the_fields_in_order() -> None:
+    assert columns_of(Plain) == "a, b"
+    assert columns_of(Plain, "c") == "c.a, c.b"
+
+
+def test_columns_of_replaces_a_field_by_an_expression() -> None:
+    assert columns_of(Plain, a="'x_' || seq") == "'x_' || seq AS a, b"
+    assert columns_of(Plain, "c", b="count(*)") == "c.a, count(*) AS b"
+
+
+def test_columns_of_rejects_an_expression_for_an_unknown_field() -> None:
+    with pytest.raises(TypeError):
+        columns_of(Plain, c="1")

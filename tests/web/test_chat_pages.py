@@ -77,7 +77,7 @@ def test_every_action_of_the_gateway_does_what_its_button_says(
 
     wish = {"name": "key", "reason": "to open"}
     wanted = store.requests.ask("ada", "secret", wish)
-    act("secrets/give", question=str(wanted.question_id), value="s3cret-enough")
+    act("secrets/give", question=str(wanted.question_id), value="s3cret-stop_after")
     assert store.requests.get(wanted.id).state == "done"
 
     held, other = desk.says("let me in"), desk.says("and me", sender="eve")

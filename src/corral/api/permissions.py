@@ -34,7 +34,7 @@ FOR_PEOPLE = frozenset(
         *("db.durability", "db.migrate", "db.move", "db.prune", "db.restore", "db.stay"),
         *("destinations.grant", "destinations.revoke"),
         *("gateway.accept", "gateway.deliver", "gateway.take_in"),
-        *("imports.bring", "imports.take"),
+        *("imports.import_transcripts", "imports.import_database"),
         *("locks.install", "locks.uninstall", "locks.revoke"),
         *("messages.receive", "messages.receive_all", "messages.say"),
         *("outputs.delete", "projects.delete", "runs.delete", "runs.delete_all"),

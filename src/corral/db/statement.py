@@ -160,6 +160,23 @@ class Query(Statement, Generic[T]):
         return record_maker(self.record)
 
 
+def columns_of(record: Any, table: str = "", /, **expressions: str) -> str:
+    """Return the SELECT list of a record: one column for each field, in the order of the fields.
+
+    `table` qualifies the columns. An expression replaces the column of the field that it is named
+    after: `columns_of(Letter, priority="-rank")` contains `-rank AS priority`. Raises TypeError for
+    an expression whose name is not a field.
+    """
+    names = record.__struct_fields__
+    if unknown := set(expressions).difference(names):
+        raise TypeError(f"{record.__name__} has no fields {', '.join(sorted(unknown))}")
+    prefix = f"{table}." if table else ""
+    return ", ".join(
+        f"{expressions[name]} AS {name}" if name in expressions else f"{prefix}{name}"
+        for name in names
+    )
+
+
 def record_maker(record: type[T]) -> Callable[[Row], T]:
     """Return a function that converts a row into a record, decoding enums, booleans and JSON."""
     build: Callable[..., T] = record

@@ -20,7 +20,7 @@ from corral.db.bulk_insert import insert_statement
 from corral.db.dialect import Engine
 from corral.db.listing import Listing
 from corral.db.lookup import not_found
-from corral.db.statement import Query, Row, Statement
+from corral.db.statement import Query, Row, Statement, columns_of
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove, Invalid, NotFound
 from corral.kernel.lease import stale_fence_error
@@ -35,7 +35,7 @@ class StatefulTable(Generic[R]):
     """A table whose rows have a state: its record type, transition table and columns.
 
     - `record`: the record type of a row; it has the fields `id` and `state`.
-    - `columns`: the SELECT list of the record.
+    - `columns`: the SELECT list of the record, if it is not just its fields.
     - `key`: the primary key column; `project`: the column with the project of a row.
     - `id_prefix`: the prefix of the public id, for tables whose key is a sequence number.
     - `make_record`: builds the record of a new row from its number, values and state, so that the
@@ -53,7 +53,7 @@ class StatefulTable(Generic[R]):
         transitions: TransitionTable,
         *,
         table: str,
-        columns: str,
+        columns: str | None = None,
         key: str = "id",
         id_prefix: str | None = None,
         project: str | None = None,
@@ -64,7 +64,7 @@ class StatefulTable(Generic[R]):
         self.record = record
         self.transitions = transitions
         self.table = table
-        self.columns = columns
+        self.columns = columns or columns_of(record)
         self.key = key
         self.id_prefix = id_prefix
         self.project = project
@@ -73,7 +73,7 @@ class StatefulTable(Generic[R]):
         fields: Any = record
         self.writable = {*fields.__struct_fields__, *unread_columns} - {"id", "state", key}
         self._inserts: dict[tuple[str, ...], Query[R]] = {}
-        self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
+        self.by_key = Query(record, f"SELECT {self.columns} FROM {table} WHERE {key} = :key_")
         self.by_key_for_update = Query(record, f"{self.by_key.text} {{locked}}")
 
     def get(self, tx: Tx, key: str | int, *, for_update: bool = False) -> R:

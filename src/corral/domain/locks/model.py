@@ -29,7 +29,7 @@ MOVES = TransitionTable(
     create_verb="acquire",
     initial=S.HELD,
     import_states=(S.RELEASED, S.EXPIRED),
-    other_create_verbs={"ask": S.WAITING},
+    other_create_verbs={"request": S.WAITING},
     verbs={
         "grant": transition(S.WAITING, to=S.HELD),
         "release": transition(S.HELD, to=S.RELEASED),
@@ -62,7 +62,7 @@ class Lock(msgspec.Struct, frozen=True):
     ttl_ms: int
     lease_until: int
     """The end of the lease, or of the place in the wait queue, unless renewed."""
-    tells: bool
+    notify: bool
     """Whether the owner gets a letter when the lock is granted."""
     created_at: int
     held_at: int | None
@@ -74,7 +74,7 @@ class Lock(msgspec.Struct, frozen=True):
         return self.state in LIVE and self.lease_until > now
 
 
-class Touch(msgspec.Struct, frozen=True):
+class FileTouch(msgspec.Struct, frozen=True):
     """How often, and when, an owner changed a file."""
 
     project_id: str

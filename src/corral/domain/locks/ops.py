@@ -17,7 +17,7 @@ from corral.kernel.errors import Conflict, IllegalMove, Refused
 from corral.kernel.ids import parse_number
 from corral.kernel.lease import lease_expiry
 from corral.kernel.pagination import LAST_NUMBER, check_limit
-from corral.kernel.path_patterns import literal_head
+from corral.kernel.path_patterns import literal_prefix
 from corral.kernel.text import MAX_NAME, check_text
 
 RETENTION, TOUCHES_RETENTION = sql.RETENTION, sql.TOUCHES_RETENTION
@@ -48,7 +48,7 @@ def acquire(
     Idempotent: acquiring the same lock again renews it. The heartbeats of `run` renew it as well,
     and it is released when the run ends.
     """
-    return _acquire(tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=None, tells=False)
+    return _acquire(tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=None, notify=False)
 
 
 def request(
@@ -62,15 +62,15 @@ def request(
     run: str | None = None,
     reason: str | None = None,
     wait_ms: int = WAIT_MS,
-    tells: bool = True,
+    notify: bool = True,
 ) -> Lock:
     """Lock a path, or enter the wait queue for it: the lock is `held` or `waiting`.
 
-    With `tells` the owner gets a letter when the lock is granted. The place in the queue is kept
+    With `notify` the owner gets a letter when the lock is granted. The place in the queue is kept
     for `wait_ms`, and longer when renewed. Raises Conflict when waiting would be a deadlock.
     """
     return _acquire(
-        tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=wait_ms, tells=tells
+        tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=wait_ms, notify=notify
     )
 
 
@@ -85,7 +85,7 @@ def _acquire(
     reason: str | None,
     *,
     wait_ms: int | None,
-    tells: bool,
+    notify: bool,
 ) -> Lock:
     until = lease_expiry(tx.now, ttl_ms)
     wait_until = None if wait_ms is None else lease_expiry(tx.now, wait_ms)
@@ -102,7 +102,7 @@ def _acquire(
         reason=check_text(reason, "The reason", max_bytes=MAX_REASON) if reason else None,
         ttl_ms=ttl_ms,
         lease_until=until,
-        tells=tells,
+        notify=notify,
         created_at=tx.now,
         held_at=tx.now,
         ended_at=None,
@@ -129,7 +129,7 @@ def _acquire(
             owner=deadlock.owner,
             reason="deadlock",
         )
-    return _create(tx, wanted, "ask", lease_until=wait_until, held_at=None)
+    return _create(tx, wanted, "request", lease_until=wait_until, held_at=None)
 
 
 def _list_candidates(tx: Tx, wanted: Lock) -> list[Lock]:
@@ -164,14 +164,14 @@ def _create(tx: Tx, wanted: Lock, verb: str, **other: Any) -> Lock:
     values = {
         "project_id": wanted.project_id,
         "path": wanted.path,
-        "head": literal_head(wanted.path),
+        "path_prefix": literal_prefix(wanted.path),
         "mode": wanted.mode,
         "owner": wanted.owner,
         "run_id": wanted.run_id,
         "reason": wanted.reason,
         "ttl_ms": wanted.ttl_ms,
         "lease_until": wanted.lease_until,
-        "tells": int(bool(wanted.tells)),
+        "notify": int(bool(wanted.notify)),
         "created_at": wanted.created_at,
         "held_at": wanted.held_at,
     } | other
@@ -259,7 +259,7 @@ def revoke(tx: Tx, lock: str, *, reason: str) -> Lock:
     return revoked
 
 
-def release_all_of_run(tx: Tx, run: str) -> list[Lock]:
+def release_for_run(tx: Tx, run: str) -> list[Lock]:
     """Release all locks that a run holds or waits for, when the run ends."""
     return _end_all(tx, tx.all(sql.LIVE_OF_RUN, run_id=run))
 
@@ -316,7 +316,7 @@ def _update_queue(tx: Tx, project_id: str) -> list[Lock]:
     expired = _expired_numbers(tx, project_id, locks)
     ended = [_end(tx, lock, "expire") for lock in locks if lock.fence in expired]
     for lock in ended:
-        if lock.held_at is not None or lock.tells:
+        if lock.held_at is not None or lock.notify:
             _notify_owner(tx, lock, "the lease ran out. Acquire it again if you still need it")
     for lock in wait_queue.list_grantable([lock for lock in locks if lock.fence not in expired]):
         granted = transition(
@@ -328,7 +328,7 @@ def _update_queue(tx: Tx, project_id: str) -> list[Lock]:
             held_at=tx.now,
             lease_until=tx.now + lock.ttl_ms,
         )
-        if lock.tells:
+        if lock.notify:
             _notify_owner(tx, granted, "it was granted to you. Release it when you are done")
     return ended
 

@@ -18,7 +18,7 @@ BY_DIR = Query(Project, f"SELECT {_COLUMNS} FROM projects WHERE dir = :dir")
 CONTAINING = Query(
     Project,
     f"""
-    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_heads}} ORDER BY dir DESC LIMIT 1
+    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_prefixes}} ORDER BY dir DESC LIMIT 1
 """,
 )
 
@@ -26,7 +26,7 @@ CONTAINING = Query(
 OVERLAPPING = Query(
     Project,
     f"""
-    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_heads}}
+    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_prefixes}}
     UNION ALL
     SELECT {_COLUMNS} FROM projects WHERE dir > :low AND dir < :high
 """,
