@@ -228,7 +228,9 @@ def test_whoever_drives_a_round_holds_it_and_a_late_one_is_refused(
         hold(store, race, "driver:four")
     taken = write(
         store,
-        lambda tx: driver.acquire_round(tx, race.latest.id, "driver:four", gone="driver:three"),
+        lambda tx: driver.acquire_round(
+            tx, race.latest.id, "driver:four", dead_owner="driver:three"
+        ),
     )
     assert taken.fence == gone.fence + 1, "one that is known to be dead is not waited for"
 

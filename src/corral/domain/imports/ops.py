@@ -35,13 +35,13 @@ def begin(tx: Tx, source: str, path: str, head: TranscriptHead) -> Import | None
     check_text(path, "The path", max_bytes=MAX_PATH)
     # Serialized: concurrent imports would each open a session for the conversation.
     tx.serialize(f"provider:{source}:{head.session}")
-    known = tx.first(sql.BY_PATH, source=source, path=path)
-    if known is not None and not _exists(tx, known.session_id):
-        return _begin_again(tx, known, head)
-    if known is not None:
+    existing = tx.first(sql.BY_PATH, source=source, path=path)
+    if existing is not None and not _exists(tx, existing.session_id):
+        return _begin_again(tx, existing, head)
+    if existing is not None:
         # Once Corral continues the conversation, its turns come from the run.
-        latest = sessions.list_latest_turns(tx, known.session_id).items
-        return None if any(turn.run_id for turn in latest) else known
+        latest = sessions.list_latest_turns(tx, existing.session_id).items
+        return None if any(turn.run_id for turn in latest) else existing
     if sessions.find_by_provider(tx, source, head.session) is not None:
         return None
     session = _open_session(tx, source, head, tx.new_id("ses"))
@@ -56,19 +56,19 @@ def _exists(tx: Tx, session_id: str) -> bool:
     return True
 
 
-def _begin_again(tx: Tx, known: Import, head: TranscriptHead) -> Import | None:
+def _begin_again(tx: Tx, existing: Import, head: TranscriptHead) -> Import | None:
     """Restore a deleted session under its own id.
 
     Its usage is not charged again: the totals still contain it.
     """
-    tx.run(sql.DELETE_FILE, source=known.source, path=known.path)
-    session = _open_session(tx, known.source, head, known.session_id)
+    tx.run(sql.DELETE_FILE, source=existing.source, path=existing.path)
+    session = _open_session(tx, existing.source, head, existing.session_id)
     added = tx.first(
-        sql.ADD, source=known.source, path=known.path, session_id=session.id, now=tx.now
+        sql.ADD, source=existing.source, path=existing.path, session_id=session.id, now=tx.now
     )
     if added is None:
         return None
-    return msgspec.structs.replace(added, charged_until=known.read_bytes)
+    return msgspec.structs.replace(added, charged_until=existing.read_bytes)
 
 
 def _open_session(tx: Tx, source: str, head: TranscriptHead, id: str) -> Session:

@@ -2,7 +2,8 @@
 
 Each request creates a row. Its number is both the position in the wait queue and the fence: a lock
 that is granted later on the same files has a higher number. A lock whose lease has expired is not
-held, even while its row still says so; the row is updated when it is next looked at.
+held, even while its row still says so; the next operation on the locks of its project updates the
+row.
 """
 
 from enum import StrEnum
@@ -72,6 +73,22 @@ class Lock(msgspec.Struct, frozen=True):
     def is_live(self, now: int) -> bool:
         """Whether it is held or waits at this time. Leases expire by comparison, not by a sweep."""
         return self.state in LIVE and self.lease_until > now
+
+
+class LockRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for, as given: names are not resolved yet."""
+
+    project: str
+    path: str
+    agent: str
+    mode: str
+    ttl_ms: int
+    run: str | None
+    reason: str | None
+    wait_ms: int | None = None
+    """How long the place in the wait queue is kept; None: do not wait."""
+    notify: bool = False
+    """Whether the owner gets a letter when the lock is granted later."""
 
 
 class FileTouch(msgspec.Struct, frozen=True):

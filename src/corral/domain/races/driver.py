@@ -39,16 +39,16 @@ LETTER_MS = 30 * DAY
 # -- the lease of a round ------------------------------------------------------------------------
 
 
-def acquire_round(tx: Tx, round_id: str, owner: str, *, gone: str | None = None) -> Round:
+def acquire_round(tx: Tx, round_id: str, owner: str, *, dead_owner: str | None = None) -> Round:
     """Acquire the lease of a round, and return the round with its attempts.
 
-    Raises Held while another driver has the lease, unless that driver is `gone`: known to be dead.
+    Raises Held while another driver has the lease, unless that driver is `dead_owner`.
     """
     acquired = tx.first(
         sql.ACQUIRE_ROUND,
         id=round_id,
         owner=owner,
-        gone=gone or owner,
+        dead_owner=dead_owner or owner,
         now=tx.now,
         until=lease_expiry(tx.now, LEASE_MS),
     )

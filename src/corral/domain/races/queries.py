@@ -123,8 +123,8 @@ def load_race(tx: Tx, race: Race) -> Race:
     loaded = [_assemble(round, attempts, verdicts, selections, grafts) for round in rounds]
     costs = [attempt.cost_micros for attempt in attempts]
     costs += [verdict.cost_micros for verdict in verdicts]
-    known = [cost for cost in costs if cost is not None]
-    return replace(race, rounds=loaded, spent_micros=sum(known) if known else None)
+    known_costs = [cost for cost in costs if cost is not None]
+    return replace(race, rounds=loaded, spent_micros=sum(known_costs) if known_costs else None)
 
 
 def load_round(tx: Tx, round: Round) -> Round:

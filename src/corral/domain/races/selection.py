@@ -42,7 +42,7 @@ def select(
     locked = lock_race(tx, race)
     why = check_optional_text(reason, "The reason")
     winner = _first_ranked(locked) if attempt is None else find_attempt(locked, attempt)
-    round = next(each for each in locked.rounds if each.id == winner.round_id)
+    round = next(other for other in locked.rounds if other.id == winner.round_id)
     if overrule and tx.actor.startswith("agent:"):
         raise Refused(
             "Only a person can overrule checks, judges and selections.",

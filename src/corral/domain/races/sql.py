@@ -117,14 +117,14 @@ ACTIVE_ROUNDS = Query(
 )
 
 # Leases emit no events. A round can be acquired when it is free, when its lease has expired, when
-# this driver held it before, or when its driver (:gone) is known to be dead. The new fence rejects
+# this driver held it before, or when its driver is known to be dead. The new fence rejects
 # the writes of an earlier driver.
 ACQUIRE_ROUND = Query(
     Round,
     f"""
     UPDATE rounds SET owner = :owner, fence = fence + 1, lease_until = :until
     WHERE id = :id AND (
-        lease_until IS NULL OR lease_until <= :now OR owner = :owner OR owner = :gone
+        lease_until IS NULL OR lease_until <= :now OR owner = :owner OR owner = :dead_owner
     )
     RETURNING {_ROUND}
 """,

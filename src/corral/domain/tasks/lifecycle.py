@@ -60,8 +60,8 @@ def claim(
     if key is not None:
         task: Task | None = _require_claimable(tx, find(tx, key, project_id), claimant)
     else:
-        wanted_role = check_optional_text(role, "The role", max_bytes=MAX_NAME)
-        task = _next_claimable(tx, project_id, claimant, wanted_role)
+        requested_role = check_optional_text(role, "The role", max_bytes=MAX_NAME)
+        task = _next_claimable(tx, project_id, claimant, requested_role)
     return None if task is None else with_dependencies(tx, _claim(tx, task, claimant, until, run))
 
 
@@ -151,11 +151,11 @@ def _list_claimable(tx: Tx, project_id: str, claimant: Agent, role: str | None) 
     """Return the first tasks that an agent may claim, in the order of claims."""
     params: dict[str, Any] = {"project": project_id, "limit": CLAIM_BATCH}
     queues = [tx.all(sql.CLAIMABLE_BY_ASSIGNEE, agent=claimant.id, **params)]
-    wanted = role or claimant.role
-    if wanted is None:
+    effective_role = role or claimant.role
+    if effective_role is None:
         queues.append(tx.all(sql.CLAIMABLE, **params))
     else:
-        queues.append(tx.all(sql.CLAIMABLE_FOR_ROLE, role=wanted, **params))
+        queues.append(tx.all(sql.CLAIMABLE_FOR_ROLE, role=effective_role, **params))
         if role is None:
             queues.append(tx.all(sql.CLAIMABLE_WITHOUT_ROLE, **params))
     ordered = merge(*queues, key=lambda task: (-task.priority, task.ready_at, task.id))
@@ -212,7 +212,7 @@ def submit(
     Only the claimant can submit. The task is done when the evidence is accepted: by another agent
     or a person, by the task's check, or by `tasks.auto_accept` when all commands exited with 0.
     """
-    shown = parse_evidence(evidence)
+    parsed = parse_evidence(evidence)
     claimed = _lock_claimed(tx, task, agent, fence)
     if claimed.state in (S.SUBMITTED, S.DONE):
         return with_dependencies(tx, claimed)
@@ -222,8 +222,8 @@ def submit(
         "submit",
         claimed.id,
         expected_fence=claimed.fence,
-        event_data={"evidence": shown},
-        evidence=encode_json(shown, "The evidence", max_bytes=MAX_EVIDENCE),
+        event_data={"evidence": parsed},
+        evidence=encode_json(parsed, "The evidence", max_bytes=MAX_EVIDENCE),
         submitted_at=tx.now,
         check_lease_until=None,
         lease_until=None,
@@ -233,7 +233,9 @@ def submit(
     submitted = follow_up(tx, claimed, submitted)
     if submitted.check_command is not None:
         return with_dependencies(tx, submitted)
-    if shown.all_passed and settings.get_value(tx, "tasks.auto_accept", project=claimed.project_id):
+    if parsed.all_passed and settings.get_value(
+        tx, "tasks.auto_accept", project=claimed.project_id
+    ):
         note = {"by": "policy"}
         after = transition(tx, sql.TASKS, "accept", claimed.id, event_data=note, ended_at=tx.now)
         return with_dependencies(tx, follow_up(tx, submitted, after))
@@ -278,9 +280,11 @@ def _lock_claimed(
     does not let one agent act for another.
     """
     locked = lock_task(tx, task)
-    shown = fence if fence is not None or isinstance(task, str) else task.fence
-    if shown is not None and shown != locked.fence:
-        raise stale_fence_error(locked.id, yours=shown, current=locked.fence, owner=locked.agent_id)
+    expected = fence if fence is not None or isinstance(task, str) else task.fence
+    if expected is not None and expected != locked.fence:
+        raise stale_fence_error(
+            locked.id, yours=expected, current=locked.fence, owner=locked.agent_id
+        )
     actor = resolve_actor(tx, agent)
     if or_lead and actor == locked.lead:
         return locked

@@ -94,7 +94,7 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def all_passed(self) -> bool:
         """Whether there are commands and all of them exited with 0."""
-        return bool(self.commands) and all(ran.exit_code == 0 for ran in self.commands)
+        return bool(self.commands) and all(command.exit_code == 0 for command in self.commands)
 
 
 class Task(msgspec.Struct, frozen=True):

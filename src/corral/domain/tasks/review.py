@@ -74,7 +74,7 @@ def lock_as_reviewer(tx: Tx, task: Task | str, agent: str | None) -> Task:
 def _reject(
     tx: Tx, submitted: Task, reason: str, *, by: str, evidence: Evidence | None = None
 ) -> Task:
-    shown = evidence or submitted.evidence
+    recorded = evidence or submitted.evidence
     after = transition(
         tx,
         sql.TASKS,
@@ -84,7 +84,7 @@ def _reject(
         event_data={"by": by, "reason": reason},
         reason=reason,
         check_lease_until=None,
-        evidence=encode_json(shown, "The evidence") if shown else None,
+        evidence=encode_json(recorded, "The evidence") if recorded else None,
     )
     if submitted.agent_id is not None:
         name = agents.get(tx, submitted.agent_id).name
@@ -129,7 +129,7 @@ def begin_check(tx: Tx, task: str | None = None) -> Task | None:
     return claimed
 
 
-def conclude_check(tx: Tx, task: Task, ran: CommandResult) -> Task:
+def conclude_check(tx: Tx, task: Task, result: CommandResult) -> Task:
     """Accept the task when its check exited with 0, or else reject it; the output is evidence.
 
     Does nothing when the task was reviewed or claimed again meanwhile.
@@ -138,8 +138,8 @@ def conclude_check(tx: Tx, task: Task, ran: CommandResult) -> Task:
     if locked.state is not S.SUBMITTED or locked.fence != task.fence:
         return with_dependencies(tx, locked)
     evidence = locked.evidence or Evidence()
-    evidence = msgspec.structs.replace(evidence, checks=[*evidence.checks, ran][-MAX_CHECKS:])
-    if ran.exit_code == 0:
+    evidence = msgspec.structs.replace(evidence, checks=[*evidence.checks, result][-MAX_CHECKS:])
+    if result.exit_code == 0:
         after = transition(
             tx,
             sql.TASKS,
@@ -152,8 +152,8 @@ def conclude_check(tx: Tx, task: Task, ran: CommandResult) -> Task:
             evidence=encode_json(evidence, "The evidence"),
         )
         return with_dependencies(tx, follow_up(tx, locked, after))
-    why = f"its check exited with {ran.exit_code}"
-    last_line = (ran.output or "").strip().rpartition("\n")[2][:200]
+    why = f"its check exited with {result.exit_code}"
+    last_line = (result.output or "").strip().rpartition("\n")[2][:200]
     reason = f"{why}: {last_line}" if last_line else why
     rejected = _reject(tx, locked, reason, by="check", evidence=evidence)
     notify(tx, rejected.lead, rejected, "rejected", reason)

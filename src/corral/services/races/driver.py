@@ -113,9 +113,9 @@ class RoundDriver:
     def holding(self, round_id: str) -> Iterator[Round]:
         """Hold the lease of a round during the block; a thread renews it."""
         before = self._read(lambda tx: races_driver.get_round(tx, round_id))
-        gone = before.owner if before.owner and _is_dead(before.owner) else None
+        dead_owner = before.owner if before.owner and _is_dead(before.owner) else None
         round = self._write(
-            lambda tx: races_driver.acquire_round(tx, round_id, self.owner, gone=gone)
+            lambda tx: races_driver.acquire_round(tx, round_id, self.owner, dead_owner=dead_owner)
         )
         done = threading.Event()
         heartbeat = threading.Thread(target=self._renew, args=(round, done), daemon=True)
