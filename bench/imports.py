@@ -37,7 +37,7 @@ def measure(url: str, tool: str, path: Path) -> None:
         for time_of in ("first", "again"):
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             began = time.perf_counter()
-            taken = store.imports.take(tool, path)
+            taken = store.imports.import_database(tool, path)
             took = time.perf_counter() - began
             more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
             print(

@@ -30,8 +30,8 @@ OTHERS = 100
 TTL_MS = 300_000
 
 ACQUIRE = """
-    INSERT INTO locks (project_id, path, head, mode, owner, ttl_ms, lease_until, tells, created_at,
-        held_at, state)
+    INSERT INTO locks (project_id, path, path_prefix, mode, owner, ttl_ms, lease_until, notify,
+        created_at, held_at, state)
     VALUES (:project, :path, :path || '/', 'exclusive', :owner, 300000, :until, 0, :now, :now,
         'held')
     RETURNING seq, state, project_id, path, mode, owner, lease_until
@@ -39,11 +39,11 @@ ACQUIRE = """
 NEAR = """
     SELECT seq, path, mode, owner, lease_until FROM locks
     WHERE project_id = :project AND ended_at IS NULL AND lease_until > :now
-      AND head IN ('', 'src/', :path || '/') AND owner <> :owner
+      AND path_prefix IN ('', 'src/', :path || '/') AND owner <> :owner
     UNION ALL
     SELECT seq, path, mode, owner, lease_until FROM locks
     WHERE project_id = :project AND ended_at IS NULL AND lease_until > :now
-      AND head > :path || '/' AND head < :path || '0' AND owner <> :owner
+      AND path_prefix > :path || '/' AND path_prefix < :path || '0' AND owner <> :owner
 """
 WAITED_FOR = "SELECT 1 FROM locks WHERE project_id = :project AND state = 'waiting' LIMIT 1"
 RELEASE = """

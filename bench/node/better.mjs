@@ -45,9 +45,9 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
 
   const near = sqlite.prepare(`SELECT * FROM locks
     WHERE project_id = :project AND ended_at IS NULL AND lease_until > :now
-      AND head IN ('', 'src/', :path || '/') AND owner <> 'agent:ada'`);
-  const hold = sqlite.prepare(`INSERT INTO locks (project_id, path, head, mode, owner, ttl_ms,
-      lease_until, tells, created_at, held_at, state)
+      AND path_prefix IN ('', 'src/', :path || '/') AND owner <> 'agent:ada'`);
+  const hold = sqlite.prepare(`INSERT INTO locks (project_id, path, path_prefix, mode, owner, ttl_ms,
+      lease_until, notify, created_at, held_at, state)
     VALUES (:project, :path, :path || '/', 'exclusive', 'agent:ada', 300000, :now + 300000, 0,
       :now, :now, 'held')`);
   const acquire = together((path) => {
@@ -67,7 +67,7 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
   const take = sqlite.prepare(`UPDATE tasks SET state = 'running', agent_id = 'ada',
       fence = fence + 1, attempts = attempts + 1, lease_until = :now + :lease, started_at = :now
     WHERE id = (SELECT id FROM tasks
-      WHERE project_id = :project AND state = 'ready' AND held_by IS NULL AND assignee_id IS NULL
+      WHERE project_id = :project AND state = 'ready' AND conflicts_with_id IS NULL AND assignee_id IS NULL
         AND role = 'builder' ORDER BY priority DESC, ready_at, id LIMIT 1) RETURNING *`);
   const giveBack = sqlite.prepare(`UPDATE tasks SET state = 'ready', agent_id = NULL,
       lease_until = NULL, attempts = attempts - 1, ready_at = ?

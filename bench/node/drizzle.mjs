@@ -55,12 +55,12 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
     const now = Date.now();
     const near = tx.select().from(t.locks).where(and(
       eq(t.locks.project_id, project), isNull(t.locks.ended_at), gt(t.locks.lease_until, now),
-      inArray(t.locks.head, ['', 'src/', `${path}/`]), ne(t.locks.owner, 'agent:ada'),
+      inArray(t.locks.path_prefix, ['', 'src/', `${path}/`]), ne(t.locks.owner, 'agent:ada'),
     )).all();
     if (near.length) throw new Error('held by another');
     const { lastInsertRowid: seq } = tx.insert(t.locks).values({
-      project_id: project, path, head: `${path}/`, mode: 'exclusive', owner: 'agent:ada',
-      ttl_ms: 300_000, lease_until: now + 300_000, tells: 0, created_at: now, held_at: now,
+      project_id: project, path, path_prefix: `${path}/`, mode: 'exclusive', owner: 'agent:ada',
+      ttl_ms: 300_000, lease_until: now + 300_000, notify: 0, created_at: now, held_at: now,
       state: 'held',
     }).run();
     noted(tx, 'lock', 'acquire', `lck_${seq}`, project, JSON.stringify({ path }));
@@ -77,7 +77,7 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
   const take = () => together((tx) => {
     const now = Date.now();
     const next = tx.select({ id: t.tasks.id }).from(t.tasks).where(and(
-      eq(t.tasks.project_id, project), eq(t.tasks.state, sql.raw("'ready'")), isNull(t.tasks.held_by),
+      eq(t.tasks.project_id, project), eq(t.tasks.state, sql.raw("'ready'")), isNull(t.tasks.conflicts_with_id),
       isNull(t.tasks.assignee_id), eq(t.tasks.role, 'builder'),
     )).orderBy(desc(t.tasks.priority), t.tasks.ready_at, t.tasks.id).limit(1);
     const task = tx.update(t.tasks).set({

@@ -53,12 +53,12 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
     const now = Date.now();
     const near = await tx.selectFrom('locks').selectAll()
       .where('project_id', '=', project).where('ended_at', 'is', null)
-      .where('lease_until', '>', now).where('head', 'in', ['', 'src/', `${path}/`])
+      .where('lease_until', '>', now).where('path_prefix', 'in', ['', 'src/', `${path}/`])
       .where('owner', '<>', 'agent:ada').execute();
     if (near.length) throw new Error('held by another');
     const { insertId: seq } = await tx.insertInto('locks').values({
-      project_id: project, path, head: `${path}/`, mode: 'exclusive', owner: 'agent:ada',
-      ttl_ms: 300_000, lease_until: now + 300_000, tells: 0, created_at: now, held_at: now,
+      project_id: project, path, path_prefix: `${path}/`, mode: 'exclusive', owner: 'agent:ada',
+      ttl_ms: 300_000, lease_until: now + 300_000, notify: 0, created_at: now, held_at: now,
       state: 'held',
     }).executeTakeFirst();
     await noted(tx, 'lock', 'acquire', `lck_${seq}`, project, JSON.stringify({ path }));
@@ -80,7 +80,7 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       attempts: eb('attempts', '+', 1), lease_until: now + lease, started_at: now,
     })).where('id', '=', (eb) => eb.selectFrom('tasks').select('id')
       .where('project_id', '=', project).where('state', '=', sql.lit('ready'))
-      .where('held_by', 'is', null).where('assignee_id', 'is', null).where('role', '=', 'builder')
+      .where('conflicts_with_id', 'is', null).where('assignee_id', 'is', null).where('role', '=', 'builder')
       .orderBy('priority', 'desc').orderBy('ready_at').orderBy('id').limit(1))
       .returningAll().executeTakeFirstOrThrow();
     await noted(tx, 'task', 'claim', task.id, project);

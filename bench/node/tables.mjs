@@ -23,16 +23,16 @@ export const turns = sqliteTable('turns', {
   ...numbers('number', 'is_error', 'input_tokens', 'output_tokens', 'at'),
 });
 export const locks = sqliteTable('locks', {
-  ...seq(), ...texts('state', 'project_id', 'path', 'head', 'mode', 'owner', 'run_id', 'reason',
+  ...seq(), ...texts('state', 'project_id', 'path', 'path_prefix', 'mode', 'owner', 'run_id', 'reason',
     'ended_by'),
-  ...numbers('ttl_ms', 'lease_until', 'tells', 'created_at', 'held_at', 'ended_at'),
+  ...numbers('ttl_ms', 'lease_until', 'notify', 'created_at', 'held_at', 'ended_at'),
 });
 export const tasks = sqliteTable('tasks', {
   ...id(), ...texts('project_id', 'key', 'state', 'role', 'title', 'description', 'files',
-    'check_command', 'lead', 'assignee_id', 'agent_id', 'run_id', 'dir', 'held_by', 'cause_id',
+    'check_command', 'lead', 'assignee_id', 'agent_id', 'run_id', 'dir', 'conflicts_with_id', 'blocked_by_id',
     'evidence', 'reason', 'created_by'),
-  ...numbers('priority', 'fence', 'lease_until', 'attempts', 'open_needs', 'broken_needs',
-    'check_until', 'created_at', 'ready_at', 'started_at', 'submitted_at', 'ended_at', 'archived_at'),
+  ...numbers('priority', 'fence', 'lease_until', 'attempts', 'open_dependencies', 'failed_dependencies',
+    'check_lease_until', 'created_at', 'ready_at', 'started_at', 'submitted_at', 'ended_at', 'archived_at'),
 });
 export const notes = sqliteTable('notes', {
   ...id(), ...texts('scope', 'project_id', 'category', 'key', 'text', 'source', 'supersedes', 'state'),

@@ -90,15 +90,15 @@ def _acquire_or_refuse(store: "Corral", paths: "Sequence[str]") -> str | None:
     owner, run = config.owner(), config.run_id()
     for path in paths:
         try:
-            places = store.guard.places_of(path)
+            places = store.guard.locate_all(path)
         except Invalid:
             continue  # not a path that can be locked; check the others
         for place in places:
-            if conflicts := store.guard.in_the_way(place.project.id, [place.path], owner, run=run):
+            if conflicts := store.guard.check(place.project.id, [place.path], owner, run=run):
                 return conflicts[0].text
         try:
             for place in places[:1]:
-                store.guard.take_for_edit(place.project.id, place.path, owner, run=run)
+                store.guard.acquire_for_edit(place.project.id, place.path, owner, run=run)
         except Held as error:
             return error.message
     return None
@@ -107,7 +107,7 @@ def _acquire_or_refuse(store: "Corral", paths: "Sequence[str]") -> str | None:
 def _record_touches(store: "Corral", paths: "Sequence[str]") -> int:
     for path in paths:
         try:
-            place = store.guard.place_of(path)
+            place = store.guard.locate(path)
         except NotFound:
             continue
         store.locks.touch(place.project.id, place.path, config.owner())
@@ -126,7 +126,7 @@ def _handle_git_event(_: str, event: str, url: str | None) -> int:
         return 0
     with _open(url) as store:
         names = [git.decode_name(name) for name in staged]
-        conflicts = store.guard.commit_in_the_way(top, names, config.owner(), run=config.run_id())
+        conflicts = store.guard.check_commit(top, names, config.owner(), run=config.run_id())
     for conflict in conflicts[:MAX_SHOWN]:
         sys.stderr.write(f"corral: {conflict.text}\n")
     if len(conflicts) > MAX_SHOWN:

@@ -41,7 +41,7 @@ def test_the_report_of_an_import_names_what_was_left_out(store: Corral, tmp_path
     text = b"\n".join(map(msgspec.json.encode, lines[:3])) + b"\nnoise\n"
     (tmp_path / "a.jsonl").write_bytes(text + msgspec.json.encode(lines[3]) + b"\n")
     (tmp_path / "b.jsonl").write_bytes(b"no transcript\n")
-    brought = store.imports.bring("claude", tmp_path)
+    brought = store.imports.import_transcripts("claude", tmp_path)
     assert brought.turns == 2
     assert brought.left_out == {
         "file-history-snapshot": 1,
@@ -50,4 +50,4 @@ def test_the_report_of_an_import_names_what_was_left_out(store: Corral, tmp_path
         "block thinking": 1,
     }
     assert brought.unreadable == [str(tmp_path / "b.jsonl")]
-    assert store.imports.bring("claude", tmp_path).left_out == {}
+    assert store.imports.import_transcripts("claude", tmp_path).left_out == {}

@@ -180,7 +180,7 @@ def test_both_owners_are_notified_once(cli: Cli, folder: Path, url: str) -> None
             agent = store.agents.create(name)
             running(store, agent_id=agent.id, cwd=str(tree))
         for _ in range(2):
-            (clash,) = store.locks.forecast(folder, tell=True)
+            (clash,) = store.locks.forecast(folder, notify=True)
         assert {clash.one.owner, clash.other.owner} == {"agent:ann", "agent:bob"}
         for name in trees:
             (letter,) = store.mail.list(mailbox=f"agent:{name}").items

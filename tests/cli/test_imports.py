@@ -51,8 +51,8 @@ def test_invalid_rows_are_reported_and_can_be_listed(cli: Cli, tmp_path: Path) -
     assert "runs: args is not JSON of the expected type (list) (1, as in 1)" in said.out
     found = json.loads(cli("import", "rows", "--json").out)
     assert {row["source"] for row in found} == {"laptop"}
-    (broken,) = (row for row in found if row["trouble"])
-    assert broken["rest"] == {"args": "{"}
+    (broken,) = (row for row in found if row["problems"])
+    assert broken["unmapped"] == {"args": "{"}
     (again,) = json.loads(cli("import", "rows", "--id", broken["id"], "--json").out)
     assert again == broken
     assert json.loads(cli("import", "rows", "--kept", "--json").out) == []
@@ -84,9 +84,9 @@ def test_report_shows_what_retention_would_delete(cli: Cli, tmp_path: Path) -> N
     source_databases.change(path, "UPDATE runs SET started_at = 1500000000, ended_at = 1500000060")
     first = cli("import", "agent-yes", str(path))
     assert "4 runs" in first.out
-    assert "corral setting set imports.retention true" in first.out
-    assert cli("setting", "set", "imports.retention", "true").code == 0
+    assert "corral setting set imports.apply_retention true" in first.out
+    assert cli("setting", "set", "imports.apply_retention", "true").code == 0
     cli("db", "prune")
     again = cli("import", "agent-yes", str(path)).out
     assert "Restored 4 of those" in again
-    assert "corral setting set imports.retention false" in again
+    assert "corral setting set imports.apply_retention false" in again

@@ -11,7 +11,7 @@ from tests.support.invariants import check_store
 from tests.support.processes import run_concurrently
 from tests.support.store import rows
 
-COUNTED = ("agents", "sessions", "turns", "runs", "letters", "tasks", "attempts", "origins")
+COUNTED = ("agents", "sessions", "turns", "runs", "letters", "tasks", "attempts", "import_origins")
 
 
 def counted(url: str) -> Counter[str]:
@@ -29,7 +29,7 @@ def sources(tmp_path: Path) -> dict[str, Path]:
 def take(url: str, sources: dict[str, Path], order: int = 1) -> None:
     with corral.open(url) as store:
         for tool, path in [*sources.items()][::order]:
-            store.imports.take(tool, path, source=tool)
+            store.imports.import_database(tool, path, source=tool)
 
 
 def prune(url: str) -> None:

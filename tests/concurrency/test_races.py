@@ -76,7 +76,7 @@ def test_of_many_who_choose_one_does(url: str, tmp_path: Path) -> None:
     with corral.open(url) as store:
         latest = store.races.get(id).latest
         assert (latest.state, latest.decided_by) == ("completed", winner)
-        assert len(latest.choices) == 1
+        assert len(latest.selections) == 1
         check_store(store)
 
 

@@ -113,4 +113,4 @@ def test_one_declares_a_key_that_many_want(url: str, tmp_path: Path) -> None:
     assert sum(run_concurrently([declare] * 4)) == 1
     with corral.open(url) as store:
         assert rows(store, "SELECT count(*) FROM tasks") == [(2,)]
-        assert rows(store, "SELECT count(*) FROM edges") == [(1,)]
+        assert rows(store, "SELECT count(*) FROM task_dependencies") == [(1,)]

@@ -65,7 +65,7 @@ DIFFER = {
     "one member": {"sqlite": "group_members_pkey", "postgres": "group_members_by_name"},
     "an open group": {"sqlite": "groups_pkey", "postgres": "groups_open"},
     "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
-    "attempts with worktrees": {"sqlite": "attempts_by_race", "postgres": "attempts_in_place"},
+    "attempts with worktrees": {"sqlite": "attempts_by_race", "postgres": "attempts_with_worktree"},
     "an open schedule": {"sqlite": "schedules_pkey", "postgres": "schedules_open"},
     # A letter is queued behind those of faster clocks, where several clocks are in use.
     "its place in line": {"sqlite": None, "postgres": "letters_queue"},
@@ -145,12 +145,12 @@ RUNS_AGENT = f"agt_3x{'0' * 24}"
 ONE_TASK = f"tsk_7x{'0' * 24}"
 QUIET_PROJECT = f"prj_60x{'0' * 23}"
 GRAPH = RUNS_PROJECT
-TASK = {"tasks_pkey", "edges_pkey"}
+TASK = {"tasks_pkey", "task_dependencies_pkey"}
 RACE = "rac_40x"
 ROUND = "rnd_" + "40x" + "0" * 23
 RACES = {
     "attempts_by_race",
-    "choices_pkey",
+    "selections_pkey",
     "grafts_by_round",
     "races_pkey",
     "rounds_by_race",
@@ -242,14 +242,14 @@ def task_and(verb: str, *arguments: Any) -> Operation:
 
 READY: dict[str, tuple[Operation, set[str]]] = {
     "tasks.renew": (task_and("renew"), TASK | {"settings_pkey"}),
-    "tasks.submit": (task_and("submit", "done"), TASK | {"tasks_held"}),
+    "tasks.submit": (task_and("submit", "done"), TASK | {"tasks_by_conflict"}),
     "tasks.fail": (
         task_and("fail", "no"),
-        TASK | {"delegations_of_task", "edges_by_need", "tasks_held"},
+        TASK | {"delegations_of_task", "task_dependencies_by_dependency", "tasks_by_conflict"},
     ),
     "tasks.list of a project, next page": (
         next_page("tasks", "list", project=GRAPH),
-        {"edges_pkey", "projects_pkey", "tasks_by_project", "tasks_pkey"},
+        {"task_dependencies_pkey", "projects_pkey", "tasks_by_project", "tasks_pkey"},
     ),
     "delegations.list all, next page": (
         next_page("delegations", "list", all=True),
@@ -270,7 +270,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
     "runs.restart": (run_and("restart", held(), ExitStatus(), quick_failures=0), {"runs_pkey"}),
     "runs.heartbeat": (
         run_and("heartbeat", output_bytes=1),
-        {"runs_pkey", "locks_of_run", "tasks_of_run"},
+        {"runs_pkey", "locks_of_run", "tasks_running_by_run"},
     ),
     "runs.update_details": (run_and("update_details", tokens=1), {"runs_pkey"}),
     "runs.set_attention": (
@@ -382,9 +382,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             *TASK,
             "projects_pkey",
             "settings_pkey",
-            "tasks_assigned",
+            "tasks_claimable_assigned",
             "tasks_running",
-            "tasks_to_take",
+            "tasks_claimable",
         },
     ),
     "tasks.claim of a role": (
@@ -394,9 +394,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             *TASK,
             "projects_pkey",
             "settings_pkey",
-            "tasks_assigned",
+            "tasks_claimable_assigned",
             "tasks_running",
-            "tasks_to_take_by_role",
+            "tasks_claimable_by_role",
         },
     ),
     "races.get": (lambda c: c.races.get(RACE), RACES),
@@ -406,7 +406,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.races.list(project=PROJECT),
         {"projects_pkey", "races_by_project"},
     ),
-    "races, the rounds that go on": (lambda c: c.races._open_rounds("h"), {"rounds_open"}),
+    "races, the rounds that go on": (
+        lambda c: c.races._open_rounds("h"),
+        {"rounds_needing_driver"},
+    ),
     "races, whether an attempt waits for a run": (
         lambda c: c._database.read(lambda tx: run_lookup.has_attempt(tx, "run_300")),
         {"attempts_of_run"},
@@ -417,9 +420,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "races, worktrees that are there": (
         lambda c: c._database.read(lambda tx: queries.list_with_worktree(tx, limit=5)),
-        {"attempts_in_place"},
+        {"attempts_with_worktree"},
     ),
-    "tasks.get by its key": (lambda c: c.tasks.get("k9"), {*TASK, "tasks_keys"}),
+    "tasks.get by its key": (lambda c: c.tasks.get("k9"), {*TASK, "tasks_by_key"}),
     "tasks.list": (lambda c: c.tasks.list(), TASK),
     "tasks.list in a state": (
         lambda c: c.tasks.list(project=GRAPH, state="ready"),
@@ -429,7 +432,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.tasks.list(agent=AGENT),
         {*TASK, "agents_pkey", "agent_versions_pkey", "tasks_by_agent"},
     ),
-    "tasks.next_lease_end": (lambda c: c.tasks.next_lease_end(), {"tasks_due"}),
+    "tasks.next_lease_end": (lambda c: c.tasks.next_lease_end(), {"tasks_by_lease"}),
     "tasks, the next check": (
         lambda c: c.tasks.begin_check(),
         {"tasks_to_check", "tasks_pkey", "settings_pkey"},
@@ -618,7 +621,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "settings_pkey",
             "tasks_archived_since",
             "tasks_by_state",
-            "touches_of_owner",
+            "file_touches_of_owner",
         },
     ),
     "nodes.list": (lambda c: c.nodes.list(), {"nodes_pkey"}),
@@ -666,7 +669,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "charges_pkey",
             "usage_counters_pkey",
             "delegations_pkey",
-            "edges_by_need",
+            "task_dependencies_by_dependency",
             "decisions_pkey",
             "letter_chains_pkey",
             "events_pkey",
@@ -696,7 +699,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "tasks_pkey",
             "tokens_pkey",
             "usage_totals_pkey",
-            "touches_pkey",
+            "file_touches_pkey",
         },
     ),
     "agents.get": (lambda c: c.agents.get("a7"), {"agents_name_key", "agent_versions_pkey"}),
@@ -781,8 +784,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.locks.holders(RUNS_PROJECT, "src/*"),
         {"projects_pkey", "locks_live"},
     ),
-    "guard.in_the_way": (
-        lambda c: c.guard.in_the_way(RUNS_PROJECT, ["src/7"], "ada"),
+    "guard.check": (
+        lambda c: c.guard.check(RUNS_PROJECT, ["src/7"], "ada"),
         {"projects_pkey", "locks_live"},
     ),
     "locks.list": (
@@ -818,11 +821,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "locks.touches": (
         lambda c: c.locks.touches(RUNS_PROJECT, "src/7"),
-        {"projects_pkey", "touches_project_id_path_owner_key"},
+        {"projects_pkey", "file_touches_project_id_path_owner_key"},
     ),
     "locks.touches of an owner": (
         lambda c: c.locks.touches(RUNS_PROJECT, "src", agent="a7"),
-        {"projects_pkey", "touches_of_owner"},
+        {"projects_pkey", "file_touches_of_owner"},
     ),
     "projects.containing": (lambda c: c.projects.containing("/srv/7/src/x"), {"projects_dir_key"}),
     "projects near a path": (
@@ -1094,7 +1097,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "runs_by_state",
             "runs_ended",
             "runs_failed",
-            "tasks_to_judge",
+            "tasks_to_review",
             "usage_totals_pkey",
         },
     ),

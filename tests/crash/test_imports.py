@@ -23,14 +23,14 @@ def test_an_import_is_there_whole_or_not_at_all(
 
     def bring(store: Corral, world: World) -> None:
         path = next(world.folder.rglob("v2.db" if tool == "nanoclaw" else "flightdeck.db"))
-        world.note(f"{store.imports.take(tool, path, source='it').new} new")
+        world.note(f"{store.imports.import_database(tool, path, source='it').new} new")
 
     def check(store: Corral, world: World) -> None:
         told = world.deeds
         assert len([deed for deed in told if deed != "0 new"]) <= 1 or told[0] == told[1]
         path = next(world.folder.rglob("v2.db" if tool == "nanoclaw" else "flightdeck.db"))
         before = contents(store)
-        assert store.imports.take(tool, path, source="it").new == 0
+        assert store.imports.import_database(tool, path, source="it").new == 0
         assert contents(store) == before
 
     crash_at_every_commit(

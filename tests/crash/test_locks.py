@@ -44,7 +44,7 @@ def test_whoever_dies_holding_waiting_or_releasing_the_line_goes_on(
         store.locks.release(store.locks.get(second.id))
         store.locks.revoke(store.locks.list().items[-1].id, reason="enough")
         store.locks.acquire(project, "docs/", "a", run="run_1")
-        store.locks.end_of_run("run_1")
+        store.locks.release_for_run("run_1")
 
     def come_later(store: Corral, world: World) -> None:
         check_held(store)

@@ -29,7 +29,7 @@ def prepare(store: Corral, world: World) -> None:
     make_repository(world.folder)
     store.agents.create("ada", command="true")
     # Else commits of two threads may come together, and their number differs each time.
-    store.settings.set("races.checks_at_once", 1)
+    store.settings.set("races.max_concurrent_checks", 1)
 
 
 CHECKS = ["test -e made"]  # each starts a Python process, so only tests about checks have some
@@ -161,7 +161,7 @@ def test_a_choice_is_made_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: Pat
         assert latest.state == "completed"
         assert latest.winner_id == latest.attempts[1].id
         assert git(world.folder, "show", f"{latest.winner_commit}:by-hand") == "a last touch"
-        assert len(latest.choices) == 1
+        assert len(latest.selections) == 1
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(choose, recover, check, ready))
 
@@ -204,7 +204,7 @@ def test_an_automatic_race_is_decided_once(fresh_url: FreshUrl, tmp_path: Path) 
             ["completed", "completed"],
         )
         assert [len(each.attempts) for each in race.rounds] == [2, 1], "the better half goes on"
-        assert [len(each.choices) for each in race.rounds] == [1, 1]
+        assert [len(each.selections) for each in race.rounds] == [1, 1]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(drive, recover, check, ready))
 

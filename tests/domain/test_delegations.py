@@ -192,7 +192,7 @@ def test_a_project_with_delegations_is_deleted_without_orphans(store: Corral, te
     store.plans.set(["x"], agent="ada", project_id=team)
     store.progress.report("x", agent="ada", task="A")
     store.projects.delete(team)
-    for table in ("tasks", "edges", "delegations", "plans", "progress"):
+    for table in ("tasks", "task_dependencies", "delegations", "plans", "progress"):
         assert store.db.sql(f"SELECT count(*) FROM {table}").rows == [[0]], table
 
 

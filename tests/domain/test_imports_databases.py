@@ -25,7 +25,7 @@ def beside(path: Path) -> dict[str, bytes]:
 def ids_of(store: Corral, tool: str, part: str) -> dict[str, str]:
     found = rows(
         store,
-        "SELECT row_id, id FROM origins WHERE tool = :tool AND part = :part",
+        "SELECT row_id, id FROM import_origins WHERE tool = :tool AND source_table = :part",
         tool=tool,
         part=part,
     )
@@ -38,19 +38,19 @@ def test_every_row_is_brought_in_and_a_second_time_nothing_changes(
 ) -> None:
     path = source_databases.MAKERS[tool](tmp_path / "theirs")
     before = beside(tmp_path / "theirs")
-    taken = store.imports.take(tool, path)
+    taken = store.imports.import_database(tool, path)
     assert (taken.known, taken.changed, taken.missing, taken.unknown) == (0, 0, [], [])
     assert taken.new == taken.rows > 0
     assert beside(tmp_path / "theirs") == before, "the source and its folder are as they were"
     check_store(store)
     whole = contents(store)
-    again = store.imports.take(tool, path)
+    again = store.imports.import_database(tool, path)
     assert (again.new, again.changed, again.known) == (0, 0, taken.rows)
     assert contents(store) == whole
 
 
 def test_runs_of_agent_yes_have_the_times_that_were_meant(store: Corral, tmp_path: Path) -> None:
-    store.imports.take("agent-yes", source_databases.make_agent_yes(tmp_path))
+    store.imports.import_database("agent-yes", source_databases.make_agent_yes(tmp_path))
     ids = ids_of(store, "agent-yes", "runs")
     done, running, failed, crashed = (store.runs.get(ids[key]) for key in "1234")
     assert (done.state, done.exit_code, done.pid) == ("completed", 0, 11)
@@ -79,7 +79,7 @@ def test_a_project_that_is_known_here_stays_as_it_is(store: Corral, tmp_path: Pa
             ]
         },
     )
-    store.imports.take("agent-yes", path)
+    store.imports.import_database("agent-yes", path)
     assert ids_of(store, "agent-yes", "projects") == {"1": mine.id}
     assert store.projects.get(mine.id) == mine
 
@@ -87,7 +87,7 @@ def test_a_project_that_is_known_here_stays_as_it_is(store: Corral, tmp_path: Pa
 def test_agents_come_with_tools_sessions_turns_runs_and_costs(
     store: Corral, tmp_path: Path
 ) -> None:
-    store.imports.take("agents", source_databases.make_agents(tmp_path))
+    store.imports.import_database("agents", source_databases.make_agents(tmp_path))
     agent = store.agents.get("Builder")
     assert (agent.role, agent.model, agent.instructions) == (
         "builder",
@@ -113,13 +113,15 @@ def test_agents_come_with_tools_sessions_turns_runs_and_costs(
     assert (charge.tokens, charge.cost_micros) == (1_500, 250_000)
     (line,) = store.outputs.log_lines(runs["u1"]).items
     assert (line.level, line.message, line.metadata) == ("warn", "slow", {"ms": 9})
-    (setting,) = (row for row in store.imports.origins(kept=True).items if row.part == "setting")
-    assert setting.rest == {"key": "theme", "value": "dark"}
+    (setting,) = (
+        row for row in store.imports.origins(kept=True).items if row.source_table == "setting"
+    )
+    assert setting.unmapped == {"key": "theme", "value": "dark"}
 
 
 def test_an_agent_whose_name_is_taken_gets_a_number(store: Corral, tmp_path: Path) -> None:
     mine = store.agents.create("Builder", command="cat")
-    store.imports.take("agents", source_databases.make_agents(tmp_path))
+    store.imports.import_database("agents", source_databases.make_agents(tmp_path))
     assert store.agents.get("Builder").id == mine.id
     assert store.agents.get("Builder-2").instructions == "Build well."
 
@@ -127,7 +129,7 @@ def test_an_agent_whose_name_is_taken_gets_a_number(store: Corral, tmp_path: Pat
 def test_races_of_multishot_have_their_rounds_attempts_winners_and_output(
     store: Corral, tmp_path: Path
 ) -> None:
-    store.imports.take("multishot", source_databases.make_multishot(tmp_path))
+    store.imports.import_database("multishot", source_databases.make_multishot(tmp_path))
     races = ids_of(store, "multishot", "runs")
     shop, blog = store.races.get(races["r1"]), store.races.get(races["r2"])
     assert (shop.name, shop.state, blog.state) == (
@@ -154,7 +156,7 @@ def test_races_of_multishot_have_their_rounds_attempts_winners_and_output(
 
 
 def test_nothing_of_nanoclaw_is_in_force(store: Corral, tmp_path: Path) -> None:
-    store.imports.take("nanoclaw", source_databases.make_nanoclaw(tmp_path))
+    store.imports.import_database("nanoclaw", source_databases.make_nanoclaw(tmp_path))
     agent = store.agents.get("Andy")
     assert (agent.admin, agent.provider, agent.workspace) == (False, "claude", "andy")
     assert store.channels.list().items == []
@@ -188,7 +190,7 @@ def test_nothing_of_nanoclaw_is_in_force(store: Corral, tmp_path: Path) -> None:
 
 def test_a_folder_of_one_session_alone_makes_its_session(store: Corral, tmp_path: Path) -> None:
     source_databases.make_nanoclaw(tmp_path)
-    taken = store.imports.take("nanoclaw", tmp_path / "data/v2-sessions/ag-1/sess-1")
+    taken = store.imports.import_database("nanoclaw", tmp_path / "data/v2-sessions/ag-1/sess-1")
     assert taken.kept < taken.new
     session = store.sessions.get(ids_of(store, "nanoclaw", "sessions")["sess-1"])
     assert store.mail.list(mailbox=f"session:{session.id}", all=True).items
@@ -196,7 +198,7 @@ def test_a_folder_of_one_session_alone_makes_its_session(store: Corral, tmp_path
 
 
 def test_a_crew_of_flightdeck_comes_with_all_that_it_shared(store: Corral, tmp_path: Path) -> None:
-    store.imports.take("flightdeck", source_databases.make_flightdeck(tmp_path))
+    store.imports.import_database("flightdeck", source_databases.make_flightdeck(tmp_path))
     project = store.projects.by_dir("/srv/shop")
     assert (project.name, project.state) == ("Shop", "active")
     lead = store.agents.get("flightdeck-11111111-2222")
@@ -220,13 +222,13 @@ def test_a_crew_of_flightdeck_comes_with_all_that_it_shared(store: Corral, tmp_p
 
 
 def test_what_a_crew_held_ended_and_what_it_knew_stays(store: Corral, tmp_path: Path) -> None:
-    store.imports.take("flightdeck", source_databases.make_flightdeck(tmp_path))
+    store.imports.import_database("flightdeck", source_databases.make_flightdeck(tmp_path))
     project = store.projects.by_dir("/srv/shop")
     worker = "agent:flightdeck-66666666-7777"
     assert rows(store, "SELECT state, path, owner FROM locks") == [
         ("expired", "src/cart.py", worker)
     ]
-    assert rows(store, "SELECT count, owner FROM touches") == [(3, worker)]
+    assert rows(store, "SELECT count, owner FROM file_touches") == [(3, worker)]
     (decision,) = store.decisions.list().items
     assert (decision.state, decision.title) == ("confirmed", "use SQLite")
     group, members, post, reaction = (
@@ -254,7 +256,7 @@ def test_what_a_crew_held_ended_and_what_it_knew_stays(store: Corral, tmp_path: 
 
 def test_a_grown_source_gives_only_what_is_new(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agents(tmp_path)
-    store.imports.take("agents", path)
+    store.imports.import_database("agents", path)
     source_databases.grow(
         path,
         {
@@ -269,7 +271,7 @@ def test_a_grown_source_gives_only_what_is_new(store: Corral, tmp_path: Path) ->
             ]
         },
     )
-    again = store.imports.take("agents", path)
+    again = store.imports.import_database("agents", path)
     assert (again.new, again.changed) == (1, 0)
     session = store.sessions.get(ids_of(store, "agents", "session")["s1"])
     assert [turn.content for turn in store.sessions.turns(session.id).items] == [
@@ -284,25 +286,25 @@ def test_a_row_that_changed_there_is_kept_beside_and_told_once(
     store: Corral, tmp_path: Path
 ) -> None:
     path = source_databases.make_agent_yes(tmp_path)
-    store.imports.take("agent-yes", path)
+    store.imports.import_database("agent-yes", path)
     run = ids_of(store, "agent-yes", "runs")["2"]
     source_databases.change(
         path, "UPDATE runs SET status = 'completed', exit_code = 0 WHERE id = 2"
     )
-    again = store.imports.take("agent-yes", path)
+    again = store.imports.import_database("agent-yes", path)
     assert (again.new, again.changed) == (0, 1)
     assert store.runs.get(run).state == "interrupted"
     (origin,) = store.imports.origins(id=run).items
-    assert origin.rest["status"] == "completed"
+    assert origin.unmapped["status"] == "completed"
     assert origin.changed_at is not None
-    assert store.imports.take("agent-yes", path).changed == 0
+    assert store.imports.import_database("agent-yes", path).changed == 0
 
 
 def test_a_moved_database_is_the_same_by_its_name(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agent_yes(tmp_path)
-    store.imports.take("agent-yes", path, source="laptop")
+    store.imports.import_database("agent-yes", path, source="laptop")
     moved = path.rename(tmp_path / "moved.sqlite")
-    again = store.imports.take("agent-yes", moved, source="laptop")
+    again = store.imports.import_database("agent-yes", moved, source="laptop")
     assert (again.new, again.known) == (0, 6)
 
 
@@ -314,10 +316,12 @@ def test_a_large_source_does_not_make_the_supervisors_of_runs_wait(
     run = add_run(store, "running")
     if engine == "sqlite":
         with refuses(store, Refused) as caught:
-            store.imports.take("agent-yes", path)
+            store.imports.import_database("agent-yes", path)
         assert run in caught.value.message
     else:
-        assert store.imports.take("agent-yes", path).new == 6, "there others write beside it"
+        assert store.imports.import_database("agent-yes", path).new == 6, (
+            "there others write beside it"
+        )
 
 
 def test_what_needs_a_task_that_failed_there_is_known_to_be_broken_however_far_away(
@@ -341,11 +345,11 @@ def test_what_needs_a_task_that_failed_there_is_known_to_be_broken_however_far_a
         "completed_at": source_databases.WHEN,
     }
     path = source_databases.make_flightdeck(tmp_path / "theirs", dag_tasks=[*tasks, plain | failed])
-    store.imports.take("flightdeck", path)
+    store.imports.import_database("flightdeck", path)
     ids = ids_of(store, "flightdeck", "dag_tasks")
     of = {task.key[0]: task for task in (store.tasks.get(id) for id in ids.values())}
-    assert {key: task.broken_needs for key, task in of.items()} == {"a": 0, "b": 1, "c": 1}
-    assert [of[key].cause_id for key in "bc"] == [of["a"].id, of["a"].id]
+    assert {key: task.failed_dependencies for key, task in of.items()} == {"a": 0, "b": 1, "c": 1}
+    assert [of[key].blocked_by_id for key in "bc"] == [of["a"].id, of["a"].id]
     check_store(store)
     for key in "bc":
         assert store.tasks.resume(of[key].id).state == "blocked"

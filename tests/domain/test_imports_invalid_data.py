@@ -26,12 +26,12 @@ def agent_yes(
 
 
 def told(taken: ImportReport) -> dict[str, int]:
-    return {f"{each.table}: {each.what}": each.rows for each in taken.troubles}
+    return {f"{each.table}: {each.what}": each.rows for each in taken.problems}
 
 
 def rest_of(store: Corral, key: str) -> Any:
     found = [row for row in store.imports.origins(limit=1_000).items if row.row_id == key]
-    return found[0].rest
+    return found[0].unmapped
 
 
 def test_seconds_milliseconds_and_texts_in_one_column_are_moments(
@@ -39,7 +39,7 @@ def test_seconds_milliseconds_and_texts_in_one_column_are_moments(
 ) -> None:
     same = (1_770_000_000, 1_770_000_000_000, "2026-02-02T02:40:00Z", "2026-02-02 02:40:00")
     path = agent_yes(tmp_path, *({"started_at": given} for given in same))
-    assert store.imports.take("agent-yes", path).troubles == []
+    assert store.imports.import_database("agent-yes", path).problems == []
     assert {row[0] for row in rows(store, "SELECT started_at FROM runs")} == {1_770_000_000_000}
 
 
@@ -54,7 +54,7 @@ def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: P
         {"started_at": 9_999_999_999_999},
         {"exit_code": b"1.0e999"},
     )
-    taken = store.imports.take("agent-yes", path)
+    taken = store.imports.import_database("agent-yes", path)
     assert told(taken) == {
         "runs: args is not JSON of the expected type (list)": 1,
         "runs: status has an unknown value": 1,
@@ -66,7 +66,7 @@ def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: P
     assert rows(store, "SELECT count(*) FROM runs") == [(7,)]
     assert rest_of(store, "2") == {"status": "levitating"}
     assert rest_of(store, "4") == {"started_at": "soon"}
-    assert {trouble.example for trouble in taken.troubles} == set("123456")
+    assert {trouble.example for trouble in taken.problems} == set("123456")
     check_store(store)
 
 
@@ -89,7 +89,7 @@ def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_to_the_byte(
     source_databases.change(
         path, "UPDATE Message SET content = CAST(x'61ff62' AS TEXT) WHERE id = 'utf8'"
     )
-    taken = store.imports.take("agents", path)
+    taken = store.imports.import_database("agents", path)
     assert sorted(told(taken)) == [
         "message: content contains NUL bytes",
         "message: content is longer than 4,194,304 bytes; it was cut, and the original is kept",
@@ -109,10 +109,10 @@ def test_rows_with_the_same_key_or_none_are_all_kept(store: Corral, tmp_path: Pa
         "id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid"
     )
     path = agent_yes(tmp_path, {"id": 7}, {"id": 7, "pid": 2}, {"id": None}, schema=schema)
-    taken = store.imports.take("agent-yes", path)
+    taken = store.imports.import_database("agent-yes", path)
     assert told(taken) == {"runs: the row has no key, or a key that another row has too": 2}
     assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
-    again = store.imports.take("agent-yes", path)
+    again = store.imports.import_database("agent-yes", path)
     assert (again.new, again.changed) == (0, 0)
 
 
@@ -140,15 +140,17 @@ def test_keys_of_any_kind_that_are_spelled_alike_are_all_kept(
         file, {"projects": source_databases.AGENT_YES_ROWS["projects"][:1], "runs": given}
     )
     file.close()
-    taken = store.imports.take("agent-yes", tmp_path / "s.db")
+    taken = store.imports.import_database("agent-yes", tmp_path / "s.db")
     assert (taken.new, rows(store, "SELECT count(*) FROM runs")) == (len(ids) + 1, [(len(ids),)])
-    assert store.imports.take("agent-yes", tmp_path / "s.db").new == 0
+    assert store.imports.import_database("agent-yes", tmp_path / "s.db").new == 0
 
 
 def test_more_tokens_than_there_can_be_are_kept_as_they_were(store: Corral, tmp_path: Path) -> None:
     path = source_databases.MAKERS["agents"](tmp_path)
     source_databases.change(path, 'UPDATE "Run" SET "tokensUsed" = 253402300800000')
-    assert told(store.imports.take("agents", path))["run: tokensused is not a valid number"]
+    assert told(store.imports.import_database("agents", path))[
+        "run: tokensused is not a valid number"
+    ]
 
 
 def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
@@ -156,13 +158,13 @@ def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
 ) -> None:
     path = source_databases.make_agents(tmp_path)
     source_databases.change(path, "DELETE FROM Session")
-    taken = store.imports.take("agents", path)
+    taken = store.imports.import_database("agents", path)
     table = {each.table: each for each in taken.tables}
-    assert (table["message"].kept, table["message"].became) == (2, {})
-    assert table["run"].became["runs"] == 3, "a run needs no session"
-    kept = [row for row in store.imports.origins(kept=True).items if row.part == "message"]
-    assert kept[0].rest["content"] == "hello"
-    assert kept[0].trouble == ["sessionid refers to a missing row"]
+    assert (table["message"].kept, table["message"].created) == (2, {})
+    assert table["run"].created["runs"] == 3, "a run needs no session"
+    kept = [row for row in store.imports.origins(kept=True).items if row.source_table == "message"]
+    assert kept[0].unmapped["content"] == "hello"
+    assert kept[0].problems == ["sessionid refers to a missing row"]
 
 
 def test_tables_and_columns_of_another_version_are_kept_or_missed(
@@ -175,10 +177,10 @@ def test_tables_and_columns_of_another_version_are_kept_or_missed(
         "ALTER TABLE projects DROP COLUMN prompt;"
         "CREATE TABLE moods (id TEXT, mood TEXT); INSERT INTO moods VALUES ('m', 'fine')",
     )
-    taken = store.imports.take("agent-yes", path)
+    taken = store.imports.import_database("agent-yes", path)
     assert taken.missing == ["projects.prompt"]
     assert sorted(taken.unknown) == ["moods", "runs.colour"]
-    everything = {str(row.rest) for row in store.imports.origins().items}
+    everything = {str(row.unmapped) for row in store.imports.origins().items}
     assert str({"colour": "red"}) in everything
     assert str({"id": "m", "mood": "fine"}) in everything
 
@@ -188,7 +190,7 @@ def test_a_table_that_is_missing_is_told_and_the_rest_comes_in(
 ) -> None:
     path = source_databases.make_flightdeck(tmp_path)
     source_databases.change(path, "DROP TABLE timers; DROP TABLE knowledge_fts")
-    taken = store.imports.take("flightdeck", path)
+    taken = store.imports.import_database("flightdeck", path)
     assert taken.missing == ["timers"]
     assert rows(store, "SELECT count(*) FROM tasks") == [(2,)]
 
@@ -198,7 +200,7 @@ def test_secrets_are_blanked_wherever_they_stand(store: Corral, tmp_path: Path) 
     path = source_databases.make_agents(tmp_path)
     source_databases.change(path, f"UPDATE Message SET content = 'take {secret}' WHERE id = 'm1'")
     source_databases.change(path, f"UPDATE Setting SET value = '{secret}'")
-    taken = store.imports.take("agents", path)
+    taken = store.imports.import_database("agents", path)
     assert taken.secrets == 2
     assert secret not in str(contents(store))
 
@@ -207,7 +209,7 @@ def test_a_key_in_brackets_upon_brackets_is_blanked_too(store: Corral, tmp_path:
     path = source_databases.MAKERS["agents"](tmp_path)
     deep = "[" * 5_000 + f'"{KEY}"' + "]" * 5_000
     source_databases.change(path, f"UPDATE \"Message\" SET content = '{deep}'")
-    assert store.imports.take("agents", path).secrets
+    assert store.imports.import_database("agents", path).secrets
     assert KEY not in str(contents(store))
 
 
@@ -216,10 +218,12 @@ def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(
 ) -> None:
     path = source_databases.make_multishot(tmp_path)
     source_databases.change(path, "UPDATE agents SET agent_number = 2 WHERE id = 'a1'")
-    taken = store.imports.take("multishot", path)
+    taken = store.imports.import_database("multishot", path)
     assert told(taken)["agents: attempts has a row with the same key already"] == 1
-    (kept,) = (row for row in store.imports.origins(kept=True).items if row.part == "agents")
-    assert kept.rest["variation_prompt"] == "bold"
+    (kept,) = (
+        row for row in store.imports.origins(kept=True).items if row.source_table == "agents"
+    )
+    assert kept.unmapped["variation_prompt"] == "bold"
     check_store(store)
 
 
@@ -232,11 +236,11 @@ def test_every_text_may_be_broken_at_once(store: Corral, tool: str, tmp_path: Pa
             if name not in ("id", "lead_id", key):
                 file.execute(f"UPDATE {table} SET {name} = CAST(x'7bff00' AS TEXT)")
     file.close()
-    taken = store.imports.take(tool, path)
+    taken = store.imports.import_database(tool, path)
     assert taken.new == taken.rows
-    assert taken.troubles
+    assert taken.problems
     check_store(store)
-    assert store.imports.take(tool, path).new == 0
+    assert store.imports.import_database(tool, path).new == 0
 
 
 def _columns(file: Any) -> dict[str, list[str]]:
@@ -272,7 +276,7 @@ def test_values_of_a_project_that_is_registered_already_are_kept_and_reported(
     path = source_databases.make(
         tmp_path / "s.db", source_databases.AGENT_YES, {"projects": [given]}
     )
-    taken = store.imports.take("agent-yes", path)
+    taken = store.imports.import_database("agent-yes", path)
     rest = rest_of(store, "1")
     assert (rest["cmd"], rest["prompt"], rest["last_run_at"]) == (
         "theirs",
@@ -288,7 +292,7 @@ def test_a_directory_that_occurs_twice_keeps_the_values_of_both(
     schema = source_databases.AGENT_YES.replace("dir TEXT NOT NULL UNIQUE", "dir TEXT NOT NULL")
     both = [project_row(id=1, cmd="first"), project_row(id=2, cmd="second", prompt="other")]
     path = source_databases.make(tmp_path / "s.db", schema, {"projects": both})
-    store.imports.take("agent-yes", path)
+    store.imports.import_database("agent-yes", path)
     assert store.projects.by_dir(both[0]["dir"]).command == "first"
     assert (rest_of(store, "2")["cmd"], rest_of(store, "2")["prompt"]) == ("second", "other")
 
@@ -299,7 +303,7 @@ def test_a_name_that_is_changed_is_kept_as_it_was(store: Corral, tmp_path: Path)
     base = source_databases.AGENTS_ROWS["Agent"][0]
     spaced, taken_name = {"id": "g2", "name": "My Agent"}, {"id": "g3", "name": "Taken"}
     source_databases.grow(path, {"Agent": [base | spaced, base | taken_name]})
-    taken = store.imports.take("agents", path)
+    taken = store.imports.import_database("agents", path)
     assert {agent.name for agent in store.agents.list().items} >= {"My-Agent", "Taken-2"}
     assert rest_of(store, "g2")["name"] == "My Agent"
     assert rest_of(store, "g3")["name"] == "Taken"
@@ -310,8 +314,8 @@ def test_an_end_before_its_start_and_a_time_of_zero_are_kept_and_reported(
     store: Corral, tmp_path: Path
 ) -> None:
     path = agent_yes(tmp_path, {"ended_at": 1_500_000_000}, {"ended_at": 0})
-    taken = store.imports.take("agent-yes", path)
-    kept = [row.rest for row in store.imports.origins().items if row.part == "runs"]
+    taken = store.imports.import_database("agent-yes", path)
+    kept = [row.unmapped for row in store.imports.origins().items if row.source_table == "runs"]
     assert kept == [{"ended_at": 1_500_000_000}, {"ended_at": 0}]
     assert told(taken) == {
         "runs: ended_at is before its start; the start counts as its end": 1,
@@ -324,5 +328,5 @@ def test_every_word_for_a_state_is_kept_where_ours_is_another(
 ) -> None:
     path = source_databases.make_multishot(tmp_path)
     source_databases.change(path, "UPDATE rounds SET status = 'selecting'")
-    store.imports.take("multishot", path)
+    store.imports.import_database("multishot", path)
     assert rest_of(store, "o1")["status"] == "selecting"

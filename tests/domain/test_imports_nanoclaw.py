@@ -73,7 +73,11 @@ def source(tmp_path: Path) -> Path:
 
 
 def imported_session(store: Corral, key: str = "sess-1") -> str:
-    found = rows(store, "SELECT id FROM origins WHERE part = 'sessions' AND row_id = :key", key=key)
+    found = rows(
+        store,
+        "SELECT id FROM import_origins WHERE source_table = 'sessions' AND row_id = :key",
+        key=key,
+    )
     return str(found[0][0])
 
 
@@ -85,7 +89,7 @@ def said(store: Corral) -> list[tuple[str, str]]:
 def test_both_files_become_one_conversation_in_the_order_of_time(
     store: Corral, source: Path
 ) -> None:
-    store.imports.take("nanoclaw", source)
+    store.imports.import_database("nanoclaw", source)
     assert said(store) == [
         ("user", "a photo\n[file: cat.png]"),
         ("assistant", "nice cat\n[file: out.txt]\n[file: gone.txt]"),
@@ -97,23 +101,23 @@ def test_both_files_become_one_conversation_in_the_order_of_time(
     (first, *_) = store.sessions.turns(imported_session(store)).items
     assert first.meta["sender"] == "Ann"
     check_store(store)
-    assert store.imports.take("nanoclaw", source).new == 0
+    assert store.imports.import_database("nanoclaw", source).new == 0
     assert len(said(store)) == 6
 
 
 def test_later_messages_are_added_behind(store: Corral, source: Path, tmp_path: Path) -> None:
-    store.imports.take("nanoclaw", source)
+    store.imports.import_database("nanoclaw", source)
     later = [message("o9", 9, "11:02", {"text": "bye"})]
     source_databases.grow(tmp_path / SESSION / "outbound.db", {"messages_out": later})
     later = [message("i9", 10, "11:01", {"text": "see you"})]
     source_databases.grow(tmp_path / SESSION / "inbound.db", {"messages_in": later})
-    store.imports.take("nanoclaw", source)
+    store.imports.import_database("nanoclaw", source)
     assert said(store)[6:] == [("user", "see you"), ("assistant", "bye")]
     check_store(store)
 
 
 def test_the_conversation_is_searchable(store: Corral, source: Path) -> None:
-    store.imports.take("nanoclaw", source)
+    store.imports.import_database("nanoclaw", source)
     while store.search.index_turns():
         pass
     (hit,) = store.search.find("zebra and").items
@@ -121,7 +125,7 @@ def test_the_conversation_is_searchable(store: Corral, source: Path) -> None:
 
 
 def test_a_question_has_its_text_and_options(store: Corral, source: Path) -> None:
-    store.imports.take("nanoclaw", source)
+    store.imports.import_database("nanoclaw", source)
     (question,) = store.questions.list(all=True).items
     assert (question.text, question.options) == ("Zebra\nWhich one?", ["left", "right"])
 
@@ -129,19 +133,19 @@ def test_a_question_has_its_text_and_options(store: Corral, source: Path) -> Non
 def test_attached_files_are_copied_and_missing_ones_reported(
     store: Corral, source: Path, clock: ManualClock
 ) -> None:
-    report = store.imports.take("nanoclaw", source)
+    report = store.imports.import_database("nanoclaw", source)
     turns = store.sessions.turns(imported_session(store)).items
     (cat,) = turns[0].meta["files"]
     assert Path(cat["path"]).read_bytes() == b"meow"
     out, gone = turns[1].meta["files"]
     assert Path(out["path"]).read_bytes() == b"woof"
     assert (gone["name"], gone["path"]) == ("gone.txt", None)
-    assert any("not copied" in each.what for each in report.troubles)
+    assert any("not copied" in each.what for each in report.problems)
     clock.advance(5_000 * DAY)
     store.db.prune()
     assert Path(cat["path"]).exists(), "kept as long as its session"
     store.sessions.close(imported_session(store))
-    store.settings.set("imports.retention", True)
+    store.settings.set("imports.apply_retention", True)
     clock.advance(400 * DAY)
     store.db.prune()
     assert not Path(cat["path"]).exists()
@@ -157,7 +161,7 @@ def test_an_attachment_cannot_name_a_file_outside_of_its_session(
     source_databases.grow(
         tmp_path / SESSION / "inbound.db", {"messages_in": [message("i8", 12, "12:00", evil)]}
     )
-    store.imports.take("nanoclaw", source)
+    store.imports.import_database("nanoclaw", source)
     (file,) = store.sessions.turns(imported_session(store)).items[-1].meta["files"]
     assert file["path"] is None
 
@@ -171,7 +175,7 @@ def test_continuations_of_several_providers_keep_that_of_the_session(
         "DELETE FROM session_state; INSERT INTO session_state VALUES"
         " ('continuation:claude', 'c1', '2026-03-01'), ('continuation:codex', 'x1', '2026-03-01')",
     )
-    store.imports.take("nanoclaw", source)
+    store.imports.import_database("nanoclaw", source)
     session = store.sessions.get(imported_session(store))
     assert (session.provider, session.provider_session) == ("codex", "x1")
 
@@ -195,7 +199,7 @@ def test_a_damaged_session_file_does_not_stop_the_import(
         source_databases.make(path, "CREATE TABLE other (id TEXT)", {})
     else:
         path.write_bytes(content[damage])
-    report = store.imports.take("nanoclaw", source)
+    report = store.imports.import_database("nanoclaw", source)
     assert any(str(path) in each for each in report.skipped)
     assert store.agents.get("Andy")
     assert store.sessions.get(imported_session(store, "sess-2")).turns == 4
@@ -207,4 +211,4 @@ def test_a_damaged_main_database_is_still_refused(
 ) -> None:
     source.write_bytes(source.read_bytes()[:4_096] + b"\0" * 9_000)
     with pytest.raises(Invalid):
-        store.imports.take("nanoclaw", source)
+        store.imports.import_database("nanoclaw", source)

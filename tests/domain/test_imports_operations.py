@@ -35,8 +35,12 @@ VERBS: dict[str, Callable[[Corral, str], Any]] = {
 def test_an_imported_race_refuses_what_needs_its_repository(
     store: Corral, tmp_path: Path, key: str
 ) -> None:
-    store.imports.take("multishot", source_databases.make_multishot(tmp_path))
-    found = rows(store, "SELECT id FROM origins WHERE part = 'runs' AND row_id = :key", key=key)
+    store.imports.import_database("multishot", source_databases.make_multishot(tmp_path))
+    found = rows(
+        store,
+        "SELECT id FROM import_origins WHERE source_table = 'runs' AND row_id = :key",
+        key=key,
+    )
     with Cases() as cases:
         for verb, call in VERBS.items():
             with cases.case(verb):
@@ -48,9 +52,11 @@ def test_an_imported_race_refuses_what_needs_its_repository(
     check_store(store)
 
 
-@pytest.mark.parametrize("verb", ["so_far", "advance", "leave", "wait", "clean", "latest"])
+@pytest.mark.parametrize(
+    "verb", ["attempt_progress", "advance", "hand_over", "wait", "clean", "latest"]
+)
 def test_an_imported_race_can_be_looked_at(store: Corral, tmp_path: Path, verb: str) -> None:
-    store.imports.take("multishot", source_databases.make_multishot(tmp_path))
+    store.imports.import_database("multishot", source_databases.make_multishot(tmp_path))
     (race, project) = rows(store, "SELECT id, project_id FROM races")[0]
     getattr(store.races, verb)(project if verb == "latest" else race)
 
@@ -79,29 +85,31 @@ def cyclic(tmp_path: Path, needs: dict[str, list[str]]) -> Path:
 
 def test_a_cycle_of_imported_tasks_is_broken_and_reported(store: Corral, tmp_path: Path) -> None:
     path = cyclic(tmp_path, {"a": ["c"], "b": ["a"], "c": ["b"], "d": ["d"], "e": ["a"]})
-    report = store.imports.take("flightdeck", path)
+    report = store.imports.import_database("flightdeck", path)
     graph = store.tasks.graph(store.projects.by_dir("/srv/shop").id)
     assert len(graph.tasks) == 5
     assert len(graph.edges) == 3
     assert graph.critical_path
-    assert any("closes a cycle" in each.what for each in report.troubles)
+    assert any("closes a cycle" in each.what for each in report.problems)
     kept = [
-        row for row in store.imports.origins(limit=200).items if "depends_on" in (row.rest or {})
+        row
+        for row in store.imports.origins(limit=200).items
+        if "depends_on" in (row.unmapped or {})
     ]
-    assert {row.rest["depends_on"] for row in kept} >= {'["d"]'}
+    assert {row.unmapped["depends_on"] for row in kept} >= {'["d"]'}
     check_store(store)
-    assert store.imports.take("flightdeck", path).new == 0
+    assert store.imports.import_database("flightdeck", path).new == 0
 
 
 def test_a_graph_with_a_cycle_of_an_early_import_can_be_shown(
     store: Corral, tmp_path: Path
 ) -> None:
-    store.imports.take("flightdeck", cyclic(tmp_path, {"a": [], "b": ["a"], "c": ["b"]}))
+    store.imports.import_database("flightdeck", cyclic(tmp_path, {"a": [], "b": ["a"], "c": ["b"]}))
     ids = dict(rows(store, "SELECT key, id FROM tasks"))
     a, b = ids["a@11111111"], ids["b@11111111"]
     from corral.db.statement import Statement
 
-    insert = f"INSERT INTO edges (task_id, needs_id) VALUES ('{a}', '{b}')"
+    insert = f"INSERT INTO task_dependencies (task_id, depends_on_id) VALUES ('{a}', '{b}')"
     store._database.write(lambda tx: tx.run(Statement(insert)))
     graph = store.tasks.graph(store.projects.by_dir("/srv/shop").id)
     assert len(graph.edges) == 3

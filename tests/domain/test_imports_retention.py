@@ -47,7 +47,7 @@ def activity(store: Corral) -> list[Any]:
 def test_retention_leaves_imported_rows_alone(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
-    store.imports.take(tool, source_databases.MAKERS[tool](tmp_path))
+    store.imports.import_database(tool, source_databases.MAKERS[tool](tmp_path))
     before, events = imported(store), activity(store)
     clock.advance(5_000 * DAY)
     store.db.prune()
@@ -60,16 +60,16 @@ def test_the_report_counts_what_retention_would_delete(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
     path = source_databases.MAKERS[tool](tmp_path)
-    store.imports.take(tool, path)
+    store.imports.import_database(tool, path)
     clock.advance(5_000 * DAY)
-    report = store.imports.take(tool, path)
+    report = store.imports.import_database(tool, path)
     assert report.exempt
     assert report.retention
-    store.settings.set("imports.retention", True)
+    store.settings.set("imports.apply_retention", True)
     expected = {each.table: each.rows for each in report.retention}
     pruned = {each.table: each.rows for each in store.db.prune() if each.rows}
     assert expected.items() <= pruned.items() | {("events", expected.get("events"))}
-    assert not store.imports.take(tool, path).exempt
+    assert not store.imports.import_database(tool, path).exempt
 
 
 @EACH_TOOL
@@ -77,17 +77,17 @@ def test_a_second_import_restores_what_was_deleted(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
     path = source_databases.MAKERS[tool](tmp_path)
-    first = store.imports.take(tool, path)
+    first = store.imports.import_database(tool, path)
     kept = {row.row_id: row.id for row in store.imports.origins(limit=500).items}
     counted = counts(store)
     totals = rows(store, "SELECT scope, charges, cost_micros FROM usage_totals ORDER BY scope, day")
-    store.settings.set("imports.retention", True)
+    store.settings.set("imports.apply_retention", True)
     # Origins are kept for three years; without them all rows would be new.
     clock.advance(1_000 * DAY)
     gone = sum(each.rows for each in store.db.prune() if each.table != "events")
     assert gone
-    store.settings.set("imports.retention", False)
-    again = store.imports.take(tool, path)
+    store.settings.set("imports.apply_retention", False)
+    again = store.imports.import_database(tool, path)
     assert (again.new, again.changed, again.known) == (0, 0, first.rows)
     assert again.restored
     assert counts(store) == counted
@@ -98,7 +98,7 @@ def test_a_second_import_restores_what_was_deleted(
     same = {key for key, id in kept.items() if id and id[4:].isalnum() and not id[4:].isdigit()}
     assert {key: now[key] for key in same} == {key: kept[key] for key in same}
     assert [each for each in store.db.verify() if each.state == "broken"] == []
-    assert store.imports.take(tool, path).restored == 0
+    assert store.imports.import_database(tool, path).restored == 0
 
 
 @EACH_TOOL
@@ -108,13 +108,15 @@ def test_origins_are_kept_as_long_as_what_they_name(
     """Without them the next import takes what exists for new rows."""
     monkeypatch.setattr("corral.services.store.prune.BATCH", 7)
     path = source_databases.MAKERS[tool](tmp_path)
-    first = store.imports.take(tool, path)
+    first = store.imports.import_database(tool, path)
     counted = counts(store)
-    store.settings.set("imports.retention", True)
+    store.settings.set("imports.apply_retention", True)
     clock.advance(2_000 * DAY)
     dry = {each.table: each.rows for each in store.db.prune(dry_run=True)}
-    assert {each.table: each.rows for each in store.db.prune()}["origins"] == dry["origins"]
-    again = store.imports.take(tool, path)
+    assert {each.table: each.rows for each in store.db.prune()}["import_origins"] == dry[
+        "import_origins"
+    ]
+    again = store.imports.import_database(tool, path)
     assert (again.new, again.known) == (0, first.rows)
     assert counts(store) == counted
 
@@ -123,18 +125,20 @@ def test_origins_of_a_database_of_which_nothing_exists_are_deleted(
     store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("corral.services.store.prune.BATCH", 2)
-    store.imports.take("agents", source_databases.make_agents(tmp_path))
-    (kept,) = rows(store, "SELECT count(*) FROM origins")[0]
-    rows(store, "UPDATE origins SET id = 'agt_gone' WHERE id IS NOT NULL RETURNING 1")
-    rows(store, "UPDATE origins SET became = 'agents' WHERE id IS NOT NULL RETURNING 1")
-    assert store.db.prune(), "with imports.retention off"
-    assert rows(store, "SELECT count(*) FROM origins")[0] == (kept,)
-    store.settings.set("imports.retention", True)
+    store.imports.import_database("agents", source_databases.make_agents(tmp_path))
+    (kept,) = rows(store, "SELECT count(*) FROM import_origins")[0]
+    rows(store, "UPDATE import_origins SET id = 'agt_gone' WHERE id IS NOT NULL RETURNING 1")
+    rows(
+        store, "UPDATE import_origins SET record_table = 'agents' WHERE id IS NOT NULL RETURNING 1"
+    )
+    assert store.db.prune(), "with imports.apply_retention off"
+    assert rows(store, "SELECT count(*) FROM import_origins")[0] == (kept,)
+    store.settings.set("imports.apply_retention", True)
     clock.advance(2_000 * DAY)
     dry = {each.table: each.rows for each in store.db.prune(dry_run=True)}
-    assert dry["origins"] == kept > 2
-    assert {each.table: each.rows for each in store.db.prune()}["origins"] == kept
-    assert rows(store, "SELECT count(*) FROM origins")[0] == (0,)
+    assert dry["import_origins"] == kept > 2
+    assert {each.table: each.rows for each in store.db.prune()}["import_origins"] == kept
+    assert rows(store, "SELECT count(*) FROM import_origins")[0] == (0,)
 
 
 def test_the_file_of_a_session_is_known_as_long_as_the_session(
@@ -143,12 +147,12 @@ def test_the_file_of_a_session_is_known_as_long_as_the_session(
     (tmp_path / "rollout.jsonl").write_bytes(
         (FIXTURES / "transcripts" / "claude.jsonl").read_bytes()
     )
-    store.imports.bring("claude", tmp_path)
+    store.imports.import_transcripts("claude", tmp_path)
     (session,) = store.sessions.list(all=True).items
-    store.settings.set("imports.retention", True)
+    store.settings.set("imports.apply_retention", True)
     clock.advance(2_000 * DAY)
     store.db.prune()
-    store.imports.bring("claude", tmp_path)
+    store.imports.import_transcripts("claude", tmp_path)
     assert store.sessions.list(all=True).items == [session]
 
 
@@ -156,11 +160,13 @@ def test_a_run_that_the_user_deleted_is_restored_with_its_log(
     store: Corral, tmp_path: Path
 ) -> None:
     path = source_databases.make_agents(tmp_path)
-    store.imports.take("agents", path)
-    (run,) = rows(store, "SELECT id FROM origins WHERE part = 'run' AND row_id = 'u1'")[0]
+    store.imports.import_database("agents", path)
+    (run,) = rows(
+        store, "SELECT id FROM import_origins WHERE source_table = 'run' AND row_id = 'u1'"
+    )[0]
     cost = store.charges.total("all").cost_micros
     store.runs.delete(run)
-    again = store.imports.take("agents", path)
+    again = store.imports.import_database("agents", path)
     assert again.restored == 2, "the run and its log line"
     assert store.runs.get(run).tokens == 1_500
     assert [line.message for line in store.outputs.log_lines(run).items] == ["slow"]
@@ -171,9 +177,9 @@ def test_a_run_that_the_user_deleted_is_restored_with_its_log(
 
 def test_a_right_that_was_taken_away_is_not_restored(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agents(tmp_path)
-    store.imports.take("agents", path)
+    store.imports.import_database("agents", path)
     store.agents.revoke("Builder", "Bash")
-    assert store.imports.take("agents", path).restored == 0
+    assert store.imports.import_database("agents", path).restored == 0
     assert [grant.tool for grant in store.agents.grants("Builder").items] == ["WebFetch"]
 
 
@@ -183,18 +189,18 @@ def test_transcripts_are_exempt_and_restored(
 ) -> None:
     name = f"rollout-{source}.jsonl"
     (tmp_path / name).write_bytes((FIXTURES / "transcripts" / f"{source}.jsonl").read_bytes())
-    brought = store.imports.bring(source, tmp_path)
+    brought = store.imports.import_transcripts(source, tmp_path)
     (session,) = store.sessions.list(all=True).items
     store.sessions.close(session.id)
     total = store.charges.total("all")
     clock.advance(1_000 * DAY)
     store.db.prune()
     assert store.sessions.get(session.id).turns == brought.turns
-    assert store.imports.bring(source, tmp_path).turns == 0
-    store.settings.set("imports.retention", True)
+    assert store.imports.import_transcripts(source, tmp_path).turns == 0
+    store.settings.set("imports.apply_retention", True)
     store.db.prune()
-    store.settings.set("imports.retention", False)
+    store.settings.set("imports.apply_retention", False)
     assert store.sessions.list(all=True).items == []
-    again = store.imports.bring(source, tmp_path)
+    again = store.imports.import_transcripts(source, tmp_path)
     assert again.turns == brought.turns
     assert store.charges.total("all") == total

@@ -29,7 +29,7 @@ def test_a_race_is_listed_with_how_its_latest_round_stands(
     with unchanged(store):
         (found,) = store.insights.races().items
     assert (found.id, found.name, found.state) == (race.id, "Make it faster", "active")
-    assert (found.rounds, found.round_state, found.goes_on) == (1, "running", True)
+    assert (found.rounds, found.round_state, found.needs_driver) == (1, "running", True)
     assert (found.attempts, found.under_way, found.can_win) == (3, 1, 1)
     assert (found.winner_round, found.winner_agent, found.waits) == (None, None, False)
     assert (found.spent_micros, found.budget_micros) == (105_000, 2_000_000)

@@ -127,10 +127,10 @@ def test_two_runs_of_one_agent_are_two_owners(store: Corral, project: Project) -
     store.locks.acquire(project.id, "a", "ada", run="run_1")
     with refuses(store, Held):
         store.locks.acquire(project.id, "a", "ada", run="run_2")
-    (found,) = store.guard.in_the_way(project.id, ["a"], "ada", run="run_2")
+    (found,) = store.guard.check(project.id, ["a"], "ada", run="run_2")
     assert found.lock.run_id == "run_1"
-    assert store.guard.in_the_way(project.id, ["a"], "ada", run="run_1") == []
-    assert store.guard.in_the_way(project.id, ["a"], "ada") == []
+    assert store.guard.check(project.id, ["a"], "ada", run="run_1") == []
+    assert store.guard.check(project.id, ["a"], "ada") == []
 
 
 def test_a_released_path_is_free_and_releasing_twice_is_fine(
@@ -225,7 +225,7 @@ def test_the_heartbeats_of_a_run_keep_its_locks_and_its_end_gives_them_back(
     assert store.locks.get(waiting.id).state == "held"
     assert store.locks.get(other.id).owner == "agent:x"
     with unchanged(store):
-        assert store.locks.end_of_run(run.id) == []
+        assert store.locks.release_for_run(run.id) == []
 
 
 def test_a_heartbeat_does_not_bring_back_what_had_run_out(
@@ -258,7 +258,7 @@ def test_a_deleted_project_leaves_no_live_lock_and_no_touch(
     store.projects.delete(project.id)
     assert store.locks.list().items == []
     assert store.locks.get(held.id).state == "revoked"
-    assert rows(store, "SELECT count(*) FROM touches") == [(0,)]
+    assert rows(store, "SELECT count(*) FROM file_touches") == [(0,)]
 
 
 def test_one_owner_cannot_have_locks_without_end(
@@ -314,10 +314,10 @@ def test_of_many_paths_those_are_named_that_others_hold(store: Corral, project: 
     lock = store.locks.acquire(project.id, "src/", "x")
     store.locks.acquire(project.id, "docs/", "y")
     for paths in (["src/1", "docs/1"], ["src/1", *(f"docs/{n}" for n in range(9))]):
-        (found,) = store.guard.in_the_way(project.id, paths, "y")
+        (found,) = store.guard.check(project.id, paths, "y")
         assert (found.path, found.lock) == ("src/1", lock)
         assert "agent:x" in found.text
-    assert store.guard.in_the_way(project.id, [], "y") == []
+    assert store.guard.check(project.id, [], "y") == []
 
 
 def test_old_locks_and_touches_are_forgotten(
@@ -330,7 +330,7 @@ def test_old_locks_and_touches_are_forgotten(
     store.locks.touch(project.id, "b", "x")
     newest = store.locks.acquire(project.id, "a", "x")
     forgotten = {each.table: each.rows for each in store.db.prune()}
-    assert (forgotten["locks"], forgotten["touches"]) == (1, 1)
+    assert (forgotten["locks"], forgotten["file_touches"]) == (1, 1)
     with pytest.raises(NotFound):
         store.locks.get(old.id)
     assert store.locks.get(newest.id).state == "held"

@@ -40,7 +40,7 @@ def test_who_asked_first_is_granted_first_and_told_once(
     assert (told(store, "y"), told(store, "z")) == (["held"], [])
     store.locks.release(granted)
     assert states(store, z) == ["held"]
-    assert record(store, z.id) == ["lock.ask", "lock.grant"]
+    assert record(store, z.id) == ["lock.request", "lock.grant"]
 
 
 def test_nobody_is_passed_by_who_came_later_and_others_do_not_wait(
@@ -93,12 +93,12 @@ def test_who_leaves_the_line_lets_the_next_one_through(store: Corral, project: P
         assert store.locks.release(writer).state == "withdrawn"
 
 
-@pytest.mark.parametrize(("tells", "letters"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(("notify", "letters"), [(True, 1), (False, 0)])
 def test_who_loses_a_place_in_line_is_told_where_that_was_asked_for(
-    store: Corral, project: Project, clock: ManualClock, tells: bool, letters: int
+    store: Corral, project: Project, clock: ManualClock, notify: bool, letters: int
 ) -> None:
     store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
-    gone = store.locks.request(project.id, "a", "y", wait_ms=MINUTE, tells=tells)
+    gone = store.locks.request(project.id, "a", "y", wait_ms=MINUTE, notify=notify)
     clock.advance(MINUTE)
     assert [lock.id for lock in store.locks.expire_due()] == [gone.id]
     assert told(store, "y") == ["expired"] * letters

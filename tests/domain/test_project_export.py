@@ -111,7 +111,14 @@ def test_it_is_a_store_with_all_of_the_project(
     config.make_private_folder(sent.parent)
     sent.write_text("the report")
     os.utime(sent, (0, 0))
-    assert {*made.rows} >= {"turns", "edges", "reactions", "passages", "log_lines", "events"}
+    assert {*made.rows} >= {
+        "turns",
+        "task_dependencies",
+        "reactions",
+        "passages",
+        "log_lines",
+        "events",
+    }
     with corral.open(Path(made.file), clock=clock) as copy:
         for table in PROJECT_CONDITIONS:
             assert rows(copy, f"SELECT count(*) FROM {table}") == [(made.rows.get(table, 0),)]

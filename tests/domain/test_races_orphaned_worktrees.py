@@ -60,7 +60,7 @@ def test_an_orphan_is_reclaimed_when_its_time_is_over(
     assert young.exists()
     assert (with_work / "made").read_text() == "by hand\n"
     assert store.races.reclaim() == []
-    store.settings.set("races.unused_ms", 28 * DAY)
+    store.settings.set("races.worktree_retention_ms", 28 * DAY)
     assert [left.worktree for left in store.races.reclaim()] == [str(young)]
     assert with_work.exists()
 

@@ -43,8 +43,8 @@ def begin(store: Corral, tmp_path: Path, count: int = 2, **plan: Any) -> Race:
             RacePlan(**plan),
             project=project,
             repository=str(tmp_path),
-            inside="",
-            private=False,
+            subdirectory="",
+            managed_repository=False,
             branch="main",
             base_commit="b" * 40,
             host=process.host(),
@@ -88,7 +88,7 @@ def end(
 
 
 def settle(store: Corral, race: Race, held: Round) -> Race:
-    write(store, lambda tx: driver.settle_round(tx, store.races.get(race.id), held))
+    write(store, lambda tx: driver.close_round(tx, store.races.get(race.id), held))
     return store.races.get(race.id)
 
 
@@ -177,7 +177,7 @@ def test_a_second_choice_needs_a_person_to_overrule_and_both_are_kept(
         store.races._select(race.id, "9")
     race = store.races._select(race.id, "2", overrule=True, reason="looked again")
     assert race.latest.winner_id == attempts(race)[1].id
-    assert [choice.verb for choice in race.latest.choices] == ["select", "overrule"]
+    assert [choice.verb for choice in race.latest.selections] == ["select", "overrule"]
 
 
 def test_the_next_round_needs_a_decided_one_and_may_go_back(store: Corral, tmp_path: Path) -> None:
@@ -228,7 +228,9 @@ def test_whoever_drives_a_round_holds_it_and_a_late_one_is_refused(
         hold(store, race, "driver:four")
     taken = write(
         store,
-        lambda tx: driver.acquire_round(tx, race.latest.id, "driver:four", gone="driver:three"),
+        lambda tx: driver.acquire_round(
+            tx, race.latest.id, "driver:four", dead_owner="driver:three"
+        ),
     )
     assert taken.fence == gone.fence + 1, "one that is known to be dead is not waited for"
 
@@ -260,7 +262,7 @@ def test_abandoning_cancels_what_is_under_way(store: Corral, tmp_path: Path) -> 
     race = store.races._abandon(race.id, reason="never mind")
     assert (race.state, race.latest.state) == ("abandoned", "abandoned")
     assert states(race) == ["cancelled", "cancelled"]
-    assert race.latest.goes_on, "its driver sees to it that the runs end"
+    assert race.latest.needs_driver, "its driver sees to it that the runs end"
     with pytest.raises(IllegalMove):
         store.races._abandon(race.id)
 
@@ -279,7 +281,7 @@ def test_a_budget_is_shared_between_the_rounds_and_spent_it_ends_them(
     [
         ({"rounds": 0}, "rounds"),
         ({"samples": 99}, "samples"),
-        ({"enough": 0}, "Enough"),
+        ({"stop_after": 0}, "Enough"),
         ({"checks": ["true"] * 21}, "20 checks"),
         ({"checks": [""]}, "empty"),
     ],
@@ -307,13 +309,13 @@ def test_who_wins_is_told_with_bounds(store: Corral, tmp_path: Path) -> None:
         end(store, held, attempt, 0)
     settle(store, race, held)
     store.races._select(race.id, None)
-    (row,) = store.races.winning()
+    (row,) = store.races.win_rates()
     assert (row.key, row.attempts, row.passed, row.wins, row.win_rate) == ("ada", 2, 2, 1, 0.5)
     assert 0 < row.low < 0.5 < row.high < 1
-    assert (row.cost_micros, row.unknown, row.micros_per_win) == (None, 2, None)
-    assert store.races.winning(by="model")[0].key is None
+    assert (row.cost_micros, row.unpriced, row.micros_per_win) == (None, 2, None)
+    assert store.races.win_rates(by="model")[0].key is None
     with pytest.raises(Invalid):
-        store.races.winning(by="colour")
+        store.races.win_rates(by="colour")
 
 
 def test_a_race_that_is_long_over_is_forgotten_once_its_worktrees_are_gone(

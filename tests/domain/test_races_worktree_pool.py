@@ -62,14 +62,14 @@ def test_the_next_attempts_take_what_was_cleared_away(store: Corral, repository:
 
 
 def test_the_pool_is_bounded_and_may_be_left_out(store: Corral, repository: Path) -> None:
-    store.settings.set("races.pool", 1)
+    store.settings.set("races.worktree_pool_size", 1)
     store.races.clean(decided(store, repository).id, confirm=True, unmerged=True)
     assert len(pooled(store)) == 1
     (gone,) = store.races.clean(pooled=True, confirm=True)
     assert gone.action == "removed"
     assert pooled(store) == []
     assert os.listdir(pool_folder()) == []
-    store.settings.set("races.pool", 0)
+    store.settings.set("races.worktree_pool_size", 0)
     store.races.clean(decided(store, repository).id, confirm=True, unmerged=True)
     assert pooled(store) == []
 

@@ -128,14 +128,14 @@ def race(store: Corral) -> None:
                 "verdicts": "given",
             }.items()
         }
-        of = {"round_id": keys["rounds"], "attempt_id": keys["attempts"], "at": 1, "by": "ünï"}
+        of = {"round_id": keys["rounds"], "attempt_id": keys["attempts"], "now": 1}
         tx.run(
-            races.ADD_CHOICE, number=1, verb="select", commit_id="c", ranked_first_id=None,
-            reason="☃", **of,
+            races.ADD_SELECTION, number=1, verb="select", commit_id="c", ranked_first_id=None,
+            reason="☃", selected_by="ünï", **of,
         )  # fmt: skip
         tx.run(
             races.ADD_GRAFT, id="grf_1", files="[]", commit_id=None, kept=0, checks="[]",
-            reason="☃", **of,
+            reason="☃", created_by="ünï", **of,
         )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def imports(store: Corral, clock: ManualClock) -> None:
     said = TranscriptItem(clock.now(), TurnFact("user", "from elsewhere"), 10)
     store._database.write(lambda tx: import_ops.import_items(tx, begun, [said], read_bytes=10))
     with store.transaction() as tx:
-        origin = {"row_id": "7", "rest": '{"ü": 1}', "trouble": '["☃"]', "digest": "d"}
+        origin = {"row_id": "7", "unmapped": '{"ü": 1}', "problems": '["☃"]', "digest": "d"}
         add_origins(tx, SourceTable("agent-yes", "/srv/a.db", "runs"), [origin])
 
 

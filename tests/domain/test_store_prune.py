@@ -26,9 +26,9 @@ NOTHING = {
         "usage_totals",
         "usage_counters",
         "imports",
-        "origins",
+        "import_origins",
         "locks",
-        "touches",
+        "file_touches",
         "delegations",
         "plans",
         "checkpoint_writes",
@@ -259,7 +259,7 @@ def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
 def test_which_files_were_imported_is_known_from_the_last_news_on(
     store: Corral, clock: ManualClock
 ) -> None:
-    store.settings.set("imports.retention", True)
+    store.settings.set("imports.apply_retention", True)
     store._database.write(
         lambda tx: imports.begin(tx, "claude", "/srv/old.jsonl", TranscriptHead("one", title="old"))
     )

@@ -42,11 +42,11 @@ PLAIN: list[tuple[str, dict[str, Any], str, str]] = [
      "at", "charges"),
     ("plans", {"entries": "[]"}, "updated_at", "plans"),
     ("progress", {"agent_id": "agt_1", "summary": "s"}, "updated_at", "plans"),
-    ("touches", {"owner": "user:eve", "count": 1}, "last_at", "touches"),
+    ("file_touches", {"owner": "user:eve", "count": 1}, "last_at", "file_touches"),
 ]  # fmt: skip
-KEYED = {"plans": "subject", "progress": "id", "touches": "path"}
-BORN = {"touches": "first_at"}
-NEWEST_STAYS = ("letters", "events", "charges", "locks", "touches")
+KEYED = {"plans": "subject", "progress": "id", "file_touches": "path"}
+BORN = {"file_touches": "first_at"}
+NEWEST_STAYS = ("letters", "events", "charges", "locks", "file_touches")
 NUMBERS = count(1)
 
 
@@ -57,7 +57,7 @@ def insert(tx: Tx, table: str, values: dict[str, Any]) -> None:
 
 def add(tx: Tx, table: str, project: str | None, at: int) -> None:
     """A row that is over since a moment."""
-    if table in ("tasks", "races", "locks", "touches"):
+    if table in ("tasks", "races", "locks", "file_touches"):
         project = project or "prj_other"  # theirs always have one
     nth = next(NUMBERS)
     for name, state, ended, _ in OVER:

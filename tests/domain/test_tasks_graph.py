@@ -36,7 +36,7 @@ def test_a_failure_blocks_everything_behind_it_with_the_root_cause(
     assert board(store, chain) == {"A": "failed", "B": "blocked", "C": "blocked"}
     for key in "BC":
         blocked = store.tasks.get(key)
-        assert blocked.cause_id == failed.id
+        assert blocked.blocked_by_id == failed.id
         assert blocked.reason == "A failed: the compiler is broken"
     check_counts(store)
 
@@ -275,8 +275,8 @@ def test_below_a_task_that_was_cancelled_meanwhile_the_cause_is_that_one(
     store.tasks.fail(taken, "no")
     store.tasks.cancel("b")
     store.tasks.retry("a")
-    assert store.tasks.get("c").cause_id == store.tasks.get("b").id
+    assert store.tasks.get("c").blocked_by_id == store.tasks.get("b").id
     store.tasks.fail(store.tasks.claim(project, "ada") or "a", "again")
     store.tasks.reopen("b")
-    assert store.tasks.get("c").cause_id == store.tasks.get("a").id
+    assert store.tasks.get("c").blocked_by_id == store.tasks.get("a").id
     check_counts(store)

@@ -90,13 +90,13 @@ def test_tasks_that_share_files_do_not_run_side_by_side(store: Corral, tmp_path:
     first = claim(store, project)
     assert first.key == "a"
     assert claim(store, project, "bob").key == "d", "b and c are held back"
-    assert store.tasks.get("b").held_by == first.id
+    assert store.tasks.get("b").conflicts_with_id == first.id
     assert store.tasks.claim(project, "cyd") is None
     with refuses(store, Held) as caught:
         store.tasks.claim(project, "cyd", key="b")
     assert first.id in str(caught.value)
     store.tasks.submit(first, "done")
-    assert store.tasks.get("b").held_by is None
+    assert store.tasks.get("b").conflicts_with_id is None
     assert claim(store, project, "cyd").key == "b"
 
 

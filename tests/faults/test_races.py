@@ -133,7 +133,7 @@ def test_directory_without_git_gets_a_private_repository(live: Corral, tmp_path:
     folder.mkdir()
     (folder / "text").write_text("hello\n")
     race = live.races.start("Do it", agents="ada:2", project=str(folder))
-    assert race.private
+    assert race.managed_repository
     assert [*os.listdir(folder)] == ["text"], "nothing was put into it"
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
     live.races.select(race.id, "2")
@@ -311,9 +311,9 @@ def test_attempt_is_confined_to_its_worktree_or_reported_unconfined(
     print(f"the sandbox was {attempt.sandbox}")
 
 
-@pytest.mark.parametrize("commands_outside", [False, True])
+@pytest.mark.parametrize("unsandboxed_commands", [False, True])
 def test_setup_and_checks_are_confined_unless_exempted(
-    live: Corral, repository: Path, tmp_path: Path, commands_outside: bool
+    live: Corral, repository: Path, tmp_path: Path, unsandboxed_commands: bool
 ) -> None:
     kind = sandbox.probe_sandboxes().kind
     if kind is sandbox.SandboxKind.NONE:
@@ -326,9 +326,9 @@ def test_setup_and_checks_are_confined_unless_exempted(
         setup=f"echo x > {outside['set-up']}; true",
         checks=[f"echo x > {outside['check']}; test -e made"],
         sandbox="auto",
-        commands_outside=commands_outside,
+        unsandboxed_commands=unsandboxed_commands,
         project=str(repository),
     )
     (attempt,) = attempts(live.races.wait(race.id))
     assert (attempt.passed, attempt.sandbox) == (True, kind), attempt.checks
-    assert {file.exists() for file in outside.values()} == {commands_outside}
+    assert {file.exists() for file in outside.values()} == {unsandboxed_commands}

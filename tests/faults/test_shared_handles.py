@@ -383,7 +383,7 @@ def test_open_store_is_not_read_as_a_database_of_another_tool(file: Path) -> Non
     with corral.open(file) as store:
         before = held_locks(file)
         with pytest.raises(Refused, check=because("unreadable")):
-            store.imports.take("flightdeck", file)
+            store.imports.import_database("flightdeck", file)
         assert held_locks(file) == before
 
 

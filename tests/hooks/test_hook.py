@@ -219,7 +219,7 @@ def test_edit_acquires_the_lock_where_enabled(
     folder: Path, call: Hook, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with corral.open(url) as store:
-        store.settings.set("locks.edit_ms", 60_000)
+        store.settings.set("locks.edit_lease_ms", 60_000)
     told = use("Edit", file_path="README")
     assert call("claude", "pre-tool-use", told).code == 0
     monkeypatch.setenv("CORRAL_AGENT", "cy")

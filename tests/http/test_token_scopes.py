@@ -56,7 +56,7 @@ OTHERS = {
     *("percent", "priority", "rationale", "react", "reason", "remove", "reply_to", "result"),
     *("role", "emoji", "sender", "source", "state", "steps", "summary", "template", "text"),
     *("timeout_ms", "title", "to", "tokens", "tool", "tool_call_id", "tool_name", "ttl_ms"),
-    *("value", "wait_ms", "wake", "tells"),
+    *("value", "wait_ms", "wake", "notify"),
     # Keys of tasks of the named project.
     *("depends_on", "tasks"),
     # Checked to belong to the agent or its session.

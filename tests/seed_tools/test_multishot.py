@@ -68,7 +68,7 @@ def test_the_run_of_a_cancelled_attempt_tells_why_it_was_stopped(
     agent(live, tmp_path, "good", WRITES)
     agent(live, tmp_path, "slow", "exec sleep 600")
     race = live.races.start(
-        "Do it", agents="good,slow", checks=["test -f made"], enough=1, project=str(repository)
+        "Do it", agents="good,slow", checks=["test -f made"], stop_after=1, project=str(repository)
     )
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
     assert states(race) == ["completed", "cancelled"]
@@ -105,9 +105,9 @@ def test_2_what_failed_cannot_be_chosen_and_when_all_failed_there_is_nothing_to_
     assert moves[:3] == ["round.begin", "round.fail", "round.retry"]
     again = live.races.wait(lost.id, timeout_ms=WAIT_MS)
     assert (states(again), again.latest.state) == (["failed", "completed"], "selecting")
-    assert attempts(again)[1].tries == 2
+    assert attempts(again)[1].try_number == 2
     assert attempts(again)[1].worktree != attempts(lost)[1].worktree, "what it left before stays"
-    assert live.races.abandon(lost.id, reason="enough").latest.state == "abandoned"
+    assert live.races.abandon(lost.id, reason="stop_after").latest.state == "abandoned"
 
 
 def test_3_of_two_selections_at_once_exactly_one_succeeds(
@@ -128,7 +128,7 @@ def test_3_of_two_selections_at_once_exactly_one_succeeds(
     (winner,) = [each for each in chosen if each != "refused"]
     now = live.races.get(race.id).latest
     assert (now.state, now.winner_id) == ("completed", winner)
-    assert len(now.choices) == 1
+    assert len(now.selections) == 1
     won = next(each for each in now.attempts if each.id == winner)
     assert (won.state, won.is_winner) == ("completed", True), "it won, and it completed"
 
@@ -241,9 +241,9 @@ def test_7_checks_are_gates_and_what_fails_one_ranks_below_all_that_pass(
         live.races.select(race.id, "1")
     chosen = live.races.select(race.id, "1", overrule=True, reason="the test is wrong").latest
     assert chosen.winner_id == failed.id
-    (choice,) = chosen.choices
-    assert (choice.verb, choice.by) == ("overrule", "user:tester")
-    assert choice.ranked_first_id in (one.id, other.id), "what the ranking said stands beside it"
+    (selection,) = chosen.selections
+    assert (selection.verb, selection.selected_by) == ("overrule", "user:tester")
+    assert selection.ranked_first_id in (one.id, other.id), "what the ranking said stands beside it"
 
 
 JUDGE = """
@@ -283,7 +283,7 @@ def test_8_the_judge_is_blind_shuffled_and_kept_and_a_person_stands_beside_it(
             assert word not in prompt, "it does not know whose they are"
     chosen = live.races.select(race.id, "1", overrule=True, reason="no frills").latest
     assert chosen.winner_id == plain.id
-    assert chosen.choices[0].ranked_first_id == fancy.id
+    assert chosen.selections[0].ranked_first_id == fancy.id
     assert len(chosen.verdicts) == 2, "beside the verdicts, not in their place"
 
 

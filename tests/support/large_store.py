@@ -313,8 +313,8 @@ _FILL = [
     f"""INSERT INTO retros (session_id, number, body, created_at)
     {_SERIES.format(count=MANY)}
     SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, '1', {{now}} FROM n""",
-    f"""INSERT INTO locks (state, project_id, path, head, mode, owner, run_id, ttl_ms, lease_until,
-        tells, created_at, held_at, ended_at)
+    f"""INSERT INTO locks (state, project_id, path, path_prefix, mode, owner, run_id, ttl_ms,
+        lease_until, notify, created_at, held_at, ended_at)
     {_SERIES.format(count=LETTERS)}
     SELECT CASE WHEN i % 100 = 0 THEN 'held' WHEN i % 1000 = 1 THEN 'waiting' ELSE 'released' END,
         'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || i,
@@ -322,15 +322,15 @@ _FILL = [
         {{now}} + i - 150, 0, {{now}} - i, {{now}} - i,
         CASE WHEN i % 100 = 0 OR i % 1000 = 1 THEN NULL ELSE {{now}} END
     FROM n""",
-    f"""INSERT INTO touches (project_id, path, owner, count, first_at, last_at)
+    f"""INSERT INTO file_touches (project_id, path, owner, count, first_at, last_at)
     {_SERIES.format(count=LETTERS)}
     SELECT 'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || (i / 3),
         'agent:a' || i, 1, {{now}}, {{now}} FROM n""",
     # One project has a large active graph; many others have finished ones.
     f"""INSERT INTO tasks (id, project_id, key, state, role, title, files, priority, agent_id,
-        run_id, assignee_id, fence, lease_until, attempts, open_needs, broken_needs, held_by,
-        cause_id, check_command, created_at, created_by, ready_at, submitted_at, archived_at,
-        ended_at)
+        run_id, assignee_id, fence, lease_until, attempts, open_dependencies, failed_dependencies,
+        conflicts_with_id, blocked_by_id, check_command, created_at, created_by, ready_at,
+        submitted_at, archived_at, ended_at)
     {_SERIES.format(count=LETTERS)}
     SELECT 'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'prj_' || substr(CASE WHEN i % 10 = 0 THEN 7 ELSE i % 500 END ||
@@ -349,12 +349,12 @@ _FILL = [
         CASE WHEN i % 10 IN (1, 2, 4, 5, 7, 8) THEN {{now}} - i END,
         CASE WHEN i % 30 IN (0, 3, 6) OR i % 1500 IN (9, 12) THEN NULL ELSE {{now}} - i END
     FROM n""",
-    f"""INSERT INTO edges (task_id, needs_id)
+    f"""INSERT INTO task_dependencies (task_id, depends_on_id)
     {_SERIES.format(count=LETTERS)}
     SELECT 'tsk_' || substr((i + 3) || 'x0000000000000000000000000', 1, 26),
         'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26) FROM n""",
-    f"""INSERT INTO races (id, project_id, name, prompt, state, repository, inside, private,
-        base_commit, host, plan, created_at, created_by, ended_at)
+    f"""INSERT INTO races (id, project_id, name, prompt, state, repository, subdirectory,
+        managed_repository, base_commit, host, plan, created_at, created_by, ended_at)
     {_SERIES.format(count=MANY)}
     SELECT 'rac_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'prj_' || substr((i % 500) || 'x0000000000000000000000000', 1, 26), 'r', 'p',
@@ -362,7 +362,7 @@ _FILL = [
         '{{}}', {{now}} - i, 'user:x', CASE i % 20 WHEN 0 THEN NULL ELSE {{now}} - i END
     FROM n""",
     f"""INSERT INTO rounds (id, race_id, project_id, number, state, base_commit, prompt, winner_id,
-        goes_on, host, fence, created_at, ended_at)
+        needs_driver, host, fence, created_at, ended_at)
     {_SERIES.format(count=MANY)}
     SELECT 'rnd_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'rac_' || substr(i || 'x0000000000000000000000000', 1, 26),
@@ -373,7 +373,7 @@ _FILL = [
         CASE i % 20 WHEN 0 THEN NULL ELSE {{now}} - i END
     FROM n""",
     f"""INSERT INTO attempts (id, race_id, round_id, project_id, number, state, agent, prompt,
-        branch, worktree, run_id, tries, checks, created_at, started_at, ended_at, cleaned_at)
+        branch, worktree, run_id, try_number, checks, created_at, started_at, ended_at, cleaned_at)
     {_SERIES.format(count=MANY * 3)}
     SELECT 'att_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'rac_' || substr((i / 3) || 'x0000000000000000000000000', 1, 26),
@@ -392,11 +392,13 @@ _FILL = [
         'rnd_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'prj_' || substr((i % 500) || 'x0000000000000000000000000', 1, 26), 1, 'given', 'j',
         'run_' || i, '{{}}', 'h', 0, {{now}}, {{now}} FROM n""",
-    f"""INSERT INTO choices (round_id, number, verb, attempt_id, commit_id, by, at)
+    f"""INSERT INTO selections (round_id, number, verb, attempt_id, commit_id, selected_by,
+        selected_at)
     {_SERIES.format(count=MANY)}
     SELECT 'rnd_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, 'select', 'att_' || i,
         'c', 'user:x', {{now}} FROM n""",
-    f"""INSERT INTO grafts (id, round_id, attempt_id, files, kept, checks, reason, by, at)
+    f"""INSERT INTO grafts (id, round_id, attempt_id, files, kept, checks, reason, created_by,
+        created_at)
     {_SERIES.format(count=MANY)}
     SELECT 'grf_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'rnd_' || substr(i || 'x0000000000000000000000000', 1, 26), 'att_' || i, '[]', 0, '[]', 'r',

@@ -58,8 +58,8 @@ class RaceFactory:
                 RacePlan(**{"checks": ["pytest -q"]} | plan),
                 project=self.project,
                 repository=str(self.repository),
-                inside="",
-                private=False,
+                subdirectory="",
+                managed_repository=False,
                 branch="main",
                 base_commit=git(self.repository, "rev-parse", "main"),
                 host=host or self._host,
@@ -138,7 +138,7 @@ class RaceFactory:
         with self.store.transaction() as tx:
             found = queries.get(tx, race.id)
             held = driver.acquire_round(tx, found.latest.id, "tests")
-            driver.settle_round(tx, found, held)
+            driver.close_round(tx, found, held)
             driver.mark_idle(tx, found, held)
             driver.release_round(tx, held)
         return self.store.races.get(race.id)

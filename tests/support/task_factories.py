@@ -65,11 +65,12 @@ def check_counts(store: Corral) -> None:
     found = {
         id: (state, open_, broken, cause)
         for id, state, open_, broken, cause in rows(
-            store, "SELECT id, state, open_needs, broken_needs, cause_id FROM tasks"
+            store,
+            "SELECT id, state, open_dependencies, failed_dependencies, blocked_by_id FROM tasks",
         )
     }
     needs: dict[str, list[str]] = {id: [] for id in found}
-    for id, need in rows(store, "SELECT task_id, needs_id FROM edges"):
+    for id, need in rows(store, "SELECT task_id, depends_on_id FROM task_dependencies"):
         needs[id].append(need)
 
     def is_broken(id: str) -> bool:

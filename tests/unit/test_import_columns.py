@@ -96,7 +96,7 @@ def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
         things = convert_row(table, row, False)
         hidden = {name for name, home in table.columns.items() if home == NOT_TAKEN}
         secret = [found[name] for name in hidden]
-        whole.append((row.key, things, row.rest, row.problems, row.memo, secret))
+        whole.append((row.key, things, row.unmapped, row.problems, row.memo, secret))
     return whole
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from corral.domain.locks.patterns import fold_case, normalize_path
 from corral.kernel.errors import Invalid
 from corral.kernel.path_patterns import (
-    ancestor_heads,
-    literal_head,
+    ancestor_prefixes,
+    literal_prefix,
     patterns_overlap,
     split_pattern,
     subtree_pattern,
@@ -158,9 +158,9 @@ def test_patterns_that_cover_one_name_overlap_by_prefix(
     if covers(split_pattern(a), name) and covers(split_pattern(b), name):
         assert patterns_overlap(a, b)
     if patterns_overlap(a, b):
-        assert literal_head(a) in ancestor_heads(literal_head(b)) or literal_head(
+        assert literal_prefix(a) in ancestor_prefixes(literal_prefix(b)) or literal_prefix(
             b
-        ) in ancestor_heads(literal_head(a))
+        ) in ancestor_prefixes(literal_prefix(a))
 
 
 @each_case(

@@ -77,7 +77,7 @@ def test_every_chat_action_does_what_its_button_says(
 
     wish = {"name": "key", "reason": "to open"}
     wanted = store.host_requests.ask("ada", "secret", wish)
-    act("secrets/give", question=str(wanted.question_id), value="s3cret-enough")
+    act("secrets/give", question=str(wanted.question_id), value="s3cret-stop_after")
     assert store.host_requests.get(wanted.id).state == "done"
 
     held, other = chat_pages.says("let me in"), chat_pages.says("and me", sender="eve")

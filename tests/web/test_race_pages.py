@@ -68,7 +68,7 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
     assert (now.winner_id, now.reason) == (now.attempts[1].id, "it is short")
     act("select", id=race.id, attempt="1.1", overrule="1", reason="I know better")
     now = store.races.get(race.id).latest
-    assert (now.winner_id, [choice.verb for choice in now.choices]) == (
+    assert (now.winner_id, [selection.verb for selection in now.selections]) == (
         now.attempts[0].id,
         ["select", "overrule"],
     )
@@ -87,7 +87,7 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
     act("cancel", id=other.id, attempt="1.1", reason="too slow")
     assert store.races.get(other.id).latest.attempts[0].reason == "too slow"
     act("retry", id=other.id, attempt="1")
-    assert store.races.get(other.id).latest.attempts[0].tries == 2
+    assert store.races.get(other.id).latest.attempts[0].try_number == 2
     race_factory.end(other, 1)
     race_factory.end(other, 2)
     race_factory.settle(other)
@@ -104,10 +104,10 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
     assert (now.latest.number, now.latest.prompt) == (2, "Now better")
     act("abandon", id=other.id, round="2", reason="no")
     assert store.races.get(other.id).latest.state == "abandoned"
-    act("abandon", id=other.id, reason="enough")
+    act("abandon", id=other.id, reason="stop_after")
     assert (store.races.get(other.id).state, store.races.get(other.id).reason) == (
         "abandoned",
-        "enough",
+        "stop_after",
     )
     race_pages.refused(
         "start", "invalid", "'much'", project=race_factory.project, prompt="x", budget="much"

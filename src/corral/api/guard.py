@@ -18,9 +18,9 @@ class Guard(Resource):
 
     noun = "lock"
 
-    in_the_way = read(queries.find_conflicts)
+    check = read(queries.find_conflicts)
 
-    def place_of(self, path: str) -> ProjectPath:
+    def locate(self, path: str) -> ProjectPath:
         """Return the project that contains a file, and the file's path in it; raises NotFound.
 
         In a linked git worktree these are the project and the path of the main worktree, so that a
@@ -28,7 +28,7 @@ class Guard(Resource):
         """
         return project_paths.find_project_path(self._database, path)
 
-    def places_of(self, path: str) -> list[ProjectPath]:
+    def locate_all(self, path: str) -> list[ProjectPath]:
         """Return every project in which a path could be locked, nearest first.
 
         Projects may be nested, and a linked git worktree may be a project besides its repository.
@@ -36,7 +36,7 @@ class Guard(Resource):
         """
         return project_paths.find_project_paths(self._database, path)
 
-    def commit_in_the_way(
+    def check_commit(
         self, top: str, names: Sequence[str], agent: str, *, run: str | None = None
     ) -> list[LockConflict]:
         """Return the files of a commit that other owners have locked, in any project.
@@ -45,15 +45,15 @@ class Guard(Resource):
         """
         return project_paths.find_commit_conflicts(self._database, top, names, agent, run=run)
 
-    def take_for_edit(
+    def acquire_for_edit(
         self, project: str, path: str, agent: str, *, run: str | None = None
     ) -> Lock | None:
-        """Lock a file that is about to be edited, if the setting `locks.edit_ms` is on.
+        """Lock a file that is about to be edited, if the setting `locks.edit_lease_ms` is on.
 
         Returns None when the setting is off. Raises Held when another owner has the lock.
         """
         ttl_ms = self._database.read(
-            lambda tx: queries.get_edit_lock_ms(tx, project, agent), mode="one"
+            lambda tx: queries.get_edit_lease_ms(tx, project, agent), mode="one"
         )
         if not ttl_ms:
             return None

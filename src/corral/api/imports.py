@@ -16,7 +16,7 @@ class Imports(Resource):
     """Imports of data that Corral did not create: transcripts and databases of other tools.
 
     Imported rows are never live: no process, no delivery, no timer. Retention does not apply to
-    them unless the setting `imports.retention` is on.
+    them unless the setting `imports.apply_retention` is on.
     """
 
     noun = "import"
@@ -24,7 +24,7 @@ class Imports(Resource):
     list = read(ops.list_imports, mode="one")
     origins = read(ops.list_origins, mode="one")
 
-    def bring(
+    def import_transcripts(
         self,
         source: str,
         folder: str | Path | None = None,
@@ -41,7 +41,7 @@ class Imports(Resource):
 
         return import_transcripts(self._database, source, folder, on_file=on_file)
 
-    def take(
+    def import_database(
         self,
         tool: str,
         path: str | Path,

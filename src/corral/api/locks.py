@@ -93,9 +93,9 @@ class Locks(Resource):
             self._database, project=project, agent=agent, all=all, after=after, limit=limit
         )
 
-    def end_of_run(self, run: str) -> Sequence[Lock]:
+    def release_for_run(self, run: str) -> Sequence[Lock]:
         """Release everything that a run has locked or waits for. Idempotent."""
-        return acquisition.release_of_run(self._database, run)
+        return acquisition.release_for_run(self._database, run)
 
     # -- git and agent CLIs ----------------------------------------------------------------------
 
@@ -140,15 +140,15 @@ class Locks(Resource):
         owner = self._database.read(lambda tx: resolve.resolve_owner(tx, agent))
         return commit(self._database, os.fspath(folder), message, files, owner, run, dry_run)
 
-    def forecast(self, folder: str | Path, *, tell: bool = False) -> Sequence["MergeConflict"]:
+    def forecast(self, folder: str | Path, *, notify: bool = False) -> Sequence["MergeConflict"]:
         """Find worktrees of a repository that would conflict if they were merged now.
 
-        Returns the pairs with their files and changes nothing. With `tell`, both owners get a
+        Returns the pairs with their files and changes nothing. With `notify`, both owners get a
         letter.
         """
         from corral.services.locks.conflict_forecast import forecast
 
-        return forecast(self._database, os.fspath(folder), tell=tell)
+        return forecast(self._database, os.fspath(folder), notify=notify)
 
     def forecast_live(self) -> Sequence["MergeConflict"]:
         """Do the same for every repository of this machine in which runs use worktrees.

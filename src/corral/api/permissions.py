@@ -35,7 +35,7 @@ FOR_PEOPLE = frozenset(
         *("db.durability", "db.migrate", "db.move", "db.prune", "db.restore", "db.cancel_move"),
         *("destinations.grant", "destinations.revoke"),
         *("chat.receive_webhook", "chat.deliver", "chat.poll"),
-        *("imports.bring", "imports.take"),
+        *("imports.import_transcripts", "imports.import_database"),
         *("locks.install", "locks.uninstall", "locks.revoke"),
         *("messages.receive", "messages.receive_all", "messages.send_as_system"),
         *("outputs.delete", "projects.delete", "runs.delete", "runs.delete_all"),

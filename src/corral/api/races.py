@@ -47,7 +47,7 @@ class Races(Resource):
     latest = read(queries.find_latest)
     list = read(queries.list_races)
     finish = write(ops.finish)
-    winning = read(queries.win_rates, mode="one")
+    win_rates = read(queries.win_rates, mode="one")
 
     # -- rounds ----------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class Races(Resource):
         samples: int = 2,
         rubric: str | None = None,
         auto: bool = False,
-        enough: int | None = None,
+        stop_after: int | None = None,
         project: str | None = None,
         base: str | None = None,
         dirty: validation.DirtyPolicy = "refuse",
@@ -78,8 +78,8 @@ class Races(Resource):
         secrets: Mapping[str, str] | None = None,
         approvals: Sequence[str] = ("edit",),
         sandbox: str = "none",
-        commands_outside: bool = False,
-        goes_on: bool = False,
+        unsandboxed_commands: bool = False,
+        continue_session: bool = False,
     ) -> Race:
         """Start a race: several attempts, each with an agent and a variation of the prompt.
 
@@ -96,7 +96,7 @@ class Races(Resource):
             setup=setup,
             rounds=rounds,
             auto=auto,
-            enough=enough,
+            stop_after=stop_after,
             judge=judge,
             samples=samples,
             rubric=rubric,
@@ -106,8 +106,8 @@ class Races(Resource):
             secrets={**(secrets or {})},
             approvals=[*approvals],
             sandbox=sandbox,
-            commands_outside=commands_outside,
-            goes_on=goes_on,
+            unsandboxed_commands=unsandboxed_commands,
+            continue_session=continue_session,
         )
         self._check(entries, plan, process.host(), starting=entries, budget_micros=budget_micros)
         place = self._database.write(lambda tx: validation.resolve_project(tx, project))
@@ -119,8 +119,8 @@ class Races(Resource):
             plan,
             project=place.id,
             repository=where.repository,
-            inside=where.inside,
-            private=where.private,
+            subdirectory=where.subdirectory,
+            managed_repository=where.managed_repository,
             branch=where.branch,
             base_commit=where.commit,
             host=process.host(),
@@ -198,7 +198,7 @@ class Races(Resource):
         current = self.get(race)
         if current.host == process.host():
             while any(
-                [self._drive(round) for round in self.get(current.id).rounds if round.goes_on]
+                [self._drive(round) for round in self.get(current.id).rounds if round.needs_driver]
             ):
                 pass
         return self.get(current.id)
@@ -214,7 +214,7 @@ class Races(Resource):
         with ThreadPoolExecutor(min(MAX_CONCURRENT, len(current))) as pool:
             return sum(pool.map(self._drive, current))
 
-    def leave(self, race: str) -> bool:
+    def hand_over(self, race: str) -> bool:
         """Hand a race to the daemon of this machine, or to a new process if there is none.
 
         Returns whether a process was started.
@@ -222,7 +222,9 @@ class Races(Resource):
         from corral.adapters import daemon_process, race_processes
 
         current = self.get(race)
-        active = current.host == process.host() and any(round.goes_on for round in current.rounds)
+        active = current.host == process.host() and any(
+            round.needs_driver for round in current.rounds
+        )
         if not active or daemon_process.find_daemon(self._database.url) is not None:
             return False
         race_processes.start_driver(self._database.address, current.id)
@@ -235,7 +237,7 @@ class Races(Resource):
             while True:
                 began = time.monotonic()
                 current = self.advance(race)
-                if not any(round.goes_on for round in current.rounds):
+                if not any(round.needs_driver for round in current.rounds):
                     return current
                 left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
                 if left <= 0:
@@ -340,7 +342,7 @@ class Races(Resource):
 
     # -- inspection ------------------------------------------------------------------------------
 
-    def so_far(self, race: str) -> Sequence[races_diff.AttemptProgress]:
+    def attempt_progress(self, race: str) -> Sequence[races_diff.AttemptProgress]:
         """Return the progress of each attempt of the latest round: time, cost, changed lines."""
         return races_diff.attempt_progress(self.get(race), self._database.clock.now())
 
@@ -413,9 +415,10 @@ class Races(Resource):
         )
 
     def reclaim(self) -> Sequence[cleanup.AttemptLeftover]:
-        """Remove orphaned worktrees and pooled files that were unused for `races.unused_ms`.
+        """Remove orphaned worktrees and pooled files that were unused for a long time.
 
-        Removes only worktrees of this machine without uncommitted or unmerged work. Returns them.
+        The time is `races.worktree_retention_ms`. Removes only worktrees of this machine without
+        uncommitted or unmerged work, and returns them.
         """
         return cleanup.reclaim(self._database)
 

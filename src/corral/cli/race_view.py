@@ -51,7 +51,7 @@ def resolve_race(app: App, race: str) -> str:
 
 def is_active(race: "Race") -> bool:
     """Return whether any round of the race has work to do."""
-    return any(round.goes_on for round in race.rounds)
+    return any(round.needs_driver for round in race.rounds)
 
 
 def wait_or_detach(app: App, race: "Race", wait: bool, wait_ms: int | None) -> "Race":
@@ -59,7 +59,7 @@ def wait_or_detach(app: App, race: "Race", wait: bool, wait_ms: int | None) -> "
     if wait:
         return wait_with_progress(app, race.id, wait_ms)
     if is_active(race) and not _is_remote(app):
-        app.store.races.leave(race.id)
+        app.store.races.hand_over(race.id)
     return race
 
 
@@ -104,7 +104,7 @@ def _show_progress(app: App, race: str, thread: threading.Thread) -> None:
     with Progress(*columns, console=console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
         while thread.is_alive():
-            for progress in app.store.races.so_far(race):
+            for progress in app.store.races.attempt_progress(race):
                 fields: dict[str, Any] = {
                     "completed": STAGES.get(progress.state, 3),
                     "state": progress.state,

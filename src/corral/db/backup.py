@@ -253,8 +253,8 @@ _PLACEHOLDERS = {
         WHERE :seq > (SELECT coalesce(max(seq), 0) FROM turns)
     """,
     "locks": """
-        INSERT INTO locks (seq, state, project_id, path, head, mode, owner, reason, ttl_ms,
-                           lease_until, tells, created_at, ended_at, ended_by)
+        INSERT INTO locks (seq, state, project_id, path, path_prefix, mode, owner, reason, ttl_ms,
+                           lease_until, notify, created_at, ended_at, ended_by)
         SELECT :seq, 'released', '', '.', '', 'exclusive', 'user:corral',
                'holds the place of the locks before a restore', 0, :now, 0, :now, :now, 'corral'
         WHERE :seq > (SELECT coalesce(max(seq), 0) FROM locks)

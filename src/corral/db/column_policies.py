@@ -297,8 +297,8 @@ TABLES: Mapping[str, TablePolicy] = {
             _LOCATION: "path",
         },
     ),
-    "origins": TablePolicy(
-        redacted="tool source part became rest trouble",
+    "import_origins": TablePolicy(
+        redacted="tool source source_table record_table unmapped problems",
         exempt={
             _ID: "id",
             _FOREIGN: "row_id",
@@ -323,18 +323,18 @@ TABLES: Mapping[str, TablePolicy] = {
         },
     ),
     "tasks": TablePolicy(
-        redacted="title description lead held_by evidence reason created_by",
+        redacted="title description lead conflicts_with_id evidence reason created_by",
         rejected="key role",
         exempt={
-            _ID: "id project_id assignee_id agent_id run_id cause_id",
+            _ID: "id project_id assignee_id agent_id run_id blocked_by_id",
             _FIXED: "state",
             _EXECUTED: "check_command",
             _LOCATION: "files dir",
         },
     ),
-    "edges": TablePolicy(
+    "task_dependencies": TablePolicy(
         exempt={
-            _ID: "task_id needs_id",
+            _ID: "task_id depends_on_id",
         },
     ),
     "delegations": TablePolicy(
@@ -358,7 +358,7 @@ TABLES: Mapping[str, TablePolicy] = {
         },
     ),
     "locks": TablePolicy(
-        redacted="head reason ended_by",
+        redacted="path_prefix reason ended_by",
         rejected="owner",
         exempt={
             _ID: "project_id run_id",
@@ -366,7 +366,7 @@ TABLES: Mapping[str, TablePolicy] = {
             _LOCATION: "path",
         },
     ),
-    "touches": TablePolicy(
+    "file_touches": TablePolicy(
         rejected="owner",
         exempt={
             _ID: "project_id",
@@ -435,7 +435,7 @@ TABLES: Mapping[str, TablePolicy] = {
         },
     ),
     "races": TablePolicy(
-        redacted="prompt inside plan reason created_by",
+        redacted="prompt subdirectory plan reason created_by",
         rejected="name",
         exempt={
             _ID: "id project_id",
@@ -472,13 +472,13 @@ TABLES: Mapping[str, TablePolicy] = {
             _HASH: "prompt_hash",
         },
     ),
-    "choices": TablePolicy(
+    "selections": TablePolicy(
         redacted="reason",
         exempt={
             _ID: "round_id attempt_id ranked_first_id",
             _FIXED: "verb",
             _HASH: "commit_id",
-            _ACTOR: "by",
+            _ACTOR: "selected_by",
         },
     ),
     "grafts": TablePolicy(
@@ -487,7 +487,7 @@ TABLES: Mapping[str, TablePolicy] = {
             _ID: "id round_id attempt_id",
             _LOCATION: "files",
             _HASH: "commit_id",
-            _ACTOR: "by",
+            _ACTOR: "created_by",
         },
     ),
     "channels": TablePolicy(

@@ -238,10 +238,10 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "postgres": "= ANY (ARRAY(SELECT CAST(json_array_elements_text(CAST(:keys_ AS JSON))"
         " AS BIGINT)))",
     },
-    # The same for the heads of path patterns.
-    "is_one_of_heads": {
-        "sqlite": "IN (SELECT value FROM json_each(:heads))",
-        "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:heads AS JSON))))",
+    # The same for the prefixes of path patterns.
+    "is_one_of_prefixes": {
+        "sqlite": "IN (SELECT value FROM json_each(:prefixes))",
+        "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:prefixes AS JSON))))",
     },
     # -- the feed of events -------------------------------------------------------------------
     # SQLite's sequence numbers are in commit order. On PostgreSQL a higher number may commit first.

@@ -333,7 +333,7 @@ AGENT_RULES: dict[str, PermissionRule] = {
     "groups.read": _member_is_self,
     "groups.send": _write_as_self,
     "groups.unread": _member_is_self,
-    "guard.in_the_way": _lock_as_self,
+    "guard.check": _lock_as_self,
     "locks.acquire": _lock_as_self,
     "locks.get": _allow,
     "locks.holders": _allow,

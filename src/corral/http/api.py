@@ -52,7 +52,7 @@ SLOW_OPERATIONS = {
         f"races.{verb}"
         for verb in (
             *("abandon", "advance", "cancel", "changes", "clean", "diff", "graft", "judge"),
-            *("merge", "next", "reclaim", "retry", "select", "so_far", "start"),
+            *("merge", "next", "reclaim", "retry", "select", "attempt_progress", "start"),
         )
     ),
     "runs.delete_all",

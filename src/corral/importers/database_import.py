@@ -1,8 +1,8 @@
 """The import of one source: one transaction, in batches, each row once.
 
-The table `origins` records for each row what it became, by tool, source, table and the row's own
-key. A row that is recorded there is not imported again: a second import adds new rows and restores
-objects that were deleted here.
+The table `import_origins` records the object that was created from each row, by tool, source, table
+and the row's own key. A row that is recorded there is not imported again: a second import adds new
+rows and restores objects that were deleted here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,8 +116,10 @@ class DatabaseImport:
         """Remember how many turns the session of a file has before the import."""
         if self._session is not None:
             return
-        part = imports.SourceTable(self._tool.name, self._source, "sessions")
-        known = imports.find_imported(self._tx, part, [source.owner_key]).get(source.owner_key)
+        source_table = imports.SourceTable(self._tool.name, self._source, "sessions")
+        known = imports.find_imported(self._tx, source_table, [source.owner_key]).get(
+            source.owner_key
+        )
         if known is not None and known.id is not None:
             self._session = (known.id, sessions.get(self._tx, known.id).turns)
 
@@ -132,7 +134,7 @@ class DatabaseImport:
         self._end_session()
         report = self._report
         report.tables = list(self._tables.values())
-        report.troubles = self._problems.all()
+        report.problems = self._problems.all()
         for table in report.tables:
             if table.table in self._aliases:
                 continue  # the same rows are counted under the name of the table
@@ -165,7 +167,7 @@ class DatabaseImport:
     # -- reading ----------------------------------------------------------------------------------
 
     def _import_table(self, source: OpenSource, table: TableMapping) -> None:
-        report = self._tables.setdefault(table.origin, TableReport(table.origin, became={}))
+        report = self._tables.setdefault(table.origin, TableReport(table.origin, created={}))
         if table.alias:
             self._aliases.add(table.alias)
         for batch in source.database.batches(table.name, table.key):
@@ -180,9 +182,9 @@ class DatabaseImport:
         batch: Sequence[RawRow],
         report: TableReport,
     ) -> None:
-        part = imports.SourceTable(self._tool.name, self._source, table.origin)
+        source_table = imports.SourceTable(self._tool.name, self._source, table.origin)
         keyed = [(_qualified_key(source, raw.key), raw) for raw in batch]
-        known = imports.find_imported(self._tx, part, [key for key, _ in keyed])
+        known = imports.find_imported(self._tx, source_table, [key for key, _ in keyed])
         report.rows += len(batch)
         report.known += len(known)
         deleted = self._find_deleted(source, table, keyed, known)
@@ -192,7 +194,7 @@ class DatabaseImport:
             if key not in known or key in deleted:
                 new.append((key, raw, digest))
             elif known[key].digest != digest:
-                self._record_change(part, key, raw, digest)
+                self._record_change(source_table, key, raw, digest)
                 report.changed += 1
         if not new:
             return
@@ -208,11 +210,11 @@ class DatabaseImport:
         if table.alias:
             converted = [entry for entry in converted if entry.targets or entry.row.problems]
         if deleted:
-            imports.delete_origins(self._tx, part, sorted(deleted))
+            imports.delete_origins(self._tx, source_table, sorted(deleted))
         report.restored += sum(entry.restored for entry in converted)
         report.new += sum(not entry.restored for entry in converted)
         self._redact(converted)
-        self._store(part, table, converted, report)
+        self._store(source_table, table, converted, report)
 
     def _find_deleted(
         self,
@@ -268,10 +270,10 @@ class DatabaseImport:
         """Import the owner of a file from its known values, if no other file has it."""
         values = source.file.owner_values
         key = values[owner.key[0]]
-        part = imports.SourceTable(self._tool.name, self._source, owner.origin)
-        known = imports.find_imported(self._tx, part, [key])
+        source_table = imports.SourceTable(self._tool.name, self._source, owner.origin)
+        known = imports.find_imported(self._tx, source_table, [key])
         if key not in known or self._restoration.missing(known):
-            report = self._tables.setdefault(owner.origin, TableReport(owner.origin, became={}))
+            report = self._tables.setdefault(owner.origin, TableReport(owner.origin, created={}))
             raw = RawRow(key, False, {name: text.encode() for name, text in values.items()})
             main = OpenSource(source.database, SourceFile(*source.file[:3]))
             self._import_batch(main, owner, [raw], report)
@@ -285,27 +287,29 @@ class DatabaseImport:
         if len(self._ids) > MAX_CACHED_IDS:
             self._ids.clear()
         for other, keys in wanted.items():
-            part = imports.SourceTable(self._tool.name, self._source, other)
+            source_table = imports.SourceTable(self._tool.name, self._source, other)
             missing = sorted(key for key in keys if (other, key) not in self._ids)
             for key, known in (
-                imports.find_imported(self._tx, part, missing).items() if missing else ()
+                imports.find_imported(self._tx, source_table, missing).items() if missing else ()
             ):
                 if known.id is not None:
                     self._ids[other, key] = known.id
 
-    def _record_change(self, part: imports.SourceTable, key: str, raw: RawRow, digest: str) -> None:
+    def _record_change(
+        self, source_table: imports.SourceTable, key: str, raw: RawRow, digest: str
+    ) -> None:
         """Keep the new values of a changed row; its object is not changed."""
         values = {
             name: to_json_value(value) for name, value in raw.values.items() if value is not None
         }
         for table in self._tool.tables:
-            if table.origin == part.part:
+            if table.origin == source_table.source_table:
                 hidden = {name for name, target in table.columns.items() if target == NOT_TAKEN}
                 values = {name: value for name, value in values.items() if name not in hidden}
-        rest = _encode(redact_value(values))
-        imports.update_origin(self._tx, part, key, rest=rest, digest=digest)
+        unmapped = _encode(redact_value(values))
+        imports.update_origin(self._tx, source_table, key, unmapped=unmapped, digest=digest)
         message = "was changed since it was imported; its object is not changed, the row is kept"
-        self._problems.add(part.part, message, key)
+        self._problems.add(source_table.source_table, message, key)
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -324,15 +328,15 @@ class DatabaseImport:
                 for name, value in target.values.items():
                     if isinstance(value, str):
                         target.values[name] = _REDACTION.clean(value)
-            clean = redact_value(entry.row.rest)
-            entry.row.rest.clear()
-            entry.row.rest.update(clean)
+            clean = redact_value(entry.row.unmapped)
+            entry.row.unmapped.clear()
+            entry.row.unmapped.update(clean)
             if _SEPARATOR.join(_texts([entry])) != before:
                 self._report.secrets += 1
 
     def _store(
         self,
-        part: imports.SourceTable,
+        source_table: imports.SourceTable,
         mapping: TableMapping,
         converted: Sequence[ConvertedRow],
         report: TableReport,
@@ -349,7 +353,7 @@ class DatabaseImport:
         for table, group in _group_by_table(stored):
             for (entry, _), placed in zip(group, self._storage.insert(table, group), strict=True):
                 if placed.id is not None:
-                    report.became[table] = report.became.get(table, 0) + 1
+                    report.created[table] = report.created.get(table, 0) + 1
                 elif not entry.restored:
                     entry.row.keep_columns(_columns_in(mapping, table))
                     duplicate = f"{table} has another row with the same key"
@@ -360,11 +364,11 @@ class DatabaseImport:
             if id is None:
                 report.kept += 1
             else:
-                self._ids[part.part, entry.key] = id
+                self._ids[source_table.source_table, entry.key] = id
             for message in entry.row.problems:
-                self._problems.add(part.part, message, entry.key)
+                self._problems.add(source_table.source_table, message, entry.key)
             origins.append(_origin(entry, id))
-        imports.add_origins(self._tx, part, origins)
+        imports.add_origins(self._tx, source_table, origins)
 
     def _report_object(
         self, entry: ConvertedRow, table: str, placed: ImportedRow, report: TableReport
@@ -375,7 +379,7 @@ class DatabaseImport:
             entry.row.problems.append(f"{table} has a row with the same key already")
             return
         if table != EXISTING:
-            report.became[table] = report.became.get(table, 0) + 1
+            report.created[table] = report.created.get(table, 0) + 1
         if placed.why:
             entry.row.keep_all()
             entry.row.problems.append(placed.why)
@@ -384,7 +388,7 @@ class DatabaseImport:
 
 
 def convert_row(table: TableMapping, row: SourceRow, is_duplicate: bool) -> list[TargetRow]:
-    """Convert a row. Values that no target row has are kept in `row.rest`."""
+    """Convert a row. Values that no target row has are kept in `row.unmapped`."""
     if is_duplicate and not table.alias:
         row.problems.append("the row has no key, or a key that another row has too")
     targets = list(table.convert(row)) if table.convert else []
@@ -393,7 +397,7 @@ def convert_row(table: TableMapping, row: SourceRow, is_duplicate: bool) -> list
         row.explain(table.reason or "required values are missing")
     for name, target in table.columns.items():
         if target == NOT_TAKEN:
-            row.rest.pop(name, None)
+            row.unmapped.pop(name, None)
             if row.has(name):
                 row.problems.append(f"{name} is not taken: it may be a secret")
         elif target == KEPT and not table.alias:
@@ -435,10 +439,10 @@ def _group_by_table(
 def _origin(entry: ConvertedRow, id: str | None) -> dict[str, Any]:
     return {
         "row_id": entry.key,
-        "became": None if id is None else _table_of(entry),
+        "record_table": None if id is None else _table_of(entry),
         "id": id or None,
-        "rest": _encode(entry.row.rest) if entry.row.rest else None,
-        "trouble": _encode(entry.row.problems) if entry.row.problems else None,
+        "unmapped": _encode(entry.row.unmapped) if entry.row.unmapped else None,
+        "problems": _encode(entry.row.problems) if entry.row.problems else None,
         "digest": entry.digest,
     }
 
@@ -465,5 +469,5 @@ def _texts(converted: Sequence[ConvertedRow]) -> Iterator[str]:
     for entry in converted:
         for target in entry.targets:
             yield from (value for value in target.values.values() if isinstance(value, str))
-        if entry.row.rest:
-            yield _encode(entry.row.rest)
+        if entry.row.unmapped:
+            yield _encode(entry.row.unmapped)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from corral.importers.source.row import SourceRow
 
 KEPT = "kept as it was"
-"""The target of a column without a place in Corral: `origins.rest`."""
-KEY = "origins.row_id"
+"""The target of a column without a place in Corral: `import_origins.unmapped`."""
+KEY = "import_origins.row_id"
 """The target of a column that is the key of its row."""
 NOT_TAKEN = "not taken: it may be a secret"
 """The target of a column that is not imported."""
@@ -46,7 +46,7 @@ class TableMapping(NamedTuple):
     reason: str = ""
     """Why none of its rows is imported."""
     alias: str = ""
-    """Its name in `origins`, when the table is read a second time for one column."""
+    """Its name in `import_origins`, when the table is read a second time for one column."""
 
     @property
     def origin(self) -> str:

@@ -18,12 +18,12 @@ class TableReport(msgspec.Struct):
     """Rows that an earlier import stored."""
     changed: int = 0
     """Known rows that have changed in the source. Their objects are not changed; the new values are
-    kept in `origins`."""
+    kept in `import_origins`."""
     restored: int = 0
     """Known rows whose object was deleted here and was restored."""
     kept: int = 0
     """New rows that became no object and are kept as they were."""
-    became: dict[str, int] = {}
+    created: dict[str, int] = {}
     """Number of new rows by Corral's tables."""
 
 
@@ -51,7 +51,7 @@ class ImportReport(msgspec.Struct):
     secrets: int = 0
     """Rows in which a probable secret was redacted."""
     tables: list[TableReport] = []
-    troubles: list[ImportProblem] = []
+    problems: list[ImportProblem] = []
     missing: list[str] = []
     """Known tables and columns that the source does not have."""
     unknown: list[str] = []
@@ -62,9 +62,9 @@ class ImportReport(msgspec.Struct):
     """Files that could not be read completely, with the reason."""
     retention: list[Pruned] = []
     """Imported rows, of this and earlier imports, that retention applies to: they are exempt while
-    the setting `imports.retention` is off, and deleted while it is on."""
+    the setting `imports.apply_retention` is off, and deleted while it is on."""
     exempt: bool = True
-    """Whether `imports.retention` is off."""
+    """Whether `imports.apply_retention` is off."""
 
 
 class ProblemLog:

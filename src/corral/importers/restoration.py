@@ -21,12 +21,12 @@ _NAMED_BY: dict[str, tuple[str, str | None]] = {
     "events": ("seq", "evt"),
     "plans": ("subject", None),
     "posts": ("id", None),
-    "touches": ("seq", "tch"),
+    "file_touches": ("seq", "tch"),
 }
 _WITH_PARENT = frozenset(
     (
-        "choices",
-        "edges",
+        "selections",
+        "task_dependencies",
         "tool_grants",
         "log_lines",
         "group_members",
@@ -54,8 +54,8 @@ class Restoration:
         """Return the keys of rows whose object does not exist any more."""
         by_table: dict[str, dict[str, str]] = {}
         for key, row in known.items():
-            if row.id is not None and row.became in self._named_by:
-                by_table.setdefault(row.became, {})[key] = row.id
+            if row.id is not None and row.record_table in self._named_by:
+                by_table.setdefault(row.record_table, {})[key] = row.id
         return {key for table, ids in by_table.items() for key in self._missing_of(table, ids)}
 
     def has_existing(self, known: Mapping[str, ImportedRow]) -> bool:
@@ -63,7 +63,7 @@ class Restoration:
 
         Parts exist only with their parent, which is an object.
         """
-        named = {key for key, row in known.items() if row.id and row.became in self._named_by}
+        named = {key for key, row in known.items() if row.id and row.record_table in self._named_by}
         return bool(named - self.missing(known))
 
     def _missing_of(self, table: str, ids: Mapping[str, str]) -> Iterable[str]:
@@ -81,4 +81,4 @@ class Restoration:
         """Return whether a row is restored because its object or one of its parents was."""
         if row.id in self.restored:
             return True
-        return row.became in _WITH_PARENT and not self.restored.isdisjoint(parents)
+        return row.record_table in _WITH_PARENT and not self.restored.isdisjoint(parents)

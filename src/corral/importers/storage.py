@@ -98,9 +98,9 @@ _SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
     "agents": agents.insert_agents,
     "agent_versions": agents.insert_versions,
     "attempts": races.insert_attempts,
-    "choices": races.insert_winners,
+    "selections": races.insert_winners,
     "destinations": gateway.insert_destinations,
-    "edges": tasks.insert_dependencies,
+    "task_dependencies": tasks.insert_dependencies,
     "posts": groups.insert_posts,
     "projects": projects.insert_projects,
     "provider_sessions": sessions.set_provider_sessions,
@@ -119,19 +119,21 @@ _KEYS = {
     "plans": ("subject",),
     "reactions": ("post_id", "emoji", "member"),
     "session_state": ("session_id", "name"),
-    "touches": ("project_id", "path", "owner"),
+    "file_touches": ("project_id", "path", "owner"),
 }
 
 
-# The column that identifies a row in `origins`, if it is not the first of its key.
-_NAMED = {"touches": "seq"}
+# The column that identifies a row in `import_origins`, if it is not the first of its key.
+_NAMED = {"file_touches": "seq"}
 
 
 def _id_in(table: str, value: Any) -> str:
-    return f"tch_{value}" if table == "touches" else str(value)
+    return f"tch_{value}" if table == "file_touches" else str(value)
 
 
 @cache
 def _marked() -> frozenset[str]:
     """Return the tables that have the column `imported_at`."""
-    return frozenset(t.name for t in schema_tables() if "imported_at" in t.names) - {"origins"}
+    return frozenset(t.name for t in schema_tables() if "imported_at" in t.names) - {
+        "import_origins"
+    }

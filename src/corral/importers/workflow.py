@@ -50,7 +50,7 @@ def import_database(
                 job.skip(path, error)
             report = job.report()
     report.retention = count_imported(database)
-    report.exempt = not database.read(lambda tx: settings.get_value(tx, "imports.retention"))
+    report.exempt = not database.read(lambda tx: settings.get_value(tx, "imports.apply_retention"))
     return report
 
 

@@ -41,23 +41,23 @@ def split_pattern(pattern: str) -> list[str]:
 
 
 @lru_cache(1_024)
-def literal_head(pattern: str) -> str:
+def literal_prefix(pattern: str) -> str:
     """Return the parts before the first wildcard, each followed by a slash.
 
-    Two patterns can overlap only if one head is a prefix of the other, so locks are indexed by it.
+    Two patterns can overlap only if one prefix starts with the other, so locks are indexed by it.
     """
-    head = ""
+    prefix = ""
     for part in split_pattern(pattern):
         if has_wildcard(part):
             break
-        head += part + "/"
-    return head
+        prefix += part + "/"
+    return prefix
 
 
-def ancestor_heads(head: str) -> list[str]:
-    """Return the head and the heads of all its parent folders, up to the whole project."""
-    ends = [index + 1 for index, character in enumerate(head) if character == "/"]
-    return ["", *(head[:end] for end in ends)]
+def ancestor_prefixes(prefix: str) -> list[str]:
+    """Return the prefix and the prefixes of all its parent folders, up to the whole project."""
+    ends = [index + 1 for index, character in enumerate(prefix) if character == "/"]
+    return ["", *(prefix[:end] for end in ends)]
 
 
 def has_wildcard(part: str) -> bool:

@@ -1,30 +1,30 @@
--- Files that were brought in from outside, and how far each was read. Writer: imports.
+-- Imported transcript files, and how far each was read. Writer: imports.
 CREATE TABLE imports (
-    source {key} NOT NULL,              -- claude, codex: whose record it is
-    path {key} NOT NULL,                -- the file
-    session_id {key} NOT NULL,          -- the session that it became
-    read_bytes {integer} NOT NULL,      -- as far as it was read
-    turns {integer} NOT NULL,           -- how many turns came of it
-    charges {integer} NOT NULL,         -- how many charges
-    updated_at {integer} NOT NULL,      -- when something new was last found in it
+    source {key} NOT NULL,              -- agent CLI that wrote the file: claude, codex
+    path {key} NOT NULL,                -- absolute path of the file
+    session_id {key} NOT NULL,          -- session that contains its turns
+    read_bytes {integer} NOT NULL,      -- offset up to which the file was imported
+    turns {integer} NOT NULL,           -- number of turns imported from it
+    charges {integer} NOT NULL,         -- number of charges imported from it
+    updated_at {integer} NOT NULL,      -- time of the last import that found something new
     PRIMARY KEY (path, source)
 ) {strict};
 
--- What each row of another program's database became here. Writer: imports.
-CREATE TABLE origins (
-    tool {key} NOT NULL,                -- agent-yes, flightdeck, nanoclaw, multishot, agents
-    source {key} NOT NULL,              -- which of its databases: the path, or the name it was given
-    part {key} NOT NULL,                -- the table there
-    row_id {key} NOT NULL,              -- the row's own key there
-    became {key},                       -- the table of what it became; null: of nothing, it is kept as it was
-    id {key},                           -- the id of that
-    rest {json},                        -- the columns and values that have no place elsewhere, as they were
-    trouble {json},                     -- what was found wrong with it, in words; null: nothing
-    digest {key} NOT NULL,              -- a hash of the whole row, to see whether it changed since
-    imported_at {integer} NOT NULL,     -- when it was brought in
-    changed_at {integer},               -- when it was last found changed there; `rest` is the row since then
-    PRIMARY KEY (tool, source, part, row_id)
+-- Imported rows of other tools' databases. Writer: imports.
+CREATE TABLE import_origins (
+    tool {key} NOT NULL,                -- agent-yes, flightdeck, nanoclaw, multishot or agents
+    source {key} NOT NULL,              -- the database: its path, or the name given by the user
+    source_table {key} NOT NULL,        -- table of the row in that database
+    row_id {key} NOT NULL,              -- primary key of the row in that database
+    record_table {key},                 -- table of the record created from the row; null: none, the row is kept in unmapped
+    id {key},                           -- id of that record
+    unmapped {json},                    -- columns and values without a place in Corral, unchanged
+    problems {json},                    -- messages about invalid values; null: none
+    digest {key} NOT NULL,              -- hash of the row, to detect later changes
+    imported_at {integer} NOT NULL,     -- time of the import
+    changed_at {integer},               -- time at which a later import found the row changed; unmapped has the new values
+    PRIMARY KEY (tool, source, source_table, row_id)
 ) {strict};
 
-CREATE INDEX origins_by_row ON origins (row_id);
-CREATE INDEX origins_by_id ON origins (id) WHERE id IS NOT NULL;
+CREATE INDEX import_origins_by_row ON import_origins (row_id);
+CREATE INDEX import_origins_by_id ON import_origins (id) WHERE id IS NOT NULL;

@@ -80,7 +80,7 @@ def show_one(request: PageRequest) -> Response:
     round = find_round(race, request.query("round"))
     progress: dict[str, AttemptProgress] = {}
     if round is race.latest and any(attempt.is_open for attempt in round.attempts):
-        progress = {change.attempt_id: change for change in store.races.so_far(race.id)}
+        progress = {change.attempt_id: change for change in store.races.attempt_progress(race.id)}
     decided = last_decided_round(race)
     shown, more = _page(round, request.query("after"))
     cards = [
@@ -98,7 +98,7 @@ def show_one(request: PageRequest) -> Response:
         tabs=[other for other in race.rounds if other in race.rounds[-MAX_TABS:] or other is round],
         max_prompt=MAX_PROMPT,
         attempt_names=attempt_names(race),
-        is_running=round.goes_on and any(attempt.is_open for attempt in round.attempts),
+        is_running=round.needs_driver and any(attempt.is_open for attempt in round.attempts),
         decided=decided,
         verbs=allowed_race_verbs(race),
         round_verbs=ROUND_MOVES.allowed_from(round.state),
@@ -151,7 +151,7 @@ def allowed_race_verbs(race: Race) -> set[str]:
         verbs.add("next")
     if race.latest.state is RoundState.SELECTING and len(race.latest.ranked) > 1:
         verbs.add("judge")
-    if last_decided_round(race) is not None and not race.private:
+    if last_decided_round(race) is not None and not race.managed_repository:
         verbs.add("merge")
     return verbs
 
@@ -242,7 +242,7 @@ def show_statistics(request: PageRequest) -> Response:
     if span not in SPANS:
         raise Invalid(f"Invalid period {span!r}. Use one of {', '.join(SPANS)}.", days=span)
     days = SPANS[span]
-    rows = request.store.races.winning(by=by, since_ms=None if days is None else days * DAY)
+    rows = request.store.races.win_rates(by=by, since_ms=None if days is None else days * DAY)
     return request.render(
         "race_statistics.html",
         rows=rows,

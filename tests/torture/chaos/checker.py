@@ -193,7 +193,7 @@ def one_holder(history: History) -> Iterator[str]:
     """By the events alone: a path has one lock holder at a time."""
     holds: dict[str, str] = {}
     paths: dict[str, str] = {}
-    for event in _told(history, "lock", *history.moves["lock"].verbs, "acquire", "ask"):
+    for event in _told(history, "lock", *history.moves["lock"].verbs, "acquire", "request"):
         data = event.data if isinstance(event.data, dict) else {}
         path = paths.setdefault(event.subject, str(data.get("path")))
         if event.verb in ("acquire", "grant"):

@@ -26,7 +26,7 @@ def command() -> None:
 
 def _import_transcripts(app: App, source: str, folder: str | None) -> None:
     with render.progress(f"Reading the transcripts of {source}", quiet=app.json) as update:
-        result = app.store.imports.bring(source, folder, on_file=update)
+        result = app.store.imports.import_transcripts(source, folder, on_file=update)
     if not result.files:
         app.report("No transcripts found in that folder.", result)
         return
@@ -66,7 +66,7 @@ def codex(app: App, folder: str | None) -> None:
 
 def _import_database(app: App, tool: str, path: str, name: str | None) -> None:
     with render.progress(f"Reading the database of {tool}", quiet=app.json) as update:
-        result = app.store.imports.take(tool, path, source=name, on_rows=update)
+        result = app.store.imports.import_database(tool, path, source=name, on_rows=update)
     if app.json:
         app.report("", result)
         return
@@ -85,13 +85,13 @@ def _show_tables(app: App, result: Any) -> None:
             ("TABLE", lambda row: row.table),
             ("ROWS", lambda row: row.rows),
             ("NEW", lambda row: row.new),
-            ("KNOWN", lambda row: row.known),
+            ("EXISTING", lambda row: row.known),
             ("CHANGED", lambda row: row.changed),
             ("KEPT RAW", lambda row: row.kept),
             (
                 "BECAME",
                 lambda row: ", ".join(
-                    render.format_count(count, noun) for noun, count in row.became.items()
+                    render.format_count(count, noun) for noun, count in row.created.items()
                 ),
             ),
         ],
@@ -107,7 +107,7 @@ def _summary(result: Any) -> list[str]:
             lines.append(f"Restored {result.restored:,} of those, which had been deleted here.")
     else:
         lines = [f"Nothing new: all {result.rows:,} rows were known."]
-    for problem in result.troubles:
+    for problem in result.problems:
         lines.append(
             f"{problem.table}: {problem.what} ({problem.rows:,}, as in {problem.example[:60]})"
         )
@@ -133,11 +133,11 @@ def _retention(result: Any) -> list[str]:
     if result.exempt:
         return [
             f"Imported data is exempt from retention, which would otherwise delete {counts}. "
-            "Apply it with `corral setting set imports.retention true`."
+            "Apply it with `corral setting set imports.apply_retention true`."
         ]
     return [
         f"Retention applies to imported data and will delete {counts}. "
-        "Exempt it with `corral setting set imports.retention false`."
+        "Exempt it with `corral setting set imports.apply_retention false`."
     ]
 
 
@@ -162,20 +162,20 @@ _add_importer("nanoclaw", "agents and chats of nanoclaw, with the files of its s
 
 
 @command.command("rows")
-@click.option("--id", help="Only list rows that became the record with this id.")
+@click.option("--id", help="Only list the rows of the record with this id.")
 @click.option("--kept", is_flag=True, help="Only list rows that were kept raw.")
 @paging_options
 @pass_app
 def rows(app: App, id: str | None, kept: bool, after: str | None, limit: int) -> None:
-    """List the imported rows of databases, and what each became."""
+    """List the imported rows of databases, and the record of each."""
     app.show_page(
         app.store.imports.origins(id=id, kept=kept, after=after, limit=limit),
         [
             ("TOOL", lambda row: row.tool),
             ("TABLE", lambda row: row.part),
             ("ROW", lambda row: row.row_id),
-            ("BECAME", lambda row: row.id or row.became or "-"),
-            ("ERROR", lambda row: "; ".join(row.trouble or [])),
+            ("RECORD", lambda row: row.id or row.record_table or "-"),
+            ("ERROR", lambda row: "; ".join(row.problems or [])),
             ("SOURCE", lambda row: row.source),
         ],
         empty="No imported databases.",

@@ -82,8 +82,8 @@ def resolve_path(app: App, project: str | None, path: str) -> tuple[str, str]:
     Without a project, `path` is relative to the working directory; else to the project.
     """
     if project is None:
-        place = app.store.guard.place_of(os.path.join(os.getcwd(), path) if path else os.getcwd())
-        # `place_of` drops the trailing slash, which means "everything below" in a pattern.
+        place = app.store.guard.locate(os.path.join(os.getcwd(), path) if path else os.getcwd())
+        # `locate` drops the trailing slash, which means "everything below" in a pattern.
         return place.project.id, place.path + ("/" if path.endswith("/") else "")
     return str(app.project_id(project)), path
 
@@ -287,7 +287,7 @@ def check(app: App, paths: tuple[str, ...], project: str | None, agent: str | No
     blockers = []
     for path in paths:
         project_id, relative = resolve_path(app, project, path)
-        blockers += app.store.guard.in_the_way(project_id, [relative], owner, run=config.run_id())
+        blockers += app.store.guard.check(project_id, [relative], owner, run=config.run_id())
     app.show_list(blockers, BLOCKING_LOCKS, empty="No other owner holds a lock on these paths.")
     return 4 if blockers else 0
 
@@ -343,17 +343,17 @@ def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
 @click.argument("folder", default=".")
 @option(
     "--notify",
-    "tell",
+    "notify",
     aliases=["--tell"],
     is_flag=True,
     help="Send a letter to both owners, once per conflict.",
 )
 @pass_app
-def conflicts(app: App, folder: str, tell: bool) -> int:
+def conflicts(app: App, folder: str, notify: bool) -> int:
     """List the worktrees of the repository in FOLDER that would conflict if merged now.
 
     Exits with 1 if there are conflicts.
     """
-    clashes = app.store.locks.forecast(folder, tell=tell)
+    clashes = app.store.locks.forecast(folder, notify=notify)
     app.show_list(clashes, CONFLICTS, empty="All worktrees can be merged without conflicts.")
     return 1 if clashes else 0

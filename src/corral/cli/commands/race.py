@@ -124,8 +124,8 @@ def _resolve_directory(project: str | None) -> str:
 )
 @option(
     "--stop-after",
-    "enough",
-    aliases=["--enough"],
+    "stop_after",
+    aliases=["--stop_after"],
     type=int,
     metavar="N",
     help="Cancel the remaining attempts when N have passed.",
@@ -173,14 +173,14 @@ def _resolve_directory(project: str | None) -> str:
 )
 @option(
     "--unsandboxed-commands",
-    "commands_outside",
+    "unsandboxed_commands",
     aliases=["--commands-outside"],
     is_flag=True,
     help="Run setup and checks outside the sandbox.",
 )
 @option(
     "--continue-session",
-    "goes_on",
+    "continue_session",
     aliases=["--fork"],
     is_flag=True,
     help="Continue the session of the winner in later rounds.",
@@ -387,7 +387,7 @@ def stats(app: App, by: str, since_ms: int | None) -> None:
     from corral.kernel.money import format_usd
 
     app.show_list(
-        app.store.races.winning(by=by, since_ms=since_ms),
+        app.store.races.win_rates(by=by, since_ms=since_ms),
         [
             (by.upper(), lambda row: variation_name(row.key) if by == "variation" else row.key),
             ("ATTEMPTS", lambda row: row.attempts),

@@ -56,7 +56,11 @@ def _dependencies(task: Any) -> str | None:
 
 
 def _conflict(app: App, task: Any) -> str | None:
-    return f"shares files with {app.task_key(task.held_by)}" if task.held_by else None
+    return (
+        f"shares files with {app.task_key(task.conflicts_with_id)}"
+        if task.conflicts_with_id
+        else None
+    )
 
 
 SNAPSHOT = [

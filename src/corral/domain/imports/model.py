@@ -24,11 +24,11 @@ class Origin(msgspec.Struct, frozen=True):
 
     tool: str
     source: str
-    part: str
+    source_table: str
     row_id: str
-    became: str | None
+    record_table: str | None
     id: str | None
-    rest: Any
-    trouble: list[str] | None
+    unmapped: Any
+    problems: list[str] | None
     imported_at: int
     changed_at: int | None

@@ -19,7 +19,7 @@ from corral.domain.projects import ops as projects
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import NewTurn, Session
 from corral.kernel.errors import Conflict, NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page
 from corral.kernel.text import MAX_NAME, check_text
 
 RETENTION = sql.RETENTION
@@ -35,13 +35,13 @@ def begin(tx: Tx, source: str, path: str, head: TranscriptHead) -> Import | None
     check_text(path, "The path", max_bytes=MAX_PATH)
     # Serialized: concurrent imports would each open a session for the conversation.
     tx.serialize(f"provider:{source}:{head.session}")
-    known = tx.first(sql.BY_PATH, source=source, path=path)
-    if known is not None and not _exists(tx, known.session_id):
-        return _begin_again(tx, known, head)
-    if known is not None:
+    existing = tx.first(sql.BY_PATH, source=source, path=path)
+    if existing is not None and not _exists(tx, existing.session_id):
+        return _begin_again(tx, existing, head)
+    if existing is not None:
         # Once Corral continues the conversation, its turns come from the run.
-        latest = sessions.list_latest_turns(tx, known.session_id).items
-        return None if any(turn.run_id for turn in latest) else known
+        latest = sessions.list_latest_turns(tx, existing.session_id).items
+        return None if any(turn.run_id for turn in latest) else existing
     if sessions.find_by_provider(tx, source, head.session) is not None:
         return None
     session = _open_session(tx, source, head, tx.new_id("ses"))
@@ -56,19 +56,19 @@ def _exists(tx: Tx, session_id: str) -> bool:
     return True
 
 
-def _begin_again(tx: Tx, known: Import, head: TranscriptHead) -> Import | None:
+def _begin_again(tx: Tx, existing: Import, head: TranscriptHead) -> Import | None:
     """Restore a deleted session under its own id.
 
     Its usage is not charged again: the totals still contain it.
     """
-    tx.run(sql.DELETE_FILE, source=known.source, path=known.path)
-    session = _open_session(tx, known.source, head, known.session_id)
+    tx.run(sql.DELETE_FILE, source=existing.source, path=existing.path)
+    session = _open_session(tx, existing.source, head, existing.session_id)
     added = tx.first(
-        sql.ADD, source=known.source, path=known.path, session_id=session.id, now=tx.now
+        sql.ADD, source=existing.source, path=existing.path, session_id=session.id, now=tx.now
     )
     if added is None:
         return None
-    return msgspec.structs.replace(added, charged_until=known.read_bytes)
+    return msgspec.structs.replace(added, charged_until=existing.read_bytes)
 
 
 def _open_session(tx: Tx, source: str, head: TranscriptHead, id: str) -> Session:
@@ -127,7 +127,7 @@ def import_items(
         )
     tx.emit(
         "import",
-        "take",
+        "append",
         session.id,
         project_id=session.project_id,
         data={"source": imported.source, "turns": len(turns), "charges": count},
@@ -137,9 +137,7 @@ def import_items(
 
 def list_imports(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Import]:
     """List the imported files."""
-    source, path = decode_cursor(after, "", "")
-    rows = tx.all(sql.LIST, source=source, path=path, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda row: (row.source, row.path))
+    return sql.LIST.page(tx, after=after, limit=limit)
 
 
 class ImportedRow(NamedTuple):
@@ -147,7 +145,7 @@ class ImportedRow(NamedTuple):
 
     id: str | None
     digest: str
-    became: str | None
+    record_table: str | None
     """The table of the object that was created; None: only the row itself is stored."""
 
 
@@ -156,13 +154,13 @@ class SourceTable(NamedTuple):
 
     tool: str
     source: str
-    part: str
+    source_table: str
 
 
-def find_imported(tx: Tx, part: SourceTable, keys: Sequence[str]) -> dict[str, ImportedRow]:
+def find_imported(tx: Tx, source_table: SourceTable, keys: Sequence[str]) -> dict[str, ImportedRow]:
     """Return the rows among these that were imported before, by key."""
-    rows = tx.run(sql.IMPORTED_ROWS, **part._asdict(), keys_=encode_rows(keys))
-    return {key: ImportedRow(id, digest, became) for key, id, digest, became in rows}
+    rows = tx.run(sql.IMPORTED_ROWS, **source_table._asdict(), keys_=encode_rows(keys))
+    return {key: ImportedRow(id, digest, record_table) for key, id, digest, record_table in rows}
 
 
 class SourceDatabase(NamedTuple):
@@ -187,10 +185,15 @@ def iter_imported(
     tx: Tx, source: SourceDatabase, *, limit: int = 1_000
 ) -> Iterator[dict[str, ImportedRow]]:
     """Yield all rows that were imported from a database, a piece at a time."""
-    part = row_id = ""
-    given = {**source._asdict(), "limit": limit}
-    while rows := tx.run(sql.OF_SOURCE, part=part, row_id=row_id, **given):
-        part, row_id = rows[-1][:2]
+    source_table = row_id = ""
+    while rows := tx.run(
+        sql.OF_SOURCE,
+        **source._asdict(),
+        source_table=source_table,
+        row_id=row_id,
+        limit=limit,
+    ):
+        source_table, row_id = rows[-1][:2]
         yield {f"{row[0]}:{row[1]}": ImportedRow(*row[2:]) for row in rows}
 
 
@@ -204,9 +207,9 @@ def delete_source(tx: Tx, source: SourceDatabase, *, limit: int) -> int:
     return len(tx.run(sql.DELETE_SOURCE, **source._asdict(), limit=limit))
 
 
-def delete_origins(tx: Tx, part: SourceTable, keys: Sequence[str]) -> None:
+def delete_origins(tx: Tx, source_table: SourceTable, keys: Sequence[str]) -> None:
     """Delete the origins of rows that are imported again."""
-    tx.run(sql.DELETE_ORIGINS, **part._asdict(), keys_=encode_rows(keys))
+    tx.run(sql.DELETE_ORIGINS, **source_table._asdict(), keys_=encode_rows(keys))
 
 
 def find_existing(tx: Tx, table: str, column: str, keys: Sequence[str | int]) -> set[Any]:
@@ -216,15 +219,24 @@ def find_existing(tx: Tx, table: str, column: str, keys: Sequence[str | int]) ->
     return {key for (key,) in rows}
 
 
-def add_origins(tx: Tx, part: SourceTable, rows: Sequence[Mapping[str, Any]]) -> None:
+def add_origins(tx: Tx, source_table: SourceTable, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store the origins of imported rows."""
-    origins = [{**part._asdict(), **row, "imported_at": tx.now} for row in rows]
-    insert_many(tx, "origins", origins)
+    origins = [{**source_table._asdict(), **row, "imported_at": tx.now} for row in rows]
+    insert_many(tx, "import_origins", origins)
 
 
-def update_origin(tx: Tx, part: SourceTable, key: str, *, rest: str, digest: str) -> None:
+def update_origin(
+    tx: Tx, source_table: SourceTable, key: str, *, unmapped: str, digest: str
+) -> None:
     """Store the current content of a row that changed after it was imported."""
-    tx.run(sql.UPDATE_ORIGIN, **part._asdict(), row_id=key, rest=rest, digest=digest, now=tx.now)
+    tx.run(
+        sql.UPDATE_ORIGIN,
+        **source_table._asdict(),
+        row_id=key,
+        unmapped=unmapped,
+        digest=digest,
+        now=tx.now,
+    )
 
 
 def list_origins(
@@ -241,16 +253,8 @@ def list_origins(
     """
     if id is not None:
         return Page(tx.all(sql.ORIGINS_OF, id=check_text(id, "The id", max_bytes=MAX_NAME)))
-    tool, source, part, row_id = decode_cursor(after, "", "", "", "")
-    rows = tx.all(
-        sql.ORIGINS[kept],
-        tool=tool,
-        source=source,
-        part=part,
-        row_id=row_id,
-        limit=check_limit(limit) + 1,
-    )
-    return make_page(rows, limit, lambda row: (row.tool, row.source, row.part, row.row_id))
+    listing = sql.ORIGINS_WITHOUT_RECORD if kept else sql.ORIGINS
+    return listing.page(tx, after=after, limit=limit)
 
 
 def _to_turn(item: TranscriptItem) -> NewTurn:

@@ -2,8 +2,9 @@
 
 from functools import cache
 
+from corral.db.listing import Listing
 from corral.db.retention import Retention
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.domain.imports.model import Import, Origin
 from corral.kernel.redaction_policy import Policy
 
@@ -34,12 +35,16 @@ ADVANCE = Query(
     policies={"source": Policy.REDACTED},
 )
 
-LIST = Query(
-    Import,
-    f"""
+LIST = Listing(
+    Query(
+        Import,
+        f"""
     SELECT {_COLUMNS} FROM imports
     WHERE (path, source) > (:path, :source) ORDER BY path, source LIMIT :limit
 """,
+    ),
+    start={"source": "", "path": ""},
+    key=lambda row: (row.source, row.path),
 )
 
 # Kept as long as the session: an unknown file would be imported a second time.
@@ -54,40 +59,43 @@ RETENTION = Retention(
 )
 
 NEXT_SOURCE = Statement("""
-    SELECT tool, source FROM origins WHERE (tool, source) > (:tool, :source)
+    SELECT tool, source FROM import_origins WHERE (tool, source) > (:tool, :source)
     ORDER BY tool, source LIMIT 1
 """)
 
 LAST_CHANGE_AT = Statement("""
-    SELECT max(coalesce(changed_at, imported_at)) FROM origins
+    SELECT max(coalesce(changed_at, imported_at)) FROM import_origins
     WHERE tool = :tool AND source = :source
 """)
 
 OF_SOURCE = Statement("""
-    SELECT part, row_id, id, digest, became FROM origins
-    WHERE tool = :tool AND source = :source AND (part, row_id) > (:part, :row_id)
-    ORDER BY part, row_id LIMIT :limit
+    SELECT source_table, row_id, id, digest, record_table FROM import_origins
+    WHERE tool = :tool AND source = :source AND (source_table, row_id) > (:source_table, :row_id)
+    ORDER BY source_table, row_id LIMIT :limit
 """)
 
-COUNT_OF_SOURCE = Statement("SELECT count(*) FROM origins WHERE tool = :tool AND source = :source")
+COUNT_OF_SOURCE = Statement(
+    "SELECT count(*) FROM import_origins WHERE tool = :tool AND source = :source"
+)
 
 DELETE_SOURCE = Statement("""
-    DELETE FROM origins WHERE (tool, source, part, row_id) IN (
-        SELECT tool, source, part, row_id FROM origins
-        WHERE tool = :tool AND source = :source ORDER BY part, row_id LIMIT :limit
+    DELETE FROM import_origins WHERE (tool, source, source_table, row_id) IN (
+        SELECT tool, source, source_table, row_id FROM import_origins
+        WHERE tool = :tool AND source = :source ORDER BY source_table, row_id LIMIT :limit
     ) RETURNING row_id
 """)
 
 # -- rows of other programs' databases -------------------------------------------------------------
 
-_ORIGIN = "tool, source, part, row_id, became, id, rest, trouble, imported_at, changed_at"
-_OF_PART = "tool = :tool AND source = :source AND part = :part"
+_ORIGIN = columns_of(Origin)
+_OF_TABLE = "tool = :tool AND source = :source AND source_table = :source_table"
 
 IMPORTED_ROWS = Statement(f"""
-    SELECT row_id, id, digest, became FROM origins WHERE {_OF_PART} AND row_id {{is_listed}}
+    SELECT row_id, id, digest, record_table FROM import_origins
+    WHERE {_OF_TABLE} AND row_id {{is_listed}}
 """)
 
-DELETE_ORIGINS = Statement(f"DELETE FROM origins WHERE {_OF_PART} AND row_id {{is_listed}}")
+DELETE_ORIGINS = Statement(f"DELETE FROM import_origins WHERE {_OF_TABLE} AND row_id {{is_listed}}")
 
 # For a session that was deleted: its transcript is imported again from the start.
 DELETE_FILE = Statement("DELETE FROM imports WHERE source = :source AND path = :path")
@@ -102,19 +110,26 @@ def existing(table: str, column: str, numbered: bool) -> Statement:
 
 UPDATE_ORIGIN = Statement(
     f"""
-    UPDATE origins SET rest = :rest, digest = :digest, changed_at = :now
-    WHERE {_OF_PART} AND row_id = :row_id
+    UPDATE import_origins SET unmapped = :unmapped, digest = :digest, changed_at = :now
+    WHERE {_OF_TABLE} AND row_id = :row_id
 """,
     # These columns are redacted, so the comparison needs the redacted values.
-    policies=dict.fromkeys(("tool", "source", "part"), Policy.REDACTED),
+    policies=dict.fromkeys(("tool", "source", "source_table"), Policy.REDACTED),
 )
 
-_ORIGINS = f"SELECT {_ORIGIN} FROM origins WHERE"
-_NEXT = """(tool, source, part, row_id) > (:tool, :source, :part, :row_id)
-    ORDER BY tool, source, part, row_id LIMIT :limit"""
+_ORIGINS = f"SELECT {_ORIGIN} FROM import_origins WHERE"
+_ORIGIN_ORDER = "ORDER BY tool, source, source_table, row_id"
 
-ORIGINS = {
-    False: Query(Origin, f"{_ORIGINS} {_NEXT}"),
-    True: Query(Origin, f"{_ORIGINS} became IS NULL AND {_NEXT}"),
-}
-ORIGINS_OF = Query(Origin, f"{_ORIGINS} id = :id ORDER BY tool, source, part, row_id LIMIT 100")
+
+def _list_origins(condition: str = "") -> Listing[Origin]:
+    position = "(tool, source, source_table, row_id) > (:tool, :source, :source_table, :row_id)"
+    return Listing(
+        Query(Origin, f"{_ORIGINS} {condition} {position} {_ORIGIN_ORDER} LIMIT :limit"),
+        start=dict.fromkeys(("tool", "source", "source_table", "row_id"), ""),
+        key=lambda row: (row.tool, row.source, row.source_table, row.row_id),
+    )
+
+
+ORIGINS = _list_origins()
+ORIGINS_WITHOUT_RECORD = _list_origins("record_table IS NULL AND")
+ORIGINS_OF = Query(Origin, f"{_ORIGINS} id = :id {_ORIGIN_ORDER} LIMIT 100")

@@ -32,19 +32,19 @@ PARENT_REFERENCES = (
     ParentReference("agent_versions", "agent_id", "agents"),
     ParentReference("tool_grants", "agent_id", "agents"),
     ParentReference("tasks", "project_id", "projects"),
-    ParentReference("tasks", "held_by", "tasks", when="ended_at IS NULL"),
-    ParentReference("tasks", "cause_id", "tasks", when="ended_at IS NULL"),
-    ParentReference("edges", "task_id", "tasks"),
-    ParentReference("edges", "needs_id", "tasks"),
+    ParentReference("tasks", "conflicts_with_id", "tasks", when="ended_at IS NULL"),
+    ParentReference("tasks", "blocked_by_id", "tasks", when="ended_at IS NULL"),
+    ParentReference("task_dependencies", "task_id", "tasks"),
+    ParentReference("task_dependencies", "depends_on_id", "tasks"),
     ParentReference("races", "project_id", "projects"),
     ParentReference("rounds", "race_id", "races"),
     ParentReference("rounds", "winner_id", "attempts"),
     ParentReference("attempts", "round_id", "rounds"),
     ParentReference("verdicts", "round_id", "rounds"),
-    ParentReference("choices", "round_id", "rounds"),
+    ParentReference("selections", "round_id", "rounds"),
     ParentReference("grafts", "round_id", "rounds"),
     ParentReference("locks", "project_id", "projects", when="ended_at IS NULL"),
-    ParentReference("touches", "project_id", "projects"),
+    ParentReference("file_touches", "project_id", "projects"),
     ParentReference("notes", "project_id", "projects"),
     ParentReference("schedules", "project_id", "projects", when="ended_at IS NULL"),
     ParentReference("occurrences", "schedule_id", "schedules", when="state = 'checking'"),
@@ -120,8 +120,11 @@ SCOPES = {"settings": _missing_project("settings"), "budgets": _missing_project(
 
 # -- counters --------------------------------------------------------------------------------------
 
-_BROKEN_NEED = """(need.state IN ('failed', 'cancelled') OR (need.broken_needs > 0
-    AND need.state IN ('pending', 'ready', 'blocked', 'paused')))"""
+_DEPENDENCIES = """task_dependencies JOIN tasks AS dependency ON dependency.id = depends_on_id
+                WHERE task_id = tasks.id"""
+_BLOCKING_DEPENDENCY = """(dependency.state IN ('failed', 'cancelled')
+    OR (dependency.failed_dependencies > 0
+        AND dependency.state IN ('pending', 'ready', 'blocked', 'paused')))"""
 
 COUNTS = {
     # Excludes sessions that retention deletes in several transactions, turns first.
@@ -152,15 +155,15 @@ COUNTS = {
     "tasks": Statement(f"""
         SELECT count(*), min(tasks.id) FROM tasks
         WHERE ended_at IS NULL AND (
-            open_needs <> (
-                SELECT count(*) FROM edges JOIN tasks AS need ON need.id = edges.needs_id
-                WHERE edges.task_id = tasks.id AND need.state NOT IN ('done', 'skipped'))
-            OR broken_needs <> (
-                SELECT count(*) FROM edges JOIN tasks AS need ON need.id = edges.needs_id
-                WHERE edges.task_id = tasks.id AND {_BROKEN_NEED})
-            OR state = 'ready' AND open_needs > 0
-            OR state = 'pending' AND (open_needs = 0 OR broken_needs > 0)
-            OR state = 'blocked' AND broken_needs = 0)
+            open_dependencies <> (
+                SELECT count(*) FROM {_DEPENDENCIES}
+                  AND dependency.state NOT IN ('done', 'skipped'))
+            OR failed_dependencies <> (
+                SELECT count(*) FROM {_DEPENDENCIES}
+                  AND {_BLOCKING_DEPENDENCY})
+            OR state = 'ready' AND open_dependencies > 0
+            OR state = 'pending' AND (open_dependencies = 0 OR failed_dependencies > 0)
+            OR state = 'blocked' AND failed_dependencies = 0)
     """),
     "outputs": Statement("""
         SELECT count(*), min(outputs.run_id) FROM outputs JOIN (

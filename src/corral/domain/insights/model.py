@@ -273,7 +273,7 @@ class RaceSummary(msgspec.Struct, frozen=True):
     """The known cost of attempts and judges."""
     rounds: int
     round_state: RoundState
-    goes_on: bool
+    needs_driver: bool
     """Whether the latest round continues without a person."""
     attempts: int
     """The attempts of the latest round; of these `under_way` are live and `can_win` selectable."""
@@ -287,4 +287,6 @@ class RaceSummary(msgspec.Struct, frozen=True):
     @property
     def waits(self) -> bool:
         """Whether a person has to select a winner, retry or end the race."""
-        return self.round_state in (RoundState.SELECTING, RoundState.FAILED) and not self.goes_on
+        return (
+            self.round_state in (RoundState.SELECTING, RoundState.FAILED) and not self.needs_driver
+        )

@@ -51,12 +51,12 @@ PROJECT_CONDITIONS = {
     "budgets": "scope = 'project:{project}'",
     "budget_reservations": _OF_RUN,
     "tasks": _OWN,
-    "edges": f"task_id IN {_OF_TASK} AND needs_id IN {_OF_TASK}",
+    "task_dependencies": f"task_id IN {_OF_TASK} AND depends_on_id IN {_OF_TASK}",
     "delegations": _OWN,
     "plans": _OWN,
     "progress": _OWN,
     "locks": _OWN,
-    "touches": _OWN,
+    "file_touches": _OWN,
     "questions": _OWN,
     "groups": _OWN,
     "group_roles": _OF_GROUP,
@@ -69,7 +69,7 @@ PROJECT_CONDITIONS = {
     "rounds": _OWN,
     "attempts": _OWN,
     "verdicts": _OWN,
-    "choices": _OF_ROUND,
+    "selections": _OF_ROUND,
     "grafts": _OF_ROUND,
 }
 
@@ -84,7 +84,7 @@ EXCLUDED_TABLES = {
     "leaders": "machines belong to the store",
     "usage_counters": "it is only needed where the usage continues to be counted",
     "imports": "it is only needed where the files are imported again",
-    "origins": "it is only needed where the rows are imported again",
+    "import_origins": "it is only needed where the rows are imported again",
     "checkpoints": "threads of frameworks belong to no project",
     "checkpoint_writes": "threads of frameworks belong to no project",
     **dict.fromkeys(

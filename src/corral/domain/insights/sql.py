@@ -281,13 +281,13 @@ RACES = Query(
         r.budget_micros,
         (SELECT CAST(sum(cost) AS BIGINT) FROM (
             SELECT CASE WHEN u.id IS NULL THEN a.cost_micros
-                WHEN u.cost_micros IS NOT NULL OR a.earlier_micros IS NOT NULL
-                THEN coalesce(u.cost_micros, 0) + coalesce(a.earlier_micros, 0) END AS cost
+                WHEN u.cost_micros IS NOT NULL OR a.previous_cost_micros IS NOT NULL
+                THEN coalesce(u.cost_micros, 0) + coalesce(a.previous_cost_micros, 0) END AS cost
             FROM attempts AS a LEFT JOIN runs AS u ON u.id = a.run_id AND a.state = 'running'
             WHERE a.race_id = r.id
             UNION ALL SELECT v.cost_micros FROM verdicts AS v WHERE v.race_id = r.id
         ) AS costs) AS spent_micros,
-        l.number AS rounds, l.state AS round_state, l.goes_on,
+        l.number AS rounds, l.state AS round_state, l.needs_driver,
         (SELECT count(*) FROM attempts AS a WHERE a.round_id = l.id) AS attempts,
         (SELECT count(*) FROM attempts AS a WHERE a.round_id = l.id AND a.ended_at IS NULL)
             AS under_way,

@@ -2,7 +2,8 @@
 
 Each request creates a row. Its number is both the position in the wait queue and the fence: a lock
 that is granted later on the same files has a higher number. A lock whose lease has expired is not
-held, even while its row still says so; the row is updated when it is next looked at.
+held, even while its row still says so; the next operation on the locks of its project updates the
+row.
 """
 
 from enum import StrEnum
@@ -29,7 +30,7 @@ MOVES = TransitionTable(
     create_verb="acquire",
     initial=S.HELD,
     import_states=(S.RELEASED, S.EXPIRED),
-    other_create_verbs={"ask": S.WAITING},
+    other_create_verbs={"request": S.WAITING},
     verbs={
         "grant": transition(S.WAITING, to=S.HELD),
         "release": transition(S.HELD, to=S.RELEASED),
@@ -62,7 +63,7 @@ class Lock(msgspec.Struct, frozen=True):
     ttl_ms: int
     lease_until: int
     """The end of the lease, or of the place in the wait queue, unless renewed."""
-    tells: bool
+    notify: bool
     """Whether the owner gets a letter when the lock is granted."""
     created_at: int
     held_at: int | None
@@ -74,7 +75,23 @@ class Lock(msgspec.Struct, frozen=True):
         return self.state in LIVE and self.lease_until > now
 
 
-class Touch(msgspec.Struct, frozen=True):
+class LockRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for, as given: names are not resolved yet."""
+
+    project: str
+    path: str
+    agent: str
+    mode: str
+    ttl_ms: int
+    run: str | None
+    reason: str | None
+    wait_ms: int | None = None
+    """How long the place in the wait queue is kept; None: do not wait."""
+    notify: bool = False
+    """Whether the owner gets a letter when the lock is granted later."""
+
+
+class FileTouch(msgspec.Struct, frozen=True):
     """How often, and when, an owner changed a file."""
 
     project_id: str

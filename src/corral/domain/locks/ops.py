@@ -10,7 +10,7 @@ from typing import Any
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.locks import resolve, sql, wait_queue
-from corral.domain.locks.model import Lock, LockState
+from corral.domain.locks.model import Lock, LockRequest, LockState
 from corral.domain.mail import ops as mail
 from corral.domain.mail.payloads import LockNotice
 from corral.kernel.clock import MINUTE
@@ -18,8 +18,8 @@ from corral.kernel.errors import Conflict, IllegalMove, Refused
 from corral.kernel.ids import parse_number
 from corral.kernel.lease import lease_expiry
 from corral.kernel.pagination import LAST_NUMBER, check_limit
-from corral.kernel.path_patterns import literal_head
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.path_patterns import literal_prefix
+from corral.kernel.text import MAX_NAME, check_optional_text, check_text
 
 RETENTION, TOUCHES_RETENTION = sql.RETENTION, sql.TOUCHES_RETENTION
 TTL_MS = 5 * MINUTE
@@ -49,7 +49,10 @@ def acquire(
     Idempotent: acquiring the same lock again renews it. The heartbeats of `run` renew it as well,
     and it is released when the run ends.
     """
-    return _acquire(tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=None, tells=False)
+    request = LockRequest(
+        project=project, path=path, agent=agent, mode=mode, ttl_ms=ttl_ms, run=run, reason=reason
+    )
+    return _acquire(tx, request)
 
 
 def request(
@@ -63,120 +66,118 @@ def request(
     run: str | None = None,
     reason: str | None = None,
     wait_ms: int = WAIT_MS,
-    tells: bool = True,
+    notify: bool = True,
 ) -> Lock:
     """Lock a path, or enter the wait queue for it: the lock is `held` or `waiting`.
 
-    With `tells` the owner gets a letter when the lock is granted. The place in the queue is kept
+    With `notify` the owner gets a letter when the lock is granted. The place in the queue is kept
     for `wait_ms`, and longer when renewed. Raises Conflict when waiting would be a deadlock.
     """
-    return _acquire(
-        tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=wait_ms, tells=tells
+    request = LockRequest(
+        project=project,
+        path=path,
+        agent=agent,
+        mode=mode,
+        ttl_ms=ttl_ms,
+        run=run,
+        reason=reason,
+        wait_ms=wait_ms,
+        notify=notify,
     )
+    return _acquire(tx, request)
 
 
-def _acquire(
-    tx: Tx,
-    project: str,
-    path: str,
-    agent: str,
-    mode: str,
-    ttl_ms: int,
-    run: str | None,
-    reason: str | None,
-    *,
-    wait_ms: int | None,
-    tells: bool,
-) -> Lock:
-    until = lease_expiry(tx.now, ttl_ms)
-    wait_until = None if wait_ms is None else lease_expiry(tx.now, wait_ms)
-    target = resolve.get_project(tx, project)
-    wanted = Lock(
+def _acquire(tx: Tx, request: LockRequest) -> Lock:
+    until = lease_expiry(tx.now, request.ttl_ms)
+    wait_until = None if request.wait_ms is None else lease_expiry(tx.now, request.wait_ms)
+    target = resolve.get_project(tx, request.project)
+    # The lock as it would be granted. It has no row yet, so it ranks behind all others.
+    draft = Lock(
         id="",
         fence=LAST_NUMBER,
         state=LockState.HELD,
         project_id=target.id,
-        path=resolve.resolve_pattern(target, path),
-        mode=resolve.parse_mode(mode),
-        owner=resolve.resolve_owner(tx, agent),
-        run_id=check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
-        reason=check_text(reason, "The reason", max_bytes=MAX_REASON) if reason else None,
-        ttl_ms=ttl_ms,
+        path=resolve.resolve_pattern(target, request.path),
+        mode=resolve.parse_mode(request.mode),
+        owner=resolve.resolve_owner(tx, request.agent),
+        run_id=check_optional_text(request.run, "The run", max_bytes=MAX_NAME),
+        reason=check_optional_text(request.reason, "The reason", max_bytes=MAX_REASON),
+        ttl_ms=request.ttl_ms,
         lease_until=until,
-        tells=tells,
+        notify=request.notify,
         created_at=tx.now,
         held_at=tx.now,
         ended_at=None,
         ended_by=None,
     )
     tx.serialize(f"locks:{target.id}")
-    candidates = _list_candidates(tx, wanted)
-    own = _find_own(wanted, candidates)
+    candidates = _list_candidates(tx, draft)
+    own = _find_own(draft, candidates)
     if own is not None and own.state is LockState.HELD:
-        return _extend(tx, own, ttl_ms, until)
-    blockers = wait_queue.list_blockers(own or wanted, candidates)
+        return _extend(tx, own, request.ttl_ms, until)
+    blockers = wait_queue.list_blockers(own or draft, candidates)
     if not blockers and own is None:
-        return _create(tx, wanted, "acquire")
+        return _create(tx, draft, "acquire")
     if wait_until is None:
-        raise resolve.held_error(tx.now, wanted.path, blockers[0])
+        raise resolve.held_error(tx.now, draft.path, blockers[0])
     if own is not None:
-        return _extend(tx, own, ttl_ms, wait_until)
-    if (deadlock := wait_queue.find_deadlock(wanted, _list_live(tx, target.id))) is not None:
+        return _extend(tx, own, request.ttl_ms, wait_until)
+    if (deadlock := wait_queue.find_deadlock(draft, _list_live(tx, target.id))) is not None:
         raise Conflict(
             f"Deadlock: {deadlock.owner} waits for {deadlock.path}, which you hold. Release that "
             "lock first.",
-            path=wanted.path,
+            path=draft.path,
             waits=deadlock.id,
             owner=deadlock.owner,
             reason="deadlock",
         )
-    return _create(tx, wanted, "ask", lease_until=wait_until, held_at=None)
+    return _create(tx, draft, "request", lease_until=wait_until, held_at=None)
 
 
-def _list_candidates(tx: Tx, wanted: Lock) -> list[Lock]:
+def _list_candidates(tx: Tx, draft: Lock) -> list[Lock]:
     """List the live locks that can conflict with a pattern.
 
     Expired ones are ended first, so that the requests that waited for them are granted before this
     one.
     """
-    candidates = resolve.list_candidates(tx, wanted.project_id, wanted.path)
+    candidates = resolve.list_candidates(tx, draft.project_id, draft.path)
     if any(lock.lease_until <= tx.now for lock in candidates):
-        _update_queue(tx, wanted.project_id)
-        candidates = resolve.list_candidates(tx, wanted.project_id, wanted.path)
+        _update_queue(tx, draft.project_id)
+        candidates = resolve.list_candidates(tx, draft.project_id, draft.path)
     return candidates
 
 
-def _find_own(wanted: Lock, candidates: Sequence[Lock]) -> Lock | None:
+def _find_own(draft: Lock, candidates: Sequence[Lock]) -> Lock | None:
     """Return the same lock of the same owner, held or waiting."""
-    same = (wanted.path, wanted.mode, wanted.owner, wanted.run_id)
+    same = (draft.path, draft.mode, draft.owner, draft.run_id)
     return next(
         (lock for lock in candidates if (lock.path, lock.mode, lock.owner, lock.run_id) == same),
         None,
     )
 
 
-def _create(tx: Tx, wanted: Lock, verb: str, **other: Any) -> Lock:
-    if tx.value(sql.COUNT_OF_OWNER, owner=wanted.owner, most=MAX_LOCKS) >= MAX_LOCKS:
+def _create(tx: Tx, draft: Lock, verb: str, **other: Any) -> Lock:
+    if tx.value(sql.COUNT_OF_OWNER, owner=draft.owner, most=MAX_LOCKS) >= MAX_LOCKS:
         raise Refused(
-            f"{wanted.owner} has reached the limit of {MAX_LOCKS:,} locks. Release some, or lock a "
+            f"{draft.owner} has reached the limit of {MAX_LOCKS:,} locks. Release some, or lock a "
             "directory instead.",
-            owner=wanted.owner,
+            owner=draft.owner,
         )
     values = {
-        "project_id": wanted.project_id,
-        "path": wanted.path,
-        "head": literal_head(wanted.path),
-        "mode": wanted.mode,
-        "owner": wanted.owner,
-        "run_id": wanted.run_id,
-        "reason": wanted.reason,
-        "ttl_ms": wanted.ttl_ms,
-        "lease_until": wanted.lease_until,
-        "tells": int(bool(wanted.tells)),
-        "created_at": wanted.created_at,
-        "held_at": wanted.held_at,
+        "project_id": draft.project_id,
+        "path": draft.path,
+        "path_prefix": literal_prefix(draft.path),
+        "mode": draft.mode,
+        "owner": draft.owner,
+        "run_id": draft.run_id,
+        "reason": draft.reason,
+        "ttl_ms": draft.ttl_ms,
+        "lease_until": draft.lease_until,
+        "notify": int(bool(draft.notify)),
+        "created_at": draft.created_at,
+        "held_at": draft.held_at,
     } | other
-    note = {"path": wanted.path, "mode": wanted.mode, "owner": wanted.owner}
+    note = {"path": draft.path, "mode": draft.mode, "owner": draft.owner}
     return create(tx, sql.LOCKS, values, verb=verb, event_data=note)
 
 
@@ -260,7 +261,7 @@ def revoke(tx: Tx, lock: str, *, reason: str) -> Lock:
     return revoked
 
 
-def release_all_of_run(tx: Tx, run: str) -> list[Lock]:
+def release_for_run(tx: Tx, run: str) -> list[Lock]:
     """Release all locks that a run holds or waits for, when the run ends."""
     return _end_all(tx, tx.all(sql.LIVE_OF_RUN, run_id=run))
 
@@ -317,7 +318,7 @@ def _update_queue(tx: Tx, project_id: str) -> list[Lock]:
     expired = _expired_numbers(tx, project_id, locks)
     ended = [_end(tx, lock, "expire") for lock in locks if lock.fence in expired]
     for lock in ended:
-        if lock.held_at is not None or lock.tells:
+        if lock.held_at is not None or lock.notify:
             _notify_owner(tx, lock, "the lease ran out. Acquire it again if you still need it")
     for lock in wait_queue.list_grantable([lock for lock in locks if lock.fence not in expired]):
         granted = transition(
@@ -329,7 +330,7 @@ def _update_queue(tx: Tx, project_id: str) -> list[Lock]:
             held_at=tx.now,
             lease_until=tx.now + lock.ttl_ms,
         )
-        if lock.tells:
+        if lock.notify:
             _notify_owner(tx, granted, "it was granted to you. Release it when you are done")
     return ended
 

@@ -12,28 +12,28 @@ MAX_PATTERN = 500
 MAX_WILDCARD_PATTERN = 250  # comparing two such patterns costs the product of their lengths
 
 
-def normalize_path(given: str, root: str, *, folded: bool = False, lockable: bool = True) -> str:
+def normalize_path(path: str, root: str, *, folded: bool = False, lockable: bool = True) -> str:
     """Return the one pattern of a path in a project, however the path was written.
 
     `root` is the project's real directory. Raises Invalid when `..` or a symlink leads out of it.
     `folded`: the file system is case-insensitive. `lockable=False` accepts names that cannot be
     locked themselves, for lookups: their directory may be locked.
     """
-    check_text(given, "The path", max_bytes=4_096)
-    if lockable and not given.isprintable():
+    check_text(path, "The path", max_bytes=4_096)
+    if lockable and not path.isprintable():
         raise Invalid(
-            f"Invalid path {given!r}: line breaks and other control characters are not allowed.",
-            path=given,
+            f"Invalid path {path!r}: line breaks and other control characters are not allowed.",
+            path=path,
         )
-    plain, parts = _split_wildcards(given)
+    plain, parts = _split_wildcards(path)
     wild, has_stars = strip_trailing_wildcards(parts)
-    names_directory = has_stars or given.endswith("/")
+    names_directory = has_stars or path.endswith("/")
     inside = root if root.endswith("/") else root + "/"
     real, is_directory = _resolve(inside, plain)
     if real != root and not real.startswith(inside):
         raise Invalid(
-            f"{given} is outside the project {root}. Lock paths inside it.",
-            path=given,
+            f"{path} is outside the project {root}. Lock paths inside it.",
+            path=path,
             root=root,
         )
     pattern = "/".join([part for part in (real[len(inside) :], *wild) if part])
@@ -102,16 +102,16 @@ def compose_unicode(pattern: str) -> str:
 
 
 @lru_cache(1_024)  # called for every lock and every hook, mostly with the same few paths
-def _split_wildcards(given: str) -> tuple[str, tuple[str, ...]]:
+def _split_wildcards(path: str) -> tuple[str, tuple[str, ...]]:
     """Split a path into its plain prefix and the parts from the first wildcard on."""
-    parts = given.split("/")
+    parts = path.split("/")
     first = next((n for n, part in enumerate(parts) if has_wildcard(part)), len(parts))
     wild: list[str] = []
     for part in parts[first:]:
         if part == "..":
             raise Invalid(
-                f"Invalid path {given}: `..` is not allowed after a wildcard.",
-                path=given,
+                f"Invalid path {path}: `..` is not allowed after a wildcard.",
+                path=path,
             )
         if part in ("", "."):
             continue
@@ -119,4 +119,4 @@ def _split_wildcards(given: str) -> tuple[str, tuple[str, ...]]:
             part = part.replace("**", "*")
         if part != "**" or wild[-1:] != ["**"]:
             wild.append(part)
-    return "/".join(parts[:first]) or ("/" if first and given.startswith("/") else ""), tuple(wild)
+    return "/".join(parts[:first]) or ("/" if first and path.startswith("/") else ""), tuple(wild)

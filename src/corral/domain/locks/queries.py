@@ -5,12 +5,12 @@ from typing import Any
 
 from corral.db.tx import Tx
 from corral.domain.locks import resolve, sql, wait_queue
-from corral.domain.locks.model import Lock, LockConflict, LockState, Touch
+from corral.domain.locks.model import FileTouch, Lock, LockConflict, LockState
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Invalid
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
-from corral.kernel.path_patterns import WHOLE_PROJECT, literal_head, patterns_overlap
+from corral.kernel.pagination import Page
+from corral.kernel.path_patterns import WHOLE_PROJECT, patterns_overlap
 
 MAX_PATHS = 100_000
 MAX_SEPARATE_LOOKUPS = 4
@@ -71,10 +71,10 @@ def list_blocking(tx: Tx, lock: Lock) -> list[Lock]:
     return wait_queue.list_blockers(lock, [other for other in candidates if other.is_live(tx.now)])
 
 
-def get_edit_lock_ms(tx: Tx, project: str, agent: str) -> int:
-    """Return how long an edit locks its file (`locks.edit_ms`); 0: edits do not lock."""
+def get_edit_lease_ms(tx: Tx, project: str, agent: str) -> int:
+    """Return how long an edit locks its file (`locks.edit_lease_ms`); 0: edits do not lock."""
     name = agent.removeprefix("agent:")
-    duration = int(settings.get_value(tx, "locks.edit_ms", agent=name, project=project))
+    duration = int(settings.get_value(tx, "locks.edit_lease_ms", agent=name, project=project))
     return max(duration, SECOND) if duration else 0
 
 
@@ -95,43 +95,29 @@ def list_live(
     tx: Tx, *, project: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Lock]:
     """List the held and waiting locks by path, of all projects or of one."""
-    last_project, head, seq = decode_cursor(after, "", "", 0)
-    position: dict[str, Any] = {"head": head, "seq": seq, "now": tx.now}
     if project is None:
-        statement, project_id = sql.LIVE, last_project
-    else:
-        statement, project_id = sql.LIST_OF_PROJECT, resolve.get_project(tx, project).id
-    rows = tx.all(statement, project_id=project_id, limit=check_limit(limit) + 1, **position)
-    return make_page(
-        rows, limit, lambda lock: (lock.project_id, literal_head(lock.path), lock.fence)
-    )
+        return sql.LIVE.page(tx, after=after, limit=limit, now=tx.now)
+    project_id = resolve.get_project(tx, project).id
+    return sql.LIVE_IN_PROJECT.page(tx, after=after, limit=limit, project_id=project_id, now=tx.now)
 
 
 def list_all(
     tx: Tx, *, project: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Lock]:
     """List all locks, also ended ones, newest first."""
-    (before,) = decode_cursor(after, LAST_NUMBER)
-    filters = {} if project is None else {"project_id": resolve.get_project(tx, project).id}
-    statement = sql.ALL_OF_PROJECT if filters else sql.ALL
-    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **filters)
-    return make_page(rows, limit, lambda lock: (lock.fence,))
+    if project is None:
+        return sql.ALL.page(tx, after=after, limit=limit)
+    project_id = resolve.get_project(tx, project).id
+    return sql.ALL_OF_PROJECT.page(tx, after=after, limit=limit, project_id=project_id)
 
 
 def list_of_owner(tx: Tx, agent: str, *, after: str | None = None, limit: int = 50) -> Page[Lock]:
     """List the locks that an owner holds or waits for, oldest first."""
-    (last,) = decode_cursor(after, 0)
-    rows = tx.all(
-        sql.LIVE_OF_OWNER,
-        owner=resolve.resolve_owner(tx, agent),
-        after=last,
-        now=tx.now,
-        limit=check_limit(limit) + 1,
-    )
-    return make_page(rows, limit, lambda lock: (lock.fence,))
+    owner = resolve.resolve_owner(tx, agent)
+    return sql.LIVE_OF_OWNER.page(tx, after=after, limit=limit, owner=owner, now=tx.now)
 
 
-def record_touch(tx: Tx, project: str, path: str, agent: str) -> Touch:
+def record_touch(tx: Tx, project: str, path: str, agent: str) -> FileTouch:
     """Record that an owner changed a file."""
     target = resolve.get_project(tx, project)
     return tx.one(
@@ -151,22 +137,18 @@ def list_touches(
     agent: str | None = None,
     after: str | None = None,
     limit: int = 50,
-) -> Page[Touch]:
+) -> Page[FileTouch]:
     """List who changed a file or the files below a directory, by path; optionally of one owner."""
     target = resolve.get_project(tx, project)
     pattern = resolve.resolve_pattern(target, path).rstrip("/")
     is_root = pattern == WHOLE_PROJECT
-    last_path, last_owner = decode_cursor(after, "", "")
     bounds: dict[str, Any] = {
         "project_id": target.id,
         "path": "" if is_root else pattern,
         "below": "" if is_root else f"{pattern}/",
         "high": resolve.HIGHEST_KEY if is_root else f"{pattern}0",  # "0" follows "/" in ASCII
-        "last_path": last_path,
-        "limit": check_limit(limit) + 1,
     }
     if agent is None:
-        rows = tx.all(sql.TOUCHES, last_owner=last_owner, **bounds)
-    else:
-        rows = tx.all(sql.TOUCHES_OF_OWNER, owner=resolve.resolve_owner(tx, agent), **bounds)
-    return make_page(rows, limit, lambda touch: (touch.path, touch.owner))
+        return sql.TOUCHES.page(tx, after=after, limit=limit, **bounds)
+    owner = resolve.resolve_owner(tx, agent)
+    return sql.TOUCHES_OF_OWNER.page(tx, after=after, limit=limit, owner=owner, **bounds)

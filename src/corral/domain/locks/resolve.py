@@ -13,7 +13,7 @@ from corral.domain.projects.model import Project
 from corral.kernel.clock import SECOND, format_duration
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import parse_number
-from corral.kernel.path_patterns import ancestor_heads, literal_head
+from corral.kernel.path_patterns import ancestor_prefixes, literal_prefix
 from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json, quote_inline
 
 _MODES = {mode.value: mode for mode in LockMode}
@@ -159,9 +159,9 @@ def list_candidates(tx: Tx, project_id: str, path: str) -> list[Lock]:
 
 @lru_cache(1_024)
 def _index_bounds(path: str) -> dict[str, Any]:
-    head = literal_head(path)
+    path_prefix = literal_prefix(path)
     return {
-        "heads": encode_json(ancestor_heads(head), "The path"),
-        "low": head,
-        "high": f"{head[:-1]}0" if head else HIGHEST_KEY,  # "0" follows "/" in ASCII
+        "prefixes": encode_json(ancestor_prefixes(path_prefix), "The path"),
+        "low": path_prefix,
+        "high": f"{path_prefix[:-1]}0" if path_prefix else HIGHEST_KEY,  # "0" follows "/" in ASCII
     }

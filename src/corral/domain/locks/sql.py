@@ -1,12 +1,18 @@
-"""SQL of locks and touches. `head` is the fixed part of a path before its first wildcard."""
+"""SQL of locks and file touches.
 
+`path_prefix` is the part of a pattern before its first wildcard. Two patterns can overlap only if
+one prefix starts with the other.
+"""
+
+from corral.db.listing import Listing
 from corral.db.retention import Retention
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
-from corral.domain.locks.model import MOVES, Lock, Touch
+from corral.domain.locks.model import MOVES, FileTouch, Lock
+from corral.kernel.pagination import LAST_NUMBER
+from corral.kernel.path_patterns import literal_prefix
 
-_COLUMNS = """'lck_' || seq AS id, seq AS fence, state, project_id, path, mode, owner, run_id,
-    reason, ttl_ms, lease_until, tells, created_at, held_at, ended_at, ended_by"""
+_COLUMNS = columns_of(Lock, id="'lck_' || seq", fence="seq")
 
 LOCKS = StatefulTable(
     Lock,
@@ -24,28 +30,29 @@ CANDIDATES = Query(
     f"""
     -- On the path itself and on the directories above it.
     SELECT {_COLUMNS} FROM locks
-    WHERE project_id = :project_id AND ended_at IS NULL AND head {{is_one_of_heads}}
+    WHERE project_id = :project_id AND ended_at IS NULL AND path_prefix {{is_one_of_prefixes}}
     UNION ALL
     -- Below the path.
     SELECT {_COLUMNS} FROM locks
-    WHERE project_id = :project_id AND ended_at IS NULL AND head > :low AND head < :high
+    WHERE project_id = :project_id AND ended_at IS NULL
+      AND path_prefix > :low AND path_prefix < :high
 """,
 )
 
-# In the order of the partial index of live locks, so that ended locks are never read.
+# Sorted like the partial index of live locks, so that PostgreSQL uses it and reads no ended lock.
 LIVE_OF_PROJECT = Query(
     Lock,
     f"""
     SELECT {_COLUMNS} FROM locks
-    WHERE project_id = :project_id AND ended_at IS NULL ORDER BY head, seq
+    WHERE project_id = :project_id AND ended_at IS NULL ORDER BY path_prefix, seq
 """,
 )
 
-# Skips rows that are locked: their owner is renewing them concurrently.
+# skip_locked: a locked row is being renewed by its owner at this moment, so it has not expired.
 EXPIRED = Statement("""
     SELECT seq FROM locks
     WHERE project_id = :project_id AND ended_at IS NULL AND lease_until <= :now
-    ORDER BY head, seq {skip_locked}
+    ORDER BY path_prefix, seq {skip_locked}
 """)
 
 HAS_WAITERS = Statement("""
@@ -78,59 +85,82 @@ LIVE_OF_RUN = Query(
     Lock, f"SELECT {_COLUMNS} FROM locks WHERE run_id = :run_id AND ended_at IS NULL"
 )
 
-LIVE_OF_OWNER = Query(
-    Lock,
-    f"""
-    SELECT {_COLUMNS} FROM locks
-    WHERE owner = :owner AND ended_at IS NULL AND lease_until > :now AND seq > :after
-    ORDER BY seq LIMIT :limit
-""",
-)
-
 PROJECTS_WITH_EXPIRED = Statement("""
     SELECT project_id FROM locks
     WHERE ended_at IS NULL AND lease_until <= :now ORDER BY lease_until LIMIT :limit
 """)
 
-LIVE = Query(
-    Lock,
-    f"""
+# -- lists -------------------------------------------------------------------------------------
+
+
+def _fence_key(lock: Lock) -> tuple[int]:
+    return (lock.fence,)
+
+
+def _path_key(lock: Lock) -> tuple[str, str, int]:
+    return (lock.project_id, literal_prefix(lock.path), lock.fence)
+
+
+LIVE_OF_OWNER = Listing(
+    Query(
+        Lock,
+        f"""
+    SELECT {_COLUMNS} FROM locks
+    WHERE owner = :owner AND ended_at IS NULL AND lease_until > :now AND seq > :last
+    ORDER BY seq LIMIT :limit
+""",
+    ),
+    start={"last": 0},
+    key=_fence_key,
+)
+
+LIVE = Listing(
+    Query(
+        Lock,
+        f"""
     SELECT {_COLUMNS} FROM locks
     WHERE ended_at IS NULL AND lease_until > :now
-      AND (project_id, head, seq) > (:project_id, :head, :seq)
-    ORDER BY project_id, head, seq LIMIT :limit
+      AND (project_id, path_prefix, seq) > (:last_project, :last_prefix, :last)
+    ORDER BY project_id, path_prefix, seq LIMIT :limit
 """,
+    ),
+    start={"last_project": "", "last_prefix": "", "last": 0},
+    key=_path_key,
 )
 
-LIST_OF_PROJECT = Query(
-    Lock,
-    f"""
+LIVE_IN_PROJECT = Listing(
+    Query(
+        Lock,
+        f"""
     SELECT {_COLUMNS} FROM locks
     WHERE project_id = :project_id AND ended_at IS NULL AND lease_until > :now
-      AND (head, seq) > (:head, :seq)
-    ORDER BY head, seq LIMIT :limit
+      AND (path_prefix, seq) > (:last_prefix, :last)
+    ORDER BY path_prefix, seq LIMIT :limit
 """,
+    ),
+    start={"last_prefix": "", "last": 0},
+    key=lambda lock: _path_key(lock)[1:],
 )
 
-ALL = Query(
-    Lock, f"SELECT {_COLUMNS} FROM locks WHERE seq < :before ORDER BY seq DESC LIMIT :limit"
-)
 
-ALL_OF_PROJECT = Query(
-    Lock,
-    f"""
-    SELECT {_COLUMNS} FROM locks WHERE project_id = :project_id AND seq < :before
-    ORDER BY seq DESC LIMIT :limit
-""",
-)
+def _newest_first(condition: str = "") -> Listing[Lock]:
+    text = f"SELECT {_COLUMNS} FROM locks WHERE {condition} seq < :before ORDER BY seq DESC"
+    query = Query(Lock, f"{text} LIMIT :limit")
+    return Listing(query, start={"before": LAST_NUMBER}, key=_fence_key)
 
-_TOUCH = "project_id, path, owner, count, first_at, last_at"
+
+ALL = _newest_first()
+ALL_OF_PROJECT = _newest_first("project_id = :project_id AND")
+
+# -- file touches ------------------------------------------------------------------------------
+
+_TOUCH = columns_of(FileTouch)
 
 ADD_TOUCH = Query(
-    Touch,
+    FileTouch,
     f"""
-    INSERT INTO touches ({_TOUCH}) VALUES (:project_id, :path, :owner, 1, :now, :now)
-    ON CONFLICT (project_id, path, owner) DO UPDATE SET count = touches.count + 1,
+    INSERT INTO file_touches ({_TOUCH}) VALUES (:project_id, :path, :owner, 1, :now, :now)
+    ON CONFLICT (project_id, path, owner) DO UPDATE SET count = file_touches.count + 1,
         last_at = excluded.last_at
     RETURNING {_TOUCH}
 """,
@@ -140,26 +170,34 @@ ADD_TOUCH = Query(
 # them in sort order, such as `src-old` between `src` and `src/`.
 _BELOW = "path < :high AND (path = :path OR path >= :below)"
 
-TOUCHES = Query(
-    Touch,
-    f"""
-    SELECT {_TOUCH} FROM touches
+TOUCHES = Listing(
+    Query(
+        FileTouch,
+        f"""
+    SELECT {_TOUCH} FROM file_touches
     WHERE project_id = :project_id AND path >= :path AND {_BELOW}
       AND (path, owner) > (:last_path, :last_owner)
     ORDER BY path, owner LIMIT :limit
 """,
+    ),
+    start={"last_path": "", "last_owner": ""},
+    key=lambda touch: (touch.path, touch.owner),
 )
 
-TOUCHES_OF_OWNER = Query(
-    Touch,
-    f"""
-    SELECT {_TOUCH} FROM touches
+TOUCHES_OF_OWNER = Listing(
+    Query(
+        FileTouch,
+        f"""
+    SELECT {_TOUCH} FROM file_touches
     WHERE project_id = :project_id AND owner = :owner AND path > :last_path AND {_BELOW}
     ORDER BY path LIMIT :limit
 """,
+    ),
+    start={"last_path": ""},
+    key=lambda touch: (touch.path,),
 )
 
-DELETE_TOUCHES = Statement("DELETE FROM touches WHERE project_id = :project_id RETURNING seq")
+DELETE_TOUCHES = Statement("DELETE FROM file_touches WHERE project_id = :project_id RETURNING seq")
 
 RETENTION = Retention(
     "locks",
@@ -171,8 +209,8 @@ RETENTION = Retention(
     imported="imported_at",
 )
 TOUCHES_RETENTION = Retention(
-    "touches",
-    setting="touches.retention_ms",
+    "file_touches",
+    setting="file_touches.retention_ms",
     key="seq",
     created="first_at",
     ended="last_at < :before",

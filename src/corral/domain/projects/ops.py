@@ -82,7 +82,7 @@ def get_by_dir(tx: Tx, dir: str | Path) -> Project:
 
 def find_containing(tx: Tx, path: str | Path) -> Project | None:
     """Return the innermost project that contains a path; None when there is none."""
-    return tx.first(sql.CONTAINING, heads=_encode_parents(resolve_dir(path)))
+    return tx.first(sql.CONTAINING, prefixes=_encode_parents(resolve_dir(path)))
 
 
 def list_overlapping(tx: Tx, path: str | Path) -> list[Project]:
@@ -90,7 +90,9 @@ def list_overlapping(tx: Tx, path: str | Path) -> list[Project]:
     real = resolve_dir(path)
     below = real.rstrip("/")
     # "0" follows "/" in ASCII, so this range is everything below the directory.
-    return tx.all(sql.OVERLAPPING, heads=_encode_parents(real), low=f"{below}/", high=f"{below}0")
+    return tx.all(
+        sql.OVERLAPPING, prefixes=_encode_parents(real), low=f"{below}/", high=f"{below}0"
+    )
 
 
 def _encode_parents(real: str) -> str:

@@ -20,7 +20,7 @@ BY_DIR = Query(Project, f"SELECT {_COLUMNS} FROM projects WHERE dir = :dir")
 CONTAINING = Query(
     Project,
     f"""
-    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_heads}} ORDER BY dir DESC LIMIT 1
+    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_prefixes}} ORDER BY dir DESC LIMIT 1
 """,
 )
 
@@ -28,7 +28,7 @@ CONTAINING = Query(
 OVERLAPPING = Query(
     Project,
     f"""
-    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_heads}}
+    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_prefixes}}
     UNION ALL
     SELECT {_COLUMNS} FROM projects WHERE dir > :low AND dir < :high
 """,

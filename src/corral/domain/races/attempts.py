@@ -10,7 +10,7 @@ from corral.domain.races.model import Attempt, Race, RoundState
 from corral.domain.races.queries import get, lock_race, with_current_cost
 from corral.domain.races.refs import branch_name, find_attempt, worktree_path
 from corral.kernel.errors import Conflict
-from corral.kernel.text import check_text
+from corral.kernel.text import check_optional_text
 
 
 def retry(tx: Tx, race: str, attempt: str | int, *, folder: str) -> Race:
@@ -21,7 +21,7 @@ def retry(tx: Tx, race: str, attempt: str | int, *, folder: str) -> Race:
     """
     locked = lock_race(tx, race)
     failed = find_attempt(locked, attempt)
-    round = next(each for each in locked.rounds if each.id == failed.round_id)
+    round = next(other for other in locked.rounds if other.id == failed.round_id)
     if failed.is_open or failed.can_win:
         status = "has passed" if failed.can_win else f"is {failed.state}"
         raise Conflict(
@@ -31,18 +31,18 @@ def retry(tx: Tx, race: str, attempt: str | int, *, folder: str) -> Race:
     if locked.budget_micros is not None:
         round_budget(locked, locked.plan.rounds)
     if round.state is not RoundState.RUNNING:
-        transition(tx, sql.ROUNDS, "retry", round.id, goes_on=1, reason=None)
-    tries = failed.tries + 1
+        transition(tx, sql.ROUNDS, "retry", round.id, needs_driver=1, reason=None)
+    try_number = failed.try_number + 1
     transition(
         tx,
         sql.ATTEMPTS,
         "retry",
         failed.id,
-        event_data={"tries": tries},
-        tries=tries,
-        branch=branch_name(locked, round.number, failed.number, tries),
-        worktree=worktree_path(folder, locked, round.number, failed.number, tries),
-        earlier_micros=failed.cost_micros,
+        event_data={"try_number": try_number},
+        try_number=try_number,
+        branch=branch_name(locked, round.number, failed.number, try_number),
+        worktree=worktree_path(folder, locked, round.number, failed.number, try_number),
+        previous_cost_micros=failed.cost_micros,
         run_id=None,
         session_id=None,
         commit_id=None,
@@ -62,7 +62,7 @@ def retry(tx: Tx, race: str, attempt: str | int, *, folder: str) -> Race:
 
 def cancel(tx: Tx, race: str, attempt: str | int, *, reason: str | None = None) -> Attempt:
     """Cancel an open attempt. The caller has to stop its run."""
-    why = check_text(reason, "The reason") if reason else "cancelled"
+    why = check_optional_text(reason, "The reason") or "cancelled"
     return end_attempt(tx, find_attempt(lock_race(tx, race), attempt), "cancel", why)
 
 

@@ -40,16 +40,16 @@ LETTER_MS = 30 * DAY
 # -- the lease of a round ------------------------------------------------------------------------
 
 
-def acquire_round(tx: Tx, round_id: str, owner: str, *, gone: str | None = None) -> Round:
+def acquire_round(tx: Tx, round_id: str, owner: str, *, dead_owner: str | None = None) -> Round:
     """Acquire the lease of a round, and return the round with its attempts.
 
-    Raises Held while another driver has the lease, unless that driver is `gone`: known to be dead.
+    Raises Held while another driver has the lease, unless that driver is `dead_owner`.
     """
     acquired = tx.first(
         sql.ACQUIRE_ROUND,
         id=round_id,
         owner=owner,
-        gone=gone or owner,
+        dead_owner=dead_owner or owner,
         now=tx.now,
         until=lease_expiry(tx.now, LEASE_MS),
     )
@@ -150,7 +150,7 @@ def _record_run_end(tx: Tx, attempt: Attempt, run: Run) -> Attempt:
             "finish",
             attempt.id,
             event_data={"race": attempt.race_id, "number": attempt.number},
-            cost_micros=add_costs(attempt.earlier_micros, run.cost_micros),
+            cost_micros=add_costs(attempt.previous_cost_micros, run.cost_micros),
             model=run.model,
         )
     code = f" with {run.exit_code}" if run.exit_code else ""
@@ -221,7 +221,7 @@ def record_checks(
 # -- the round -----------------------------------------------------------------------------------
 
 
-def settle_round(tx: Tx, race: Race, round: Round) -> Round:
+def close_round(tx: Tx, race: Race, round: Round) -> Round:
     """Once all attempts have ended, open the round for selection or fail it.
 
     Notifies the starter of the race once. Does nothing while an attempt is open.
@@ -236,22 +236,28 @@ def settle_round(tx: Tx, race: Race, round: Round) -> Round:
     if not candidates:
         why = "no attempt passed; retry one, or abandon the round"
         after = transition(
-            tx, sql.ROUNDS, "fail", current.id, reason=why, goes_on=0, event_data={"reason": why}
+            tx,
+            sql.ROUNDS,
+            "fail",
+            current.id,
+            reason=why,
+            needs_driver=0,
+            event_data={"reason": why},
         )
         failed = load_round(tx, after)
         notify_starter(tx, race, failed, "failed", why)
         return failed
-    goes_on = race.plan.auto or (race.plan.judge is not None and len(candidates) > 1)
+    needs_driver = race.plan.auto or (race.plan.judge is not None and len(candidates) > 1)
     after = transition(
         tx,
         sql.ROUNDS,
-        "settle",
+        "begin_selection",
         current.id,
         event_data={"can_win": [attempt.number for attempt in candidates]},
-        goes_on=int(goes_on),
+        needs_driver=int(needs_driver),
     )
     settled = load_round(tx, after)
-    if not goes_on:
+    if not needs_driver:
         notify_starter(tx, race, settled, "selecting")
     return settled
 
@@ -262,7 +268,7 @@ def mark_idle(tx: Tx, race: Race, round: Round) -> Round:
     Notifies the starter of the race when the round waits for a selection.
     """
     renew_lease(tx, round)
-    tx.run(sql.SET_GOES_ON, id=round.id, goes_on=0)
+    tx.run(sql.SET_NEEDS_DRIVER, id=round.id, needs_driver=0)
     current = reload_round(tx, round)
     if current.state is RoundState.SELECTING:
         notify_starter(tx, race, current, "selecting")
@@ -286,7 +292,7 @@ def notify_starter(tx: Tx, race: Race, round: Round, event: str, reason: str | N
             reason=reason,
         ),
         # A retry changes the sum, so the round can notify again.
-        key=f"{round.id}:{event}:{sum(attempt.tries for attempt in round.attempts)}",
+        key=f"{round.id}:{event}:{sum(attempt.try_number for attempt in round.attempts)}",
         project=race.project_id,
         expires_at=tx.now + LETTER_MS,
     )
@@ -336,7 +342,7 @@ def record_verdict(
     Idempotent: the first answer counts.
     """
     current = sql.VERDICTS.get(tx, verdict.id)
-    if current.state is not VerdictState.ASKED:
+    if current.state is not VerdictState.PENDING:
         return current
     columns: dict[str, Any] = {
         "reason": reason[:MAX_VERDICT_REASON],

@@ -36,7 +36,7 @@ def validate_plan(plan: RacePlan) -> None:
     for name, value, low, high in (
         ("The number of rounds", plan.rounds, 1, 100),
         ("The number of samples", plan.samples, 1, 20),
-        ("Enough", plan.enough if plan.enough is not None else 1, 1, 1_000),
+        ("Enough", plan.stop_after if plan.stop_after is not None else 1, 1, 1_000),
     ):
         if not low <= check_int(value, name) <= high:
             raise Invalid(f"{name} must be between {low} and {high}, not {value}.", value=value)

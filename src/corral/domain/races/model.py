@@ -51,7 +51,7 @@ ROUND_MOVES = TransitionTable(
     initial=R.RUNNING,
     import_states=(R.COMPLETED, R.ABANDONED),
     verbs={
-        "settle": transition(R.RUNNING, to=R.SELECTING),
+        "begin_selection": transition(R.RUNNING, to=R.SELECTING),
         "fail": transition(R.RUNNING, to=R.FAILED),
         "retry": transition(R.SELECTING, R.FAILED, to=R.RUNNING),
         "select": transition(R.SELECTING, to=R.COMPLETED),
@@ -95,7 +95,7 @@ ATTEMPT_MOVES = TransitionTable(
 
 
 class VerdictState(StrEnum):
-    ASKED = "asked"  # the judge is running
+    PENDING = "pending"  # the judge is running
     GIVEN = "given"  # the judge ranked the candidates
     FAILED = "failed"  # the answer has no valid ranking and does not count
 
@@ -103,11 +103,11 @@ class VerdictState(StrEnum):
 VERDICT_MOVES = TransitionTable(
     "verdict",
     VerdictState,
-    create_verb="ask",
-    initial=VerdictState.ASKED,
+    create_verb="request",
+    initial=VerdictState.PENDING,
     verbs={
-        "give": transition(VerdictState.ASKED, to=VerdictState.GIVEN),
-        "fail": transition(VerdictState.ASKED, to=VerdictState.FAILED),
+        "give": transition(VerdictState.PENDING, to=VerdictState.GIVEN),
+        "fail": transition(VerdictState.PENDING, to=VerdictState.FAILED),
     },
 )
 
@@ -143,7 +143,7 @@ class RacePlan(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 1
     auto: bool = False
     """Whether the best attempt is selected and the next round started automatically."""
-    enough: int | None = None
+    stop_after: int | None = None
     """Cancel the other attempts once this many have passed; None: let all attempts end."""
     judge: str | None = None
     samples: int = 2
@@ -157,9 +157,9 @@ class RacePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Names of environment variables, with references to secrets; never the values."""
     approvals: list[str] = []
     sandbox: str = "none"
-    commands_outside: bool = False
+    unsandboxed_commands: bool = False
     """Whether set-up and checks run outside the sandbox."""
-    goes_on: bool = False
+    continue_session: bool = False
     """Whether later rounds continue the winner's conversation."""
     reports: list[str] = []
     """Paths of the JUnit reports that checks write, relative to the project's directory."""
@@ -192,7 +192,7 @@ class Attempt(msgspec.Struct, frozen=True):
     sandbox: str | None
     run_id: str | None
     session_id: str | None
-    tries: int
+    try_number: int
     commit: str | None
     checked_tree: str | None
     passed: bool | None
@@ -200,7 +200,7 @@ class Attempt(msgspec.Struct, frozen=True):
     files: int | None
     insertions: int | None
     deletions: int | None
-    earlier_micros: int | None
+    previous_cost_micros: int | None
     cost_micros: int | None
     reason: str | None
     created_at: int
@@ -254,7 +254,7 @@ class JudgeVerdict(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Selection(msgspec.Struct, frozen=True):
     """The record of a selection: the winner, who selected it and why."""
 
     round_id: str
@@ -264,9 +264,9 @@ class Choice(msgspec.Struct, frozen=True):
     commit: str
     ranked_first_id: str | None
     """The attempt that ranked first at that time, for comparison."""
-    by: str
+    selected_by: str
     reason: str | None
-    at: int
+    selected_at: int
 
 
 class Graft(msgspec.Struct, frozen=True):
@@ -280,8 +280,8 @@ class Graft(msgspec.Struct, frozen=True):
     kept: bool
     checks: list[CheckResult]
     reason: str
-    by: str
-    at: int
+    created_by: str
+    created_at: int
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -299,7 +299,7 @@ class Round(msgspec.Struct, frozen=True):
     winner_commit: str | None
     reason: str | None
     decided_by: str | None
-    goes_on: bool
+    needs_driver: bool
     """Whether a driver still has work to do: attempts, a judge, or an automatic selection."""
     host: str
     owner: str | None
@@ -309,7 +309,7 @@ class Round(msgspec.Struct, frozen=True):
     ended_at: int | None
     attempts: list[Attempt] = []
     verdicts: list[JudgeVerdict] = []
-    choices: list[Choice] = []
+    selections: list[Selection] = []
     grafts: list[Graft] = []
 
     @property
@@ -323,7 +323,7 @@ class Round(msgspec.Struct, frozen=True):
     @property
     def has_pending_verdict(self) -> bool:
         """Whether a judge is still running."""
-        return any(verdict.state is VerdictState.ASKED for verdict in self.verdicts)
+        return any(verdict.state is VerdictState.PENDING for verdict in self.verdicts)
 
 
 class Race(msgspec.Struct, frozen=True):
@@ -333,9 +333,9 @@ class Race(msgspec.Struct, frozen=True):
     prompt: str
     state: RaceState
     repository: str
-    inside: str
-    private: bool
-    """Whether Corral made the repository, because the directory is in none."""
+    subdirectory: str
+    managed_repository: bool
+    """Whether Corral created the repository, because the directory is in none."""
     branch: str | None
     base_commit: str
     host: str
@@ -364,7 +364,7 @@ class WinRate(msgspec.Struct, frozen=True):
     passed: int
     wins: int
     cost_micros: int | None
-    unknown: int
+    unpriced: int
     """Number of attempts without a known cost; `cost_micros` does not include them."""
     win_rate: float = 0.0
     low: float = 0.0

@@ -17,7 +17,7 @@ from corral.domain.races.variations import vary_prompt
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.money import check_micros
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 MAX_PROMPT = 1 << 20
 
@@ -33,8 +33,8 @@ def start(
     *,
     project: str,
     repository: str,
-    inside: str,
-    private: bool,
+    subdirectory: str,
+    managed_repository: bool,
     branch: str | None,
     base_commit: str,
     host: str,
@@ -57,8 +57,8 @@ def start(
             "name": _first_line(name or tx.without_secrets(text)),
             "prompt": text,
             "repository": repository,
-            "inside": inside,
-            "private": int(private),
+            "subdirectory": subdirectory,
+            "managed_repository": int(managed_repository),
             "branch": branch,
             "base_commit": base_commit,
             "host": host,
@@ -175,7 +175,7 @@ def _create_round(
             "base_commit": base_commit,
             "prompt": prompt,
             "budget_micros": round_budget(race, number),
-            "goes_on": 1,
+            "needs_driver": 1,
             "host": race.host,
             "fence": 0,
             "created_at": tx.now,
@@ -187,7 +187,7 @@ def _create_round(
             "base": base_commit,
         },
     )
-    for place, entry in enumerate(entries, 1):
+    for position, entry in enumerate(entries, 1):
         create(
             tx,
             sql.ATTEMPTS,
@@ -196,19 +196,17 @@ def _create_round(
                 "race_id": race.id,
                 "round_id": round.id,
                 "project_id": race.project_id,
-                "number": place,
-                "agent": check_text(entry.agent, "The agent", max_bytes=MAX_NAME)
-                if entry.agent
-                else None,
+                "number": position,
+                "agent": check_optional_text(entry.agent, "The agent", max_bytes=MAX_NAME),
                 "variation": entry.variation,
                 "prompt": vary_prompt(prompt, entry.variation),
-                "branch": branch_name(race, number, place, 1),
-                "worktree": worktree_path(folder, race, number, place, 1),
-                "tries": 1,
+                "branch": branch_name(race, number, position, 1),
+                "worktree": worktree_path(folder, race, number, position, 1),
+                "try_number": 1,
                 "checks": "[]",
                 "created_at": tx.now,
             },
-            event_data={"race": race.id, "round": number, "number": place, "agent": entry.agent},
+            event_data={"race": race.id, "round": number, "number": position, "agent": entry.agent},
         )
 
 
@@ -239,7 +237,7 @@ def abandon(tx: Tx, race: str, *, round: int | None = None, reason: str | None =
     Open attempts are cancelled. The driver stops their runs.
     """
     locked = lock_race(tx, race)
-    why = check_text(reason, "The reason") if reason else None
+    why = check_optional_text(reason, "The reason")
     if round is not None:
         _abandon_round(tx, find_round(locked, round), why)
         return get(tx, locked.id)
@@ -253,8 +251,8 @@ def abandon(tx: Tx, race: str, *, round: int | None = None, reason: str | None =
 
 
 def _abandon_round(tx: Tx, round: Round, reason: str | None) -> None:
-    # goes_on stays set while runs have to be stopped or a judge is running, so that a driver does
-    # that.
+    # needs_driver stays set while runs have to be stopped or a judge is running: the driver stops
+    # the runs and records the verdict.
     has_open = False
     for attempt in round.attempts:
         if attempt.is_open:
@@ -267,7 +265,7 @@ def _abandon_round(tx: Tx, round: Round, reason: str | None) -> None:
         round.id,
         event_data={"reason": reason},
         reason=reason,
-        goes_on=int(has_open or round.has_pending_verdict),
+        needs_driver=int(has_open or round.has_pending_verdict),
         ended_at=tx.now,
     )
 
@@ -281,7 +279,7 @@ def finish(tx: Tx, race: str, *, reason: str | None = None) -> Race:
             "winner or abandon it first.",
             id=locked.id,
         )
-    why = check_text(reason, "The reason") if reason else None
+    why = check_optional_text(reason, "The reason")
     transition(
         tx, sql.RACES, "finish", locked.id, event_data={"reason": why}, ended_at=tx.now, reason=why
     )
@@ -298,7 +296,7 @@ def set_budget(tx: Tx, race: str, budget_micros: int | None, rounds: int) -> Rac
         check_micros(budget_micros, "The budget")
     plan = replace(locked.plan, rounds=rounds)
     validate_plan(plan)
-    tx.first(
+    tx.one(
         sql.SET_PLAN,
         id=locked.id,
         plan=encode_json(plan, "The plan"),

@@ -13,19 +13,19 @@ from corral.domain.races.limits import add_costs
 from corral.domain.races.model import (
     Attempt,
     AttemptState,
-    Choice,
     Graft,
     JudgeVerdict,
     Race,
     RaceState,
     Round,
+    Selection,
     WinRate,
 )
 from corral.domain.races.ranking import rank_attempts, wilson_interval
 from corral.domain.runs import ops as runs
 from corral.kernel.errors import Invalid, NotFound
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import check_int
+from corral.kernel.pagination import Page, check_limit
+from corral.kernel.text import check_choice, check_int
 
 
 def get(tx: Tx, id: str) -> Race:
@@ -53,20 +53,12 @@ def list_races(
         raise Invalid(
             "Filter races by project or by state, not by both.", reason="project_or_state"
         )
-    if state is not None and state not in RaceState._value2member_map_:
-        raise Invalid(
-            f"Unknown race state {state!r}. Use one of {', '.join(RaceState)}.",
-            state=state,
-            reason="unknown_state",
-        )
-    (before,) = decode_cursor(after, LAST_ID)
     filters: dict[str, Any] = {}
     if project is not None:
         filters["project"] = projects.get(tx, project).id
     if state is not None:
-        filters["state"] = state
-    rows = tx.all(sql.LISTS[tuple(filters)], before=before, limit=check_limit(limit) + 1, **filters)
-    return make_page(rows, limit, lambda race: (race.id,))
+        filters["state"] = check_choice(state, RaceState, "The race state")
+    return sql.LISTS[tuple(filters)].page(tx, after=after, limit=limit, **filters)
 
 
 def find_latest(tx: Tx, project: str) -> Race | None:
@@ -126,13 +118,13 @@ def load_race(tx: Tx, race: Race) -> Race:
     ]
     verdicts = tx.all(sql.VERDICTS_OF_RACE, race_id=race.id)
     keys = encode_rows([round.id for round in rounds])
-    choices = tx.all(sql.CHOICES, keys_=keys)
+    selections = tx.all(sql.SELECTIONS, keys_=keys)
     grafts = tx.all(sql.GRAFTS, keys_=keys)
-    loaded = [_assemble(round, attempts, verdicts, choices, grafts) for round in rounds]
+    loaded = [_assemble(round, attempts, verdicts, selections, grafts) for round in rounds]
     costs = [attempt.cost_micros for attempt in attempts]
     costs += [verdict.cost_micros for verdict in verdicts]
-    known = [cost for cost in costs if cost is not None]
-    return replace(race, rounds=loaded, spent_micros=sum(known) if known else None)
+    known_costs = [cost for cost in costs if cost is not None]
+    return replace(race, rounds=loaded, spent_micros=sum(known_costs) if known_costs else None)
 
 
 def load_round(tx: Tx, round: Round) -> Round:
@@ -149,7 +141,7 @@ def _assemble(
     round: Round,
     attempts: Sequence[Attempt],
     verdicts: Sequence[JudgeVerdict],
-    choices: Sequence[Choice],
+    selections: Sequence[Selection],
     grafts: Sequence[Graft],
 ) -> Round:
     """Return the round with those of the rows that belong to it."""
@@ -165,7 +157,7 @@ def _assemble(
             for attempt in rank_attempts(own_attempts, own_verdicts)
         ],
         verdicts=own_verdicts,
-        choices=[choice for choice in choices if choice.round_id == round.id],
+        selections=[selection for selection in selections if selection.round_id == round.id],
         grafts=[graft for graft in grafts if graft.round_id == round.id],
     )
 
@@ -180,6 +172,6 @@ def with_current_cost(tx: Tx, attempt: Attempt) -> Attempt:
         return attempt
     return replace(
         attempt,
-        cost_micros=add_costs(attempt.earlier_micros, run.cost_micros),
+        cost_micros=add_costs(attempt.previous_cost_micros, run.cost_micros),
         model=run.model or attempt.model,
     )

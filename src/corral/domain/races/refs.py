@@ -9,16 +9,16 @@ from corral.kernel.text import MAX_NAME
 _REFERENCE = re.compile(r"(?:(?P<round>\d{1,6})[.:/])?(?P<number>\d{1,6})")
 
 
-def branch_name(race: Race, round: int, number: int, tries: int) -> str:
+def branch_name(race: Race, round: int, number: int, try_number: int) -> str:
     """Return the branch of an attempt: a valid git name that no other attempt has."""
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", race.name).strip("-")[:40] or "race"
-    suffix = f"-{tries}" if tries > 1 else ""
+    suffix = f"-{try_number}" if try_number > 1 else ""
     return f"corral/{slug}-{race.id[-6:]}/round-{round}-{number}{suffix}"
 
 
-def worktree_path(folder: str, race: Race, round: int, number: int, tries: int) -> str:
+def worktree_path(folder: str, race: Race, round: int, number: int, try_number: int) -> str:
     """Return the path of an attempt's worktree below `folder`."""
-    suffix = f"-{tries}" if tries > 1 else ""
+    suffix = f"-{try_number}" if try_number > 1 else ""
     return f"{folder}/{race.id}/round-{round}-{number}{suffix}"
 
 

@@ -20,7 +20,7 @@ from corral.domain.races.model import (
 from corral.domain.races.queries import get, lock_race
 from corral.domain.races.refs import find_attempt
 from corral.kernel.errors import Conflict, IllegalMove, Refused
-from corral.kernel.text import check_text, encode_json
+from corral.kernel.text import check_optional_text, encode_json
 
 
 def select(
@@ -40,9 +40,9 @@ def select(
     records which attempt ranked first.
     """
     locked = lock_race(tx, race)
-    why = check_text(reason, "The reason") if reason else None
+    why = check_optional_text(reason, "The reason")
     winner = _first_ranked(locked) if attempt is None else find_attempt(locked, attempt)
-    round = next(each for each in locked.rounds if each.id == winner.round_id)
+    round = next(other for other in locked.rounds if other.id == winner.round_id)
     if overrule and tx.actor.startswith("agent:"):
         raise Refused(
             "Only a person can overrule checks, judges and selections.",
@@ -96,10 +96,10 @@ def select(
         reason=why,
         decided_by=selected_by,
         # A judge that is still running is recorded all the same.
-        goes_on=int(round.has_pending_verdict),
+        needs_driver=int(round.has_pending_verdict),
         ended_at=tx.now,
     )
-    _record_choice(tx, round, verb, winner.id, winner_commit, selected_by, why)
+    _record_selection(tx, round, verb, winner.id, winner_commit, selected_by, why)
     return get(tx, locked.id)
 
 
@@ -117,21 +117,27 @@ def _first_ranked(race: Race) -> Attempt:
     return ranked[0]
 
 
-def _record_choice(
-    tx: Tx, round: Round, verb: str, attempt_id: str, commit: str, by: str, reason: str | None
+def _record_selection(
+    tx: Tx,
+    round: Round,
+    verb: str,
+    attempt_id: str,
+    commit: str,
+    selected_by: str,
+    reason: str | None,
 ) -> None:
     ranked = round.ranked
     tx.run(
-        sql.ADD_CHOICE,
+        sql.ADD_SELECTION,
         round_id=round.id,
-        number=len(round.choices) + 1,
+        number=len(round.selections) + 1,
         verb=verb,
         attempt_id=attempt_id,
         commit_id=commit,
         ranked_first_id=ranked[0].id if ranked else None,
-        by=by,
+        selected_by=selected_by,
         reason=reason,
-        at=tx.now,
+        now=tx.now,
     )
 
 
@@ -152,7 +158,7 @@ def record_graft(
     Raises Conflict when the winner has changed since the graft was started.
     """
     locked = lock_race(tx, race)
-    current = next(each for each in locked.rounds if each.id == round.id)
+    current = next(other for other in locked.rounds if other.id == round.id)
     if kept and (
         current.winner_commit != round.winner_commit or current.winner_id != round.winner_id
     ):
@@ -172,11 +178,11 @@ def record_graft(
             event_data={"from": attempt.id, "files": list(files)[:20], "commit": commit},
             winner_commit=commit,
         )
-        _record_choice(tx, current, "graft", current.winner_id, commit, tx.actor, reason)
+        _record_selection(tx, current, "graft", current.winner_id, commit, tx.actor, reason)
     else:
         tx.emit(
             "round",
-            "refuse_graft",
+            "reject_graft",
             round.id,
             project_id=locked.project_id,
             data={"from": attempt.id, "files": list(files)[:20], "reason": reason},
@@ -191,8 +197,8 @@ def record_graft(
         kept=int(kept),
         checks=encode_json(list(checks), "The checks"),
         reason=reason,
-        by=tx.actor,
-        at=tx.now,
+        created_by=tx.actor,
+        now=tx.now,
     )
 
 
@@ -220,12 +226,12 @@ def request_judge(
     earlier = sum({*verdict.labels.values()} == ids for verdict in latest.verdicts)
     plan = replace(plan, judge=judge, samples=more + earlier, rubric=rubric or plan.rubric)
     validate_plan(plan)
-    tx.first(
+    tx.one(
         sql.SET_PLAN,
         id=locked.id,
         plan=encode_json(plan, "The plan"),
         budget_micros=locked.budget_micros,
     )
-    tx.run(sql.SET_GOES_ON, id=latest.id, goes_on=1)
+    tx.run(sql.SET_NEEDS_DRIVER, id=latest.id, needs_driver=1)
     tx.emit("race", "judge", locked.id, project_id=locked.project_id, data={"judge": judge})
     return get(tx, locked.id)

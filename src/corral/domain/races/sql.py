@@ -1,8 +1,9 @@
 """SQL of races, rounds, attempts, verdicts, selections and grafts."""
 
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import ScopedStatement
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.races.model import (
     ATTEMPT_MOVES,
@@ -10,28 +11,30 @@ from corral.domain.races.model import (
     ROUND_MOVES,
     VERDICT_MOVES,
     Attempt,
-    Choice,
     Graft,
     JudgeVerdict,
     Race,
     Round,
+    Selection,
     WinRate,
 )
+from corral.kernel.pagination import LAST_ID
 
-_RACE = """id, project_id, name, prompt, state, repository, inside, private, branch, base_commit,
-    host, plan, budget_micros, merged_commit, reason, created_at, created_by, ended_at"""
+_RACE = """id, project_id, name, prompt, state, repository, subdirectory, managed_repository,
+    branch, base_commit, host, plan, budget_micros, merged_commit, reason, created_at, created_by,
+    ended_at"""
 _ROUND = """id, race_id, project_id, number, state, parent_id, base_attempt_id, base_commit, prompt,
-    budget_micros, winner_id, winner_commit, reason, decided_by, goes_on, host, owner, fence,
+    budget_micros, winner_id, winner_commit, reason, decided_by, needs_driver, host, owner, fence,
     lease_until, created_at, ended_at"""
 _ATTEMPT = """id, race_id, round_id, project_id, number, state, agent, agent_version, provider,
-    model, variation, prompt, branch, worktree, port, sandbox, run_id, session_id, tries,
+    model, variation, prompt, branch, worktree, port, sandbox, run_id, session_id, try_number,
     commit_id AS "commit", checked_tree, passed, checks, files, insertions, deletions,
-    earlier_micros, cost_micros, reason, created_at, started_at, ended_at, cleaned_at"""
-_VERDICT = """id, race_id, round_id, project_id, number, state, judge, model, run_id, labels,
-    prompt_hash, truncated, ranking, reason, cost_micros, created_at, ended_at"""
-_CHOICE = """round_id, number, verb, attempt_id, commit_id AS "commit", ranked_first_id, by, reason,
-    at"""
-_GRAFT = """id, round_id, attempt_id, files, commit_id AS "commit", kept, checks, reason, by, at"""
+    previous_cost_micros, cost_micros, reason, created_at, started_at, ended_at, cleaned_at"""
+_VERDICT = columns_of(JudgeVerdict)
+_SELECTION = """round_id, number, verb, attempt_id, commit_id AS "commit", ranked_first_id,
+    selected_by, reason, selected_at"""
+_GRAFT = """id, round_id, attempt_id, files, commit_id AS "commit", kept, checks, reason,
+    created_by, created_at"""
 
 IDS = IdColumn("race", "rac", "races")
 ROUND_IDS = IdColumn("round", "rnd", "rounds")
@@ -47,24 +50,23 @@ ATTEMPTS = StatefulTable(
     project="project_id",
     unread_columns=("commit_id",),
 )
-VERDICTS = StatefulTable(
-    JudgeVerdict, VERDICT_MOVES, table="verdicts", columns=_VERDICT, project="project_id"
-)
+VERDICTS = StatefulTable(JudgeVerdict, VERDICT_MOVES, table="verdicts", project="project_id")
 
 # -- queries -----------------------------------------------------------------------------------
 
-_RACES = f"SELECT {_RACE} FROM races WHERE"
-_BEFORE = "id < :before ORDER BY id DESC LIMIT :limit"
+# Repeats the columns of the index: with ORDER BY id alone, PostgreSQL scans the primary key.
+_IN_STATE = Query(
+    Race,
+    f"""
+    SELECT {_RACE} FROM races WHERE state >= :state AND state <= :state AND id < :before
+    ORDER BY state DESC, id DESC LIMIT :limit
+""",
+)
 
 LISTS = {
-    (): Query(Race, f"{_RACES} {_BEFORE}"),
-    ("project",): Query(Race, f"{_RACES} project_id = :project AND {_BEFORE}"),
-    # Repeats the columns of the index: with ORDER BY id alone, PostgreSQL scans the primary key.
-    ("state",): Query(
-        Race,
-        f"""{_RACES} state >= :state AND state <= :state AND id < :before
-        ORDER BY state DESC, id DESC LIMIT :limit""",
-    ),
+    (): RACES.newest_first(),
+    ("project",): RACES.newest_first("project_id = :project"),
+    ("state",): Listing(_IN_STATE, start={"before": LAST_ID}, key=lambda race: (race.id,)),
 }
 
 LATEST_OF_PROJECT = Statement("""
@@ -86,8 +88,9 @@ VERDICTS_OF_RACE = Query(
 VERDICTS_OF_ROUND = Query(
     JudgeVerdict, f"SELECT {_VERDICT} FROM verdicts WHERE round_id = :round_id ORDER BY number"
 )
-CHOICES = Query(
-    Choice, f"SELECT {_CHOICE} FROM choices WHERE round_id {{is_listed}} ORDER BY round_id, number"
+SELECTIONS = Query(
+    Selection,
+    f"SELECT {_SELECTION} FROM selections WHERE round_id {{is_listed}} ORDER BY round_id, number",
 )
 GRAFTS = Query(
     Graft, f"SELECT {_GRAFT} FROM grafts WHERE round_id {{is_listed}} ORDER BY round_id, id"
@@ -106,22 +109,22 @@ WITH_WORKTREE = Query(
 
 # -- the lease of a round ----------------------------------------------------------------------
 
-# goes_on: only rounds in which a driver still has work to do.
+# needs_driver: only rounds in which a driver still has work to do.
 ACTIVE_ROUNDS = Query(
     Round,
     f"""SELECT {_ROUND} FROM rounds
-    WHERE goes_on = 1 AND host = :host AND id > :after ORDER BY id LIMIT :limit""",
+    WHERE needs_driver = 1 AND host = :host AND id > :after ORDER BY id LIMIT :limit""",
 )
 
 # Leases emit no events. A round can be acquired when it is free, when its lease has expired, when
-# this driver held it before, or when its driver (:gone) is known to be dead. The new fence rejects
+# this driver held it before, or when its driver is known to be dead. The new fence rejects
 # the writes of an earlier driver.
 ACQUIRE_ROUND = Query(
     Round,
     f"""
     UPDATE rounds SET owner = :owner, fence = fence + 1, lease_until = :until
     WHERE id = :id AND (
-        lease_until IS NULL OR lease_until <= :now OR owner = :owner OR owner = :gone
+        lease_until IS NULL OR lease_until <= :now OR owner = :owner OR owner = :dead_owner
     )
     RETURNING {_ROUND}
 """,
@@ -135,7 +138,7 @@ RENEW_LEASE = Query(
 RELEASE_ROUND = Statement("""
     UPDATE rounds SET owner = NULL, lease_until = NULL WHERE id = :id AND fence = :fence
 """)
-SET_GOES_ON = Statement("UPDATE rounds SET goes_on = :goes_on WHERE id = :id")
+SET_NEEDS_DRIVER = Statement("UPDATE rounds SET needs_driver = :needs_driver WHERE id = :id")
 
 # -- updates that change no state --------------------------------------------------------------
 
@@ -153,16 +156,20 @@ SET_PLAN = Query(
     f"""UPDATE races SET plan = :plan, budget_micros = :budget_micros WHERE id = :id
     RETURNING {_RACE}""",
 )
-ADD_CHOICE = Statement("""
-    INSERT INTO choices
-        (round_id, number, verb, attempt_id, commit_id, ranked_first_id, by, reason, at)
-    VALUES (:round_id, :number, :verb, :attempt_id, :commit_id, :ranked_first_id, :by, :reason, :at)
+ADD_SELECTION = Statement("""
+    INSERT INTO selections
+        (round_id, number, verb, attempt_id, commit_id, ranked_first_id, selected_by, reason,
+         selected_at)
+    VALUES (:round_id, :number, :verb, :attempt_id, :commit_id, :ranked_first_id, :selected_by,
+            :reason, :now)
 """)
 ADD_GRAFT = Query(
     Graft,
     f"""
-    INSERT INTO grafts (id, round_id, attempt_id, files, commit_id, kept, checks, reason, by, at)
-    VALUES (:id, :round_id, :attempt_id, :files, :commit_id, :kept, :checks, :reason, :by, :at)
+    INSERT INTO grafts
+        (id, round_id, attempt_id, files, commit_id, kept, checks, reason, created_by, created_at)
+    VALUES (:id, :round_id, :attempt_id, :files, :commit_id, :kept, :checks, :reason, :created_by,
+            :now)
     RETURNING {_GRAFT}
 """,
 )
@@ -181,7 +188,7 @@ def _win_rates(key: str) -> Query[WinRate]:
                 AS passed,
             count(CASE WHEN rounds.winner_id = attempts.id THEN 1 END) AS wins,
             CAST(sum(cost_micros) AS {{integer}}) AS cost_micros,
-            count(*) - count(cost_micros) AS unknown
+            count(*) - count(cost_micros) AS unpriced
         FROM rounds JOIN attempts ON attempts.round_id = rounds.id
         WHERE rounds.state = 'completed' AND rounds.ended_at >= :since
         GROUP BY {key} ORDER BY wins DESC, key LIMIT :limit
@@ -212,7 +219,7 @@ COUNT_PRUNABLE = ScopedStatement(f"SELECT count(*) FROM races WHERE {_PRUNABLE}"
 IDS_OF_PROJECT = Statement("SELECT id FROM races WHERE project_id = :project LIMIT :limit")
 _OF_RACES = "round_id IN (SELECT id FROM rounds WHERE race_id {is_listed})"
 DELETE = {
-    "choices": Statement(f"DELETE FROM choices WHERE {_OF_RACES} RETURNING round_id"),
+    "selections": Statement(f"DELETE FROM selections WHERE {_OF_RACES} RETURNING round_id"),
     "grafts": Statement(f"DELETE FROM grafts WHERE {_OF_RACES} RETURNING id"),
     "verdicts": Statement("DELETE FROM verdicts WHERE race_id {is_listed} RETURNING id"),
     "attempts": Statement("DELETE FROM attempts WHERE race_id {is_listed} RETURNING id"),

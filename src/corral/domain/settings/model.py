@@ -168,7 +168,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long the record of an imported file is kept after its last change.",
         ("global",),
     ),
-    "imports.retention": SettingDefinition(
+    "imports.apply_retention": SettingDefinition(
         bool,
         False,
         0,
@@ -221,7 +221,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Accept a submitted task automatically if all commands in its evidence exited with 0.",
         ("global", "project"),
     ),
-    "tasks.agent_checks": SettingDefinition(
+    "tasks.allow_agent_checks": SettingDefinition(
         bool,
         False,
         0,
@@ -267,7 +267,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
     "races.max_attempts": SettingDefinition(
         int, 4, 1, 1_000, "Maximum number of attempts in a round of a race.", ("global", "project")
     ),
-    "races.checks_at_once": SettingDefinition(
+    "races.max_concurrent_checks": SettingDefinition(
         int,
         2,
         1,
@@ -291,7 +291,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long ended races are kept; races whose worktrees still exist stay.",
         ("global", "project"),
     ),
-    "races.pool": SettingDefinition(
+    "races.worktree_pool_size": SettingDefinition(
         int,
         4,
         0,
@@ -299,7 +299,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Maximum number of clean worktrees of a repository that are pooled for later attempts.",
         ("global", "project"),
     ),
-    "races.unused_ms": SettingDefinition(
+    "races.worktree_retention_ms": SettingDefinition(
         int,
         30 * DAY,
         HOUR,
@@ -308,7 +308,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "removed.",
         ("global",),
     ),
-    "locks.edit_ms": SettingDefinition(
+    "locks.edit_lease_ms": SettingDefinition(
         int,
         0,
         0,
@@ -323,7 +323,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long ended locks are kept.",
         ("global", "project"),
     ),
-    "touches.retention_ms": SettingDefinition(
+    "file_touches.retention_ms": SettingDefinition(
         int,
         365 * DAY,
         DAY,

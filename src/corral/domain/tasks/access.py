@@ -21,9 +21,9 @@ def lock_graph(tx: Tx, project_id: str) -> str:
 
 def lock_task(tx: Tx, task: Task | str, project: str | None = None) -> Task:
     """Lock the graph of a task, and return the task as it is now."""
-    found = task if isinstance(task, Task) else find(tx, task, project)
-    lock_graph(tx, found.project_id)
-    return sql.TASKS.get(tx, found.id)
+    unlocked = task if isinstance(task, Task) else find(tx, task, project)
+    lock_graph(tx, unlocked.project_id)
+    return sql.TASKS.get(tx, unlocked.id)
 
 
 def lock_as_lead(tx: Tx, task: Task | str, agent: str | None) -> Task:
@@ -53,7 +53,7 @@ def resolve_actor(tx: Tx, agent: str | None) -> str:
 
 def get_active_agent(tx: Tx, agent: str) -> Agent:
     """Return an agent that may be given work. Raises Refused when it is retired."""
-    found = agents.get(tx, agent)
-    if found.state is not AgentState.ACTIVE:
-        raise Refused(f"{found.name} is retired. Restore it, or choose another.", id=found.id)
-    return found
+    record = agents.get(tx, agent)
+    if record.state is not AgentState.ACTIVE:
+        raise Refused(f"{record.name} is retired. Restore it, or choose another.", id=record.id)
+    return record

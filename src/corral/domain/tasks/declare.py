@@ -25,7 +25,7 @@ from corral.domain.tasks.model import (
     TaskStatus,
     parse_tasks,
 )
-from corral.domain.tasks.propagation import Cause, cause_in
+from corral.domain.tasks.propagation import Blocker, blocker_of
 from corral.domain.tasks.templates import TEMPLATES, TaskTemplate
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.text import MAX_NAME, check_text
@@ -35,7 +35,7 @@ _KEY = re.compile(r"(?!tsk_)[^\s,\x00-\x1f\x7f]{1,100}")
 MAX_TASKS = 20_000
 MAX_EDGES = 200_000
 
-Needs = dict[str, list[str]]
+DependencyKeys = dict[str, list[str]]
 """Keys of the dependencies of each new task, by the task's key."""
 
 
@@ -57,19 +57,22 @@ def declare(
     specs = parse_tasks(tasks if isinstance(tasks, dict) else [*tasks])
     project_id = projects.get(tx, project).id
     actor = resolve_actor(tx, agent)
-    needs = _validate(specs)
+    graph = _validate(specs)
     _require_check_permission(tx, specs, project_id, actor)
     lead_mailbox = check_mailbox(lead) if lead else _mailbox_of(actor)
     lock_graph(tx, project_id)
-    known = _find_known(tx, project_id, needs)
-    order = topological_order(needs)
+    existing = _find_existing(tx, project_id, graph)
+    order = topological_order(graph)
     if not order:
         return []
-    causes = _find_causes(order, needs, known)
+    blockers = _find_blockers(order, graph, existing)
     ids = {task.key: tx.new_id("tsk") for task in specs}
-    open_needs = {
-        key: sum(need not in known or known[need].state not in SATISFIED for need in needed)
-        for key, needed in needs.items()
+    open_dependencies = {
+        key: sum(
+            dependency not in existing or existing[dependency].state not in SATISFIED
+            for dependency in dependencies
+        )
+        for key, dependencies in graph.items()
     }
     create_many(
         tx,
@@ -85,8 +88,10 @@ def declare(
                 "priority": task.priority,
                 "check_command": task.check,
                 "assignee_id": agents.get(tx, task.agent).id if task.agent else None,
-                "open_needs": open_needs[task.key],
-                "broken_needs": sum(need in causes for need in needs[task.key]),
+                "open_dependencies": open_dependencies[task.key],
+                "failed_dependencies": sum(
+                    dependency in blockers for dependency in graph[task.key]
+                ),
             }
             for task in specs
         ],
@@ -98,15 +103,19 @@ def declare(
         created_at=tx.now,
         created_by=actor,
     )
-    ids_of = ids | {key: task.id for key, task in known.items()}
-    pairs = [(ids[key], ids_of[need]) for key, needed in needs.items() for need in needed]
+    ids_of = ids | {key: task.id for key, task in existing.items()}
+    pairs = [
+        (ids[key], ids_of[dependency])
+        for key, dependencies in graph.items()
+        for dependency in dependencies
+    ]
     if pairs:
-        tx.run(sql.ADD_EDGES, rows=encode_rows(pairs))
-    ready = [ids[key] for key, count in open_needs.items() if not count]
+        tx.run(sql.ADD_DEPENDENCIES, rows=encode_rows(pairs))
+    ready = [ids[key] for key, count in open_dependencies.items() if not count]
     transition_many(tx, sql.TASKS, "promote", ready, ready_at=tx.now)
-    _block(tx, ids, causes)
+    _block(tx, ids, blockers)
     declared = tx.all(sql.BY_IDS, keys_=encode_rows([*ids.values()]))
-    return [msgspec.structs.replace(task, depends_on=needs[task.key]) for task in declared]
+    return [msgspec.structs.replace(task, depends_on=graph[task.key]) for task in declared]
 
 
 def add_task(
@@ -161,14 +170,14 @@ def apply_template(
     return declare(tx, project, specs, lead=lead, agent=agent)
 
 
-def _validate(specs: Sequence[TaskSpec]) -> Needs:
+def _validate(specs: Sequence[TaskSpec]) -> DependencyKeys:
     """Validate everything that needs no database access, and return the dependencies by key."""
     if len(specs) > MAX_TASKS:
         raise Invalid(
             f"{len(specs):,} tasks are too many for one call. Declare at most {MAX_TASKS:,} at a "
             "time."
         )
-    needs: Needs = {}
+    graph: DependencyKeys = {}
     for task in specs:
         if not _KEY.fullmatch(task.key):
             raise Invalid(
@@ -177,19 +186,19 @@ def _validate(specs: Sequence[TaskSpec]) -> Needs:
                 key=task.key,
                 reason="bad_key",
             )
-        if task.key in needs:
+        if task.key in graph:
             raise Invalid(
                 f"The key {task.key} is declared twice. Keys are unique.",
                 key=task.key,
                 reason="duplicate_key",
             )
-        needs[task.key] = list(dict.fromkeys(task.depends_on))
+        graph[task.key] = list(dict.fromkeys(task.depends_on))
         _validate_fields(task)
-    if sum(map(len, needs.values())) > MAX_EDGES:
+    if sum(map(len, graph.values())) > MAX_EDGES:
         raise Invalid(
             f"A call can declare at most {MAX_EDGES:,} dependencies. Declare fewer tasks at a time."
         )
-    return needs
+    return graph
 
 
 def _validate_fields(task: TaskSpec) -> None:
@@ -222,13 +231,13 @@ def _require_check_permission(
     """
     if not actor.startswith("agent:") or not any(task.check for task in specs):
         return
-    if not settings.get_value(tx, "tasks.agent_checks", project=project_id) and not (
+    if not settings.get_value(tx, "tasks.allow_agent_checks", project=project_id) and not (
         agents.get(tx, actor.removeprefix("agent:")).admin
     ):
         raise Refused(
             "Agents may not declare checks in this project, because Corral itself runs them. Leave "
-            "the check out, or ask a person to set tasks.agent_checks.",
-            setting="tasks.agent_checks",
+            "the check out, or ask a person to set tasks.allow_agent_checks.",
+            setting="tasks.allow_agent_checks",
         )
 
 
@@ -239,52 +248,59 @@ def _mailbox_of(actor: str) -> str | None:
         return None  # this kind of actor has no mailbox
 
 
-def _find_known(tx: Tx, project_id: str, needs: Needs) -> dict[str, TaskStatus]:
+def _find_existing(tx: Tx, project_id: str, graph: DependencyKeys) -> dict[str, TaskStatus]:
     """Return the project's existing tasks among the dependencies, by key.
 
     Raises Conflict when a new key exists already, and Invalid for an unknown dependency.
     """
-    named = {*needs, *(need for needed in needs.values() for need in needed)}
-    known = {
-        task.key: task
-        for task in tx.all(sql.STATUS_BY_KEYS, project=project_id, keys_=encode_rows([*named]))
+    keys = {
+        *graph,
+        *(dependency for dependencies in graph.values() for dependency in dependencies),
     }
-    taken = [key for key in needs if key in known]
-    if taken:
-        existing = known[taken[0]]
+    existing = {
+        task.key: task
+        for task in tx.all(sql.STATUS_BY_KEYS, project=project_id, keys_=encode_rows([*keys]))
+    }
+    duplicates = [key for key in graph if key in existing]
+    if duplicates:
+        duplicate = existing[duplicates[0]]
         raise Conflict(
-            f"The project already has a task {taken[0]} ({existing.id}, {existing.state}). Use "
-            "another key, or archive the existing task.",
-            keys=taken[:10],
+            f"The project already has a task {duplicate.key} ({duplicate.id}, {duplicate.state}). "
+            "Use another key, or archive the existing task.",
+            keys=duplicates[:10],
         )
-    missing = sorted(named - {*known, *needs})
+    missing = sorted(keys - {*existing, *graph})
     if missing:
-        dependent = next(key for key, needed in needs.items() if missing[0] in needed)
+        dependent = next(key for key, dependencies in graph.items() if missing[0] in dependencies)
         raise Invalid(
             f"{dependent} depends on {missing[0]!r}, which is neither declared in this call nor a "
             "task of the project. Declare it too, or remove the dependency.",
             key=dependent,
             missing=missing[:10],
         )
-    return known
+    return existing
 
 
-def _find_causes(
-    order: Sequence[str], needs: Needs, known: dict[str, TaskStatus]
-) -> dict[str, Cause]:
-    """Return the cause of every broken task, new or existing, by key."""
-    causes = {key: cause_in(task) for key, task in known.items() if task.is_broken}
+def _find_blockers(
+    order: Sequence[str], graph: DependencyKeys, existing: dict[str, TaskStatus]
+) -> dict[str, Blocker]:
+    """Return the blocker of every task that blocks its dependents, new or existing, by key."""
+    blockers = {key: blocker_of(task) for key, task in existing.items() if task.is_blocking}
     for key in order:
-        first = next((causes[need] for need in needs[key] if need in causes), None)
+        first = next(
+            (blockers[dependency] for dependency in graph[key] if dependency in blockers), None
+        )
         if first is not None:
-            causes[key] = first
-    return causes
+            blockers[key] = first
+    return blockers
 
 
-def _block(tx: Tx, ids: dict[str, str], causes: dict[str, Cause]) -> None:
-    blocked_by: dict[Cause, list[str]] = {}
-    for key, cause in causes.items():
+def _block(tx: Tx, ids: dict[str, str], blockers: dict[str, Blocker]) -> None:
+    blocked_by: dict[Blocker, list[str]] = {}
+    for key, blocker in blockers.items():
         if key in ids:
-            blocked_by.setdefault(cause, []).append(ids[key])
-    for cause, blocked in blocked_by.items():
-        transition_many(tx, sql.TASKS, "block", blocked, cause_id=cause.id, reason=cause.reason)
+            blocked_by.setdefault(blocker, []).append(ids[key])
+    for blocker, blocked in blocked_by.items():
+        transition_many(
+            tx, sql.TASKS, "block", blocked, blocked_by_id=blocker.id, reason=blocker.reason
+        )

@@ -10,15 +10,17 @@ MAX_CYCLE_SHOWN = 8
 """How many tasks of a cycle an error names."""
 
 
-def topological_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
+def topological_order(graph: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the keys so that every task comes after its dependencies.
 
-    `needs` maps each task to its dependencies; dependencies outside of it are ignored. Tasks
-    without dependencies come first, otherwise in the order of `needs`. Raises Invalid for a cycle.
+    `graph` maps each task to its dependencies; dependencies outside of it are ignored. Tasks
+    without dependencies come first, otherwise in the order of `graph`. Raises Invalid for a cycle.
     """
-    order, waits = _sort(needs)
-    if len(order) < len(needs):
-        cycle = _find_cycle({key: needed for key, needed in needs.items() if waits[key]})
+    order, waits = _sort(graph)
+    if len(order) < len(graph):
+        cycle = _find_cycle(
+            {key: dependencies for key, dependencies in graph.items() if waits[key]}
+        )
         shown = cycle[:MAX_CYCLE_SHOWN]
         path = " → ".join([*shown, "…" if len(cycle) > MAX_CYCLE_SHOWN else cycle[0]])
         raise Invalid(
@@ -30,17 +32,20 @@ def topological_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
     return order
 
 
-def _sort(needs: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, int]]:
+def _sort(graph: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, int]]:
     """Sort the tasks that do not depend on a cycle (Kahn's algorithm).
 
     Returns them in order, and for every task the number of dependencies that were not reached.
     """
-    waits = {key: sum(need in needs for need in needed) for key, needed in needs.items()}
+    waits = {
+        key: sum(dependency in graph for dependency in dependencies)
+        for key, dependencies in graph.items()
+    }
     followers: dict[str, list[str]] = {}
-    for key, needed in needs.items():
-        for need in needed:
-            if need in needs:
-                followers.setdefault(need, []).append(key)
+    for key, dependencies in graph.items():
+        for dependency in dependencies:
+            if dependency in graph:
+                followers.setdefault(dependency, []).append(key)
     order = [key for key, count in waits.items() if not count]
     for key in order:  # `order` grows during the loop
         for follower in followers.get(key, ()):
@@ -56,12 +61,12 @@ def _find_cycle(unsorted: Mapping[str, Sequence[str]]) -> list[str]:
     seen: dict[str, int] = {}
     while at not in seen:
         seen[at] = len(seen)
-        at = next(need for need in unsorted[at] if need in unsorted)
+        at = next(dependency for dependency in unsorted[at] if dependency in unsorted)
     return list(seen)[seen[at] :]
 
 
 def closing_edges(
-    needs: Mapping[str, Sequence[str]], edges: Sequence[tuple[str, str]], *, budget: int = 5_000_000
+    graph: Mapping[str, Sequence[str]], edges: Sequence[tuple[str, str]], *, budget: int = 5_000_000
 ) -> list[tuple[str, str]]:
     """Return those of `edges` (task, dependency) that would close a cycle if added one by one.
 
@@ -69,45 +74,46 @@ def closing_edges(
     are returned, which bounds the time for a malicious graph.
     """
     try:
-        topological_order(needs)
+        topological_order(graph)
     except Invalid:
         pass
     else:
         return []
     added = {*edges}
-    graph = {
-        key: [need for need in needed if (key, need) not in added] for key, needed in needs.items()
+    remaining = {
+        key: [dependency for dependency in dependencies if (key, dependency) not in added]
+        for key, dependencies in graph.items()
     }
     closing = []
-    for task, need in edges:
-        seen, queue = {need}, [need]
+    for task, dependency in edges:
+        seen, queue = {dependency}, [dependency]
         for key in queue:  # `queue` grows during the loop
             budget -= 1
             if key == task or budget < 0:
                 break
-            for next_key in graph.get(key, ()):
+            for next_key in remaining.get(key, ()):
                 if next_key not in seen:
                     seen.add(next_key)
                     queue.append(next_key)
         if task in seen or budget < 0:
-            closing.append((task, need))
+            closing.append((task, dependency))
         else:
-            graph.setdefault(task, []).append(need)
+            remaining.setdefault(task, []).append(dependency)
     return closing
 
 
-def critical_path(needs: Mapping[str, Sequence[str]]) -> list[str]:
+def critical_path(graph: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the longest chain of tasks in which each depends on the one before.
 
     Excludes tasks that depend on a cycle; imports of early versions could create cycles.
     """
     length: dict[str, int] = {}
     before: dict[str, str] = {}
-    for key in _sort(needs)[0]:
+    for key in _sort(graph)[0]:
         length[key] = 1
-        for need in needs[key]:
-            if length.get(need, 0) >= length[key]:
-                length[key], before[key] = length[need] + 1, need
+        for dependency in graph[key]:
+            if length.get(dependency, 0) >= length[key]:
+                length[key], before[key] = length[dependency] + 1, dependency
     if not length:
         return []
     path = [max(length, key=lambda key: length[key])]

@@ -21,10 +21,10 @@ from corral.domain.tasks.graph import share_files
 from corral.domain.tasks.model import Evidence, RunningTask, Task, TaskState, parse_evidence
 from corral.domain.tasks.notifications import notify
 from corral.domain.tasks.propagation import follow_up
-from corral.domain.tasks.queries import find, with_needs
+from corral.domain.tasks.queries import find, with_dependencies
 from corral.kernel.errors import Held, Refused
 from corral.kernel.lease import lease_expiry, stale_fence_error
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 S = TaskState
 CLAIM_BATCH = 20
@@ -60,9 +60,9 @@ def claim(
     if key is not None:
         task: Task | None = _require_claimable(tx, find(tx, key, project_id), claimant)
     else:
-        wanted_role = check_text(role, "The role", max_bytes=MAX_NAME) if role else None
-        task = _next_claimable(tx, project_id, claimant, wanted_role)
-    return None if task is None else with_needs(tx, _claim(tx, task, claimant, until, run))
+        requested_role = check_optional_text(role, "The role", max_bytes=MAX_NAME)
+        task = _next_claimable(tx, project_id, claimant, requested_role)
+    return None if task is None else with_dependencies(tx, _claim(tx, task, claimant, until, run))
 
 
 def claim_started(tx: Tx, task: Task, agent: str, *, run: str, dir: str) -> Task:
@@ -87,7 +87,7 @@ def _claim(
         event_data={"agent": claimant.name, "fence": task.fence + 1}
         | ({"run": run} if run else {}),
         agent_id=claimant.id,
-        run_id=check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
+        run_id=check_optional_text(run, "The run", max_bytes=MAX_NAME),
         dir=dir,
         fence=task.fence + 1,
         lease_until=until,
@@ -117,7 +117,7 @@ def _require_claimable(tx: Tx, task: Task, claimant: Agent) -> Task:
                 f"{task.key} shares files with {conflicting.id}, which is running. Claim another "
                 "task, or wait until that one is submitted.",
                 id=task.id,
-                held_by=conflicting.id,
+                conflicts_with_id=conflicting.id,
             )
     return task
 
@@ -151,11 +151,11 @@ def _list_claimable(tx: Tx, project_id: str, claimant: Agent, role: str | None) 
     """Return the first tasks that an agent may claim, in the order of claims."""
     params: dict[str, Any] = {"project": project_id, "limit": CLAIM_BATCH}
     queues = [tx.all(sql.CLAIMABLE_BY_ASSIGNEE, agent=claimant.id, **params)]
-    wanted = role or claimant.role
-    if wanted is None:
+    effective_role = role or claimant.role
+    if effective_role is None:
         queues.append(tx.all(sql.CLAIMABLE, **params))
     else:
-        queues.append(tx.all(sql.CLAIMABLE_FOR_ROLE, role=wanted, **params))
+        queues.append(tx.all(sql.CLAIMABLE_FOR_ROLE, role=effective_role, **params))
         if role is None:
             queues.append(tx.all(sql.CLAIMABLE_WITHOUT_ROLE, **params))
     ordered = merge(*queues, key=lambda task: (-task.priority, task.ready_at, task.id))
@@ -168,7 +168,7 @@ def _find_conflicting(task: Task, running: Sequence[RunningTask]) -> RunningTask
 
 def _hold_back(tx: Tx, held_back: dict[str, list[str]]) -> None:
     for running_id, ids in held_back.items():
-        tx.run(sql.HOLD_BACK, held_by=running_id, keys_=encode_rows(ids))
+        tx.run(sql.HOLD_BACK, running=running_id, keys_=encode_rows(ids))
 
 
 # -- the claimant --------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def renew(
             id=claimed.id,
             state=claimed.state,
         )
-    return with_needs(tx, renewed)
+    return with_dependencies(tx, renewed)
 
 
 def submit(
@@ -212,33 +212,35 @@ def submit(
     Only the claimant can submit. The task is done when the evidence is accepted: by another agent
     or a person, by the task's check, or by `tasks.auto_accept` when all commands exited with 0.
     """
-    shown = parse_evidence(evidence)
+    parsed = parse_evidence(evidence)
     claimed = _lock_claimed(tx, task, agent, fence)
     if claimed.state in (S.SUBMITTED, S.DONE):
-        return with_needs(tx, claimed)
+        return with_dependencies(tx, claimed)
     submitted = transition(
         tx,
         sql.TASKS,
         "submit",
         claimed.id,
         expected_fence=claimed.fence,
-        event_data={"evidence": shown},
-        evidence=encode_json(shown, "The evidence", max_bytes=MAX_EVIDENCE),
+        event_data={"evidence": parsed},
+        evidence=encode_json(parsed, "The evidence", max_bytes=MAX_EVIDENCE),
         submitted_at=tx.now,
-        check_until=None,
+        check_lease_until=None,
         lease_until=None,
         attempts=0,
         reason=None,
     )
     submitted = follow_up(tx, claimed, submitted)
     if submitted.check_command is not None:
-        return with_needs(tx, submitted)
-    if shown.all_passed and settings.get_value(tx, "tasks.auto_accept", project=claimed.project_id):
+        return with_dependencies(tx, submitted)
+    if parsed.all_passed and settings.get_value(
+        tx, "tasks.auto_accept", project=claimed.project_id
+    ):
         note = {"by": "policy"}
         after = transition(tx, sql.TASKS, "accept", claimed.id, event_data=note, ended_at=tx.now)
-        return with_needs(tx, follow_up(tx, submitted, after))
+        return with_dependencies(tx, follow_up(tx, submitted, after))
     notify(tx, submitted.lead, submitted, "submitted")
-    return with_needs(tx, submitted)
+    return with_dependencies(tx, submitted)
 
 
 def fail(
@@ -252,7 +254,7 @@ def fail(
     """Give a task up with a reason, and block its dependents."""
     why = check_text(reason, "The reason")
     claimed = _lock_claimed(tx, task, agent, fence, or_lead=True)
-    return with_needs(tx, _fail(tx, claimed, why))
+    return with_dependencies(tx, _fail(tx, claimed, why))
 
 
 def release(
@@ -264,9 +266,9 @@ def release(
     fence: int | None = None,
 ) -> Task:
     """Give a task back so that another agent can claim it. This does not count as an attempt."""
-    why = check_text(reason, "The reason") if reason else None
+    why = check_optional_text(reason, "The reason")
     claimed = _lock_claimed(tx, task, agent, fence, or_lead=True)
-    return with_needs(tx, _release(tx, claimed, why, attempts=max(0, claimed.attempts - 1)))
+    return with_dependencies(tx, _release(tx, claimed, why, attempts=max(0, claimed.attempts - 1)))
 
 
 def _lock_claimed(
@@ -278,9 +280,11 @@ def _lock_claimed(
     does not let one agent act for another.
     """
     locked = lock_task(tx, task)
-    shown = fence if fence is not None or isinstance(task, str) else task.fence
-    if shown is not None and shown != locked.fence:
-        raise stale_fence_error(locked.id, yours=shown, current=locked.fence, owner=locked.agent_id)
+    expected = fence if fence is not None or isinstance(task, str) else task.fence
+    if expected is not None and expected != locked.fence:
+        raise stale_fence_error(
+            locked.id, yours=expected, current=locked.fence, owner=locked.agent_id
+        )
     actor = resolve_actor(tx, agent)
     if or_lead and actor == locked.lead:
         return locked

@@ -14,10 +14,10 @@ from corral.domain.tasks.access import get_active_agent, lock_as_lead
 from corral.domain.tasks.graph import check_path
 from corral.domain.tasks.model import MAX_FILES, MAX_TITLE, WAITING, Task, TaskState
 from corral.domain.tasks.notifications import notify_stop
-from corral.domain.tasks.propagation import follow_up, recount_needs
-from corral.domain.tasks.queries import find, with_needs
+from corral.domain.tasks.propagation import follow_up, recount_dependencies
+from corral.domain.tasks.queries import find, with_dependencies
 from corral.kernel.errors import Conflict, Invalid
-from corral.kernel.text import check_text, encode_json
+from corral.kernel.text import check_optional_text, check_text, encode_json
 from corral.kernel.unset import UNSET
 
 S = TaskState
@@ -38,7 +38,7 @@ def reopen(
 
     Its dependents wait for it again. Dependents that are already running continue.
     """
-    return _restart(tx, "reopen", task, agent, _clean_reason(reason))
+    return _restart(tx, "reopen", task, agent, check_optional_text(reason, "The reason"))
 
 
 def _restart(
@@ -59,23 +59,28 @@ def _restart(
         ready_at=None,
         reason=reason,
     )
-    return with_needs(tx, follow_up(tx, before, after))
+    return with_dependencies(tx, follow_up(tx, before, after))
 
 
 def pause(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None) -> Task:
     """Prevent a task from being claimed until it is resumed."""
     before = lock_as_lead(tx, task, agent)
     after = transition(
-        tx, sql.TASKS, "pause", before.id, held_by=None, reason=_clean_reason(reason)
+        tx,
+        sql.TASKS,
+        "pause",
+        before.id,
+        conflicts_with_id=None,
+        reason=check_optional_text(reason, "The reason"),
     )
-    return with_needs(tx, after)
+    return with_dependencies(tx, after)
 
 
 def resume(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
     """Allow a paused task to be claimed once its dependencies are satisfied."""
     before = lock_as_lead(tx, task, agent)
     after = transition(tx, sql.TASKS, "resume", before.id, reason=None)
-    return with_needs(tx, follow_up(tx, before, after))
+    return with_dependencies(tx, follow_up(tx, before, after))
 
 
 def skip(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None) -> Task:
@@ -99,7 +104,7 @@ def cancel(
 
 def _end(tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | None) -> Task:
     before = lock_as_lead(tx, task, agent)
-    why = _clean_reason(reason)
+    why = check_optional_text(reason, "The reason")
     after = transition(
         tx,
         sql.TASKS,
@@ -108,16 +113,12 @@ def _end(tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | N
         event_data={"reason": why} if why else None,
         ended_at=tx.now,
         lease_until=None,
-        held_by=None,
-        cause_id=None,
+        conflicts_with_id=None,
+        blocked_by_id=None,
         reason=why,
     )
     notify_stop(tx, before, after.state, why)
-    return with_needs(tx, follow_up(tx, before, after))
-
-
-def _clean_reason(reason: str | None) -> str | None:
-    return check_text(reason, "The reason") if reason else None
+    return with_dependencies(tx, follow_up(tx, before, after))
 
 
 # -- assignment ----------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = No
         )
         data = {"to": assignee.name if assignee else None}
         tx.emit("task", "assign", before.id, project_id=before.project_id, data=data)
-        return with_needs(tx, assigned)
+        return with_dependencies(tx, assigned)
     after = transition(
         tx,
         sql.TASKS,
@@ -159,7 +160,7 @@ def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = No
     )
     why = f"the task was assigned to {assignee.name}" if assignee else None
     notify_stop(tx, before, "reassigned", why)
-    return with_needs(tx, follow_up(tx, before, after))
+    return with_dependencies(tx, follow_up(tx, before, after))
 
 
 # -- dependencies --------------------------------------------------------------------------------
@@ -171,27 +172,40 @@ def depend(tx: Tx, task: Task | str, on: Sequence[str], *, agent: str | None = N
     Raises Invalid when a dependency would close a cycle.
     """
     before = _require_waiting(lock_as_lead(tx, task, agent))
-    needs = _find_needs(tx, before, on)
-    for need in needs:
-        if need.id == before.id or tx.run(sql.DEPENDS_ON, start=need.id, target=before.id):
+    dependencies = _find_dependencies(tx, before, on)
+    for dependency in dependencies:
+        if dependency.id == before.id or tx.run(
+            sql.DEPENDS_ON, start=dependency.id, target=before.id
+        ):
             raise Invalid(
-                f"{before.key} cannot depend on {need.key}: that would close a cycle. Remove "
+                f"{before.key} cannot depend on {dependency.key}: that would close a cycle. Remove "
                 "another dependency first.",
                 key=before.key,
-                on=need.key,
+                on=dependency.key,
                 reason="cycle",
             )
-    if not tx.run(sql.ADD_EDGES, rows=encode_rows([(before.id, need.id) for need in needs])):
-        return with_needs(tx, before)
-    return _record_needs(tx, "depend", before, needs)
+    if not tx.run(
+        sql.ADD_DEPENDENCIES,
+        rows=encode_rows([(before.id, dependency.id) for dependency in dependencies]),
+    ):
+        return with_dependencies(tx, before)
+    return _record_dependencies(tx, "depend", before, dependencies)
 
 
 def undepend(tx: Tx, task: Task | str, on: Sequence[str], *, agent: str | None = None) -> Task:
     """Remove dependencies of a task. Idempotent."""
     before = _require_waiting(lock_as_lead(tx, task, agent))
-    needs = _find_needs(tx, before, on)
-    removed = tx.run(sql.REMOVE_EDGES, id=before.id, keys_=encode_rows([need.id for need in needs]))
-    return _record_needs(tx, "undepend", before, needs) if removed else with_needs(tx, before)
+    dependencies = _find_dependencies(tx, before, on)
+    removed = tx.run(
+        sql.REMOVE_DEPENDENCIES,
+        id=before.id,
+        keys_=encode_rows([dependency.id for dependency in dependencies]),
+    )
+    return (
+        _record_dependencies(tx, "undepend", before, dependencies)
+        if removed
+        else with_dependencies(tx, before)
+    )
 
 
 def _require_waiting(task: Task) -> Task:
@@ -204,23 +218,23 @@ def _require_waiting(task: Task) -> Task:
     return task
 
 
-def _find_needs(tx: Tx, task: Task, on: Sequence[str]) -> list[Task]:
+def _find_dependencies(tx: Tx, task: Task, on: Sequence[str]) -> list[Task]:
     if not on:
         raise Invalid("Name at least one task as a dependency.")
-    needs = [find(tx, name, task.project_id) for name in on]
-    for need in needs:
-        if need.project_id != task.project_id:
+    dependencies = [find(tx, name, task.project_id) for name in on]
+    for dependency in dependencies:
+        if dependency.project_id != task.project_id:
             raise Invalid(
-                f"{need.id} belongs to another project. A task can depend only on tasks of its own "
-                "project."
+                f"{dependency.id} belongs to another project. A task can depend only on tasks of "
+                "its own project."
             )
-    return needs
+    return dependencies
 
 
-def _record_needs(tx: Tx, verb: str, before: Task, needs: Sequence[Task]) -> Task:
-    data = {"on": [need.id for need in needs]}
+def _record_dependencies(tx: Tx, verb: str, before: Task, dependencies: Sequence[Task]) -> Task:
+    data = {"on": [dependency.id for dependency in dependencies]}
     tx.emit("task", verb, before.id, project_id=before.project_id, data=data)
-    return with_needs(tx, recount_needs(tx, before))
+    return with_dependencies(tx, recount_dependencies(tx, before))
 
 
 # -- fields --------------------------------------------------------------------------------------
@@ -254,12 +268,12 @@ def edit(
         files=encode_json(paths, "The files"),
     )
     if before.state is S.RUNNING:  # other tasks may be held back for files it no longer reserves
-        tx.run(sql.RELEASE_HELD_BACK, held_by=before.id)
+        tx.run(sql.RELEASE_HELD_BACK, running=before.id)
     tx.emit("task", "edit", before.id, project_id=before.project_id)
-    return with_needs(tx, changed)
+    return with_dependencies(tx, changed)
 
 
 def _edited(current: str | None, new: str | None, what: str) -> str | None:
     if new is UNSET:
         return current
-    return check_text(new, what) if new else None
+    return check_optional_text(new, what)

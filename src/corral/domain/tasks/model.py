@@ -94,7 +94,7 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def all_passed(self) -> bool:
         """Whether there are commands and all of them exited with 0."""
-        return bool(self.commands) and all(ran.exit_code == 0 for ran in self.commands)
+        return bool(self.commands) and all(command.exit_code == 0 for command in self.commands)
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -116,13 +116,13 @@ class Task(msgspec.Struct, frozen=True):
     fence: int
     lease_until: int | None
     attempts: int
-    open_needs: int
-    broken_needs: int
-    held_by: str | None
-    cause_id: str | None
+    open_dependencies: int
+    failed_dependencies: int
+    conflicts_with_id: str | None
+    blocked_by_id: str | None
     evidence: Evidence | None
     reason: str | None
-    check_until: int | None
+    check_lease_until: int | None
     created_at: int
     created_by: str
     ready_at: int | None
@@ -144,9 +144,9 @@ class Task(msgspec.Struct, frozen=True):
         return self.state in SATISFIED
 
     @property
-    def is_broken(self) -> bool:
+    def is_blocking(self) -> bool:
         """Whether dependents cannot proceed unless a person or agent intervenes."""
-        return _is_broken(self)
+        return _is_blocking(self)
 
 
 class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,20 +184,20 @@ class TaskStatus(msgspec.Struct, frozen=True):
     id: str
     key: str
     state: TaskState
-    open_needs: int
-    broken_needs: int
-    cause_id: str | None
+    open_dependencies: int
+    failed_dependencies: int
+    blocked_by_id: str | None
     reason: str | None
 
     @property
-    def is_broken(self) -> bool:
+    def is_blocking(self) -> bool:
         """Whether dependents cannot proceed unless a person or agent intervenes."""
-        return _is_broken(self)
+        return _is_blocking(self)
 
 
-def _is_broken(task: "Task | TaskStatus") -> bool:
+def _is_blocking(task: "Task | TaskStatus") -> bool:
     return task.state in (S.FAILED, S.CANCELLED) or (
-        task.state in WAITING and task.broken_needs > 0
+        task.state in WAITING and task.failed_dependencies > 0
     )
 
 

@@ -1,9 +1,9 @@
 """Propagating a state change of one task through the tasks that depend on it.
 
-Each task stores two counts: how many of its dependencies are still open, and how many are broken
-(failed, cancelled or blocked themselves). A change updates the counts of the direct dependents
-only, and continues from those whose broken count became zero or stopped being zero. The cost is
-therefore proportional to the affected tasks, not to the size of the graph.
+Each task stores two counts: how many of its dependencies are still open, and how many have
+failed (failed, cancelled or blocked themselves). A change updates the counts of the direct
+dependents only, and continues from those whose count of failed dependencies became zero or stopped
+being zero. The cost is therefore proportional to the affected tasks, not to the size of the graph.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ ROOTS = (S.FAILED, S.CANCELLED)  # states that block dependents
 MAX_REASON = 1_000
 
 
-class Cause(NamedTuple):
+class Blocker(NamedTuple):
     """The failed or cancelled task at the root of a block, and the reason given to dependents."""
 
     id: str | None
     reason: str | None
 
 
-NO_CAUSE = Cause(None, None)
+NO_BLOCKER = Blocker(None, None)
 
 
 class UpdatedCounts(NamedTuple):
@@ -35,10 +35,10 @@ class UpdatedCounts(NamedTuple):
 
     id: str
     state: TaskState
-    open_needs: int
-    broken_needs: int
-    was_broken: bool
-    """Whether it had a broken dependency before."""
+    open_dependencies: int
+    failed_dependencies: int
+    was_blocked: bool
+    """Whether it had a failed dependency before."""
 
 
 def follow_up(tx: Tx, before: Task, after: Task) -> Task:
@@ -48,7 +48,7 @@ def follow_up(tx: Tx, before: Task, after: Task) -> Task:
     dependents, and ends its delegations when the task has ended.
     """
     if before.state is S.RUNNING:
-        tx.run(sql.RELEASE_HELD_BACK, held_by=before.id)
+        tx.run(sql.RELEASE_HELD_BACK, running=before.id)
     settled = settle(tx, after)
     update_dependents(tx, before, settled)
     if settled.ended_at is not None and before.ended_at is None:
@@ -70,150 +70,162 @@ def _delegation_result(task: Task) -> dict[str, Any]:
 
 def settle(tx: Tx, task: Task) -> Task:
     """Move a waiting task to the state that its own counts require."""
-    if task.state is S.BLOCKED and not task.broken_needs:
-        task = transition(tx, sql.TASKS, "unblock", task.id, cause_id=None, reason=None)
-    if task.state in (S.PENDING, S.READY) and task.broken_needs:
-        cause = _find_cause(tx, task.id)
+    if task.state is S.BLOCKED and not task.failed_dependencies:
+        task = transition(tx, sql.TASKS, "unblock", task.id, blocked_by_id=None, reason=None)
+    if task.state in (S.PENDING, S.READY) and task.failed_dependencies:
+        blocker = _find_blocker(tx, task.id)
         return transition(
             tx,
             sql.TASKS,
             "block",
             task.id,
-            held_by=None,
-            cause_id=cause.id,
-            reason=cause.reason,
-            event_data={"cause": cause.id},
+            conflicts_with_id=None,
+            blocked_by_id=blocker.id,
+            reason=blocker.reason,
+            event_data={"blocked_by": blocker.id},
         )
-    if task.state is S.READY and task.open_needs:
-        return transition(tx, sql.TASKS, "wait", task.id, held_by=None)
-    if task.state is S.PENDING and not task.open_needs:
+    if task.state is S.READY and task.open_dependencies:
+        return transition(tx, sql.TASKS, "wait", task.id, conflicts_with_id=None)
+    if task.state is S.PENDING and not task.open_dependencies:
         return transition(tx, sql.TASKS, "promote", task.id, ready_at=task.ready_at or tx.now)
     if task.state is S.PAUSED:
-        _set_cause(tx, [task.id], _find_cause(tx, task.id) if task.broken_needs else NO_CAUSE)
-        return sql.TASKS.get(tx, task.id)  # dependents copy the new cause
+        _set_blocker(
+            tx, [task.id], _find_blocker(tx, task.id) if task.failed_dependencies else NO_BLOCKER
+        )
+        return sql.TASKS.get(tx, task.id)  # dependents copy the new blocker
     return task
 
 
 def update_dependents(tx: Tx, before: Task, after: Task) -> None:
     """Update the counts and states of all direct and indirect dependents, level by level."""
     open_delta = before.is_satisfied - after.is_satisfied
-    broken_delta = after.is_broken - before.is_broken
-    cause = cause_in(after) if broken_delta > 0 else NO_CAUSE
-    level = [after.id] if open_delta or broken_delta else []
+    blocking_delta = after.is_blocking - before.is_blocking
+    blocker = blocker_of(after) if blocking_delta > 0 else NO_BLOCKER
+    level = [after.id] if open_delta or blocking_delta else []
     while level:
-        updated = _update_counts(tx, level, open_delta, broken_delta)
+        updated = _update_counts(tx, level, open_delta, blocking_delta)
         waiting = [task for task in updated if task.state in WAITING]
-        _move_waiting(tx, waiting, cause)
-        level = [task.id for task in waiting if (task.broken_needs > 0) != task.was_broken]
+        _move_waiting(tx, waiting, blocker)
+        level = [task.id for task in waiting if (task.failed_dependencies > 0) != task.was_blocked]
         open_delta = 0  # only direct dependents count the task itself
-    # A dependent can have several causes, for example another task that was cancelled meanwhile.
+    # A dependent can have several blockers, for example another task that was cancelled meanwhile.
     if before.state in ROOTS and after.state not in ROOTS:
-        _replace_cause(tx, before.id)
-    elif broken_delta < 0 and before.cause_id is not None:
-        _replace_cause(tx, before.cause_id)
+        _replace_blocker(tx, before.id)
+    elif blocking_delta < 0 and before.blocked_by_id is not None:
+        _replace_blocker(tx, before.blocked_by_id)
 
 
 def _update_counts(
-    tx: Tx, ids: Sequence[str], open_delta: int, broken_delta: int
+    tx: Tx, ids: Sequence[str], open_delta: int, blocking_delta: int
 ) -> list[UpdatedCounts]:
     """Add the deltas to the counts of all dependents of these tasks, once for each edge."""
-    edges: dict[str, list[TaskStatus]] = {}
+    rows_by_id: dict[str, list[TaskStatus]] = {}
     for dependent in tx.all(sql.DEPENDENTS, keys_=encode_rows(ids)):
-        edges.setdefault(dependent.id, []).append(dependent)
+        rows_by_id.setdefault(dependent.id, []).append(dependent)
     updated = [
         UpdatedCounts(
             id,
             rows[0].state,
-            rows[0].open_needs + open_delta * len(rows),
-            rows[0].broken_needs + broken_delta * len(rows),
-            rows[0].broken_needs > 0,
+            rows[0].open_dependencies + open_delta * len(rows),
+            rows[0].failed_dependencies + blocking_delta * len(rows),
+            rows[0].failed_dependencies > 0,
         )
-        for id, rows in edges.items()
+        for id, rows in rows_by_id.items()
     ]
     if updated:
-        counts = [(task.id, task.open_needs, task.broken_needs) for task in updated]
-        tx.run(sql.SET_NEED_COUNTS, rows=encode_rows(counts))
+        counts = [(task.id, task.open_dependencies, task.failed_dependencies) for task in updated]
+        tx.run(sql.SET_DEPENDENCY_COUNTS, rows=encode_rows(counts))
     return updated
 
 
-def _move_waiting(tx: Tx, tasks: Sequence[UpdatedCounts], cause: Cause) -> None:
+def _move_waiting(tx: Tx, tasks: Sequence[UpdatedCounts], blocker: Blocker) -> None:
     """Move waiting tasks to the states that their new counts require."""
-    broken = [task for task in tasks if task.broken_needs]
-    intact = [task for task in tasks if not task.broken_needs]
-    block = _ids(broken, S.PENDING, S.READY)
+    blocked = [task for task in tasks if task.failed_dependencies]
+    intact = [task for task in tasks if not task.failed_dependencies]
+    block = _ids(blocked, S.PENDING, S.READY)
     unblock = _ids(intact, S.BLOCKED)
-    promote = _ids([task for task in intact if not task.open_needs], S.PENDING, S.BLOCKED)
-    wait = _ids([task for task in intact if task.open_needs], S.READY)
+    promote = _ids([task for task in intact if not task.open_dependencies], S.PENDING, S.BLOCKED)
+    wait = _ids([task for task in intact if task.open_dependencies], S.READY)
     transition_many(
-        tx, sql.TASKS, "block", block, held_by=None, cause_id=cause.id, reason=cause.reason
+        tx,
+        sql.TASKS,
+        "block",
+        block,
+        conflicts_with_id=None,
+        blocked_by_id=blocker.id,
+        reason=blocker.reason,
     )
-    transition_many(tx, sql.TASKS, "unblock", unblock, cause_id=None, reason=None)
+    transition_many(tx, sql.TASKS, "unblock", unblock, blocked_by_id=None, reason=None)
     transition_many(tx, sql.TASKS, "promote", promote, ready_at=tx.now)
-    transition_many(tx, sql.TASKS, "wait", wait, held_by=None)
-    # A paused task stays paused. Its cause is stored for the time when it is resumed.
-    _set_cause(tx, _ids([task for task in broken if not task.was_broken], S.PAUSED), cause)
-    _set_cause(tx, _ids([task for task in intact if task.was_broken], S.PAUSED), NO_CAUSE)
+    transition_many(tx, sql.TASKS, "wait", wait, conflicts_with_id=None)
+    # A paused task stays paused. Its blocker is stored for the time when it is resumed.
+    _set_blocker(tx, _ids([task for task in blocked if not task.was_blocked], S.PAUSED), blocker)
+    _set_blocker(tx, _ids([task for task in intact if task.was_blocked], S.PAUSED), NO_BLOCKER)
 
 
 def _ids(tasks: Sequence[UpdatedCounts], *states: TaskState) -> list[str]:
     return [task.id for task in tasks if task.state in states]
 
 
-def _set_cause(tx: Tx, ids: Sequence[str], cause: Cause) -> None:
+def _set_blocker(tx: Tx, ids: Sequence[str], blocker: Blocker) -> None:
     if ids:
-        tx.run(sql.SET_CAUSE, keys_=encode_rows(ids), cause_id=cause.id, reason=cause.reason)
+        tx.run(
+            sql.SET_BLOCKER, keys_=encode_rows(ids), blocked_by_id=blocker.id, reason=blocker.reason
+        )
 
 
-def recount_needs(tx: Tx, before: Task) -> Task:
-    """Recompute the counts of a task whose edges have changed, and apply the consequences."""
-    ((open_count, broken_count),) = tx.run(sql.COUNT_NEEDS, id=before.id)
-    counted = tx.one(sql.SET_NEED_COUNTS_OF, id=before.id, open=open_count, broken=broken_count)
+def recount_dependencies(tx: Tx, before: Task) -> Task:
+    """Recompute the counts of a task after its dependencies changed, and apply the consequences."""
+    ((open_count, failed_count),) = tx.run(sql.COUNT_DEPENDENCIES, id=before.id)
+    counted = tx.one(
+        sql.SET_DEPENDENCY_COUNTS_OF, id=before.id, open=open_count, failed=failed_count
+    )
     return follow_up(tx, before, counted)
 
 
-# -- causes --------------------------------------------------------------------------------------
+# -- blockers --------------------------------------------------------------------------------------
 
 
-def cause_in(task: Task | TaskStatus) -> Cause:
-    """Return why the dependents of a broken task are blocked: the task itself, or its own cause."""
+def blocker_of(task: Task | TaskStatus) -> Blocker:
+    """Return what blocks the dependents of a task: the task itself, or its own blocker."""
     if task.state is S.PAUSED:  # the reason of a paused task says why it was paused
-        return Cause(task.cause_id, f"{task.key} is paused, and blocked")
+        return Blocker(task.blocked_by_id, f"{task.key} is paused, and blocked")
     if task.state not in (S.FAILED, S.CANCELLED):
-        return Cause(task.cause_id, task.reason)
+        return Blocker(task.blocked_by_id, task.reason)
     text = f"{task.key} {'failed' if task.state is S.FAILED else 'was cancelled'}"
-    return Cause(task.id, f"{text}: {task.reason}"[:MAX_REASON] if task.reason else text)
+    return Blocker(task.id, f"{text}: {task.reason}"[:MAX_REASON] if task.reason else text)
 
 
-def _find_cause(tx: Tx, id: str) -> Cause:
-    """Return the cause of the first broken dependency of a task."""
-    first = tx.first(sql.BROKEN_NEEDS, id=id, limit=1)
+def _find_blocker(tx: Tx, id: str) -> Blocker:
+    """Return the blocker of the first failed dependency of a task."""
+    first = tx.first(sql.FAILED_DEPENDENCIES, id=id, limit=1)
     if first is None:
-        return NO_CAUSE
-    if first.state is S.PAUSED and first.cause_id is not None:
-        return cause_in(sql.TASKS.get(tx, first.cause_id))
-    return cause_in(first)
+        return NO_BLOCKER
+    if first.state is S.PAUSED and first.blocked_by_id is not None:
+        return blocker_of(sql.TASKS.get(tx, first.blocked_by_id))
+    return blocker_of(first)
 
 
-def _replace_cause(tx: Tx, root: str) -> None:
-    """Give a new cause to the tasks that `root` no longer blocks but another task still does."""
-    causes: dict[str, str] = {}
+def _replace_blocker(tx: Tx, root: str) -> None:
+    """Give a new blocker to the tasks that `root` no longer blocks but another task still does."""
+    blockers: dict[str, str] = {}
     dependents: dict[str, list[str]] = {}
-    for id, need, state, cause in tx.run(sql.BLOCKED_BY_CAUSE, cause=root):
+    for id, dependency_id, state, blocker in tx.run(sql.BLOCKED_BY, blocker=root):
         if state in (S.FAILED, S.CANCELLED):
-            causes.setdefault(id, need)
-        elif cause is not None and cause != root:
-            causes.setdefault(id, cause)
-        else:  # the dependency itself has `root` as its cause
-            dependents.setdefault(need, []).append(id)
-    queue = list(causes)
-    for need in queue:  # the queue grows during the loop
-        for id in dependents.get(need, ()):
-            if id not in causes:
-                causes[id] = causes[need]
+            blockers.setdefault(id, dependency_id)
+        elif blocker is not None and blocker != root:
+            blockers.setdefault(id, blocker)
+        else:  # the dependency itself has `root` as its blocker
+            dependents.setdefault(dependency_id, []).append(id)
+    queue = list(blockers)
+    for dependency_id in queue:  # the queue grows during the loop
+        for id in dependents.get(dependency_id, ()):
+            if id not in blockers:
+                blockers[id] = blockers[dependency_id]
                 queue.append(id)
-    ids_by_cause: dict[str, list[str]] = {}
-    for id, cause in causes.items():
-        if cause != root:
-            ids_by_cause.setdefault(cause, []).append(id)
-    for cause, ids in ids_by_cause.items():
-        _set_cause(tx, ids, cause_in(sql.TASKS.get(tx, cause)))
+    ids_by_blocker: dict[str, list[str]] = {}
+    for id, blocker in blockers.items():
+        if blocker != root:
+            ids_by_blocker.setdefault(blocker, []).append(id)
+    for blocker, ids in ids_by_blocker.items():
+        _set_blocker(tx, ids, blocker_of(sql.TASKS.get(tx, blocker)))

@@ -13,15 +13,15 @@ from corral.domain.tasks import sql
 from corral.domain.tasks.graph import critical_path
 from corral.domain.tasks.model import Task, TaskGraph, TaskState
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_text
+from corral.kernel.pagination import Page
+from corral.kernel.text import MAX_NAME, check_choice, check_text
 
 MAX_GRAPH = 20_000
 
 
 def get(tx: Tx, task: str, *, project: str | None = None) -> Task:
     """Return a task by its id, a prefix of its id, or its key."""
-    return with_needs(tx, find(tx, task, project))
+    return with_dependencies(tx, find(tx, task, project))
 
 
 def list_tasks(
@@ -45,35 +45,35 @@ def list_tasks(
     if project is not None:
         filters["project"] = projects.get(tx, project).id
     if state is not None:
-        if state not in [*TaskState]:
-            raise Invalid(f"Unknown task state {state!r}. Use one of {', '.join(TaskState)}.")
-        filters["state"] = state
-    statement = sql.LISTS.get((*filters, "archived") if archived else (*filters,))
-    if statement is None:
+        filters["state"] = check_choice(state, TaskState, "The task state")
+    listing = sql.LISTS.get((*filters, "archived") if archived else (*filters,))
+    if listing is None:
         raise Invalid(
             "This combination of filters is not supported. Filter tasks by project and state, or "
             "by agent and state."
         )
-    (id,) = decode_cursor(after, "")
-    rows = tx.all(statement, after=id, limit=check_limit(limit) + 1, **filters)
-    page = make_page(rows, limit, lambda task: (task.id,))
-    return Page(_with_needs(tx, page.items), page.next)
+    page = listing.page(tx, after=after, limit=limit, **filters)
+    return Page(_with_dependencies(tx, page.items), page.next)
 
 
 def get_graph(tx: Tx, project: str) -> TaskGraph:
     """Return a project's tasks, the edges between them, and the critical path of the open ones."""
     project_id = projects.get(tx, project).id
-    tasks = tx.all(sql.LISTS["project",], project=project_id, after="", limit=MAX_GRAPH)
-    edges = [(task, need) for task, need in tx.run(sql.EDGES_OF_PROJECT, project=project_id)]
+    tasks = tx.all(sql.OF_PROJECT, project=project_id, limit=MAX_GRAPH)
+    edges = [
+        (task, dependency) for task, dependency in tx.run(sql.EDGES_OF_PROJECT, project=project_id)
+    ]
     keys = {task.id: task.key for task in tasks}
-    needs: dict[str, list[str]] = {task.id: [] for task in tasks}
-    for task, need in edges:
-        if task in needs and need in keys:
-            needs[task].append(need)
-    open_tasks = {task.id: needs[task.id] for task in tasks if task.ended_at is None}
+    dependencies: dict[str, list[str]] = {task.id: [] for task in tasks}
+    for task, dependency in edges:
+        if task in dependencies and dependency in keys:
+            dependencies[task].append(dependency)
+    open_tasks = {task.id: dependencies[task.id] for task in tasks if task.ended_at is None}
     return TaskGraph(
         tasks=[
-            msgspec.structs.replace(task, depends_on=[keys[need] for need in needs[task.id]])
+            msgspec.structs.replace(
+                task, depends_on=[keys[dependency] for dependency in dependencies[task.id]]
+            )
             for task in tasks
         ],
         edges=edges,
@@ -118,14 +118,14 @@ def find(tx: Tx, task: str, project: str | None = None) -> Task:
     return matches[0]
 
 
-def with_needs(tx: Tx, task: Task) -> Task:
+def with_dependencies(tx: Tx, task: Task) -> Task:
     """Return the task with `depends_on` filled in."""
-    return _with_needs(tx, [task])[0]
+    return _with_dependencies(tx, [task])[0]
 
 
-def _with_needs(tx: Tx, tasks: Sequence[Task]) -> list[Task]:
-    needs: dict[str, list[str]] = {task.id: [] for task in tasks}
-    if needs:
-        for edge in tx.all(sql.DEPENDENCIES, keys_=encode_rows([*needs])):
-            needs[edge.task_id].append(edge.key)
-    return [msgspec.structs.replace(task, depends_on=needs[task.id]) for task in tasks]
+def _with_dependencies(tx: Tx, tasks: Sequence[Task]) -> list[Task]:
+    dependencies: dict[str, list[str]] = {task.id: [] for task in tasks}
+    if dependencies:
+        for edge in tx.all(sql.DEPENDENCIES, keys_=encode_rows([*dependencies])):
+            dependencies[edge.task_id].append(edge.key)
+    return [msgspec.structs.replace(task, depends_on=dependencies[task.id]) for task in tasks]

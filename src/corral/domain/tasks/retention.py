@@ -9,7 +9,7 @@ from corral.domain.projects import ops as projects
 from corral.domain.tasks import sql
 from corral.domain.tasks.access import lock_as_lead, lock_graph
 from corral.domain.tasks.model import Task
-from corral.domain.tasks.queries import with_needs
+from corral.domain.tasks.queries import with_dependencies
 from corral.kernel.errors import Conflict
 from corral.kernel.pagination import check_limit
 
@@ -35,7 +35,7 @@ def archive(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
         )
     archived = tx.one(sql.SET_ARCHIVED, id=before.id, at=tx.now)
     tx.emit("task", "archive", before.id, project_id=before.project_id)
-    return with_needs(tx, archived)
+    return with_dependencies(tx, archived)
 
 
 def archive_ended(tx: Tx, project: str, *, limit: int = 1_000) -> int:
@@ -64,7 +64,7 @@ def count_prunable(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> 
 def delete_tasks(tx: Tx, ids: Sequence[str]) -> None:
     """Delete tasks and their edges."""
     keys = encode_rows(ids)
-    for statement in (sql.DELETE_OUTGOING_EDGES, sql.DELETE_INCOMING_EDGES, sql.DELETE):
+    for statement in (sql.DELETE_DEPENDENCIES, sql.DELETE_DEPENDENTS, sql.DELETE):
         tx.run(statement, keys_=keys)
 
 

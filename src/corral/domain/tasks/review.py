@@ -16,10 +16,10 @@ from corral.domain.tasks.access import lock_task, resolve_actor
 from corral.domain.tasks.model import CommandResult, Evidence, Task, TaskState
 from corral.domain.tasks.notifications import notify
 from corral.domain.tasks.propagation import follow_up
-from corral.domain.tasks.queries import with_needs
+from corral.domain.tasks.queries import with_dependencies
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.kernel.text import check_text, encode_json
+from corral.kernel.text import check_optional_text, check_text, encode_json
 
 S = TaskState
 MAX_CHECKS = 20
@@ -33,8 +33,8 @@ def accept(tx: Tx, task: Task | str, *, note: str | None = None, agent: str | No
     """
     reviewed = lock_as_reviewer(tx, task, agent)
     if reviewed.state is S.DONE:
-        return with_needs(tx, reviewed)
-    comment = check_text(note, "The note") if note else None
+        return with_dependencies(tx, reviewed)
+    comment = check_optional_text(note, "The note")
     after = transition(
         tx,
         sql.TASKS,
@@ -44,7 +44,7 @@ def accept(tx: Tx, task: Task | str, *, note: str | None = None, agent: str | No
         ended_at=tx.now,
         reason=comment,
     )
-    return with_needs(tx, follow_up(tx, reviewed, after))
+    return with_dependencies(tx, follow_up(tx, reviewed, after))
 
 
 def reject(tx: Tx, task: Task | str, reason: str, *, agent: str | None = None) -> Task:
@@ -54,7 +54,7 @@ def reject(tx: Tx, task: Task | str, reason: str, *, agent: str | None = None) -
     """
     why = check_text(reason, "The reason")
     reviewed = lock_as_reviewer(tx, task, agent)
-    return with_needs(tx, _reject(tx, reviewed, why, by=resolve_actor(tx, agent)))
+    return with_dependencies(tx, _reject(tx, reviewed, why, by=resolve_actor(tx, agent)))
 
 
 def lock_as_reviewer(tx: Tx, task: Task | str, agent: str | None) -> Task:
@@ -74,7 +74,7 @@ def lock_as_reviewer(tx: Tx, task: Task | str, agent: str | None) -> Task:
 def _reject(
     tx: Tx, submitted: Task, reason: str, *, by: str, evidence: Evidence | None = None
 ) -> Task:
-    shown = evidence or submitted.evidence
+    recorded = evidence or submitted.evidence
     after = transition(
         tx,
         sql.TASKS,
@@ -83,8 +83,8 @@ def _reject(
         expected_fence=submitted.fence,
         event_data={"by": by, "reason": reason},
         reason=reason,
-        check_until=None,
-        evidence=encode_json(shown, "The evidence") if shown else None,
+        check_lease_until=None,
+        evidence=encode_json(recorded, "The evidence") if recorded else None,
     )
     if submitted.agent_id is not None:
         name = agents.get(tx, submitted.agent_id).name
@@ -103,23 +103,25 @@ def begin_check(tx: Tx, task: str | None = None) -> Task | None:
     check cannot be run now.
     """
     if task is None:
-        found = tx.first(sql.NEXT_TO_CHECK, now=tx.now)
-        if found is None:
+        candidate = tx.first(sql.NEXT_TO_CHECK, now=tx.now)
+        if candidate is None:
             return None
     else:
-        found = lock_task(tx, task)
-        if found.check_command is None:
-            raise Invalid(f"{found.id} has no check. Accept or reject it instead.", id=found.id)
-    timeout_ms = int(settings.get_value(tx, "tasks.check_timeout_ms", project=found.project_id))
+        candidate = lock_task(tx, task)
+        if candidate.check_command is None:
+            raise Invalid(
+                f"{candidate.id} has no check. Accept or reject it instead.", id=candidate.id
+            )
+    timeout_ms = int(settings.get_value(tx, "tasks.check_timeout_ms", project=candidate.project_id))
     claimed = tx.first(
         sql.CLAIM_CHECK,
-        id=found.id,
-        fence=found.fence,
+        id=candidate.id,
+        fence=candidate.fence,
         now=tx.now,
         until=tx.now + timeout_ms + MINUTE,
     )
     if claimed is None and task is not None:
-        current = sql.TASKS.get(tx, found.id)
+        current = sql.TASKS.get(tx, candidate.id)
         why = f"it is {current.state}"
         if current.state is S.SUBMITTED:
             why = "its check is already running"
@@ -127,17 +129,17 @@ def begin_check(tx: Tx, task: str | None = None) -> Task | None:
     return claimed
 
 
-def conclude_check(tx: Tx, task: Task, ran: CommandResult) -> Task:
+def conclude_check(tx: Tx, task: Task, result: CommandResult) -> Task:
     """Accept the task when its check exited with 0, or else reject it; the output is evidence.
 
     Does nothing when the task was reviewed or claimed again meanwhile.
     """
     locked = lock_task(tx, task)
     if locked.state is not S.SUBMITTED or locked.fence != task.fence:
-        return with_needs(tx, locked)
+        return with_dependencies(tx, locked)
     evidence = locked.evidence or Evidence()
-    evidence = msgspec.structs.replace(evidence, checks=[*evidence.checks, ran][-MAX_CHECKS:])
-    if ran.exit_code == 0:
+    evidence = msgspec.structs.replace(evidence, checks=[*evidence.checks, result][-MAX_CHECKS:])
+    if result.exit_code == 0:
         after = transition(
             tx,
             sql.TASKS,
@@ -146,13 +148,13 @@ def conclude_check(tx: Tx, task: Task, ran: CommandResult) -> Task:
             expected_fence=locked.fence,
             event_data={"by": "check"},
             ended_at=tx.now,
-            check_until=None,
+            check_lease_until=None,
             evidence=encode_json(evidence, "The evidence"),
         )
-        return with_needs(tx, follow_up(tx, locked, after))
-    why = f"its check exited with {ran.exit_code}"
-    last_line = (ran.output or "").strip().rpartition("\n")[2][:200]
+        return with_dependencies(tx, follow_up(tx, locked, after))
+    why = f"its check exited with {result.exit_code}"
+    last_line = (result.output or "").strip().rpartition("\n")[2][:200]
     reason = f"{why}: {last_line}" if last_line else why
     rejected = _reject(tx, locked, reason, by="check", evidence=evidence)
     notify(tx, rejected.lead, rejected, "rejected", reason)
-    return with_needs(tx, rejected)
+    return with_dependencies(tx, rejected)

@@ -1,16 +1,18 @@
-"""SQL of tasks and of the edges between them."""
+"""SQL of tasks and of their dependencies."""
 
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import ScopedStatement
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.tasks.model import MOVES, Dependency, RunningTask, Task, TaskStatus
 
 _COLUMNS = """id, project_id, key, state, role, title, description, files, priority,
     check_command, lead, assignee_id, agent_id, run_id, dir, fence, lease_until, attempts,
-    open_needs, broken_needs, held_by, cause_id, evidence, reason, check_until, created_at,
-    created_by, ready_at, started_at, submitted_at, ended_at, archived_at"""
-_STATUS = "id, key, state, open_needs, broken_needs, cause_id, reason"
+    open_dependencies, failed_dependencies, conflicts_with_id, blocked_by_id, evidence, reason,
+    check_lease_until, created_at, created_by, ready_at, started_at, submitted_at, ended_at,
+    archived_at"""
+_STATUS = columns_of(TaskStatus)
 
 IDS = IdColumn("task", "tsk", "tasks")
 TASKS = StatefulTable(Task, MOVES, table="tasks", columns=_COLUMNS, project="project_id")
@@ -26,19 +28,20 @@ COLUMN_TYPES = {
     "priority": "integer",
     "check_command": "text",
     "assignee_id": "text",
-    "open_needs": "integer",
-    "broken_needs": "integer",
+    "open_dependencies": "integer",
+    "failed_dependencies": "integer",
 }
 
-ADD_EDGES = Statement("""
-    INSERT INTO edges (task_id, needs_id)
+ADD_DEPENDENCIES = Statement("""
+    INSERT INTO task_dependencies (task_id, depends_on_id)
     SELECT each.value ->> 0, each.value ->> 1 FROM {each_of_rows} WHERE TRUE
-    ON CONFLICT (task_id, needs_id) DO NOTHING
+    ON CONFLICT (task_id, depends_on_id) DO NOTHING
     RETURNING task_id
 """)
 
-REMOVE_EDGES = Statement("""
-    DELETE FROM edges WHERE task_id = :id AND needs_id {is_listed} RETURNING needs_id
+REMOVE_DEPENDENCIES = Statement("""
+    DELETE FROM task_dependencies WHERE task_id = :id AND depends_on_id {is_listed}
+    RETURNING depends_on_id
 """)
 
 # -- queries -----------------------------------------------------------------------------------
@@ -73,29 +76,39 @@ BY_IDS = Query(Task, f"SELECT {_COLUMNS} FROM tasks WHERE id {{is_listed}} ORDER
 DEPENDENCIES = Query(
     Dependency,
     """
-    SELECT edges.task_id, tasks.key
-    FROM edges JOIN tasks ON tasks.id = edges.needs_id
-    WHERE edges.task_id {is_listed} ORDER BY edges.task_id, edges.needs_id
+    SELECT task_id, tasks.key
+    FROM task_dependencies JOIN tasks ON tasks.id = depends_on_id
+    WHERE task_id {is_listed} ORDER BY task_id, depends_on_id
 """,
 )
 
 _TASKS = f"SELECT {_COLUMNS} FROM tasks WHERE"
-_NEXT = "AND id > :after ORDER BY id LIMIT :limit"
+
+
+def _oldest_first(condition: str) -> Listing[Task]:
+    text = f"{_TASKS} {condition} AND id > :last ORDER BY id LIMIT :limit"
+    return Listing(Query(Task, text), start={"last": ""}, key=_id_key)
+
+
+def _id_key(task: Task) -> tuple[str]:
+    return (task.id,)
+
 
 # The supported combinations of filters. Each statement has an index.
 LISTS = {
-    (): Query(Task, f"{_TASKS} archived_at IS NULL {_NEXT}"),
-    ("agent",): Query(Task, f"{_TASKS} agent_id = :agent {_NEXT}"),
-    ("agent", "state"): Query(Task, f"{_TASKS} agent_id = :agent AND state = :state {_NEXT}"),
-    ("project",): Query(Task, f"{_TASKS} project_id = :project AND archived_at IS NULL {_NEXT}"),
-    ("project", "archived"): Query(
-        Task, f"{_TASKS} project_id = :project AND archived_at IS NOT NULL {_NEXT}"
-    ),
-    ("project", "state"): Query(
-        Task,
-        f"{_TASKS} project_id = :project AND state = :state AND archived_at IS NULL {_NEXT}",
+    (): _oldest_first("archived_at IS NULL"),
+    ("agent",): _oldest_first("agent_id = :agent"),
+    ("agent", "state"): _oldest_first("agent_id = :agent AND state = :state"),
+    ("project",): _oldest_first("project_id = :project AND archived_at IS NULL"),
+    ("project", "archived"): _oldest_first("project_id = :project AND archived_at IS NOT NULL"),
+    ("project", "state"): _oldest_first(
+        "project_id = :project AND state = :state AND archived_at IS NULL"
     ),
 }
+
+OF_PROJECT = Query(
+    Task, f"{_TASKS} project_id = :project AND archived_at IS NULL ORDER BY id LIMIT :limit"
+)
 
 COUNTS = Statement("""
     SELECT state, count(*) FROM tasks
@@ -103,10 +116,10 @@ COUNTS = Statement("""
 """)
 
 EDGES_OF_PROJECT = Statement("""
-    SELECT edges.task_id, edges.needs_id
-    FROM tasks JOIN edges ON edges.task_id = tasks.id
+    SELECT task_id, depends_on_id
+    FROM tasks JOIN task_dependencies ON task_id = tasks.id
     WHERE tasks.project_id = :project AND tasks.archived_at IS NULL
-    ORDER BY edges.task_id, edges.needs_id
+    ORDER BY task_id, depends_on_id
 """)
 
 # -- dependencies ------------------------------------------------------------------------------
@@ -115,83 +128,84 @@ EDGES_OF_PROJECT = Statement("""
 DEPENDENTS = Query(
     TaskStatus,
     f"""
-    SELECT {_STATUS} FROM edges JOIN tasks ON tasks.id = edges.task_id
-    WHERE edges.needs_id {{is_listed}}
+    SELECT {_STATUS} FROM task_dependencies JOIN tasks ON tasks.id = task_id
+    WHERE depends_on_id {{is_listed}}
 """,
 )
 
-SET_NEED_COUNTS = Statement("""
+SET_DEPENDENCY_COUNTS = Statement("""
     UPDATE tasks
-    SET open_needs = CAST(each.value ->> 1 AS {integer}),
-        broken_needs = CAST(each.value ->> 2 AS {integer})
+    SET open_dependencies = CAST(each.value ->> 1 AS {integer}),
+        failed_dependencies = CAST(each.value ->> 2 AS {integer})
     FROM {each_of_rows} WHERE tasks.id = each.value ->> 0
 """)
 
-# The same rule as `Task.is_broken`: dependents of this task cannot proceed.
-_IS_BROKEN = """(state IN ('failed', 'cancelled')
-    OR (state IN ('pending', 'ready', 'blocked', 'paused') AND broken_needs > 0))"""
+# The same rule as `Task.is_blocking`: dependents of this task cannot proceed.
+_IS_BLOCKING = """(state IN ('failed', 'cancelled')
+    OR (state IN ('pending', 'ready', 'blocked', 'paused') AND failed_dependencies > 0))"""
 
-COUNT_NEEDS = Statement(f"""
+COUNT_DEPENDENCIES = Statement(f"""
     SELECT coalesce(sum(CASE WHEN state IN ('done', 'skipped') THEN 0 ELSE 1 END), 0),
-           coalesce(sum(CASE WHEN {_IS_BROKEN} THEN 1 ELSE 0 END), 0)
-    FROM edges JOIN tasks ON tasks.id = edges.needs_id WHERE edges.task_id = :id
+           coalesce(sum(CASE WHEN {_IS_BLOCKING} THEN 1 ELSE 0 END), 0)
+    FROM task_dependencies JOIN tasks ON tasks.id = depends_on_id WHERE task_id = :id
 """)
 
-SET_NEED_COUNTS_OF = Query(
+SET_DEPENDENCY_COUNTS_OF = Query(
     Task,
     f"""
-    UPDATE tasks SET open_needs = :open, broken_needs = :broken WHERE id = :id
+    UPDATE tasks SET open_dependencies = :open, failed_dependencies = :failed WHERE id = :id
     RETURNING {_COLUMNS}
 """,
 )
 
-BROKEN_NEEDS = Query(
+FAILED_DEPENDENCIES = Query(
     TaskStatus,
     f"""
-    SELECT {_STATUS} FROM edges JOIN tasks ON tasks.id = edges.needs_id
-    WHERE edges.task_id = :id AND {_IS_BROKEN} ORDER BY id LIMIT :limit
+    SELECT {_STATUS} FROM task_dependencies JOIN tasks ON tasks.id = depends_on_id
+    WHERE task_id = :id AND {_IS_BLOCKING} ORDER BY id LIMIT :limit
 """,
 )
 
 # A paused task keeps the reason for which it was paused.
-SET_CAUSE = Statement("""
+SET_BLOCKER = Statement("""
     UPDATE tasks
-    SET cause_id = :cause_id,
+    SET blocked_by_id = :blocked_by_id,
         reason = CASE WHEN state IN ('blocked') THEN :reason ELSE reason END
     WHERE id {is_listed}
 """)
 
-# The tasks that have :cause as their cause, each with its broken dependencies.
-BLOCKED_BY_CAUSE = Statement(f"""
-    SELECT waiting.id, broken.id, broken.state, broken.cause_id
+# The tasks that have :blocker as their blocker, each with its failed dependencies.
+BLOCKED_BY = Statement(f"""
+    SELECT waiting.id, failed.id, failed.state, failed.blocked_by_id
     FROM tasks AS waiting
-    JOIN edges ON edges.task_id = waiting.id
-    JOIN (SELECT id, state, cause_id FROM tasks WHERE {_IS_BROKEN}) AS broken
-        ON broken.id = edges.needs_id
-    WHERE waiting.cause_id = :cause
-    ORDER BY waiting.id, broken.id
+    JOIN task_dependencies ON task_id = waiting.id
+    JOIN (SELECT id, state, blocked_by_id FROM tasks WHERE {_IS_BLOCKING}) AS failed
+        ON failed.id = depends_on_id
+    WHERE waiting.blocked_by_id = :blocker
+    ORDER BY waiting.id, failed.id
 """)
 
 # Whether :start depends on :target, directly or indirectly. UNION removes duplicates, so the
 # recursion visits each task once.
 DEPENDS_ON = Statement("""
-    WITH RECURSIVE needed (id) AS (
-        SELECT needs_id FROM edges WHERE task_id = :start
+    WITH RECURSIVE dependency (id) AS (
+        SELECT depends_on_id FROM task_dependencies WHERE task_id = :start
         UNION
-        SELECT edges.needs_id FROM needed JOIN edges ON edges.task_id = needed.id
+        SELECT depends_on_id FROM dependency JOIN task_dependencies ON task_id = dependency.id
     )
-    SELECT id FROM needed WHERE id = :target LIMIT 1
+    SELECT id FROM dependency WHERE id = :target LIMIT 1
 """)
 
 OPEN_DEPENDENTS = Statement("""
-    SELECT tasks.key FROM edges JOIN tasks ON tasks.id = edges.task_id
-    WHERE edges.needs_id = :id AND tasks.ended_at IS NULL ORDER BY tasks.id LIMIT 3
+    SELECT tasks.key FROM task_dependencies JOIN tasks ON tasks.id = task_id
+    WHERE depends_on_id = :id AND tasks.ended_at IS NULL ORDER BY tasks.id LIMIT 3
 """)
 
 # -- claims and leases -------------------------------------------------------------------------
 
-# held_by: a ready task that shares files with a running task is held back until that task ends.
-_CLAIMABLE = f"{_TASKS} project_id = :project AND state = 'ready' AND held_by IS NULL"
+# conflicts_with_id: a ready task that shares files with a running task is held back until the
+# running task ends.
+_CLAIMABLE = f"{_TASKS} project_id = :project AND state = 'ready' AND conflicts_with_id IS NULL"
 _ORDER = "ORDER BY priority DESC, ready_at, id LIMIT :limit"
 
 CLAIMABLE = Query(Task, f"{_CLAIMABLE} AND assignee_id IS NULL {_ORDER}")
@@ -208,7 +222,7 @@ CLAIMABLE_ASSIGNED = Query(
 # One index seek for each project with a claimable task, however many tasks it has.
 NEXT_READY_PROJECT = Statement("""
     SELECT project_id FROM tasks
-    WHERE state = 'ready' AND held_by IS NULL AND project_id > :after
+    WHERE state = 'ready' AND conflicts_with_id IS NULL AND project_id > :after
     ORDER BY project_id LIMIT 1
 """)
 COUNT_IN_RUNS = Statement("""
@@ -222,10 +236,11 @@ RUNNING_TASKS = Query(
 )
 
 HOLD_BACK = Statement("""
-    UPDATE tasks SET held_by = :held_by WHERE id {is_listed} AND state = 'ready' RETURNING id
+    UPDATE tasks SET conflicts_with_id = :running WHERE id {is_listed} AND state = 'ready'
+    RETURNING id
 """)
 RELEASE_HELD_BACK = Statement(
-    "UPDATE tasks SET held_by = NULL WHERE held_by = :held_by RETURNING id"
+    "UPDATE tasks SET conflicts_with_id = NULL WHERE conflicts_with_id = :running RETURNING id"
 )
 
 # Renewing a lease emits no event. The fence rejects a claimant that has lost the task.
@@ -262,21 +277,22 @@ HAS_TASKS = Statement("""
 """)
 NEXT_LEASE_END = Statement("SELECT min(lease_until) FROM tasks WHERE state = 'running'")
 
-# check_until is the lease of a process that runs the check. An expired one means that the process
-# crashed, so the check may run again. "submitted_at > 0" makes planners scan the index in order.
+# check_lease_until is the lease of a process that runs the check. An expired one means that the
+# process crashed, so the check may run again. "submitted_at > 0" makes planners scan the index in
+# order.
 NEXT_TO_CHECK = Query(
     Task,
     f"""{_TASKS} state = 'submitted' AND check_command IS NOT NULL
-      AND submitted_at > 0 AND (check_until IS NULL OR check_until <= :now)
+      AND submitted_at > 0 AND (check_lease_until IS NULL OR check_lease_until <= :now)
     ORDER BY submitted_at LIMIT 1""",
 )
 # Compares fence and state again: the task may have been reviewed or claimed since it was read.
 CLAIM_CHECK = Query(
     Task,
     f"""
-    UPDATE tasks SET check_until = :until
+    UPDATE tasks SET check_lease_until = :until
     WHERE id = :id AND fence = :fence AND state = 'submitted'
-      AND (check_until IS NULL OR check_until <= :now)
+      AND (check_lease_until IS NULL OR check_lease_until <= :now)
     RETURNING {_COLUMNS}
 """,
 )
@@ -286,12 +302,12 @@ CLAIM_CHECK = Query(
 SET_ASSIGNEE = Query(
     Task, f"UPDATE tasks SET assignee_id = :assignee_id WHERE id = :id RETURNING {_COLUMNS}"
 )
-# held_by = NULL: the files may have changed, so the next claim compares them again.
+# conflicts_with_id = NULL: the files may have changed, so the next claim compares them again.
 EDIT = Query(
     Task,
     f"""
     UPDATE tasks SET title = :title, description = :description, role = :role,
-        priority = :priority, files = :files, held_by = NULL
+        priority = :priority, files = :files, conflicts_with_id = NULL
     WHERE id = :id RETURNING {_COLUMNS}
 """,
 )
@@ -303,8 +319,8 @@ ARCHIVABLE = Statement("""
     SELECT id FROM tasks
     WHERE project_id = :project AND archived_at IS NULL AND ended_at IS NOT NULL
       AND NOT EXISTS (
-        SELECT 1 FROM edges JOIN tasks AS later ON later.id = edges.task_id
-        WHERE edges.needs_id = tasks.id AND later.ended_at IS NULL
+        SELECT 1 FROM task_dependencies JOIN tasks AS later ON later.id = task_id
+        WHERE depends_on_id = tasks.id AND later.ended_at IS NULL
       )
     ORDER BY id LIMIT :limit
 """)
@@ -314,8 +330,8 @@ ARCHIVABLE = Statement("""
 # Ended tasks that no open task depends on.
 _PRUNABLE = """
     ended_at IS NOT NULL AND ended_at < :before AND {in_scope} AND NOT EXISTS (
-        SELECT 1 FROM edges JOIN tasks AS later ON later.id = edges.task_id
-        WHERE edges.needs_id = tasks.id AND later.ended_at IS NULL
+        SELECT 1 FROM task_dependencies JOIN tasks AS later ON later.id = task_id
+        WHERE depends_on_id = tasks.id AND later.ended_at IS NULL
     )
 """
 PRUNABLE = ScopedStatement(f"""
@@ -329,6 +345,10 @@ IDS_OF_PROJECT = Statement("""
     SELECT id FROM tasks WHERE project_id = :project AND archived_at IS NOT NULL
     LIMIT :limit
 """)
-DELETE_OUTGOING_EDGES = Statement("DELETE FROM edges WHERE task_id {is_listed} RETURNING task_id")
-DELETE_INCOMING_EDGES = Statement("DELETE FROM edges WHERE needs_id {is_listed} RETURNING task_id")
+DELETE_DEPENDENCIES = Statement(
+    "DELETE FROM task_dependencies WHERE task_id {is_listed} RETURNING task_id"
+)
+DELETE_DEPENDENTS = Statement(
+    "DELETE FROM task_dependencies WHERE depends_on_id {is_listed} RETURNING task_id"
+)
 DELETE = Statement("DELETE FROM tasks WHERE id {is_listed} RETURNING id")

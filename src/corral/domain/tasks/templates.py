@@ -34,7 +34,8 @@ class TaskTemplate(msgspec.Struct, frozen=True):
                 title=f"{part.title}: {title}",
                 role=part.role,
                 description=part.description,
-                depends_on=[f"{key}/{need}" for need in part.depends_on] or [*depends_on],
+                depends_on=[f"{key}/{dependency}" for dependency in part.depends_on]
+                or [*depends_on],
                 check=check if part.is_checked else None,
             )
             for part in self.parts

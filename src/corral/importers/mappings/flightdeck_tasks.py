@@ -7,7 +7,7 @@ from corral.importers.mapping import EXISTING, KEPT, KEY, TableMapping, TargetRo
 from corral.importers.mappings.flightdeck_agents import mailbox, project_of_lead
 from corral.importers.source.database import encode_key
 from corral.importers.source.row import SourceRow
-from corral.kernel.path_patterns import literal_head
+from corral.kernel.path_patterns import literal_prefix
 
 _TASKS = {
     "done": "done",
@@ -89,7 +89,7 @@ def _needs(row: SourceRow) -> Iterable[TargetRow]:
             row.keep("depends_on")
             row.problems.append("depends_on refers to a missing task, or to itself")
         else:
-            yield TargetRow("edges", {"task_id": own, "needs_id": other})
+            yield TargetRow("task_dependencies", {"task_id": own, "depends_on_id": other})
 
 
 def _needed(row: SourceRow) -> Iterator[tuple[str, str]]:
@@ -127,7 +127,7 @@ def _lock(row: SourceRow) -> Iterable[TargetRow]:
     path = row.text_or("file_path", ".", most=2_000)
     project = row.ref("project_id") or row.source_project()
     lock = factories.lock(row, project, path, mailbox(row, "agent_id"), at, until)
-    lock.values["head"] = literal_head(path)
+    lock.values["path_prefix"] = literal_prefix(path)
     lock.values["reason"] = row.text("reason")
     yield lock
 
@@ -136,7 +136,7 @@ def _touch(row: SourceRow) -> Iterable[TargetRow]:
     project = row.id_of("project_sessions.project_id", row.key_in("lead_id") or "")
     at = row.created_at("first_touched_at")
     yield TargetRow(
-        "touches",
+        "file_touches",
         {
             "project_id": project or row.source_project(),
             "path": row.text_or("file_path", ".", most=2_000),
@@ -223,7 +223,7 @@ TABLES = (
             "title": "tasks.title",
             "description": "tasks.description",
             "files": "tasks.files",
-            "depends_on": "edges.needs_id",
+            "depends_on": "task_dependencies.depends_on_id",
             "dag_status": "tasks.state",
             "priority": "tasks.priority",
             "model": KEPT,
@@ -242,7 +242,7 @@ TABLES = (
     TableMapping(
         "dag_tasks",
         ("id", "lead_id"),
-        {"depends_on": "edges.needs_id"},
+        {"depends_on": "task_dependencies.depends_on_id"},
         _needs,
         links=_needed,
         alias="dag_tasks.depends_on",
@@ -284,13 +284,13 @@ TABLES = (
         "agent_file_history",
         ("agent_id", "lead_id", "file_path"),
         {
-            "agent_id": "touches.owner",
+            "agent_id": "file_touches.owner",
             "agent_role": KEPT,
-            "lead_id": "touches.project_id",
-            "file_path": "touches.path",
-            "first_touched_at": "touches.first_at",
-            "last_touched_at": "touches.last_at",
-            "touch_count": "touches.count",
+            "lead_id": "file_touches.project_id",
+            "file_path": "file_touches.path",
+            "first_touched_at": "file_touches.first_at",
+            "last_touched_at": "file_touches.last_at",
+            "touch_count": "file_touches.count",
         },
         _touch,
         links=project_of_lead,

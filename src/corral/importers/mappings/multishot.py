@@ -36,8 +36,8 @@ def _race(row: SourceRow) -> Iterable[TargetRow]:
             "prompt": name,
             "state": state,
             "repository": "",
-            "inside": "",
-            "private": 1,
+            "subdirectory": "",
+            "managed_repository": 1,
             "base_commit": "",
             "host": "",
             "plan": "{}",
@@ -67,7 +67,7 @@ def _round(row: SourceRow) -> Iterable[TargetRow]:
             "base_commit": "",
             "prompt": row.text_or("base_prompt", ""),
             "reason": _LIVE if state == "abandoned" else None,
-            "goes_on": 0,
+            "needs_driver": 0,
             "host": "",
             "fence": 0,
             "created_at": at,
@@ -111,7 +111,7 @@ def _attempt(row: SourceRow) -> Iterable[TargetRow]:
             "branch": "",
             "worktree": "",
             "run_id": row.id_of("agents.run", row.key),
-            "tries": 1,
+            "try_number": 1,
             "checks": "[]",
             "reason": row.text("error_message") or (_LIVE if state == "cancelled" else None),
             "created_at": at,
@@ -132,15 +132,15 @@ def _winner(row: SourceRow) -> Iterable[TargetRow]:
     if round_id is None or winner is None:
         return
     yield TargetRow(
-        "choices",
+        "selections",
         {
             "round_id": round_id,
             "number": 1,
             "verb": "select",
             "attempt_id": winner,
             "commit_id": "",
-            "by": "multishot",
-            "at": row.created_at("created_at"),
+            "selected_by": "multishot",
+            "selected_at": row.created_at("created_at"),
         },
     )
 
@@ -190,7 +190,7 @@ TOOL = ToolMapping(
                 "round_number": "rounds.number",
                 "base_prompt": "rounds.prompt",
                 "created_at": "rounds.created_at",
-                "winner_agent_id": "rounds.winner_id, choices.attempt_id",
+                "winner_agent_id": "rounds.winner_id, selections.attempt_id",
                 "winner_files_path": KEPT,
                 "status": "rounds.state",
             },
@@ -231,7 +231,7 @@ TOOL = ToolMapping(
         TableMapping(
             "rounds",
             ("id",),
-            {"winner_agent_id": "choices.attempt_id", "created_at": "choices.at"},
+            {"winner_agent_id": "selections.attempt_id", "created_at": "selections.selected_at"},
             _winner,
             refs={"winner_agent_id": "agents"},
             links=_own_round,

@@ -21,5 +21,10 @@ def insert_attempts(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str | None]:
 def insert_winners(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
     """Insert the choices, and set the winners of their rounds."""
     for row in rows:
-        tx.run(sql.SET_IMPORTED_WINNER, id=row["round_id"], attempt=row["attempt_id"], by=row["by"])
-    insert_many(tx, "choices", rows, on_conflict="(round_id, number)")
+        tx.run(
+            sql.SET_IMPORTED_WINNER,
+            id=row["round_id"],
+            attempt=row["attempt_id"],
+            by=row["selected_by"],
+        )
+    insert_many(tx, "selections", rows, on_conflict="(round_id, number)")

@@ -1,6 +1,6 @@
 """A row of a source: accessors that validate and convert its values.
 
-An invalid value is converted as far as possible, kept unchanged in `rest`, and reported in
+An invalid value is converted as far as possible, kept unchanged in `unmapped`, and reported in
 `problems`. Nothing is dropped silently.
 """
 
@@ -41,8 +41,8 @@ class SourceRow:
         "owner_key",
         "owner_values",
         "problems",
-        "rest",
         "source_project",
+        "unmapped",
         "used_columns",
     )
 
@@ -78,7 +78,7 @@ class SourceRow:
         """The known values of the owner."""
         self._known_id = known_id
         self._files = files
-        self.rest: dict[str, Any] = {}
+        self.unmapped: dict[str, Any] = {}
         """Original values that are kept unchanged."""
         self.problems: list[str] = []
         self.used_columns: set[str] = set()
@@ -88,7 +88,7 @@ class SourceRow:
         self.used_columns.add(name)
         value = self._values.get(name)
         if value is not None:
-            self.rest[name] = to_json_value(value)
+            self.unmapped[name] = to_json_value(value)
             if why:
                 self.problems.append(f"{name} {why}")
 

@@ -86,7 +86,7 @@ def lock(call: ToolCall, arguments: LockArguments) -> LockResult | msgspec.Raw:
 def _wait_for_lock(call: ToolCall, parameters: dict[str, Any], seconds: int) -> Lock:
     """Wait in the queue; leave it after `seconds`, or when the call is cancelled."""
     locks = call.store.locks
-    request = locks.request(**parameters, wait_ms=QUEUE_TIMEOUT_MS, tells=False)
+    request = locks.request(**parameters, wait_ms=QUEUE_TIMEOUT_MS, notify=False)
     if request.state is LockState.HELD:
         return request
     refused: Refused | None = None

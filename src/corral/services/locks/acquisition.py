@@ -52,7 +52,7 @@ def acquire(
             run=run,
             reason=reason,
             wait_ms=POSITION_MS,
-            tells=False,
+            notify=False,
         ),
         repeatable=True,
     )
@@ -136,11 +136,11 @@ def list_locks(
     return database.read(lambda tx: pages(tx, project=project, after=after, limit=limit))
 
 
-def release_of_run(database: "Database", run: str) -> Sequence[Lock]:
+def release_for_run(database: "Database", run: str) -> Sequence[Lock]:
     """Release everything that a run has locked or waits for. Idempotent."""
     if not database.read(lambda tx: heartbeat.has_locks(tx, run), mode="one"):
         return []
-    return database.write(lambda tx: ops.release_all_of_run(tx, run), repeatable=True)
+    return database.write(lambda tx: ops.release_for_run(tx, run), repeatable=True)
 
 
 def expire_due(database: "Database") -> list[Lock]:

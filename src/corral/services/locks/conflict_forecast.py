@@ -40,8 +40,8 @@ class MergeConflict(msgspec.Struct, frozen=True):
     files: list[str]
 
 
-def forecast(database: Database, folder: str, *, tell: bool) -> list[MergeConflict]:
-    """Return the conflicts between all worktrees of a repository; with `tell`, notify the owners.
+def forecast(database: Database, folder: str, *, notify: bool) -> list[MergeConflict]:
+    """Return the conflicts between all worktrees of a repository; with `notify`, notify the owners.
 
     Raises Refused outside of a repository, and when there are too many worktrees.
     """
@@ -57,7 +57,7 @@ def forecast(database: Database, folder: str, *, tell: bool) -> list[MergeConfli
             "Remove those that are no longer needed (`git worktree remove`).",
             trees=len(trees),
         )
-    return _try_merges(database, top, trees, notify=tell)
+    return _try_merges(database, top, trees, notify=notify)
 
 
 def forecast_live(database: Database) -> list[MergeConflict]:

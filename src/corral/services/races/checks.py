@@ -63,7 +63,7 @@ def run_checks(
 
 def project_dir(race: Race, top: str) -> str:
     """Return the directory in a worktree that corresponds to the project's directory."""
-    return os.path.join(top, race.inside) if race.inside else top
+    return os.path.join(top, race.subdirectory) if race.subdirectory else top
 
 
 def attempt_env(race: Race, attempt: Attempt, port: int | None) -> dict[str, str]:
@@ -94,7 +94,7 @@ def command_sandbox(race: Race, attempt: Attempt | None) -> SandboxKind:
 
     It is the sandbox that the attempt's own agent had.
     """
-    if race.plan.commands_outside:
+    if race.plan.unsandboxed_commands:
         return SandboxKind.NONE
     kind = attempt.sandbox if attempt is not None else None
     return SandboxKind(kind) if kind is not None else agent_sandbox(race)

@@ -104,9 +104,9 @@ def _clean_attempt(
 
 def _earlier_tries(attempt: Attempt) -> Iterator[Attempt]:
     """Yield the earlier tries of an attempt, each with its own worktree and branch."""
-    suffix = f"-{attempt.tries}"
-    for tries in range(1, attempt.tries):
-        earlier_suffix = f"-{tries}" if tries > 1 else ""
+    suffix = f"-{attempt.try_number}"
+    for try_number in range(1, attempt.try_number):
+        earlier_suffix = f"-{try_number}" if try_number > 1 else ""
         yield replace(
             attempt,
             worktree=attempt.worktree.removesuffix(suffix) + earlier_suffix,
@@ -202,12 +202,14 @@ def _remove(
 
 
 def reclaim(database: Database) -> list[AttemptLeftover]:
-    """Remove what nothing has used for `races.unused_ms`, and return what was removed.
+    """Remove what nothing has used for `races.worktree_retention_ms`, and return what was removed.
 
     Removes orphaned worktrees without work of their own, pooled files, ports, and pinned commits of
     deleted races that other branches have too.
     """
-    retention_ms = database.read(lambda tx: int(settings.get_value(tx, "races.unused_ms")))
+    retention_ms = database.read(
+        lambda tx: int(settings.get_value(tx, "races.worktree_retention_ms"))
+    )
     before = database.clock.now() - retention_ms
     old = [orphan for orphan in list_orphans(database) if _modified_at(orphan.folder) < before]
     found = _sweep([_clean_orphan(orphan, confirm=True) for orphan in old])

@@ -113,9 +113,9 @@ class RoundDriver:
     def holding(self, round_id: str) -> Iterator[Round]:
         """Hold the lease of a round during the block; a thread renews it."""
         before = self._read(lambda tx: races_driver.get_round(tx, round_id))
-        gone = before.owner if before.owner and _is_dead(before.owner) else None
+        dead_owner = before.owner if before.owner and _is_dead(before.owner) else None
         round = self._write(
-            lambda tx: races_driver.acquire_round(tx, round_id, self.owner, gone=gone)
+            lambda tx: races_driver.acquire_round(tx, round_id, self.owner, dead_owner=dead_owner)
         )
         done = threading.Event()
         heartbeat = threading.Thread(target=self._renew, args=(round, done), daemon=True)
@@ -169,16 +169,16 @@ class RoundDriver:
                 self._check,
                 self._settle,
             )
-        if round.state is RoundState.SELECTING and round.goes_on:
+        if round.state is RoundState.SELECTING and round.needs_driver:
             return (self._stop_cancelled, self._judge_or_select)
         return (self._stop_cancelled, self._collect_verdicts, self._mark_idle)
 
     def _settle(self, race: Race, held: Round, round: Round) -> bool:
-        after = self._write(lambda tx: races_driver.settle_round(tx, race, held))
+        after = self._write(lambda tx: races_driver.close_round(tx, race, held))
         return after.state is not RoundState.RUNNING
 
     def _mark_idle(self, race: Race, held: Round, round: Round) -> bool:
-        if round.goes_on and not self._runs_to_stop(round) and not round.has_pending_verdict:
+        if round.needs_driver and not self._runs_to_stop(round) and not round.has_pending_verdict:
             self._write(lambda tx: races_driver.mark_idle(tx, race, held))
         return False
 
@@ -431,7 +431,9 @@ class RoundDriver:
         if not attempts:
             return []
         limit = self._read(
-            lambda tx: int(settings.get_value(tx, "races.checks_at_once", project=race.project_id))
+            lambda tx: int(
+                settings.get_value(tx, "races.max_concurrent_checks", project=race.project_id)
+            )
         )
         with ThreadPoolExecutor(min(limit, len(attempts))) as pool:
             return list(pool.map(action, attempts))
@@ -481,7 +483,7 @@ class RoundDriver:
 def _why_lost(race: Race, round: Round) -> str | None:
     """Return why the open attempts of a round cannot win any more; None when they can."""
     passed = sum(attempt.can_win for attempt in round.attempts)
-    if race.plan.enough is not None and passed >= race.plan.enough:
+    if race.plan.stop_after is not None and passed >= race.plan.stop_after:
         return f"it could no longer win: enough other attempts passed ({passed})"
     spent = sum(attempt.cost_micros or 0 for attempt in round.attempts)
     if round.budget_micros is not None and spent >= round.budget_micros > 0:
@@ -491,7 +493,7 @@ def _why_lost(race: Race, round: Round) -> str | None:
 
 def _fork_conversation(tx: Tx, race: Race, round: Round) -> str | None:
     """Return a fork of the previous winner's conversation, if the race continues it."""
-    if not race.plan.goes_on or round.base_attempt_id is None:
+    if not race.plan.continue_session or round.base_attempt_id is None:
         return None
     winner = queries.get_attempt(tx, round.base_attempt_id)
     if winner.session_id is None:

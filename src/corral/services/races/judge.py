@@ -79,7 +79,7 @@ def advance(database: Database, race: Race, held: Round, round: Round) -> Judgin
 
 def collect_verdicts(database: Database, round: Round) -> bool:
     """Record the answers of judges whose runs have ended; returns whether there were any."""
-    pending = [verdict for verdict in round.verdicts if verdict.state is VerdictState.ASKED]
+    pending = [verdict for verdict in round.verdicts if verdict.state is VerdictState.PENDING]
     return any([_collect_verdict(database, verdict) for verdict in pending])
 
 

@@ -37,9 +37,9 @@ def pool_folder() -> Path:
 
 
 def pool_of(database: Database, race: Race) -> WorktreePool | None:
-    """Return the pool of a race's repository; None when `races.pool` is 0."""
+    """Return the pool of a race's repository; None when `races.worktree_pool_size` is 0."""
     size = database.read(
-        lambda tx: int(settings.get_value(tx, "races.pool", project=race.project_id))
+        lambda tx: int(settings.get_value(tx, "races.worktree_pool_size", project=race.project_id))
     )
     return worktree_pool.find_pool(str(pool_folder()), race.repository, size) if size else None
 

@@ -30,9 +30,9 @@ class RaceBase(msgspec.Struct, frozen=True):
     """The commit and the repository from which a race starts."""
 
     repository: str
-    inside: str
-    """Path of the project's directory inside the repository."""
-    private: bool
+    subdirectory: str
+    """Path of the project's directory subdirectory the repository."""
+    managed_repository: bool
     branch: str | None
     commit: str
 
@@ -145,7 +145,7 @@ def resolve_project(tx: Tx, project: str | None) -> Project:
 
 
 def resolve_base(project: Project, base: str | None, dirty: DirtyPolicy) -> RaceBase:
-    """Return the base commit of a race, in the project's repository or in a private one.
+    """Return the base commit of a race, in the project's repository or in a managed_repository one.
 
     Raises Conflict for uncommitted changes when `dirty` is "refuse".
     """
@@ -164,9 +164,9 @@ def resolve_base(project: Project, base: str | None, dirty: DirtyPolicy) -> Race
         )
         return RaceBase(str(folder), "", True, None, snapshot.commit)
     commit = git_history.resolve_commit(dir, base or "HEAD")
-    inside = os.fsdecode(git.check_output(dir, "rev-parse", "--show-prefix").rstrip(b"\n")).rstrip(
-        "/"
-    )
+    subdirectory = os.fsdecode(
+        git.check_output(dir, "rev-parse", "--show-prefix").rstrip(b"\n")
+    ).rstrip("/")
     if base is None and dirty != "ignore" and (changed := git_history.list_uncommitted(dir)):
         if dirty == "refuse":
             named = ", ".join(changed[:3]) + (" …" if len(changed) > 3 else "")
@@ -178,7 +178,7 @@ def resolve_base(project: Project, base: str | None, dirty: DirtyPolicy) -> Race
                 reason="uncommitted_changes",
             )
         commit = _snapshot_commit(dir, commit)
-    return RaceBase(dir, inside, False, git_history.find_branch(dir), commit)
+    return RaceBase(dir, subdirectory, False, git_history.find_branch(dir), commit)
 
 
 def _snapshot_commit(dir: str, head: str) -> str:

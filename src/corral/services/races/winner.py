@@ -87,7 +87,7 @@ def _log(database: Database, run_id: str) -> Iterator[bytes]:
 def merge(database: Database, race: Race, *, into: str | None, round: int | None) -> MergeResult:
     """Merge a winner into a branch of the user, and record that. Never overwrites changes."""
     winner = _decided_round(race, round)
-    if race.private:
+    if race.managed_repository:
         raise Refused(
             f"The directory of {race.id} is not in a git repository. Export the winner with "
             f"`corral race export {race.id} DIR`.",

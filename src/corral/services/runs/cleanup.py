@@ -63,9 +63,9 @@ def _release_locks(database: "Database", run: Run) -> None:
     from corral.domain.locks import heartbeat as locks
 
     if database.read(lambda tx: locks.has_locks(tx, run.id), mode="one"):
-        from corral.services.locks.acquisition import release_of_run
+        from corral.services.locks.acquisition import release_for_run
 
-        release_of_run(database, run.id)
+        release_for_run(database, run.id)
 
 
 def _end_race_attempt(database: "Database", run: Run) -> None:

@@ -1,6 +1,6 @@
 """Retention: delete rows that are older than the global or the project's setting allows.
 
-Imported rows are exempt unless the setting `imports.retention` is on.
+Imported rows are exempt unless the setting `imports.apply_retention` is on.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,12 +45,12 @@ from corral.services.store.deletion import delete_note, delete_run
 from corral.services.store.model import Pruned
 
 BATCH = 1_000
-"""Rows of `origins` that are deleted in one transaction."""
+"""Rows of `import_origins` that are deleted in one transaction."""
 
 
 def prune(database: Database, *, dry_run: bool) -> list[Pruned]:
     """Delete expired rows table by table, then expired files; see `Store.prune`."""
-    with_imported = database.read(lambda tx: settings.get_value(tx, "imports.retention"))
+    with_imported = database.read(lambda tx: settings.get_value(tx, "imports.apply_retention"))
     imported = None if with_imported else False
     pruned = [
         result
@@ -77,7 +77,7 @@ def count_imported(database: Database) -> list[Pruned]:
     counted = [
         result
         for retention in RETENTIONS
-        if retention.table not in ("imports", "origins")
+        if retention.table not in ("imports", "import_origins")
         for result in _prune(database, retention, dry_run=True, imported=True)
     ]
     return [result for result in counted if result.rows]
@@ -250,7 +250,7 @@ RETENTIONS: tuple[Retention | CascadingRetention, ...] = (
     # First, because they are kept as long as the objects they name, and a dry run must count the
     # same rows.
     imports.RETENTION,
-    CascadingRetention("origins", "imports.retention_ms", _prune_origins, by_project=False),
+    CascadingRetention("import_origins", "imports.retention_ms", _prune_origins, by_project=False),
     mail.RETENTION,
     events.RETENTION,
     schedules.RETENTION,
