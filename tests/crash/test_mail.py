@@ -50,7 +50,7 @@ def notices(store: Corral) -> list[Letter]:
     return store.mail.list(mailbox=SENDER, all=True).items
 
 
-def test_a_letter_that_was_accepted_is_kept_and_putting_it_again_adds_none(
+def test_accepted_letter_survives_a_crash_and_is_not_duplicated(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def accepted_are_there(store: Corral, world: World) -> None:
@@ -65,9 +65,7 @@ def test_a_letter_that_was_accepted_is_kept_and_putting_it_again_adds_none(
     )
 
 
-def test_nothing_is_sent_twice_by_a_worker_that_says_so_before_it_acts(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_begin_delivery_prevents_sending_twice(fresh_url: FreshUrl, tmp_path: Path) -> None:
     crash_at_every_commit(
         fresh_url,
         tmp_path,
@@ -75,9 +73,7 @@ def test_nothing_is_sent_twice_by_a_worker_that_says_so_before_it_acts(
     )
 
 
-def test_work_goes_on_in_order_where_a_dead_worker_left_it(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_work_continues_in_order_after_a_worker_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
         for body in BODIES:
             store.mail.put(BOX, body)
@@ -123,7 +119,7 @@ def dead_and_told_once(store: Corral, world: World) -> None:
     assert notice.body["undelivered"] == store.mail.dead().items[0].id
 
 
-def test_a_letter_that_keeps_failing_dies_and_its_sender_is_told_once(
+def test_failing_letter_dies_and_notifies_its_sender_once(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     crash_at_every_commit(
@@ -138,7 +134,7 @@ def test_a_letter_that_keeps_failing_dies_and_its_sender_is_told_once(
     )
 
 
-def test_a_letter_whose_owners_go_silent_dies_and_its_sender_is_told_once(
+def test_poison_letter_dies_and_notifies_its_sender_once(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def claim_and_say_nothing(store: Corral, world: World) -> None:
@@ -157,9 +153,7 @@ def test_a_letter_whose_owners_go_silent_dies_and_its_sender_is_told_once(
     )
 
 
-def test_a_letter_that_nobody_takes_in_time_expires_and_its_sender_is_told_once(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_letter_expires_and_notifies_its_sender_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def put(store: Corral, world: World) -> None:
         store.mail.put(BOX, "hello", sender=SENDER, expires_at=world.clock.now() + HOUR)
 
@@ -176,9 +170,7 @@ def test_a_letter_that_nobody_takes_in_time_expires_and_its_sender_is_told_once(
     )
 
 
-def test_a_refused_letter_that_is_sent_again_is_told_of_once_for_each_refusal(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_resent_letter_notifies_once_for_each_refusal(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def put(store: Corral, world: World) -> None:
         store.mail.put(BOX, "hello", key="hello", sender=SENDER)
 

@@ -45,7 +45,7 @@ def only_schedule(store: Corral) -> Schedule:
     return found
 
 
-def test_a_timer_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_timer_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def set_timer(store: Corral, world: World) -> None:
         store.timers.set(BOX, "tea", delay_ms=25 * MINUTE)
 
@@ -61,7 +61,7 @@ def test_a_timer_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> Non
     )
 
 
-def test_a_timer_that_was_accepted_is_kept(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_accepted_timer_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def set_two(store: Corral, world: World) -> None:
         for body in ("tea", "cake"):
             world.note(store.timers.set(BOX, body, delay_ms=25 * MINUTE).id)
@@ -76,7 +76,7 @@ def test_a_timer_that_was_accepted_is_kept(fresh_url: FreshUrl, tmp_path: Path) 
     )
 
 
-def test_every_moment_of_a_series_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_every_scheduled_time_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     step = 4 * MINUTE
 
     def create(store: Corral, world: World) -> None:
@@ -100,9 +100,7 @@ def test_every_moment_of_a_series_is_put_exactly_once(fresh_url: FreshUrl, tmp_p
     )
 
 
-def test_a_long_row_of_missed_moments_is_caught_up_in_pieces_and_none_is_put_twice(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_catch_up_in_batches_puts_no_time_twice(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def create(store: Corral, world: World) -> None:
         store.schedules.create(BOX, "tick", every_ms=MINUTE, misfire="all")
 
@@ -129,9 +127,7 @@ def test_a_long_row_of_missed_moments_is_caught_up_in_pieces_and_none_is_put_twi
     )
 
 
-def test_where_letters_must_not_overlap_one_is_open_wherever_it_stopped(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_overlap_policy_holds_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def create(store: Corral, world: World) -> None:
         for overlap in ("skip", "replace"):
             store.schedules.create(
@@ -152,9 +148,7 @@ def test_where_letters_must_not_overlap_one_is_open_wherever_it_stopped(
     )
 
 
-def test_pausing_resuming_and_cancelling_happen_or_do_not(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_pause_resume_and_cancel_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def create(store: Corral, world: World) -> None:
         store.schedules.create(BOX, "tick", every_ms=10 * MINUTE)
 
@@ -190,7 +184,7 @@ def ask_again(store: Corral, world: World) -> None:
         pass
 
 
-def test_a_moment_whose_script_is_asked_is_put_or_skipped_exactly_once(
+def test_occurrence_with_a_script_is_put_or_skipped_exactly_once(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def create(store: Corral, world: World) -> None:

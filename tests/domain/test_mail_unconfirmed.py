@@ -15,7 +15,7 @@ def in_doubt(store: Corral, box: str = "place:chat") -> Letter:
     return store.mail.begin_delivery(letter)
 
 
-def test_doubt_is_a_state_with_an_event(store: Corral) -> None:
+def test_begin_delivery_sets_a_state_and_writes_an_event(store: Corral) -> None:
     letter = in_doubt(store)
     assert (letter.state, letter.ended_at, letter.owner) == (
         LetterState.UNCONFIRMED,
@@ -26,36 +26,34 @@ def test_doubt_is_a_state_with_an_event(store: Corral) -> None:
 
 
 @pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
-def test_a_letter_in_doubt_is_given_to_nobody_however_long_it_takes(
-    store: Corral, clock: ManualClock, box: str
-) -> None:
+def test_unconfirmed_letter_is_never_claimed(store: Corral, clock: ManualClock, box: str) -> None:
     in_doubt(store, box)
     clock.advance(30 * DAY)
     assert store.mail.claim(box, owner="courier") == []
     assert store.mail.claim(box, owner="other") == []
 
 
-def test_the_owner_may_still_say_that_it_went_well(store: Corral) -> None:
+def test_owner_can_ack_an_unconfirmed_letter(store: Corral) -> None:
     assert store.mail.ack(in_doubt(store)).state is LetterState.DONE
 
 
-def test_the_owner_may_still_say_that_it_failed(store: Corral, clock: ManualClock) -> None:
+def test_owner_can_fail_an_unconfirmed_letter(store: Corral, clock: ManualClock) -> None:
     failed = store.mail.fail(in_doubt(store), "no route")
     assert failed.state is LetterState.WAITING
     clock.at = failed.due_at
     assert [letter.id for letter in store.mail.claim("place:chat", owner="o")] == [failed.id]
 
 
-def test_a_failure_in_doubt_at_the_limit_buries_the_letter(store: Corral) -> None:
+def test_unconfirmed_letter_that_fails_at_the_limit_is_dead(store: Corral) -> None:
     store.settings.set("mail.max_attempts", 1)
     assert store.mail.fail(in_doubt(store), "no").state is LetterState.DEAD
 
 
-def test_the_owner_may_still_turn_it_away(store: Corral) -> None:
+def test_owner_can_refuse_an_unconfirmed_letter(store: Corral) -> None:
     assert store.mail.refuse(in_doubt(store), "blocked").state is LetterState.REFUSED
 
 
-def test_doubt_ends_when_somebody_knows_that_it_arrived(store: Corral, clock: ManualClock) -> None:
+def test_resolve_as_delivered_ends_the_letter(store: Corral, clock: ManualClock) -> None:
     letter = in_doubt(store)
     clock.advance(DAY)
     settled = store.mail.resolve(letter.id, delivered=True, reason="seen in the history")
@@ -63,7 +61,7 @@ def test_doubt_ends_when_somebody_knows_that_it_arrived(store: Corral, clock: Ma
     assert record(store) == ["letter.put", "letter.begin_delivery", "letter.confirm"]
 
 
-def test_doubt_ends_when_somebody_knows_that_it_did_not(store: Corral, clock: ManualClock) -> None:
+def test_resolve_as_not_delivered_retries_the_letter(store: Corral, clock: ManualClock) -> None:
     letter = in_doubt(store)
     clock.advance(DAY)
     settled = store.mail.resolve(letter.id, delivered=False)
@@ -76,15 +74,13 @@ def test_doubt_ends_when_somebody_knows_that_it_did_not(store: Corral, clock: Ma
 
 
 @pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
-def test_a_letter_that_did_not_arrive_may_be_taken_at_once(store: Corral, box: str) -> None:
+def test_undelivered_letter_is_claimable_immediately(store: Corral, box: str) -> None:
     letter = in_doubt(store, box)
     store.mail.resolve(letter.id, delivered=False)
     assert [taken.id for taken in store.mail.claim(box, owner="other")] == [letter.id]
 
 
-def test_a_letter_that_did_not_arrive_keeps_its_place_in_line(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_undelivered_letter_keeps_its_queue_position(store: Corral, clock: ManualClock) -> None:
     letter = in_doubt(store)
     store.mail.put("place:chat", "second")
     clock.advance(MINUTE)
@@ -94,7 +90,7 @@ def test_a_letter_that_did_not_arrive_keeps_its_place_in_line(
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_only_doubt_can_be_settled(store: Corral, delivered: bool) -> None:
+def test_only_an_unconfirmed_letter_can_be_resolved(store: Corral, delivered: bool) -> None:
     letter = store.mail.put("agent:ada", 1)
     with refuses(store, IllegalMove) as caught:
         store.mail.resolve(letter.id, delivered=delivered)
@@ -103,7 +99,7 @@ def test_only_doubt_can_be_settled(store: Corral, delivered: bool) -> None:
         store.mail.resolve("let_99", delivered=delivered)
 
 
-def test_doubt_is_settled_once(store: Corral) -> None:
+def test_letter_is_resolved_once(store: Corral) -> None:
     letter = in_doubt(store)
     store.mail.resolve(letter.id, delivered=True)
     with refuses(store, IllegalMove):
@@ -111,19 +107,19 @@ def test_doubt_is_settled_once(store: Corral) -> None:
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_a_reason_that_cannot_be_kept_settles_nothing(store: Corral, delivered: bool) -> None:
+def test_resolve_rejects_an_invalid_reason(store: Corral, delivered: bool) -> None:
     letter = in_doubt(store)
     with refuses(store, Invalid):
         store.mail.resolve(letter.id, delivered=delivered, reason="a\0b")
 
 
-def test_doubt_said_twice_is_refused(store: Corral) -> None:
+def test_second_begin_delivery_is_rejected(store: Corral) -> None:
     letter = in_doubt(store)
     with refuses(store, IllegalMove):
         store.mail.begin_delivery(letter)
 
 
-def test_doubt_needs_the_fence(store: Corral) -> None:
+def test_begin_delivery_by_id_requires_the_fence(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     (letter,) = store.mail.claim("agent:ada", owner="o")
     with refuses(store, Invalid):
@@ -131,7 +127,7 @@ def test_doubt_needs_the_fence(store: Corral) -> None:
     assert store.mail.begin_delivery(letter.id, fence=letter.fence).state is LetterState.UNCONFIRMED
 
 
-def test_while_its_lease_runs_a_letter_in_doubt_holds_up_other_owners(
+def test_unconfirmed_letter_blocks_other_owners_during_its_lease(
     store: Corral, clock: ManualClock
 ) -> None:
     in_doubt(store)
@@ -141,7 +137,7 @@ def test_while_its_lease_runs_a_letter_in_doubt_holds_up_other_owners(
     assert [letter.body for letter in store.mail.claim("place:chat", owner="other")] == ["second"]
 
 
-def test_a_letter_in_doubt_is_listed_for_somebody_to_look_at_and_does_not_expire(
+def test_unconfirmed_letter_is_listed_and_does_not_expire(
     store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1, expires_at=clock.now() + MINUTE)
@@ -154,5 +150,5 @@ def test_a_letter_in_doubt_is_listed_for_somebody_to_look_at_and_does_not_expire
     assert store.mail.list(state="unconfirmed").items == []
 
 
-def test_a_letter_in_doubt_may_be_dropped(store: Corral) -> None:
+def test_unconfirmed_letter_can_be_dropped(store: Corral) -> None:
     assert store.mail.drop(in_doubt(store).id).state is LetterState.REFUSED

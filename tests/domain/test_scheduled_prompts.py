@@ -45,7 +45,7 @@ def come(store: Corral, clock: ManualClock, *, scripts: int = 1) -> None:
 # -- without a script -----------------------------------------------------------------------------
 
 
-def test_a_task_wakes_a_session_of_its_own_and_keeps_what_became_of_it(
+def test_task_wakes_its_own_session_and_records_the_outcome(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store)
@@ -66,7 +66,7 @@ def test_a_task_wakes_a_session_of_its_own_and_keeps_what_became_of_it(
     assert turn.content == "all is well"
 
 
-def test_a_script_whose_session_was_forgotten_fails_and_holds_up_no_other(
+def test_script_of_a_deleted_session_fails_without_blocking_others(
     store: Corral, clock: ManualClock
 ) -> None:
     store.agents.create("ada", provider="scripted")
@@ -82,7 +82,7 @@ def test_a_script_whose_session_was_forgotten_fails_and_holds_up_no_other(
     assert session in (seen.reason or "")
 
 
-def test_a_task_that_a_staying_run_is_given_knows_that_run(
+def test_task_given_to_a_long_running_agent_records_the_run(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store)
@@ -100,7 +100,7 @@ def test_a_task_that_a_staying_run_is_given_knows_that_run(
     assert past(store, made)[0].letter_state == "done"
 
 
-def test_a_task_with_a_place_is_answered_there_by_the_session_that_the_agent_has_there(
+def test_task_with_a_place_is_answered_by_its_session_there(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = Chat(store)
@@ -124,7 +124,7 @@ def test_a_task_with_a_place_is_answered_there_by_the_session_that_the_agent_has
     assert chat.platform.words() == ["hi", "the report"]
 
 
-def test_a_task_that_is_never_done_is_told_where_it_was_to_be_answered(
+def test_task_that_is_never_done_is_reported_in_its_place(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = Chat(store)
@@ -142,9 +142,7 @@ def test_a_task_that_is_never_done_is_told_where_it_was_to_be_answered(
     assert told.startswith("A task could not be answered")
 
 
-def test_a_task_goes_on_in_a_session_that_is_named_and_is_the_agents_own(
-    store: Corral, runner: Runner
-) -> None:
+def test_task_continues_a_named_session_of_its_agent(store: Corral, runner: Runner) -> None:
     mine = store.sessions.open("ada")
     assert daily(store, session=mine.id).mailbox == f"session:{mine.id}"
     assert daily(store, session=mine.id).mailbox == f"session:{mine.id}"
@@ -158,7 +156,7 @@ def test_a_task_goes_on_in_a_session_that_is_named_and_is_the_agents_own(
     assert "not both" in str(caught.value)
 
 
-def test_what_an_agent_writes_is_not_taken_for_a_task(store: Corral, runner: Runner) -> None:
+def test_letter_of_an_agent_is_not_treated_as_a_task(store: Corral, runner: Runner) -> None:
     chat = Chat(store)
     chat.says("hello")
     made = daily(store)
@@ -168,7 +166,7 @@ def test_what_an_agent_writes_is_not_taken_for_a_task(store: Corral, runner: Run
     assert 'signed "agent:eve"' in quotes_in(runner.prompt(runner.begin()))[0].source
 
 
-def test_the_title_of_a_run_is_the_text_of_its_letter(
+def test_run_title_is_the_text_of_its_letter(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store)
@@ -184,7 +182,7 @@ def test_the_title_of_a_run_is_the_text_of_its_letter(
     assert runner.begin().title == "Look at this."
 
 
-def test_plain_schedules_say_where_their_letters_are_to_be_seen(store: Corral) -> None:
+def test_history_of_a_plain_schedule_refers_to_its_letters(store: Corral) -> None:
     plain = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     with refuses(store, Invalid) as caught:
         store.schedules.history(plain.id)
@@ -194,7 +192,7 @@ def test_plain_schedules_say_where_their_letters_are_to_be_seen(store: Corral) -
 # -- scripts --------------------------------------------------------------------------------------
 
 
-def test_what_a_script_prints_is_told_with_the_text(
+def test_script_output_is_added_to_the_prompt(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store, script="echo two new mails; echo sk-ant-api03-" + "a1B2" * 23)
@@ -219,7 +217,7 @@ def test_what_a_script_prints_is_told_with_the_text(
         ("""echo '{"wakeAgent": false}'""", "its script found nothing to do"),
     ],
 )
-def test_a_script_can_spare_the_agent_the_moment_and_that_is_kept(
+def test_script_can_skip_an_occurrence_with_a_reason(
     store: Corral, runner: Runner, clock: ManualClock, script: str, reason: str
 ) -> None:
     made = daily(store, script=script)
@@ -241,7 +239,7 @@ def test_a_script_can_spare_the_agent_the_moment_and_that_is_kept(
         ("""echo '{"wake": "perhaps"}'""", 0, "`wake`"),
     ],
 )
-def test_a_script_that_fails_wakes_nobody_and_that_is_said_and_counted(
+def test_failed_script_wakes_no_agent_and_is_counted(
     store: Corral, runner: Runner, clock: ManualClock, script: str, code: int, reason: str
 ) -> None:
     store.alerts.add(["failed"], target_kind="mailbox", target="user:op")
@@ -271,7 +269,7 @@ def test_a_script_that_fails_wakes_nobody_and_that_is_said_and_counted(
     assert store.schedules.get(made.id).failures == 2
 
 
-def test_a_script_that_works_again_ends_the_count(
+def test_successful_script_resets_the_failure_count(
     store: Corral, runner: Runner, clock: ManualClock, tmp_path: Path
 ) -> None:
     store.settings.set("mail.max_attempts", 1)
@@ -285,7 +283,7 @@ def test_a_script_that_works_again_ends_the_count(
     assert [each.state for each in past(store, made)] == ["put", "failed"]
 
 
-def test_whoever_dies_over_a_script_leaves_it_to_the_next_one_and_the_moment_is_put_once(
+def test_script_of_a_crashed_process_runs_again_and_puts_once(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     from corral.domain.schedules import occurrences
@@ -306,7 +304,7 @@ def test_whoever_dies_over_a_script_leaves_it_to_the_next_one_and_the_moment_is_
     assert len(store.mail.list(mailbox=made.mailbox, all=True).items) == 1
 
 
-def test_a_script_that_kills_whoever_runs_it_is_given_up_and_said(
+def test_script_that_kills_its_runner_is_given_up(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     from corral.domain.schedules import occurrences as schedules_occurrences
@@ -324,7 +322,7 @@ def test_a_script_that_kills_whoever_runs_it_is_given_up_and_said(
     assert len(store.mail.list(mailbox="user:op").items) == 1
 
 
-def test_a_letter_that_anybody_puts_among_the_scripts_runs_nothing(
+def test_foreign_letter_in_the_script_queue_runs_nothing(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store, script="true")
@@ -335,7 +333,7 @@ def test_a_letter_that_anybody_puts_among_the_scripts_runs_nothing(
     assert {each.state for each in store.mail.list(all=True).items} == {"refused"}
 
 
-def test_a_run_by_hand_asks_the_script_too_and_leaves_the_rule_alone(
+def test_manual_run_runs_the_script_and_keeps_the_next_time(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store, script="echo hi")
@@ -349,7 +347,7 @@ def test_a_run_by_hand_asks_the_script_too_and_leaves_the_rule_alone(
     assert texts_in(runner.prompt(runner.begin())) == ["report", "hi", "report", "hi"]
 
 
-def test_while_its_script_or_its_letter_is_open_a_task_skips_the_next_moment(
+def test_task_skips_a_time_while_its_script_or_letter_is_open(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store, script="true")
@@ -361,7 +359,7 @@ def test_while_its_script_or_its_letter_is_open_a_task_skips_the_next_moment(
     assert len(past(store, made)) == 1, "the agent has not dealt with the first one"
 
 
-def test_a_task_that_was_taken_back_puts_nothing_after_its_script(
+def test_cancelled_task_puts_nothing_after_its_script(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store, script="true")
@@ -373,7 +371,7 @@ def test_a_task_that_was_taken_back_puts_nothing_after_its_script(
     assert store.mail.list(mailbox=made.mailbox).items == []
 
 
-def test_a_script_is_run_in_its_project_and_is_told_which_moment_it_is(
+def test_script_runs_in_its_project_with_the_scheduled_time(
     store: Corral, runner: Runner, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -384,7 +382,7 @@ def test_a_script_is_run_in_its_project_and_is_told_which_moment_it_is(
     assert seen.output == f"{tmp_path}\n{made.id} {clock.now()}\n"
 
 
-def test_a_script_whose_directory_is_gone_fails_and_says_so(
+def test_script_fails_when_its_directory_is_missing(
     store: Corral, runner: Runner, clock: ManualClock, tmp_path: Path
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -404,7 +402,7 @@ def test_a_script_whose_directory_is_gone_fails_and_says_so(
         {"script": "x", "script_timeout_ms": 1},
     ],
 )
-def test_a_script_that_cannot_be_run_is_refused(
+def test_invalid_script_is_rejected(
     store: Corral, runner: Runner, options: dict[str, object]
 ) -> None:
     with refuses(store, Invalid):
@@ -415,7 +413,7 @@ def test_a_script_that_cannot_be_run_is_refused(
 # -- pausing and changing -------------------------------------------------------------------------
 
 
-def test_a_task_is_paused_and_resumed_and_nothing_of_the_time_between_is_made_up_for(
+def test_resumed_task_does_not_catch_up_paused_times(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store)
@@ -427,7 +425,7 @@ def test_a_task_is_paused_and_resumed_and_nothing_of_the_time_between_is_made_up
     assert len(past(store, made)) == 1
 
 
-def test_another_rule_or_zone_moves_the_next_moment(
+def test_edit_of_rule_or_zone_recomputes_the_next_time(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store)
@@ -446,9 +444,7 @@ def test_another_rule_or_zone_moves_the_next_moment(
     assert "fires only once" in str(caught.value)
 
 
-def test_a_change_leaves_alone_what_it_does_not_name(
-    store: Corral, runner: Runner, clock: ManualClock
-) -> None:
+def test_edit_keeps_omitted_fields(store: Corral, runner: Runner, clock: ManualClock) -> None:
     made = daily(store, script="true", script_timeout_ms=SECOND, name="daily")
     changed = store.schedules.edit(made.id, body={"text": "another report"})
     assert changed.body == {"text": "another report"}
@@ -461,6 +457,6 @@ def test_a_change_leaves_alone_what_it_does_not_name(
     assert (paused.state, paused.next_at) == ("paused", None)
 
 
-def test_looking_at_scripts_when_there_are_none_writes_nothing(store: Corral) -> None:
+def test_run_script_without_pending_scripts_writes_nothing(store: Corral) -> None:
     with unchanged(store):
         assert store.schedules.next_script() is None

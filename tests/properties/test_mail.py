@@ -397,5 +397,5 @@ class MailMachine(StoreMachine):
 
 
 @while_it_is_made_short
-def test_mail_is_what_the_model_says(fresh_url: FreshUrl) -> None:
+def test_mail_matches_the_model(fresh_url: FreshUrl) -> None:
     run_machine(MailMachine, fresh_url, stories=50, steps=40)

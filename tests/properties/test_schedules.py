@@ -218,5 +218,5 @@ class ScheduleMachine(StoreMachine):
 
 
 @while_it_is_made_short
-def test_schedules_are_what_the_model_says(fresh_url: FreshUrl) -> None:
+def test_schedules_match_the_model(fresh_url: FreshUrl) -> None:
     run_machine(ScheduleMachine, fresh_url, stories=40, steps=25)

@@ -12,31 +12,27 @@ LADDER = [5_000, 10_000, 20_000, 40_000, 80_000]
 
 
 @each_case(("failures", "rung"), [(1, 5_000), (2, 10_000), (5, 80_000), (9, 80_000)])
-def test_the_nth_failure_takes_the_nth_rung_and_the_last_one_repeats(
-    failures: int, rung: int
-) -> None:
+def test_nth_failure_uses_the_nth_delay_and_the_last_repeats(failures: int, rung: int) -> None:
     assert backoff_ms(LADDER, failures, lambda: 0.0) == rung
 
 
-def test_a_ladder_of_one_rung_always_gives_it() -> None:
+def test_single_delay_is_always_used() -> None:
     assert [backoff_ms([7], n, lambda: 0.0) for n in (1, 2, 50)] == [7, 7, 7]
 
 
 @given(
     st.lists(st.integers(0, 10**9), min_size=1, max_size=8), st.integers(1, 100), st.floats(0, 1)
 )
-def test_a_pause_is_its_rung_or_a_little_more_and_never_less(
-    ladder: list[int], failures: int, chance: float
-) -> None:
+def test_jitter_only_lengthens_a_delay(ladder: list[int], failures: int, chance: float) -> None:
     rung = ladder[min(failures, len(ladder)) - 1]
     assert rung <= backoff_ms(ladder, failures, lambda: chance) <= rung * (1 + JITTER)
 
 
-def test_failures_at_the_same_moment_do_not_come_back_in_step() -> None:
+def test_jitter_spreads_simultaneous_failures() -> None:
     assert len({backoff_ms(LADDER, 5) for _ in range(50)}) > 10
 
 
-def test_along_the_built_in_ladder_pauses_only_grow() -> None:
+def test_default_delays_only_grow() -> None:
     longest = [backoff_ms(LADDER, n, lambda: 1.0) for n in range(1, 6)]
     shortest = [backoff_ms(LADDER, n, lambda: 0.0) for n in range(1, 6)]
     assert all(before < after for before, after in pairwise(longest))

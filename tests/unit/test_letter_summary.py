@@ -20,7 +20,7 @@ from tests.support.grouped_cases import each_case
         ({"kind": "finished", "subject": "run_1", "data": {}}, "finished: run_1"),
     ],
 )
-def test_what_corral_itself_writes_is_told_in_a_line(body: Any, words: str) -> None:
+def test_bodies_of_corral_are_summarized_in_one_line(body: Any, words: str) -> None:
     assert summarize_body(body) == words
 
 
@@ -28,5 +28,5 @@ def test_what_corral_itself_writes_is_told_in_a_line(body: Any, words: str) -> N
     "body",
     [{"commit": "abc"}, [1, 2], None, 7, {"kind": 3, "title": "x"}, {"kind": "a", "text": 5}],
 )
-def test_any_other_body_is_given_back_as_it_is(body: Any) -> None:
+def test_other_bodies_are_returned_unchanged(body: Any) -> None:
     assert summarize_body(body) is body
