@@ -1,4 +1,4 @@
-"""Many workers on one mailbox: each letter is worked on once, and in order where that counts."""
+"""Concurrent claims from one mailbox: each letter is processed once, in order where required."""
 
 import os
 import time
@@ -47,7 +47,7 @@ def test_processes_on_one_queue_ack_every_letter_once(url: str) -> None:
 
 
 class Held(NamedTuple):
-    """A letter in somebody's hands: the time is the machine's, the same for all processes."""
+    """A claimed letter; times are from the clock of the machine, which all processes share."""
 
     since: int
     until: int
@@ -93,9 +93,9 @@ def test_one_of_eight_concurrent_claims_gets_the_first_letter(
         racers = race(
             [partial(store.mail.claim, "agent:ada", owner=f"worker {n}") for n in range(8)]
         )
-        (taken,) = [letters for racer in racers if (letters := racer.result())]
-        assert [(letter.body, letter.attempts) for letter in taken] == [(number, 1)]
-        store.mail.ack(taken[0])
+        (claimed,) = [letters for racer in racers if (letters := racer.result())]
+        assert [(letter.body, letter.attempts) for letter in claimed] == [(number, 1)]
+        store.mail.ack(claimed[0])
     check_store(store)
 
 
@@ -168,7 +168,7 @@ def test_letter_renewed_concurrently_blocks_the_mailbox(
     claim = partial(store.mail.claim, "agent:ada", owner="next", limit=limit)
     assert meanwhile(store, renew_slowly, claim).result() == []
     assert store.mail.ack(letter).state == "done"
-    assert [each.body for each in claim()] == [2]
+    assert [letter.body for letter in claim()] == [2]
 
 
 @pytest.mark.parametrize("limit", [1, 5])

@@ -1,4 +1,4 @@
-"""Schedules under many hands: no moment is put twice, and no mailbox gets a timer too many."""
+"""Concurrent schedules: no scheduled time is put twice, and the timer limit holds."""
 
 from collections import Counter
 from functools import partial
@@ -30,14 +30,14 @@ def test_two_processes_that_fire_at_once_put_each_time_once(url: str) -> None:
     print("put by each process:", put)
     assert sum(put) == series * (HOUR // step)
     with corral.open(url, clock=clock) as store:
-        told = Counter(
-            (event.subject, moment)
+        fired = Counter(
+            (event.subject, time)
             for event in store.events.after(limit=1_000).items
             if event.verb == "fire"
-            for moment in event.data["scheduled_times"]
+            for time in event.data["scheduled_times"]
         )
-        assert len(told) == series * (HOUR // step)
-        assert set(told.values()) == {1}
+        assert len(fired) == series * (HOUR // step)
+        assert set(fired.values()) == {1}
         check_store(store)
 
 

@@ -1,4 +1,4 @@
-"""Who gets which letter, and in which order."""
+"""Claims: which owner gets which letter, and in which order."""
 
 import pytest
 
@@ -17,17 +17,17 @@ def bodies(letters: list[Letter]) -> list[object]:
 
 
 def claim_all(store: Corral, box: str, owner: str = "o") -> list[object]:
-    """Every body in the order in which one owner is given them, one by one."""
-    found: list[object] = []
-    while taken := store.mail.claim(box, owner=owner):
-        found += bodies(taken)
-        store.mail.ack(taken[0])
-    return found
+    """Return all bodies in the order in which one owner claims the letters."""
+    claimed_bodies: list[object] = []
+    while claimed := store.mail.claim(box, owner=owner):
+        claimed_bodies += bodies(claimed)
+        store.mail.ack(claimed[0])
+    return claimed_bodies
 
 
 @BOTH
 def test_claim_returns_letters_of_one_priority_in_arrival_order(store: Corral, box: str) -> None:
-    for n in range(12):  # past nine: the order is that of numbers, not of text
+    for n in range(12):  # more than nine: ids are ordered as numbers, not as text
         store.mail.put(box, n)
     assert bodies(store.mail.claim(box, owner="o", limit=100)) == list(range(12))
 
@@ -47,8 +47,8 @@ def test_batch_claim_starts_with_the_oldest_due_letter(store: Corral, clock: Man
     store.mail.put("agent:ada", "second", due_at=clock.now() - 1)
     store.mail.put("agent:ada", "third")
     store.mail.put("agent:ada", "first", due_at=clock.now() - 2)
-    taken = store.mail.claim("agent:ada", owner="o", limit=3)
-    assert bodies(taken) == ["first", "second", "third"]
+    claimed = store.mail.claim("agent:ada", owner="o", limit=3)
+    assert bodies(claimed) == ["first", "second", "third"]
 
 
 def test_batch_claim_from_a_queue_returns_oldest_due_in_put_order(
@@ -93,11 +93,11 @@ def test_claim_increments_fence_and_attempts_and_sets_lease_end(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     put = store.mail.put(box, "hello")
-    (taken,) = store.mail.claim(box, owner="o", lease_ms=7 * SECOND)
-    assert (taken.id, taken.state, taken.owner) == (put.id, LetterState.WAITING, "o")
-    assert (taken.fence, taken.attempts) == (1, 1)
-    assert taken.due_at == clock.now() + 7 * SECOND
-    assert store.mail.get(put.id) == taken
+    (claimed,) = store.mail.claim(box, owner="o", lease_ms=7 * SECOND)
+    assert (claimed.id, claimed.state, claimed.owner) == (put.id, LetterState.WAITING, "o")
+    assert (claimed.fence, claimed.attempts) == (1, 1)
+    assert claimed.due_at == clock.now() + 7 * SECOND
+    assert store.mail.get(put.id) == claimed
 
 
 @BOTH
@@ -125,8 +125,8 @@ def test_letter_with_expired_lease_is_claimable_without_a_sweep(
     clock.advance(10 * SECOND - 1)
     assert store.mail.claim(box, owner="b") == []
     clock.advance(1)
-    (taken,) = store.mail.claim(box, owner="b")
-    assert (taken.owner, taken.fence, taken.attempts) == ("b", 2, 2)
+    (claimed,) = store.mail.claim(box, owner="b")
+    assert (claimed.owner, claimed.fence, claimed.attempts) == ("b", 2, 2)
 
 
 @BOTH
@@ -178,7 +178,7 @@ def test_shortest_and_longest_lease_are_accepted(
     assert (short.due_at, long.due_at) == (clock.now() + SECOND, clock.now() + DAY)
 
 
-# -- mailboxes that keep order ---------------------------------------------------------------
+# -- ordered mailboxes -----------------------------------------------------------------------
 
 
 def test_ordered_mailbox_gives_nothing_to_others_while_one_is_claimed(store: Corral) -> None:
@@ -269,7 +269,7 @@ def test_all_mailbox_kinds_except_queue_are_ordered(store: Corral, kind: str) ->
     assert store.mail.claim(mailbox, owner="b") == []
 
 
-# -- plain work queues -----------------------------------------------------------------------
+# -- work queues -----------------------------------------------------------------------------
 
 
 def test_queue_gives_letters_to_several_owners_at_once(store: Corral) -> None:

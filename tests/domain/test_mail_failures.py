@@ -1,4 +1,4 @@
-"""Letters that do not arrive: back-off, burial, expiry, refusal, and second chances."""
+"""Undelivered letters: back-off, dead letters, expiry, refusal, resend and drop."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, unchanged
 
 BOTH = pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
-LADDER = [5, 10, 20, 40, 80, 80]  # seconds: the built-in setting, whose last rung repeats
+DELAYS = [5, 10, 20, 40, 80, 80]  # seconds: the default setting; the last delay repeats
 
 
 def claim_one(store: Corral, box: str = "agent:ada", owner: str = "o") -> Letter:
@@ -19,7 +19,7 @@ def claim_one(store: Corral, box: str = "agent:ada", owner: str = "o") -> Letter
 
 
 def fail_until_dead(store: Corral, clock: ManualClock, box: str = "agent:ada") -> Letter:
-    """Fail a mailbox's one letter again and again, and give back what is left of it."""
+    """Fail the only letter of a mailbox until it is dead, and return it."""
     while True:
         letter = store.mail.fail(claim_one(store, box), "still no")
         if letter.state is LetterState.DEAD:
@@ -64,7 +64,7 @@ def test_back_off_grows_and_the_sixth_failure_is_final(
         failed = store.mail.fail(claim_one(store, box), "no")
         pauses.append((failed.due_at - clock.now()) / SECOND)
         clock.at = failed.due_at
-    for pause, rung in zip(pauses, LADDER, strict=False):
+    for pause, rung in zip(pauses, DELAYS, strict=False):
         assert rung <= pause <= rung * 1.1
     dead = store.mail.fail(claim_one(store, box), "the last straw")
     assert (dead.state, dead.attempts) == (LetterState.DEAD, 6)
@@ -290,7 +290,7 @@ def test_expire_due_ends_at_most_limit_letters(store: Corral, clock: ManualClock
         store.mail.expire_due(limit=0)
 
 
-# -- second chances --------------------------------------------------------------------------
+# -- resend and drop -------------------------------------------------------------------------
 
 
 def test_resent_dead_letter_starts_over(store: Corral, clock: ManualClock) -> None:

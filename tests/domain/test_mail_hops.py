@@ -1,4 +1,4 @@
-"""Hops: no way in which an agent can have a session woken lets it continue without end."""
+"""The hop limit: no way of waking a session lets agents continue without end."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def turns_until_silent(
     *,
     later: Callable[[], object] = lambda: None,
 ) -> int:
-    """Count the turns of a session whose every turn has it woken again in the same way."""
+    """Count the turns of a session in which every turn wakes the session again."""
     mailbox = store.mail.write("ada", "go", to="ada", wake=True).mailbox
     for turns in range(MOST):
         if not store.gateway.wake():
@@ -86,15 +86,17 @@ def test_timer_beyond_the_hop_limit_is_refused(
 def test_schedule_created_or_edited_by_a_run_continues_its_chain(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made: list[str] = []
+    schedule: list[str] = []
 
     def act(inside: Corral, run: Run, mailbox: str) -> None:
-        if not made:
-            made.append(inside.schedules.create(mailbox, "again", every_ms=8 * MINUTE).id)
+        if not schedule:
+            schedule.append(inside.schedules.create(mailbox, "again", every_ms=8 * MINUTE).id)
         else:
-            inside.schedules.edit(made[0], every_ms=8 * MINUTE)
+            inside.schedules.edit(schedule[0], every_ms=8 * MINUTE)
 
-    assert turns_until_silent(store, runner, clock, act) == MOST, "its rule makes it repeat"
+    assert turns_until_silent(store, runner, clock, act) == MOST, (
+        "the rule of the schedule repeats it"
+    )
     (schedule,) = store.schedules.list().items
     inside = store.as_actor("run:x", origin=store.runs.list(limit=1).items[0].id)
     with pytest.raises(Refused):

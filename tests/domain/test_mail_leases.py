@@ -1,4 +1,4 @@
-"""Working on a letter: renewing, acknowledging, and what a fence keeps out."""
+"""Leases: renew, acknowledge, and the rejection of stale fences."""
 
 from collections.abc import Callable
 
@@ -25,8 +25,8 @@ VERBS: dict[str, Verb] = {
 EACH_VERB = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 
 
-def claimed(store: Corral, box: str = "agent:ada", owner: str = "a") -> Letter:
-    """A letter that was put and is out."""
+def put_and_claim(store: Corral, box: str = "agent:ada", owner: str = "a") -> Letter:
+    """Put a letter and claim it."""
     store.mail.put(box, "hello")
     (letter,) = store.mail.claim(box, owner=owner)
     return letter
@@ -39,7 +39,7 @@ def claimed(store: Corral, box: str = "agent:ada", owner: str = "a") -> Letter:
 def test_ack_ends_the_letter_and_writes_one_event(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     clock.advance(5)
     done = store.mail.ack(letter)
     assert (done.state, done.ended_at, done.fence) == (LetterState.DONE, clock.now(), letter.fence)
@@ -51,14 +51,14 @@ def test_ack_ends_the_letter_and_writes_one_event(
 def test_acknowledged_letter_is_not_claimed_again(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
-    store.mail.ack(claimed(store, box))
+    store.mail.ack(put_and_claim(store, box))
     clock.advance(DAY)
     assert store.mail.claim(box, owner="b") == []
 
 
 @BOTH
 def test_second_ack_is_idempotent_and_writes_nothing(store: Corral, box: str) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     done = store.mail.ack(letter)
     with unchanged(store):
         assert store.mail.ack(letter) == done
@@ -68,13 +68,13 @@ def test_second_ack_is_idempotent_and_writes_nothing(store: Corral, box: str) ->
 def test_ack_after_lease_expiry_succeeds_if_not_reclaimed(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     clock.advance(DAY)
     assert store.mail.ack(letter).state is LetterState.DONE
 
 
 def test_ack_by_id_requires_the_fence(store: Corral) -> None:
-    letter = claimed(store)
+    letter = put_and_claim(store)
     with refuses(store, Invalid):
         store.mail.ack(letter.id)
     assert store.mail.ack(letter.id, fence=letter.fence).state is LetterState.DONE
@@ -88,7 +88,7 @@ def test_ack_by_id_requires_the_fence(store: Corral) -> None:
 def test_stale_fence_is_rejected_after_a_new_claim(
     store: Corral, clock: ManualClock, box: str, verb: Verb
 ) -> None:
-    late = claimed(store, box, owner="a")
+    late = put_and_claim(store, box, owner="a")
     clock.advance(MINUTE)
     (fresh,) = store.mail.claim(box, owner="b")
     with refuses(store, Held) as caught:
@@ -106,7 +106,7 @@ def test_stale_fence_is_rejected_after_a_new_claim(
 def test_stale_fence_is_rejected_after_the_new_owner_acked(
     store: Corral, clock: ManualClock, verb: Verb
 ) -> None:
-    late = claimed(store, owner="a")
+    late = put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     store.mail.ack(store.mail.claim("agent:ada", owner="b")[0])
     with refuses(store, Held):
@@ -114,14 +114,14 @@ def test_stale_fence_is_rejected_after_the_new_owner_acked(
 
 
 def test_new_owner_can_act_after_a_takeover(store: Corral, clock: ManualClock) -> None:
-    claimed(store, owner="a")
+    put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     (fresh,) = store.mail.claim("agent:ada", owner="b")
     assert store.mail.ack(fresh).owner == "b"
 
 
 def test_second_claim_by_the_same_owner_has_a_new_fence(store: Corral, clock: ManualClock) -> None:
-    late = claimed(store, owner="a")
+    late = put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     store.mail.claim("agent:ada", owner="a")
     with refuses(store, Held):
@@ -129,14 +129,14 @@ def test_second_claim_by_the_same_owner_has_a_new_fence(store: Corral, clock: Ma
 
 
 def test_missing_fence_is_rejected(store: Corral) -> None:
-    letter = claimed(store)
+    letter = put_and_claim(store)
     with refuses(store, Held):
         store.mail.ack(letter.id, fence=letter.fence + 1)
 
 
 @pytest.mark.parametrize("fence", [0, -1])
 def test_unknown_fence_is_rejected(store: Corral, fence: int) -> None:
-    letter = claimed(store)
+    letter = put_and_claim(store)
     with refuses(store, Invalid):
         store.mail.ack(letter.id, fence=fence)
 
@@ -173,7 +173,7 @@ def test_invalid_letter_id_is_rejected(store: Corral, id: str) -> None:
 
 @BOTH
 def test_renew_extends_the_lease(store: Corral, clock: ManualClock, box: str) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     clock.advance(20 * SECOND)
     renewed = store.mail.renew(letter, lease_ms=30 * SECOND)
     assert renewed.due_at == clock.now() + 30 * SECOND
@@ -181,21 +181,21 @@ def test_renew_extends_the_lease(store: Corral, clock: ManualClock, box: str) ->
     clock.advance(30 * SECOND - 1)
     assert store.mail.claim(box, owner="b") == []
     clock.advance(1)
-    assert [taken.id for taken in store.mail.claim(box, owner="b")] == [letter.id]
+    assert [claimed.id for claimed in store.mail.claim(box, owner="b")] == [letter.id]
 
 
 def test_renew_writes_no_event(store: Corral) -> None:
-    store.mail.renew(claimed(store))
+    store.mail.renew(put_and_claim(store))
     assert record(store) == ["letter.put"]
 
 
 def test_renew_keeps_the_queue_position(store: Corral, clock: ManualClock) -> None:
-    letter = claimed(store)
+    letter = put_and_claim(store)
     store.mail.put("agent:ada", "second")
     store.mail.renew(letter, lease_ms=SECOND)
     clock.advance(SECOND)
-    taken = store.mail.claim("agent:ada", owner="b", limit=2)
-    assert [letter.body for letter in taken] == ["hello", "second"]
+    claimed = store.mail.claim("agent:ada", owner="b", limit=2)
+    assert [letter.body for letter in claimed] == ["hello", "second"]
 
 
 def test_expired_lease_in_a_queue_can_be_renewed_if_not_reclaimed(
@@ -211,8 +211,8 @@ def test_expired_lease_in_a_queue_can_be_renewed_if_not_reclaimed(
 def test_expired_lease_in_an_ordered_mailbox_cannot_be_renewed(
     store: Corral, clock: ManualClock
 ) -> None:
-    """Another owner may have gone on with the mailbox since; two must not have letters out."""
-    letter = claimed(store)
+    """Another owner may have claimed later letters since; two owners must not hold leases."""
+    letter = put_and_claim(store)
     clock.advance(MINUTE)
     store.mail.put("agent:ada", "urgent", priority=5)
     (urgent,) = store.mail.claim("agent:ada", owner="b")
@@ -222,7 +222,7 @@ def test_expired_lease_in_an_ordered_mailbox_cannot_be_renewed(
 
 
 def test_ended_letter_cannot_be_renewed(store: Corral) -> None:
-    letter = claimed(store)
+    letter = put_and_claim(store)
     store.mail.ack(letter)
     with refuses(store, Held) as caught:
         store.mail.renew(letter)
@@ -230,20 +230,20 @@ def test_ended_letter_cannot_be_renewed(store: Corral) -> None:
 
 
 def test_failed_letter_cannot_be_renewed(store: Corral) -> None:
-    letter = claimed(store)
+    letter = put_and_claim(store)
     store.mail.fail(letter, "no")
     with refuses(store, Held):
         store.mail.renew(letter)
 
 
 def test_unconfirmed_letter_can_be_renewed(store: Corral, clock: ManualClock) -> None:
-    letter = store.mail.begin_delivery(claimed(store))
+    letter = store.mail.begin_delivery(put_and_claim(store))
     assert store.mail.renew(letter, lease_ms=DAY).due_at == clock.now() + DAY
 
 
 @each_case("lease_ms", [0, 999, DAY + 1, -1])
 def test_lease_out_of_bounds_is_rejected(store: Corral, lease_ms: int) -> None:
-    letter = claimed(store)
+    letter = put_and_claim(store)
     with refuses(store, Invalid):
         store.mail.renew(letter, lease_ms=lease_ms)
 
@@ -253,7 +253,7 @@ def test_lease_out_of_bounds_is_rejected(store: Corral, lease_ms: int) -> None:
 
 @BOTH
 def test_ack_and_claim_ends_one_letter_and_claims_the_next(store: Corral, box: str) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     store.mail.put(box, "second")
     (second,) = store.mail.ack_and_claim(letter, owner="a", lease_ms=MINUTE)
     assert (second.body, second.owner, second.fence) == ("second", "a", 1)
@@ -263,14 +263,14 @@ def test_ack_and_claim_ends_one_letter_and_claims_the_next(store: Corral, box: s
 
 @BOTH
 def test_ack_and_claim_returns_nothing_from_an_empty_mailbox(store: Corral, box: str) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     assert store.mail.ack_and_claim(letter, owner="a") == []
     assert store.mail.get(letter.id).state is LetterState.DONE
 
 
 @BOTH
 def test_ack_and_claim_can_claim_for_another_owner(store: Corral, box: str) -> None:
-    letter = claimed(store, box, owner="a")
+    letter = put_and_claim(store, box, owner="a")
     store.mail.put(box, "second")
     (second,) = store.mail.ack_and_claim(letter, owner="b")
     assert second.owner == "b"
@@ -281,14 +281,14 @@ def test_ack_and_claim_can_claim_for_another_owner(store: Corral, box: str) -> N
 def test_ack_is_rolled_back_when_the_claim_is_invalid(
     store: Corral, box: str, arguments: dict[str, object]
 ) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     with refuses(store, Invalid):
         store.mail.ack_and_claim(letter, **{"owner": "a", **arguments})
     assert store.mail.get(letter.id).state is LetterState.WAITING
 
 
 def test_refused_letter_cannot_be_acknowledged(store: Corral) -> None:
-    letter = claimed(store)
+    letter = put_and_claim(store)
     store.mail.drop(letter.id)
     with refuses(store, IllegalMove) as caught:
         store.mail.ack(letter)
@@ -299,7 +299,7 @@ def test_refused_letter_cannot_be_acknowledged(store: Corral) -> None:
 def test_ack_returns_the_stored_letter_not_the_claimed_one(
     store: Corral, clock: ManualClock
 ) -> None:
-    """Nothing of it is read again: what may have changed under the same fence ends with it."""
+    """The row is not read back, so all columns that a renewal changes are set by the ack."""
     for box in ("queue:work", "agent:ada"):
         store.mail.put(box, {"long": "body"}, sender="user:me", expires_at=clock.now() + HOUR)
         (claimed,) = store.mail.claim(box, owner="me", lease_ms=SECOND)

@@ -1,4 +1,4 @@
-"""Lists of letters, page by page, and when the next one is due."""
+"""Paginated lists of letters, and the next due time."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from corral.kernel.pagination import encode_cursor
 from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, unchanged, walk
 
-# The ways in which letters are listed.
+# The lists of letters.
 WAYS: list[dict[str, Any]] = [{}, {"mailbox": "agent:a"}, {"all": True}, {"state": "dead"}]
 
 
@@ -22,7 +22,7 @@ def ids(letters: list[Letter]) -> list[str]:
 
 @pytest.fixture
 def seven(store: Corral) -> list[Letter]:
-    """Seven letters in three mailboxes, put across each other."""
+    """Put seven letters into three mailboxes in turn."""
     boxes = ["agent:b", "agent:a", "queue:c", "agent:a", "agent:b", "agent:a", "queue:c"]
     return [store.mail.put(box, n) for n, box in enumerate(boxes)]
 
@@ -31,16 +31,16 @@ def seven(store: Corral) -> list[Letter]:
 def test_waiting_letters_are_listed_by_mailbox_oldest_first(
     store: Corral, seven: list[Letter], limit: int
 ) -> None:
-    found = walk(store.mail.list, limit=limit)
-    assert found == sorted(seven, key=lambda letter: (letter.mailbox, letter.body))
+    letters = walk(store.mail.list, limit=limit)
+    assert letters == sorted(seven, key=lambda letter: (letter.mailbox, letter.body))
 
 
 @each_case("limit", [1, 2, 3, 50])
 def test_waiting_letters_of_one_mailbox_are_listed_oldest_first(
     store: Corral, seven: list[Letter], limit: int
 ) -> None:
-    found = walk(store.mail.list, limit=limit, mailbox="agent:a")
-    assert [letter.body for letter in found] == [1, 3, 5]
+    letters = walk(store.mail.list, limit=limit, mailbox="agent:a")
+    assert [letter.body for letter in letters] == [1, 3, 5]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
@@ -54,8 +54,8 @@ def test_waiting_letters_are_listed_in_queue_order(
     store.mail.put("agent:a", "early", due_at=clock.now() - DAY)
     store.mail.put("agent:a", "high and later", priority=9, due_at=clock.now() + 1)
     store.mail.put("agent:a", "high", priority=9)
-    found = walk(store.mail.list, limit=limit, mailbox=box)
-    assert [letter.body for letter in found] == [
+    letters = walk(store.mail.list, limit=limit, mailbox=box)
+    assert [letter.body for letter in letters] == [
         "high",
         "high and later",
         "early",
@@ -70,10 +70,10 @@ def test_all_letters_are_listed_newest_first(
     store: Corral, seven: list[Letter], limit: int
 ) -> None:
     store.mail.drop(seven[3].id)
-    found = walk(store.mail.list, limit=limit, all=True)
-    assert [letter.body for letter in found] == [6, 5, 4, 3, 2, 1, 0]
-    found = walk(store.mail.list, limit=limit, all=True, mailbox="agent:a")
-    assert [letter.body for letter in found] == [5, 3, 1]
+    letters = walk(store.mail.list, limit=limit, all=True)
+    assert [letter.body for letter in letters] == [6, 5, 4, 3, 2, 1, 0]
+    letters = walk(store.mail.list, limit=limit, all=True, mailbox="agent:a")
+    assert [letter.body for letter in letters] == [5, 3, 1]
 
 
 def test_ended_and_unconfirmed_letters_are_not_listed_as_waiting(
@@ -108,13 +108,13 @@ def test_undelivered_letters_are_listed_newest_first(
 def test_letters_put_between_two_pages_do_not_shift_the_list(
     store: Corral, seven: list[Letter]
 ) -> None:
-    found = walk(
+    letters = walk(
         store.mail.list, all=True, between=lambda: store.mail.put("agent:a", "new, so not listed")
     )
-    assert ids(found) == ids(seven[::-1])
+    assert ids(letters) == ids(seven[::-1])
     before = ids(walk(store.mail.list, limit=100))
-    found = walk(store.mail.list, between=lambda: store.mail.put("agent:0", "sorts before"))
-    assert ids(found) == before
+    letters = walk(store.mail.list, between=lambda: store.mail.put("agent:0", "sorts before"))
+    assert ids(letters) == before
 
 
 def test_letters_put_behind_a_page_are_on_the_next_one(store: Corral, seven: list[Letter]) -> None:
@@ -221,7 +221,7 @@ def test_get_accepts_an_id_or_a_number(store: Corral, seven: list[Letter]) -> No
     assert "`corral mail list`" in caught.value.message
 
 
-# -- when the next one is due ----------------------------------------------------------------
+# -- the next due time -----------------------------------------------------------------------
 
 
 def test_empty_mailbox_has_no_next_due_time(store: Corral) -> None:

@@ -1,4 +1,4 @@
-"""Putting letters: what is kept, what a key does, and what is refused."""
+"""Put: stored fields, idempotency keys, and input validation."""
 
 from typing import Any
 
@@ -47,8 +47,8 @@ def test_put_returns_the_letter(store: Corral, clock: ManualClock) -> None:
 
 def test_put_writes_one_event_with_letter_project_and_actor(store: Corral) -> None:
     letter = store.mail.put("agent:ada", "hello", project="prj_1")
-    found = rows(store, "SELECT kind, verb, subject, project_id, actor, at FROM events")
-    assert found == [("letter", "put", letter.id, "prj_1", "user:tester", letter.created_at)]
+    events = rows(store, "SELECT kind, verb, subject, project_id, actor, at FROM events")
+    assert events == [("letter", "put", letter.id, "prj_1", "user:tester", letter.created_at)]
 
 
 def test_repeated_key_returns_the_first_letter(store: Corral) -> None:
@@ -112,8 +112,8 @@ def test_the_order_of_keys_in_a_body_is_kept(store: Corral) -> None:
 def test_letter_due_in_the_past_has_that_queue_position(store: Corral, clock: ManualClock) -> None:
     later = store.mail.put("agent:ada", "b")
     earlier = store.mail.put("agent:ada", "a", due_at=clock.now() - DAY)
-    taken = store.mail.claim("agent:ada", owner="o", limit=2)
-    assert [letter.id for letter in taken] == [earlier.id, later.id]
+    claimed = store.mail.claim("agent:ada", owner="o", limit=2)
+    assert [letter.id for letter in claimed] == [earlier.id, later.id]
 
 
 def test_due_time_is_at_most_a_year_ahead(store: Corral, clock: ManualClock) -> None:

@@ -21,8 +21,8 @@ def test_mailbox_with_an_old_unclaimed_letter_is_stalled(store: Corral, clock: M
     assert check_mailboxes(store._database).state == "ok"
     clock.advance(HOUR + MINUTE)
     assert stalled(store) == ["queue:builds", "user:ann", "user:ben"]
-    found = check_mailboxes(store._database)
-    assert (found.state, "queue:builds" in found.message, "1h1m" in found.message) == (
+    finding = check_mailboxes(store._database)
+    assert (finding.state, "queue:builds" in finding.message, "1h1m" in finding.message) == (
         "warning",
         True,
         True,

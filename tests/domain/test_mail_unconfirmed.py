@@ -1,4 +1,4 @@
-"""Acts that must not be done twice: doubt, and the ways in which it ends."""
+"""Unconfirmed deliveries: side effects that must happen at most once, and their resolution."""
 
 import pytest
 
@@ -9,36 +9,33 @@ from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.store import record, refuses
 
 
-def in_doubt(store: Corral, box: str = "place:chat") -> Letter:
+def put_unconfirmed(store: Corral, box: str = "place:chat") -> Letter:
     store.mail.put(box, "hello", sender="user:eve")
     (letter,) = store.mail.claim(box, owner="courier")
     return store.mail.begin_delivery(letter)
 
 
 def test_begin_delivery_sets_a_state_and_writes_an_event(store: Corral) -> None:
-    letter = in_doubt(store)
-    assert (letter.state, letter.ended_at, letter.owner) == (
-        LetterState.UNCONFIRMED,
-        None,
-        "courier",
-    )
+    letter = put_unconfirmed(store)
+    assert letter.state is LetterState.UNCONFIRMED
+    assert (letter.ended_at, letter.owner) == (None, "courier")
     assert record(store) == ["letter.put", "letter.begin_delivery"]
 
 
 @pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
 def test_unconfirmed_letter_is_never_claimed(store: Corral, clock: ManualClock, box: str) -> None:
-    in_doubt(store, box)
+    put_unconfirmed(store, box)
     clock.advance(30 * DAY)
     assert store.mail.claim(box, owner="courier") == []
     assert store.mail.claim(box, owner="other") == []
 
 
 def test_owner_can_ack_an_unconfirmed_letter(store: Corral) -> None:
-    assert store.mail.ack(in_doubt(store)).state is LetterState.DONE
+    assert store.mail.ack(put_unconfirmed(store)).state is LetterState.DONE
 
 
 def test_owner_can_fail_an_unconfirmed_letter(store: Corral, clock: ManualClock) -> None:
-    failed = store.mail.fail(in_doubt(store), "no route")
+    failed = store.mail.fail(put_unconfirmed(store), "no route")
     assert failed.state is LetterState.WAITING
     clock.at = failed.due_at
     assert [letter.id for letter in store.mail.claim("place:chat", owner="o")] == [failed.id]
@@ -46,26 +43,26 @@ def test_owner_can_fail_an_unconfirmed_letter(store: Corral, clock: ManualClock)
 
 def test_unconfirmed_letter_that_fails_at_the_limit_is_dead(store: Corral) -> None:
     store.settings.set("mail.max_attempts", 1)
-    assert store.mail.fail(in_doubt(store), "no").state is LetterState.DEAD
+    assert store.mail.fail(put_unconfirmed(store), "no").state is LetterState.DEAD
 
 
 def test_owner_can_refuse_an_unconfirmed_letter(store: Corral) -> None:
-    assert store.mail.refuse(in_doubt(store), "blocked").state is LetterState.REFUSED
+    assert store.mail.refuse(put_unconfirmed(store), "blocked").state is LetterState.REFUSED
 
 
 def test_resolve_as_delivered_ends_the_letter(store: Corral, clock: ManualClock) -> None:
-    letter = in_doubt(store)
+    letter = put_unconfirmed(store)
     clock.advance(DAY)
-    settled = store.mail.resolve(letter.id, delivered=True, reason="seen in the history")
-    assert (settled.state, settled.ended_at) == (LetterState.DONE, clock.now())
+    resolved = store.mail.resolve(letter.id, delivered=True, reason="seen in the history")
+    assert (resolved.state, resolved.ended_at) == (LetterState.DONE, clock.now())
     assert record(store) == ["letter.put", "letter.begin_delivery", "letter.confirm"]
 
 
 def test_resolve_as_not_delivered_retries_the_letter(store: Corral, clock: ManualClock) -> None:
-    letter = in_doubt(store)
+    letter = put_unconfirmed(store)
     clock.advance(DAY)
-    settled = store.mail.resolve(letter.id, delivered=False)
-    assert (settled.state, settled.due_at) == (LetterState.WAITING, clock.now())
+    resolved = store.mail.resolve(letter.id, delivered=False)
+    assert (resolved.state, resolved.due_at) == (LetterState.WAITING, clock.now())
     (again,) = store.mail.claim("place:chat", owner="other")
     assert again.id == letter.id
     with refuses(store, Held):
@@ -75,18 +72,18 @@ def test_resolve_as_not_delivered_retries_the_letter(store: Corral, clock: Manua
 
 @pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
 def test_undelivered_letter_is_claimable_immediately(store: Corral, box: str) -> None:
-    letter = in_doubt(store, box)
+    letter = put_unconfirmed(store, box)
     store.mail.resolve(letter.id, delivered=False)
-    assert [taken.id for taken in store.mail.claim(box, owner="other")] == [letter.id]
+    assert [claimed.id for claimed in store.mail.claim(box, owner="other")] == [letter.id]
 
 
 def test_undelivered_letter_keeps_its_queue_position(store: Corral, clock: ManualClock) -> None:
-    letter = in_doubt(store)
+    letter = put_unconfirmed(store)
     store.mail.put("place:chat", "second")
     clock.advance(MINUTE)
     store.mail.resolve(letter.id, delivered=False)
-    taken = store.mail.claim("place:chat", owner="other", limit=2)
-    assert [each.body for each in taken] == ["hello", "second"]
+    claimed = store.mail.claim("place:chat", owner="other", limit=2)
+    assert [letter.body for letter in claimed] == ["hello", "second"]
 
 
 @pytest.mark.parametrize("delivered", [True, False])
@@ -100,7 +97,7 @@ def test_only_an_unconfirmed_letter_can_be_resolved(store: Corral, delivered: bo
 
 
 def test_letter_is_resolved_once(store: Corral) -> None:
-    letter = in_doubt(store)
+    letter = put_unconfirmed(store)
     store.mail.resolve(letter.id, delivered=True)
     with refuses(store, IllegalMove):
         store.mail.resolve(letter.id, delivered=False)
@@ -108,13 +105,13 @@ def test_letter_is_resolved_once(store: Corral) -> None:
 
 @pytest.mark.parametrize("delivered", [True, False])
 def test_resolve_rejects_an_invalid_reason(store: Corral, delivered: bool) -> None:
-    letter = in_doubt(store)
+    letter = put_unconfirmed(store)
     with refuses(store, Invalid):
         store.mail.resolve(letter.id, delivered=delivered, reason="a\0b")
 
 
 def test_second_begin_delivery_is_rejected(store: Corral) -> None:
-    letter = in_doubt(store)
+    letter = put_unconfirmed(store)
     with refuses(store, IllegalMove):
         store.mail.begin_delivery(letter)
 
@@ -130,7 +127,7 @@ def test_begin_delivery_by_id_requires_the_fence(store: Corral) -> None:
 def test_unconfirmed_letter_blocks_other_owners_during_its_lease(
     store: Corral, clock: ManualClock
 ) -> None:
-    in_doubt(store)
+    put_unconfirmed(store)
     store.mail.put("place:chat", "second")
     assert store.mail.claim("place:chat", owner="other") == []
     clock.advance(MINUTE)
@@ -151,4 +148,4 @@ def test_unconfirmed_letter_is_listed_and_does_not_expire(
 
 
 def test_unconfirmed_letter_can_be_dropped(store: Corral) -> None:
-    assert store.mail.drop(in_doubt(store).id).state is LetterState.REFUSED
+    assert store.mail.drop(put_unconfirmed(store).id).state is LetterState.REFUSED

@@ -1,4 +1,4 @@
-"""When the time has come: each moment once, whatever was missed and whatever is still open."""
+"""Firing schedules: each scheduled time once, misfire policies and overlap policies."""
 
 from itertools import pairwise
 
@@ -16,26 +16,26 @@ BROKEN = Statement("UPDATE schedules SET time_zone = 'Gone/Away' WHERE rule = '3
 
 
 def keys(letters: list[Letter]) -> list[int]:
-    """The times that letters were put for."""
+    """Return the scheduled times of letters."""
     return [int(str(letter.key).rpartition("@")[2]) for letter in letters]
 
 
 def test_nothing_is_put_before_the_scheduled_time(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     clock.advance(HOUR - 1)
     with unchanged(store):
         assert store.schedules.fire_due() == []
-    assert store.schedules.next_at() == made.next_at
+    assert store.schedules.next_at() == schedule.next_at
 
 
 def test_firing_puts_one_letter_and_sets_the_next_time(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", {"do": "it"}, every_ms=HOUR, priority=4)
+    schedule = store.schedules.create("agent:ada", {"do": "it"}, every_ms=HOUR, priority=4)
     clock.advance(HOUR)
     (letter,) = store.schedules.fire_due()
     assert (letter.mailbox, letter.body, letter.priority) == ("agent:ada", {"do": "it"}, 4)
-    assert letter.key == f"{made.id}@{made.next_at}"
-    fired = store.schedules.get(made.id)
-    assert (fired.last_at, fired.next_at) == (made.next_at, clock.now() + HOUR)
+    assert letter.key == f"{schedule.id}@{schedule.next_at}"
+    fired = store.schedules.get(schedule.id)
+    assert (fired.last_at, fired.next_at) == (schedule.next_at, clock.now() + HOUR)
     assert letter.id == fired.last_letter_id
     assert record(store) == ["schedule.create", "letter.put", "schedule.fire"]
 
@@ -49,30 +49,30 @@ def test_firing_twice_at_the_same_time_puts_one_letter(store: Corral, clock: Man
 
 
 def test_late_firing_does_not_shift_later_times(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     for late in (7 * MINUTE, 59 * MINUTE, 1, 0):
         first = store.schedules.next_at()
         assert first is not None
         clock.at = first + late
         assert keys(store.schedules.fire_due()) == [first]
-    assert store.schedules.get(made.id).next_at == made.next_at + 4 * HOUR
+    assert store.schedules.get(schedule.id).next_at == schedule.next_at + 4 * HOUR
 
 
 def test_scheduled_time_with_an_existing_letter_is_not_put_again(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("agent:ada", "x", every_ms=HOUR)
-    before = store.mail.put("agent:ada", "x", key=f"{made.id}@{made.next_at}")
+    schedule = store.schedules.create("agent:ada", "x", every_ms=HOUR)
+    before = store.mail.put("agent:ada", "x", key=f"{schedule.id}@{schedule.next_at}")
     clock.advance(HOUR)
     assert [letter.id for letter in store.schedules.fire_due()] == [before.id]
     assert len(store.mail.list().items) == 1
 
 
 def test_timer_fires_once_and_is_finished(store: Corral, clock: ManualClock) -> None:
-    made = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
+    schedule = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     clock.advance(HOUR)
     assert [letter.body for letter in store.schedules.fire_due()] == ["tick"]
-    done = store.timers.get(made.id)
+    done = store.timers.get(schedule.id)
     assert (done.state, done.next_at) == (ScheduleState.FINISHED, None)
     clock.advance(YEAR)
     assert store.schedules.fire_due() == []
@@ -101,32 +101,32 @@ def test_next_at_is_the_earliest_of_active_schedules(store: Corral, clock: Manua
     assert store.schedules.next_at() == clock.now() + DAY
 
 
-# -- times that were missed ----------------------------------------------------------------
+# -- misfire policies ----------------------------------------------------------------------
 
 
 def test_misfire_all_puts_every_missed_time(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
-    first = made.next_at or 0
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
+    first = schedule.next_at or 0
     clock.advance(5 * HOUR + MINUTE)
     assert keys(store.schedules.fire_due()) == [first + n * HOUR for n in range(5)]
     assert store.schedules.next_at() == first + 5 * HOUR
 
 
 def test_misfire_latest_puts_the_last_missed_time(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="latest")
-    first = made.next_at or 0
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="latest")
+    first = schedule.next_at or 0
     clock.advance(5 * HOUR + MINUTE)
     assert keys(store.schedules.fire_due()) == [first + 4 * HOUR]
     assert store.schedules.next_at() == first + 5 * HOUR
 
 
 def test_misfire_skip_puts_no_missed_time(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="skip")
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="skip")
     clock.advance(5 * HOUR + 2 * MINUTE)
     assert store.schedules.fire_due() == []
-    after = store.schedules.get(made.id)
+    after = store.schedules.get(schedule.id)
     assert (after.state, after.last_letter_id) == (ScheduleState.ACTIVE, None)
-    assert after.next_at == (made.next_at or 0) + 5 * HOUR
+    assert after.next_at == (schedule.next_at or 0) + 5 * HOUR
     assert store.mail.list().items == []
 
 
@@ -154,26 +154,26 @@ def test_missed_timer_is_put_late(store: Corral, clock: ManualClock) -> None:
 
 
 def test_skipped_last_time_finishes_the_schedule(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, at=clock.now() + HOUR, misfire="skip")
+    schedule = store.schedules.create("agent:ada", 1, at=clock.now() + HOUR, misfire="skip")
     clock.advance(DAY)
     assert store.schedules.fire_due() == []
-    assert store.schedules.get(made.id).state is ScheduleState.FINISHED
+    assert store.schedules.get(schedule.id).state is ScheduleState.FINISHED
 
 
 @pytest.mark.parametrize("rule", [{"every_ms": 5 * SECOND}, {"cron": "* * * * *"}], ids=str)
 def test_catch_up_after_downtime_is_bounded_per_call(
     store: Corral, clock: ManualClock, rule: dict[str, object]
 ) -> None:
-    made = store.schedules.create("agent:ada", 1, misfire="all", **rule)
+    schedule = store.schedules.create("agent:ada", 1, misfire="all", **rule)
     clock.advance(YEAR)
     first = store.schedules.fire_due()
     second = store.schedules.fire_due()
     assert len(first) == len(second) == 100
     times = keys(first) + keys(second)
-    assert times[0] == made.next_at
+    assert times[0] == schedule.next_at
     assert times == sorted({*times})
     steps = {after - before for before, after in pairwise(times)}
-    assert len(steps) == 1, "no moment is left out between two looks"
+    assert len(steps) == 1, "no scheduled time is missing between two calls"
 
 
 @pytest.mark.parametrize("misfire", ["latest", "skip"])
@@ -186,7 +186,7 @@ def test_frequent_rule_is_current_after_a_long_downtime(
     assert store.schedules.next_at() == clock.now() + 30 * SECOND
 
 
-# -- letters that are still open -------------------------------------------------------------
+# -- overlap policies ------------------------------------------------------------------------
 
 
 def open_bodies(store: Corral) -> list[str | None]:
@@ -244,19 +244,21 @@ def test_unconfirmed_letter_counts_as_open(store: Corral, clock: ManualClock) ->
 def test_overlap_skip_puts_only_the_first_of_many_missed_times(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="skip")
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="skip")
     clock.advance(4 * HOUR)
-    assert keys(store.schedules.fire_due()) == [made.next_at]
+    assert keys(store.schedules.fire_due()) == [schedule.next_at]
     assert record(store).count("schedule.skip") == 3
 
 
 def test_overlap_replace_leaves_the_last_of_many_missed_times(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="replace")
+    schedule = store.schedules.create(
+        "agent:ada", 1, every_ms=HOUR, misfire="all", overlap="replace"
+    )
     clock.advance(4 * HOUR)
     store.schedules.fire_due()
-    assert open_bodies(store) == [f"{made.id}@{(made.next_at or 0) + 3 * HOUR}"]
+    assert open_bodies(store) == [f"{schedule.id}@{(schedule.next_at or 0) + 3 * HOUR}"]
 
 
 def test_pruned_last_letter_does_not_overlap(store: Corral, clock: ManualClock) -> None:
@@ -272,12 +274,12 @@ def test_pruned_last_letter_does_not_overlap(store: Corral, clock: ManualClock) 
 def test_broken_schedule_does_not_block_the_others(store: Corral, clock: ManualClock) -> None:
     bad = store.schedules.create("agent:ada", "bad", every_ms=HOUR)
     store.schedules.create("agent:ada", "good", every_ms=2 * HOUR)
-    # A rule that this build cannot read any more: a time zone that is gone, say.
+    # A rule that cannot be evaluated, such as a removed time zone.
     with store.transaction() as tx:
         tx.run(BROKEN)
     clock.advance(2 * HOUR)
     assert "good" in [letter.body for letter in store.schedules.fire_due()]
     stopped = store.schedules.get(bad.id)
     assert stopped.state is ScheduleState.PAUSED
-    assert "Gone/Away" in str(stopped.last_error), "it says why, for somebody to look at"
+    assert "Gone/Away" in str(stopped.last_error), "the reason is recorded"
     assert "schedule.pause" in record(store, bad.id)

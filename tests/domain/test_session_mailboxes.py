@@ -54,7 +54,7 @@ def test_letter_to_a_closed_session_without_successor_is_rejected(
 
 
 def replaced(store: Corral) -> tuple[str, str]:
-    """The mailbox of a session that was closed, and that of the one which took its place."""
+    """Return the mailboxes of a closed session and of its successor."""
     before = store.mail.write("ben", "one", to="ada", wake=True).mailbox
     store.mail.drop(store.mail.list(mailbox=before).items[0].id)
     store.sessions.close(before.removeprefix("session:"))
@@ -71,7 +71,7 @@ def test_letter_to_a_replaced_session_goes_to_its_successor(store: Corral, runne
     store.sessions.close(between.removeprefix("session:"))
     after = store.mail.write("ben", "three", to="ada", wake=True).mailbox
     assert after not in (before, between)
-    assert store.mail.put(before, "through two of them").mailbox == after
+    assert store.mail.put(before, "through two successors").mailbox == after
     assert store.mail.list(mailbox=before).items == []
 
 

@@ -1,4 +1,4 @@
-"""The ladder of pauses between attempts."""
+"""The retry back-off."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Letters in a list: what they are about, in words."""
+"""One-line summaries of letter bodies."""
 
 from typing import Any
 
