@@ -160,8 +160,8 @@ class Delivery:
             return self._result(letter)
         try:
             if not self._adapter.traits.idempotent:
-                doubt = partial(mail.begin_delivery, letter=letter)
-                letter = self._database.write(doubt, mode="one", durable=True)
+                begin = partial(mail.begin_delivery, letter=letter)
+                letter = self._database.write(begin, mode="one", durable=True)
                 going = msgspec.structs.replace(going, letter=letter)
             return self._record(going, self._find_earlier(going) or self._send(going))
         except Conflict:
