@@ -1,4 +1,4 @@
-"""Many workers on one mailbox: each letter is worked on once, and in order where that counts."""
+"""Concurrent claims from one mailbox: each letter is processed once, in order where required."""
 
 import os
 import time
@@ -47,7 +47,7 @@ def test_processes_on_one_queue_ack_every_letter_once(url: str) -> None:
 
 
 class Held(NamedTuple):
-    """A letter in somebody's hands: the time is the machine's, the same for all processes."""
+    """A claimed letter; times are from the clock of the machine, which all processes share."""
 
     since: int
     until: int
@@ -84,7 +84,7 @@ def test_an_ordered_mailbox_has_one_owner_at_a_time_and_keeps_its_order(url: str
         check_store(store)
 
 
-def test_of_eight_who_claim_from_an_ordered_mailbox_at_once_one_gets_the_first_letter(
+def test_one_of_eight_concurrent_claims_gets_the_first_letter(
     store: Corral,
 ) -> None:
     rounds = 15
@@ -93,20 +93,20 @@ def test_of_eight_who_claim_from_an_ordered_mailbox_at_once_one_gets_the_first_l
         racers = race(
             [partial(store.mail.claim, "agent:ada", owner=f"worker {n}") for n in range(8)]
         )
-        (taken,) = [letters for racer in racers if (letters := racer.result())]
-        assert [(letter.body, letter.attempts) for letter in taken] == [(number, 1)]
-        store.mail.ack(taken[0])
+        (claimed,) = [letters for racer in racers if (letters := racer.result())]
+        assert [(letter.body, letter.attempts) for letter in claimed] == [(number, 1)]
+        store.mail.ack(claimed[0])
     check_store(store)
 
 
-def test_putting_the_same_key_from_sixteen_threads_makes_one_letter(store: Corral) -> None:
+def test_same_key_from_sixteen_threads_puts_one_letter(store: Corral) -> None:
     racers = race([lambda: store.mail.put("agent:ada", "hello", key="k")] * 16)
     (letter,) = store.mail.list(mailbox="agent:ada").items
     assert {racer.result().id for racer in racers} == {letter.id}
     assert [event.verb for event in store.events.after().items] == ["put"]
 
 
-def test_putting_the_same_keys_from_four_processes_makes_one_letter_for_each(url: str) -> None:
+def test_same_keys_from_four_processes_put_one_letter_each(url: str) -> None:
     def put_all() -> list[str]:
         with corral.open(url) as store:
             return [store.mail.put("queue:work", n, key=f"k{n}").id for n in range(15)]
@@ -119,7 +119,7 @@ def test_putting_the_same_keys_from_four_processes_makes_one_letter_for_each(url
         check_store(store)
 
 
-def test_of_many_who_answer_for_one_claim_only_one_is_heard(store: Corral) -> None:
+def test_only_one_of_many_concurrent_answers_to_a_claim_wins(store: Corral) -> None:
     store.mail.put("queue:work", "hello")
     (letter,) = store.mail.claim("queue:work", owner="me")
     racers = race(
@@ -140,7 +140,7 @@ def test_of_many_who_answer_for_one_claim_only_one_is_heard(store: Corral) -> No
 
 
 @pytest.mark.parametrize("limit", [1, 5])
-def test_what_its_late_owner_acknowledges_this_moment_goes_to_nobody_else(
+def test_letter_acked_by_its_late_owner_is_not_claimed_concurrently(
     store: Corral, clock: ManualClock, limit: int
 ) -> None:
     store.mail.put("agent:ada", 1)
@@ -153,7 +153,7 @@ def test_what_its_late_owner_acknowledges_this_moment_goes_to_nobody_else(
 
 
 @pytest.mark.parametrize("limit", [1, 5])
-def test_what_its_owner_keeps_this_moment_goes_to_nobody_else_nor_what_is_behind_it(
+def test_letter_renewed_concurrently_blocks_the_mailbox(
     store: Corral, clock: ManualClock, limit: int
 ) -> None:
     store.mail.put("agent:ada", 1)
@@ -168,12 +168,12 @@ def test_what_its_owner_keeps_this_moment_goes_to_nobody_else_nor_what_is_behind
     claim = partial(store.mail.claim, "agent:ada", owner="next", limit=limit)
     assert meanwhile(store, renew_slowly, claim).result() == []
     assert store.mail.ack(letter).state == "done"
-    assert [each.body for each in claim()] == [2]
+    assert [letter.body for letter in claim()] == [2]
 
 
 @pytest.mark.parametrize("limit", [1, 5])
 @pytest.mark.parametrize("mailbox", ["agent:ada", "queue:work"])
-def test_what_somebody_drops_this_moment_is_claimed_by_nobody(
+def test_letter_dropped_concurrently_is_not_claimed(
     store: Corral, mailbox: str, limit: int
 ) -> None:
     letter = store.mail.put(mailbox, 1)

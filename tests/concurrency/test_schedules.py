@@ -1,4 +1,4 @@
-"""Schedules under many hands: no moment is put twice, and no mailbox gets a timer too many."""
+"""Concurrent schedules: no scheduled time is put twice, and the timer limit holds."""
 
 from collections import Counter
 from functools import partial
@@ -12,7 +12,7 @@ from tests.support.processes import run_concurrently
 from tests.support.threads import race
 
 
-def test_two_processes_that_fire_at_the_same_time_put_each_moment_once(url: str) -> None:
+def test_two_processes_that_fire_at_once_put_each_time_once(url: str) -> None:
     step, series = 10 * MINUTE, 30
     clock = ManualClock()
     with corral.open(url, clock=clock) as store:
@@ -30,18 +30,18 @@ def test_two_processes_that_fire_at_the_same_time_put_each_moment_once(url: str)
     print("put by each process:", put)
     assert sum(put) == series * (HOUR // step)
     with corral.open(url, clock=clock) as store:
-        told = Counter(
-            (event.subject, moment)
+        fired = Counter(
+            (event.subject, time)
             for event in store.events.after(limit=1_000).items
             if event.verb == "fire"
-            for moment in event.data["scheduled_times"]
+            for time in event.data["scheduled_times"]
         )
-        assert len(told) == series * (HOUR // step)
-        assert set(told.values()) == {1}
+        assert len(fired) == series * (HOUR // step)
+        assert set(fired.values()) == {1}
         check_store(store)
 
 
-def test_setters_that_race_never_pass_the_limit_of_twenty_timers(url: str) -> None:
+def test_concurrent_sets_do_not_exceed_the_timer_limit(url: str) -> None:
     def set_many() -> int:
         with corral.open(url) as store:
 
@@ -61,7 +61,7 @@ def test_setters_that_race_never_pass_the_limit_of_twenty_timers(url: str) -> No
         check_store(store)
 
 
-def test_of_many_who_set_the_twentieth_timer_at_once_one_succeeds(store: Corral) -> None:
+def test_one_of_many_concurrent_sets_gets_the_twentieth_timer(store: Corral) -> None:
     for _ in range(19):
         store.timers.set("agent:ada", "tea", delay_ms=HOUR)
     for _ in range(8):
@@ -72,7 +72,7 @@ def test_of_many_who_set_the_twentieth_timer_at_once_one_succeeds(store: Corral)
     check_store(store)
 
 
-def test_a_timer_that_is_cancelled_while_it_fires_does_one_or_the_other(
+def test_timer_cancelled_while_firing_does_one_or_the_other(
     store: Corral, clock: ManualClock
 ) -> None:
     for number in range(20):

@@ -1,4 +1,4 @@
-"""Letters and a process that dies: none is lost, none acted on twice, the sender is told once."""
+"""Mail after crashes: no letter is lost or sent twice, and senders are notified once."""
 
 from pathlib import Path
 
@@ -20,15 +20,15 @@ def put_all(store: Corral, world: World) -> None:
 
 
 def deliver_all(store: Corral, world: World) -> None:
-    """A worker who takes care: before it acts, it says that the outcome is unknown from here on."""
+    """Deliver all letters; each is marked unconfirmed before its side effect."""
     while letters := store.mail.claim(OUT, owner="worker"):
         store.mail.begin_delivery(letters[0])
         world.note(f"sent {letters[0].body}")
         store.mail.ack(letters[0])
 
 
-def settle_and_deliver(store: Corral, world: World) -> None:
-    """Whoever comes after looks up what really happened, as one would in a chat's history."""
+def resolve_and_deliver(store: Corral, world: World) -> None:
+    """Resolve unconfirmed letters by the side effects that happened, then deliver the rest."""
     for letter in store.mail.list(state="unconfirmed").items:
         store.mail.resolve(letter.id, delivered=f"sent {letter.body}" in world.deeds)
     deliver_all(store, world)
@@ -42,7 +42,7 @@ def all_sent_once(store: Corral, world: World) -> None:
 
 def states(store: Corral, mailbox: str) -> dict[object, str]:
     letters = store.mail.list(mailbox=mailbox, all=True).items
-    assert len({letter.body for letter in letters}) == len(letters), "a letter is there twice"
+    assert len({letter.body for letter in letters}) == len(letters), "no letter exists twice"
     return {letter.body: letter.state for letter in letters}
 
 
@@ -50,14 +50,14 @@ def notices(store: Corral) -> list[Letter]:
     return store.mail.list(mailbox=SENDER, all=True).items
 
 
-def test_a_letter_that_was_accepted_is_kept_and_putting_it_again_adds_none(
+def test_accepted_letter_survives_a_crash_and_is_not_duplicated(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def accepted_are_there(store: Corral, world: World) -> None:
         accepted = [deed.split()[1] for deed in world.deeds]
         there = states(store, OUT)
         assert list(there)[::-1][: len(accepted)] == accepted
-        put_all(store, world)  # the caller never heard of some of them, and asks again
+        put_all(store, world)  # the caller has no result for some of them and puts them again
         deliver_all(store, world)
 
     crash_at_every_commit(
@@ -65,19 +65,15 @@ def test_a_letter_that_was_accepted_is_kept_and_putting_it_again_adds_none(
     )
 
 
-def test_nothing_is_sent_twice_by_a_worker_that_says_so_before_it_acts(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_begin_delivery_prevents_sending_twice(fresh_url: FreshUrl, tmp_path: Path) -> None:
     crash_at_every_commit(
         fresh_url,
         tmp_path,
-        Scenario(deliver_all, prepare=put_all, recover=settle_and_deliver, check=all_sent_once),
+        Scenario(deliver_all, prepare=put_all, recover=resolve_and_deliver, check=all_sent_once),
     )
 
 
-def test_work_goes_on_in_order_where_a_dead_worker_left_it(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_work_continues_in_order_after_a_worker_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
         for body in BODIES:
             store.mail.put(BOX, body)
@@ -91,7 +87,7 @@ def test_work_goes_on_in_order_where_a_dead_worker_left_it(
 
     def check(store: Corral, world: World) -> None:
         assert states(store, BOX) == {"one": "done", "two": "done", "three": "done"}
-        # Only the letter that was in the dead worker's hands may have been worked on again.
+        # Only the letter that the crashed worker had claimed may be processed twice.
         again = len(world.deeds) - len(BODIES)
         assert again in (0, 1)
         without_repeat = [
@@ -117,13 +113,13 @@ def put_one_from_sender(store: Corral, world: World) -> None:
     store.mail.put(BOX, "hello", sender=SENDER)
 
 
-def dead_and_told_once(store: Corral, world: World) -> None:
+def dead_and_notified_once(store: Corral, world: World) -> None:
     assert states(store, BOX) == {"hello": "dead"}
     (notice,) = notices(store)
     assert notice.body["undelivered"] == store.mail.dead().items[0].id
 
 
-def test_a_letter_that_keeps_failing_dies_and_its_sender_is_told_once(
+def test_failing_letter_dies_and_notifies_its_sender_once(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     crash_at_every_commit(
@@ -133,15 +129,15 @@ def test_a_letter_that_keeps_failing_dies_and_its_sender_is_told_once(
             fail_until_dead,
             prepare=put_one_from_sender,
             recover=fail_until_dead,
-            check=dead_and_told_once,
+            check=dead_and_notified_once,
         ),
     )
 
 
-def test_a_letter_whose_owners_go_silent_dies_and_its_sender_is_told_once(
+def test_poison_letter_dies_and_notifies_its_sender_once(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
-    def claim_and_say_nothing(store: Corral, world: World) -> None:
+    def claim_and_never_answer(store: Corral, world: World) -> None:
         while store.mail.claim(BOX, owner="worker"):
             world.clock.advance(5 * MINUTE)
 
@@ -149,17 +145,15 @@ def test_a_letter_whose_owners_go_silent_dies_and_its_sender_is_told_once(
         fresh_url,
         tmp_path,
         Scenario(
-            claim_and_say_nothing,
+            claim_and_never_answer,
             prepare=put_one_from_sender,
-            recover=claim_and_say_nothing,
-            check=dead_and_told_once,
+            recover=claim_and_never_answer,
+            check=dead_and_notified_once,
         ),
     )
 
 
-def test_a_letter_that_nobody_takes_in_time_expires_and_its_sender_is_told_once(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_letter_expires_and_notifies_its_sender_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def put(store: Corral, world: World) -> None:
         store.mail.put(BOX, "hello", sender=SENDER, expires_at=world.clock.now() + HOUR)
 
@@ -176,9 +170,7 @@ def test_a_letter_that_nobody_takes_in_time_expires_and_its_sender_is_told_once(
     )
 
 
-def test_a_refused_letter_that_is_sent_again_is_told_of_once_for_each_refusal(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_resent_letter_notifies_once_for_each_refusal(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def put(store: Corral, world: World) -> None:
         store.mail.put(BOX, "hello", key="hello", sender=SENDER)
 
@@ -198,7 +190,7 @@ def test_a_refused_letter_that_is_sent_again_is_told_of_once_for_each_refusal(
     def finish(store: Corral, world: World) -> None:
         refuse(store)
         if "resent" not in world.deeds:
-            # Whether it was sent again is not known; the record of changes tells.
+            # The events show whether the letter was sent again.
             verbs = [event.verb for event in store.events.after().items]
             if "resend" not in verbs:
                 store.mail.resend(the_letter(store).id)

@@ -1,4 +1,4 @@
-"""Schedules and a process that dies: every moment is put exactly once, never twice, never not."""
+"""Schedules after crashes: every scheduled time is put exactly once."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,7 +13,7 @@ BOX = "queue:due"
 
 
 def fire_for_an_hour(store: Corral, world: World) -> None:
-    """The daemon's loop: look every twenty minutes, put what is due."""
+    """Fire what is due every twenty minutes, as the daemon does."""
     for _ in range(3):
         world.clock.advance(20 * MINUTE)
         while store.schedules.fire_due():
@@ -26,32 +26,32 @@ def catch_up(store: Corral, world: World) -> None:
 
 
 def letters(store: Corral, schedule: Schedule) -> list[Letter]:
-    found = store.mail.list(mailbox=BOX, all=True, limit=1_000).items
-    return [letter for letter in found if str(letter.key).startswith(schedule.id)]
+    letters = store.mail.list(mailbox=BOX, all=True, limit=1_000).items
+    return [letter for letter in letters if str(letter.key).startswith(schedule.id)]
 
 
-def moments_put(store: Corral, schedule: Schedule) -> list[int]:
+def times_put(store: Corral, schedule: Schedule) -> list[int]:
     return sorted(int(str(letter.key).partition("@")[2]) for letter in letters(store, schedule))
 
 
-def moments_told(store: Corral, schedule: Schedule) -> Counter[int]:
-    """How often the record of changes says that a moment was fired."""
+def times_in_events(store: Corral, schedule: Schedule) -> Counter[int]:
+    """Count how often each scheduled time is in the events."""
     events = store.events.after(subject=schedule.id, limit=1_000).items
     return Counter(time for event in events if event.data for time in event.data["scheduled_times"])
 
 
 def only_schedule(store: Corral) -> Schedule:
-    (found,) = [*store.schedules.list(all=True).items, *store.timers.list(all=True).items]
-    return found
+    (schedule,) = [*store.schedules.list(all=True).items, *store.timers.list(all=True).items]
+    return schedule
 
 
-def test_a_timer_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_timer_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def set_timer(store: Corral, world: World) -> None:
         store.timers.set(BOX, "tea", delay_ms=25 * MINUTE)
 
     def check(store: Corral, world: World) -> None:
         timer = only_schedule(store)
-        assert moments_put(store, timer) == [timer.created_at + 25 * MINUTE]
+        assert times_put(store, timer) == [timer.created_at + 25 * MINUTE]
         assert timer.state == "finished"
 
     crash_at_every_commit(
@@ -61,7 +61,7 @@ def test_a_timer_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> Non
     )
 
 
-def test_a_timer_that_was_accepted_is_kept(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_accepted_timer_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def set_two(store: Corral, world: World) -> None:
         for body in ("tea", "cake"):
             world.note(store.timers.set(BOX, body, delay_ms=25 * MINUTE).id)
@@ -76,7 +76,7 @@ def test_a_timer_that_was_accepted_is_kept(fresh_url: FreshUrl, tmp_path: Path) 
     )
 
 
-def test_every_moment_of_a_series_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_every_scheduled_time_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     step = 4 * MINUTE
 
     def create(store: Corral, world: World) -> None:
@@ -89,8 +89,8 @@ def test_every_moment_of_a_series_is_put_exactly_once(fresh_url: FreshUrl, tmp_p
             first = on_the_clock if series.kind == "cron" else series.anchor_at
             expected = list(range(first, world.clock.now() + 1, step))
             assert len(expected) >= 15
-            assert moments_put(store, series) == expected
-            assert moments_told(store, series) == Counter(expected)
+            assert times_put(store, series) == expected
+            assert times_in_events(store, series) == Counter(expected)
             assert series.next_at == expected[-1] + step
 
     crash_at_every_commit(
@@ -100,9 +100,7 @@ def test_every_moment_of_a_series_is_put_exactly_once(fresh_url: FreshUrl, tmp_p
     )
 
 
-def test_a_long_row_of_missed_moments_is_caught_up_in_pieces_and_none_is_put_twice(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_catch_up_in_batches_puts_no_time_twice(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def create(store: Corral, world: World) -> None:
         store.schedules.create(BOX, "tick", every_ms=MINUTE, misfire="all")
 
@@ -114,7 +112,7 @@ def test_a_long_row_of_missed_moments_is_caught_up_in_pieces_and_none_is_put_twi
         series = only_schedule(store)
         expected = list(range(series.anchor_at, world.clock.now() + 1, MINUTE))
         assert len(expected) > 200, "more than one transaction's worth"
-        assert moments_put(store, series) == expected
+        assert times_put(store, series) == expected
 
     crash_at_every_commit(
         fresh_url,
@@ -129,9 +127,7 @@ def test_a_long_row_of_missed_moments_is_caught_up_in_pieces_and_none_is_put_twi
     )
 
 
-def test_where_letters_must_not_overlap_one_is_open_wherever_it_stopped(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_overlap_policy_holds_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def create(store: Corral, world: World) -> None:
         for overlap in ("skip", "replace"):
             store.schedules.create(
@@ -140,7 +136,9 @@ def test_where_letters_must_not_overlap_one_is_open_wherever_it_stopped(
 
     def check(store: Corral, world: World) -> None:
         assert len(store.mail.list(mailbox="queue:skip").items) == 1
-        (series,) = [each for each in store.schedules.list().items if each.overlap == "replace"]
+        (series,) = [
+            schedule for schedule in store.schedules.list().items if schedule.overlap == "replace"
+        ]
         (letter,) = store.mail.list(mailbox="queue:replace").items
         assert letter.id == series.last_letter_id
         assert letter.key == f"{series.id}@{series.last_at}"
@@ -152,9 +150,7 @@ def test_where_letters_must_not_overlap_one_is_open_wherever_it_stopped(
     )
 
 
-def test_pausing_resuming_and_cancelling_happen_or_do_not(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_pause_resume_and_cancel_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def create(store: Corral, world: World) -> None:
         store.schedules.create(BOX, "tick", every_ms=10 * MINUTE)
 
@@ -164,7 +160,7 @@ def test_pausing_resuming_and_cancelling_happen_or_do_not(
             world.note(verb(series.id).state)
 
     def check(store: Corral, world: World) -> None:
-        # The state that was told last, or the one that the dead process was about to tell.
+        # The last recorded state, or the one that the crashed process was about to record.
         order = ["active", "paused", "active", "cancelled"]
         done = len(world.deeds)
         assert only_schedule(store).state in order[done : done + 2]
@@ -176,21 +172,21 @@ def test_pausing_resuming_and_cancelling_happen_or_do_not(
     )
 
 
-def fire_and_ask(store: Corral, world: World) -> None:
+def fire_and_run_scripts(store: Corral, world: World) -> None:
     world.clock.advance(20 * MINUTE)
     store.schedules.fire_due()
     while store.schedules.run_script(owner="checker") is not None:
         pass
 
 
-def ask_again(store: Corral, world: World) -> None:
-    world.clock.advance(15 * MINUTE)  # what a dead checker had taken is free again
+def run_scripts_again(store: Corral, world: World) -> None:
+    world.clock.advance(15 * MINUTE)  # the lease of a crashed process has expired
     catch_up(store, world)
     while store.schedules.run_script(owner="next") is not None:
         pass
 
 
-def test_a_moment_whose_script_is_asked_is_put_or_skipped_exactly_once(
+def test_occurrence_with_a_script_is_put_or_skipped_exactly_once(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def create(store: Corral, world: World) -> None:
@@ -200,15 +196,17 @@ def test_a_moment_whose_script_is_asked_is_put_or_skipped_exactly_once(
 
     def check(store: Corral, world: World) -> None:
         for task in store.schedules.list().items:
-            past = store.schedules.history(task.id).items
-            fired = [each.scheduled_at for each in past]
+            history = store.schedules.history(task.id).items
+            fired = [occurrence.scheduled_at for occurrence in history]
             assert len({*fired}) == len(fired) >= 1
-            wanted = "skipped" if task.script == "exit 77" else "put"
-            assert {each.state for each in past} == {wanted}
+            expected = "skipped" if task.script == "exit 77" else "put"
+            assert {occurrence.state for occurrence in history} == {expected}
             put = store.mail.list(mailbox=task.mailbox, all=True).items
-            keys = sorted(str(each.key) for each in put if str(each.key).startswith(task.id))
-            assert keys == (sorted(f"{task.id}@{at}" for at in fired) if wanted == "put" else [])
+            keys = sorted(str(letter.key) for letter in put if str(letter.key).startswith(task.id))
+            assert keys == (sorted(f"{task.id}@{at}" for at in fired) if expected == "put" else [])
 
     crash_at_every_commit(
-        fresh_url, tmp_path, Scenario(fire_and_ask, prepare=create, recover=ask_again, check=check)
+        fresh_url,
+        tmp_path,
+        Scenario(fire_and_run_scripts, prepare=create, recover=run_scripts_again, check=check),
     )

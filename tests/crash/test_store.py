@@ -45,7 +45,7 @@ WRITES: dict[str, Callable[[Corral], Callable[[], object]]] = {
     "mail renew": lambda store: (letter := _claimed(store), lambda: store.mail.renew(letter))[1],
     "mail ack": lambda store: (letter := _claimed(store), lambda: store.mail.ack(letter))[1],
     "mail fail": lambda store: (letter := _claimed(store), lambda: store.mail.fail(letter, "x"))[1],
-    "mail doubt": lambda store: (
+    "mail begin_delivery": lambda store: (
         letter := _claimed(store),
         lambda: store.mail.begin_delivery(letter),
     )[1],

@@ -78,7 +78,7 @@ def out(store: Corral) -> Letter:
     return store.mail.claim("queue:q", owner="me")[0]
 
 
-def doubted(store: Corral) -> Letter:
+def unconfirmed(store: Corral) -> Letter:
     return store.mail.begin_delivery(out(store))
 
 
@@ -114,7 +114,7 @@ ASKS: dict[str, tuple[Callable[[Corral], Any], Callable[[Corral, Any], object]]]
     "a yes to a decision": (proposed, lambda store, id: store.decisions.confirm(id, by="user:a")),
     "a no to a decision": (proposed, lambda store, id: store.decisions.reject(id, by="user:a")),
     "that an act begins": (out, lambda store, letter: store.mail.begin_delivery(letter)),
-    "the end of a doubt": (doubted, lambda store, it: store.mail.resolve(it.id, delivered=True)),
+    "a resolved letter": (unconfirmed, lambda store, it: store.mail.resolve(it.id, delivered=True)),
     "a platform's event": (lambda store: Chat(store), lambda _, chat: chat.says("hello")),
     "a platform's receipt": (queued, lambda _, chat: chat.deliver()),
     "a token": (lambda _: None, lambda store, _: store.tokens.create("ci")),

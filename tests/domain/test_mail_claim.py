@@ -1,4 +1,4 @@
-"""Who gets which letter, and in which order."""
+"""Claims: which owner gets which letter, and in which order."""
 
 import pytest
 
@@ -17,23 +17,23 @@ def bodies(letters: list[Letter]) -> list[object]:
 
 
 def claim_all(store: Corral, box: str, owner: str = "o") -> list[object]:
-    """Every body in the order in which one owner is given them, one by one."""
-    found: list[object] = []
-    while taken := store.mail.claim(box, owner=owner):
-        found += bodies(taken)
-        store.mail.ack(taken[0])
-    return found
+    """Return all bodies in the order in which one owner claims the letters."""
+    claimed_bodies: list[object] = []
+    while claimed := store.mail.claim(box, owner=owner):
+        claimed_bodies += bodies(claimed)
+        store.mail.ack(claimed[0])
+    return claimed_bodies
 
 
 @BOTH
-def test_letters_of_one_priority_come_in_the_order_of_arrival(store: Corral, box: str) -> None:
-    for n in range(12):  # past nine: the order is that of numbers, not of text
+def test_claim_returns_letters_of_one_priority_in_arrival_order(store: Corral, box: str) -> None:
+    for n in range(12):  # more than nine: ids are ordered as numbers, not as text
         store.mail.put(box, n)
     assert bodies(store.mail.claim(box, owner="o", limit=100)) == list(range(12))
 
 
 @BOTH
-def test_the_highest_priority_goes_first_and_then_the_oldest_due(
+def test_claim_orders_by_priority_then_due_time(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, "low", priority=-5)
@@ -43,17 +43,15 @@ def test_the_highest_priority_goes_first_and_then_the_oldest_due(
     assert claim_all(store, box) == ["high", "first", "second", "low"]
 
 
-def test_one_answer_of_several_letters_begins_with_the_oldest_due(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_batch_claim_starts_with_the_oldest_due_letter(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", "second", due_at=clock.now() - 1)
     store.mail.put("agent:ada", "third")
     store.mail.put("agent:ada", "first", due_at=clock.now() - 2)
-    taken = store.mail.claim("agent:ada", owner="o", limit=3)
-    assert bodies(taken) == ["first", "second", "third"]
+    claimed = store.mail.claim("agent:ada", owner="o", limit=3)
+    assert bodies(claimed) == ["first", "second", "third"]
 
 
-def test_one_answer_of_a_queue_holds_the_oldest_due_in_the_order_in_which_they_were_put(
+def test_batch_claim_from_a_queue_returns_oldest_due_in_put_order(
     store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("queue:builds", "second", due_at=clock.now() - 1)
@@ -64,7 +62,7 @@ def test_one_answer_of_a_queue_holds_the_oldest_due_in_the_order_in_which_they_w
 
 
 @BOTH
-def test_one_answer_holds_letters_of_one_priority(store: Corral, box: str) -> None:
+def test_batch_claim_returns_letters_of_one_priority(store: Corral, box: str) -> None:
     for body, priority in (("a", 0), ("b", 3), ("c", 0), ("d", 3)):
         store.mail.put(box, body, priority=priority)
     assert bodies(store.mail.claim(box, owner="o", limit=10)) == ["b", "d"]
@@ -72,9 +70,7 @@ def test_one_answer_holds_letters_of_one_priority(store: Corral, box: str) -> No
 
 
 @BOTH
-def test_a_letter_that_is_not_due_is_given_to_nobody(
-    store: Corral, clock: ManualClock, box: str
-) -> None:
+def test_letter_that_is_not_due_is_not_claimed(store: Corral, clock: ManualClock, box: str) -> None:
     store.mail.put(box, "later", due_at=clock.now() + 1)
     with unchanged(store):
         assert store.mail.claim(box, owner="o") == []
@@ -83,7 +79,7 @@ def test_a_letter_that_is_not_due_is_given_to_nobody(
 
 
 @BOTH
-def test_a_high_priority_that_is_not_due_does_not_hold_up_the_low_one(
+def test_high_priority_letter_not_due_does_not_block_low_priority(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     for priority in (9, 7, 5):
@@ -93,26 +89,26 @@ def test_a_high_priority_that_is_not_due_does_not_hold_up_the_low_one(
 
 
 @BOTH
-def test_a_claim_raises_fence_and_attempts_and_moves_the_due_time_to_the_leases_end(
+def test_claim_increments_fence_and_attempts_and_sets_lease_end(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     put = store.mail.put(box, "hello")
-    (taken,) = store.mail.claim(box, owner="o", lease_ms=7 * SECOND)
-    assert (taken.id, taken.state, taken.owner) == (put.id, LetterState.WAITING, "o")
-    assert (taken.fence, taken.attempts) == (1, 1)
-    assert taken.due_at == clock.now() + 7 * SECOND
-    assert store.mail.get(put.id) == taken
+    (claimed,) = store.mail.claim(box, owner="o", lease_ms=7 * SECOND)
+    assert (claimed.id, claimed.state, claimed.owner) == (put.id, LetterState.WAITING, "o")
+    assert (claimed.fence, claimed.attempts) == (1, 1)
+    assert claimed.due_at == clock.now() + 7 * SECOND
+    assert store.mail.get(put.id) == claimed
 
 
 @BOTH
-def test_a_claim_is_no_event(store: Corral, box: str) -> None:
+def test_claim_writes_no_event(store: Corral, box: str) -> None:
     store.mail.put(box, "hello")
     store.mail.claim(box, owner="o")
     assert record(store) == ["letter.put"]
 
 
 @BOTH
-def test_a_letter_that_is_out_is_given_to_nobody_else(store: Corral, box: str) -> None:
+def test_claimed_letter_is_not_given_to_another_owner(store: Corral, box: str) -> None:
     store.mail.put(box, "hello")
     store.mail.claim(box, owner="a")
     with unchanged(store):
@@ -121,7 +117,7 @@ def test_a_letter_that_is_out_is_given_to_nobody_else(store: Corral, box: str) -
 
 
 @BOTH
-def test_an_expired_lease_is_due_again_without_any_sweep(
+def test_letter_with_expired_lease_is_claimable_without_a_sweep(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, "hello")
@@ -129,18 +125,18 @@ def test_an_expired_lease_is_due_again_without_any_sweep(
     clock.advance(10 * SECOND - 1)
     assert store.mail.claim(box, owner="b") == []
     clock.advance(1)
-    (taken,) = store.mail.claim(box, owner="b")
-    assert (taken.owner, taken.fence, taken.attempts) == ("b", 2, 2)
+    (claimed,) = store.mail.claim(box, owner="b")
+    assert (claimed.owner, claimed.fence, claimed.attempts) == ("b", 2, 2)
 
 
 @BOTH
-def test_a_claim_takes_no_letter_of_another_mailbox(store: Corral, box: str) -> None:
+def test_claim_ignores_other_mailboxes(store: Corral, box: str) -> None:
     store.mail.put(box + "2", "other")
     assert store.mail.claim(box, owner="o") == []
 
 
 @BOTH
-def test_a_claim_takes_at_most_the_limit(store: Corral, box: str) -> None:
+def test_claim_returns_at_most_limit_letters(store: Corral, box: str) -> None:
     for n in range(5):
         store.mail.put(box, n)
     assert bodies(store.mail.claim(box, owner="o", limit=3)) == [0, 1, 2]
@@ -163,7 +159,7 @@ def test_a_claim_takes_at_most_the_limit(store: Corral, box: str) -> None:
     ],
     ids=lambda arguments: ascii(arguments)[:24],
 )
-def test_a_claim_that_cannot_work_takes_nothing(
+def test_invalid_claim_claims_nothing(
     store: Corral, box: str, arguments: dict[str, object]
 ) -> None:
     store.mail.put(box, "hello")
@@ -172,7 +168,7 @@ def test_a_claim_that_cannot_work_takes_nothing(
 
 
 @BOTH
-def test_the_shortest_and_the_longest_lease_are_given(
+def test_shortest_and_longest_lease_are_accepted(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, 1)
@@ -182,10 +178,10 @@ def test_the_shortest_and_the_longest_lease_are_given(
     assert (short.due_at, long.due_at) == (clock.now() + SECOND, clock.now() + DAY)
 
 
-# -- mailboxes that keep order ---------------------------------------------------------------
+# -- ordered mailboxes -----------------------------------------------------------------------
 
 
-def test_while_one_letter_is_out_no_other_goes_to_another_owner(store: Corral) -> None:
+def test_ordered_mailbox_gives_nothing_to_others_while_one_is_claimed(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     store.mail.put("agent:ada", 2)
     store.mail.put("agent:ada", "urgent", priority=9)
@@ -194,14 +190,14 @@ def test_while_one_letter_is_out_no_other_goes_to_another_owner(store: Corral) -
         assert store.mail.claim("agent:ada", owner="b", limit=10) == []
 
 
-def test_the_owner_of_a_letter_that_is_out_may_take_the_next(store: Corral) -> None:
+def test_owner_of_a_claimed_letter_may_claim_the_next(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     store.mail.put("agent:ada", 2)
     assert bodies(store.mail.claim("agent:ada", owner="a")) == [1]
     assert bodies(store.mail.claim("agent:ada", owner="a")) == [2]
 
 
-def test_an_ack_lets_another_owner_have_the_next(store: Corral) -> None:
+def test_ack_lets_another_owner_claim_the_next(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     store.mail.put("agent:ada", 2)
     (first,) = store.mail.claim("agent:ada", owner="a")
@@ -209,7 +205,7 @@ def test_an_ack_lets_another_owner_have_the_next(store: Corral) -> None:
     assert bodies(store.mail.claim("agent:ada", owner="b")) == [2]
 
 
-def test_all_letters_that_are_out_must_be_settled_before_another_owner_is_served(
+def test_all_claimed_letters_must_end_before_another_owner_claims(
     store: Corral,
 ) -> None:
     for n in (1, 2, 3):
@@ -221,7 +217,7 @@ def test_all_letters_that_are_out_must_be_settled_before_another_owner_is_served
     assert bodies(store.mail.claim("agent:ada", owner="b")) == [3]
 
 
-def test_an_expired_lease_lets_another_owner_have_that_letter_first(
+def test_after_lease_expiry_another_owner_claims_that_letter_first(
     store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1)
@@ -231,9 +227,7 @@ def test_an_expired_lease_lets_another_owner_have_that_letter_first(
     assert bodies(store.mail.claim("agent:ada", owner="b", limit=2)) == [1, 2]
 
 
-def test_a_letter_between_two_attempts_holds_its_place_in_line(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_letter_in_back_off_keeps_its_queue_position(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     store.mail.put("agent:ada", 2)
     failed = store.mail.fail(store.mail.claim("agent:ada", owner="a")[0], "no")
@@ -244,14 +238,14 @@ def test_a_letter_between_two_attempts_holds_its_place_in_line(
     assert bodies(store.mail.claim("agent:ada", owner="b", limit=2)) == [1, 2]
 
 
-def test_a_letter_between_two_attempts_does_not_hold_up_a_higher_priority(store: Corral) -> None:
+def test_letter_in_back_off_does_not_block_a_higher_priority(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     store.mail.fail(store.mail.claim("agent:ada", owner="a")[0], "no")
     store.mail.put("agent:ada", "urgent", priority=1)
     assert bodies(store.mail.claim("agent:ada", owner="b")) == ["urgent"]
 
 
-def test_a_letter_between_two_attempts_does_not_hold_up_what_stood_before_it(
+def test_letter_in_back_off_does_not_block_letters_before_it(
     store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", "urgent", priority=1)
@@ -260,14 +254,14 @@ def test_a_letter_between_two_attempts_does_not_hold_up_what_stood_before_it(
     assert bodies(store.mail.claim("agent:ada", owner="a")) == ["older"]
 
 
-def test_a_letter_due_tomorrow_holds_up_nothing(store: Corral, clock: ManualClock) -> None:
+def test_letter_due_later_blocks_nothing(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", "tomorrow", due_at=clock.now() + DAY)
     store.mail.put("agent:ada", "today")
     assert bodies(store.mail.claim("agent:ada", owner="a")) == ["today"]
 
 
 @each_case("kind", ["agent", "hook", "place", "session", "user"])
-def test_every_kind_of_mailbox_but_the_queue_keeps_order(store: Corral, kind: str) -> None:
+def test_all_mailbox_kinds_except_queue_are_ordered(store: Corral, kind: str) -> None:
     mailbox = f"{kind}:{store.sessions.open().id if kind == 'session' else 'x'}"
     store.mail.put(mailbox, 1)
     store.mail.put(mailbox, 2)
@@ -275,19 +269,17 @@ def test_every_kind_of_mailbox_but_the_queue_keeps_order(store: Corral, kind: st
     assert store.mail.claim(mailbox, owner="b") == []
 
 
-# -- plain work queues -----------------------------------------------------------------------
+# -- work queues -----------------------------------------------------------------------------
 
 
-def test_a_queue_gives_letters_to_many_owners_at_once(store: Corral) -> None:
+def test_queue_gives_letters_to_several_owners_at_once(store: Corral) -> None:
     for n in (1, 2, 3):
         store.mail.put("queue:builds", n)
     given = [bodies(store.mail.claim("queue:builds", owner=owner)) for owner in "abcd"]
     assert given == [[1], [2], [3], []]
 
 
-def test_in_a_queue_a_letter_between_two_attempts_holds_up_nothing(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_queue_letter_in_back_off_blocks_nothing(store: Corral, clock: ManualClock) -> None:
     store.mail.put("queue:builds", 1)
     store.mail.put("queue:builds", 2)
     failed = store.mail.fail(store.mail.claim("queue:builds", owner="a")[0], "no")
@@ -296,7 +288,7 @@ def test_in_a_queue_a_letter_between_two_attempts_holds_up_nothing(
     assert bodies(store.mail.claim("queue:builds", owner="a")) == [1]
 
 
-def test_in_a_queue_a_letter_whose_lease_ran_out_stands_behind_those_that_waited(
+def test_queue_letter_with_expired_lease_is_behind_waiting_letters(
     store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("queue:builds", 1)
@@ -310,10 +302,10 @@ def test_in_a_queue_a_letter_whose_lease_ran_out_stands_behind_those_that_waited
 # -- waiting for a letter --------------------------------------------------------------------
 
 
-def test_a_claim_that_waits_gives_up_when_its_time_is_over(store: Corral) -> None:
+def test_waiting_claim_times_out(store: Corral) -> None:
     assert store.mail.claim("agent:ada", owner="o", wait_ms=30) == []
 
 
-def test_a_claim_that_waits_takes_what_is_there_at_once(store: Corral) -> None:
+def test_waiting_claim_returns_available_letters_immediately(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     assert bodies(store.mail.claim("agent:ada", owner="o", wait_ms=60_000)) == [1]

@@ -1,4 +1,4 @@
-"""Letters that do not arrive: back-off, burial, expiry, refusal, and second chances."""
+"""Undelivered letters: back-off, dead letters, expiry, refusal, resend and drop."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, unchanged
 
 BOTH = pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
-LADDER = [5, 10, 20, 40, 80, 80]  # seconds: the built-in setting, whose last rung repeats
+DELAYS = [5, 10, 20, 40, 80, 80]  # seconds: the default setting; the last delay repeats
 
 
 def claim_one(store: Corral, box: str = "agent:ada", owner: str = "o") -> Letter:
@@ -19,7 +19,7 @@ def claim_one(store: Corral, box: str = "agent:ada", owner: str = "o") -> Letter
 
 
 def fail_until_dead(store: Corral, clock: ManualClock, box: str = "agent:ada") -> Letter:
-    """Fail a mailbox's one letter again and again, and give back what is left of it."""
+    """Fail the only letter of a mailbox until it is dead, and return it."""
     while True:
         letter = store.mail.fail(claim_one(store, box), "still no")
         if letter.state is LetterState.DEAD:
@@ -35,7 +35,7 @@ def notices(store: Corral, mailbox: str = "user:eve") -> list[dict[str, object]]
 
 
 @BOTH
-def test_a_failed_letter_is_due_again_after_a_pause_and_says_why(
+def test_failed_letter_is_due_after_back_off_with_its_error(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, 1)
@@ -55,7 +55,7 @@ def test_a_failed_letter_is_due_again_after_a_pause_and_says_why(
 
 
 @BOTH
-def test_pauses_grow_along_the_ladder_and_the_sixth_failure_is_the_last(
+def test_back_off_grows_and_the_sixth_failure_is_final(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, 1)
@@ -64,7 +64,7 @@ def test_pauses_grow_along_the_ladder_and_the_sixth_failure_is_the_last(
         failed = store.mail.fail(claim_one(store, box), "no")
         pauses.append((failed.due_at - clock.now()) / SECOND)
         clock.at = failed.due_at
-    for pause, rung in zip(pauses, LADDER, strict=False):
+    for pause, rung in zip(pauses, DELAYS, strict=False):
         assert rung <= pause <= rung * 1.1
     dead = store.mail.fail(claim_one(store, box), "the last straw")
     assert (dead.state, dead.attempts) == (LetterState.DEAD, 6)
@@ -72,9 +72,7 @@ def test_pauses_grow_along_the_ladder_and_the_sixth_failure_is_the_last(
     assert record(store) == ["letter.put", *["letter.fail"] * 5, "letter.dead_letter"]
 
 
-def test_the_ladder_and_the_limit_are_settings_of_the_project(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_back_off_and_max_attempts_are_project_settings(store: Corral, clock: ManualClock) -> None:
     store.settings.set("mail.max_attempts", 2, scope="project:prj_1")
     store.settings.set("mail.backoff_ms", [60_000], scope="project:prj_1")
     store.mail.put("queue:one", 1, project="prj_1")
@@ -87,7 +85,7 @@ def test_the_ladder_and_the_limit_are_settings_of_the_project(
     assert store.mail.fail(claim_one(store, "queue:two"), "no").state is LetterState.WAITING
 
 
-def test_the_last_rung_of_the_ladder_repeats(store: Corral, clock: ManualClock) -> None:
+def test_last_back_off_delay_repeats(store: Corral, clock: ManualClock) -> None:
     store.settings.set("mail.max_attempts", 50)
     store.mail.put("agent:ada", 1)
     for _ in range(9):
@@ -97,14 +95,16 @@ def test_the_last_rung_of_the_ladder_repeats(store: Corral, clock: ManualClock) 
     assert 80 * SECOND <= pause <= 88 * SECOND
 
 
-def test_failures_count_across_owners(store: Corral, clock: ManualClock) -> None:
+def test_attempts_count_across_owners(store: Corral, clock: ManualClock) -> None:
     store.settings.set("mail.max_attempts", 2)
     store.mail.put("agent:ada", 1)
     clock.at = store.mail.fail(claim_one(store, owner="a"), "no").due_at
     assert store.mail.fail(claim_one(store, owner="b"), "no").state is LetterState.DEAD
 
 
-def test_a_long_error_is_cut_and_an_empty_one_gets_words(store: Corral, clock: ManualClock) -> None:
+def test_long_error_is_truncated_and_empty_error_gets_a_text(
+    store: Corral, clock: ManualClock
+) -> None:
     store.mail.put("agent:ada", 1)
     failed = store.mail.fail(claim_one(store), "é" * 100_000)
     assert failed.last_error == "é" * 8_192
@@ -113,14 +113,14 @@ def test_a_long_error_is_cut_and_an_empty_one_gets_words(store: Corral, clock: M
 
 
 @pytest.mark.parametrize("error", ["a\0b", "\ud800"], ids=ascii)
-def test_an_error_that_cannot_be_kept_is_refused(store: Corral, error: str) -> None:
+def test_fail_rejects_an_invalid_error_text(store: Corral, error: str) -> None:
     store.mail.put("agent:ada", 1)
     letter = claim_one(store)
     with refuses(store, Invalid):
         store.mail.fail(letter, error)
 
 
-def test_a_letter_is_failed_by_id_with_its_fence(store: Corral) -> None:
+def test_fail_accepts_an_id_with_a_fence(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     letter = claim_one(store)
     with refuses(store, Invalid):
@@ -131,7 +131,7 @@ def test_a_letter_is_failed_by_id_with_its_fence(store: Corral) -> None:
 # -- dead ------------------------------------------------------------------------------------
 
 
-def test_a_dead_letter_is_listed_and_given_to_nobody(store: Corral, clock: ManualClock) -> None:
+def test_dead_letter_is_listed_and_not_claimable(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     dead = fail_until_dead(store, clock)
     assert store.mail.dead().items == [dead]
@@ -139,9 +139,7 @@ def test_a_dead_letter_is_listed_and_given_to_nobody(store: Corral, clock: Manua
     assert store.mail.claim("agent:ada", owner="o") == []
 
 
-def test_the_sender_of_a_dead_letter_is_told_exactly_once(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_sender_of_a_dead_letter_is_notified_once(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, key="k", sender="user:eve", project="prj_1")
     dead = fail_until_dead(store, clock)
     assert notices(store) == [
@@ -159,7 +157,7 @@ def test_the_sender_of_a_dead_letter_is_told_exactly_once(
     assert len(notices(store)) == 1
 
 
-def test_a_notice_has_no_sender_so_nothing_bounces(store: Corral, clock: ManualClock) -> None:
+def test_notice_has_no_sender_so_bounces_cannot_loop(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, sender="user:eve")
     fail_until_dead(store, clock)
     fail_until_dead(store, clock, "user:eve")
@@ -167,16 +165,14 @@ def test_a_notice_has_no_sender_so_nothing_bounces(store: Corral, clock: ManualC
     assert store.mail.list().items == []
 
 
-def test_nobody_is_told_of_a_letter_without_a_sender(store: Corral, clock: ManualClock) -> None:
+def test_letter_without_sender_causes_no_notice(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     fail_until_dead(store, clock)
     assert store.mail.list().items == []
 
 
 @BOTH
-def test_a_letter_whose_owners_only_ever_go_silent_is_buried(
-    store: Corral, clock: ManualClock, box: str
-) -> None:
+def test_poison_letter_becomes_a_dead_letter(store: Corral, clock: ManualClock, box: str) -> None:
     letter = store.mail.put(box, "poison", sender="user:eve")
     for attempt in range(1, 7):
         assert claim_one(store, box).attempts == attempt
@@ -188,9 +184,7 @@ def test_a_letter_whose_owners_only_ever_go_silent_is_buried(
     assert [notice["undelivered"] for notice in notices(store)] == [letter.id]
 
 
-def test_behind_a_buried_letter_the_next_one_is_given_in_the_same_call(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_claim_returns_the_letter_behind_a_poison_letter(store: Corral, clock: ManualClock) -> None:
     store.settings.set("mail.max_attempts", 1)
     store.mail.put("agent:ada", "poison")
     store.mail.put("agent:ada", "fine")
@@ -199,7 +193,7 @@ def test_behind_a_buried_letter_the_next_one_is_given_in_the_same_call(
     assert claim_one(store).body == "fine"
 
 
-def test_a_poison_letter_met_by_ack_and_claim_is_buried_too(
+def test_ack_and_claim_moves_a_poison_letter_to_dead_letters(
     store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("mail.max_attempts", 1)
@@ -214,7 +208,7 @@ def test_a_poison_letter_met_by_ack_and_claim_is_buried_too(
     assert [letter.body for letter in store.mail.dead().items] == ["poison"]
 
 
-def test_the_error_of_an_earlier_failure_is_kept_when_owners_go_silent_later(
+def test_poison_letter_keeps_the_error_of_an_earlier_failure(
     store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("mail.max_attempts", 2)
@@ -229,9 +223,7 @@ def test_the_error_of_an_earlier_failure_is_kept_when_owners_go_silent_later(
 # -- refusal ---------------------------------------------------------------------------------
 
 
-def test_a_refused_letter_ends_and_its_sender_is_told_why(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_refused_letter_ends_and_notifies_its_sender(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, sender="user:eve")
     refused = store.mail.refuse(claim_one(store), "not my job")
     assert (refused.state, refused.last_error) == (LetterState.REFUSED, "not my job")
@@ -242,7 +234,7 @@ def test_a_refused_letter_ends_and_its_sender_is_told_why(
 
 
 @each_case("reason", ["", "a\0b", "x" * 8_193], ids=["empty", "nul", "long"])
-def test_a_refusal_needs_a_reason_that_can_be_kept(store: Corral, reason: str) -> None:
+def test_refuse_requires_a_valid_reason(store: Corral, reason: str) -> None:
     store.mail.put("agent:ada", 1)
     letter = claim_one(store)
     with refuses(store, Invalid):
@@ -253,7 +245,7 @@ def test_a_refusal_needs_a_reason_that_can_be_kept(store: Corral, reason: str) -
 
 
 @BOTH
-def test_a_letter_that_nobody_took_in_time_expires_and_its_sender_is_told(
+def test_unclaimed_letter_expires_and_notifies_its_sender(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     letter = store.mail.put(box, 1, sender="user:eve", expires_at=clock.now() + 10)
@@ -269,7 +261,7 @@ def test_a_letter_that_nobody_took_in_time_expires_and_its_sender_is_told(
 
 
 @BOTH
-def test_a_letter_past_its_time_is_given_to_nobody_even_before_a_sweep(
+def test_expired_letter_is_not_claimed_before_the_sweep(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, "stale", sender="user:eve", expires_at=clock.now() + 10)
@@ -280,9 +272,7 @@ def test_a_letter_past_its_time_is_given_to_nobody_even_before_a_sweep(
     assert len(notices(store)) == 1
 
 
-def test_a_letter_that_was_taken_in_time_does_not_expire_under_its_owner(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_claimed_letter_does_not_expire_during_its_lease(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, expires_at=clock.now() + 10)
     letter = claim_one(store)
     clock.advance(10)
@@ -291,7 +281,7 @@ def test_a_letter_that_was_taken_in_time_does_not_expire_under_its_owner(
     assert store.mail.ack(letter).state is LetterState.DONE
 
 
-def test_a_sweep_ends_at_most_the_limit(store: Corral, clock: ManualClock) -> None:
+def test_expire_due_ends_at_most_limit_letters(store: Corral, clock: ManualClock) -> None:
     for n in range(3):
         store.mail.put("agent:ada", n, expires_at=clock.now() + 10 - n)
     clock.advance(10)
@@ -301,10 +291,10 @@ def test_a_sweep_ends_at_most_the_limit(store: Corral, clock: ManualClock) -> No
         store.mail.expire_due(limit=0)
 
 
-# -- second chances --------------------------------------------------------------------------
+# -- resend and drop -------------------------------------------------------------------------
 
 
-def test_a_dead_letter_that_is_resent_begins_anew(store: Corral, clock: ManualClock) -> None:
+def test_resent_dead_letter_starts_over(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     dead = fail_until_dead(store, clock)
     clock.advance(HOUR)
@@ -315,7 +305,7 @@ def test_a_dead_letter_that_is_resent_begins_anew(store: Corral, clock: ManualCl
     assert record(store)[-1] == "letter.resend"
 
 
-def test_whoever_had_a_letter_before_it_was_resent_has_no_say_in_it_any_more(
+def test_owner_before_a_resend_has_a_stale_fence(
     store: Corral,
 ) -> None:
     store.mail.put("agent:ada", 1)
@@ -326,7 +316,7 @@ def test_whoever_had_a_letter_before_it_was_resent_has_no_say_in_it_any_more(
         store.mail.ack(before)
 
 
-def test_whoever_gave_a_letter_up_has_no_say_in_it_any_more(store: Corral) -> None:
+def test_owner_that_failed_a_letter_has_a_stale_fence(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     letter = claim_one(store)
     store.mail.fail(letter, "no")
@@ -336,7 +326,7 @@ def test_whoever_gave_a_letter_up_has_no_say_in_it_any_more(store: Corral) -> No
         store.mail.fail(letter, "no, again")
 
 
-def test_a_resent_letter_that_dies_again_tells_its_sender_again(
+def test_resent_letter_that_dies_again_notifies_its_sender_again(
     store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1, sender="user:eve")
@@ -346,9 +336,7 @@ def test_a_resent_letter_that_dies_again_tells_its_sender_again(
 
 
 @BOTH
-def test_a_resent_letter_stands_at_the_end_of_the_line(
-    store: Corral, clock: ManualClock, box: str
-) -> None:
+def test_resent_letter_is_last_in_the_queue(store: Corral, clock: ManualClock, box: str) -> None:
     store.mail.put(box, "bad")
     bad = store.mail.refuse(claim_one(store, box), "no")
     store.mail.put(box, "second")
@@ -357,9 +345,7 @@ def test_a_resent_letter_stands_at_the_end_of_the_line(
     assert claim_one(store, box).body == "second"
 
 
-def test_an_expired_letter_that_is_resent_does_not_expire_again(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_resent_expired_letter_does_not_expire_again(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, expires_at=clock.now() + 10)
     clock.advance(10)
     (expired,) = store.mail.expire_due()
@@ -368,9 +354,7 @@ def test_an_expired_letter_that_is_resent_does_not_expire_again(
     assert claim_one(store).id == expired.id
 
 
-def test_a_letter_that_is_dropped_ends_without_a_word_to_its_sender(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_dropped_letter_does_not_notify_its_sender(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, sender="user:eve")
     dead = fail_until_dead(store, clock)
     dropped = store.mail.drop(dead.id)
@@ -379,21 +363,21 @@ def test_a_letter_that_is_dropped_ends_without_a_word_to_its_sender(
     assert store.mail.dead().items == []
 
 
-def test_a_letter_on_its_way_may_be_dropped_for_a_reason(store: Corral) -> None:
+def test_waiting_letter_can_be_dropped_with_a_reason(store: Corral) -> None:
     letter = store.mail.put("agent:ada", 1)
     assert store.mail.drop(letter.id, reason="a mistake").last_error == "a mistake"
     assert store.mail.claim("agent:ada", owner="o") == []
     assert record(store) == ["letter.put", "letter.drop"]
 
 
-def test_a_dropped_letter_may_be_resent(store: Corral) -> None:
+def test_dropped_letter_can_be_resent(store: Corral) -> None:
     letter = store.mail.put("agent:ada", 1)
     store.mail.drop(letter.id)
     store.mail.resend(letter.id)
     assert claim_one(store).id == letter.id
 
 
-def test_a_letter_that_is_waiting_cannot_be_resent_nor_dropped_twice(store: Corral) -> None:
+def test_waiting_letter_cannot_be_resent_nor_dropped_twice(store: Corral) -> None:
     letter = store.mail.put("agent:ada", 1)
     with refuses(store, IllegalMove):
         store.mail.resend(letter.id)
@@ -402,7 +386,7 @@ def test_a_letter_that_is_waiting_cannot_be_resent_nor_dropped_twice(store: Corr
         store.mail.drop(letter.id)
 
 
-def test_what_is_not_there_can_be_neither_resent_nor_dropped(store: Corral) -> None:
+def test_resend_and_drop_of_an_unknown_letter_raise_not_found(store: Corral) -> None:
     with refuses(store, NotFound):
         store.mail.resend("let_7")
     with refuses(store, NotFound):

@@ -1,4 +1,4 @@
-"""Hops: no way in which an agent can have a session woken lets it continue without end."""
+"""The hop limit: no way of waking a session lets agents continue without end."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def turns_until_silent(
     *,
     later: Callable[[], object] = lambda: None,
 ) -> int:
-    """Count the turns of a session whose every turn has it woken again in the same way."""
+    """Count the turns of a session in which every turn wakes the session again."""
     mailbox = store.mail.write("ada", "go", to="ada", wake=True).mailbox
     for turns in range(MOST):
         if not store.chat.start_turns():
@@ -58,7 +58,7 @@ def turns_until_silent(
     return MOST
 
 
-def test_a_timer_that_a_run_sets_continues_its_chain(
+def test_timer_set_by_a_run_continues_its_chain(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     def act(inside: Corral, run: Run, mailbox: str) -> None:
@@ -67,7 +67,7 @@ def test_a_timer_that_a_run_sets_continues_its_chain(
     assert turns_until_silent(store, runner, clock, act) == LIMIT
 
 
-def test_a_timer_beyond_the_limit_is_refused_to_the_run(
+def test_timer_beyond_the_hop_limit_is_refused(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     mailbox = store.mail.write("ada", "go", to="ada", wake=True).mailbox
@@ -83,25 +83,27 @@ def test_a_timer_beyond_the_limit_is_refused_to_the_run(
     store.timers.set(mailbox, "of a person", delay_ms=MINUTE)
 
 
-def test_a_schedule_that_a_run_makes_or_edits_continues_its_chain(
+def test_schedule_created_or_edited_by_a_run_continues_its_chain(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made: list[str] = []
+    schedule: list[str] = []
 
     def act(inside: Corral, run: Run, mailbox: str) -> None:
-        if not made:
-            made.append(inside.schedules.create(mailbox, "again", every_ms=8 * MINUTE).id)
+        if not schedule:
+            schedule.append(inside.schedules.create(mailbox, "again", every_ms=8 * MINUTE).id)
         else:
-            inside.schedules.edit(made[0], every_ms=8 * MINUTE)
+            inside.schedules.edit(schedule[0], every_ms=8 * MINUTE)
 
-    assert turns_until_silent(store, runner, clock, act) == MOST, "its rule makes it repeat"
+    assert turns_until_silent(store, runner, clock, act) == MOST, (
+        "the rule of the schedule repeats it"
+    )
     (schedule,) = store.schedules.list().items
     inside = store.as_actor("run:x", origin=store.runs.list(limit=1).items[0].id)
     with pytest.raises(Refused):
         inside.schedules.edit(schedule.id, every_ms=HOUR)
 
 
-def test_a_schedule_that_a_run_fires_itself_continues_the_chain_of_the_run(
+def test_schedule_run_by_a_run_continues_the_chain_of_that_run(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     def act(inside: Corral, run: Run, mailbox: str) -> None:
@@ -112,7 +114,7 @@ def test_a_schedule_that_a_run_fires_itself_continues_the_chain_of_the_run(
     assert turns_until_silent(store, runner, clock, act) == LIMIT
 
 
-def test_an_alert_about_a_run_continues_the_chain_of_that_run(
+def test_alert_about_a_run_continues_its_chain(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     def act(inside: Corral, run: Run, mailbox: str) -> None:
@@ -124,7 +126,7 @@ def test_an_alert_about_a_run_continues_the_chain_of_that_run(
 
 
 @pytest.mark.parametrize("by", ["fallback", "agent"])
-def test_an_answer_that_no_person_gave_continues_the_chain_of_the_question(
+def test_automatic_answer_continues_the_chain_of_the_question(
     store: Corral, runner: Runner, clock: ManualClock, by: str
 ) -> None:
     def act(inside: Corral, run: Run, mailbox: str) -> None:
@@ -145,7 +147,7 @@ def test_an_answer_that_no_person_gave_continues_the_chain_of_the_question(
     assert turns_until_silent(store, runner, clock, act, later=answer) == LIMIT
 
 
-def test_the_answer_of_a_person_begins_a_new_chain(
+def test_answer_of_a_person_begins_a_new_chain(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     def act(inside: Corral, run: Run, mailbox: str) -> None:
@@ -158,7 +160,7 @@ def test_the_answer_of_a_person_begins_a_new_chain(
     assert turns_until_silent(store, runner, clock, act, later=answer) == MOST
 
 
-def test_a_delegation_that_nobody_finished_continues_the_chain(
+def test_expired_delegation_continues_the_chain(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     def act(inside: Corral, run: Run, mailbox: str) -> None:
@@ -169,7 +171,7 @@ def test_a_delegation_that_nobody_finished_continues_the_chain(
     assert turns_until_silent(store, runner, clock, act) == LIMIT
 
 
-def test_words_that_a_run_sends_to_a_session_continue_its_chain(
+def test_text_sent_by_a_run_to_a_session_continues_its_chain(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     def act(inside: Corral, run: Run, mailbox: str) -> None:
@@ -178,7 +180,7 @@ def test_words_that_a_run_sends_to_a_session_continue_its_chain(
     assert turns_until_silent(store, runner, clock, act) == LIMIT
 
 
-def test_a_post_continues_the_chain_and_is_refused_beyond_the_limit(
+def test_post_continues_the_chain_and_is_refused_beyond_the_limit(
     store: Corral, runner: Runner, tmp_path: Path
 ) -> None:
     store.groups.create("team", members=["agent:ada", "agent:ben"])
@@ -201,7 +203,7 @@ def test_a_post_continues_the_chain_and_is_refused_beyond_the_limit(
     store.groups.post("team", "a person", author="user:ann")
 
 
-def test_posts_that_a_run_reads_in_the_group_count_too(
+def test_posts_that_a_run_reads_count_as_hops(
     store: Corral, runner: Runner, tmp_path: Path
 ) -> None:
     store.groups.create("team", members=["agent:ada", "agent:ben"])

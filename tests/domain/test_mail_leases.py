@@ -1,4 +1,4 @@
-"""Working on a letter: renewing, acknowledging, and what a fence keeps out."""
+"""Leases: renew, acknowledge, and the rejection of stale fences."""
 
 from collections.abc import Callable
 
@@ -25,8 +25,8 @@ VERBS: dict[str, Verb] = {
 EACH_VERB = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 
 
-def claimed(store: Corral, box: str = "agent:ada", owner: str = "a") -> Letter:
-    """A letter that was put and is out."""
+def put_and_claim(store: Corral, box: str = "agent:ada", owner: str = "a") -> Letter:
+    """Put a letter and claim it."""
     store.mail.put(box, "hello")
     (letter,) = store.mail.claim(box, owner=owner)
     return letter
@@ -36,10 +36,10 @@ def claimed(store: Corral, box: str = "agent:ada", owner: str = "a") -> Letter:
 
 
 @BOTH
-def test_an_ack_ends_the_letter_and_writes_one_event(
+def test_ack_ends_the_letter_and_writes_one_event(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     clock.advance(5)
     done = store.mail.ack(letter)
     assert (done.state, done.ended_at, done.fence) == (LetterState.DONE, clock.now(), letter.fence)
@@ -48,33 +48,33 @@ def test_an_ack_ends_the_letter_and_writes_one_event(
 
 
 @BOTH
-def test_an_acknowledged_letter_never_comes_again(
+def test_acknowledged_letter_is_not_claimed_again(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
-    store.mail.ack(claimed(store, box))
+    store.mail.ack(put_and_claim(store, box))
     clock.advance(DAY)
     assert store.mail.claim(box, owner="b") == []
 
 
 @BOTH
-def test_to_acknowledge_twice_is_fine_and_writes_nothing(store: Corral, box: str) -> None:
-    letter = claimed(store, box)
+def test_second_ack_is_idempotent_and_writes_nothing(store: Corral, box: str) -> None:
+    letter = put_and_claim(store, box)
     done = store.mail.ack(letter)
     with unchanged(store):
         assert store.mail.ack(letter) == done
 
 
 @BOTH
-def test_an_ack_after_the_lease_ran_out_counts_while_nobody_took_the_letter(
+def test_ack_after_lease_expiry_succeeds_if_not_reclaimed(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     clock.advance(DAY)
     assert store.mail.ack(letter).state is LetterState.DONE
 
 
-def test_an_ack_by_id_needs_the_fence(store: Corral) -> None:
-    letter = claimed(store)
+def test_ack_by_id_requires_the_fence(store: Corral) -> None:
+    letter = put_and_claim(store)
     with refuses(store, Invalid):
         store.mail.ack(letter.id)
     assert store.mail.ack(letter.id, fence=letter.fence).state is LetterState.DONE
@@ -85,10 +85,10 @@ def test_an_ack_by_id_needs_the_fence(store: Corral) -> None:
 
 @EACH_VERB
 @BOTH
-def test_what_an_owner_says_late_is_refused_after_a_take_over(
+def test_stale_fence_is_rejected_after_a_new_claim(
     store: Corral, clock: ManualClock, box: str, verb: Verb
 ) -> None:
-    late = claimed(store, box, owner="a")
+    late = put_and_claim(store, box, owner="a")
     clock.advance(MINUTE)
     (fresh,) = store.mail.claim(box, owner="b")
     with refuses(store, Held) as caught:
@@ -103,55 +103,53 @@ def test_what_an_owner_says_late_is_refused_after_a_take_over(
 
 
 @EACH_VERB
-def test_what_an_owner_says_late_is_refused_after_the_other_one_was_done(
+def test_stale_fence_is_rejected_after_the_new_owner_acked(
     store: Corral, clock: ManualClock, verb: Verb
 ) -> None:
-    late = claimed(store, owner="a")
+    late = put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     store.mail.ack(store.mail.claim("agent:ada", owner="b")[0])
     with refuses(store, Held):
         verb(store, late)
 
 
-def test_the_one_who_took_over_may_go_on(store: Corral, clock: ManualClock) -> None:
-    claimed(store, owner="a")
+def test_new_owner_can_act_after_a_takeover(store: Corral, clock: ManualClock) -> None:
+    put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     (fresh,) = store.mail.claim("agent:ada", owner="b")
     assert store.mail.ack(fresh).owner == "b"
 
 
-def test_the_same_owner_that_claims_again_has_a_new_fence_too(
-    store: Corral, clock: ManualClock
-) -> None:
-    late = claimed(store, owner="a")
+def test_second_claim_by_the_same_owner_has_a_new_fence(store: Corral, clock: ManualClock) -> None:
+    late = put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     store.mail.claim("agent:ada", owner="a")
     with refuses(store, Held):
         store.mail.ack(late)
 
 
-def test_a_fence_that_was_never_given_is_refused(store: Corral) -> None:
-    letter = claimed(store)
+def test_missing_fence_is_rejected(store: Corral) -> None:
+    letter = put_and_claim(store)
     with refuses(store, Held):
         store.mail.ack(letter.id, fence=letter.fence + 1)
 
 
 @pytest.mark.parametrize("fence", [0, -1])
-def test_a_fence_that_no_claim_has_is_refused(store: Corral, fence: int) -> None:
-    letter = claimed(store)
+def test_unknown_fence_is_rejected(store: Corral, fence: int) -> None:
+    letter = put_and_claim(store)
     with refuses(store, Invalid):
         store.mail.ack(letter.id, fence=fence)
 
 
 @EACH_VERB
-def test_nobody_speaks_for_a_letter_that_was_never_claimed(store: Corral, verb: Verb) -> None:
+def test_unclaimed_letter_accepts_no_owner_operation(store: Corral, verb: Verb) -> None:
     letter = store.mail.put("agent:ada", 1)
     with refuses(store, Invalid):
         verb(store, letter)
 
 
 @pytest.mark.parametrize("id", ["let_99", "99"])
-def test_an_unknown_letter_is_not_found(store: Corral, id: str) -> None:
+def test_unknown_letter_raises_not_found(store: Corral, id: str) -> None:
     with refuses(store, NotFound):
         store.mail.ack(id, fence=1)
     with refuses(store, NotFound):
@@ -161,7 +159,7 @@ def test_an_unknown_letter_is_not_found(store: Corral, id: str) -> None:
 
 
 @each_case("id", ["", "let_", "let_x", "prj_1", "let_1x", "-1", "let_" + "9" * 19])
-def test_a_text_that_is_no_letters_id_is_refused(store: Corral, id: str) -> None:
+def test_invalid_letter_id_is_rejected(store: Corral, id: str) -> None:
     with refuses(store, Invalid):
         store.mail.get(id)
     with refuses(store, Invalid):
@@ -174,10 +172,8 @@ def test_a_text_that_is_no_letters_id_is_refused(store: Corral, id: str) -> None
 
 
 @BOTH
-def test_a_renewed_letter_stays_out_for_another_term(
-    store: Corral, clock: ManualClock, box: str
-) -> None:
-    letter = claimed(store, box)
+def test_renew_extends_the_lease(store: Corral, clock: ManualClock, box: str) -> None:
+    letter = put_and_claim(store, box)
     clock.advance(20 * SECOND)
     renewed = store.mail.renew(letter, lease_ms=30 * SECOND)
     assert renewed.due_at == clock.now() + 30 * SECOND
@@ -185,24 +181,24 @@ def test_a_renewed_letter_stays_out_for_another_term(
     clock.advance(30 * SECOND - 1)
     assert store.mail.claim(box, owner="b") == []
     clock.advance(1)
-    assert [taken.id for taken in store.mail.claim(box, owner="b")] == [letter.id]
+    assert [claimed.id for claimed in store.mail.claim(box, owner="b")] == [letter.id]
 
 
-def test_a_renewal_is_no_event(store: Corral) -> None:
-    store.mail.renew(claimed(store))
+def test_renew_writes_no_event(store: Corral) -> None:
+    store.mail.renew(put_and_claim(store))
     assert record(store) == ["letter.put"]
 
 
-def test_a_renewed_letter_keeps_its_place_in_line(store: Corral, clock: ManualClock) -> None:
-    letter = claimed(store)
+def test_renew_keeps_the_queue_position(store: Corral, clock: ManualClock) -> None:
+    letter = put_and_claim(store)
     store.mail.put("agent:ada", "second")
     store.mail.renew(letter, lease_ms=SECOND)
     clock.advance(SECOND)
-    taken = store.mail.claim("agent:ada", owner="b", limit=2)
-    assert [letter.body for letter in taken] == ["hello", "second"]
+    claimed = store.mail.claim("agent:ada", owner="b", limit=2)
+    assert [letter.body for letter in claimed] == ["hello", "second"]
 
 
-def test_in_a_queue_a_lease_that_ran_out_may_be_renewed_while_nobody_took_the_letter(
+def test_expired_lease_in_a_queue_can_be_renewed_if_not_reclaimed(
     store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("queue:builds", "hello")
@@ -212,11 +208,11 @@ def test_in_a_queue_a_lease_that_ran_out_may_be_renewed_while_nobody_took_the_le
     assert store.mail.claim("queue:builds", owner="b") == []
 
 
-def test_where_order_matters_a_lease_that_ran_out_is_not_renewed(
+def test_expired_lease_in_an_ordered_mailbox_cannot_be_renewed(
     store: Corral, clock: ManualClock
 ) -> None:
-    """Another owner may have gone on with the mailbox since; two must not have letters out."""
-    letter = claimed(store)
+    """Another owner may have claimed later letters since; two owners must not hold leases."""
+    letter = put_and_claim(store)
     clock.advance(MINUTE)
     store.mail.put("agent:ada", "urgent", priority=5)
     (urgent,) = store.mail.claim("agent:ada", owner="b")
@@ -225,29 +221,29 @@ def test_where_order_matters_a_lease_that_ran_out_is_not_renewed(
     assert store.mail.ack(urgent).state == "done"
 
 
-def test_a_letter_that_ended_is_not_renewed(store: Corral) -> None:
-    letter = claimed(store)
+def test_ended_letter_cannot_be_renewed(store: Corral) -> None:
+    letter = put_and_claim(store)
     store.mail.ack(letter)
     with refuses(store, Held) as caught:
         store.mail.renew(letter)
     assert caught.value.details["state"] == "done"
 
 
-def test_a_letter_that_was_given_back_is_not_renewed(store: Corral) -> None:
-    letter = claimed(store)
+def test_failed_letter_cannot_be_renewed(store: Corral) -> None:
+    letter = put_and_claim(store)
     store.mail.fail(letter, "no")
     with refuses(store, Held):
         store.mail.renew(letter)
 
 
-def test_a_letter_that_is_in_doubt_is_renewed_too(store: Corral, clock: ManualClock) -> None:
-    letter = store.mail.begin_delivery(claimed(store))
+def test_unconfirmed_letter_can_be_renewed(store: Corral, clock: ManualClock) -> None:
+    letter = store.mail.begin_delivery(put_and_claim(store))
     assert store.mail.renew(letter, lease_ms=DAY).due_at == clock.now() + DAY
 
 
 @each_case("lease_ms", [0, 999, DAY + 1, -1])
-def test_a_term_out_of_bounds_is_refused(store: Corral, lease_ms: int) -> None:
-    letter = claimed(store)
+def test_lease_out_of_bounds_is_rejected(store: Corral, lease_ms: int) -> None:
+    letter = put_and_claim(store)
     with refuses(store, Invalid):
         store.mail.renew(letter, lease_ms=lease_ms)
 
@@ -256,8 +252,8 @@ def test_a_term_out_of_bounds_is_refused(store: Corral, lease_ms: int) -> None:
 
 
 @BOTH
-def test_ack_and_claim_ends_one_letter_and_takes_the_next(store: Corral, box: str) -> None:
-    letter = claimed(store, box)
+def test_ack_and_claim_ends_one_letter_and_claims_the_next(store: Corral, box: str) -> None:
+    letter = put_and_claim(store, box)
     store.mail.put(box, "second")
     (second,) = store.mail.ack_and_claim(letter, owner="a", lease_ms=MINUTE)
     assert (second.body, second.owner, second.fence) == ("second", "a", 1)
@@ -266,15 +262,15 @@ def test_ack_and_claim_ends_one_letter_and_takes_the_next(store: Corral, box: st
 
 
 @BOTH
-def test_ack_and_claim_gives_nothing_when_nothing_is_left(store: Corral, box: str) -> None:
-    letter = claimed(store, box)
+def test_ack_and_claim_returns_nothing_from_an_empty_mailbox(store: Corral, box: str) -> None:
+    letter = put_and_claim(store, box)
     assert store.mail.ack_and_claim(letter, owner="a") == []
     assert store.mail.get(letter.id).state is LetterState.DONE
 
 
 @BOTH
-def test_ack_and_claim_gives_the_next_to_another_owner_as_well(store: Corral, box: str) -> None:
-    letter = claimed(store, box, owner="a")
+def test_ack_and_claim_can_claim_for_another_owner(store: Corral, box: str) -> None:
+    letter = put_and_claim(store, box, owner="a")
     store.mail.put(box, "second")
     (second,) = store.mail.ack_and_claim(letter, owner="b")
     assert second.owner == "b"
@@ -282,17 +278,17 @@ def test_ack_and_claim_gives_the_next_to_another_owner_as_well(store: Corral, bo
 
 @each_case("arguments", [{"limit": 0}, {"lease_ms": 1}, {"owner": ""}, {"owner": "\0"}], ids=ascii)
 @BOTH
-def test_a_claim_that_cannot_work_takes_the_ack_back_with_it(
+def test_ack_is_rolled_back_when_the_claim_is_invalid(
     store: Corral, box: str, arguments: dict[str, object]
 ) -> None:
-    letter = claimed(store, box)
+    letter = put_and_claim(store, box)
     with refuses(store, Invalid):
         store.mail.ack_and_claim(letter, **{"owner": "a", **arguments})
     assert store.mail.get(letter.id).state is LetterState.WAITING
 
 
-def test_a_letter_that_was_turned_away_cannot_be_acknowledged(store: Corral) -> None:
-    letter = claimed(store)
+def test_refused_letter_cannot_be_acknowledged(store: Corral) -> None:
+    letter = put_and_claim(store)
     store.mail.drop(letter.id)
     with refuses(store, IllegalMove) as caught:
         store.mail.ack(letter)
@@ -300,10 +296,10 @@ def test_a_letter_that_was_turned_away_cannot_be_acknowledged(store: Corral) -> 
     assert caught.value.details["allowed"] == ["resend"]
 
 
-def test_an_ack_gives_back_the_letter_as_it_is_and_not_as_it_was_claimed(
+def test_ack_returns_the_stored_letter_not_the_claimed_one(
     store: Corral, clock: ManualClock
 ) -> None:
-    """Nothing of it is read again: what may have changed under the same fence ends with it."""
+    """The row is not read back, so all columns that a renewal changes are set by the ack."""
     for box in ("queue:work", "agent:ada"):
         store.mail.put(box, {"long": "body"}, sender="user:me", expires_at=clock.now() + HOUR)
         (claimed,) = store.mail.claim(box, owner="me", lease_ms=SECOND)

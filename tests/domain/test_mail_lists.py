@@ -1,4 +1,4 @@
-"""Lists of letters, page by page, and when the next one is due."""
+"""Paginated lists of letters, and the next due time."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from corral.kernel.pagination import encode_cursor
 from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, unchanged, walk
 
-# The ways in which letters are listed.
+# The lists of letters.
 WAYS: list[dict[str, Any]] = [{}, {"mailbox": "agent:a"}, {"all": True}, {"state": "dead"}]
 
 
@@ -22,30 +22,30 @@ def ids(letters: list[Letter]) -> list[str]:
 
 @pytest.fixture
 def seven(store: Corral) -> list[Letter]:
-    """Seven letters in three mailboxes, put across each other."""
+    """Put seven letters into three mailboxes in turn."""
     boxes = ["agent:b", "agent:a", "queue:c", "agent:a", "agent:b", "agent:a", "queue:c"]
     return [store.mail.put(box, n) for n, box in enumerate(boxes)]
 
 
 @each_case("limit", [1, 2, 3, 7, 50])
-def test_letters_on_their_way_are_listed_by_mailbox_oldest_first(
+def test_waiting_letters_are_listed_by_mailbox_oldest_first(
     store: Corral, seven: list[Letter], limit: int
 ) -> None:
-    found = walk(store.mail.list, limit=limit)
-    assert found == sorted(seven, key=lambda letter: (letter.mailbox, letter.body))
+    letters = walk(store.mail.list, limit=limit)
+    assert letters == sorted(seven, key=lambda letter: (letter.mailbox, letter.body))
 
 
 @each_case("limit", [1, 2, 3, 50])
-def test_letters_on_their_way_to_one_mailbox_are_listed_oldest_first(
+def test_waiting_letters_of_one_mailbox_are_listed_oldest_first(
     store: Corral, seven: list[Letter], limit: int
 ) -> None:
-    found = walk(store.mail.list, limit=limit, mailbox="agent:a")
-    assert [letter.body for letter in found] == [1, 3, 5]
+    letters = walk(store.mail.list, limit=limit, mailbox="agent:a")
+    assert [letter.body for letter in letters] == [1, 3, 5]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
 @pytest.mark.parametrize("box", ["agent:a", None])
-def test_letters_on_their_way_are_listed_in_the_order_of_their_line(
+def test_waiting_letters_are_listed_in_queue_order(
     store: Corral, clock: ManualClock, limit: int, box: str | None
 ) -> None:
     store.mail.put("agent:a", "low", priority=-1)
@@ -54,8 +54,8 @@ def test_letters_on_their_way_are_listed_in_the_order_of_their_line(
     store.mail.put("agent:a", "early", due_at=clock.now() - DAY)
     store.mail.put("agent:a", "high and later", priority=9, due_at=clock.now() + 1)
     store.mail.put("agent:a", "high", priority=9)
-    found = walk(store.mail.list, limit=limit, mailbox=box)
-    assert [letter.body for letter in found] == [
+    letters = walk(store.mail.list, limit=limit, mailbox=box)
+    assert [letter.body for letter in letters] == [
         "high",
         "high and later",
         "early",
@@ -70,13 +70,15 @@ def test_all_letters_are_listed_newest_first(
     store: Corral, seven: list[Letter], limit: int
 ) -> None:
     store.mail.drop(seven[3].id)
-    found = walk(store.mail.list, limit=limit, all=True)
-    assert [letter.body for letter in found] == [6, 5, 4, 3, 2, 1, 0]
-    found = walk(store.mail.list, limit=limit, all=True, mailbox="agent:a")
-    assert [letter.body for letter in found] == [5, 3, 1]
+    letters = walk(store.mail.list, limit=limit, all=True)
+    assert [letter.body for letter in letters] == [6, 5, 4, 3, 2, 1, 0]
+    letters = walk(store.mail.list, limit=limit, all=True, mailbox="agent:a")
+    assert [letter.body for letter in letters] == [5, 3, 1]
 
 
-def test_what_ended_or_is_in_doubt_is_not_on_its_way(store: Corral, seven: list[Letter]) -> None:
+def test_ended_and_unconfirmed_letters_are_not_listed_as_waiting(
+    store: Corral, seven: list[Letter]
+) -> None:
     store.mail.ack(store.mail.claim("agent:a", owner="o")[0])
     store.mail.drop(seven[0].id)
     store.mail.begin_delivery(store.mail.claim("agent:b", owner="o")[0])
@@ -84,7 +86,7 @@ def test_what_ended_or_is_in_doubt_is_not_on_its_way(store: Corral, seven: list[
 
 
 @pytest.mark.parametrize("state", ["dead", "refused", "expired"])
-def test_letters_that_ended_badly_are_listed_newest_first(
+def test_undelivered_letters_are_listed_newest_first(
     store: Corral, clock: ManualClock, state: str
 ) -> None:
     store.settings.set("mail.max_attempts", 1)
@@ -103,19 +105,19 @@ def test_letters_that_ended_badly_are_listed_newest_first(
         assert [letter.body for letter in walk(store.mail.dead)] == [4, 3, 2, 1, 0]
 
 
-def test_letters_put_between_two_pages_disturb_no_list(store: Corral, seven: list[Letter]) -> None:
-    found = walk(
-        store.mail.list, all=True, between=lambda: store.mail.put("agent:a", "new, so not listed")
-    )
-    assert ids(found) == ids(seven[::-1])
-    before = ids(walk(store.mail.list, limit=100))
-    found = walk(store.mail.list, between=lambda: store.mail.put("agent:0", "sorts before"))
-    assert ids(found) == before
-
-
-def test_letters_put_behind_the_page_are_found_by_the_next_one(
+def test_letters_put_between_two_pages_do_not_shift_the_list(
     store: Corral, seven: list[Letter]
 ) -> None:
+    letters = walk(
+        store.mail.list, all=True, between=lambda: store.mail.put("agent:a", "new, so not listed")
+    )
+    assert ids(letters) == ids(seven[::-1])
+    before = ids(walk(store.mail.list, limit=100))
+    letters = walk(store.mail.list, between=lambda: store.mail.put("agent:0", "sorts before"))
+    assert ids(letters) == before
+
+
+def test_letters_put_behind_a_page_are_on_the_next_one(store: Corral, seven: list[Letter]) -> None:
     first = store.mail.list(mailbox="agent:b", limit=1)
     late = store.mail.put("agent:b", "late")
     store.mail.put("agent:b", "urgent", priority=9)
@@ -124,7 +126,7 @@ def test_letters_put_behind_the_page_are_found_by_the_next_one(
     assert second.next is None
 
 
-def test_a_letter_that_ends_between_two_pages_shifts_nothing(
+def test_letter_that_ends_between_two_pages_does_not_shift_the_list(
     store: Corral, seven: list[Letter]
 ) -> None:
     first = store.mail.list(limit=3)
@@ -134,9 +136,7 @@ def test_a_letter_that_ends_between_two_pages_shifts_nothing(
     assert [letter.body for letter in rest.items] == [0, 4, 2, 6]
 
 
-def test_a_list_that_ends_with_a_full_page_promises_nothing_more(
-    store: Corral, seven: list[Letter]
-) -> None:
+def test_full_last_page_has_no_next_cursor(store: Corral, seven: list[Letter]) -> None:
     assert store.mail.list(limit=7).next is None
     assert store.mail.list(limit=6).next is not None
 
@@ -146,7 +146,7 @@ def test_a_list_that_ends_with_a_full_page_promises_nothing_more(
     ["plain", "\U0001f469\u200d\U0001f4bb", "soft\u00adhyphen", "x\x7f", "ü☃", "'\"\\%_"],
     ids=ascii,
 )
-def test_a_list_goes_on_behind_a_mailbox_of_any_name(store: Corral, name: str) -> None:
+def test_list_continues_after_a_mailbox_of_any_name(store: Corral, name: str) -> None:
     for n in range(3):
         store.mail.put(f"agent:{name}", n)
     assert [letter.body for letter in walk(store.mail.list, limit=1)] == [0, 1, 2]
@@ -158,7 +158,7 @@ def test_an_empty_list_is_one_empty_page(store: Corral) -> None:
 
 
 @each_case("limit", [0, -1, 1_001])
-def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
+def test_limit_out_of_bounds_is_rejected(store: Corral, limit: int) -> None:
     for arguments in WAYS:
         with refuses(store, Invalid):
             store.mail.list(limit=limit, **arguments)
@@ -182,13 +182,13 @@ def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
     ],
     ids=lambda text: ascii(text)[:16],
 )
-def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
     for arguments in WAYS:
         with refuses(store, Invalid):
             store.mail.list(after=cursor, **arguments)
 
 
-def test_a_cursor_of_another_list_is_refused(store: Corral, seven: list[Letter]) -> None:
+def test_cursor_of_another_list_is_rejected(store: Corral, seven: list[Letter]) -> None:
     by_mailbox = store.mail.list(limit=1).next
     by_number = store.mail.list(limit=1, all=True).next
     with refuses(store, Invalid):
@@ -199,20 +199,20 @@ def test_a_cursor_of_another_list_is_refused(store: Corral, seven: list[Letter])
         store.mail.list(after=by_number, mailbox="agent:a")
 
 
-def test_a_cursor_of_another_mailboxes_list_is_refused(store: Corral, seven: list[Letter]) -> None:
+def test_cursor_of_another_mailbox_is_rejected(store: Corral, seven: list[Letter]) -> None:
     cursor = store.mail.list(limit=1, mailbox="agent:a").next
     with refuses(store, Invalid):
         store.mail.list(after=cursor, mailbox="agent:b")
 
 
-def test_a_state_that_nobody_must_look_at_is_refused(store: Corral) -> None:
+def test_list_by_an_unlisted_state_is_rejected(store: Corral) -> None:
     with refuses(store, Invalid):
         store.mail.list(state="waiting")
     with refuses(store, Invalid):
         store.mail.list(state="dead", mailbox="agent:a")
 
 
-def test_a_letter_is_found_by_its_id_or_its_number(store: Corral, seven: list[Letter]) -> None:
+def test_get_accepts_an_id_or_a_number(store: Corral, seven: list[Letter]) -> None:
     assert store.mail.get(seven[4].id) == seven[4]
     assert store.mail.get(seven[4].id.removeprefix("let_")) == seven[4]
     with refuses(store, NotFound) as caught:
@@ -221,16 +221,16 @@ def test_a_letter_is_found_by_its_id_or_its_number(store: Corral, seven: list[Le
     assert "`corral mail list`" in caught.value.message
 
 
-# -- when the next one is due ----------------------------------------------------------------
+# -- the next due time -----------------------------------------------------------------------
 
 
-def test_an_empty_mailbox_has_no_next_moment(store: Corral) -> None:
+def test_empty_mailbox_has_no_next_due_time(store: Corral) -> None:
     store.mail.put("agent:other", 1)
     with unchanged(store):
         assert store.mail.next_due("agent:ada") is None
 
 
-def test_the_next_moment_is_that_of_the_letter_due_first(store: Corral, clock: ManualClock) -> None:
+def test_next_due_is_the_earliest_due_time(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, due_at=clock.now() + DAY, priority=9)
     store.mail.put("agent:ada", 2, due_at=clock.now() + MINUTE, priority=-9)
     store.mail.put("agent:ada", 3, due_at=clock.now() + 2 * MINUTE)
@@ -238,7 +238,7 @@ def test_the_next_moment_is_that_of_the_letter_due_first(store: Corral, clock: M
 
 
 @pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
-def test_the_next_moment_of_a_letter_that_is_out_is_the_end_of_its_lease(
+def test_next_due_of_a_claimed_letter_is_the_end_of_its_lease(
     store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, 1)

@@ -1,4 +1,4 @@
-"""Putting letters: what is kept, what a key does, and what is refused."""
+"""Put: stored fields, idempotency keys, and input validation."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, unchanged
 
 
-def test_a_letter_comes_back_as_it_was_put(store: Corral, clock: ManualClock) -> None:
+def test_put_returns_the_letter(store: Corral, clock: ManualClock) -> None:
     letter = store.mail.put(
         "agent:ada",
         {"text": "hello", "n": [1, 2.5, None, True]},
@@ -45,20 +45,20 @@ def test_a_letter_comes_back_as_it_was_put(store: Corral, clock: ManualClock) ->
     assert store.mail.get(letter.id) == letter
 
 
-def test_a_put_writes_one_event_that_names_letter_project_and_actor(store: Corral) -> None:
+def test_put_writes_one_event_with_letter_project_and_actor(store: Corral) -> None:
     letter = store.mail.put("agent:ada", "hello", project="prj_1")
-    found = rows(store, "SELECT kind, verb, subject, project_id, actor, at FROM events")
-    assert found == [("letter", "put", letter.id, "prj_1", "user:tester", letter.created_at)]
+    events = rows(store, "SELECT kind, verb, subject, project_id, actor, at FROM events")
+    assert events == [("letter", "put", letter.id, "prj_1", "user:tester", letter.created_at)]
 
 
-def test_a_key_that_was_seen_gives_back_the_first_letter(store: Corral) -> None:
+def test_repeated_key_returns_the_first_letter(store: Corral) -> None:
     first = store.mail.put("agent:ada", "hello", key="k")
     with unchanged(store):
         again = store.mail.put("agent:ada", "changed", key="k", priority=9)
     assert again == first
 
 
-def test_a_key_that_was_seen_gives_back_a_letter_that_has_ended(store: Corral) -> None:
+def test_repeated_key_returns_an_ended_letter(store: Corral) -> None:
     store.mail.put("agent:ada", "hello", key="k")
     done = store.mail.ack(store.mail.claim("agent:ada", owner="o")[0])
     with unchanged(store):
@@ -66,13 +66,13 @@ def test_a_key_that_was_seen_gives_back_a_letter_that_has_ended(store: Corral) -
     assert store.mail.claim("agent:ada", owner="o") == []
 
 
-def test_the_same_key_in_another_mailbox_is_another_letter(store: Corral) -> None:
+def test_same_key_in_another_mailbox_puts_another_letter(store: Corral) -> None:
     first = store.mail.put("agent:ada", "hello", key="k")
     other = store.mail.put("agent:bob", "hello", key="k")
     assert other.id != first.id
 
 
-def test_letters_without_a_key_are_never_the_same(store: Corral) -> None:
+def test_letters_without_a_key_are_never_deduplicated(store: Corral) -> None:
     first = store.mail.put("agent:ada", "hello")
     assert store.mail.put("agent:ada", "hello").id != first.id
 
@@ -97,7 +97,7 @@ def test_letters_without_a_key_are_never_the_same(store: Corral) -> None:
     ],
     ids=repr,
 )
-def test_every_json_value_is_a_body(store: Corral, body: Any) -> None:
+def test_body_can_be_any_json_value(store: Corral, body: Any) -> None:
     put = store.mail.put("agent:ada", body)
     (claimed,) = store.mail.claim("agent:ada", owner="o")
     assert put.body == claimed.body == store.mail.get(put.id).body == body
@@ -109,16 +109,14 @@ def test_the_order_of_keys_in_a_body_is_kept(store: Corral) -> None:
     assert list(store.mail.get(put.id).body) == ["z", "a", "m"]
 
 
-def test_a_letter_due_in_the_past_keeps_that_place_in_line(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_letter_due_in_the_past_has_that_queue_position(store: Corral, clock: ManualClock) -> None:
     later = store.mail.put("agent:ada", "b")
     earlier = store.mail.put("agent:ada", "a", due_at=clock.now() - DAY)
-    taken = store.mail.claim("agent:ada", owner="o", limit=2)
-    assert [letter.id for letter in taken] == [earlier.id, later.id]
+    claimed = store.mail.claim("agent:ada", owner="o", limit=2)
+    assert [letter.id for letter in claimed] == [earlier.id, later.id]
 
 
-def test_a_letter_may_be_due_in_a_year_and_no_later(store: Corral, clock: ManualClock) -> None:
+def test_due_time_is_at_most_a_year_ahead(store: Corral, clock: ManualClock) -> None:
     assert store.mail.put("agent:ada", 1, due_at=clock.now() + YEAR).due_at == clock.now() + YEAR
     with refuses(store, Invalid):
         store.mail.put("agent:ada", 1, due_at=clock.now() + YEAR + 1)
@@ -146,7 +144,7 @@ def test_priorities_go_from_minus_100_to_100(store: Corral, priority: int) -> No
     ],
     ids=lambda text: ascii(text)[:16],
 )
-def test_a_text_that_is_no_mailbox_is_refused_everywhere(store: Corral, mailbox: str) -> None:
+def test_invalid_mailbox_is_rejected_everywhere(store: Corral, mailbox: str) -> None:
     with refuses(store, Invalid):
         store.mail.put(mailbox, 1)
     with refuses(store, Invalid):
@@ -161,7 +159,7 @@ def test_a_text_that_is_no_mailbox_is_refused_everywhere(store: Corral, mailbox:
 
 
 @each_case("mailbox", ["", "ada", "robot:ada", "agent:a\0", "agent:\ud800"], ids=ascii)
-def test_a_text_that_is_no_mailbox_has_no_next_moment_either(store: Corral, mailbox: str) -> None:
+def test_next_due_rejects_an_invalid_mailbox(store: Corral, mailbox: str) -> None:
     with refuses(store, Invalid):
         store.mail.next_due(mailbox)
 
@@ -183,7 +181,7 @@ def test_a_text_that_is_no_mailbox_has_no_next_moment_either(store: Corral, mail
     ],
     ids=lambda arguments: ascii(arguments)[:24],
 )
-def test_an_argument_that_cannot_work_is_refused(store: Corral, arguments: dict[str, Any]) -> None:
+def test_put_rejects_invalid_arguments(store: Corral, arguments: dict[str, Any]) -> None:
     with refuses(store, Invalid):
         store.mail.put("agent:ada", "hello", **arguments)
 
@@ -211,12 +209,12 @@ def test_an_argument_that_cannot_work_is_refused(store: Corral, arguments: dict[
         "no json inside",
     ],
 )
-def test_a_body_that_cannot_be_kept_is_refused(store: Corral, body: Any) -> None:
+def test_put_rejects_a_body_that_is_not_json(store: Corral, body: Any) -> None:
     with refuses(store, Invalid):
         store.mail.put("agent:ada", body)
 
 
-def test_a_body_nested_without_end_is_refused(store: Corral) -> None:
+def test_put_rejects_a_deeply_nested_body(store: Corral) -> None:
     body: list[Any] = []
     for _ in range(100_000):
         body = [body]
@@ -224,21 +222,21 @@ def test_a_body_nested_without_end_is_refused(store: Corral) -> None:
         store.mail.put("agent:ada", body)
 
 
-def test_a_body_of_ten_megabytes_is_refused_and_says_what_to_do(store: Corral) -> None:
+def test_put_rejects_a_body_of_ten_megabytes(store: Corral) -> None:
     with refuses(store, Invalid) as caught:
         store.mail.put("agent:ada", "x" * 10_000_000)
     assert "in a file" in str(caught.value)
     assert caught.value.details["limit"] == 1024 * 1024
 
 
-def test_a_body_of_just_the_largest_size_is_kept(store: Corral) -> None:
+def test_put_accepts_a_body_of_the_maximum_size(store: Corral) -> None:
     body = "x" * (1024 * 1024 - 2)
     assert store.mail.get(store.mail.put("agent:ada", body).id).body == body
     with refuses(store, Invalid):
         store.mail.put("agent:ada", body + "x")
 
 
-def test_a_refused_put_uses_up_no_key(store: Corral) -> None:
+def test_rejected_put_does_not_use_its_key(store: Corral) -> None:
     with refuses(store, Invalid):
         store.mail.put("agent:ada", "\0", key="k")
     assert store.mail.put("agent:ada", "fine", key="k").body == "fine"

@@ -13,9 +13,7 @@ def stalled(store: Corral) -> list[str]:
     ]
 
 
-def test_a_mailbox_is_stalled_when_its_oldest_due_letter_is_not_claimed(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_mailbox_with_an_old_unclaimed_letter_is_stalled(store: Corral, clock: ManualClock) -> None:
     for mailbox in ("user:ben", "queue:builds", "user:ann"):
         for number in range(3):
             store.mail.put(mailbox, number)
@@ -23,8 +21,8 @@ def test_a_mailbox_is_stalled_when_its_oldest_due_letter_is_not_claimed(
     assert check_mailboxes(store._database).state == "ok"
     clock.advance(HOUR + MINUTE)
     assert stalled(store) == ["queue:builds", "user:ann", "user:ben"]
-    found = check_mailboxes(store._database)
-    assert (found.state, "queue:builds" in found.message, "1h1m" in found.message) == (
+    finding = check_mailboxes(store._database)
+    assert (finding.state, "queue:builds" in finding.message, "1h1m" in finding.message) == (
         "warning",
         True,
         True,
@@ -35,7 +33,7 @@ def test_a_mailbox_is_stalled_when_its_oldest_due_letter_is_not_claimed(
     assert check_mailboxes(store._database).state == "ok"
 
 
-def test_a_mailbox_that_is_worked_on_is_not_stalled(store: Corral, clock: ManualClock) -> None:
+def test_mailbox_with_a_live_lease_is_not_stalled(store: Corral, clock: ManualClock) -> None:
     store.mail.put("user:ben", "long work", priority=5)
     store.mail.put("user:ben", "next")
     store.mail.claim("user:ben", owner="o", lease_ms=4 * HOUR)
@@ -45,7 +43,7 @@ def test_a_mailbox_that_is_worked_on_is_not_stalled(store: Corral, clock: Manual
     assert stalled(store) == ["user:ben"]
 
 
-def test_a_letter_between_two_attempts_is_not_stalled_but_one_nobody_retries_is(
+def test_letter_in_back_off_is_stalled_only_after_its_retry_is_due(
     store: Corral, clock: ManualClock
 ) -> None:
     letter = store.mail.put("agent:ada", "work")
@@ -58,7 +56,7 @@ def test_a_letter_between_two_attempts_is_not_stalled_but_one_nobody_retries_is(
     assert store.mail.get(letter.id).state == "waiting"
 
 
-def test_a_letter_for_later_does_not_hide_one_of_a_lower_priority(
+def test_letter_due_later_does_not_hide_a_stalled_lower_priority(
     store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("user:ann", "tomorrow", priority=50, due_at=store.now() + DAY)

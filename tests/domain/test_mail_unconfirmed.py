@@ -1,4 +1,4 @@
-"""Acts that must not be done twice: doubt, and the ways in which it ends."""
+"""Unconfirmed deliveries: side effects that must happen at most once, and their resolution."""
 
 import pytest
 
@@ -9,65 +9,60 @@ from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.store import record, refuses
 
 
-def in_doubt(store: Corral, box: str = "place:chat") -> Letter:
+def put_unconfirmed(store: Corral, box: str = "place:chat") -> Letter:
     store.mail.put(box, "hello", sender="user:eve")
     (letter,) = store.mail.claim(box, owner="courier")
     return store.mail.begin_delivery(letter)
 
 
-def test_doubt_is_a_state_with_an_event(store: Corral) -> None:
-    letter = in_doubt(store)
-    assert (letter.state, letter.ended_at, letter.owner) == (
-        LetterState.UNCONFIRMED,
-        None,
-        "courier",
-    )
+def test_begin_delivery_sets_a_state_and_writes_an_event(store: Corral) -> None:
+    letter = put_unconfirmed(store)
+    assert letter.state is LetterState.UNCONFIRMED
+    assert (letter.ended_at, letter.owner) == (None, "courier")
     assert record(store) == ["letter.put", "letter.begin_delivery"]
 
 
 @pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
-def test_a_letter_in_doubt_is_given_to_nobody_however_long_it_takes(
-    store: Corral, clock: ManualClock, box: str
-) -> None:
-    in_doubt(store, box)
+def test_unconfirmed_letter_is_never_claimed(store: Corral, clock: ManualClock, box: str) -> None:
+    put_unconfirmed(store, box)
     clock.advance(30 * DAY)
     assert store.mail.claim(box, owner="courier") == []
     assert store.mail.claim(box, owner="other") == []
 
 
-def test_the_owner_may_still_say_that_it_went_well(store: Corral) -> None:
-    assert store.mail.ack(in_doubt(store)).state is LetterState.DONE
+def test_owner_can_ack_an_unconfirmed_letter(store: Corral) -> None:
+    assert store.mail.ack(put_unconfirmed(store)).state is LetterState.DONE
 
 
-def test_the_owner_may_still_say_that_it_failed(store: Corral, clock: ManualClock) -> None:
-    failed = store.mail.fail(in_doubt(store), "no route")
+def test_owner_can_fail_an_unconfirmed_letter(store: Corral, clock: ManualClock) -> None:
+    failed = store.mail.fail(put_unconfirmed(store), "no route")
     assert failed.state is LetterState.WAITING
     clock.at = failed.due_at
     assert [letter.id for letter in store.mail.claim("place:chat", owner="o")] == [failed.id]
 
 
-def test_a_failure_in_doubt_at_the_limit_buries_the_letter(store: Corral) -> None:
+def test_unconfirmed_letter_that_fails_at_the_limit_is_dead(store: Corral) -> None:
     store.settings.set("mail.max_attempts", 1)
-    assert store.mail.fail(in_doubt(store), "no").state is LetterState.DEAD
+    assert store.mail.fail(put_unconfirmed(store), "no").state is LetterState.DEAD
 
 
-def test_the_owner_may_still_turn_it_away(store: Corral) -> None:
-    assert store.mail.refuse(in_doubt(store), "blocked").state is LetterState.REFUSED
+def test_owner_can_refuse_an_unconfirmed_letter(store: Corral) -> None:
+    assert store.mail.refuse(put_unconfirmed(store), "blocked").state is LetterState.REFUSED
 
 
-def test_doubt_ends_when_somebody_knows_that_it_arrived(store: Corral, clock: ManualClock) -> None:
-    letter = in_doubt(store)
+def test_resolve_as_delivered_ends_the_letter(store: Corral, clock: ManualClock) -> None:
+    letter = put_unconfirmed(store)
     clock.advance(DAY)
-    settled = store.mail.resolve(letter.id, delivered=True, reason="seen in the history")
-    assert (settled.state, settled.ended_at) == (LetterState.DONE, clock.now())
+    resolved = store.mail.resolve(letter.id, delivered=True, reason="seen in the history")
+    assert (resolved.state, resolved.ended_at) == (LetterState.DONE, clock.now())
     assert record(store) == ["letter.put", "letter.begin_delivery", "letter.confirm"]
 
 
-def test_doubt_ends_when_somebody_knows_that_it_did_not(store: Corral, clock: ManualClock) -> None:
-    letter = in_doubt(store)
+def test_resolve_as_not_delivered_retries_the_letter(store: Corral, clock: ManualClock) -> None:
+    letter = put_unconfirmed(store)
     clock.advance(DAY)
-    settled = store.mail.resolve(letter.id, delivered=False)
-    assert (settled.state, settled.due_at) == (LetterState.WAITING, clock.now())
+    resolved = store.mail.resolve(letter.id, delivered=False)
+    assert (resolved.state, resolved.due_at) == (LetterState.WAITING, clock.now())
     (again,) = store.mail.claim("place:chat", owner="other")
     assert again.id == letter.id
     with refuses(store, Held):
@@ -76,25 +71,23 @@ def test_doubt_ends_when_somebody_knows_that_it_did_not(store: Corral, clock: Ma
 
 
 @pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
-def test_a_letter_that_did_not_arrive_may_be_taken_at_once(store: Corral, box: str) -> None:
-    letter = in_doubt(store, box)
+def test_undelivered_letter_is_claimable_immediately(store: Corral, box: str) -> None:
+    letter = put_unconfirmed(store, box)
     store.mail.resolve(letter.id, delivered=False)
-    assert [taken.id for taken in store.mail.claim(box, owner="other")] == [letter.id]
+    assert [claimed.id for claimed in store.mail.claim(box, owner="other")] == [letter.id]
 
 
-def test_a_letter_that_did_not_arrive_keeps_its_place_in_line(
-    store: Corral, clock: ManualClock
-) -> None:
-    letter = in_doubt(store)
+def test_undelivered_letter_keeps_its_queue_position(store: Corral, clock: ManualClock) -> None:
+    letter = put_unconfirmed(store)
     store.mail.put("place:chat", "second")
     clock.advance(MINUTE)
     store.mail.resolve(letter.id, delivered=False)
-    taken = store.mail.claim("place:chat", owner="other", limit=2)
-    assert [each.body for each in taken] == ["hello", "second"]
+    claimed = store.mail.claim("place:chat", owner="other", limit=2)
+    assert [letter.body for letter in claimed] == ["hello", "second"]
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_only_doubt_can_be_settled(store: Corral, delivered: bool) -> None:
+def test_only_an_unconfirmed_letter_can_be_resolved(store: Corral, delivered: bool) -> None:
     letter = store.mail.put("agent:ada", 1)
     with refuses(store, IllegalMove) as caught:
         store.mail.resolve(letter.id, delivered=delivered)
@@ -103,27 +96,27 @@ def test_only_doubt_can_be_settled(store: Corral, delivered: bool) -> None:
         store.mail.resolve("let_99", delivered=delivered)
 
 
-def test_doubt_is_settled_once(store: Corral) -> None:
-    letter = in_doubt(store)
+def test_letter_is_resolved_once(store: Corral) -> None:
+    letter = put_unconfirmed(store)
     store.mail.resolve(letter.id, delivered=True)
     with refuses(store, IllegalMove):
         store.mail.resolve(letter.id, delivered=False)
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_a_reason_that_cannot_be_kept_settles_nothing(store: Corral, delivered: bool) -> None:
-    letter = in_doubt(store)
+def test_resolve_rejects_an_invalid_reason(store: Corral, delivered: bool) -> None:
+    letter = put_unconfirmed(store)
     with refuses(store, Invalid):
         store.mail.resolve(letter.id, delivered=delivered, reason="a\0b")
 
 
-def test_doubt_said_twice_is_refused(store: Corral) -> None:
-    letter = in_doubt(store)
+def test_second_begin_delivery_is_rejected(store: Corral) -> None:
+    letter = put_unconfirmed(store)
     with refuses(store, IllegalMove):
         store.mail.begin_delivery(letter)
 
 
-def test_doubt_needs_the_fence(store: Corral) -> None:
+def test_begin_delivery_by_id_requires_the_fence(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     (letter,) = store.mail.claim("agent:ada", owner="o")
     with refuses(store, Invalid):
@@ -131,17 +124,17 @@ def test_doubt_needs_the_fence(store: Corral) -> None:
     assert store.mail.begin_delivery(letter.id, fence=letter.fence).state is LetterState.UNCONFIRMED
 
 
-def test_while_its_lease_runs_a_letter_in_doubt_holds_up_other_owners(
+def test_unconfirmed_letter_blocks_other_owners_during_its_lease(
     store: Corral, clock: ManualClock
 ) -> None:
-    in_doubt(store)
+    put_unconfirmed(store)
     store.mail.put("place:chat", "second")
     assert store.mail.claim("place:chat", owner="other") == []
     clock.advance(MINUTE)
     assert [letter.body for letter in store.mail.claim("place:chat", owner="other")] == ["second"]
 
 
-def test_a_letter_in_doubt_is_listed_for_somebody_to_look_at_and_does_not_expire(
+def test_unconfirmed_letter_is_listed_and_does_not_expire(
     store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1, expires_at=clock.now() + MINUTE)
@@ -154,5 +147,5 @@ def test_a_letter_in_doubt_is_listed_for_somebody_to_look_at_and_does_not_expire
     assert store.mail.list(state="unconfirmed").items == []
 
 
-def test_a_letter_in_doubt_may_be_dropped(store: Corral) -> None:
-    assert store.mail.drop(in_doubt(store).id).state is LetterState.REFUSED
+def test_unconfirmed_letter_can_be_dropped(store: Corral) -> None:
+    assert store.mail.drop(put_unconfirmed(store).id).state is LetterState.REFUSED

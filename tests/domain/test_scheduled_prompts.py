@@ -28,12 +28,12 @@ def daily(store: Corral, text: str = "report", **options: object) -> Schedule:
     return store.schedules.task("ada", text, **given)
 
 
-def past(store: Corral, schedule: Schedule) -> list[OccurrenceWithLetter]:
+def history(store: Corral, schedule: Schedule) -> list[OccurrenceWithLetter]:
     return store.schedules.history(schedule.id).items
 
 
 def come(store: Corral, clock: ManualClock, *, scripts: int = 1) -> None:
-    """Let the next moment come, and run its script so often."""
+    """Advance to the next scheduled time and run its script `times` times."""
     upcoming = store.schedules.next_at()
     assert upcoming is not None
     clock.at = upcoming
@@ -45,47 +45,51 @@ def come(store: Corral, clock: ManualClock, *, scripts: int = 1) -> None:
 # -- without a script -----------------------------------------------------------------------------
 
 
-def test_a_task_wakes_a_session_of_its_own_and_keeps_what_became_of_it(
+def test_task_wakes_its_own_session_and_records_the_outcome(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store)
+    schedule = daily(store)
     come(store, clock)
     (run,) = store.chat.start_turns()
     begun = runner.begin()
     assert texts_in(runner.prompt(begun)) == ["report"]
-    assert f"session:{run.session_id}" == made.mailbox
-    (seen,) = past(store, made)
-    assert (seen.state, seen.letter_state, seen.run_id) == ("put", "waiting", run.id)
+    assert f"session:{run.session_id}" == schedule.mailbox
+    (occurrence,) = history(store, schedule)
+    assert (occurrence.state, occurrence.letter_state, occurrence.run_id) == (
+        "put",
+        "waiting",
+        run.id,
+    )
     runner.end(begun, "all is well")
     store.chat.finish_turns()
-    (seen,) = past(store, made)
-    assert (seen.scheduled_at, seen.letter_state) == (clock.now(), "done")
+    (occurrence,) = history(store, schedule)
+    assert (occurrence.scheduled_at, occurrence.letter_state) == (clock.now(), "done")
     (turn,) = [
-        each for each in store.sessions.turns(str(run.session_id)).items if each.role == "assistant"
+        turn for turn in store.sessions.turns(str(run.session_id)).items if turn.role == "assistant"
     ]
     assert turn.content == "all is well"
 
 
-def test_a_script_whose_session_was_forgotten_fails_and_holds_up_no_other(
+def test_script_of_a_deleted_session_fails_without_blocking_others(
     store: Corral, clock: ManualClock
 ) -> None:
     store.agents.create("ada", provider="scripted")
-    made = daily(store, script="true")
-    session = made.mailbox.removeprefix("session:")
+    schedule = daily(store, script="true")
+    session = schedule.mailbox.removeprefix("session:")
     store._database.write(lambda tx: retention.delete_batch(tx, session))
     come(store, clock)
     while (again := store.schedules.next_script()) is not None:  # as any that fails, a few times
         clock.at = max(clock.at, again)
         store.schedules.run_script(owner="c")
-    (seen,) = past(store, made)
-    assert seen.state == "failed"
-    assert session in (seen.reason or "")
+    (occurrence,) = history(store, schedule)
+    assert occurrence.state == "failed"
+    assert session in (occurrence.reason or "")
 
 
-def test_a_task_that_a_staying_run_is_given_knows_that_run(
+def test_task_given_to_a_long_running_agent_records_the_run(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store)
+    schedule = daily(store)
     come(store, clock)
     store.chat.start_turns()
     run = runner.begin()
@@ -94,13 +98,13 @@ def test_a_task_that_a_staying_run_is_given_knows_that_run(
     given = store.messages.next(run.id)
     assert given is not None
     assert texts_in(given.text) == ["report"]
-    second, first = past(store, made)
+    second, first = history(store, schedule)
     assert (first.letter_state, first.run_id, second.run_id) == ("done", run.id, run.id)
     assert store.messages.next(run.id, after=given.letters[-1]) is None
-    assert past(store, made)[0].letter_state == "done"
+    assert history(store, schedule)[0].letter_state == "done"
 
 
-def test_a_task_with_a_place_is_answered_there_by_the_session_that_the_agent_has_there(
+def test_task_with_a_place_is_answered_by_its_session_there(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = Chat(store)
@@ -114,8 +118,8 @@ def test_a_task_with_a_place_is_answered_there_by_the_session_that_the_agent_has
     store.chat.start_turns()
     runner.end(runner.begin(), "hi")
     store.chat.finish_turns()
-    made = daily(store, place=place)
-    assert made.mailbox == f"session:{session}"
+    schedule = daily(store, place=place)
+    assert schedule.mailbox == f"session:{session}"
     come(store, clock)
     store.chat.start_turns()
     runner.end(runner.begin(), "the report")
@@ -124,7 +128,7 @@ def test_a_task_with_a_place_is_answered_there_by_the_session_that_the_agent_has
     assert chat.platform.words() == ["hi", "the report"]
 
 
-def test_a_task_that_is_never_done_is_told_where_it_was_to_be_answered(
+def test_task_that_is_never_done_is_reported_in_its_place(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = Chat(store)
@@ -138,13 +142,11 @@ def test_a_task_that_is_never_done_is_told_where_it_was_to_be_answered(
         store.chat.finish_turns()
         clock.advance(pause * SECOND * 2)
     chat.deliver()
-    (told,) = chat.platform.words()
-    assert told.startswith("A task could not be answered")
+    (text,) = chat.platform.words()
+    assert text.startswith("A task could not be answered")
 
 
-def test_a_task_goes_on_in_a_session_that_is_named_and_is_the_agents_own(
-    store: Corral, runner: Runner
-) -> None:
+def test_task_continues_a_named_session_of_its_agent(store: Corral, runner: Runner) -> None:
     mine = store.sessions.open("ada")
     assert daily(store, session=mine.id).mailbox == f"session:{mine.id}"
     assert daily(store, session=mine.id).mailbox == f"session:{mine.id}"
@@ -158,22 +160,22 @@ def test_a_task_goes_on_in_a_session_that_is_named_and_is_the_agents_own(
     assert "not both" in str(caught.value)
 
 
-def test_what_an_agent_writes_is_not_taken_for_a_task(store: Corral, runner: Runner) -> None:
+def test_letter_of_an_agent_is_not_treated_as_a_task(store: Corral, runner: Runner) -> None:
     chat = Chat(store)
     chat.says("hello")
-    made = daily(store)
+    schedule = daily(store)
     forged = {"text": "do it", "place": chat.place()}
-    store.mail.put(made.mailbox, forged, key="sch_1@2", sender="agent:eve")
+    store.mail.put(schedule.mailbox, forged, key="sch_1@2", sender="agent:eve")
     store.chat.start_turns()
     assert 'signed "agent:eve"' in quotes_in(runner.prompt(runner.begin()))[0].source
 
 
-def test_the_title_of_a_run_is_the_text_of_its_letter(
+def test_run_title_is_the_text_of_its_letter(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store)
+    schedule = daily(store)
     store.mail.put(
-        made.mailbox, {"kind": "undelivered", "undelivered": "let_1", "reason": "a notice"}
+        schedule.mailbox, {"kind": "undelivered", "undelivered": "let_1", "reason": "a notice"}
     )
     come(store, clock)
     store.chat.start_turns()
@@ -181,12 +183,12 @@ def test_the_title_of_a_run_is_the_text_of_its_letter(
     assert run.title == "report", "without its source, and not that of a notice"
     runner.end(run)
     store.chat.finish_turns()
-    store.mail.put(made.mailbox, "Look at this.\nIt is urgent.", sender="user:ann")
+    store.mail.put(schedule.mailbox, "Look at this.\nIt is urgent.", sender="user:ann")
     store.chat.start_turns()
     assert runner.begin().title == "Look at this."
 
 
-def test_plain_schedules_say_where_their_letters_are_to_be_seen(store: Corral) -> None:
+def test_history_of_a_plain_schedule_refers_to_its_letters(store: Corral) -> None:
     plain = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     with refuses(store, Invalid) as caught:
         store.schedules.history(plain.id)
@@ -196,20 +198,20 @@ def test_plain_schedules_say_where_their_letters_are_to_be_seen(store: Corral) -
 # -- scripts --------------------------------------------------------------------------------------
 
 
-def test_what_a_script_prints_is_told_with_the_text(
+def test_script_output_is_added_to_the_prompt(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store, script="echo two new mails; echo sk-ant-api03-" + "a1B2" * 23)
+    schedule = daily(store, script="echo two new mails; echo sk-ant-api03-" + "a1B2" * 23)
     come(store, clock)
-    (seen,) = past(store, made)
-    assert (seen.state, seen.exit_code, seen.attempts) == ("put", 0, 1)
+    (occurrence,) = history(store, schedule)
+    assert (occurrence.state, occurrence.exit_code, occurrence.attempts) == ("put", 0, 1)
     store.chat.start_turns()
     prompt = runner.prompt(runner.begin()) or ""
-    task, found = quotes_in(prompt)
-    assert (task.source, task.text) == (f"scheduled task {made.id}", "report")
-    assert found.source.startswith("output of the script")
-    assert found.text.startswith("two new mails\n")
-    assert "a1B2" not in prompt + str(seen.output)
+    task, output = quotes_in(prompt)
+    assert (task.source, task.text) == (f"scheduled task {schedule.id}", "report")
+    assert output.source.startswith("output of the script")
+    assert output.text.startswith("two new mails\n")
+    assert "a1B2" not in prompt + str(occurrence.output)
 
 
 @pytest.mark.parametrize(
@@ -221,17 +223,17 @@ def test_what_a_script_prints_is_told_with_the_text(
         ("""echo '{"wakeAgent": false}'""", "its script found nothing to do"),
     ],
 )
-def test_a_script_can_spare_the_agent_the_moment_and_that_is_kept(
+def test_script_can_skip_an_occurrence_with_a_reason(
     store: Corral, runner: Runner, clock: ManualClock, script: str, reason: str
 ) -> None:
-    made = daily(store, script=script)
+    schedule = daily(store, script=script)
     come(store, clock)
-    (seen,) = past(store, made)
-    assert (seen.state, seen.reason, seen.letter_id) == ("skipped", reason, None)
+    (occurrence,) = history(store, schedule)
+    assert (occurrence.state, occurrence.reason, occurrence.letter_id) == ("skipped", reason, None)
     assert store.chat.start_turns() == []
-    assert store.schedules.get(made.id).failures == 0
+    assert store.schedules.get(schedule.id).failures == 0
     come(store, clock)
-    assert [each.state for each in past(store, made)] == ["skipped", "skipped"]
+    assert [entry.state for entry in history(store, schedule)] == ["skipped", "skipped"]
 
 
 @pytest.mark.parametrize(
@@ -243,158 +245,161 @@ def test_a_script_can_spare_the_agent_the_moment_and_that_is_kept(
         ("""echo '{"wake": "perhaps"}'""", 0, "`wake`"),
     ],
 )
-def test_a_script_that_fails_wakes_nobody_and_that_is_said_and_counted(
+def test_failed_script_wakes_no_agent_and_is_counted(
     store: Corral, runner: Runner, clock: ManualClock, script: str, code: int, reason: str
 ) -> None:
     store.alerts.add(["failed"], target_kind="mailbox", target="user:op")
     store.settings.set("mail.max_attempts", 2)
     is_endless = script.startswith("sleep")  # the others may take as long as a busy machine needs
-    made = daily(store, script=script, script_timeout_ms=SECOND if is_endless else MINUTE)
+    schedule = daily(store, script=script, script_timeout_ms=SECOND if is_endless else MINUTE)
     come(store, clock)
-    (seen,) = past(store, made)
-    assert (seen.state, seen.attempts, seen.exit_code) == ("checking", 1, code)
-    assert reason in str(seen.reason)
-    assert store.schedules.run_script(owner="c") is None, "it is run again after a pause"
+    (occurrence,) = history(store, schedule)
+    assert (occurrence.state, occurrence.attempts, occurrence.exit_code) == ("checking", 1, code)
+    assert reason in str(occurrence.reason)
+    assert store.schedules.run_script(owner="c") is None, "the script is retried after a back-off"
     clock.advance(10 * SECOND)
     store.schedules.run_script(owner="c")
-    (seen,) = past(store, made)
-    assert (seen.state, seen.attempts) == ("failed", 2)
+    (occurrence,) = history(store, schedule)
+    assert (occurrence.state, occurrence.attempts) == ("failed", 2)
     assert store.chat.start_turns() == []
-    now = store.schedules.get(made.id)
+    now = store.schedules.get(schedule.id)
     assert (now.failures, now.state) == (1, "active")
     assert reason in str(now.last_error)
-    (told,) = store.mail.list(mailbox="user:op").items
-    assert told.body["data"]["schedule"] == made.id
+    (alert,) = store.mail.list(mailbox="user:op").items
+    assert alert.body["data"]["schedule"] == schedule.id
     for pause in (0, 10 * SECOND):
         clock.advance(pause)
         if not pause:
             come(store, clock, scripts=0)
         store.schedules.run_script(owner="c")
-    assert store.schedules.get(made.id).failures == 2
+    assert store.schedules.get(schedule.id).failures == 2
 
 
-def test_a_script_that_works_again_ends_the_count(
+def test_successful_script_resets_the_failure_count(
     store: Corral, runner: Runner, clock: ManualClock, tmp_path: Path
 ) -> None:
     store.settings.set("mail.max_attempts", 1)
-    made = daily(store, script=f"test -e {tmp_path}/mended")
+    schedule = daily(store, script=f"test -e {tmp_path}/mended")
     come(store, clock)
-    assert store.schedules.get(made.id).failures == 1
+    assert store.schedules.get(schedule.id).failures == 1
     (tmp_path / "mended").touch()
     come(store, clock)
-    now = store.schedules.get(made.id)
+    now = store.schedules.get(schedule.id)
     assert (now.failures, now.last_error) == (0, None)
-    assert [each.state for each in past(store, made)] == ["put", "failed"]
+    assert [entry.state for entry in history(store, schedule)] == ["put", "failed"]
 
 
-def test_whoever_dies_over_a_script_leaves_it_to_the_next_one_and_the_moment_is_put_once(
+def test_script_of_a_crashed_process_runs_again_and_puts_once(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     from corral.domain.schedules import occurrences
 
-    made = daily(store, script="true")
+    schedule = daily(store, script="true")
     come(store, clock, scripts=0)
     with store.transaction() as tx:
         dead, _ = occurrences.claim_script(tx, owner="dead")
     assert dead is not None
-    assert store.schedules.run_script(owner="c") is None, "somebody has it"
+    assert store.schedules.run_script(owner="c") is None, "another process has claimed the script"
     clock.advance(11 * MINUTE)
     assert store.schedules.run_script(owner="c") is not None
     late = parse_script_result(0, "late")
     with pytest.raises(Held), store.transaction() as tx:
         occurrences.record_script_result(tx, dead, late, exit_code=0, output="late")
-    (seen,) = past(store, made)
-    assert (seen.state, seen.attempts) == ("put", 2)
-    assert len(store.mail.list(mailbox=made.mailbox, all=True).items) == 1
+    (occurrence,) = history(store, schedule)
+    assert (occurrence.state, occurrence.attempts) == ("put", 2)
+    assert len(store.mail.list(mailbox=schedule.mailbox, all=True).items) == 1
 
 
-def test_a_script_that_kills_whoever_runs_it_is_given_up_and_said(
+def test_script_that_kills_its_runner_is_given_up(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     from corral.domain.schedules import occurrences as schedules_occurrences
 
     store.alerts.add(["failed"], target_kind="mailbox", target="user:op")
     store.settings.set("mail.max_attempts", 2)
-    made = daily(store, script="true")
+    schedule = daily(store, script="true")
     come(store, clock, scripts=0)
     for _ in range(2):
         with store.transaction() as tx:
             assert schedules_occurrences.claim_script(tx, owner="dead")[0] is not None
         clock.advance(11 * MINUTE)
     assert store.schedules.run_script(owner="c") is None
-    assert past(store, made)[0].state == "failed"
+    assert history(store, schedule)[0].state == "failed"
     assert len(store.mail.list(mailbox="user:op").items) == 1
 
 
-def test_a_letter_that_anybody_puts_among_the_scripts_runs_nothing(
+def test_foreign_letter_in_the_script_queue_runs_nothing(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store, script="true")
-    for key in (None, "x", "occ_1", made.id):
-        store.mail.put("queue:scripts", {"occurrence": "occ_1", "schedule": made.id}, key=key)
+    schedule = daily(store, script="true")
+    for key in (None, "x", "occ_1", schedule.id):
+        store.mail.put("queue:scripts", {"occurrence": "occ_1", "schedule": schedule.id}, key=key)
     assert store.schedules.run_script(owner="c") is None
-    assert past(store, made) == []
-    assert {each.state for each in store.mail.list(all=True).items} == {"refused"}
+    assert history(store, schedule) == []
+    assert {letter.state for letter in store.mail.list(all=True).items} == {"refused"}
 
 
-def test_a_run_by_hand_asks_the_script_too_and_leaves_the_rule_alone(
+def test_manual_run_runs_the_script_and_keeps_the_next_time(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store, script="echo hi")
+    schedule = daily(store, script="echo hi")
     for _ in range(2):
-        store.schedules.run(made.id)
+        store.schedules.run(schedule.id)
         store.schedules.run_script(owner="c")
-    seen = past(store, made)
-    assert [(each.scheduled_at, each.state) for each in seen] == [(None, "put"), (None, "put")]
-    assert store.schedules.get(made.id).next_at == made.next_at
+    occurrence = history(store, schedule)
+    assert [(entry.scheduled_at, entry.state) for entry in occurrence] == [
+        (None, "put"),
+        (None, "put"),
+    ]
+    assert store.schedules.get(schedule.id).next_at == schedule.next_at
     store.chat.start_turns()
     assert texts_in(runner.prompt(runner.begin())) == ["report", "hi", "report", "hi"]
 
 
-def test_while_its_script_or_its_letter_is_open_a_task_skips_the_next_moment(
+def test_task_skips_a_time_while_its_script_or_letter_is_open(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store, script="true")
+    schedule = daily(store, script="true")
     come(store, clock, scripts=0)
     come(store, clock, scripts=0)
-    assert len(past(store, made)) == 1
+    assert len(history(store, schedule)) == 1
     store.schedules.run_script(owner="c")
     come(store, clock)
-    assert len(past(store, made)) == 1, "the agent has not dealt with the first one"
+    assert len(history(store, schedule)) == 1, "the agent has not finished the first letter"
 
 
-def test_a_task_that_was_taken_back_puts_nothing_after_its_script(
+def test_cancelled_task_puts_nothing_after_its_script(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store, script="true")
+    schedule = daily(store, script="true")
     come(store, clock, scripts=0)
-    store.schedules.delete(made.id)
+    store.schedules.delete(schedule.id)
     store.schedules.run_script(owner="c")
-    (seen,) = past(store, made)
-    assert (seen.state, seen.reason) == ("skipped", "its schedule was cancelled")
-    assert store.mail.list(mailbox=made.mailbox).items == []
+    (occurrence,) = history(store, schedule)
+    assert (occurrence.state, occurrence.reason) == ("skipped", "its schedule was cancelled")
+    assert store.mail.list(mailbox=schedule.mailbox).items == []
 
 
-def test_a_script_is_run_in_its_project_and_is_told_which_moment_it_is(
+def test_script_runs_in_its_project_with_the_scheduled_time(
     store: Corral, runner: Runner, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
     script = "pwd; echo $CORRAL_SCHEDULE $CORRAL_SCHEDULED_AT $CORRAL_AGENT"
-    made = daily(store, script=script, project=project.id)
+    schedule = daily(store, script=script, project=project.id)
     come(store, clock)
-    (seen,) = past(store, made)
-    assert seen.output == f"{tmp_path}\n{made.id} {clock.now()}\n"
+    (occurrence,) = history(store, schedule)
+    assert occurrence.output == f"{tmp_path}\n{schedule.id} {clock.now()}\n"
 
 
-def test_a_script_whose_directory_is_gone_fails_and_says_so(
+def test_script_fails_when_its_directory_is_missing(
     store: Corral, runner: Runner, clock: ManualClock, tmp_path: Path
 ) -> None:
     (tmp_path / "gone").mkdir()
     project = store.projects.register(tmp_path / "gone")
-    made = daily(store, script="true", project=project.id)
+    schedule = daily(store, script="true", project=project.id)
     (tmp_path / "gone").rmdir()
     come(store, clock)
-    assert "on this machine" in str(past(store, made)[0].reason)
+    assert "on this machine" in str(history(store, schedule)[0].reason)
 
 
 @each_case(
@@ -406,7 +411,7 @@ def test_a_script_whose_directory_is_gone_fails_and_says_so(
         {"script": "x", "script_timeout_ms": 1},
     ],
 )
-def test_a_script_that_cannot_be_run_is_refused(
+def test_invalid_script_is_rejected(
     store: Corral, runner: Runner, options: dict[str, object]
 ) -> None:
     with refuses(store, Invalid):
@@ -414,55 +419,53 @@ def test_a_script_that_cannot_be_run_is_refused(
     assert rows(store, "SELECT * FROM conversations") == []
 
 
-# -- pausing and changing -------------------------------------------------------------------------
+# -- pause and edit -------------------------------------------------------------------------------
 
 
-def test_a_task_is_paused_and_resumed_and_nothing_of_the_time_between_is_made_up_for(
+def test_resumed_task_does_not_catch_up_paused_times(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store)
-    store.schedules.pause(made.id)
+    schedule = daily(store)
+    store.schedules.pause(schedule.id)
     clock.advance(3 * DAY)
     assert store.schedules.fire_due() == []
-    store.schedules.resume(made.id)
+    store.schedules.resume(schedule.id)
     come(store, clock)
-    assert len(past(store, made)) == 1
+    assert len(history(store, schedule)) == 1
 
 
-def test_another_rule_or_zone_moves_the_next_moment(
+def test_edit_of_rule_or_zone_recomputes_the_next_time(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store)
-    later = store.schedules.edit(made.id, cron="0 8 * * *")
-    assert later.next_at == (made.next_at or 0) - HOUR
-    elsewhere = store.schedules.edit(made.id, time_zone="UTC")
+    schedule = daily(store)
+    later = store.schedules.edit(schedule.id, cron="0 8 * * *")
+    assert later.next_at == (schedule.next_at or 0) - HOUR
+    elsewhere = store.schedules.edit(schedule.id, time_zone="UTC")
     assert elsewhere.next_at != later.next_at
-    often = store.schedules.edit(made.id, every_ms=HOUR)
+    often = store.schedules.edit(schedule.id, every_ms=HOUR)
     assert (often.kind, often.next_at) == ("every", clock.now() + HOUR)
     assert record(store)[-1] == "schedule.edit"
     with refuses(store, Invalid):
-        store.schedules.edit(made.id, cron="never")
+        store.schedules.edit(schedule.id, cron="never")
     timer = store.timers.set("agent:ada", 1, delay_ms=HOUR)
     with refuses(store, Refused) as caught:
         store.schedules.edit(timer.id, name="x")
     assert "fires only once" in str(caught.value)
 
 
-def test_a_change_leaves_alone_what_it_does_not_name(
-    store: Corral, runner: Runner, clock: ManualClock
-) -> None:
-    made = daily(store, script="true", script_timeout_ms=SECOND, name="daily")
-    changed = store.schedules.edit(made.id, body={"text": "another report"})
+def test_edit_keeps_omitted_fields(store: Corral, runner: Runner, clock: ManualClock) -> None:
+    schedule = daily(store, script="true", script_timeout_ms=SECOND, name="daily")
+    changed = store.schedules.edit(schedule.id, body={"text": "another report"})
     assert changed.body == {"text": "another report"}
     assert (changed.script, changed.script_timeout_ms) == ("true", SECOND)
-    assert (changed.name, changed.next_at) == ("daily", made.next_at)
-    plain = store.schedules.edit(made.id, script=None)
+    assert (changed.name, changed.next_at) == ("daily", schedule.next_at)
+    plain = store.schedules.edit(schedule.id, script=None)
     assert (plain.script, plain.script_timeout_ms) == (None, None)
-    store.schedules.pause(made.id)
-    paused = store.schedules.edit(made.id, cron="0 10 * * *")
+    store.schedules.pause(schedule.id)
+    paused = store.schedules.edit(schedule.id, cron="0 10 * * *")
     assert (paused.state, paused.next_at) == ("paused", None)
 
 
-def test_looking_at_scripts_when_there_are_none_writes_nothing(store: Corral) -> None:
+def test_run_script_without_pending_scripts_writes_nothing(store: Corral) -> None:
     with unchanged(store):
         assert store.schedules.next_script() is None

@@ -1,4 +1,4 @@
-"""Making schedules, looking at them, and taking them back."""
+"""Schedules: create, get, list, pause, resume, run and delete."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
 
 
-def test_a_schedule_comes_back_as_it_was_made(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create(
+def test_create_returns_the_schedule(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create(
         "agent:ada",
         {"do": "it"},
         every_ms=HOUR,
@@ -24,33 +24,45 @@ def test_a_schedule_comes_back_as_it_was_made(store: Corral, clock: ManualClock)
         name="hourly",
         project="prj_1",
     )
-    assert made.id.startswith("sch_")
-    assert (made.mailbox, made.body, made.priority) == ("agent:ada", {"do": "it"}, 3)
-    assert (made.kind, made.rule, made.time_zone) == (ScheduleKind.EVERY, str(HOUR), "UTC")
-    assert (made.misfire, made.overlap) == (Misfire.ALL, Overlap.SKIP)
-    assert (made.name, made.project_id, made.state) == ("hourly", "prj_1", ScheduleState.ACTIVE)
-    assert (made.next_at, made.last_at, made.last_letter_id) == (clock.now() + HOUR, None, None)
-    assert made.created_at == clock.now()
-    assert store.schedules.get(made.id) == made
+    assert schedule.id.startswith("sch_")
+    assert (schedule.mailbox, schedule.body, schedule.priority) == ("agent:ada", {"do": "it"}, 3)
+    assert (schedule.kind, schedule.rule, schedule.time_zone) == (
+        ScheduleKind.EVERY,
+        str(HOUR),
+        "UTC",
+    )
+    assert (schedule.misfire, schedule.overlap) == (Misfire.ALL, Overlap.SKIP)
+    assert (schedule.name, schedule.project_id, schedule.state) == (
+        "hourly",
+        "prj_1",
+        ScheduleState.ACTIVE,
+    )
+    assert (schedule.next_at, schedule.last_at, schedule.last_letter_id) == (
+        clock.now() + HOUR,
+        None,
+        None,
+    )
+    assert schedule.created_at == clock.now()
+    assert store.schedules.get(schedule.id) == schedule
     assert rows(store, "SELECT kind, verb, subject, project_id FROM events") == [
-        ("schedule", "create", made.id, "prj_1")
+        ("schedule", "create", schedule.id, "prj_1")
     ]
 
 
-def test_a_cron_rule_is_meant_in_its_time_zone(store: Corral, clock: ManualClock) -> None:
-    # The clock stands at 08:00 UTC on a day in January: nine in Berlin.
-    made = store.schedules.create("agent:ada", 1, cron="30 9 * * *", time_zone="Europe/Berlin")
-    assert (made.kind, made.rule) == (ScheduleKind.CRON, "30 9 * * *")
-    assert made.next_at == clock.now() + 30 * MINUTE
+def test_cron_rule_uses_its_time_zone(store: Corral, clock: ManualClock) -> None:
+    # The clock is set to 08:00 UTC on a day in January: 09:00 in Berlin.
+    schedule = store.schedules.create("agent:ada", 1, cron="30 9 * * *", time_zone="Europe/Berlin")
+    assert (schedule.kind, schedule.rule) == (ScheduleKind.CRON, "30 9 * * *")
+    assert schedule.next_at == clock.now() + 30 * MINUTE
 
 
-def test_a_schedule_may_put_one_letter_at_a_moment(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, at=clock.now() + DAY)
-    assert (made.kind, made.next_at) == (ScheduleKind.ONCE, clock.now() + DAY)
+def test_schedule_can_put_one_letter_at_a_time(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", 1, at=clock.now() + DAY)
+    assert (schedule.kind, schedule.next_at) == (ScheduleKind.ONCE, clock.now() + DAY)
 
 
 @pytest.mark.parametrize("every_ms", [5 * SECOND, YEAR])
-def test_a_schedule_repeats_every_five_seconds_to_every_year(store: Corral, every_ms: int) -> None:
+def test_interval_is_five_seconds_to_a_year(store: Corral, every_ms: int) -> None:
     assert store.schedules.create("agent:ada", 1, every_ms=every_ms).rule == str(every_ms)
 
 
@@ -93,19 +105,19 @@ def test_a_schedule_repeats_every_five_seconds_to_every_year(store: Corral, ever
     ],
     ids=lambda arguments: ascii(arguments)[:60],
 )
-def test_a_schedule_that_cannot_work_is_refused(store: Corral, arguments: dict[str, Any]) -> None:
+def test_create_rejects_invalid_arguments(store: Corral, arguments: dict[str, Any]) -> None:
     with refuses(store, Invalid):
         store.schedules.create("agent:ada", 1, **arguments)
 
 
 @each_case("mailbox", ["", "ada", "agent:a\0", "agent:\ud800"], ids=ascii)
-def test_a_schedule_needs_a_mailbox(store: Corral, mailbox: str) -> None:
+def test_create_requires_a_valid_mailbox(store: Corral, mailbox: str) -> None:
     with refuses(store, Invalid):
         store.schedules.create(mailbox, 1, every_ms=HOUR)
 
 
 @each_case("body", ["\0", "\ud800", len, "x" * 1024 * 1024], ids=range(4))
-def test_a_schedule_needs_a_body_that_can_be_kept(store: Corral, body: Any) -> None:
+def test_create_requires_a_valid_body(store: Corral, body: Any) -> None:
     with refuses(store, Invalid):
         store.schedules.create("agent:ada", body, every_ms=HOUR)
 
@@ -113,7 +125,7 @@ def test_a_schedule_needs_a_body_that_can_be_kept(store: Corral, body: Any) -> N
 # -- ids -------------------------------------------------------------------------------------
 
 
-def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: ManualClock) -> None:
+def test_id_can_be_shortened_to_a_unique_prefix(store: Corral, clock: ManualClock) -> None:
     first = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     clock.advance(DAY)
     second = store.schedules.create("agent:ada", 2, every_ms=HOUR)
@@ -126,7 +138,7 @@ def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: ManualCl
 
 
 @each_case("verb", ["get", "pause", "resume", "run", "delete"])
-def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(store: Corral, verb: str) -> None:
+def test_unknown_id_is_not_found_and_invalid_id_is_rejected(store: Corral, verb: str) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR)
     call = getattr(store.schedules, verb)
     with refuses(store, NotFound):
@@ -136,56 +148,54 @@ def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(store: Corral, verb:
             call(wrong)
 
 
-# -- pausing and taking back -----------------------------------------------------------------
+# -- pause, resume, delete -------------------------------------------------------------------
 
 
-def test_a_paused_schedule_puts_nothing_and_makes_up_for_nothing(
+def test_paused_schedule_puts_nothing_and_catches_up_nothing(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
-    paused = store.schedules.pause(made.id)
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
+    paused = store.schedules.pause(schedule.id)
     assert (paused.state, paused.next_at) == (ScheduleState.PAUSED, None)
     clock.advance(10 * HOUR + MINUTE)
     with unchanged(store):
         assert store.schedules.fire_due() == []
-    resumed = store.schedules.resume(made.id)
+    resumed = store.schedules.resume(schedule.id)
     assert resumed.state is ScheduleState.ACTIVE
-    assert resumed.next_at == made.next_at + 10 * HOUR
+    assert resumed.next_at == schedule.next_at + 10 * HOUR
     assert store.schedules.fire_due() == []
     assert record(store) == ["schedule.create", "schedule.pause", "schedule.resume"]
 
 
-def test_a_moment_that_passed_while_a_timer_was_paused_is_put_when_it_is_resumed(
-    store: Corral, clock: ManualClock
-) -> None:
-    made = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
-    store.schedules.pause(made.id)
+def test_timer_that_was_due_while_paused_fires_on_resume(store: Corral, clock: ManualClock) -> None:
+    schedule = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
+    store.schedules.pause(schedule.id)
     clock.advance(2 * HOUR)
-    store.schedules.resume(made.id)
+    store.schedules.resume(schedule.id)
     assert [letter.body for letter in store.schedules.fire_due()] == ["tick"]
-    assert store.schedules.get(made.id).state is ScheduleState.FINISHED
+    assert store.schedules.get(schedule.id).state is ScheduleState.FINISHED
 
 
-def test_a_deleted_schedule_puts_nothing_and_its_letters_stay(
+def test_deleted_schedule_puts_nothing_and_its_letters_stay(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     clock.advance(HOUR)
     (letter,) = store.schedules.fire_due()
-    gone = store.schedules.delete(made.id)
+    gone = store.schedules.delete(schedule.id)
     assert (gone.state, gone.next_at) == (ScheduleState.CANCELLED, None)
     clock.advance(HOUR)
     assert store.schedules.fire_due() == []
     assert store.mail.get(letter.id) == letter
 
 
-def test_a_paused_schedule_may_be_deleted(store: Corral) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
-    store.schedules.pause(made.id)
-    assert store.schedules.delete(made.id).state is ScheduleState.CANCELLED
+def test_paused_schedule_can_be_deleted(store: Corral) -> None:
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    store.schedules.pause(schedule.id)
+    assert store.schedules.delete(schedule.id).state is ScheduleState.CANCELLED
 
 
-def test_what_has_ended_cannot_be_paused_resumed_run_or_deleted(
+def test_ended_schedule_cannot_be_paused_resumed_run_or_deleted(
     store: Corral, clock: ManualClock
 ) -> None:
     cancelled = store.schedules.create("agent:ada", 1, every_ms=HOUR)
@@ -200,80 +210,78 @@ def test_what_has_ended_cannot_be_paused_resumed_run_or_deleted(
             assert caught.value.details["allowed"] == []
 
 
-def test_pausing_and_resuming_twice_is_refused(store: Corral) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+def test_second_pause_and_second_resume_are_rejected(store: Corral) -> None:
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     with refuses(store, IllegalMove):
-        store.schedules.resume(made.id)
-    store.schedules.pause(made.id)
+        store.schedules.resume(schedule.id)
+    store.schedules.pause(schedule.id)
     with refuses(store, IllegalMove):
-        store.schedules.pause(made.id)
+        store.schedules.pause(schedule.id)
 
 
 # -- run now ---------------------------------------------------------------------------------
 
 
-def test_a_run_puts_a_letter_now_and_leaves_the_next_moment_as_it_is(
-    store: Corral, clock: ManualClock
-) -> None:
-    made = store.schedules.create("agent:ada", "x", every_ms=HOUR, priority=5, project="prj_1")
+def test_run_puts_a_letter_now_and_keeps_the_next_time(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", "x", every_ms=HOUR, priority=5, project="prj_1")
     clock.advance(MINUTE)
-    letter = store.schedules.run(made.id)
+    letter = store.schedules.run(schedule.id)
     assert (letter.body, letter.priority, letter.project_id) == ("x", 5, "prj_1")
     assert letter.due_at == clock.now()
-    assert store.schedules.get(made.id).next_at == made.next_at
+    assert store.schedules.get(schedule.id).next_at == schedule.next_at
     assert record(store) == ["schedule.create", "letter.put", "schedule.run"]
 
 
-def test_every_run_puts_a_letter_of_its_own(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", "x", every_ms=HOUR)
-    first = store.schedules.run(made.id)
-    second = store.schedules.run(made.id)
+def test_every_run_puts_its_own_letter(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", "x", every_ms=HOUR)
+    first = store.schedules.run(schedule.id)
+    second = store.schedules.run(schedule.id)
     assert first.id != second.id
 
 
-def test_a_paused_schedule_may_be_run(store: Corral) -> None:
-    made = store.schedules.create("agent:ada", "x", every_ms=HOUR)
-    store.schedules.pause(made.id)
-    assert store.schedules.run(made.id).body == "x"
-    assert store.schedules.get(made.id).state is ScheduleState.PAUSED
+def test_paused_schedule_can_be_run(store: Corral) -> None:
+    schedule = store.schedules.create("agent:ada", "x", every_ms=HOUR)
+    store.schedules.pause(schedule.id)
+    assert store.schedules.run(schedule.id).body == "x"
+    assert store.schedules.get(schedule.id).state is ScheduleState.PAUSED
 
 
 # -- lists -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
-def test_schedules_are_listed_newest_first_and_timers_apart(store: Corral, limit: int) -> None:
-    made = [store.schedules.create("agent:ada", n, every_ms=HOUR) for n in range(5)]
+def test_schedules_are_listed_newest_first_without_timers(store: Corral, limit: int) -> None:
+    schedules = [store.schedules.create("agent:ada", n, every_ms=HOUR) for n in range(5)]
     timers = [store.timers.set("agent:ada", n, delay_ms=HOUR) for n in range(5)]
-    assert walk(store.schedules.list, limit=limit) == made[::-1]
+    assert walk(store.schedules.list, limit=limit) == schedules[::-1]
     assert walk(store.timers.list, limit=limit) == timers[::-1]
 
 
-def test_ended_ones_are_listed_only_when_asked_for(store: Corral, clock: ManualClock) -> None:
+def test_ended_schedules_are_listed_only_with_all(store: Corral, clock: ManualClock) -> None:
     kept = store.schedules.create("agent:ada", 1, cron="0 0 * * *")
     paused = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     gone = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     store.schedules.pause(paused.id)
     store.schedules.delete(gone.id)
-    assert [each.id for each in store.schedules.list().items] == [paused.id, kept.id]
-    assert [each.id for each in walk(store.schedules.list, all=True)] == [
+    assert [schedule.id for schedule in store.schedules.list().items] == [paused.id, kept.id]
+    assert [schedule.id for schedule in walk(store.schedules.list, all=True)] == [
         gone.id,
         paused.id,
         kept.id,
     ]
 
 
-def test_schedules_made_between_two_pages_disturb_nothing(store: Corral) -> None:
-    made = [store.schedules.create("agent:ada", n, every_ms=HOUR) for n in range(5)]
-    found = walk(
+def test_schedules_created_between_two_pages_do_not_shift_the_list(store: Corral) -> None:
+    schedules = [store.schedules.create("agent:ada", n, every_ms=HOUR) for n in range(5)]
+    listed = walk(
         store.schedules.list,
         between=lambda: store.schedules.create("agent:ada", "new", every_ms=HOUR),
     )
-    assert found == made[::-1]
+    assert listed == schedules[::-1]
 
 
 @each_case("cursor", ["", "x", encode_cursor(1), encode_cursor("a", "b")])
-def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
     for list_ in (store.schedules.list, store.timers.list):
         with refuses(store, Invalid):
             list_(after=cursor)
@@ -281,7 +289,7 @@ def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None
             list_(limit=0)
 
 
-def test_deleting_a_project_takes_its_schedules_back(
+def test_deleting_a_project_cancels_its_schedules(
     store: Corral, clock: ManualClock, tmp_path: Any
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -290,5 +298,5 @@ def test_deleting_a_project_takes_its_schedules_back(
     other = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     store.schedules.pause(paused.id)
     store.projects.delete(project.id)
-    states = [store.schedules.get(each.id).state for each in (own, paused, other)]
+    states = [store.schedules.get(schedule.id).state for schedule in (own, paused, other)]
     assert states == ["cancelled", "cancelled", "active"]

@@ -1,4 +1,4 @@
-"""When the time has come: each moment once, whatever was missed and whatever is still open."""
+"""Firing schedules: each scheduled time once, misfire policies and overlap policies."""
 
 from itertools import pairwise
 
@@ -16,31 +16,31 @@ BROKEN = Statement("UPDATE schedules SET time_zone = 'Gone/Away' WHERE rule = '3
 
 
 def keys(letters: list[Letter]) -> list[int]:
-    """The times that letters were put for."""
+    """Return the scheduled times of letters."""
     return [int(str(letter.key).rpartition("@")[2]) for letter in letters]
 
 
-def test_nothing_is_put_before_its_moment(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+def test_nothing_is_put_before_the_scheduled_time(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     clock.advance(HOUR - 1)
     with unchanged(store):
         assert store.schedules.fire_due() == []
-    assert store.schedules.next_at() == made.next_at
+    assert store.schedules.next_at() == schedule.next_at
 
 
-def test_a_moment_puts_one_letter_and_moves_to_the_next(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", {"do": "it"}, every_ms=HOUR, priority=4)
+def test_firing_puts_one_letter_and_sets_the_next_time(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", {"do": "it"}, every_ms=HOUR, priority=4)
     clock.advance(HOUR)
     (letter,) = store.schedules.fire_due()
     assert (letter.mailbox, letter.body, letter.priority) == ("agent:ada", {"do": "it"}, 4)
-    assert letter.key == f"{made.id}@{made.next_at}"
-    fired = store.schedules.get(made.id)
-    assert (fired.last_at, fired.next_at) == (made.next_at, clock.now() + HOUR)
+    assert letter.key == f"{schedule.id}@{schedule.next_at}"
+    fired = store.schedules.get(schedule.id)
+    assert (fired.last_at, fired.next_at) == (schedule.next_at, clock.now() + HOUR)
     assert letter.id == fired.last_letter_id
     assert record(store) == ["schedule.create", "letter.put", "schedule.fire"]
 
 
-def test_a_second_look_at_the_same_moment_puts_nothing(store: Corral, clock: ManualClock) -> None:
+def test_firing_twice_at_the_same_time_puts_one_letter(store: Corral, clock: ManualClock) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR)
     clock.advance(HOUR)
     store.schedules.fire_due()
@@ -48,38 +48,38 @@ def test_a_second_look_at_the_same_moment_puts_nothing(store: Corral, clock: Man
         assert store.schedules.fire_due() == []
 
 
-def test_moments_do_not_drift_when_nobody_looks_in_time(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+def test_late_firing_does_not_shift_later_times(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     for late in (7 * MINUTE, 59 * MINUTE, 1, 0):
         first = store.schedules.next_at()
         assert first is not None
         clock.at = first + late
         assert keys(store.schedules.fire_due()) == [first]
-    assert store.schedules.get(made.id).next_at == made.next_at + 4 * HOUR
+    assert store.schedules.get(schedule.id).next_at == schedule.next_at + 4 * HOUR
 
 
-def test_a_moment_whose_letter_is_there_already_is_not_put_again(
+def test_scheduled_time_with_an_existing_letter_is_not_put_again(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("agent:ada", "x", every_ms=HOUR)
-    before = store.mail.put("agent:ada", "x", key=f"{made.id}@{made.next_at}")
+    schedule = store.schedules.create("agent:ada", "x", every_ms=HOUR)
+    before = store.mail.put("agent:ada", "x", key=f"{schedule.id}@{schedule.next_at}")
     clock.advance(HOUR)
     assert [letter.id for letter in store.schedules.fire_due()] == [before.id]
     assert len(store.mail.list().items) == 1
 
 
-def test_a_timer_fires_once_and_is_finished(store: Corral, clock: ManualClock) -> None:
-    made = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
+def test_timer_fires_once_and_is_finished(store: Corral, clock: ManualClock) -> None:
+    schedule = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     clock.advance(HOUR)
     assert [letter.body for letter in store.schedules.fire_due()] == ["tick"]
-    done = store.timers.get(made.id)
+    done = store.timers.get(schedule.id)
     assert (done.state, done.next_at) == (ScheduleState.FINISHED, None)
     clock.advance(YEAR)
     assert store.schedules.fire_due() == []
     assert record(store) == ["schedule.create", "letter.put", "schedule.finish"]
 
 
-def test_due_schedules_fire_in_the_order_of_their_moments_and_up_to_the_limit(
+def test_due_schedules_fire_in_time_order_up_to_the_limit(
     store: Corral, clock: ManualClock
 ) -> None:
     for n in (3, 1, 2):
@@ -92,9 +92,7 @@ def test_due_schedules_fire_in_the_order_of_their_moments_and_up_to_the_limit(
             store.schedules.fire_due(limit=limit)
 
 
-def test_the_next_moment_of_all_is_the_earliest_active_one(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_next_at_is_the_earliest_of_active_schedules(store: Corral, clock: ManualClock) -> None:
     assert store.schedules.next_at() is None
     store.schedules.create("agent:ada", 1, every_ms=DAY)
     early = store.schedules.create("agent:ada", 1, every_ms=HOUR)
@@ -103,37 +101,37 @@ def test_the_next_moment_of_all_is_the_earliest_active_one(
     assert store.schedules.next_at() == clock.now() + DAY
 
 
-# -- times that were missed ----------------------------------------------------------------
+# -- misfire policies ----------------------------------------------------------------------
 
 
-def test_all_missed_moments_are_put_when_asked_for(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
-    first = made.next_at or 0
+def test_misfire_all_puts_every_missed_time(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
+    first = schedule.next_at or 0
     clock.advance(5 * HOUR + MINUTE)
     assert keys(store.schedules.fire_due()) == [first + n * HOUR for n in range(5)]
     assert store.schedules.next_at() == first + 5 * HOUR
 
 
-def test_of_the_missed_moments_the_latest_is_put(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="latest")
-    first = made.next_at or 0
+def test_misfire_latest_puts_the_last_missed_time(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="latest")
+    first = schedule.next_at or 0
     clock.advance(5 * HOUR + MINUTE)
     assert keys(store.schedules.fire_due()) == [first + 4 * HOUR]
     assert store.schedules.next_at() == first + 5 * HOUR
 
 
-def test_missed_moments_are_left_out_when_asked_for(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="skip")
+def test_misfire_skip_puts_no_missed_time(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="skip")
     clock.advance(5 * HOUR + 2 * MINUTE)
     assert store.schedules.fire_due() == []
-    after = store.schedules.get(made.id)
+    after = store.schedules.get(schedule.id)
     assert (after.state, after.last_letter_id) == (ScheduleState.ACTIVE, None)
-    assert after.next_at == (made.next_at or 0) + 5 * HOUR
+    assert after.next_at == (schedule.next_at or 0) + 5 * HOUR
     assert store.mail.list().items == []
 
 
 @pytest.mark.parametrize(("late", "put"), [(0, 1), (MINUTE, 1), (MINUTE + 1, 0)])
-def test_a_moment_is_missed_when_it_is_later_than_the_grace(
+def test_time_is_missed_after_the_misfire_grace(
     store: Corral, clock: ManualClock, late: int, put: int
 ) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="skip")
@@ -141,7 +139,7 @@ def test_a_moment_is_missed_when_it_is_later_than_the_grace(
     assert len(store.schedules.fire_due()) == put
 
 
-def test_the_grace_is_a_setting_of_the_project(store: Corral, clock: ManualClock) -> None:
+def test_misfire_grace_is_a_project_setting(store: Corral, clock: ManualClock) -> None:
     store.settings.set("schedules.misfire_grace_ms", 10 * MINUTE, scope="project:prj_1")
     store.schedules.create("agent:ada", "mine", every_ms=HOUR, misfire="skip", project="prj_1")
     store.schedules.create("agent:ada", "other", every_ms=HOUR, misfire="skip")
@@ -149,41 +147,37 @@ def test_the_grace_is_a_setting_of_the_project(store: Corral, clock: ManualClock
     assert [letter.body for letter in store.schedules.fire_due()] == ["mine"]
 
 
-def test_a_timer_that_was_missed_is_put_late_and_never_lost(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_missed_timer_is_put_late(store: Corral, clock: ManualClock) -> None:
     store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     clock.advance(30 * DAY)
     assert [letter.body for letter in store.schedules.fire_due()] == ["tick"]
 
 
-def test_a_moment_that_is_skipped_for_good_finishes_its_schedule(
-    store: Corral, clock: ManualClock
-) -> None:
-    made = store.schedules.create("agent:ada", 1, at=clock.now() + HOUR, misfire="skip")
+def test_skipped_last_time_finishes_the_schedule(store: Corral, clock: ManualClock) -> None:
+    schedule = store.schedules.create("agent:ada", 1, at=clock.now() + HOUR, misfire="skip")
     clock.advance(DAY)
     assert store.schedules.fire_due() == []
-    assert store.schedules.get(made.id).state is ScheduleState.FINISHED
+    assert store.schedules.get(schedule.id).state is ScheduleState.FINISHED
 
 
 @pytest.mark.parametrize("rule", [{"every_ms": 5 * SECOND}, {"cron": "* * * * *"}], ids=str)
-def test_after_a_long_downtime_one_look_puts_a_bounded_number(
+def test_catch_up_after_downtime_is_bounded_per_call(
     store: Corral, clock: ManualClock, rule: dict[str, object]
 ) -> None:
-    made = store.schedules.create("agent:ada", 1, misfire="all", **rule)
+    schedule = store.schedules.create("agent:ada", 1, misfire="all", **rule)
     clock.advance(YEAR)
     first = store.schedules.fire_due()
     second = store.schedules.fire_due()
     assert len(first) == len(second) == 100
     times = keys(first) + keys(second)
-    assert times[0] == made.next_at
+    assert times[0] == schedule.next_at
     assert times == sorted({*times})
     steps = {after - before for before, after in pairwise(times)}
-    assert len(steps) == 1, "no moment is left out between two looks"
+    assert len(steps) == 1, "no scheduled time is missing between two calls"
 
 
 @pytest.mark.parametrize("misfire", ["latest", "skip"])
-def test_after_a_long_downtime_a_frequent_rule_is_up_to_date_at_once(
+def test_frequent_rule_is_current_after_a_long_downtime(
     store: Corral, clock: ManualClock, misfire: str
 ) -> None:
     store.schedules.create("agent:ada", 1, cron="* * * * *", misfire=misfire)
@@ -192,7 +186,7 @@ def test_after_a_long_downtime_a_frequent_rule_is_up_to_date_at_once(
     assert store.schedules.next_at() == clock.now() + 30 * SECOND
 
 
-# -- letters that are still open -------------------------------------------------------------
+# -- overlap policies ------------------------------------------------------------------------
 
 
 def open_bodies(store: Corral) -> list[str | None]:
@@ -207,12 +201,12 @@ def fire_twice(store: Corral, clock: ManualClock, overlap: str) -> tuple[Letter,
     return first, store.schedules.fire_due()
 
 
-def test_letters_may_lie_beside_each_other(store: Corral, clock: ManualClock) -> None:
+def test_overlap_allow_puts_several_open_letters(store: Corral, clock: ManualClock) -> None:
     first, second = fire_twice(store, clock, "allow")
     assert [letter.id for letter in store.mail.list().items] == [first.id, second[0].id]
 
 
-def test_a_moment_is_left_out_while_the_last_letter_is_open(
+def test_overlap_skip_skips_while_the_last_letter_is_open(
     store: Corral, clock: ManualClock
 ) -> None:
     first, second = fire_twice(store, clock, "skip")
@@ -223,9 +217,7 @@ def test_a_moment_is_left_out_while_the_last_letter_is_open(
 
 
 @pytest.mark.parametrize("overlap", ["skip", "replace"])
-def test_a_letter_that_has_ended_is_in_nobodys_way(
-    store: Corral, clock: ManualClock, overlap: str
-) -> None:
+def test_ended_letter_does_not_overlap(store: Corral, clock: ManualClock, overlap: str) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR, overlap=overlap)
     for _ in range(3):
         clock.advance(HOUR)
@@ -233,14 +225,14 @@ def test_a_letter_that_has_ended_is_in_nobodys_way(
         store.mail.ack(store.mail.claim("agent:ada", owner="o")[0])
 
 
-def test_an_open_letter_is_replaced_by_the_next(store: Corral, clock: ManualClock) -> None:
+def test_overlap_replace_drops_the_open_letter(store: Corral, clock: ManualClock) -> None:
     first, second = fire_twice(store, clock, "replace")
     assert [letter.id for letter in store.mail.list().items] == [second[0].id]
     assert store.mail.get(first.id).state is LetterState.REFUSED
     assert "replaced by the next letter" in str(store.mail.get(first.id).last_error)
 
 
-def test_a_letter_in_doubt_is_open_too(store: Corral, clock: ManualClock) -> None:
+def test_unconfirmed_letter_counts_as_open(store: Corral, clock: ManualClock) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR, overlap="skip")
     clock.advance(HOUR)
     store.schedules.fire_due()
@@ -249,27 +241,27 @@ def test_a_letter_in_doubt_is_open_too(store: Corral, clock: ManualClock) -> Non
     assert store.schedules.fire_due() == []
 
 
-def test_of_many_missed_moments_the_first_is_put_when_the_others_would_overlap(
+def test_overlap_skip_puts_only_the_first_of_many_missed_times(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="skip")
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="skip")
     clock.advance(4 * HOUR)
-    assert keys(store.schedules.fire_due()) == [made.next_at]
+    assert keys(store.schedules.fire_due()) == [schedule.next_at]
     assert record(store).count("schedule.skip") == 3
 
 
-def test_of_many_missed_moments_the_last_is_left_when_each_replaces_the_one_before(
+def test_overlap_replace_leaves_the_last_of_many_missed_times(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="replace")
+    schedule = store.schedules.create(
+        "agent:ada", 1, every_ms=HOUR, misfire="all", overlap="replace"
+    )
     clock.advance(4 * HOUR)
     store.schedules.fire_due()
-    assert open_bodies(store) == [f"{made.id}@{(made.next_at or 0) + 3 * HOUR}"]
+    assert open_bodies(store) == [f"{schedule.id}@{(schedule.next_at or 0) + 3 * HOUR}"]
 
 
-def test_a_last_letter_that_was_forgotten_is_in_nobodys_way(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_pruned_last_letter_does_not_overlap(store: Corral, clock: ManualClock) -> None:
     store.schedules.create("agent:ada", 1, every_ms=60 * DAY, overlap="skip")
     clock.advance(60 * DAY)
     store.schedules.fire_due()
@@ -279,17 +271,15 @@ def test_a_last_letter_that_was_forgotten_is_in_nobodys_way(
     assert len(store.schedules.fire_due()) == 1
 
 
-def test_one_schedule_that_cannot_be_put_does_not_hold_up_the_others(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_broken_schedule_does_not_block_the_others(store: Corral, clock: ManualClock) -> None:
     bad = store.schedules.create("agent:ada", "bad", every_ms=HOUR)
     store.schedules.create("agent:ada", "good", every_ms=2 * HOUR)
-    # A rule that this build cannot read any more: a time zone that is gone, say.
+    # A rule that cannot be evaluated, such as a removed time zone.
     with store.transaction() as tx:
         tx.run(BROKEN)
     clock.advance(2 * HOUR)
     assert "good" in [letter.body for letter in store.schedules.fire_due()]
     stopped = store.schedules.get(bad.id)
     assert stopped.state is ScheduleState.PAUSED
-    assert "Gone/Away" in str(stopped.last_error), "it says why, for somebody to look at"
+    assert "Gone/Away" in str(stopped.last_error), "the reason is recorded"
     assert "schedule.pause" in record(store, bad.id)

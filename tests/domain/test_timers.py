@@ -16,7 +16,7 @@ def fill_up(store: Corral, mailbox: str = "agent:ada") -> list[str]:
     return [store.timers.set(mailbox, n, delay_ms=HOUR).id for n in range(20)]
 
 
-def test_a_timer_comes_back_as_it_was_set(store: Corral, clock: ManualClock) -> None:
+def test_set_returns_the_timer(store: Corral, clock: ManualClock) -> None:
     timer = store.timers.set("agent:ada", "tick", delay_ms=HOUR, priority=2, project="prj_1")
     assert (timer.kind, timer.mailbox, timer.body) == (ScheduleKind.ONCE, "agent:ada", "tick")
     assert (timer.next_at, timer.priority, timer.project_id) == (clock.now() + HOUR, 2, "prj_1")
@@ -25,14 +25,14 @@ def test_a_timer_comes_back_as_it_was_set(store: Corral, clock: ManualClock) -> 
 
 
 @pytest.mark.parametrize("delay_ms", [5 * SECOND, YEAR])
-def test_a_timer_runs_for_five_seconds_to_a_year(
+def test_timer_delay_is_five_seconds_to_a_year(
     store: Corral, clock: ManualClock, delay_ms: int
 ) -> None:
     assert store.timers.set("agent:ada", 1, delay_ms=delay_ms).next_at == clock.now() + delay_ms
 
 
 @each_case("delay_ms", [5 * SECOND - 1, YEAR + 1, 0, -1, 2**70])
-def test_a_timer_out_of_these_bounds_is_refused(store: Corral, delay_ms: int) -> None:
+def test_timer_delay_out_of_bounds_is_rejected(store: Corral, delay_ms: int) -> None:
     with refuses(store, Invalid):
         store.timers.set("agent:ada", 1, delay_ms=delay_ms)
 
@@ -42,18 +42,18 @@ def test_a_timer_out_of_these_bounds_is_refused(store: Corral, delay_ms: int) ->
     [{"priority": 101}, {"priority": -101}, {"project": "\0"}, {"project": "\ud800"}],
     ids=ascii,
 )
-def test_a_timer_that_could_not_be_put_is_refused(store: Corral, arguments: Any) -> None:
+def test_set_rejects_invalid_arguments(store: Corral, arguments: Any) -> None:
     with refuses(store, Invalid):
         store.timers.set("agent:ada", 1, delay_ms=HOUR, **arguments)
 
 
 @each_case("body", ["\0", "\ud800", len], ids=range(3))
-def test_a_timer_needs_a_body_that_can_be_kept(store: Corral, body: Any) -> None:
+def test_set_requires_a_valid_body(store: Corral, body: Any) -> None:
     with refuses(store, Invalid):
         store.timers.set("agent:ada", body, delay_ms=HOUR)
 
 
-def test_a_mailbox_has_twenty_timers_and_the_next_is_refused(store: Corral) -> None:
+def test_mailbox_has_at_most_twenty_timers(store: Corral) -> None:
     fill_up(store)
     with refuses(store, Refused) as caught:
         store.timers.set("agent:ada", 1, delay_ms=HOUR)
@@ -61,7 +61,7 @@ def test_a_mailbox_has_twenty_timers_and_the_next_is_refused(store: Corral) -> N
     assert store.timers.set("agent:bob", 1, delay_ms=HOUR).mailbox == "agent:bob"
 
 
-def test_a_timer_that_fired_or_was_cancelled_makes_room(store: Corral, clock: ManualClock) -> None:
+def test_fired_and_cancelled_timers_do_not_count(store: Corral, clock: ManualClock) -> None:
     first, *_ = fill_up(store)
     store.timers.cancel(first)
     store.timers.set("agent:ada", 1, delay_ms=DAY)
@@ -78,32 +78,34 @@ def test_repeating_schedules_are_not_counted_as_timers(store: Corral) -> None:
     store.timers.set("agent:ada", 1, delay_ms=HOUR)
 
 
-def test_the_limit_may_be_lowered_by_a_setting(store: Corral) -> None:
+def test_timer_limit_is_a_setting(store: Corral) -> None:
     store.settings.set("schedules.max_timers", 1)
     store.timers.set("agent:ada", 1, delay_ms=HOUR)
     with refuses(store, Refused):
         store.timers.set("agent:ada", 1, delay_ms=HOUR)
 
 
-def test_a_schedule_for_one_moment_is_a_timer_and_counts(store: Corral, clock: ManualClock) -> None:
+def test_schedule_with_one_time_counts_as_a_timer(store: Corral, clock: ManualClock) -> None:
     fill_up(store)
     with refuses(store, Refused):
         store.schedules.create("agent:ada", 1, at=clock.now() + HOUR)
 
 
-def test_a_schedule_for_one_moment_keeps_a_timers_bounds(store: Corral, clock: ManualClock) -> None:
+def test_schedule_with_one_time_has_the_bounds_of_a_timer(
+    store: Corral, clock: ManualClock
+) -> None:
     with refuses(store, Invalid):
         store.schedules.create("agent:ada", 1, at=clock.now() + SECOND)
 
 
-def test_paused_timers_do_not_make_room_for_more(store: Corral) -> None:
+def test_paused_timers_count(store: Corral) -> None:
     ids = fill_up(store)
     store.schedules.pause(ids[0])
     with refuses(store, Refused):
         store.timers.set("agent:ada", 1, delay_ms=HOUR)
 
 
-def test_a_cancelled_timer_never_fires(store: Corral, clock: ManualClock) -> None:
+def test_cancelled_timer_does_not_fire(store: Corral, clock: ManualClock) -> None:
     timer = store.timers.set("agent:ada", 1, delay_ms=HOUR)
     assert store.timers.cancel(timer.id[:20]).state is ScheduleState.CANCELLED
     clock.advance(HOUR)
@@ -115,7 +117,7 @@ def test_a_cancelled_timer_never_fires(store: Corral, clock: ManualClock) -> Non
 
 
 @pytest.mark.parametrize("rule", [{"every_ms": HOUR}, {"cron": "0 6 * * *"}], ids=["every", "cron"])
-def test_a_schedule_that_repeats_is_not_cancelled_as_a_timer(
+def test_repeating_schedule_cannot_be_cancelled_as_a_timer(
     store: Corral, rule: dict[str, Any]
 ) -> None:
     schedule = store.schedules.create("agent:ada", "again", **rule)

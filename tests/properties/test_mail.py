@@ -1,4 +1,4 @@
-"""Mail beside a plain model: who may have which letter, and what becomes of it."""
+"""Mail compared with a model: which owner may claim which letter, and how letters end."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,14 +18,14 @@ from tests.properties.state_machine import (
 
 QUEUE, ORDERED = "queue:work", "agent:ada"
 MAX_ATTEMPTS = 2
-LADDER = [5 * SECOND, 20 * SECOND]
+DELAYS = [5 * SECOND, 20 * SECOND]
 LEASE = 30 * SECOND
 OPEN = ("waiting", "unconfirmed")
 
 
 @dataclass
 class Paper:
-    """A letter as the model sees it."""
+    """A letter of the model."""
 
     number: int
     """The order in which they were put. Ids have the same order, and on PostgreSQL gaps."""
@@ -35,7 +35,7 @@ class Paper:
     priority: int
     due_at: int
     place: int
-    """Where it stands in line; a failure moves it only where order does not matter."""
+    """The queue position; a failure changes it only in work queues."""
 
     expires_at: int | None
     sender: str | None
@@ -43,22 +43,22 @@ class Paper:
     state: str = "waiting"
     owner: str | None = None
     claims: int = 0
-    """All claims ever; `attempts` begins anew when it is sent again."""
+    """The number of all claims; `attempts` restarts when the letter is resent."""
 
     attempts: int = 0
     valid: bool = False
-    """Whether its last claim still has a say in it."""
+    """Whether the fence of its last claim is still valid."""
 
     id: str = ""
 
     def is_claimed(self, now: int) -> bool:
         return self.state in OPEN and self.owner is not None and self.due_at > now
 
-    def pauses(self, now: int) -> bool:
-        """Failed, and waiting for its next attempt."""
+    def is_backing_off(self, now: int) -> bool:
+        """Whether the letter is in back-off."""
         return self.state == "waiting" and self.claims > 0 and not self.owner and self.due_at > now
 
-    def in_line(self) -> tuple[int, int]:
+    def queue_position(self) -> tuple[int, int]:
         return self.place, self.number
 
 
@@ -74,8 +74,8 @@ class Model:
     papers: list[Paper] = field(default_factory=list)
 
     def paper(self, id: str) -> Paper:
-        (found,) = [paper for paper in self.papers if paper.id == id]
-        return found
+        (match,) = [paper for paper in self.papers if paper.id == id]
+        return match
 
     def put(self, now: int, mailbox: str, body: Any, **more: Any) -> Paper:
         due = more.pop("due_at", None) or now
@@ -94,22 +94,33 @@ class Model:
         return paper
 
     def choose(self, now: int, mailbox: str, owner: str, limit: int) -> list[Paper]:
-        """What a claim takes: of the highest priority at which something is due, in line."""
+        """Return what a claim returns: due letters of the highest due priority, in queue order."""
         box = [paper for paper in self.papers if paper.mailbox == mailbox]
         due = [paper for paper in box if paper.state == "waiting" and paper.due_at <= now]
         if not due:
             return []
         top = max(paper.priority for paper in due)
-        line = sorted((paper for paper in due if paper.priority == top), key=Paper.in_line)
+        candidates = sorted(
+            (paper for paper in due if paper.priority == top), key=Paper.queue_position
+        )
         if mailbox.startswith("queue:"):
-            return sorted(line[:limit], key=lambda paper: paper.number)
+            return sorted(candidates[:limit], key=lambda paper: paper.number)
         if any(paper.is_claimed(now) and paper.owner != owner for paper in box):
             return []
-        paused = [paper.in_line() for paper in box if paper.pauses(now) and paper.priority >= top]
-        return [paper for paper in line if not any(one < paper.in_line() for one in paused)][:limit]
+        paused = [
+            paper.queue_position()
+            for paper in box
+            if paper.is_backing_off(now) and paper.priority >= top
+        ]
+        first_blocked = min(paused, default=None)
+        return [
+            paper
+            for paper in candidates
+            if first_blocked is None or first_blocked >= paper.queue_position()
+        ][:limit]
 
     def claim(self, now: int, mailbox: str, owner: str, limit: int) -> list[Paper]:
-        """Letters that are of no use any more are ended on the way."""
+        """Claim letters; expired and poison letters are ended."""
         while chosen := self.choose(now, mailbox, owner, limit):
             for paper in chosen:
                 paper.owner, paper.due_at, paper.valid = owner, now + LEASE, True
@@ -130,14 +141,14 @@ class Model:
         return []
 
     def done(self, now: int, id: str) -> Paper:
-        """It was dealt with, and its lease ended then."""
+        """Mark a letter as acknowledged, which ends its lease."""
         paper = self.paper(id)
         if paper.state != "done":
             paper.state, paper.due_at = "done", now
         return paper
 
     def end(self, now: int, paper: Paper, state: str) -> None:
-        """It will never arrive, and its sender is told."""
+        """End a letter that is not delivered, and notify its sender."""
         paper.state = state
         if paper.sender:
             self.put(now, paper.sender, {"undelivered": paper.id})
@@ -153,9 +164,9 @@ class MailMachine(StoreMachine):
 
     @initialize(target=letters)
     def begin(self) -> Any:
-        """Failures come quickly to an end, and there is something in each mailbox."""
+        """Lower the attempt limit, and put a letter into each mailbox."""
         self.store.settings.set("mail.max_attempts", MAX_ATTEMPTS)
-        self.store.settings.set("mail.backoff_ms", LADDER)
+        self.store.settings.set("mail.backoff_ms", DELAYS)
         return multiple(
             *(
                 self.put_one(mailbox, priority=priority)
@@ -164,7 +175,7 @@ class MailMachine(StoreMachine):
             )
         )
 
-    # -- coming in ------------------------------------------------------------------------------
+    # -- put ------------------------------------------------------------------------------------
 
     @rule(
         target=letters,
@@ -192,17 +203,17 @@ class MailMachine(StoreMachine):
 
     def put_one(self, mailbox: str, **details: Any) -> str:
         body = len(self.model.papers)
-        told = self.store.mail.put(mailbox, body, **details)
+        letter = self.store.mail.put(mailbox, body, **details)
         key = details.get("key")
         known = [paper for paper in self.model.papers if key and paper.key == key]
         same = [paper for paper in known if paper.mailbox == mailbox]
         if same:
-            assert (told.id, told.body) == (same[0].id, same[0].body)
+            assert (letter.id, letter.body) == (same[0].id, same[0].body)
         else:
-            self.model.put(self.now, mailbox, body, **details).id = told.id
-        return told.id
+            self.model.put(self.now, mailbox, body, **details).id = letter.id
+        return letter.id
 
-    # -- going out ------------------------------------------------------------------------------
+    # -- claims ---------------------------------------------------------------------------------
 
     @rule(
         target=claims,
@@ -211,25 +222,25 @@ class MailMachine(StoreMachine):
         limit=st.integers(1, 3),
     )
     def claim(self, mailbox: str, owner: str, limit: int) -> Any:
-        told = self.store.mail.claim(mailbox, owner=owner, limit=limit, lease_ms=LEASE)
-        return self.compare_claim(told, self.model.claim(self.now, mailbox, owner, limit))
+        letters = self.store.mail.claim(mailbox, owner=owner, limit=limit, lease_ms=LEASE)
+        return self.compare_claim(letters, self.model.claim(self.now, mailbox, owner, limit))
 
-    def compare_claim(self, told: list[Letter], papers: list[Paper]) -> Any:
-        assert len(told) == len(papers)
-        for letter, paper in zip(told, papers, strict=True):
-            paper.id = paper.id or letter.id  # a notice of this very claim has none yet
+    def compare_claim(self, letters: list[Letter], papers: list[Paper]) -> Any:
+        assert len(letters) == len(papers)
+        for letter, paper in zip(letters, papers, strict=True):
+            paper.id = paper.id or letter.id  # a notice that this claim caused has no id yet
             assert letter.id == paper.id
         return multiple(
-            *(Claim(letter, paper.claims) for letter, paper in zip(told, papers, strict=True))
+            *(Claim(letter, paper.claims) for letter, paper in zip(letters, papers, strict=True))
         )
 
-    # Few rules, so that a story comes back to the same letters again and again.
+    # Few rules, so that a sequence uses the same letters repeatedly.
     @rule(claim=claims, how=st.sampled_from(["ack", "fail", "renew", "begin_delivery", "refuse"]))
     def answer(self, claim: Claim, how: str) -> None:
         getattr(self, how)(claim)
 
     def refusal(self, claim: Claim, *states: str) -> type[CorralError] | None:
-        """Why the holder of a claim is turned away, if it is."""
+        """Return the error that an operation with this claim raises, if any."""
         paper = self.model.paper(claim.letter.id)
         if not paper.valid or paper.claims != claim.count:
             return Held
@@ -260,16 +271,16 @@ class MailMachine(StoreMachine):
         if self.refused(self.refusal(claim, *OPEN), call):
             return
         paper = self.model.paper(claim.letter.id)
-        told = call()
+        failed = call()
         if paper.attempts >= MAX_ATTEMPTS:
             self.model.end(self.now, paper, "dead")
             return
-        pause = LADDER[min(paper.attempts, len(LADDER)) - 1]
-        assert pause <= told.due_at - self.now <= pause * 1.1, "a little off, never too early"
+        pause = DELAYS[min(paper.attempts, len(DELAYS)) - 1]
+        assert pause <= failed.due_at - self.now <= pause * 1.1, "jitter only lengthens the delay"
         paper.state, paper.owner, paper.valid = "waiting", None, False
-        paper.due_at = told.due_at
+        paper.due_at = failed.due_at
         if paper.mailbox.startswith("queue:"):
-            paper.place = told.due_at
+            paper.place = failed.due_at
 
     def renew(self, claim: Claim) -> None:
         def call() -> Letter:
@@ -299,7 +310,7 @@ class MailMachine(StoreMachine):
             call()
             self.model.end(self.now, self.model.paper(claim.letter.id), "refused")
 
-    # -- by anybody -----------------------------------------------------------------------------
+    # -- by people ------------------------------------------------------------------------------
 
     @rule(id=letters, how=st.sampled_from(["confirm", "retry", "resend", "drop"]))
     def decide(self, id: str, how: str) -> None:
@@ -322,7 +333,7 @@ class MailMachine(StoreMachine):
         if delivered:
             paper.state = "done"
         else:
-            self.begin_anew(paper)
+            self.start_over(paper)
 
     def resend(self, id: str) -> None:
         paper = self.model.paper(id)
@@ -333,10 +344,10 @@ class MailMachine(StoreMachine):
 
         if not self.refused(None if ended_badly else IllegalMove, call):
             call()
-            self.begin_anew(paper)
+            self.start_over(paper)
             paper.place, paper.attempts, paper.expires_at = self.now, 0, None
 
-    def begin_anew(self, paper: Paper) -> None:
+    def start_over(self, paper: Paper) -> None:
         paper.state, paper.owner, paper.valid, paper.due_at = "waiting", None, False, self.now
         if paper.mailbox.startswith("queue:"):
             paper.place = self.now
@@ -361,9 +372,9 @@ class MailMachine(StoreMachine):
             and paper.expires_at <= self.now
             and not paper.is_claimed(self.now)
         ]
-        told = self.store.mail.expire_due()
-        assert {letter.id for letter in told} == {paper.id for paper in late}
-        for letter in told:  # notices come in the order in which the letters were ended
+        letters = self.store.mail.expire_due()
+        assert {letter.id for letter in letters} == {paper.id for paper in late}
+        for letter in letters:  # notices come in the order in which the letters were ended
             self.model.end(self.now, self.model.paper(letter.id), "expired")
 
     @rule(ms=st.sampled_from([SECOND, 6 * SECOND, 25 * SECOND, 45 * SECOND, 5 * MINUTE]))
@@ -373,29 +384,29 @@ class MailMachine(StoreMachine):
     # -- always ---------------------------------------------------------------------------------
 
     @invariant()
-    def every_letter_is_as_the_model_has_it(self) -> None:
-        found = self.store.mail.list(all=True, limit=1_000).items[::-1]
+    def letters_match_the_model(self) -> None:
+        letters = self.store.mail.list(all=True, limit=1_000).items[::-1]
         papers = self.model.papers
-        assert len(found) == len(papers)
-        for letter, paper in zip(found, papers, strict=True):
-            if not paper.id:  # a notice, which nobody had seen yet
+        assert len(letters) == len(papers)
+        for letter, paper in zip(letters, papers, strict=True):
+            if not paper.id:  # a notice that was not seen yet
                 assert letter.body["undelivered"] == paper.body["undelivered"]
                 paper.id = letter.id
         assert [
-            (one.id, one.mailbox, one.state, one.due_at, one.attempts, one.owner) for one in found
+            (one.id, one.mailbox, one.state, one.due_at, one.attempts, one.owner) for one in letters
         ] == [
             (one.id, one.mailbox, one.state, one.due_at, one.attempts, one.owner) for one in papers
         ]
 
     @invariant()
-    def a_mailbox_says_early_enough_when_it_is_worth_looking(self) -> None:
+    def next_due_is_never_too_late(self) -> None:
         for mailbox in (QUEUE, ORDERED):
-            said = self.store.mail.next_due(mailbox)
+            next_due = self.store.mail.next_due(mailbox)
             if self.model.choose(self.now, mailbox, "somebody new", 1):
-                assert said is not None
-                assert said <= self.now
+                assert next_due is not None
+                assert next_due <= self.now
 
 
 @while_it_is_made_short
-def test_mail_is_what_the_model_says(fresh_url: FreshUrl) -> None:
+def test_mail_matches_the_model(fresh_url: FreshUrl) -> None:
     run_machine(MailMachine, fresh_url, stories=50, steps=40)

@@ -1,4 +1,4 @@
-"""Schedules beside a plain model: which moments are put, and when the next one comes."""
+"""Schedules compared with a model: which scheduled times are put, and the next time."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ FIVE_MINUTES = 5 * MINUTE
 
 @dataclass
 class Plan:
-    """A schedule as the model sees it: moments a fixed step apart, or a single one."""
+    """A schedule of the model: times at a fixed interval, or one time."""
 
     id: str
     first: int
@@ -36,21 +36,21 @@ class Plan:
     state: str = "active"
     last_at: int | None = None
     open: str | None = None
-    """The key of its last letter, while that is open."""
+    """The key of its last letter while that is open."""
 
     def is_pending(self) -> bool:
         return self.state in ("active", "paused")
 
-    def after(self, moment: int) -> int | None:
-        """The first moment of the rule that is later."""
+    def after(self, time: int) -> int | None:
+        """Return the first scheduled time after `time`."""
         if self.step is None:
-            return self.first if self.first > moment else None
-        if moment < self.first:
+            return self.first if self.first > time else None
+        if time < self.first:
             return self.first
-        return self.first + ((moment - self.first) // self.step + 1) * self.step
+        return self.first + ((time - self.first) // self.step + 1) * self.step
 
     def due(self, now: int) -> tuple[list[int], int | None]:
-        """What is put now, by the rule and the misfire policy, and what comes after that."""
+        """Return the times to put now by the misfire policy, and the next time."""
         assert self.next_at is not None
         missed = [self.next_at]
         while (more := self.after(missed[-1])) is not None and more <= now:
@@ -71,12 +71,12 @@ class ScheduleMachine(StoreMachine):
         self.all: list[Plan] = []
         self.put: list[str] = []
 
-    def keep(self, made: Schedule, first: int, step: int | None) -> Plan:
-        plan = Plan(made.id, first, step, made.misfire, made.overlap, next_at=first)
+    def keep(self, schedule: Schedule, first: int, step: int | None) -> Plan:
+        plan = Plan(schedule.id, first, step, schedule.misfire, schedule.overlap, next_at=first)
         self.all.append(plan)
         return plan
 
-    # -- making them ----------------------------------------------------------------------------
+    # -- create ---------------------------------------------------------------------------------
 
     @rule(
         target=plans,
@@ -85,10 +85,10 @@ class ScheduleMachine(StoreMachine):
         overlap=st.sampled_from(["allow", "skip", "replace"]),
     )
     def every(self, step: int, misfire: str, overlap: str) -> Plan:
-        made = self.store.schedules.create(
+        schedule = self.store.schedules.create(
             BOX, "tick", every_ms=step, misfire=misfire, overlap=overlap
         )
-        return self.keep(made, self.now + step, step)
+        return self.keep(schedule, self.now + step, step)
 
     @rule(
         target=plans,
@@ -96,10 +96,10 @@ class ScheduleMachine(StoreMachine):
         overlap=st.sampled_from(["allow", "skip", "replace"]),
     )
     def cron(self, misfire: str, overlap: str) -> Plan:
-        made = self.store.schedules.create(
+        schedule = self.store.schedules.create(
             BOX, "tick", cron="*/5 * * * *", misfire=misfire, overlap=overlap
         )
-        return self.keep(made, (self.now // FIVE_MINUTES + 1) * FIVE_MINUTES, FIVE_MINUTES)
+        return self.keep(schedule, (self.now // FIVE_MINUTES + 1) * FIVE_MINUTES, FIVE_MINUTES)
 
     @rule(target=plans, delay=st.sampled_from([5 * SECOND, MINUTE, HOUR]))
     def timer(self, delay: int) -> Any:
@@ -119,18 +119,18 @@ class ScheduleMachine(StoreMachine):
         due = [p for p in self.all if p.state == "active" and p.next_at <= self.now]
         for plan in sorted(due, key=lambda plan: (plan.next_at, plan.id))[:20]:
             expected += self.fire(plan)
-        told = self.store.schedules.fire_due(limit=20)
-        assert [letter.key for letter in told] == expected
+        letters = self.store.schedules.fire_due(limit=20)
+        assert [letter.key for letter in letters] == expected
         self.put += expected
 
     def fire(self, plan: Plan) -> list[str]:
         keys = []
-        moments, plan.next_at = plan.due(self.now)
-        for moment in moments:
+        times, plan.next_at = plan.due(self.now)
+        for time in times:
             if plan.overlap == "skip" and plan.open:
                 continue
-            plan.open = f"{plan.id}@{moment}"
-            plan.last_at = moment
+            plan.open = f"{plan.id}@{time}"
+            plan.last_at = time
             keys.append(plan.open)
         if plan.next_at is None:
             plan.state = "finished"
@@ -145,7 +145,7 @@ class ScheduleMachine(StoreMachine):
                 if plan.open == letter.key:
                     plan.open = None
 
-    # -- changing them --------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------
 
     @rule(plan=plans, how=st.sampled_from(["pause", "pause", "resume", "resume", "cancel"]))
     def change(self, plan: Plan, how: str) -> None:
@@ -165,7 +165,7 @@ class ScheduleMachine(StoreMachine):
 
         if not self.refused(None if plan.state == "paused" else IllegalMove, call):
             call()
-            # A single moment that passed meanwhile is made up for; others simply go on.
+            # A single time that passed meanwhile is put late; repeating rules just continue.
             plan.state, plan.next_at = "active", plan.after(self.now) or self.now
 
     def cancel(self, plan: Plan) -> None:
@@ -184,19 +184,19 @@ class ScheduleMachine(StoreMachine):
     # -- always ---------------------------------------------------------------------------------
 
     @invariant()
-    def every_schedule_is_as_the_model_has_it(self) -> None:
-        found = [
+    def schedules_match_the_model(self) -> None:
+        schedules = [
             *self.store.schedules.list(all=True, limit=1_000).items,
             *self.store.timers.list(all=True, limit=1_000).items,
         ]
-        assert sorted((one.id, one.state, one.next_at, one.last_at) for one in found) == sorted(
+        assert sorted((one.id, one.state, one.next_at, one.last_at) for one in schedules) == sorted(
             (plan.id, plan.state, plan.next_at, plan.last_at) for plan in self.all
         )
         soon = [plan.next_at for plan in self.all if plan.next_at is not None]
         assert self.store.schedules.next_at() == min(soon, default=None)
 
     @invariant()
-    def what_does_not_overlap_has_one_open_letter_at_the_most(self) -> None:
+    def overlap_policy_allows_one_open_letter(self) -> None:
         still_open = [letter.key for letter in self.letters(all=False)]
         for plan in self.all:
             own = [key for key in still_open if str(key).startswith(plan.id)]
@@ -205,18 +205,18 @@ class ScheduleMachine(StoreMachine):
 
     def letters(self, *, all: bool) -> list[Letter]:
         page = self.store.mail.list(all=all, limit=1_000)
-        found = page.items
+        letters = page.items
         while page.next is not None:
             page = self.store.mail.list(all=all, limit=1_000, after=page.next)
-            found = [*found, *page.items]
-        return found
+            letters = [*letters, *page.items]
+        return letters
 
     def teardown(self) -> None:
         keys = [letter.key for letter in self.letters(all=True)]
-        assert keys[::-1] == self.put, "each moment once, in order"
+        assert keys[::-1] == self.put, "each scheduled time once, in order"
         super().teardown()
 
 
 @while_it_is_made_short
-def test_schedules_are_what_the_model_says(fresh_url: FreshUrl) -> None:
+def test_schedules_match_the_model(fresh_url: FreshUrl) -> None:
     run_machine(ScheduleMachine, fresh_url, stories=40, steps=25)

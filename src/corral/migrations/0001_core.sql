@@ -1,11 +1,11 @@
 -- The comment above a table and behind a column is its documentation: docs/reference/schema.md is made of them.
 
--- Which migrations this store has seen. Writer: db.
+-- The migrations that were applied to this store. Writer: db.
 CREATE TABLE migrations (
-    number {integer} PRIMARY KEY,       -- in order, without gaps
-    name TEXT NOT NULL,                 -- the file's name
+    number {integer} PRIMARY KEY,       -- from 1, without gaps
+    name TEXT NOT NULL,                 -- name of the file
     checksum TEXT NOT NULL,             -- SHA-256 of the file
-    applied_at {integer} NOT NULL       -- when
+    applied_at {integer} NOT NULL       -- time of the migration
 ) {strict};
 
 -- Options that the database engine reads at open; one row. Writer: db.

@@ -37,9 +37,9 @@ def claim(
             mode="one",
             repeatable=repeatable,
         )
-        valid = _drop_retired(database, claimed)
-        if valid or not claimed:
-            return valid
+        deliverable = _end_undeliverable(database, claimed)
+        if deliverable or not claimed:
+            return deliverable
 
 
 def ack_and_claim(
@@ -57,10 +57,10 @@ def ack_and_claim(
             tx, letter, owner=owner, fence=fence, limit=limit, lease_ms=lease_ms
         )
     )
-    valid = _drop_retired(database, claimed)
-    if claimed and not valid:
+    deliverable = _end_undeliverable(database, claimed)
+    if claimed and not deliverable:
         return claim(database, claimed[0].mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
-    return valid
+    return deliverable
 
 
 def next_due(database: "Database", mailbox: str) -> int | None:
@@ -68,7 +68,7 @@ def next_due(database: "Database", mailbox: str) -> int | None:
     return database.read(lambda tx: queries.next_due(tx, mailbox), mode="one")
 
 
-def _drop_retired(database: "Database", claimed: list[Letter]) -> list[Letter]:
+def _end_undeliverable(database: "Database", claimed: list[Letter]) -> list[Letter]:
     """Move expired and poison letters to their final state; returns the others.
 
     Almost no batch contains one, and the rows themselves show it without a second transaction.

@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
 def run_next(database: "Database", owner: str) -> Occurrence | None:
     """Run the script that waits the longest and record its outcome; None when none waits."""
-    begun = database.write(lambda tx: _begin(tx, owner))
-    if begun is None:
+    claimed = database.write(lambda tx: _claim(tx, owner))
+    if claimed is None:
         return None
-    outcome, code, output = _run(database, begun)
+    result, exit_code, output = _run(database, claimed)
     try:
-        return database.write(lambda tx: _conclude(tx, begun, outcome, code, output))
+        return database.write(lambda tx: _record(tx, claimed, result, exit_code, output))
     except Conflict:
         # The lease expired while the script ran, and another process took the occurrence over.
-        return begun.occurrence
+        return claimed.occurrence
 
 
-def _begin(tx: Tx, owner: str) -> occurrences.ClaimedScript | None:
-    begun, given_up = occurrences.claim_script(tx, owner=owner)
+def _claim(tx: Tx, owner: str) -> occurrences.ClaimedScript | None:
+    claimed, given_up = occurrences.claim_script(tx, owner=owner)
     for occurrence in given_up:
         _alert_failure(tx, occurrence)
-    return begun
+    return claimed
 
 
 def _run(
-    database: "Database", begun: occurrences.ClaimedScript
+    database: "Database", claimed: occurrences.ClaimedScript
 ) -> tuple[ScriptResult, int | None, str]:
-    schedule = begun.schedule
+    schedule = claimed.schedule
     assert schedule.script is not None
     try:
         dir = database.read(lambda tx: _working_dir(tx, schedule))
@@ -63,18 +63,18 @@ def _run(
     if not os.path.isdir(dir):
         reason = f"the directory {dir} does not exist on this machine"
         return ScriptResult(False, reason, failed=True), None, ""
-    scheduled_at = begun.occurrence.scheduled_at
-    ended = run_check(
+    scheduled_at = claimed.occurrence.scheduled_at
+    check = run_check(
         schedule.script,
         dir,
-        timeout_ms=begun.timeout_ms,
+        timeout_ms=claimed.timeout_ms,
         environment={
             "CORRAL_SCHEDULE": schedule.id,
             "CORRAL_SCHEDULED_AT": str(scheduled_at) if scheduled_at is not None else "",
         }
         | check_environment(database),
     )
-    return parse_script_result(ended.exit_code, ended.output), ended.exit_code, ended.output
+    return parse_script_result(check.exit_code, check.output), check.exit_code, check.output
 
 
 def _working_dir(tx: Tx, schedule: Schedule) -> str | None:
@@ -96,14 +96,16 @@ def _working_dir(tx: Tx, schedule: Schedule) -> str | None:
         return None
 
 
-def _conclude(
+def _record(
     tx: Tx,
-    begun: occurrences.ClaimedScript,
-    outcome: ScriptResult,
+    claimed: occurrences.ClaimedScript,
+    result: ScriptResult,
     exit_code: int | None,
     output: str,
 ) -> Occurrence:
-    ended = occurrences.record_script_result(tx, begun, outcome, exit_code=exit_code, output=output)
+    ended = occurrences.record_script_result(
+        tx, claimed, result, exit_code=exit_code, output=output
+    )
     _alert_failure(tx, ended)
     return ended
 
