@@ -20,7 +20,7 @@ def whole(store: Corral, id: str) -> list[tuple[int, str]]:
     return [(turn.number, turn.content) for turn in turns]
 
 
-def test_sixteen_threads_append_to_one_session(store: Corral) -> None:
+def test_concurrent_threads_append_to_one_session(store: Corral) -> None:
     session = store.sessions.open()
 
     def work(name: int) -> list[int]:
@@ -38,7 +38,7 @@ def test_sixteen_threads_append_to_one_session(store: Corral) -> None:
     }
 
 
-def test_processes_append_one_and_many_to_one_session_while_others_read(url: str) -> None:
+def test_processes_append_while_others_read(url: str) -> None:
     with corral.open(url) as store:
         id = store.sessions.open().id
 
@@ -69,7 +69,7 @@ def test_processes_append_one_and_many_to_one_session_while_others_read(url: str
         check_store(store)
 
 
-def test_the_same_keys_from_many_processes_are_each_one_turn(url: str) -> None:
+def test_concurrent_appends_are_idempotent_by_key(url: str) -> None:
     with corral.open(url) as store:
         id = store.sessions.open().id
 
@@ -87,7 +87,7 @@ def test_the_same_keys_from_many_processes_are_each_one_turn(url: str) -> None:
         assert len(whole(store, id)) == EACH
 
 
-def test_many_searchers_index_every_turn_once(url: str) -> None:
+def test_concurrent_searches_index_every_turn_once(url: str) -> None:
     with corral.open(url) as store:
         id = store.sessions.open().id
 
@@ -109,7 +109,7 @@ def test_many_searchers_index_every_turn_once(url: str) -> None:
         assert sorted(hit.place for hit in hits) == list(range(1, 51))
 
 
-def test_a_session_handed_over_by_many_at_once_has_one_chain_of_hand_offs(url: str) -> None:
+def test_concurrent_handoffs_form_one_chain(url: str) -> None:
     names = [f"agent{n}" for n in range(PROCESSES)]
     with corral.open(url) as store:
         for name in names:
@@ -132,7 +132,7 @@ def test_a_session_handed_over_by_many_at_once_has_one_chain_of_hand_offs(url: s
         assert store.sessions.get(id).agent_id == handoffs[-1].to_agent_id
 
 
-def test_an_agent_edited_by_many_at_once_has_every_version(url: str) -> None:
+def test_concurrent_edits_create_every_version(url: str) -> None:
     with corral.open(url) as store:
         store.agents.create("ada")
 

@@ -26,7 +26,7 @@ def step(store: Corral, world: World) -> None:
 STEPS = [("s0", None, b"0", 3), ("s1", "s0", b"1", 3)]
 
 
-def test_a_step_that_was_kept_is_there_and_made_again_it_is_the_same(
+def test_saved_checkpoint_survives_and_put_is_idempotent(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def step_again(store: Corral, world: World) -> None:
@@ -42,9 +42,7 @@ def test_a_step_that_was_kept_is_there_and_made_again_it_is_the_same(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=step, recover=step_again, check=check))
 
 
-def test_a_thread_is_copied_trimmed_and_forgotten_whole_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_copy_trim_and_delete_of_a_thread_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def tidy(store: Corral, world: World) -> None:
         store.checkpoints.copy("trip", "copy")
         store.checkpoints.trim("copy", "", ["s1"])

@@ -34,9 +34,7 @@ def propose(store: Corral, world: World) -> None:
         world.note(decision.id)
 
 
-def test_what_was_proposed_is_kept_once_and_those_who_may_confirm_know(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_proposal_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def check(store: Corral, world: World) -> None:
         found = sorted(decision.id for decision in made(store))
         assert len(found) == 2
@@ -47,9 +45,7 @@ def test_what_was_proposed_is_kept_once_and_those_who_may_confirm_know(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=propose, recover=propose, check=check))
 
 
-def test_a_verdict_on_several_stands_for_all_of_them_or_for_none(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_review_many_is_atomic_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def confirm(store: Corral, world: World) -> None:
         ids = [decision.id for decision in made(store)]
         for decision in store.decisions.review_many(ids, "confirm", by=ANN):
@@ -81,7 +77,7 @@ def test_a_verdict_on_several_stands_for_all_of_them_or_for_none(
     )
 
 
-def test_a_deadline_confirms_nothing_whoever_sweeps(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_expired_proposal_is_never_confirmed(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def sweep(store: Corral, world: World) -> None:
         world.clock.advance(2 * HOUR)
         while store.decisions.expire_due(limit=1):

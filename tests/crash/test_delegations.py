@@ -31,7 +31,7 @@ def hand_over(store: Corral, world: World) -> None:
     store.delegations.delegate("ben", "part", agent="ada", parent=whole.id, deadline_at=by)
 
 
-def test_a_result_comes_back_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_result_is_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def finish(store: Corral, world: World) -> None:
         for text, agent in (("part", "ben"), ("whole", "ada")):
             done = store.delegations.finish(all_of(store)[text].id, f"{text} is done", agent=agent)
@@ -52,9 +52,7 @@ def test_a_result_comes_back_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     )
 
 
-def test_what_is_taken_back_is_taken_back_with_its_parts_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_cancel_with_parts_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def cancel(store: Corral, world: World) -> None:
         store.delegations.cancel(all_of(store)["whole"].id, reason="not needed")
 
@@ -76,7 +74,7 @@ def test_what_is_taken_back_is_taken_back_with_its_parts_or_not_at_all(
     )
 
 
-def test_a_deadline_is_told_once_whoever_sweeps(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_expiry_is_reported_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def sweep(store: Corral, world: World) -> None:
         world.clock.advance(2 * HOUR)
         store.delegations.expire_due()

@@ -38,9 +38,7 @@ def test_every_accepted_post_reaches_every_member_once(fresh_url: FreshUrl, tmp_
     )
 
 
-def test_a_reader_that_dies_reads_again_and_misses_nothing(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_crashed_reader_misses_no_post(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
         make(store, world)
         for n in range(4):
@@ -63,9 +61,7 @@ def test_a_reader_that_dies_reads_again_and_misses_nothing(
     )
 
 
-def test_a_group_is_made_with_all_its_members_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_group_creation_with_members_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def build(store: Corral, world: World) -> None:
         make(store, world)
         store.groups.send("agent:ada", "hello", author=ANN)

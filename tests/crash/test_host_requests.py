@@ -16,7 +16,7 @@ def ask(store: Corral, world: World) -> None:
     world.note(asked.id)
 
 
-def test_what_somebody_allowed_is_done_once_and_the_agent_is_told_once(
+def test_approved_request_is_carried_out_and_reported_once(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def prepare(store: Corral, world: World) -> None:

@@ -20,9 +20,7 @@ def counts(store: Corral) -> list[int]:
     return [*found, rows(store, chosen)[0][0]]
 
 
-def test_a_project_is_forgotten_in_every_room_or_in_none(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_project_deletion_is_atomic_across_concepts(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
         world.folder.mkdir()
         project = project_with(store, world.folder, "A", agents=("ada",))

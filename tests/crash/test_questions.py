@@ -30,9 +30,7 @@ def answer_and_note(store: Corral, world: World) -> None:
     store.questions.acknowledge(question.id)
 
 
-def test_what_was_asked_is_kept_and_those_who_may_answer_know(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_question_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def ask_twice(store: Corral, world: World) -> None:
         for n in range(2):
             made = store.questions.ask(
@@ -52,9 +50,7 @@ def test_what_was_asked_is_kept_and_those_who_may_answer_know(
     )
 
 
-def test_an_answer_stands_once_and_the_asker_is_told_once(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_answer_is_stored_and_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def answer_otherwise(store: Corral, world: World) -> None:
         (question,) = asked(store)
         try:
@@ -82,9 +78,7 @@ def test_an_answer_stands_once_and_the_asker_is_told_once(
     )
 
 
-def test_a_deadline_ends_in_the_fallback_once_whoever_sweeps(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_expired_question_applies_fallback_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def sweep(store: Corral, world: World) -> None:
         world.clock.advance(2 * HOUR)
         while store.questions.expire_due():

@@ -18,7 +18,7 @@ def prepare(store: Corral, world: World) -> None:
     store.sessions.open("ada")
 
 
-def test_what_was_told_is_there_and_nothing_twice(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_acknowledged_turns_exist_once_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def talk(store: Corral, world: World) -> None:
         id = session_of(store)
         for n in range(3):
@@ -41,9 +41,7 @@ def test_what_was_told_is_there_and_nothing_twice(fresh_url: FreshUrl, tmp_path:
     crash_at_every_commit(fresh_url, tmp_path, Scenario(talk, go_on, check, prepare))
 
 
-def test_a_hand_off_and_its_record_are_kept_together_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_handoff_and_its_record_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def hand_over(store: Corral, world: World) -> None:
         id = session_of(store)
         store.sessions.append(id, "user", "1")
@@ -68,9 +66,7 @@ def test_a_hand_off_and_its_record_are_kept_together_or_not_at_all(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(hand_over, nothing, check, prepare))
 
 
-def test_a_version_and_the_agent_that_has_it_are_kept_together_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_agent_and_version_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def edit(store: Corral, world: World) -> None:
         for n in range(3):
             world.note(str(store.agents.edit("ada", model=str(n)).version))
@@ -85,7 +81,7 @@ def test_a_version_and_the_agent_that_has_it_are_kept_together_or_not_at_all(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(edit, nothing, check, prepare))
 
 
-def test_the_index_holds_every_turn_once_wherever_its_filling_was_stopped(
+def test_search_index_has_every_turn_once_after_a_crash(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def talk(store: Corral, world: World) -> None:

@@ -8,9 +8,7 @@ from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 NAME = "mail.max_attempts"
 
 
-def test_a_value_and_its_event_are_kept_together_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_setting_and_its_event_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def change(store: Corral, world: World) -> None:
         for value in (3, 4):
             world.note(str(store.settings.set(NAME, value).value))
@@ -29,9 +27,7 @@ def test_a_value_and_its_event_are_kept_together_or_not_at_all(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=nothing, check=check))
 
 
-def test_choices_for_an_agent_and_for_everything_do_not_disturb_each_other(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_values_of_different_scopes_are_independent(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def change(store: Corral, world: World) -> None:
         store.settings.set(NAME, 3)
         store.settings.set(NAME, 4, scope="agent:ada")
@@ -45,9 +41,7 @@ def test_choices_for_an_agent_and_for_everything_do_not_disturb_each_other(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=nothing, check=check))
 
 
-def test_a_secrets_reference_and_its_event_are_kept_together_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_secret_reference_and_its_event_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def change(store: Corral, world: World) -> None:
         store.secrets.set("token", "env:FIRST")
         store.secrets.set("token", "env:SECOND")

@@ -37,9 +37,7 @@ def told(store: Corral, mailbox: str = "agent:ada") -> list[dict[str, Any]]:
 # -- who says whether it is done ------------------------------------------------------------------
 
 
-def test_nothing_is_done_because_an_agent_asks_until_somebody_says_yes(
-    store: Corral, ada: str
-) -> None:
+def test_request_has_no_effect_until_approved(store: Corral, ada: str) -> None:
     asked = store.host_requests.ask(ada, "create_agent", HELPER)
     assert asked.state == "waiting"
     with pytest.raises(NotFound):
@@ -56,7 +54,7 @@ def test_nothing_is_done_because_an_agent_asks_until_somebody_says_yes(
     assert len(told(store)) == 1, "it is told once"
 
 
-def test_a_no_and_silence_are_no_and_the_agent_is_told(
+def test_refused_and_expired_requests_notify_the_agent(
     store: Corral, ada: str, clock: ManualClock
 ) -> None:
     refused = decided(store, store.host_requests.ask(ada, "create_agent", HELPER), "no")
@@ -71,7 +69,7 @@ def test_a_no_and_silence_are_no_and_the_agent_is_told(
         store.agents.get("helper")
 
 
-def test_a_grant_for_the_action_allows_it_and_a_denial_forbids_it(store: Corral, ada: str) -> None:
+def test_grant_allows_action_and_denial_forbids_it(store: Corral, ada: str) -> None:
     store.agents.grant(ada, "Bash")
     store.agents.grant(ada, "*")
     assert store.host_requests.ask(ada, "create_agent", HELPER).state == "waiting", (
@@ -89,12 +87,12 @@ def test_a_grant_for_the_action_allows_it_and_a_denial_forbids_it(store: Corral,
     assert "A denied tool forbids ada to create the agent help-2." in str(caught.value)
 
 
-def test_a_grant_for_the_host_does_not_narrow_the_agents_own_tools(store: Corral, ada: str) -> None:
+def test_host_grant_does_not_restrict_own_tools(store: Corral, ada: str) -> None:
     store.agents.grant(ada, "host:create_agent")
     assert store.agents.allows(ada, "Bash(ls)") is True
 
 
-def test_what_holds_is_looked_at_again_when_it_is_done(store: Corral, ada: str) -> None:
+def test_conditions_are_checked_again_on_approval(store: Corral, ada: str) -> None:
     asked = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.grant(ada, "host:create_agent", allow=False)
     assert decided(store, asked, "yes").reason == "a denied tool forbids it"
@@ -104,9 +102,7 @@ def test_what_holds_is_looked_at_again_when_it_is_done(store: Corral, ada: str) 
     assert decided(store, again, "yes").reason == "ada is retired"
 
 
-def test_what_cannot_be_done_any_more_has_failed_and_nothing_is_half_done(
-    store: Corral, ada: str
-) -> None:
+def test_failed_action_is_rolled_back_and_recorded(store: Corral, ada: str) -> None:
     asked = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.create("helper", command="cat")
     failed = decided(store, asked, "yes")
@@ -116,14 +112,14 @@ def test_what_cannot_be_done_any_more_has_failed_and_nothing_is_half_done(
     assert store.agents.get("helper").command == "cat"
 
 
-def test_what_was_shown_is_what_is_done_or_nothing_is(store: Corral, ada: str) -> None:
+def test_changed_effect_is_not_carried_out(store: Corral, ada: str) -> None:
     asked = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.edit(ada, command="rm -r /")
     failed = decided(store, asked, "yes")
     assert (failed.state, "differs from the approved one" in str(failed.reason)) == ("failed", True)
 
 
-def test_where_two_must_allow_it_one_is_not_enough(store: Corral, ada: str) -> None:
+def test_two_approvals_are_required_if_configured(store: Corral, ada: str) -> None:
     store.settings.set("gateway.approvals", 2)
     for name in ("ann", "ben", "cleo"):
         store.people.set(name, role="owner")
@@ -137,7 +133,7 @@ def test_where_two_must_allow_it_one_is_not_enough(store: Corral, ada: str) -> N
     assert (done.state, done.decided_by) == ("done", "user:ann, user:cleo")
 
 
-def test_a_project_says_how_many_must_allow_what_is_asked_in_it(
+def test_project_setting_decides_number_of_approvals(
     store: Corral, ada: str, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path).id
@@ -149,7 +145,7 @@ def test_a_project_says_how_many_must_allow_what_is_asked_in_it(
     assert store.questions.get(str(asked.question_id)).required_votes == 2
 
 
-def test_the_same_key_is_the_same_request_and_too_many_are_refused(store: Corral, ada: str) -> None:
+def test_ask_is_idempotent_by_key_and_limited_per_agent(store: Corral, ada: str) -> None:
     first = store.host_requests.ask(ada, "create_agent", HELPER, key="k")
     assert store.host_requests.ask(ada, "create_agent", HELPER, key="k") == first
     for n in range(19):
@@ -180,14 +176,14 @@ def test_the_same_key_is_the_same_request_and_too_many_are_refused(store: Corral
         ("create_agent", {"name": "x", "instructions": "use sk-ant-api03-" + "a1B2" * 23}),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_at_once(
+def test_invalid_requests_are_rejected(
     store: Corral, ada: str, action: str, arguments: dict[str, Any]
 ) -> None:
     with refuses(store, Invalid):
         store.host_requests.ask(ada, action, arguments)
 
 
-def test_a_request_is_taken_back_and_its_question_with_it(store: Corral, ada: str) -> None:
+def test_withdrawing_a_request_closes_its_question(store: Corral, ada: str) -> None:
     asked = store.host_requests.ask(ada, "create_agent", HELPER)
     gone = store.host_requests.withdraw(asked.id)
     assert (gone.state, store.questions.get(str(asked.question_id)).state) == (
@@ -201,7 +197,7 @@ def test_a_request_is_taken_back_and_its_question_with_it(store: Corral, ada: st
 # -- tasks and destinations -----------------------------------------------------------------------
 
 
-def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
+def test_approved_scheduled_task_wakes_agent_in_its_session(
     store: Corral, ada: str, clock: ManualClock
 ) -> None:
     chat = Chat(store)
@@ -227,9 +223,7 @@ def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
     assert letter.body["state"] == "done"
 
 
-def test_an_agent_changes_its_own_tasks_without_asking_and_no_other(
-    store: Corral, ada: str
-) -> None:
+def test_agent_changes_only_its_own_tasks_without_approval(store: Corral, ada: str) -> None:
     mine = store.schedules.task(ada, "x", cron="0 9 * * *")
     store.agents.create("ben", command="cat")
     other = store.schedules.task("ben", "x", cron="0 9 * * *")
@@ -242,7 +236,7 @@ def test_an_agent_changes_its_own_tasks_without_asking_and_no_other(
             store.host_requests.ask(ada, "change_task", {"task": foreign.id, "verb": "cancel"})
 
 
-def test_a_destination_is_granted_by_people_alone(store: Corral, ada: str) -> None:
+def test_destination_needs_approval_of_people(store: Corral, ada: str) -> None:
     chat = Chat(store)
     chat.says("hello")
     asked = store.host_requests.ask(ada, "destination", {"place": "fake/room", "name": "news"})
@@ -258,9 +252,7 @@ SECRET = "correct-horse-battery-staple"
 WANTED = {"name": "mail-token", "reason": "to read the mails"}
 
 
-def test_an_agent_that_asks_for_a_secret_learns_only_that_it_is_there(
-    store: Corral, ada: str
-) -> None:
+def test_agent_learns_only_that_a_requested_secret_exists(store: Corral, ada: str) -> None:
     asked = store.host_requests.ask(ada, "secret", WANTED)
     question = store.questions.get(str(asked.question_id))
     assert "to read the mails" in question.text
@@ -279,7 +271,7 @@ def test_an_agent_that_asks_for_a_secret_learns_only_that_it_is_there(
     assert store.host_requests.ask(ada, "secret", WANTED).state == "done", "it is there already"
 
 
-def test_a_secret_that_nobody_wants_to_give_is_refused(store: Corral, ada: str) -> None:
+def test_secret_request_can_be_refused(store: Corral, ada: str) -> None:
     asked = store.host_requests.ask(ada, "secret", WANTED)
     assert decided(store, asked, "no").state == "refused"
     assert told(store)[0]["state"] == "refused"
@@ -309,7 +301,7 @@ def secret_card(store: Corral, ada: str, **said: Any) -> tuple[Chat, HostRequest
         {"text": SECRET, "kind": MessageKind.EDIT},
     ],
 )
-def test_a_secret_that_is_typed_into_the_chat_is_kept_nowhere_and_that_is_said(
+def test_secret_typed_into_chat_is_not_stored_and_sender_is_told(
     store: Corral, ada: str, typed: dict[str, Any], tmp_path: Any
 ) -> None:
     chat, asked = secret_card(store, ada, direct=True)
@@ -327,9 +319,7 @@ def test_a_secret_that_is_typed_into_the_chat_is_kept_nowhere_and_that_is_said(
     assert store.host_requests.get(asked.id).state == "waiting"
 
 
-def test_of_what_comes_at_once_only_the_secret_is_not_kept(
-    store: Corral, ada: str, tmp_path: Path
-) -> None:
+def test_batch_with_a_secret_drops_only_the_secret(store: Corral, ada: str, tmp_path: Path) -> None:
     chat, _ = secret_card(store, ada, direct=True)
     key = RawAttachment("key.txt", SECRET.encode(), 9, "text/plain")
     given: list[dict[str, Any]] = [
@@ -349,9 +339,7 @@ def test_of_what_comes_at_once_only_the_secret_is_not_kept(
     assert [*(tmp_path / "home").glob("channels/*/*")] == [], "not even a file of it"
 
 
-def test_talk_goes_on_while_a_secret_is_asked_for_and_no_word_is_held_back_afterwards(
-    store: Corral, ada: str
-) -> None:
+def test_chat_continues_while_a_secret_request_waits(store: Corral, ada: str) -> None:
     chat, asked = secret_card(store, ada)
     assert chat.says("what do you need it for?").state == "heard"
     assert chat.says("okay").state == "heard"
@@ -363,7 +351,7 @@ def test_talk_goes_on_while_a_secret_is_asked_for_and_no_word_is_held_back_after
     assert chat.says("congratulations").text == "congratulations"
 
 
-def test_a_secret_card_is_refused_in_the_chat_by_whoever_may(store: Corral, ada: str) -> None:
+def test_approver_refuses_a_secret_card_in_the_chat(store: Corral, ada: str) -> None:
     store.people.set("ann", role="owner")
     chat, asked = secret_card(store, ada)
     store.senders.approve("fake/ann", person="ann", role="owner")
@@ -375,9 +363,7 @@ def test_a_secret_card_is_refused_in_the_chat_by_whoever_may(store: Corral, ada:
 # -- cards ----------------------------------------------------------------------------------------
 
 
-def test_a_card_shows_all_that_will_be_done_in_pieces_before_it_when_it_is_long(
-    store: Corral, ada: str
-) -> None:
+def test_long_effect_is_shown_in_parts_before_the_card(store: Corral, ada: str) -> None:
     chat = Chat(store)
     store.wirings.add(ada, channel="fake")
     runner = Runner(store)
@@ -398,7 +384,7 @@ def test_a_card_shows_all_that_will_be_done_in_pieces_before_it_when_it_is_long(
     assert shown[-1].startswith(f"Answer the question above ({asked.question_id})")
 
 
-def test_a_run_that_still_goes_does_not_keep_its_request_from_being_done(
+def test_request_is_carried_out_while_its_run_is_live(
     store: Corral, ada: str, clock: ManualClock
 ) -> None:
     chat = Chat(store)

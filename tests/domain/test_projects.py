@@ -32,7 +32,7 @@ def several(store: Corral, tmp_path: Path, count: int) -> list[Project]:
 # -- register --------------------------------------------------------------------------------
 
 
-def test_a_directory_becomes_a_project(store: Corral, clock: ManualClock, folder: Path) -> None:
+def test_register_creates_a_project(store: Corral, clock: ManualClock, folder: Path) -> None:
     made = store.projects.register(str(folder), command="claude", prompt="hello")
     assert made.id.startswith("prj_")
     assert (made.dir, made.name) == (os.path.realpath(folder), "shop")
@@ -44,16 +44,16 @@ def test_a_directory_becomes_a_project(store: Corral, clock: ManualClock, folder
     ]
 
 
-def test_the_same_directory_is_the_same_project_and_nothing_is_written(
-    store: Corral, folder: Path
-) -> None:
+def test_register_again_is_idempotent_and_writes_nothing(store: Corral, folder: Path) -> None:
     first = store.projects.register(folder, command="claude", prompt="hello")
     with unchanged(store):
         assert store.projects.register(folder, command="claude", prompt="hello") == first
         assert store.projects.register(folder) == first
 
 
-def test_what_is_left_out_is_kept(store: Corral, clock: ManualClock, folder: Path) -> None:
+def test_omitted_arguments_keep_their_values(
+    store: Corral, clock: ManualClock, folder: Path
+) -> None:
     first = store.projects.register(folder, command="claude", prompt="hello")
     clock.advance(5)
     second = store.projects.register(folder, command="codex")
@@ -62,13 +62,13 @@ def test_what_is_left_out_is_kept(store: Corral, clock: ManualClock, folder: Pat
     assert record(store) == ["project.register", "project.change"]
 
 
-def test_none_clears_what_is_known(store: Corral, folder: Path) -> None:
+def test_none_clears_a_value(store: Corral, folder: Path) -> None:
     store.projects.register(folder, command="claude", prompt="hello")
     assert store.projects.register(folder, prompt=None).prompt is None
     assert store.projects.register(folder, command=None).command is None
 
 
-def test_a_symlink_and_a_slash_at_the_end_lead_to_the_same_project(
+def test_symlink_and_trailing_slash_resolve_to_same_project(
     store: Corral, folder: Path, tmp_path: Path
 ) -> None:
     first = store.projects.register(folder)
@@ -86,7 +86,7 @@ def test_a_symlink_and_a_slash_at_the_end_lead_to_the_same_project(
         assert store.projects.by_dir(way).id == first.id
 
 
-def test_a_relative_directory_and_the_home_sign_are_understood(
+def test_relative_and_home_directories_are_resolved(
     store: Corral, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = store.projects.register(folder)
@@ -96,12 +96,12 @@ def test_a_relative_directory_and_the_home_sign_are_understood(
     assert store.projects.by_dir("~/shop").id == first.id
 
 
-def test_a_directory_inside_a_project_is_another_project(store: Corral, folder: Path) -> None:
+def test_directory_inside_a_project_is_another_project(store: Corral, folder: Path) -> None:
     (folder / "inside").mkdir()
     assert store.projects.register(folder / "inside").id != store.projects.register(folder).id
 
 
-def test_two_directories_of_one_name_are_two_projects(store: Corral, tmp_path: Path) -> None:
+def test_directories_of_the_same_name_are_two_projects(store: Corral, tmp_path: Path) -> None:
     for above in "ab":
         (tmp_path / above / "same").mkdir(parents=True)
     first = store.projects.register(tmp_path / "a" / "same")
@@ -110,7 +110,7 @@ def test_two_directories_of_one_name_are_two_projects(store: Corral, tmp_path: P
     assert first.name == second.name == "same"
 
 
-def test_the_root_of_everything_has_a_name_too(store: Corral) -> None:
+def test_root_directory_has_a_name(store: Corral) -> None:
     assert (store.projects.register("/").dir, store.projects.register("/").name) == ("/", "/")
 
 
@@ -122,14 +122,14 @@ def test_a_directory_may_have_any_name(store: Corral, tmp_path: Path, name: str)
 
 
 @each_case("dir", ["", "a\0b", "\udcff", "x" * 5_000], ids=ascii)
-def test_a_text_that_is_no_directory_is_refused(store: Corral, dir: str) -> None:
+def test_invalid_directory_text_is_rejected(store: Corral, dir: str) -> None:
     with refuses(store, Invalid):
         store.projects.register(dir)
     with refuses(store, Invalid):
         store.projects.by_dir(dir)
 
 
-def test_what_is_not_there_or_is_a_file_is_refused(store: Corral, tmp_path: Path) -> None:
+def test_missing_directory_or_file_is_rejected(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for way in (tmp_path / "missing", tmp_path / "file", tmp_path / "loop"):
@@ -138,9 +138,7 @@ def test_what_is_not_there_or_is_a_file_is_refused(store: Corral, tmp_path: Path
 
 
 @each_case("text", ["a\0b", "\ud800", "x" * (64 * 1024 + 1)], ids=range(3))
-def test_a_command_or_prompt_that_cannot_be_kept_is_refused(
-    store: Corral, folder: Path, text: str
-) -> None:
+def test_unstorable_command_or_prompt_is_rejected(store: Corral, folder: Path, text: str) -> None:
     with refuses(store, Invalid):
         store.projects.register(folder, command=text)
     with refuses(store, Invalid):
@@ -153,19 +151,19 @@ def test_a_command_or_prompt_that_cannot_be_kept_is_refused(
 # -- looking up ------------------------------------------------------------------------------
 
 
-def test_a_directory_that_is_no_project_is_not_found(store: Corral, folder: Path) -> None:
+def test_unregistered_directory_is_not_found(store: Corral, folder: Path) -> None:
     with refuses(store, NotFound) as caught:
         store.projects.by_dir(folder)
     assert caught.value.details["reason"] == "not_registered"
 
 
-def test_a_project_whose_directory_is_gone_is_still_known(store: Corral, folder: Path) -> None:
+def test_project_of_a_deleted_directory_is_still_found(store: Corral, folder: Path) -> None:
     made = store.projects.register(folder)
     folder.rmdir()
     assert store.projects.by_dir(folder) == made
 
 
-def test_an_id_may_be_shortened_to_what_is_unique(
+def test_id_can_be_shortened_to_a_unique_prefix(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     first = several(store, tmp_path, 1)[0]
@@ -180,7 +178,7 @@ def test_an_id_may_be_shortened_to_what_is_unique(
     assert caught.value.details["candidates"] == [first.id, second.id]
 
 
-def test_many_candidates_are_cut_short(store: Corral, tmp_path: Path) -> None:
+def test_list_of_candidates_is_truncated(store: Corral, tmp_path: Path) -> None:
     made = several(store, tmp_path, 8)
     with refuses(store, Ambiguous) as caught:
         store.projects.get(made[0].id[:20])
@@ -189,7 +187,7 @@ def test_many_candidates_are_cut_short(store: Corral, tmp_path: Path) -> None:
 
 
 @each_case("verb", ["get", "touch", "archive", "delete"])
-def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(
+def test_unknown_id_is_not_found_and_malformed_id_rejected(
     store: Corral, folder: Path, verb: str
 ) -> None:
     store.projects.register(folder)
@@ -205,7 +203,7 @@ def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
-def test_the_last_run_comes_first_and_the_never_run_last(
+def test_projects_are_listed_last_run_first(
     store: Corral, clock: ManualClock, tmp_path: Path, limit: int
 ) -> None:
     made = several(store, tmp_path, 5)
@@ -216,7 +214,7 @@ def test_the_last_run_comes_first_and_the_never_run_last(
     assert names == ["p1", "p3", "p4", "p2", "p0"]
 
 
-def test_projects_that_ran_at_the_same_moment_are_all_listed(store: Corral, tmp_path: Path) -> None:
+def test_projects_with_the_same_run_time_are_all_listed(store: Corral, tmp_path: Path) -> None:
     made = several(store, tmp_path, 5)
     for project in made:
         store.projects.touch(project.id)
@@ -224,7 +222,7 @@ def test_projects_that_ran_at_the_same_moment_are_all_listed(store: Corral, tmp_
     assert [project.id for project in found] == [project.id for project in made[::-1]]
 
 
-def test_a_project_registered_between_two_pages_disturbs_nothing(
+def test_project_added_between_pages_does_not_disturb_the_list(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = several(store, tmp_path, 5)
@@ -232,7 +230,7 @@ def test_a_project_registered_between_two_pages_disturbs_nothing(
     assert [project.id for project in found] == [project.id for project in made[::-1]]
 
 
-def test_archived_projects_are_listed_only_when_asked_for(store: Corral, tmp_path: Path) -> None:
+def test_archived_projects_are_listed_only_on_request(store: Corral, tmp_path: Path) -> None:
     made = several(store, tmp_path, 4)
     store.projects.archive(made[1].id)
     assert [project.name for project in walk(store.projects.list)] == ["p3", "p2", "p0"]
@@ -243,7 +241,7 @@ def test_archived_projects_are_listed_only_when_asked_for(store: Corral, tmp_pat
 @each_case(
     "cursor", ["", "x", encode_cursor("a", "b"), encode_cursor(1), encode_cursor(2**70, "~")]
 )
-def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
     with refuses(store, Invalid):
         store.projects.list(after=cursor)
 
@@ -251,9 +249,7 @@ def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None
 # -- changes ---------------------------------------------------------------------------------
 
 
-def test_a_touch_notes_that_something_runs_now(
-    store: Corral, clock: ManualClock, folder: Path
-) -> None:
+def test_touch_records_a_run(store: Corral, clock: ManualClock, folder: Path) -> None:
     made = store.projects.register(folder)
     clock.advance(7)
     touched = store.projects.touch(made.id)
@@ -261,7 +257,7 @@ def test_a_touch_notes_that_something_runs_now(
     assert record(store) == ["project.register", "project.touch"]
 
 
-def test_a_touch_that_comes_late_does_not_turn_time_back(
+def test_late_touch_does_not_move_last_run_back(
     store: Corral, clock: ManualClock, folder: Path
 ) -> None:
     made = store.projects.register(folder)
@@ -270,9 +266,7 @@ def test_a_touch_that_comes_late_does_not_turn_time_back(
     assert store.projects.touch(made.id).last_run_at == last
 
 
-def test_a_project_gets_another_name_and_keeps_the_rest(
-    store: Corral, clock: ManualClock, folder: Path
-) -> None:
+def test_rename_changes_only_the_name(store: Corral, clock: ManualClock, folder: Path) -> None:
     made = store.projects.register(folder, command="c")
     clock.advance(1)
     renamed = store.projects.rename(made.id, "The Shop")
@@ -283,15 +277,13 @@ def test_a_project_gets_another_name_and_keeps_the_rest(
 
 
 @each_case("name", ["", "a\0b", "\ud800", "x" * 201], ids=ascii)
-def test_a_name_that_cannot_be_kept_is_refused(store: Corral, folder: Path, name: str) -> None:
+def test_unstorable_name_is_rejected(store: Corral, folder: Path, name: str) -> None:
     made = store.projects.register(folder)
     with refuses(store, Invalid):
         store.projects.rename(made.id, name)
 
 
-def test_an_archived_project_is_kept_and_taken_up_again_by_registering_it(
-    store: Corral, folder: Path
-) -> None:
+def test_registering_an_archived_project_restores_it(store: Corral, folder: Path) -> None:
     made = store.projects.register(folder, prompt="hello")
     assert store.projects.archive(made.id).state is ProjectState.ARCHIVED
     assert store.projects.by_dir(folder).state is ProjectState.ARCHIVED
@@ -307,9 +299,7 @@ def test_an_archived_project_is_kept_and_taken_up_again_by_registering_it(
 # -- delete ----------------------------------------------------------------------------------
 
 
-def test_a_deleted_project_is_gone_and_its_directory_is_not_touched(
-    store: Corral, folder: Path
-) -> None:
+def test_delete_keeps_the_directory(store: Corral, folder: Path) -> None:
     made = store.projects.register(folder)
     (folder / "work.txt").write_text("precious")
     assert store.projects.delete(made.id) == made
@@ -322,9 +312,7 @@ def test_a_deleted_project_is_gone_and_its_directory_is_not_touched(
     assert record(store, made.id) == ["project.register", "project.delete"]
 
 
-def test_a_directory_that_is_registered_after_a_deletion_is_a_new_project(
-    store: Corral, folder: Path
-) -> None:
+def test_register_after_delete_creates_a_new_project(store: Corral, folder: Path) -> None:
     made = store.projects.register(folder, prompt="hello")
     store.projects.delete(made.id)
     again = store.projects.register(folder)
@@ -332,7 +320,7 @@ def test_a_directory_that_is_registered_after_a_deletion_is_a_new_project(
     assert again.prompt is None
 
 
-def test_what_was_chosen_for_a_project_goes_with_it(store: Corral, folder: Path) -> None:
+def test_delete_removes_settings_of_the_project(store: Corral, folder: Path) -> None:
     made = store.projects.register(folder)
     store.settings.set("mail.max_attempts", 2, scope=f"project:{made.id}")
     store.settings.set("mail.max_attempts", 3, scope="agent:ada")
@@ -340,7 +328,7 @@ def test_what_was_chosen_for_a_project_goes_with_it(store: Corral, folder: Path)
     assert rows(store, "SELECT scope FROM settings") == [("agent:ada",)]
 
 
-def test_a_project_is_found_by_a_name_that_no_other_has(store: Corral, tmp_path: Path) -> None:
+def test_project_is_found_by_unique_name(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "other" / "app").mkdir(parents=True)
     first = store.projects.register(tmp_path / "app")

@@ -19,7 +19,7 @@ def letters(store: Corral, mailbox: str) -> list[Letter]:
     return store.mail.list(mailbox=mailbox, limit=100).items
 
 
-def test_an_answer_goes_to_the_asker_as_one_letter(store: Corral) -> None:
+def test_answer_is_sent_to_asker_as_one_letter(store: Corral) -> None:
     asked = store.questions.ask("Merge it?", options=["yes", "no"], asker="agent:ada")
     assert (asked.state, asked.options, asked.free_text) == ("open", ["yes", "no"], False)
     said = store.questions.answer(asked.id, "yes", by=ANN)
@@ -29,7 +29,7 @@ def test_an_answer_goes_to_the_asker_as_one_letter(store: Corral) -> None:
     assert record(store, asked.id) == ["question.ask", "question.answer"]
 
 
-def test_a_second_answer_is_told_that_it_is_late_and_by_whom_the_first_was_given(
+def test_second_answer_conflicts_and_names_the_first_answerer(
     store: Corral,
 ) -> None:
     asked = store.questions.ask("Merge it?", asker="agent:ada")
@@ -39,14 +39,14 @@ def test_a_second_answer_is_told_that_it_is_late_and_by_whom_the_first_was_given
     assert "user:ann answered it: yes" in caught.value.message
 
 
-def test_the_same_answer_again_by_the_same_one_is_fine(store: Corral) -> None:
+def test_repeated_answer_of_the_same_person_is_idempotent(store: Corral) -> None:
     asked = store.questions.ask("Merge it?", asker="agent:ada")
     first = store.questions.answer(asked.id, "yes", by=ANN)
     assert store.questions.answer(asked.id, "yes", by=ANN) == first
     assert len(letters(store, "agent:ada")) == 1
 
 
-def test_an_option_may_be_chosen_by_its_number_and_nothing_else_will_do(store: Corral) -> None:
+def test_option_is_chosen_by_text_or_number_only(store: Corral) -> None:
     asked = store.questions.ask("Which?", options=["red", "green"], asker="agent:ada")
     for wrong in ("blue", "3", "0", "-1", ""):
         with refuses(store, Invalid):
@@ -54,12 +54,12 @@ def test_an_option_may_be_chosen_by_its_number_and_nothing_else_will_do(store: C
     assert store.questions.answer(asked.id, "2", by=ANN).answer == "green"
 
 
-def test_where_it_is_free_any_text_beside_the_options_is_an_answer(store: Corral) -> None:
+def test_free_text_question_accepts_any_answer(store: Corral) -> None:
     asked = store.questions.ask("Which?", options=["red"], free_text=True, asker="agent:ada")
     assert store.questions.answer(asked.id, "blue", by=ANN).answer == "blue"
 
 
-def test_an_agent_answers_only_where_it_is_named_and_never_itself(store: Corral) -> None:
+def test_agent_answers_only_if_named_and_never_its_own_question(store: Corral) -> None:
     open_ = store.questions.ask("Which?", asker="agent:ada")
     named = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead"])
     own = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:ada"])
@@ -75,7 +75,7 @@ def test_an_agent_answers_only_where_it_is_named_and_never_itself(store: Corral)
     assert store.questions.answer(named.id, "x", by="agent:lead").state == "answered"
 
 
-def test_whoever_is_named_gets_a_letter_that_is_gone_when_the_question_is_over(
+def test_answerer_letter_is_closed_when_question_ends(
     store: Corral,
 ) -> None:
     asked = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead", ANN])
@@ -84,7 +84,7 @@ def test_whoever_is_named_gets_a_letter_that_is_gone_when_the_question_is_over(
     assert letters(store, "agent:lead") == letters(store, ANN) == []
 
 
-def test_the_deadline_ends_a_question_in_its_fallback_though_nobody_swept(
+def test_overdue_question_rejects_answers_before_the_sweep(
     store: Corral, clock: ManualClock
 ) -> None:
     asked = store.questions.ask(
@@ -104,7 +104,7 @@ def test_the_deadline_ends_a_question_in_its_fallback_though_nobody_swept(
     assert store.questions.expire_due() == []
 
 
-def test_a_restart_in_between_changes_no_deadline(url: str, clock: ManualClock) -> None:
+def test_deadline_survives_a_restart(url: str, clock: ManualClock) -> None:
     with corral.open(url, clock=clock) as store:
         asked = store.questions.ask("Deploy?", asker="agent:ada", deadline_ms=HOUR)
     clock.advance(30 * MINUTE)
@@ -115,14 +115,14 @@ def test_a_restart_in_between_changes_no_deadline(url: str, clock: ManualClock) 
         assert [each.id for each in store.questions.expire_due()] == [asked.id]
 
 
-def test_an_answer_that_comes_after_the_asker_died_waits_for_its_next_run(store: Corral) -> None:
+def test_answer_after_asker_crashed_waits_in_its_mailbox(store: Corral) -> None:
     asked = store.questions.ask("Which?", asker="agent:ada", run="run_gone")
     store.questions.answer(asked.id, "this", by=ANN)
     (letter,) = store.mail.claim("agent:ada", owner="run_next")
     assert letter.body["answer"] == "this"
 
 
-def test_whoever_heard_the_answer_while_waiting_gets_no_letter_any_more(store: Corral) -> None:
+def test_acknowledged_outcome_closes_the_letter(store: Corral) -> None:
     asked = store.questions.ask("Which?", asker="agent:ada")
     waiting = Racer(lambda: store.questions.wait(asked.id, timeout_ms=20_000))
     store.questions.answer(asked.id, "this", by=ANN)
@@ -133,7 +133,7 @@ def test_whoever_heard_the_answer_while_waiting_gets_no_letter_any_more(store: C
     assert letters(store, "agent:ada") == []
 
 
-def test_a_letter_that_somebody_has_out_is_left_to_them(store: Corral) -> None:
+def test_acknowledge_leaves_a_claimed_letter(store: Corral) -> None:
     asked = store.questions.ask("Which?", asker="agent:ada")
     store.questions.answer(asked.id, "this", by=ANN)
     (letter,) = store.mail.claim("agent:ada", owner="run_1")
@@ -141,20 +141,20 @@ def test_a_letter_that_somebody_has_out_is_left_to_them(store: Corral) -> None:
     assert store.mail.ack(letter).state == "done"
 
 
-def test_waiting_ends_with_the_time_that_was_given(store: Corral) -> None:
+def test_wait_times_out(store: Corral) -> None:
     asked = store.questions.ask("Which?", asker="agent:ada")
     with refuses(store, Refused) as caught:
         store.questions.wait(asked.id, timeout_ms=1)
     assert caught.value.details["state"] == "open"
 
 
-def test_the_same_key_of_the_same_asker_is_the_same_question(store: Corral) -> None:
+def test_ask_is_idempotent_by_asker_and_key(store: Corral) -> None:
     first = store.questions.ask("Which?", asker="agent:ada", key="k")
     assert store.questions.ask("Another?", asker="agent:ada", key="k") == first
     assert store.questions.ask("Another?", asker="agent:ben", key="k").id != first.id
 
 
-def test_a_question_is_withdrawn_by_its_asker_or_a_person_and_nobody_else(store: Corral) -> None:
+def test_only_asker_or_a_person_can_withdraw_a_question(store: Corral) -> None:
     asked = store.questions.ask("Which?", asker="agent:ada")
     with refuses(store, Refused):
         store.questions.withdraw(asked.id, by="agent:ben")
@@ -170,7 +170,7 @@ def test_a_question_is_withdrawn_by_its_asker_or_a_person_and_nobody_else(store:
     assert caught.value.details["found"] == "withdrawn"
 
 
-def test_one_asker_cannot_ask_endlessly(store: Corral) -> None:
+def test_open_questions_per_asker_are_limited(store: Corral) -> None:
     store.settings.set("questions.max_open", 2, scope="agent:ada")
     for _ in range(2):
         store.questions.ask("Which?", asker="agent:ada")
@@ -198,15 +198,13 @@ def test_one_asker_cannot_ask_endlessly(store: Corral) -> None:
         {"asker": "nobody"},
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_a_sentence(
-    store: Corral, wrong: dict[str, object]
-) -> None:
+def test_invalid_questions_are_rejected(store: Corral, wrong: dict[str, object]) -> None:
     given: dict[str, object] = {"text": "Which?", "asker": "agent:ada"} | wrong
     with refuses(store, Invalid):
         store.questions.ask(**given)
 
 
-def test_a_question_that_is_not_there_is_not_found(store: Corral) -> None:
+def test_unknown_question_is_not_found(store: Corral) -> None:
     for verb in (store.questions.get, store.questions.acknowledge, store.questions.wait):
         with refuses(store, NotFound):
             verb("qst_1")
@@ -222,7 +220,9 @@ def test_questions_are_listed_newest_first_in_pages(store: Corral) -> None:
     assert [each.id for each in of_all] == [ids[4], ids[2], ids[0]]
 
 
-def test_old_questions_are_forgotten_and_open_ones_never(store: Corral, clock: ManualClock) -> None:
+def test_retention_deletes_old_questions_but_not_open_ones(
+    store: Corral, clock: ManualClock
+) -> None:
     old = store.questions.ask("Which?", asker="agent:ada")
     store.questions.answer(old.id, "this", by=ANN)
     open_ = store.questions.ask("Which?", asker="agent:ada", deadline_ms=365 * DAY)
@@ -233,7 +233,7 @@ def test_old_questions_are_forgotten_and_open_ones_never(store: Corral, clock: M
     assert store.questions.get(open_.id).state == "open"
 
 
-def test_a_deleted_project_asks_nothing_any_more(store: Corral, tmp_path: object) -> None:
+def test_deleting_a_project_withdraws_its_questions(store: Corral, tmp_path: object) -> None:
     project = store.projects.register(str(tmp_path)).id
     asked = store.questions.ask("Which?", asker="agent:ada", project=project)
     store.projects.delete(project)
@@ -245,7 +245,7 @@ def test_a_deleted_project_asks_nothing_any_more(store: Corral, tmp_path: object
 BOARD = ["user:ann", "user:ben", "user:cleo"]
 
 
-def test_where_two_of_three_must_agree_the_second_same_answer_counts_and_no_other(
+def test_second_equal_vote_decides_when_two_are_required(
     store: Corral,
 ) -> None:
     asked = store.questions.ask(
@@ -270,7 +270,7 @@ def test_where_two_of_three_must_agree_the_second_same_answer_counts_and_no_othe
     assert record(store, asked.id) == ["question.ask", *votes, "question.answer"]
 
 
-def test_when_they_cannot_agree_any_more_the_fallback_counts_at_once(store: Corral) -> None:
+def test_fallback_applies_at_once_when_agreement_is_impossible(store: Corral) -> None:
     asked = store.questions.ask(
         "Drop it?",
         options=["yes", "no"],
@@ -289,7 +289,7 @@ def test_when_they_cannot_agree_any_more_the_fallback_counts_at_once(store: Corr
     assert caught.value.details["reason"] == "too_late"
 
 
-def test_votes_that_are_too_few_at_the_deadline_are_no_answer(
+def test_too_few_votes_at_the_deadline_expire_the_question(
     store: Corral, clock: ManualClock
 ) -> None:
     asked = store.questions.ask(
@@ -301,12 +301,12 @@ def test_votes_that_are_too_few_at_the_deadline_are_no_answer(
 
 
 @each_case("required_votes", [0, -1, 4, 21])
-def test_more_than_may_answer_cannot_be_needed(store: Corral, required_votes: int) -> None:
+def test_required_votes_are_limited_by_answerers(store: Corral, required_votes: int) -> None:
     with refuses(store, Invalid):
         store.questions.ask("?", asker="agent:ada", answerers=BOARD, required_votes=required_votes)
 
 
-def test_of_many_who_vote_at_once_exactly_one_outcome_is_told(store: Corral) -> None:
+def test_concurrent_votes_have_exactly_one_outcome(store: Corral) -> None:
     board = [f"user:u{n}" for n in range(8)]
     asked = store.questions.ask(
         "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=board, required_votes=3

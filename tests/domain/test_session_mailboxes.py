@@ -21,9 +21,7 @@ def runner(store: Corral) -> Runner:
     return Runner(store)
 
 
-def test_a_letter_to_a_session_that_does_not_exist_is_rejected(
-    store: Corral, runner: Runner
-) -> None:
+def test_letter_to_unknown_session_is_rejected(store: Corral, runner: Runner) -> None:
     gone = "session:ses_nothing"
     with refuses(store, NotFound):
         store.mail.put(gone, "hello")
@@ -38,13 +36,13 @@ def test_a_letter_to_a_session_that_does_not_exist_is_rejected(
     assert store.mail.list().items == []
 
 
-def test_a_shortened_id_names_the_session(store: Corral, runner: Runner) -> None:
+def test_session_id_can_be_shortened_in_a_mailbox(store: Corral, runner: Runner) -> None:
     session = store.sessions.open("ada")
     letter = store.mail.put(f"session:{session.id[:-2]}", "hello")
     assert letter.mailbox == f"session:{session.id}"
 
 
-def test_a_letter_to_a_closed_session_without_a_successor_is_rejected(
+def test_letter_to_closed_session_without_successor_is_rejected(
     store: Corral, runner: Runner
 ) -> None:
     session = store.sessions.open("ada")
@@ -66,9 +64,7 @@ def replaced(store: Corral) -> tuple[str, str]:
     return before, after
 
 
-def test_a_letter_to_a_session_that_was_replaced_goes_to_its_successor(
-    store: Corral, runner: Runner
-) -> None:
+def test_letter_to_replaced_session_goes_to_its_successor(store: Corral, runner: Runner) -> None:
     before, between = replaced(store)
     assert store.mail.put(before, "put").mailbox == between
     assert store.mail.write("ben", "written", to=before).mailbox == between
@@ -79,7 +75,7 @@ def test_a_letter_to_a_session_that_was_replaced_goes_to_its_successor(
     assert store.mail.list(mailbox=before).items == []
 
 
-def test_a_task_of_a_session_that_was_replaced_wakes_its_successor(
+def test_task_of_replaced_session_wakes_its_successor(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     before = store.mail.write("ben", "one", to="ada", wake=True).mailbox
@@ -97,7 +93,7 @@ def test_a_task_of_a_session_that_was_replaced_wakes_its_successor(
     assert (quote.source, quote.text) == (f"scheduled task {task.id}", "report")
 
 
-def test_a_letter_of_a_schedule_for_a_closed_session_is_refused_and_its_sender_told(
+def test_scheduled_letter_to_closed_session_is_refused_and_reported(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     session = store.sessions.open("ada")
@@ -118,12 +114,12 @@ def cli(capsys: pytest.CaptureFixture[str], url: str) -> Cli:
     return Cli(capsys, url)
 
 
-def test_the_command_line_says_that_there_is_no_such_session(cli: Cli) -> None:
+def test_cli_reports_unknown_session(cli: Cli) -> None:
     done = cli("mail", "put", "session:ses_nothing", "hello")
     assert done.code == cli("session", "show", "ses_0").code != 0
     assert "ses_nothing" in done.err
 
 
 @each_case("mailbox", ["run:run_1", "group:team", "team"])
-def test_other_kinds_of_addresses_are_no_mailboxes(cli: Cli, mailbox: str) -> None:
+def test_other_address_kinds_are_not_mailboxes(cli: Cli, mailbox: str) -> None:
     assert cli("mail", "put", mailbox, "hello").code == 2

@@ -18,7 +18,7 @@ from tests.support.store import record, refuses, unchanged, walk
 MISSING = "ses_00000000000000000000000000"
 
 
-def test_a_session_is_opened_for_an_agent_in_a_project(
+def test_session_is_opened_for_an_agent_in_a_project(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -32,11 +32,11 @@ def test_a_session_is_opened_for_an_agent_in_a_project(
     assert record(store, made.id) == ["session.open"]
 
 
-def test_a_session_needs_nobody_and_nothing(store: Corral) -> None:
+def test_session_needs_no_agent_and_no_project(store: Corral) -> None:
     assert store.sessions.open().agent_id is None
 
 
-def test_a_session_for_what_does_not_exist_is_refused(store: Corral) -> None:
+def test_session_for_unknown_agent_or_project_is_rejected(store: Corral) -> None:
     store.agents.create("old")
     store.agents.retire("old")
     with refuses(store, NotFound):
@@ -49,7 +49,7 @@ def test_a_session_for_what_does_not_exist_is_refused(store: Corral) -> None:
         store.sessions.open(reply_to="nowhere")
 
 
-def test_turns_get_the_numbers_from_one_in_order(store: Corral, clock: ManualClock) -> None:
+def test_turns_are_numbered_from_one(store: Corral, clock: ManualClock) -> None:
     session = store.sessions.open()
     for n in range(3):
         clock.advance(1)
@@ -60,7 +60,7 @@ def test_turns_get_the_numbers_from_one_in_order(store: Corral, clock: ManualClo
     assert (after.turns, after.updated_at) == (3, clock.now())
 
 
-def test_a_turn_comes_back_as_it_was_put(store: Corral) -> None:
+def test_turn_is_returned_unchanged(store: Corral) -> None:
     session = store.sessions.open()
     turn = store.sessions.append(
         session.id,
@@ -83,7 +83,7 @@ def test_a_turn_comes_back_as_it_was_put(store: Corral) -> None:
     assert (turn.run_id, turn.meta, turn.key) == ("run_1", {"k": 1.5}, None)
 
 
-def test_the_assistants_words_are_those_of_the_agent_that_has_the_session(store: Corral) -> None:
+def test_assistant_turn_belongs_to_the_agent_of_the_session(store: Corral) -> None:
     ada, ben = store.agents.create("ada"), store.agents.create("ben")
     session = store.sessions.open("ada")
     assert store.sessions.append(session, "assistant", "hi").agent_id == ada.id
@@ -94,14 +94,14 @@ def test_the_assistants_words_are_those_of_the_agent_that_has_the_session(store:
     assert many.agent_id == ada.id
 
 
-def test_a_turn_is_its_own_record_and_writes_no_event(store: Corral) -> None:
+def test_turn_writes_no_event(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "hi")
     store.sessions.append_many(session, [{"role": "user", "content": "ho"}])
     assert record(store, session.id) == ["session.open"]
 
 
-def test_an_append_is_one_transaction_and_as_few_statements_as_can_be(
+def test_append_is_one_transaction_with_few_statements(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = store.sessions.open()
@@ -112,7 +112,7 @@ def test_an_append_is_one_transaction_and_as_few_statements_as_can_be(
     assert trace.statements == (2 if store.db.engine == "sqlite" else 1)
 
 
-def test_whoever_waits_is_woken_by_a_turn(store: Corral, url: str, clock: ManualClock) -> None:
+def test_turn_wakes_waiters(store: Corral, url: str, clock: ManualClock) -> None:
     session = store.sessions.open()
     with corral.open(url, clock=clock) as other, other.listening() as listener:
         store.sessions.append(session, "user", "hi")
@@ -134,7 +134,7 @@ def test_whoever_waits_is_woken_by_a_turn(store: Corral, url: str, clock: Manual
         ("user", "hi", {"output_tokens": 1.5}),
     ],
 )
-def test_what_is_no_turn_is_refused(
+def test_invalid_turns_are_rejected(
     store: Corral, role: str, content: str, more: dict[str, Any]
 ) -> None:
     session = store.sessions.open()
@@ -142,9 +142,7 @@ def test_what_is_no_turn_is_refused(
         store.sessions.append(session, role, content, **more)
 
 
-def test_a_closed_session_takes_no_turn_until_it_is_reopened(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_closed_session_accepts_no_turn_until_reopened(store: Corral, clock: ManualClock) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "hi")
     clock.advance(1)
@@ -164,7 +162,7 @@ def test_a_closed_session_takes_no_turn_until_it_is_reopened(
     assert store.sessions.append(session, "user", "on").number == 2
 
 
-def test_a_session_that_does_not_exist_takes_no_turn(store: Corral) -> None:
+def test_unknown_session_accepts_no_turn(store: Corral) -> None:
     for append in (
         lambda: store.sessions.append(MISSING, "user", "hi"),
         lambda: store.sessions.append_many(MISSING, [{"role": "user", "content": "hi"}]),
@@ -179,7 +177,7 @@ def test_a_session_that_does_not_exist_takes_no_turn(store: Corral) -> None:
 # -- keys ----------------------------------------------------------------------------------------
 
 
-def test_the_same_key_in_the_same_session_is_the_same_turn(store: Corral) -> None:
+def test_append_is_idempotent_by_key(store: Corral) -> None:
     session, other = store.sessions.open(), store.sessions.open()
     first = store.sessions.append(session, "user", "first", key="k")
     with unchanged(store):
@@ -188,7 +186,7 @@ def test_the_same_key_in_the_same_session_is_the_same_turn(store: Corral) -> Non
     assert store.sessions.append(session, "user", "next").number == 2
 
 
-def test_many_turns_are_appended_all_or_none_in_their_order(store: Corral) -> None:
+def test_append_many_is_atomic_and_ordered(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "one", key="k")
     given = [
@@ -215,7 +213,7 @@ def test_many_turns_are_appended_all_or_none_in_their_order(store: Corral) -> No
 # -- pages ---------------------------------------------------------------------------------------
 
 
-def test_turns_come_in_pages_from_either_end(store: Corral) -> None:
+def test_turns_are_paginated_in_both_directions(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append_many(session, [NewTurn("user", str(n)) for n in range(1, 8)])
 
@@ -266,7 +264,7 @@ def test_sessions_are_listed_newest_first_by_project_or_agent(
 # -- what it remembers ---------------------------------------------------------------------------
 
 
-def test_a_session_remembers_values_until_they_are_forgotten(store: Corral) -> None:
+def test_state_values_are_kept_until_deleted(store: Corral) -> None:
     session, other = store.sessions.open(), store.sessions.open()
     store.sessions.set_state(session, "b", {"x": [1]})
     store.sessions.set_state(session, "a", 1)
@@ -281,7 +279,7 @@ def test_a_session_remembers_values_until_they_are_forgotten(store: Corral) -> N
         store.sessions.set_state(session, "", 1)
 
 
-def test_a_session_has_another_title_when_it_is_renamed(store: Corral) -> None:
+def test_rename_changes_the_title(store: Corral) -> None:
     session = store.sessions.open(title="old")
     assert store.sessions.rename(session, "new").title == "new"
     assert store.sessions.rename(session.id, None).title is None
@@ -291,7 +289,7 @@ def test_a_session_has_another_title_when_it_is_renamed(store: Corral) -> None:
         store.sessions.rename(MISSING, "x")
 
 
-def test_the_providers_own_id_is_remembered_and_found(store: Corral) -> None:
+def test_provider_session_is_stored_and_found(store: Corral) -> None:
     session = store.sessions.open()
     pointed = store.sessions.set_provider_session(session, "claude", "abc")
     assert (pointed.provider, pointed.provider_session) == ("claude", "abc")
@@ -305,7 +303,7 @@ def test_the_providers_own_id_is_remembered_and_found(store: Corral) -> None:
     assert store.sessions.by_provider("claude", "abc") is None
 
 
-def test_looks_back_are_kept_newest_first(store: Corral) -> None:
+def test_retros_are_listed_newest_first(store: Corral) -> None:
     session = store.sessions.open()
     for n in range(3):
         assert store.sessions.record_retro(session, {"n": n}).number == n + 1

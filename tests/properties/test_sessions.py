@@ -235,5 +235,5 @@ class SessionsMachine(StoreMachine):
 
 
 @while_it_is_made_short
-def test_sessions_are_what_plain_lists_say(fresh_url: FreshUrl) -> None:
+def test_sessions_match_a_list_model(fresh_url: FreshUrl) -> None:
     run_machine(SessionsMachine, fresh_url, stories=25, steps=25)
