@@ -1,4 +1,4 @@
-"""Many who post at once: no post is lost, and every mailbox has all of them in the same order."""
+"""Concurrent posts: none is lost, and all mailboxes have the same order."""
 
 import os
 

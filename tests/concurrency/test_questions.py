@@ -1,4 +1,4 @@
-"""Many who answer at once: one answer stands, and all others are told whose."""
+"""Concurrent answers: the first counts, and the others conflict."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Many writers on one session: numbers without gaps, no turn lost, no key used twice."""
+"""Concurrent writers of one session: no gaps, no lost turns, idempotent keys."""
 
 import os
 from functools import partial
@@ -126,7 +126,7 @@ def test_concurrent_handoffs_form_one_chain(url: str) -> None:
     run_concurrently([partial(work, name) for name in names])
     with corral.open(url) as store:
         handoffs = store.sessions.handoffs(id).items
-        assert [each.number for each in handoffs] == list(range(1, 5 * PROCESSES + 1))
+        assert [handoff.number for handoff in handoffs] == list(range(1, 5 * PROCESSES + 1))
         for before, after in pairwise(handoffs):
             assert before.to_agent_id == after.from_agent_id
         assert store.sessions.get(id).agent_id == handoffs[-1].to_agent_id

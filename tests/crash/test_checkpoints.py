@@ -1,5 +1,4 @@
-"""States of a framework and a process that dies: a step is there with its writes or is made again,
-and a thread is copied, trimmed and forgotten as a whole."""
+"""Crashes of checkpoint operations: a checkpoint and its writes are atomic."""
 
 from pathlib import Path
 
@@ -11,8 +10,8 @@ WRITES = [NewCheckpointWrite(place, "notes", "json", b"%d" % place) for place in
 
 
 def kept(store: Corral, thread: str) -> list[tuple[str, str | None, bytes, int]]:
-    found = (store.checkpoints.get(thread, id=f"s{n}") for n in range(3))
-    return [(each.id, each.parent, each.body, len(each.writes)) for each in found if each]
+    checkpoints = (store.checkpoints.get(thread, id=f"s{n}") for n in range(3))
+    return [(step.id, step.parent, step.body, len(step.writes)) for step in checkpoints if step]
 
 
 def step(store: Corral, world: World) -> None:

@@ -1,5 +1,4 @@
-"""Decisions and a process that dies: judged once, nothing confirmed by silence, and whoever
-proposed is told, once."""
+"""Crashes of decision operations: verdicts and outcome letters happen once."""
 
 from pathlib import Path
 
@@ -36,11 +35,11 @@ def propose(store: Corral, world: World) -> None:
 
 def test_proposal_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def check(store: Corral, world: World) -> None:
-        found = sorted(decision.id for decision in made(store))
-        assert len(found) == 2
-        assert {*world.deeds} == {*found}
+        ids = sorted(decision.id for decision in made(store))
+        assert len(ids) == 2
+        assert {*world.deeds} == {*ids}
         assert {decision.state for decision in made(store)} == {"proposed"}
-        assert told(store, LEAD) == [(id, "proposed") for id in found]
+        assert told(store, LEAD) == [(id, "proposed") for id in ids]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=propose, recover=propose, check=check))
 

@@ -1,5 +1,4 @@
-"""Work that is handed over and a process that dies: its result comes back once, and it is taken
-back whole."""
+"""Crashes of delegation operations: results, cancellations and expiry happen once."""
 
 from pathlib import Path
 
@@ -12,7 +11,7 @@ ANN = "user:ann"
 
 
 def all_of(store: Corral) -> dict[str, Delegation]:
-    return {each.text: each for each in store.delegations.list(all=True).items}
+    return {delegation.text: delegation for delegation in store.delegations.list(all=True).items}
 
 
 def told(store: Corral, mailbox: str) -> list[tuple[str, str]]:
@@ -38,14 +37,14 @@ def test_result_is_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
             world.note(done.id)
 
     def check(store: Corral, world: World) -> None:
-        found = all_of(store)
-        assert {*world.deeds} == {each.id for each in found.values()}
-        assert {(each.state, each.result) for each in found.values()} == {
+        delegations = all_of(store)
+        assert {*world.deeds} == {delegation.id for delegation in delegations.values()}
+        assert {(delegation.state, delegation.result) for delegation in delegations.values()} == {
             ("done", "part is done"),
             ("done", "whole is done"),
         }
-        assert told(store, ANN) == [(found["whole"].id, "done")]
-        assert told(store, "agent:ada") == [(found["part"].id, "done")]
+        assert told(store, ANN) == [(delegations["whole"].id, "done")]
+        assert told(store, "agent:ada") == [(delegations["part"].id, "done")]
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(prepare=hand_over, run=finish, recover=finish, check=check)
@@ -57,14 +56,14 @@ def test_cancel_with_parts_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> Non
         store.delegations.cancel(all_of(store)["whole"].id, reason="not needed")
 
     def cancel_once(store: Corral, world: World) -> None:
-        (state,) = {each.state for each in all_of(store).values()}
+        (state,) = {delegation.state for delegation in all_of(store).values()}
         letters = store.mail.list(mailbox="agent:ben").items
         assert len(letters) == (1 if state == "active" else 0), "nobody reads what is not wanted"
         if state == "active":
             cancel(store, world)
 
     def check(store: Corral, world: World) -> None:
-        assert {each.state for each in all_of(store).values()} == {"cancelled"}
+        assert {delegation.state for delegation in all_of(store).values()} == {"cancelled"}
         assert store.mail.list().items == []
 
     crash_at_every_commit(
@@ -80,10 +79,10 @@ def test_expiry_is_reported_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
         store.delegations.expire_due()
 
     def check(store: Corral, world: World) -> None:
-        found = all_of(store)
-        assert {each.state for each in found.values()} == {"expired"}
-        assert told(store, ANN) == [(found["whole"].id, "expired")]
-        assert told(store, "agent:ada") == [(found["part"].id, "expired")]
+        delegations = all_of(store)
+        assert {delegation.state for delegation in delegations.values()} == {"expired"}
+        assert told(store, ANN) == [(delegations["whole"].id, "expired")]
+        assert told(store, "agent:ada") == [(delegations["part"].id, "expired")]
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(prepare=hand_over, run=sweep, recover=sweep, check=check)

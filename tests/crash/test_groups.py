@@ -1,5 +1,4 @@
-"""Groups and a process that dies: no post is lost, none comes twice, and each member has them in
-order."""
+"""Crashes of group operations: no post is lost or duplicated, and order is kept."""
 
 from pathlib import Path
 
@@ -74,7 +73,7 @@ def test_group_creation_with_members_is_atomic(fresh_url: FreshUrl, tmp_path: Pa
             store.groups.create("build", roles=["builder"], by=ANN)
 
     def check(store: Corral, world: World) -> None:
-        members = [each.name for each in store.groups.members("build").items]
+        members = [member.name for member in store.groups.members("build").items]
         assert members == [*OTHERS, ANN]
         for group in store.groups.list().items:
             if group.kind == "direct":

@@ -1,5 +1,4 @@
-"""What an agent asks of the host and a process that dies: it is done once if somebody allowed it,
-and the agent is told once."""
+"""Crashes of host requests: an approved request is carried out and reported once."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""A call under a key and a server that dies: it is done once and answered as it was the first time;
-where it is not known whether it was done, that is the answer."""
+"""Crashes of calls with an idempotency key: each runs at most once."""
 
 from pathlib import Path
 

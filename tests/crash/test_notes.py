@@ -1,4 +1,4 @@
-"""Notes and a process that dies: one that counts for each key, and the search finds that one."""
+"""Crashes of note operations: notes and the search index stay consistent."""
 
 from pathlib import Path
 

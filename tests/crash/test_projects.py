@@ -1,5 +1,4 @@
-"""A project that is forgotten and a process that dies: what rooms keep of it is all there, or none
-of it is."""
+"""Crashes during the deletion of a project: all of its data is deleted, or none."""
 
 from pathlib import Path
 

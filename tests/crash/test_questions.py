@@ -1,4 +1,4 @@
-"""Questions and a process that dies: answered at most once, and whoever asked is told, once."""
+"""Crashes of question operations: answers and outcome letters happen once."""
 
 from pathlib import Path
 
@@ -42,8 +42,8 @@ def test_question_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_p
         found = {question.id for question in asked(store)}
         assert found >= {*world.deeds}
         assert len(found) == 2
-        told = store.mail.list(mailbox="agent:lead", all=True).items
-        assert sorted(letter.body["question"] for letter in told) == sorted(found)
+        letters = store.mail.list(mailbox="agent:lead", all=True).items
+        assert sorted(letter.body["question"] for letter in letters) == sorted(found)
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(run=ask_twice, recover=ask_twice, check=check)
@@ -62,8 +62,8 @@ def test_answer_is_stored_and_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> 
         (question,) = asked(store)
         assert question.state == "answered"
         assert world.deeds in ([], [question.answer])
-        told = store.mail.list(mailbox="agent:ada", all=True).items
-        assert [letter.body["answer"] for letter in told] == [question.answer]
+        letters = store.mail.list(mailbox="agent:ada", all=True).items
+        assert [letter.body["answer"] for letter in letters] == [question.answer]
         assert store.mail.list(mailbox="agent:lead").items == []
 
     crash_at_every_commit(
@@ -87,8 +87,8 @@ def test_expired_question_applies_fallback_once(fresh_url: FreshUrl, tmp_path: P
     def check(store: Corral, world: World) -> None:
         (question,) = asked(store)
         assert (question.state, question.answer) == ("expired", "no")
-        told = store.mail.list(mailbox="agent:ada", all=True).items
-        assert [letter.body["state"] for letter in told] == ["expired"]
+        letters = store.mail.list(mailbox="agent:ada", all=True).items
+        assert [letter.body["state"] for letter in letters] == ["expired"]
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(prepare=ask, run=sweep, recover=sweep, check=check)

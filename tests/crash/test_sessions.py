@@ -1,4 +1,4 @@
-"""Sessions and a process that dies: a turn and its number, a hand-off and its record are one."""
+"""Crashes of session operations: turns, hand-offs and agent versions are atomic."""
 
 from pathlib import Path
 
@@ -34,8 +34,10 @@ def test_acknowledged_turns_exist_once_after_a_crash(fresh_url: FreshUrl, tmp_pa
             store.sessions.append(session_of(store), "user", str(n), key=str(n))
 
     def check(store: Corral, world: World) -> None:
-        told = store.sessions.turns(session_of(store)).items
-        assert [(turn.number, turn.content) for turn in told] == [(n + 1, str(n)) for n in range(5)]
+        turns = store.sessions.turns(session_of(store)).items
+        assert [(turn.number, turn.content) for turn in turns] == [
+            (n + 1, str(n)) for n in range(5)
+        ]
         assert world.deeds == ["1", "2", "3", "5"][: len(world.deeds)]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(talk, go_on, check, prepare))

@@ -1,4 +1,4 @@
-"""Settings and secrets and a process that dies: a value and its event are one."""
+"""Crashes of setting operations: a value and its event are atomic."""
 
 from pathlib import Path
 
@@ -19,8 +19,8 @@ def test_setting_and_its_event_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -
         # The value that was told last, or the one that the dead process was about to tell.
         order = ["6", "3", "4", "6", "9"]
         done = len(world.deeds)
-        found = store.settings.get(NAME)
-        assert str(found.value) in order[done : done + 2]
+        setting = store.settings.get(NAME)
+        assert str(setting.value) in order[done : done + 2]
         # That the last event names this very value is checked for every store, in `check_store`.
         assert len(store.events.after().items) in (done, done + 1)
 
@@ -49,9 +49,9 @@ def test_secret_reference_and_its_event_are_atomic(fresh_url: FreshUrl, tmp_path
 
     def check(store: Corral, world: World) -> None:
         verbs = [event.verb for event in store.events.after(subject="token").items]
-        found = [secret.reference for secret in store.secrets.list().items]
+        references = [secret.reference for secret in store.secrets.list().items]
         expected = {0: [], 1: ["env:FIRST"], 2: ["env:SECOND"], 3: []}
         assert verbs == ["set", "set", "delete"][: len(verbs)]
-        assert found == expected[len(verbs)]
+        assert references == expected[len(verbs)]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=nothing, check=check))

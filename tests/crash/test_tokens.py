@@ -1,5 +1,4 @@
-"""Tokens and a process that dies: one that was handed out opens, and one that was taken away never
-opens again."""
+"""Crashes of token operations: acknowledged creations and revocations survive."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Agents: names, versions that never change, and the tools that they may use."""
+"""Agents: names, immutable versions and tool rules."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ from tests.support.store import record, refuses, rows, unchanged, walk
 
 
 def test_create_adds_the_first_version(store: Corral, clock: ManualClock) -> None:
-    made = store.agents.create(
+    agent = store.agents.create(
         "ada", provider="claude", model="m", instructions="Be brief.", limits={"max_runs": 3}
     )
-    assert made.id.startswith("agt_")
-    assert (made.name, made.state, made.version, made.admin) == ("ada", "active", 1, False)
-    assert (made.provider, made.model, made.instructions) == ("claude", "m", "Be brief.")
-    assert made.limits == AgentLimits(max_runs=3)
-    assert (made.created_at, made.updated_at) == (clock.now(), clock.now())
-    assert store.agents.get("ada") == store.agents.get(made.id) == made
+    assert agent.id.startswith("agt_")
+    assert (agent.name, agent.state, agent.version, agent.admin) == ("ada", "active", 1, False)
+    assert (agent.provider, agent.model, agent.instructions) == ("claude", "m", "Be brief.")
+    assert agent.limits == AgentLimits(max_runs=3)
+    assert (agent.created_at, agent.updated_at) == (clock.now(), clock.now())
+    assert store.agents.get("ada") == store.agents.get(agent.id) == agent
     assert record(store) == ["agent.create"]
 
 
@@ -96,10 +96,10 @@ def test_edit_creates_a_version_and_keeps_the_old_one(store: Corral, clock: Manu
 
 
 def test_edit_with_same_content_creates_no_version(store: Corral) -> None:
-    made = store.agents.create("ada", model="m", limits={"max_runs": 1})
+    agent = store.agents.create("ada", model="m", limits={"max_runs": 1})
     with unchanged(store):
-        assert store.agents.edit("ada") == made
-        assert store.agents.edit("ada", model="m", limits=AgentLimits(max_runs=1)) == made
+        assert store.agents.edit("ada") == agent
+        assert store.agents.edit("ada", model="m", limits=AgentLimits(max_runs=1)) == agent
 
 
 def test_same_content_has_the_same_hash(store: Corral) -> None:

@@ -1,4 +1,4 @@
-"""The record of all changes, and the feed that never skips one."""
+"""The event log and its feed."""
 
 import threading
 import time
@@ -38,14 +38,14 @@ def test_empty_log_is_an_empty_page(store: Corral) -> None:
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 def test_feed_is_read_to_its_end_in_order(store: Corral, limit: int) -> None:
     letters = [store.mail.put("agent:ada", n).id for n in range(7)]
-    found: list[str] = []
+    events: list[str] = []
     cursor = None
     while page := store.events.after(cursor, limit=limit):
         if not page.items:
             break
-        found += subjects(page.items)
+        events += subjects(page.items)
         cursor = page.next
-    assert found == letters
+    assert events == letters
 
 
 def test_feed_without_new_events_returns_the_given_cursor(store: Corral) -> None:
@@ -67,13 +67,13 @@ def test_cursor_of_each_event_continues_after_it(store: Corral) -> None:
 def test_events_of_one_transaction_keep_their_order(store: Corral) -> None:
     with store.transaction() as tx:
         letters = [mail.put(tx, "agent:ada", n).id for n in range(5)]
-    found: list[str] = []
+    events: list[str] = []
     cursor = None
     for _ in letters:
         page = store.events.after(cursor, limit=1)
-        found += subjects(page.items)
+        events += subjects(page.items)
         cursor = page.next
-    assert found == letters
+    assert events == letters
 
 
 def test_feed_can_be_filtered_by_subject(store: Corral) -> None:
@@ -81,9 +81,9 @@ def test_feed_can_be_filtered_by_subject(store: Corral) -> None:
     two = store.mail.put("agent:ada", 2)
     store.mail.drop(one.id)
     store.mail.drop(two.id)
-    found = store.events.after(subject=one.id).items
-    assert [event.verb for event in found] == ["put", "drop"]
-    rest = store.events.after(found[0].cursor, subject=one.id).items
+    events = store.events.after(subject=one.id).items
+    assert [event.verb for event in events] == ["put", "drop"]
+    rest = store.events.after(events[0].cursor, subject=one.id).items
     assert [event.verb for event in rest] == ["drop"]
     assert store.events.after(subject="nothing").items == []
 
@@ -91,9 +91,9 @@ def test_feed_can_be_filtered_by_subject(store: Corral) -> None:
 def test_feed_can_be_filtered_by_project(store: Corral) -> None:
     for n, project in enumerate(("prj_1", "prj_2", None, "prj_1")):
         store.mail.put("agent:ada", n, project=project)
-    found = store.events.after(project="prj_1", limit=1)
-    rest = store.events.after(found.next, project="prj_1")
-    assert subjects(found.items + rest.items) == ["let_1", "let_4"]
+    events = store.events.after(project="prj_1", limit=1)
+    rest = store.events.after(events.next, project="prj_1")
+    assert subjects(events.items + rest.items) == ["let_1", "let_4"]
 
 
 def test_newest_events_are_listed_oldest_first(store: Corral) -> None:

@@ -1,4 +1,4 @@
-"""Numbers are given out before they are committed: the feed waits for whoever was first."""
+"""The feed never skips an event of a transaction that commits late."""
 
 import psycopg
 import pytest
@@ -41,13 +41,13 @@ def test_event_that_commits_late_is_not_skipped(store: Corral, url: str) -> None
 
 
 def test_reader_sees_every_event_once_in_any_commit_order(store: Corral, url: str) -> None:
-    found: list[str] = []
+    letters: list[str] = []
     cursor: str | None = None
 
     def read() -> None:
         nonlocal cursor
         new, cursor = seen(store, cursor)
-        found.extend(new)
+        letters.extend(new)
 
     writers = [psycopg.connect(url) for _ in range(4)]
     try:
@@ -60,8 +60,8 @@ def test_reader_sees_every_event_once_in_any_commit_order(store: Corral, url: st
     finally:
         for writer in writers:
             writer.close()
-    assert sorted(found) == ["w0", "w1", "w2", "w3"]
-    assert len(found) == 4
+    assert sorted(letters) == ["w0", "w1", "w2", "w3"]
+    assert len(letters) == 4
 
 
 def test_rolled_back_number_does_not_hold_back_the_feed(store: Corral, url: str) -> None:
@@ -79,14 +79,14 @@ def test_transaction_with_a_late_second_event_appears_whole(store: Corral, url: 
         store.mail.put("agent:ada", 1)
         slow.execute(INSERT, ["slow 2"])  # a number behind that of the letter
         slow.commit()
-    found, _ = seen(store)
-    assert sorted(found) == ["let_1", "slow 1", "slow 2"]
+    letters, _ = seen(store)
+    assert sorted(letters) == ["let_1", "slow 1", "slow 2"]
     first, cursor = [], None
     for _ in range(3):
         page = store.events.after(cursor, limit=1)
         first += [event.subject for event in page.items]
         cursor = page.next
-    assert first == found, "page by page it is the same feed"
+    assert first == letters, "page by page it is the same feed"
 
 
 def test_newest_events_wait_for_a_slow_transaction(store: Corral, url: str) -> None:
@@ -126,7 +126,7 @@ def test_check_names_the_transaction_that_holds_back_the_feed(
     store: Corral, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def feed() -> Finding:
-        return next(finding for finding in store.db.check() if finding.check == "feed")
+        return next(letters for letters in store.db.check() if letters.check == "feed")
 
     with psycopg.connect(url, application_name="report") as slow:
         slow.execute("SELECT 1")  # who only reads is in nobody's way

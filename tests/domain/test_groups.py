@@ -1,4 +1,4 @@
-"""Groups: who is in them, and that every member gets every post, in order, however long away."""
+"""Groups: membership, posts as letters in order, read cursors and reactions."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def team(store: Corral, *names: str, role: str | None = None) -> None:
 
 
 def members(store: Corral, group: str) -> list[str]:
-    return [each.name for each in store.groups.members(group).items]
+    return [member.name for member in store.groups.members(group).items]
 
 
 def received(store: Corral, mailbox: str) -> list[str]:
@@ -33,7 +33,7 @@ def received(store: Corral, mailbox: str) -> list[str]:
 
 
 def waiting(store: Corral, mailbox: str) -> list[int]:
-    return [each.body["number"] for each in store.mail.list(mailbox=mailbox, limit=100).items]
+    return [letter.body["number"] for letter in store.mail.list(mailbox=mailbox, limit=100).items]
 
 
 def test_other_members_get_posts_as_letters_in_order(store: Corral) -> None:

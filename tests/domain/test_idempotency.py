@@ -1,4 +1,4 @@
-"""A call under a key is made once, and its answer is kept for a while."""
+"""Idempotency keys: a repeated call returns the stored response."""
 
 from typing import Any
 

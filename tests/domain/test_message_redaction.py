@@ -1,4 +1,4 @@
-"""What agents and people write to each other is kept without what has the shape of a secret."""
+"""Secrets in posts, messages, questions and decisions are redacted before they are stored."""
 
 from pathlib import Path
 
@@ -43,12 +43,14 @@ def test_secret_in_a_chat_message_is_not_stored(store: Corral) -> None:
     ]
     store.messages.receive_all(chat.channel.id, together)
     messages = store.messages.list().items[::-1]
-    assert [each.text for each in messages] == [
+    assert [message.text for message in messages] == [
         "use [redacted] for it",
         *(f"{n}: [redacted]" for n in range(3)),
     ]
-    told = [store.mail.get(str(each.routes[0].letter_id)).body["text"] for each in messages]
-    assert told == [each.text for each in messages]
+    letters = [
+        store.mail.get(str(message.routes[0].letter_id)).body["text"] for message in messages
+    ]
+    assert letters == [message.text for message in messages]
     assert KEY not in str(contents(store))
 
 
@@ -64,15 +66,15 @@ def test_secret_in_a_question_or_answer_is_not_stored(store: Corral) -> None:
 
 
 def test_secret_in_a_decision_is_not_stored(store: Corral) -> None:
-    made = store.decisions.record(
+    decision = store.decisions.record(
         f"Use {KEY}",
         rationale=f"because of {KEY}",
         alternatives=[f"or {KEY}"],
         confirm=True,
         author="agent:ada",
     )
-    assert (made.title, made.alternatives) == ("Use [redacted]", ["or [redacted]"])
-    store.decisions.reject(made.id, reason=f"{KEY} is mine")
+    assert (decision.title, decision.alternatives) == ("Use [redacted]", ["or [redacted]"])
+    store.decisions.reject(decision.id, reason=f"{KEY} is mine")
     assert KEY not in str(contents(store))
 
 

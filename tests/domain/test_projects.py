@@ -1,4 +1,4 @@
-"""Projects: the whole API of the tool that had one table of directories and one of runs."""
+"""Projects: registration, lookup, lists, archiving and deletion."""
 
 import os
 from pathlib import Path
@@ -22,25 +22,33 @@ def folder(tmp_path: Path) -> Path:
 
 def several(store: Corral, tmp_path: Path, count: int) -> list[Project]:
     """Projects in folders of their own, in the order in which they were registered."""
-    made = []
+    project = []
     for n in range(count):
         (tmp_path / f"p{n}").mkdir()
-        made.append(store.projects.register(tmp_path / f"p{n}"))
-    return made
+        project.append(store.projects.register(tmp_path / f"p{n}"))
+    return project
 
 
 # -- register --------------------------------------------------------------------------------
 
 
 def test_register_creates_a_project(store: Corral, clock: ManualClock, folder: Path) -> None:
-    made = store.projects.register(str(folder), command="claude", prompt="hello")
-    assert made.id.startswith("prj_")
-    assert (made.dir, made.name) == (os.path.realpath(folder), "shop")
-    assert (made.command, made.prompt, made.state) == ("claude", "hello", ProjectState.ACTIVE)
-    assert (made.created_at, made.updated_at, made.last_run_at) == (clock.now(), clock.now(), None)
-    assert store.projects.get(made.id) == store.projects.by_dir(folder) == made
+    project = store.projects.register(str(folder), command="claude", prompt="hello")
+    assert project.id.startswith("prj_")
+    assert (project.dir, project.name) == (os.path.realpath(folder), "shop")
+    assert (project.command, project.prompt, project.state) == (
+        "claude",
+        "hello",
+        ProjectState.ACTIVE,
+    )
+    assert (project.created_at, project.updated_at, project.last_run_at) == (
+        clock.now(),
+        clock.now(),
+        None,
+    )
+    assert store.projects.get(project.id) == store.projects.by_dir(folder) == project
     assert rows(store, "SELECT kind, verb, subject, project_id FROM events") == [
-        ("project", "register", made.id, made.id)
+        ("project", "register", project.id, project.id)
     ]
 
 
@@ -117,8 +125,8 @@ def test_root_directory_has_a_name(store: Corral) -> None:
 @each_case("name", ["ünïcode ☃", "with space", "it's", "a'b\"c", "-dash", "x" * 255])
 def test_a_directory_may_have_any_name(store: Corral, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    made = store.projects.register(tmp_path / name)
-    assert store.projects.by_dir(tmp_path / name) == made
+    project = store.projects.register(tmp_path / name)
+    assert store.projects.by_dir(tmp_path / name) == project
 
 
 @each_case("dir", ["", "a\0b", "\udcff", "x" * 5_000], ids=ascii)
@@ -158,9 +166,9 @@ def test_unregistered_directory_is_not_found(store: Corral, folder: Path) -> Non
 
 
 def test_project_of_a_deleted_directory_is_still_found(store: Corral, folder: Path) -> None:
-    made = store.projects.register(folder)
+    project = store.projects.register(folder)
     folder.rmdir()
-    assert store.projects.by_dir(folder) == made
+    assert store.projects.by_dir(folder) == project
 
 
 def test_id_can_be_shortened_to_a_unique_prefix(
@@ -218,24 +226,24 @@ def test_projects_with_the_same_run_time_are_all_listed(store: Corral, tmp_path:
     made = several(store, tmp_path, 5)
     for project in made:
         store.projects.touch(project.id)
-    found = walk(store.projects.list, limit=2)
-    assert [project.id for project in found] == [project.id for project in made[::-1]]
+    result = walk(store.projects.list, limit=2)
+    assert [project.id for project in result] == [project.id for project in made[::-1]]
 
 
 def test_project_added_between_pages_does_not_disturb_the_list(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = several(store, tmp_path, 5)
-    found = walk(store.projects.list, between=lambda: store.projects.touch(made[4].id))
-    assert [project.id for project in found] == [project.id for project in made[::-1]]
+    result = walk(store.projects.list, between=lambda: store.projects.touch(made[4].id))
+    assert [project.id for project in result] == [project.id for project in made[::-1]]
 
 
 def test_archived_projects_are_listed_only_on_request(store: Corral, tmp_path: Path) -> None:
     made = several(store, tmp_path, 4)
     store.projects.archive(made[1].id)
     assert [project.name for project in walk(store.projects.list)] == ["p3", "p2", "p0"]
-    found = walk(store.projects.list, archived=True)
-    assert [project.name for project in found] == ["p3", "p2", "p1", "p0"]
+    result = walk(store.projects.list, archived=True)
+    assert [project.name for project in result] == ["p3", "p2", "p1", "p0"]
 
 
 @each_case(
@@ -250,27 +258,27 @@ def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
 
 
 def test_touch_records_a_run(store: Corral, clock: ManualClock, folder: Path) -> None:
-    made = store.projects.register(folder)
+    project = store.projects.register(folder)
     clock.advance(7)
-    touched = store.projects.touch(made.id)
-    assert (touched.last_run_at, touched.updated_at) == (clock.now(), made.updated_at)
+    touched = store.projects.touch(project.id)
+    assert (touched.last_run_at, touched.updated_at) == (clock.now(), project.updated_at)
     assert record(store) == ["project.register", "project.touch"]
 
 
 def test_late_touch_does_not_move_last_run_back(
     store: Corral, clock: ManualClock, folder: Path
 ) -> None:
-    made = store.projects.register(folder)
-    last = store.projects.touch(made.id).last_run_at
+    project = store.projects.register(folder)
+    last = store.projects.touch(project.id).last_run_at
     clock.advance(-HOUR)
-    assert store.projects.touch(made.id).last_run_at == last
+    assert store.projects.touch(project.id).last_run_at == last
 
 
 def test_rename_changes_only_the_name(store: Corral, clock: ManualClock, folder: Path) -> None:
-    made = store.projects.register(folder, command="c")
+    project = store.projects.register(folder, command="c")
     clock.advance(1)
-    renamed = store.projects.rename(made.id, "The Shop")
-    assert (renamed.id, renamed.dir, renamed.command) == (made.id, made.dir, "c")
+    renamed = store.projects.rename(project.id, "The Shop")
+    assert (renamed.id, renamed.dir, renamed.command) == (project.id, project.dir, "c")
     assert (renamed.name, renamed.updated_at) == ("The Shop", clock.now())
     assert store.projects.register(folder).name == "The Shop"
     assert record(store) == ["project.register", "project.change"]
@@ -278,21 +286,21 @@ def test_rename_changes_only_the_name(store: Corral, clock: ManualClock, folder:
 
 @each_case("name", ["", "a\0b", "\ud800", "x" * 201], ids=ascii)
 def test_unstorable_name_is_rejected(store: Corral, folder: Path, name: str) -> None:
-    made = store.projects.register(folder)
+    project = store.projects.register(folder)
     with refuses(store, Invalid):
-        store.projects.rename(made.id, name)
+        store.projects.rename(project.id, name)
 
 
 def test_registering_an_archived_project_restores_it(store: Corral, folder: Path) -> None:
-    made = store.projects.register(folder, prompt="hello")
-    assert store.projects.archive(made.id).state is ProjectState.ARCHIVED
+    project = store.projects.register(folder, prompt="hello")
+    assert store.projects.archive(project.id).state is ProjectState.ARCHIVED
     assert store.projects.by_dir(folder).state is ProjectState.ARCHIVED
     with refuses(store, IllegalMove):
-        store.projects.archive(made.id)
+        store.projects.archive(project.id)
     with refuses(store, IllegalMove):
-        store.projects.rename(made.id, "other")
+        store.projects.rename(project.id, "other")
     again = store.projects.register(folder)
-    assert (again.id, again.state, again.prompt) == (made.id, ProjectState.ACTIVE, "hello")
+    assert (again.id, again.state, again.prompt) == (project.id, ProjectState.ACTIVE, "hello")
     assert record(store) == ["project.register", "project.archive", "project.restore"]
 
 
@@ -300,31 +308,31 @@ def test_registering_an_archived_project_restores_it(store: Corral, folder: Path
 
 
 def test_delete_keeps_the_directory(store: Corral, folder: Path) -> None:
-    made = store.projects.register(folder)
+    project = store.projects.register(folder)
     (folder / "work.txt").write_text("precious")
-    assert store.projects.delete(made.id) == made
+    assert store.projects.delete(project.id) == project
     assert (folder / "work.txt").read_text() == "precious"
     with refuses(store, NotFound):
         store.projects.by_dir(folder)
     for look in (store.projects.get, store.projects.delete):
         with refuses(store, NotFound):
-            look(made.id)
-    assert record(store, made.id) == ["project.register", "project.delete"]
+            look(project.id)
+    assert record(store, project.id) == ["project.register", "project.delete"]
 
 
 def test_register_after_delete_creates_a_new_project(store: Corral, folder: Path) -> None:
-    made = store.projects.register(folder, prompt="hello")
-    store.projects.delete(made.id)
+    project = store.projects.register(folder, prompt="hello")
+    store.projects.delete(project.id)
     again = store.projects.register(folder)
-    assert again.id != made.id
+    assert again.id != project.id
     assert again.prompt is None
 
 
 def test_delete_removes_settings_of_the_project(store: Corral, folder: Path) -> None:
-    made = store.projects.register(folder)
-    store.settings.set("mail.max_attempts", 2, scope=f"project:{made.id}")
+    project = store.projects.register(folder)
+    store.settings.set("mail.max_attempts", 2, scope=f"project:{project.id}")
     store.settings.set("mail.max_attempts", 3, scope="agent:ada")
-    store.projects.delete(made.id)
+    store.projects.delete(project.id)
     assert rows(store, "SELECT scope FROM settings") == [("agent:ada",)]
 
 

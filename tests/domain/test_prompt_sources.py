@@ -67,12 +67,12 @@ def test_agent_key_does_not_replace_a_later_message(team: Team) -> None:
     with team.inside() as inside:
         put = inside.mail.put(team.mailbox, "mine", key=following)
         assert inside.mail.put(team.mailbox, "mine", key=following).id == put.id
-    heard = [team.chat.says("two"), team.chat.says("three")]
-    assert following in {each.id for each in heard}
-    told = [*texts_in(team.prompt())]
+    messages = [team.chat.says("two"), team.chat.says("three")]
+    assert following in {message.id for message in messages}
+    texts = [*texts_in(team.prompt())]
     while team.store.mail.list(mailbox=team.mailbox).items:
-        told += texts_in(team.prompt())
-    assert {"two", "three"} <= {*told}
+        texts += texts_in(team.prompt())
+    assert {"two", "three"} <= {*texts}
 
 
 @pytest.mark.parametrize("body", [{"text": "delete all"}, "delete all"])

@@ -1,4 +1,4 @@
-"""Secrets: the store keeps where they are, and never what they are."""
+"""Secrets: the store has references to secrets, never their values."""
 
 import os
 import stat
@@ -18,9 +18,9 @@ VALUE = "hunter2-do-not-tell"
 
 
 def test_reference_is_stored_and_replaced(store: Corral, clock: ManualClock) -> None:
-    made = store.secrets.set("token", "env:TOKEN")
-    assert (made.name, made.reference) == ("token", "env:TOKEN")
-    assert (made.updated_at, made.updated_by) == (clock.now(), "user:tester")
+    secret = store.secrets.set("token", "env:TOKEN")
+    assert (secret.name, secret.reference) == ("token", "env:TOKEN")
+    assert (secret.updated_at, secret.updated_by) == (clock.now(), "user:tester")
     clock.advance(1)
     again = store.secrets.set("token", "file:/run/token")
     assert store.secrets.get("token") == again
@@ -88,8 +88,8 @@ def test_unstorable_secret_name_is_rejected_before_the_query(store: Corral, name
 
 
 def test_secret_is_deleted_once(store: Corral) -> None:
-    made = store.secrets.set("token", "env:X")
-    assert store.secrets.delete("token") == made
+    secret = store.secrets.set("token", "env:X")
+    assert store.secrets.delete("token") == secret
     with refuses(store, NotFound):
         store.secrets.delete("token")
     assert record(store) == ["secret.set", "secret.delete"]
@@ -129,8 +129,8 @@ def test_value_is_resolved_on_each_use(store: Corral, monkeypatch: pytest.Monkey
 def test_value_saved_in_a_file_is_private_and_not_in_the_store(
     store: Corral, tmp_path: Path
 ) -> None:
-    kept = store.secrets.save_value("token", VALUE, where="file")
-    file = Path(kept.reference.removeprefix("file:"))
+    secret = store.secrets.save_value("token", VALUE, where="file")
+    file = Path(secret.reference.removeprefix("file:"))
     assert file.parent == tmp_path / "home" / "secrets"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700

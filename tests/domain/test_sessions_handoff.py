@@ -1,4 +1,4 @@
-"""Sessions from hand to hand: what the next agent is given, fresh starts, and forks."""
+"""Sessions: hand-offs, clears, forks and retention."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def crew(store: Corral) -> None:
 
 
 def say(store: Corral, session: Session, *contents: object) -> None:
-    store.sessions.append_many(session, [NewTurn("user", str(each)) for each in contents])
+    store.sessions.append_many(session, [NewTurn("user", str(turn)) for turn in contents])
 
 
 def numbers(store: Corral, session: Session) -> list[int]:
@@ -36,8 +36,8 @@ def test_handoff_gives_last_turns_and_note_and_keeps_history(store: Corral) -> N
     session = store.sessions.open("ada")
     say(store, session, *range(20))
     store.sessions.set_provider_session(session, "claude", "abc")
-    made = store.sessions.handoff(session, "ben", "last", "mind the gap", last=5)
-    assert (made.number, made.at_turn, made.from_turn) == (1, 20, 15)
+    handoff = store.sessions.handoff(session, "ben", "last", "mind the gap", last=5)
+    assert (handoff.number, handoff.at_turn, handoff.from_turn) == (1, 20, 15)
     context = store.sessions.context(session)
     assert [turn.number for turn in context.turns] == [16, 17, 18, 19, 20]
     assert (context.note, context.summary) == ("mind the gap", None)
@@ -76,7 +76,7 @@ def test_all_policy_gives_turns_that_an_earlier_handoff_omitted(store: Corral) -
     assert (context.note, context.summary) == (None, None)
     assert given(store, session) == [1, 2]
     listed = walk(lambda **g: store.sessions.handoffs(session, **g), limit=1)
-    assert [(each.number, each.policy) for each in listed] == [(1, "summary"), (2, "all")]
+    assert [(handoff.number, handoff.policy) for handoff in listed] == [(1, "summary"), (2, "all")]
 
 
 @each_case(
@@ -252,7 +252,8 @@ def test_turn_key_of_the_parent_is_not_shared_with_the_fork(store: Corral) -> No
 
 
 def pruned(store: Corral, *, dry_run: bool = False) -> int:
-    return next(each.rows for each in store.db.prune(dry_run=dry_run) if each.table == "sessions")
+    results = {result.table: result.rows for result in store.db.prune(dry_run=dry_run)}
+    return results["sessions"]
 
 
 def test_retention_deletes_closed_session_and_its_data(store: Corral, clock: ManualClock) -> None:
@@ -334,6 +335,6 @@ def test_sessions_of_a_project_are_deleted_forks_first(store: Corral, tmp_path: 
     assert len(store.search.find("zebra").items) == 1
     store.projects.delete(project.id)
     assert store.search.find("zebra").items == []
-    assert [each.id for each in store.sessions.list(all=True).items] == [kept.id]
+    assert [session.id for session in store.sessions.list(all=True).items] == [kept.id]
     assert store.sessions.append(kept, "user", "on").id == "trn_4"
     check_store(store)

@@ -1,4 +1,4 @@
-"""Sessions: turns in order, numbered without gaps, and found again by their keys."""
+"""Sessions: turns are numbered without gaps and idempotent by key."""
 
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,17 @@ def test_session_is_opened_for_an_agent_in_a_project(
 ) -> None:
     project = store.projects.register(tmp_path)
     ada = store.agents.create("ada", provider="claude")
-    made = store.sessions.open("ada", project=project.id, title="t", reply_to="user:eve")
-    assert made.id.startswith("ses_")
-    assert (made.agent_id, made.project_id, made.provider) == (ada.id, project.id, "claude")
-    assert (made.state, made.turns, made.provider_session) == ("open", 0, None)
-    assert (made.title, made.reply_to, made.created_at) == ("t", "user:eve", clock.now())
-    assert store.sessions.get(made.id[:20]) == made
-    assert record(store, made.id) == ["session.open"]
+    session = store.sessions.open("ada", project=project.id, title="t", reply_to="user:eve")
+    assert session.id.startswith("ses_")
+    assert (session.agent_id, session.project_id, session.provider) == (
+        ada.id,
+        project.id,
+        "claude",
+    )
+    assert (session.state, session.turns, session.provider_session) == ("open", 0, None)
+    assert (session.title, session.reply_to, session.created_at) == ("t", "user:eve", clock.now())
+    assert store.sessions.get(session.id[:20]) == session
+    assert record(store, session.id) == ["session.open"]
 
 
 def test_session_needs_no_agent_and_no_project(store: Corral) -> None:
@@ -189,13 +193,13 @@ def test_append_is_idempotent_by_key(store: Corral) -> None:
 def test_append_many_is_atomic_and_ordered(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "one", key="k")
-    given = [
+    values = [
         NewTurn("user", "two"),
         {"role": "user", "content": "again", "key": "k"},
         {"role": "tool", "content": "three", "key": "m", "result": 3},
         {"role": "tool", "content": "and again", "key": "m"},
     ]
-    appended = store.sessions.append_many(session, given)
+    appended = store.sessions.append_many(session, values)
     assert [(turn.number, turn.content) for turn in appended] == [
         (2, "two"),
         (1, "one"),
@@ -217,9 +221,9 @@ def test_turns_are_paginated_in_both_directions(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append_many(session, [NewTurn("user", str(n)) for n in range(1, 8)])
 
-    def numbers(**given: Any) -> list[int]:
+    def numbers(**values: Any) -> list[int]:
         return [
-            turn.number for turn in walk(lambda **g: store.sessions.turns(session, **g), **given)
+            turn.number for turn in walk(lambda **g: store.sessions.turns(session, **g), **values)
         ]
 
     assert numbers() == [1, 2, 3, 4, 5, 6, 7]
@@ -248,8 +252,8 @@ def test_sessions_are_listed_newest_first_by_project_or_agent(
     ended = store.sessions.close(store.sessions.open("ada", project=project.id))
     sessions = store.sessions
 
-    def ids(**given: Any) -> list[str]:
-        return [each.id for each in walk(sessions.list, **given)]
+    def ids(**values: Any) -> list[str]:
+        return [session.id for session in walk(sessions.list, **values)]
 
     assert ids() == [both.id, mine.id, plain.id]
     assert ids(all=True) == [ended.id, both.id, mine.id, plain.id]
@@ -307,5 +311,5 @@ def test_retros_are_listed_newest_first(store: Corral) -> None:
     session = store.sessions.open()
     for n in range(3):
         assert store.sessions.record_retro(session, {"n": n}).number == n + 1
-    listed = walk(lambda **given: store.sessions.retros(session, **given))
+    listed = walk(lambda **values: store.sessions.retros(session, **values))
     assert [retro.body for retro in listed] == [{"n": 2}, {"n": 1}, {"n": 0}]

@@ -1,4 +1,4 @@
-"""Settings: typed values, the nearest choice counts."""
+"""Settings: typed values, scopes and validation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,16 +17,16 @@ NAME = "mail.max_attempts"
 
 def test_default_applies_without_a_value(store: Corral) -> None:
     for name, known in DEFINITIONS.items():
-        found = store.settings.get(name)
-        assert (found.value, found.scope) == (known.default, "default")
-        assert (found.updated_at, found.updated_by, found.help) == (None, None, known.help)
+        setting = store.settings.get(name)
+        assert (setting.value, setting.scope) == (known.default, "default")
+        assert (setting.updated_at, setting.updated_by, setting.help) == (None, None, known.help)
 
 
 def test_value_applies_with_its_actor_and_time(store: Corral, clock: ManualClock) -> None:
-    made = store.settings.set(NAME, 3)
-    assert (made.name, made.value, made.scope) == (NAME, 3, "global")
-    assert (made.updated_at, made.updated_by) == (clock.now(), "user:tester")
-    assert store.settings.get(NAME) == made
+    setting = store.settings.set(NAME, 3)
+    assert (setting.name, setting.value, setting.scope) == (NAME, 3, "global")
+    assert (setting.updated_at, setting.updated_by) == (clock.now(), "user:tester")
+    assert store.settings.get(NAME) == setting
     assert rows(store, "SELECT kind, verb, subject, project_id FROM events") == [
         ("setting", "set", f"global/{NAME}", None)
     ]
@@ -36,8 +36,8 @@ def test_second_value_replaces_the_first(store: Corral, clock: ManualClock) -> N
     store.settings.set(NAME, 3)
     clock.advance(5)
     store.settings.set(NAME, 4)
-    found = store.settings.get(NAME)
-    assert (found.value, found.updated_at) == (4, clock.now())
+    setting = store.settings.get(NAME)
+    assert (setting.value, setting.updated_at) == (4, clock.now())
     assert record(store) == ["setting.set", "setting.set"]
     assert rows(store, "SELECT count(*) FROM settings") == [(1,)]
 
@@ -55,8 +55,8 @@ def test_most_specific_scope_applies(store: Corral) -> None:
     store.settings.set(NAME, 4, scope="agent:ada")
 
     def value(**whose: str) -> tuple[Any, str]:
-        found = store.settings.get(NAME, **whose)
-        return found.value, found.scope
+        setting = store.settings.get(NAME, **whose)
+        return setting.value, setting.scope
 
     assert value() == (2, "global")
     assert value(project="prj_1") == (3, "project:prj_1")
@@ -80,14 +80,14 @@ def test_list_shows_every_setting_with_value_of_scope(store: Corral) -> None:
     store.settings.set(NAME, 2)
     store.settings.set("schedules.max_timers", 5, scope="project:prj_1")
     listed = store.settings.list(scope="project:prj_1")
-    assert [each.name for each in listed.items] == sorted(DEFINITIONS)
-    chosen = {each.name: (each.value, each.scope) for each in listed.items}
+    assert [setting.name for setting in listed.items] == sorted(DEFINITIONS)
+    chosen = {setting.name: (setting.value, setting.scope) for setting in listed.items}
     assert chosen[NAME] == (2, "global")
     assert chosen["schedules.max_timers"] == (5, "project:prj_1")
     assert chosen["events.retention_ms"] == (DEFINITIONS["events.retention_ms"].default, "default")
-    plain = {each.name: each.scope for each in store.settings.list().items}
+    plain = {setting.name: setting.scope for setting in store.settings.list().items}
     assert plain["schedules.max_timers"] == "default"
-    assert all(each.help for each in listed.items)
+    assert all(setting.help for setting in listed.items)
 
 
 def as_written(name: str, number: int) -> str:

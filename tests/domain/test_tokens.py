@@ -1,4 +1,4 @@
-"""Tokens: made once, shown once, good for what they are for, and gone when they are revoked."""
+"""Tokens: scopes, expiry, revocation and private files."""
 
 import os
 from pathlib import Path
@@ -12,23 +12,23 @@ from tests.support.store import contents, record, refuses, unchanged, walk
 
 
 def test_token_permits_its_scope(store: Corral) -> None:
-    made = store.tokens.create("script", scope="read")
-    who = store.tokens.check(made.value)
+    token = store.tokens.create("script", scope="read")
+    who = store.tokens.check(token.value)
     assert (who.id, who.name, who.scope, who.actor) == (
-        made.token.id,
+        token.token.id,
         "script",
         "read",
         "token:script",
     )
     assert not who.may_write
     assert store.tokens.check(store.tokens.create("other").value).may_write
-    assert record(store, made.token.id) == ["token.create"]
+    assert record(store, token.token.id) == ["token.create"]
 
 
 def test_secret_of_a_token_is_not_stored(store: Corral) -> None:
-    made = store.tokens.create("script")
-    assert made.value not in repr(contents(store))
-    assert made.value.removeprefix("crl_") not in repr(contents(store))
+    token = store.tokens.create("script")
+    assert token.value not in repr(contents(store))
+    assert token.value.removeprefix("crl_") not in repr(contents(store))
 
 
 def test_invalid_secret_is_rejected_and_not_repeated(store: Corral) -> None:
@@ -41,24 +41,24 @@ def test_invalid_secret_is_rejected_and_not_repeated(store: Corral) -> None:
 
 
 def test_revoked_token_is_rejected_and_frees_its_name(store: Corral) -> None:
-    made = store.tokens.create("script")
+    token = store.tokens.create("script")
     assert store.tokens.revoke("script").ended_at is not None
     with refuses(store, Refused):
-        store.tokens.check(made.value)
+        store.tokens.check(token.value)
     with refuses(store, IllegalMove):
-        store.tokens.revoke(made.token.id)
+        store.tokens.revoke(token.token.id)
     with refuses(store, NotFound):
         store.tokens.revoke("script")
-    assert store.tokens.create("script").token.id != made.token.id
+    assert store.tokens.create("script").token.id != token.token.id
 
 
 def test_a_token_expires(store: Corral, clock: ManualClock) -> None:
-    made = store.tokens.create("script", ttl_ms=1_000)
+    token = store.tokens.create("script", ttl_ms=1_000)
     clock.advance(999)
-    store.tokens.check(made.value)
+    store.tokens.check(token.value)
     clock.advance(1)
     with refuses(store, Refused) as caught:
-        store.tokens.check(made.value)
+        store.tokens.check(token.value)
     assert caught.value.details["reason"] == "expired"
 
 
@@ -78,12 +78,12 @@ def test_token_name_is_unique(store: Corral) -> None:
 
 def test_agent_token_acts_as_agent_until_it_is_retired(store: Corral) -> None:
     agent = store.agents.create("ada")
-    made = store.tokens.create("ada-laptop", scope="agent:ada")
-    who = store.tokens.check(made.value)
+    token = store.tokens.create("ada-laptop", scope="agent:ada")
+    who = store.tokens.check(token.value)
     assert (who.scope, who.agent, who.actor) == (f"agent:{agent.id}", "ada", "agent:ada")
     store.agents.retire("ada")
     with refuses(store, Refused):
-        store.tokens.check(made.value)
+        store.tokens.check(token.value)
     with refuses(store, NotFound):
         store.tokens.create("x", scope="agent:nobody")
 

@@ -1,4 +1,4 @@
-"""Sessions beside plain lists: whatever is said, handed over, cleared and forked."""
+"""Sessions compared with a model of plain lists, under random operations."""
 
 from dataclasses import dataclass, field
 from typing import Any
