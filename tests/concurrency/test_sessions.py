@@ -55,7 +55,7 @@ def test_processes_append_while_others_read(url: str) -> None:
             while seen < PROCESSES * EACH * 3:
                 page = store.sessions.turns(id, after=seen, limit=1_000)
                 numbers = [turn.number for turn in page.items]
-                # What is seen has no hole: whoever goes on behind it misses nothing.
+                # A page has no gaps, so a reader that continues after it misses no turn.
                 assert numbers == list(range(seen + 1, seen + 1 + len(numbers)))
                 seen += len(numbers)
         return seen

@@ -15,14 +15,14 @@ def all_of(store: Corral) -> dict[str, Delegation]:
 
 
 def told(store: Corral, mailbox: str) -> list[tuple[str, str]]:
-    """Of what and of which state a mailbox was told."""
+    """Return the delegations and states that a mailbox was notified of."""
     letters = store.mail.list(mailbox=mailbox, all=True).items
     ends = [letter.body for letter in letters if letter.body["kind"] != "delegation"]
     return sorted((body["delegation"], body["state"]) for body in ends)
 
 
 def hand_over(store: Corral, world: World) -> None:
-    """Ann asks ada, who asks ben for a part of it."""
+    """Ann delegates to ada, and ada delegates a part of it to ben."""
     for name in ("ada", "ben"):
         store.agents.create(name, provider="scripted")
     by = store.now() + 2 * HOUR
@@ -58,7 +58,7 @@ def test_cancel_with_parts_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> Non
     def cancel_once(store: Corral, world: World) -> None:
         (state,) = {delegation.state for delegation in all_of(store).values()}
         letters = store.mail.list(mailbox="agent:ben").items
-        assert len(letters) == (1 if state == "active" else 0), "nobody reads what is not wanted"
+        assert len(letters) == (1 if state == "active" else 0), "the unread letter is removed"
         if state == "active":
             cancel(store, world)
 

@@ -12,7 +12,7 @@ TABLES = ("tasks", "plans", "progress", "delegations", "notes", "sessions")
 
 
 def counts(store: Corral) -> list[int]:
-    """What there is of any project, in every room, and what was chosen for it."""
+    """Return the rows of every concept that belong to a project, and its settings."""
     of_projects = "SELECT count(*) FROM {} WHERE project_id IS NOT NULL"
     chosen = "SELECT count(*) FROM settings WHERE scope LIKE 'project:%'"
     found = [rows(store, of_projects.format(table))[0][0] for table in TABLES]
@@ -46,7 +46,7 @@ def test_project_deletion_is_atomic_across_concepts(fresh_url: FreshUrl, tmp_pat
         assert {each.state for each in store.schedules.list(all=True).items} == {"cancelled"}
         (told,) = store.mail.list(mailbox="user:ann").items
         assert (told.body["state"], told.body["reason"]) == ("cancelled", "the project was deleted")
-        assert store.mail.list(mailbox="agent:ada").items == [], "nobody had read it"
+        assert store.mail.list(mailbox="agent:ada").items == [], "the letter was unread"
 
     crash_at_every_commit(
         fresh_url,

@@ -129,7 +129,7 @@ def test_check_names_the_transaction_that_holds_back_the_feed(
         return next(letters for letters in store.db.check() if letters.check == "feed")
 
     with psycopg.connect(url, application_name="report") as slow:
-        slow.execute("SELECT 1")  # who only reads is in nobody's way
+        slow.execute("SELECT 1")  # a transaction that only reads does not hold back the feed
         monkeypatch.setattr(postgres_maintenance, "LONG_TRANSACTION_MS", 0)
         assert "report" not in feed().message
         slow.execute(INSERT, ["slow"])

@@ -52,7 +52,7 @@ def test_member_reads_all_posts_after_its_cursor(store: Corral) -> None:
         store.groups.post("build", str(n), author=ANN)
     seen = store.groups.read("build", member="agent:ada", limit=3)
     assert [post.text for post in seen.items] == ["0", "1", "2"]
-    # Reading alone moves nothing: whoever dies before it has them gets them again.
+    # Reading does not move the cursor: a reader that crashes gets the posts again.
     assert store.groups.read("build", member="agent:ada", limit=3) == seen
     store.groups.mark("build", 3, member="agent:ada")
     assert [post.number for post in store.groups.read("build", member="agent:ada").items] == [4, 5]
@@ -70,7 +70,7 @@ def test_mark_read_closes_only_letters_of_read_posts(
         store.groups.post("build", str(n), author=ANN)
     (out,) = store.mail.claim("agent:ada", owner="o")
     store.groups.mark("build", 3, member="agent:ada")
-    assert store.mail.ack(out).state == "done"  # what somebody has out is left to them
+    assert store.mail.ack(out).state == "done"  # a claimed letter is not closed
     assert waiting(store, "agent:ada") == [4]
 
 

@@ -34,7 +34,7 @@ def told(store: Corral, mailbox: str = "agent:ada") -> list[dict[str, Any]]:
     return [letter.body for letter in store.mail.list(mailbox=mailbox).items]
 
 
-# -- who says whether it is done ------------------------------------------------------------------
+# -- approval -------------------------------------------------------------------------------------
 
 
 def test_request_has_no_effect_until_approved(store: Corral, ada: str) -> None:

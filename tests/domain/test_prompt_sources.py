@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("kinds")
 
 
 class Team:
-    """Ada, who hears a chat, and Mallory, whose run goes on."""
+    """The agent ada, which is connected to a chat, and mallory, which has a live run."""
 
     def __init__(self, store: Corral, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.runner, self._monkeypatch = store, Runner(store), monkeypatch

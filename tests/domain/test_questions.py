@@ -243,7 +243,7 @@ def test_deleting_a_project_withdraws_its_questions(store: Corral, tmp_path: obj
     assert store.questions.get(question.id).state == "withdrawn"
 
 
-# -- several who must agree -----------------------------------------------------------------------
+# -- required votes -------------------------------------------------------------------------------
 
 BOARD = ["user:ann", "user:ben", "user:cleo"]
 
@@ -257,7 +257,9 @@ def test_second_equal_vote_decides_when_two_are_required(
     first = store.questions.answer(question.id, "yes", by="user:ann")
     assert (first.state, first.answer) == ("open", None)
     assert letters(store, "agent:ada") == [], "one of two is no answer"
-    assert store.questions.answer(question.id, "yes", by="user:ann") == first, "nobody counts twice"
+    assert store.questions.answer(question.id, "yes", by="user:ann") == first, (
+        "a repeated vote does not count twice"
+    )
     with refuses(store, Conflict) as caught:
         store.questions.answer(question.id, "no", by="user:ann")
     assert "An answer cannot be changed" in caught.value.message

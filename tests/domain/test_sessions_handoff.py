@@ -248,7 +248,7 @@ def test_turn_key_of_the_parent_is_not_shared_with_the_fork(store: Corral) -> No
     assert store.sessions.append(fork, "user", "new", key="k").content == "new"
 
 
-# -- forgetting ----------------------------------------------------------------------------------
+# -- retention -----------------------------------------------------------------------------------
 
 
 def pruned(store: Corral, *, dry_run: bool = False) -> int:

@@ -265,7 +265,7 @@ def test_sessions_are_listed_newest_first_by_project_or_agent(
         sessions.list(agent="ada", project=project.id)
 
 
-# -- what it remembers ---------------------------------------------------------------------------
+# -- state values --------------------------------------------------------------------------------
 
 
 def test_state_values_are_kept_until_deleted(store: Corral) -> None:

@@ -91,7 +91,7 @@ def test_list_shows_every_setting_with_value_of_scope(store: Corral) -> None:
 
 
 def as_written(name: str, number: int) -> str:
-    """As whoever sets it would write it."""
+    """Return a number in the form in which users write it."""
     return format_duration(number) if name.endswith("_ms") else str(number)
 
 

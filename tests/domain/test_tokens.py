@@ -128,7 +128,7 @@ def test_ensure_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
     store.tokens.revoke("daemon")
     second = store.tokens.ensure_file(path, name="daemon")
     assert second != first
-    os.chmod(path, 0o644)  # somebody else may have read it
+    os.chmod(path, 0o644)  # another user may have read it
     third = store.tokens.ensure_file(path, name="daemon")
     assert third != second
     with pytest.raises(Refused):

@@ -33,7 +33,7 @@ class Passed:
 
 @dataclass
 class Talk:
-    """A session as a plain list of what was said, with all turns of its own and inherited."""
+    """The model of a session: a list of its own and inherited turns."""
 
     said: list[tuple[str, str, str | None]] = field(default_factory=list)
     agent: str = "ada"
