@@ -6,7 +6,7 @@ from corral.api import Corral
 from corral.domain.checkpoints.model import NewCheckpointWrite
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
-WRITES = [NewCheckpointWrite(place, "notes", "json", b"%d" % place) for place in range(3)]
+WRITES = [NewCheckpointWrite(position, "notes", "json", b"%d" % position) for position in range(3)]
 
 
 def kept(store: Corral, thread: str) -> list[tuple[str, str | None, bytes, int]]:
