@@ -1,4 +1,4 @@
-"""Many who post at once: no post is lost, and every mailbox has all of them in the same order."""
+"""Concurrent posts: none is lost, and all mailboxes have the same order."""
 
 import os
 
@@ -12,7 +12,7 @@ POSTERS = 3
 POSTS = 6
 
 
-def test_posts_of_several_processes_are_numbered_without_gaps_and_arrive_in_that_order(
+def test_concurrent_posts_are_numbered_and_delivered_in_order(
     url: str,
 ) -> None:
     names = [f"a{n}" for n in range(POSTERS)]
@@ -47,7 +47,7 @@ def test_posts_of_several_processes_are_numbered_without_gaps_and_arrive_in_that
         check_store(store)
 
 
-def test_of_many_who_make_the_same_group_one_does_and_a_direct_one_is_found_by_all(
+def test_concurrent_creation_makes_one_group(
     url: str,
 ) -> None:
     with corral.open(url) as store:
@@ -70,7 +70,7 @@ def test_of_many_who_make_the_same_group_one_does_and_a_direct_one_is_found_by_a
         check_store(store)
 
 
-def test_joiners_that_race_never_pass_the_limit(url: str) -> None:
+def test_concurrent_joins_respect_the_member_limit(url: str) -> None:
     with corral.open(url) as store:
         store.settings.set("groups.max_members", 4)
         store.groups.create("build", by="user:ann")

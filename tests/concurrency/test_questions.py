@@ -1,4 +1,4 @@
-"""Many who answer at once: one answer stands, and all others are told whose."""
+"""Concurrent answers: the first counts, and the others conflict."""
 
 import os
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.support.threads import race
 QUESTIONS = 8
 
 
-def test_of_many_answers_one_stands_and_the_others_learn_which(url: str) -> None:
+def test_first_of_concurrent_answers_counts_and_others_conflict(url: str) -> None:
     with corral.open(url) as store:
         ids = [store.questions.ask("Which?", asker="agent:ada").id for _ in range(QUESTIONS)]
 
@@ -38,7 +38,7 @@ def test_of_many_answers_one_stands_and_the_others_learn_which(url: str) -> None
         check_store(store)
 
 
-def test_askers_that_race_never_pass_their_limit(url: str) -> None:
+def test_concurrent_asks_respect_the_limit(url: str) -> None:
     with corral.open(url) as store:
         store.settings.set("questions.max_open", 5)
 

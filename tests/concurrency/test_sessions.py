@@ -1,4 +1,4 @@
-"""Many writers on one session: numbers without gaps, no turn lost, no key used twice."""
+"""Concurrent writers of one session: no gaps, no lost turns, idempotent keys."""
 
 import os
 from functools import partial
@@ -20,7 +20,7 @@ def whole(store: Corral, id: str) -> list[tuple[int, str]]:
     return [(turn.number, turn.content) for turn in turns]
 
 
-def test_sixteen_threads_append_to_one_session(store: Corral) -> None:
+def test_concurrent_threads_append_to_one_session(store: Corral) -> None:
     session = store.sessions.open()
 
     def work(name: int) -> list[int]:
@@ -38,7 +38,7 @@ def test_sixteen_threads_append_to_one_session(store: Corral) -> None:
     }
 
 
-def test_processes_append_one_and_many_to_one_session_while_others_read(url: str) -> None:
+def test_processes_append_while_others_read(url: str) -> None:
     with corral.open(url) as store:
         id = store.sessions.open().id
 
@@ -55,7 +55,7 @@ def test_processes_append_one_and_many_to_one_session_while_others_read(url: str
             while seen < PROCESSES * EACH * 3:
                 page = store.sessions.turns(id, after=seen, limit=1_000)
                 numbers = [turn.number for turn in page.items]
-                # What is seen has no hole: whoever goes on behind it misses nothing.
+                # A page has no gaps, so a reader that continues after it misses no turn.
                 assert numbers == list(range(seen + 1, seen + 1 + len(numbers)))
                 seen += len(numbers)
         return seen
@@ -69,7 +69,7 @@ def test_processes_append_one_and_many_to_one_session_while_others_read(url: str
         check_store(store)
 
 
-def test_the_same_keys_from_many_processes_are_each_one_turn(url: str) -> None:
+def test_concurrent_appends_are_idempotent_by_key(url: str) -> None:
     with corral.open(url) as store:
         id = store.sessions.open().id
 
@@ -87,7 +87,7 @@ def test_the_same_keys_from_many_processes_are_each_one_turn(url: str) -> None:
         assert len(whole(store, id)) == EACH
 
 
-def test_many_searchers_index_every_turn_once(url: str) -> None:
+def test_concurrent_searches_index_every_turn_once(url: str) -> None:
     with corral.open(url) as store:
         id = store.sessions.open().id
 
@@ -109,7 +109,7 @@ def test_many_searchers_index_every_turn_once(url: str) -> None:
         assert sorted(hit.location for hit in hits) == list(range(1, 51))
 
 
-def test_a_session_handed_over_by_many_at_once_has_one_chain_of_hand_offs(url: str) -> None:
+def test_concurrent_handoffs_form_one_chain(url: str) -> None:
     names = [f"agent{n}" for n in range(PROCESSES)]
     with corral.open(url) as store:
         for name in names:
@@ -126,13 +126,13 @@ def test_a_session_handed_over_by_many_at_once_has_one_chain_of_hand_offs(url: s
     run_concurrently([partial(work, name) for name in names])
     with corral.open(url) as store:
         handoffs = store.sessions.handoffs(id).items
-        assert [each.number for each in handoffs] == list(range(1, 5 * PROCESSES + 1))
+        assert [handoff.number for handoff in handoffs] == list(range(1, 5 * PROCESSES + 1))
         for before, after in pairwise(handoffs):
             assert before.to_agent_id == after.from_agent_id
         assert store.sessions.get(id).agent_id == handoffs[-1].to_agent_id
 
 
-def test_an_agent_edited_by_many_at_once_has_every_version(url: str) -> None:
+def test_concurrent_edits_create_every_version(url: str) -> None:
     with corral.open(url) as store:
         store.agents.create("ada")
 

@@ -139,7 +139,7 @@ AGENT = "agt_7x"
 SESSION = f"ses_20x{'0' * 23}"
 FORK = f"ses_50x{'0' * 23}"
 TURNS = {"sessions_pkey", "turns_by_number"}
-KEPT = {"checkpoints_by_id", "checkpoint_writes_by_place"}
+KEPT = {"checkpoints_by_id", "checkpoint_writes_by_position"}
 RUNS_PROJECT = f"prj_7x{'0' * 24}"
 RUNS_AGENT = f"agt_3x{'0' * 24}"
 ONE_TASK = f"tsk_7x{'0' * 24}"
@@ -723,11 +723,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "checkpoints.history of a part": (lambda c: c.checkpoints.history("t7", ns=""), KEPT),
     "checkpoints.history of a thread": (
         lambda c: c.checkpoints.history("t7"),
-        {"checkpoints_by_thread", "checkpoint_writes_by_place"},
+        {"checkpoints_by_thread", "checkpoint_writes_by_position"},
     ),
     "checkpoints.history of all": (
         lambda c: c.checkpoints.history(limit=2),
-        {"checkpoints_pkey", "checkpoint_writes_by_place"},
+        {"checkpoints_pkey", "checkpoint_writes_by_position"},
     ),
     "checkpoints.list": (lambda c: c.checkpoints.list(), {"checkpoints_pkey"}),
     "checkpoints.list of a thread": (
@@ -736,7 +736,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "checkpoints.delete": (
         lambda c: c.checkpoints.delete("t9"),
-        {"checkpoints_by_thread", "checkpoint_writes_by_place"},
+        {"checkpoints_by_thread", "checkpoint_writes_by_position"},
     ),
     "checkpoints.trim": (lambda c: c.checkpoints.trim("t8", "", ["c8"]), KEPT),
     "checkpoints.delete_of_callers": (

@@ -1,5 +1,4 @@
-"""States of a framework and a process that dies: a step is there with its writes or is made again,
-and a thread is copied, trimmed and forgotten as a whole."""
+"""Crashes of checkpoint operations: a checkpoint and its writes are atomic."""
 
 from pathlib import Path
 
@@ -7,12 +6,12 @@ from corral.api import Corral
 from corral.domain.checkpoints.model import NewCheckpointWrite
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
-WRITES = [NewCheckpointWrite(place, "notes", "json", b"%d" % place) for place in range(3)]
+WRITES = [NewCheckpointWrite(position, "notes", "json", b"%d" % position) for position in range(3)]
 
 
 def kept(store: Corral, thread: str) -> list[tuple[str, str | None, bytes, int]]:
-    found = (store.checkpoints.get(thread, id=f"s{n}") for n in range(3))
-    return [(each.id, each.parent, each.body, len(each.writes)) for each in found if each]
+    checkpoints = (store.checkpoints.get(thread, id=f"s{n}") for n in range(3))
+    return [(step.id, step.parent, step.body, len(step.writes)) for step in checkpoints if step]
 
 
 def step(store: Corral, world: World) -> None:
@@ -26,7 +25,7 @@ def step(store: Corral, world: World) -> None:
 STEPS = [("s0", None, b"0", 3), ("s1", "s0", b"1", 3)]
 
 
-def test_a_step_that_was_kept_is_there_and_made_again_it_is_the_same(
+def test_saved_checkpoint_survives_and_put_is_idempotent(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def step_again(store: Corral, world: World) -> None:
@@ -42,9 +41,7 @@ def test_a_step_that_was_kept_is_there_and_made_again_it_is_the_same(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=step, recover=step_again, check=check))
 
 
-def test_a_thread_is_copied_trimmed_and_forgotten_whole_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_copy_trim_and_delete_of_a_thread_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def tidy(store: Corral, world: World) -> None:
         store.checkpoints.copy("trip", "copy")
         store.checkpoints.trim("copy", "", ["s1"])

@@ -1,5 +1,4 @@
-"""Decisions and a process that dies: judged once, nothing confirmed by silence, and whoever
-proposed is told, once."""
+"""Crashes of decision operations: verdicts and outcome letters happen once."""
 
 from pathlib import Path
 
@@ -34,22 +33,18 @@ def propose(store: Corral, world: World) -> None:
         world.note(decision.id)
 
 
-def test_what_was_proposed_is_kept_once_and_those_who_may_confirm_know(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_proposal_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def check(store: Corral, world: World) -> None:
-        found = sorted(decision.id for decision in made(store))
-        assert len(found) == 2
-        assert {*world.deeds} == {*found}
+        ids = sorted(decision.id for decision in made(store))
+        assert len(ids) == 2
+        assert {*world.deeds} == {*ids}
         assert {decision.state for decision in made(store)} == {"proposed"}
-        assert told(store, LEAD) == [(id, "proposed") for id in found]
+        assert told(store, LEAD) == [(id, "proposed") for id in ids]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=propose, recover=propose, check=check))
 
 
-def test_a_verdict_on_several_stands_for_all_of_them_or_for_none(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_review_many_is_atomic_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def confirm(store: Corral, world: World) -> None:
         ids = [decision.id for decision in made(store)]
         for decision in store.decisions.review_many(ids, "confirm", by=ANN):
@@ -81,7 +76,7 @@ def test_a_verdict_on_several_stands_for_all_of_them_or_for_none(
     )
 
 
-def test_a_deadline_confirms_nothing_whoever_sweeps(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_expired_proposal_is_never_confirmed(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def sweep(store: Corral, world: World) -> None:
         world.clock.advance(2 * HOUR)
         while store.decisions.expire_due(limit=1):

@@ -1,5 +1,4 @@
-"""Work that is handed over and a process that dies: its result comes back once, and it is taken
-back whole."""
+"""Crashes of delegation operations: results, cancellations and expiry happen once."""
 
 from pathlib import Path
 
@@ -12,18 +11,18 @@ ANN = "user:ann"
 
 
 def all_of(store: Corral) -> dict[str, Delegation]:
-    return {each.text: each for each in store.delegations.list(all=True).items}
+    return {delegation.text: delegation for delegation in store.delegations.list(all=True).items}
 
 
 def told(store: Corral, mailbox: str) -> list[tuple[str, str]]:
-    """Of what and of which state a mailbox was told."""
+    """Return the delegations and states that a mailbox was notified of."""
     letters = store.mail.list(mailbox=mailbox, all=True).items
     ends = [letter.body for letter in letters if letter.body["kind"] != "delegation"]
     return sorted((body["delegation"], body["state"]) for body in ends)
 
 
 def hand_over(store: Corral, world: World) -> None:
-    """Ann asks ada, who asks ben for a part of it."""
+    """Ann delegates to ada, and ada delegates a part of it to ben."""
     for name in ("ada", "ben"):
         store.agents.create(name, provider="scripted")
     by = store.now() + 2 * HOUR
@@ -31,42 +30,40 @@ def hand_over(store: Corral, world: World) -> None:
     store.delegations.delegate("ben", "part", agent="ada", parent=whole.id, deadline_at=by)
 
 
-def test_a_result_comes_back_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_result_is_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def finish(store: Corral, world: World) -> None:
         for text, agent in (("part", "ben"), ("whole", "ada")):
             done = store.delegations.finish(all_of(store)[text].id, f"{text} is done", agent=agent)
             world.note(done.id)
 
     def check(store: Corral, world: World) -> None:
-        found = all_of(store)
-        assert {*world.deeds} == {each.id for each in found.values()}
-        assert {(each.state, each.result) for each in found.values()} == {
+        delegations = all_of(store)
+        assert {*world.deeds} == {delegation.id for delegation in delegations.values()}
+        assert {(delegation.state, delegation.result) for delegation in delegations.values()} == {
             ("done", "part is done"),
             ("done", "whole is done"),
         }
-        assert told(store, ANN) == [(found["whole"].id, "done")]
-        assert told(store, "agent:ada") == [(found["part"].id, "done")]
+        assert told(store, ANN) == [(delegations["whole"].id, "done")]
+        assert told(store, "agent:ada") == [(delegations["part"].id, "done")]
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(prepare=hand_over, run=finish, recover=finish, check=check)
     )
 
 
-def test_what_is_taken_back_is_taken_back_with_its_parts_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_cancel_with_parts_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def cancel(store: Corral, world: World) -> None:
         store.delegations.cancel(all_of(store)["whole"].id, reason="not needed")
 
     def cancel_once(store: Corral, world: World) -> None:
-        (state,) = {each.state for each in all_of(store).values()}
+        (state,) = {delegation.state for delegation in all_of(store).values()}
         letters = store.mail.list(mailbox="agent:ben").items
-        assert len(letters) == (1 if state == "active" else 0), "nobody reads what is not wanted"
+        assert len(letters) == (1 if state == "active" else 0), "the unread letter is removed"
         if state == "active":
             cancel(store, world)
 
     def check(store: Corral, world: World) -> None:
-        assert {each.state for each in all_of(store).values()} == {"cancelled"}
+        assert {delegation.state for delegation in all_of(store).values()} == {"cancelled"}
         assert store.mail.list().items == []
 
     crash_at_every_commit(
@@ -76,16 +73,16 @@ def test_what_is_taken_back_is_taken_back_with_its_parts_or_not_at_all(
     )
 
 
-def test_a_deadline_is_told_once_whoever_sweeps(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_expiry_is_reported_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def sweep(store: Corral, world: World) -> None:
         world.clock.advance(2 * HOUR)
         store.delegations.expire_due()
 
     def check(store: Corral, world: World) -> None:
-        found = all_of(store)
-        assert {each.state for each in found.values()} == {"expired"}
-        assert told(store, ANN) == [(found["whole"].id, "expired")]
-        assert told(store, "agent:ada") == [(found["part"].id, "expired")]
+        delegations = all_of(store)
+        assert {delegation.state for delegation in delegations.values()} == {"expired"}
+        assert told(store, ANN) == [(delegations["whole"].id, "expired")]
+        assert told(store, "agent:ada") == [(delegations["part"].id, "expired")]
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(prepare=hand_over, run=sweep, recover=sweep, check=check)

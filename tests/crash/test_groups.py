@@ -1,5 +1,4 @@
-"""Groups and a process that dies: no post is lost, none comes twice, and each member has them in
-order."""
+"""Crashes of group operations: no post is lost or duplicated, and order is kept."""
 
 from pathlib import Path
 
@@ -38,9 +37,7 @@ def test_every_accepted_post_reaches_every_member_once(fresh_url: FreshUrl, tmp_
     )
 
 
-def test_a_reader_that_dies_reads_again_and_misses_nothing(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_crashed_reader_misses_no_post(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
         make(store, world)
         for n in range(4):
@@ -63,9 +60,7 @@ def test_a_reader_that_dies_reads_again_and_misses_nothing(
     )
 
 
-def test_a_group_is_made_with_all_its_members_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_group_creation_with_members_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def build(store: Corral, world: World) -> None:
         make(store, world)
         store.groups.send("agent:ada", "hello", author=ANN)
@@ -78,7 +73,7 @@ def test_a_group_is_made_with_all_its_members_or_not_at_all(
             store.groups.create("build", roles=["builder"], by=ANN)
 
     def check(store: Corral, world: World) -> None:
-        members = [each.name for each in store.groups.members("build").items]
+        members = [member.name for member in store.groups.members("build").items]
         assert members == [*OTHERS, ANN]
         for group in store.groups.list().items:
             if group.kind == "direct":

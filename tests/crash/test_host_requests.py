@@ -1,5 +1,4 @@
-"""What an agent asks of the host and a process that dies: it is done once if somebody allowed it,
-and the agent is told once."""
+"""Crashes of host requests: an approved request is carried out and reported once."""
 
 from pathlib import Path
 
@@ -16,7 +15,7 @@ def ask(store: Corral, world: World) -> None:
     world.note(asked.id)
 
 
-def test_what_somebody_allowed_is_done_once_and_the_agent_is_told_once(
+def test_approved_request_is_carried_out_and_reported_once(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def prepare(store: Corral, world: World) -> None:

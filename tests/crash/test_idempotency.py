@@ -1,5 +1,4 @@
-"""A call under a key and a server that dies: it is done once and answered as it was the first time;
-where it is not known whether it was done, that is the answer."""
+"""Crashes of calls with an idempotency key: each runs at most once."""
 
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def put(store: Corral, key: str) -> bytes:
     )
 
 
-def test_a_call_under_a_key_is_made_once_and_answered_alike(
+def test_call_with_a_key_runs_once_with_the_same_response(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def call(store: Corral, world: World) -> None:
@@ -37,7 +36,7 @@ def test_a_call_under_a_key_is_made_once_and_answered_alike(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=call, recover=call, check=check))
 
 
-def test_a_call_of_several_steps_that_was_cut_off_is_not_made_again(
+def test_interrupted_composed_call_is_not_repeated_after_a_crash(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def prepare(store: Corral, world: World) -> None:

@@ -1,4 +1,4 @@
-"""Notes and a process that dies: one that counts for each key, and the search finds that one."""
+"""Crashes of note operations: notes and the search index stay consistent."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def check_one_counts(store: Corral, world: World) -> None:
     assert replaced == {each.id for each in everything if each.state == "superseded"}
 
 
-def test_the_latest_words_of_a_key_count_and_no_others(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_latest_note_of_a_key_is_the_only_current_one(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def check(store: Corral, world: World) -> None:
         check_one_counts(store, world)
         (current,) = store.notes.list().items
@@ -37,9 +37,7 @@ def test_the_latest_words_of_a_key_count_and_no_others(fresh_url: FreshUrl, tmp_
     )
 
 
-def test_what_was_forgotten_is_forgotten_in_the_search_too(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_forget_is_atomic_with_the_search_index(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
         for n in range(3):
             store.notes.add(f"secret plan {n}")
@@ -58,9 +56,7 @@ def test_what_was_forgotten_is_forgotten_in_the_search_too(
     )
 
 
-def test_a_use_is_counted_for_all_that_were_given_or_for_none(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_uses_are_counted_for_all_notes_or_none(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
         for n in range(3):
             store.notes.add(f"fact {n}", category="core")

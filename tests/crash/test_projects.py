@@ -1,5 +1,4 @@
-"""A project that is forgotten and a process that dies: what rooms keep of it is all there, or none
-of it is."""
+"""Crashes during the deletion of a project: all of its data is deleted, or none."""
 
 from pathlib import Path
 
@@ -13,16 +12,14 @@ TABLES = ("tasks", "plans", "progress", "delegations", "notes", "sessions")
 
 
 def counts(store: Corral) -> list[int]:
-    """What there is of any project, in every room, and what was chosen for it."""
+    """Return the rows of every concept that belong to a project, and its settings."""
     of_projects = "SELECT count(*) FROM {} WHERE project_id IS NOT NULL"
     chosen = "SELECT count(*) FROM settings WHERE scope LIKE 'project:%'"
     found = [rows(store, of_projects.format(table))[0][0] for table in TABLES]
     return [*found, rows(store, chosen)[0][0]]
 
 
-def test_a_project_is_forgotten_in_every_room_or_in_none(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_project_deletion_is_atomic_across_concepts(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
         world.folder.mkdir()
         project = project_with(store, world.folder, "A", agents=("ada",))
@@ -49,7 +46,7 @@ def test_a_project_is_forgotten_in_every_room_or_in_none(
         assert {each.state for each in store.schedules.list(all=True).items} == {"cancelled"}
         (told,) = store.mail.list(mailbox="user:ann").items
         assert (told.body["state"], told.body["reason"]) == ("cancelled", "the project was deleted")
-        assert store.mail.list(mailbox="agent:ada").items == [], "nobody had read it"
+        assert store.mail.list(mailbox="agent:ada").items == [], "the letter was unread"
 
     crash_at_every_commit(
         fresh_url,

@@ -1,4 +1,4 @@
-"""Questions and a process that dies: answered at most once, and whoever asked is told, once."""
+"""Crashes of question operations: answers and outcome letters happen once."""
 
 from pathlib import Path
 
@@ -30,9 +30,7 @@ def answer_and_note(store: Corral, world: World) -> None:
     store.questions.acknowledge(question.id)
 
 
-def test_what_was_asked_is_kept_and_those_who_may_answer_know(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_question_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def ask_twice(store: Corral, world: World) -> None:
         for n in range(2):
             made = store.questions.ask(
@@ -44,17 +42,15 @@ def test_what_was_asked_is_kept_and_those_who_may_answer_know(
         found = {question.id for question in asked(store)}
         assert found >= {*world.deeds}
         assert len(found) == 2
-        told = store.mail.list(mailbox="agent:lead", all=True).items
-        assert sorted(letter.body["question"] for letter in told) == sorted(found)
+        letters = store.mail.list(mailbox="agent:lead", all=True).items
+        assert sorted(letter.body["question"] for letter in letters) == sorted(found)
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(run=ask_twice, recover=ask_twice, check=check)
     )
 
 
-def test_an_answer_stands_once_and_the_asker_is_told_once(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_answer_is_stored_and_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def answer_otherwise(store: Corral, world: World) -> None:
         (question,) = asked(store)
         try:
@@ -66,8 +62,8 @@ def test_an_answer_stands_once_and_the_asker_is_told_once(
         (question,) = asked(store)
         assert question.state == "answered"
         assert world.deeds in ([], [question.answer])
-        told = store.mail.list(mailbox="agent:ada", all=True).items
-        assert [letter.body["answer"] for letter in told] == [question.answer]
+        letters = store.mail.list(mailbox="agent:ada", all=True).items
+        assert [letter.body["answer"] for letter in letters] == [question.answer]
         assert store.mail.list(mailbox="agent:lead").items == []
 
     crash_at_every_commit(
@@ -82,9 +78,7 @@ def test_an_answer_stands_once_and_the_asker_is_told_once(
     )
 
 
-def test_a_deadline_ends_in_the_fallback_once_whoever_sweeps(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_expired_question_applies_fallback_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def sweep(store: Corral, world: World) -> None:
         world.clock.advance(2 * HOUR)
         while store.questions.expire_due():
@@ -93,8 +87,8 @@ def test_a_deadline_ends_in_the_fallback_once_whoever_sweeps(
     def check(store: Corral, world: World) -> None:
         (question,) = asked(store)
         assert (question.state, question.answer) == ("expired", "no")
-        told = store.mail.list(mailbox="agent:ada", all=True).items
-        assert [letter.body["state"] for letter in told] == ["expired"]
+        letters = store.mail.list(mailbox="agent:ada", all=True).items
+        assert [letter.body["state"] for letter in letters] == ["expired"]
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(prepare=ask, run=sweep, recover=sweep, check=check)

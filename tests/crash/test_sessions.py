@@ -1,4 +1,4 @@
-"""Sessions and a process that dies: a turn and its number, a hand-off and its record are one."""
+"""Crashes of session operations: turns, hand-offs and agent versions are atomic."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def prepare(store: Corral, world: World) -> None:
     store.sessions.open("ada")
 
 
-def test_what_was_told_is_there_and_nothing_twice(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_acknowledged_turns_exist_once_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def talk(store: Corral, world: World) -> None:
         id = session_of(store)
         for n in range(3):
@@ -34,16 +34,16 @@ def test_what_was_told_is_there_and_nothing_twice(fresh_url: FreshUrl, tmp_path:
             store.sessions.append(session_of(store), "user", str(n), key=str(n))
 
     def check(store: Corral, world: World) -> None:
-        told = store.sessions.turns(session_of(store)).items
-        assert [(turn.number, turn.content) for turn in told] == [(n + 1, str(n)) for n in range(5)]
+        turns = store.sessions.turns(session_of(store)).items
+        assert [(turn.number, turn.content) for turn in turns] == [
+            (n + 1, str(n)) for n in range(5)
+        ]
         assert world.deeds == ["1", "2", "3", "5"][: len(world.deeds)]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(talk, go_on, check, prepare))
 
 
-def test_a_hand_off_and_its_record_are_kept_together_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_handoff_and_its_record_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def hand_over(store: Corral, world: World) -> None:
         id = session_of(store)
         store.sessions.append(id, "user", "1")
@@ -68,9 +68,7 @@ def test_a_hand_off_and_its_record_are_kept_together_or_not_at_all(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(hand_over, nothing, check, prepare))
 
 
-def test_a_version_and_the_agent_that_has_it_are_kept_together_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_agent_and_version_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def edit(store: Corral, world: World) -> None:
         for n in range(3):
             world.note(str(store.agents.edit("ada", model=str(n)).version))
@@ -85,7 +83,7 @@ def test_a_version_and_the_agent_that_has_it_are_kept_together_or_not_at_all(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(edit, nothing, check, prepare))
 
 
-def test_the_index_holds_every_turn_once_wherever_its_filling_was_stopped(
+def test_search_index_has_every_turn_once_after_a_crash(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def talk(store: Corral, world: World) -> None:

@@ -1,4 +1,4 @@
-"""Settings and secrets and a process that dies: a value and its event are one."""
+"""Crashes of setting operations: a value and its event are atomic."""
 
 from pathlib import Path
 
@@ -8,9 +8,7 @@ from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 NAME = "mail.max_attempts"
 
 
-def test_a_value_and_its_event_are_kept_together_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_setting_and_its_event_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def change(store: Corral, world: World) -> None:
         for value in (3, 4):
             world.note(str(store.settings.set(NAME, value).value))
@@ -21,17 +19,15 @@ def test_a_value_and_its_event_are_kept_together_or_not_at_all(
         # The value that was told last, or the one that the dead process was about to tell.
         order = ["6", "3", "4", "6", "9"]
         done = len(world.deeds)
-        found = store.settings.get(NAME)
-        assert str(found.value) in order[done : done + 2]
+        setting = store.settings.get(NAME)
+        assert str(setting.value) in order[done : done + 2]
         # That the last event names this very value is checked for every store, in `check_store`.
         assert len(store.events.after().items) in (done, done + 1)
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=nothing, check=check))
 
 
-def test_choices_for_an_agent_and_for_everything_do_not_disturb_each_other(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_values_of_different_scopes_are_independent(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def change(store: Corral, world: World) -> None:
         store.settings.set(NAME, 3)
         store.settings.set(NAME, 4, scope="agent:ada")
@@ -45,9 +41,7 @@ def test_choices_for_an_agent_and_for_everything_do_not_disturb_each_other(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=nothing, check=check))
 
 
-def test_a_secrets_reference_and_its_event_are_kept_together_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_secret_reference_and_its_event_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def change(store: Corral, world: World) -> None:
         store.secrets.set("token", "env:FIRST")
         store.secrets.set("token", "env:SECOND")
@@ -55,9 +49,9 @@ def test_a_secrets_reference_and_its_event_are_kept_together_or_not_at_all(
 
     def check(store: Corral, world: World) -> None:
         verbs = [event.verb for event in store.events.after(subject="token").items]
-        found = [secret.reference for secret in store.secrets.list().items]
+        references = [secret.reference for secret in store.secrets.list().items]
         expected = {0: [], 1: ["env:FIRST"], 2: ["env:SECOND"], 3: []}
         assert verbs == ["set", "set", "delete"][: len(verbs)]
-        assert found == expected[len(verbs)]
+        assert references == expected[len(verbs)]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=nothing, check=check))

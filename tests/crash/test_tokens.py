@@ -1,5 +1,4 @@
-"""Tokens and a process that dies: one that was handed out opens, and one that was taken away never
-opens again."""
+"""Crashes of token operations: acknowledged creations and revocations survive."""
 
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.support.errors import because
 
 
-def test_what_was_said_of_a_token_holds(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_acknowledged_token_changes_survive_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def hand_out(store: Corral, world: World) -> None:
         world.note(store.tokens.create("phone").value)
         store.tokens.revoke("phone")

@@ -1,4 +1,4 @@
-"""Agents: names, versions that never change, and the tools that they may use."""
+"""Agents: names, immutable versions and tool rules."""
 
 from typing import Any
 
@@ -14,20 +14,20 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, unchanged, walk
 
 
-def test_an_agent_is_made_with_its_first_version(store: Corral, clock: ManualClock) -> None:
-    made = store.agents.create(
+def test_create_adds_the_first_version(store: Corral, clock: ManualClock) -> None:
+    agent = store.agents.create(
         "ada", provider="claude", model="m", instructions="Be brief.", limits={"max_runs": 3}
     )
-    assert made.id.startswith("agt_")
-    assert (made.name, made.state, made.version, made.admin) == ("ada", "active", 1, False)
-    assert (made.provider, made.model, made.instructions) == ("claude", "m", "Be brief.")
-    assert made.limits == AgentLimits(max_runs=3)
-    assert (made.created_at, made.updated_at) == (clock.now(), clock.now())
-    assert store.agents.get("ada") == store.agents.get(made.id) == made
+    assert agent.id.startswith("agt_")
+    assert (agent.name, agent.state, agent.version, agent.admin) == ("ada", "active", 1, False)
+    assert (agent.provider, agent.model, agent.instructions) == ("claude", "m", "Be brief.")
+    assert agent.limits == AgentLimits(max_runs=3)
+    assert (agent.created_at, agent.updated_at) == (clock.now(), clock.now())
+    assert store.agents.get("ada") == store.agents.get(agent.id) == agent
     assert record(store) == ["agent.create"]
 
 
-def test_a_name_is_taken_once_also_by_a_retired_agent(store: Corral) -> None:
+def test_agent_name_is_unique_including_retired_agents(store: Corral) -> None:
     store.agents.create("ada")
     with refuses(store, Conflict):
         store.agents.create("ada")
@@ -38,7 +38,7 @@ def test_a_name_is_taken_once_also_by_a_retired_agent(store: Corral) -> None:
 
 
 @each_case("name", ["", "a b", "a:b", "a/b", "agt_x", "a\n", "a\0", "x" * 101])
-def test_a_name_that_would_be_mistaken_is_refused(store: Corral, name: str) -> None:
+def test_ambiguous_agent_names_are_rejected(store: Corral, name: str) -> None:
     with refuses(store, Invalid):
         store.agents.create(name)
 
@@ -47,7 +47,7 @@ def test_a_name_that_would_be_mistaken_is_refused(store: Corral, name: str) -> N
     "limits",
     [{"max_runs": 0}, {"budget_micros": -1}, {"timeout_ms": "1h"}, {"other": 1}, [], 5],
 )
-def test_limits_that_mean_nothing_are_refused(store: Corral, limits: Any) -> None:
+def test_invalid_limits_are_rejected(store: Corral, limits: Any) -> None:
     if limits == []:
         assert store.agents.create("ada", limits=limits).limits == AgentLimits()
         return
@@ -55,14 +55,14 @@ def test_limits_that_mean_nothing_are_refused(store: Corral, limits: Any) -> Non
         store.agents.create("ada", limits=limits)
 
 
-def test_a_built_in_role_brings_its_instructions_unless_others_are_given(store: Corral) -> None:
+def test_built_in_role_provides_default_instructions(store: Corral) -> None:
     assert store.agents.create("a", role="builder").instructions == BUILTIN_ROLES["builder"]
     assert store.agents.create("b", role="builder", instructions="Mine.").instructions == "Mine."
     assert store.agents.create("c", role="gardener", instructions="Weed.").role == "gardener"
     assert store.agents.create("d", role="gardener", command="./weed").instructions is None
 
 
-def test_a_provider_that_is_unknown_is_refused_with_those_that_are_known(
+def test_unknown_provider_is_rejected_with_the_known_ones(
     store: Corral,
 ) -> None:
     store.agents.create("ada", role="reviewer", provider="claude")
@@ -73,7 +73,7 @@ def test_a_provider_that_is_unknown_is_refused_with_those_that_are_known(
         assert "provider 'nosuch': use one of claude, codex" in caught.value.message
 
 
-def test_a_new_role_brings_new_instructions_only_where_the_old_ones_were_the_roles(
+def test_new_role_replaces_only_instructions_of_the_old_role(
     store: Corral,
 ) -> None:
     store.agents.create("a", role="builder")
@@ -82,9 +82,7 @@ def test_a_new_role_brings_new_instructions_only_where_the_old_ones_were_the_rol
     assert store.agents.edit("a", role="builder").instructions == "Mine."
 
 
-def test_an_edit_is_a_new_version_and_the_old_one_stays_as_it_was(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_edit_creates_a_version_and_keeps_the_old_one(store: Corral, clock: ManualClock) -> None:
     first = store.agents.create("ada", instructions="Old.", model="m")
     old = store.agents.version("ada", 1)
     clock.advance(5)
@@ -97,28 +95,28 @@ def test_an_edit_is_a_new_version_and_the_old_one_stays_as_it_was(
     assert record(store) == ["agent.create", "agent.edit"]
 
 
-def test_the_same_content_is_no_new_version(store: Corral) -> None:
-    made = store.agents.create("ada", model="m", limits={"max_runs": 1})
+def test_edit_with_same_content_creates_no_version(store: Corral) -> None:
+    agent = store.agents.create("ada", model="m", limits={"max_runs": 1})
     with unchanged(store):
-        assert store.agents.edit("ada") == made
-        assert store.agents.edit("ada", model="m", limits=AgentLimits(max_runs=1)) == made
+        assert store.agents.edit("ada") == agent
+        assert store.agents.edit("ada", model="m", limits=AgentLimits(max_runs=1)) == agent
 
 
-def test_the_same_content_again_has_the_same_hash(store: Corral) -> None:
+def test_same_content_has_the_same_hash(store: Corral) -> None:
     first = store.agents.create("ada", model="m")
     store.agents.edit("ada", model="n")
     assert store.agents.edit("ada", model="m").hash == first.hash
     assert store.agents.get("ada").version == 3
 
 
-def test_what_is_left_out_is_kept_and_none_clears_it(store: Corral) -> None:
+def test_omitted_values_are_kept_and_none_clears_them(store: Corral) -> None:
     store.agents.create("ada", model="m", command="c", limits={"idle_ms": 5})
     edited = store.agents.edit("ada", model=None)
     assert (edited.model, edited.command, edited.limits.idle_ms) == (None, "c", 5)
     assert store.agents.edit("ada", limits=None).limits == AgentLimits()
 
 
-def test_the_admin_flag_changes_without_a_new_version(store: Corral) -> None:
+def test_admin_flag_changes_without_a_new_version(store: Corral) -> None:
     store.agents.create("ada")
     admin = store.agents.edit("ada", admin=True)
     assert (admin.admin, admin.version) == (True, 1)
@@ -135,7 +133,7 @@ def test_versions_are_listed_newest_first(store: Corral) -> None:
         store.agents.version("ada", 6)
 
 
-def test_agents_are_listed_by_name_without_the_retired(store: Corral) -> None:
+def test_agents_are_listed_by_name_without_retired_ones(store: Corral) -> None:
     for name in ("eve", "ada", "ben"):
         store.agents.create(name)
     store.agents.retire("ben")
@@ -143,7 +141,7 @@ def test_agents_are_listed_by_name_without_the_retired(store: Corral) -> None:
     assert [agent.name for agent in walk(store.agents.list, retired=True)] == ["ada", "ben", "eve"]
 
 
-def test_a_retired_agent_is_not_edited_and_can_be_taken_back(store: Corral) -> None:
+def test_retired_agent_cannot_be_edited_and_can_be_restored(store: Corral) -> None:
     store.agents.create("ada")
     assert store.agents.retire("ada").state == "retired"
     for verb in (lambda: store.agents.edit("ada", model="x"), lambda: store.agents.retire("ada")):
@@ -152,7 +150,7 @@ def test_a_retired_agent_is_not_edited_and_can_be_taken_back(store: Corral) -> N
     assert store.agents.restore("ada").state == "active"
 
 
-def test_an_id_may_be_shortened(store: Corral) -> None:
+def test_agent_id_can_be_shortened(store: Corral) -> None:
     ada = store.agents.create("ada")
     assert store.agents.get(ada.id[:-1] if ada.id else "").id == ada.id
     store.agents.create("ben")
@@ -166,7 +164,7 @@ def test_an_id_may_be_shortened(store: Corral) -> None:
 # -- tools ---------------------------------------------------------------------------------------
 
 
-def test_an_agent_has_a_bounded_number_of_rules_which_may_still_change(
+def test_number_of_tool_rules_is_limited_but_rules_can_change(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ops, "MAX_GRANTS", 2)
@@ -178,7 +176,7 @@ def test_an_agent_has_a_bounded_number_of_rules_which_may_still_change(
     assert store.agents.grant("ada", "Read", allow=False).allowed is False
 
 
-def test_a_tool_granted_twice_is_one_row_and_one_event(store: Corral) -> None:
+def test_grant_is_idempotent(store: Corral) -> None:
     store.agents.create("ada")
     first = store.agents.grant("ada", "Read")
     with unchanged(store):
@@ -187,7 +185,7 @@ def test_a_tool_granted_twice_is_one_row_and_one_event(store: Corral) -> None:
     assert record(store) == ["agent.create", "agent.grant"]
 
 
-def test_a_denied_tool_is_not_allowed_until_it_is_granted_again(store: Corral) -> None:
+def test_denied_tool_is_allowed_after_a_grant(store: Corral) -> None:
     store.agents.create("ada")
     assert store.agents.allows("ada", "Bash(rm x)")
     denied = store.agents.grant("ada", "Bash(rm *)", allow=False)
@@ -202,7 +200,7 @@ def test_a_denied_tool_is_not_allowed_until_it_is_granted_again(store: Corral) -
     assert record(store)[1:] == ["agent.deny", "agent.grant", "agent.revoke"]
 
 
-def test_what_was_never_said_of_a_tool_cannot_be_taken_back(store: Corral) -> None:
+def test_revoking_an_unknown_rule_is_not_found(store: Corral) -> None:
     store.agents.create("ada")
     with refuses(store, NotFound):
         store.agents.revoke("ada", "Read")
@@ -210,7 +208,7 @@ def test_what_was_never_said_of_a_tool_cannot_be_taken_back(store: Corral) -> No
         store.agents.grant("ada", "")
 
 
-def test_rules_of_one_agent_do_not_bind_another(store: Corral) -> None:
+def test_tool_rules_apply_to_one_agent_only(store: Corral) -> None:
     store.agents.create("ada")
     store.agents.create("ben")
     store.agents.grant("ada", "Read")

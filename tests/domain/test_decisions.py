@@ -1,4 +1,4 @@
-"""Decisions: recorded, and where one must be confirmed, silence is never consent."""
+"""Decisions: recording, confirmation, deadlines and notifications."""
 
 import pytest
 
@@ -23,38 +23,42 @@ def told(store: Corral, mailbox: str = "agent:ada") -> list[str]:
     return [letter.body["state"] for letter in store.mail.list(mailbox=mailbox).items]
 
 
-def test_a_decision_is_recorded_with_why_and_what_else_there_was(store: Corral) -> None:
-    made = store.decisions.record(
+def test_decision_is_recorded_with_rationale_and_alternatives(store: Corral) -> None:
+    decision = store.decisions.record(
         "Use msgspec",
         rationale="It is fast.",
         alternatives=["pydantic", "attrs"],
         category="dependency",
         author="agent:ada",
     )
-    assert (made.state, made.category, made.deadline_at) == ("recorded", "dependency", None)
-    assert made.alternatives == ["pydantic", "attrs"]
-    assert store.decisions.wait(made.id).state == "recorded"
+    assert (decision.state, decision.category, decision.deadline_at) == (
+        "recorded",
+        "dependency",
+        None,
+    )
+    assert decision.alternatives == ["pydantic", "attrs"]
+    assert store.decisions.wait(decision.id).state == "recorded"
     assert store.decisions.list(proposed=True).items == []
     assert told(store) == []
 
 
-def test_a_proposed_decision_gates_until_it_is_confirmed(store: Corral) -> None:
-    made = propose(store)
-    assert made.state == "proposed"
+def test_proposed_decision_waits_for_confirmation(store: Corral) -> None:
+    decision = propose(store)
+    assert decision.state == "proposed"
     with refuses(store, Refused):
-        store.decisions.wait(made.id, timeout_ms=1)
-    waiting = Racer(lambda: store.decisions.wait(made.id, timeout_ms=20_000))
-    store.decisions.confirm(made.id, by=ANN, reason="go")
+        store.decisions.wait(decision.id, timeout_ms=1)
+    waiting = Racer(lambda: store.decisions.wait(decision.id, timeout_ms=20_000))
+    store.decisions.confirm(decision.id, by=ANN, reason="go")
     ended = waiting.result()
     assert (ended.state, ended.decided_by, ended.reason) == ("confirmed", ANN, "go")
     assert told(store) == ["confirmed"]
-    store.decisions.acknowledge(made.id)
+    store.decisions.acknowledge(decision.id)
     assert told(store) == []
     events = ["decision.record", "decision.propose", "decision.confirm"]
-    assert record(store, made.id) == events
+    assert record(store, decision.id) == events
 
 
-def test_no_agent_confirms_its_own_nor_another_unless_it_is_named(store: Corral) -> None:
+def test_agent_confirms_only_decisions_it_is_named_for(store: Corral) -> None:
     made = propose(store)
     named = propose(store, answerers=["agent:lead"])
     for decision, by in ((made, "agent:ada"), (made, "agent:ben"), (named, ANN)):
@@ -68,61 +72,61 @@ def test_no_agent_confirms_its_own_nor_another_unless_it_is_named(store: Corral)
 @pytest.mark.parametrize(
     ("deadline_outcome", "outcome"), [("reject", "rejected"), ("dismiss", "dismissed")]
 )
-def test_silence_ends_in_the_safe_outcome_and_the_author_is_told(
+def test_deadline_ends_a_proposal_and_notifies_the_author(
     store: Corral, clock: ManualClock, deadline_outcome: str, outcome: str
 ) -> None:
-    made = propose(store, deadline_ms=HOUR, deadline_outcome=deadline_outcome)
+    decision = propose(store, deadline_ms=HOUR, deadline_outcome=deadline_outcome)
     clock.advance(HOUR)
     with refuses(store, Conflict) as caught:
-        store.decisions.confirm(made.id, by=ANN)
+        store.decisions.confirm(decision.id, by=ANN)
     assert f"its deadline has passed, so it is {outcome}" in caught.value.message
-    ended = store.decisions.get(made.id)
+    ended = store.decisions.get(decision.id)
     assert (ended.state, ended.decided_by) == (outcome, None)
     assert told(store) == [outcome]
     assert store.decisions.expire_due() == []
 
 
-def test_nothing_is_ever_confirmed_by_a_deadline(store: Corral) -> None:
+def test_deadline_outcome_cannot_be_confirm(store: Corral) -> None:
     with refuses(store, Invalid):
         propose(store, deadline_outcome="confirm")
 
 
-def test_a_restart_in_between_changes_no_deadline(url: str, clock: ManualClock) -> None:
+def test_deadline_survives_a_restart(url: str, clock: ManualClock) -> None:
     with corral.open(url, clock=clock) as store:
-        made = propose(store, deadline_ms=HOUR)
+        decision = propose(store, deadline_ms=HOUR)
     clock.advance(59 * MINUTE)
     with corral.open(url, clock=clock) as store:
-        assert [each.id for each in store.decisions.list(proposed=True).items] == [made.id]
+        assert [each.id for each in store.decisions.list(proposed=True).items] == [decision.id]
         clock.advance(MINUTE)
         assert store.decisions.list(proposed=True).items == []
-        assert store.decisions.get(made.id).state == "rejected"
+        assert store.decisions.get(decision.id).state == "rejected"
 
 
-def test_a_second_verdict_is_told_that_it_is_late_and_the_same_again_is_fine(
+def test_second_verdict_conflicts_and_same_verdict_is_idempotent(
     store: Corral,
 ) -> None:
-    made = propose(store)
-    store.decisions.reject(made.id, by=ANN)
-    assert store.decisions.reject(made.id, by=ANN).state == "rejected"
+    decision = propose(store)
+    store.decisions.reject(decision.id, by=ANN)
+    assert store.decisions.reject(decision.id, by=ANN).state == "rejected"
     with refuses(store, Conflict) as caught:
-        store.decisions.confirm(made.id, by="user:ben")
+        store.decisions.confirm(decision.id, by="user:ben")
     assert caught.value.details["reason"] == "too_late"
     assert (caught.value.details["state"], caught.value.details["decided_by"]) == ("rejected", ANN)
 
 
-def test_several_are_judged_together_or_not_at_all(store: Corral) -> None:
+def test_review_many_is_atomic(store: Corral) -> None:
     ids = [propose(store).id for _ in range(3)]
     store.decisions.reject(ids[2], by="user:ben")
     with refuses(store, Conflict):
         store.decisions.review_many(ids, "confirm", by=ANN)
     judged = store.decisions.review_many(ids[:2], "confirm", by=ANN)
-    assert [each.state for each in judged] == ["confirmed", "confirmed"]
+    assert [decision.state for decision in judged] == ["confirmed", "confirmed"]
     for wrong in ((ids[:1], "perhaps"), ([], "confirm")):
         with refuses(store, Invalid):
             store.decisions.review_many(*wrong, by=ANN)
 
 
-def test_a_recorded_one_may_still_be_judged_and_a_rejection_is_told(store: Corral) -> None:
+def test_recorded_decision_can_be_reviewed_and_rejection_is_sent(store: Corral) -> None:
     kept = store.decisions.record("x", author="agent:ada")
     bad = store.decisions.record("y", author="agent:ada")
     store.decisions.confirm(kept.id, by=ANN)
@@ -130,12 +134,12 @@ def test_a_recorded_one_may_still_be_judged_and_a_rejection_is_told(store: Corra
     assert told(store) == ["rejected"]
 
 
-def test_the_same_key_of_the_same_author_is_the_same_decision(store: Corral) -> None:
+def test_record_is_idempotent_by_author_and_key(store: Corral) -> None:
     first = propose(store, key="k")
     assert propose(store, key="k") == first
 
 
-def test_one_author_cannot_propose_endlessly(store: Corral) -> None:
+def test_proposed_decisions_per_author_are_limited(store: Corral) -> None:
     store.settings.set("decisions.max_proposed", 1)
     propose(store)
     with refuses(store, Refused):
@@ -154,7 +158,7 @@ def test_one_author_cannot_propose_endlessly(store: Corral) -> None:
         {"rationale": "a\0b"},
     ],
 )
-def test_what_cannot_be_recorded_is_refused(store: Corral, wrong: dict[str, object]) -> None:
+def test_invalid_decisions_are_rejected(store: Corral, wrong: dict[str, object]) -> None:
     with refuses(store, Invalid):
         propose(store, **wrong)
 
@@ -162,20 +166,23 @@ def test_what_cannot_be_recorded_is_refused(store: Corral, wrong: dict[str, obje
 def test_decisions_are_listed_newest_first_in_pages(store: Corral, tmp_path: object) -> None:
     project = store.projects.register(str(tmp_path)).id
     ids = [propose(store, project=project if n % 2 else None).id for n in range(5)]
-    assert [each.id for each in walk(store.decisions.list)] == ids[::-1]
-    assert [each.id for each in walk(store.decisions.list, project=project)] == [ids[3], ids[1]]
+    assert [decision.id for decision in walk(store.decisions.list)] == ids[::-1]
+    assert [decision.id for decision in walk(store.decisions.list, project=project)] == [
+        ids[3],
+        ids[1],
+    ]
     store.projects.delete(project)
     waiting = walk(store.decisions.list, proposed=True)
-    assert [each.id for each in waiting] == [ids[4], ids[2], ids[0]]
+    assert [decision.id for decision in waiting] == [ids[4], ids[2], ids[0]]
 
 
-def test_old_decisions_are_forgotten_and_those_that_wait_never(
+def test_retention_deletes_old_decisions_but_not_proposed_ones(
     store: Corral, clock: ManualClock
 ) -> None:
     store.decisions.record("old", author="agent:ada")
     store.settings.set("decisions.retention_ms", 30 * DAY)
     waiting = propose(store, deadline_ms=365 * DAY)
     clock.advance(31 * DAY)
-    counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}["decisions"]
-    assert counted == {each.table: each.rows for each in store.db.prune()}["decisions"] == 1
+    counted = {pruned.table: pruned.rows for pruned in store.db.prune(dry_run=True)}["decisions"]
+    assert counted == {pruned.table: pruned.rows for pruned in store.db.prune()}["decisions"] == 1
     assert store.decisions.get(waiting.id).state == "proposed"

@@ -1,4 +1,4 @@
-"""Work that one hands to another, and its result; plans and progress."""
+"""Delegations and their results; plans and progress reports."""
 
 from pathlib import Path
 from typing import Any
@@ -24,41 +24,41 @@ def team(store: Corral, tmp_path: Path) -> str:
     return project_with(store, tmp_path, "A", "B:A", agents=("ada", "ben", "sub"))
 
 
-def test_a_text_goes_out_and_its_result_comes_back_as_letters(store: Corral, team: str) -> None:
-    made = store.delegations.delegate("ada", "find the leak", context="in the parser")
+def test_delegation_and_result_are_sent_as_letters(store: Corral, team: str) -> None:
+    delegation = store.delegations.delegate("ada", "find the leak", context="in the parser")
     (out,) = letters(store, "agent:ada")
     assert (out["delegation"], out["text"], out["context"]) == (
-        made.id,
+        delegation.id,
         "find the leak",
         "in the parser",
     )
-    done = store.delegations.finish(made.id, {"leak": "line 7"}, agent="ada")
+    done = store.delegations.finish(delegation.id, {"leak": "line 7"}, agent="ada")
     assert (done.state, done.result) == ("done", {"leak": "line 7"})
     (back,) = letters(store, "user:tester")
     assert (back["delegation"], back["state"], back["result"]) == (
-        made.id,
+        delegation.id,
         "done",
         {"leak": "line 7"},
     )
     with unchanged(store):
-        assert store.delegations.finish(made.id, "again", agent="ada") == done
+        assert store.delegations.finish(delegation.id, "again", agent="ada") == done
 
 
-def test_only_whoever_it_was_handed_to_hands_a_result_back(store: Corral, team: str) -> None:
-    made = store.delegations.delegate("ada", "find the leak")
+def test_only_the_recipient_sends_a_result(store: Corral, team: str) -> None:
+    delegation = store.delegations.delegate("ada", "find the leak")
     for verb in ("finish", "fail"):
         with refuses(store, Refused) as caught:
-            getattr(store.delegations, verb)(made.id, "x", agent="ben")
+            getattr(store.delegations, verb)(delegation.id, "x", agent="ben")
         assert "ada" in str(caught.value)
     with refuses(store, Invalid):
-        store.delegations.finish(made.id, "", agent="ada")
-    failed = store.delegations.fail(made.id, "there is none", agent="ada")
+        store.delegations.finish(delegation.id, "", agent="ada")
+    failed = store.delegations.fail(delegation.id, "there is none", agent="ada")
     assert letters(store, "user:tester")[0]["reason"] == "there is none"
     with refuses(store, IllegalMove):
         store.delegations.cancel(failed.id)
 
 
-def test_a_delegation_that_cannot_be_is_refused(store: Corral, team: str) -> None:
+def test_invalid_delegations_are_rejected(store: Corral, team: str) -> None:
     for given, error in (
         ({"to": "nobody", "text": "x"}, NotFound),
         ({"to": "ada", "text": ""}, Invalid),
@@ -74,68 +74,70 @@ def test_a_delegation_that_cannot_be_is_refused(store: Corral, team: str) -> Non
         store.delegations.delegate("ada", "x")
 
 
-def test_what_is_cancelled_before_it_was_read_is_never_delivered(store: Corral, team: str) -> None:
-    made = store.delegations.delegate("ada", "find the leak")
-    (gone,) = store.delegations.cancel(made.id, reason="found it")
+def test_cancel_removes_an_unread_letter(store: Corral, team: str) -> None:
+    delegation = store.delegations.delegate("ada", "find the leak")
+    (gone,) = store.delegations.cancel(delegation.id, reason="found it")
     assert (gone.state, gone.reason) == ("cancelled", "found it")
     assert store.mail.claim("agent:ada", owner="ada") == []
 
 
-def test_whoever_has_read_it_is_told_that_it_is_cancelled(store: Corral, team: str) -> None:
-    made = store.delegations.delegate("ada", "find the leak")
+def test_cancel_notifies_a_recipient_that_has_read_it(store: Corral, team: str) -> None:
+    delegation = store.delegations.delegate("ada", "find the leak")
     (letter,) = store.mail.claim("agent:ada", owner="ada")
     store.mail.ack(letter)
-    store.delegations.cancel(made.id)
+    store.delegations.cancel(delegation.id)
     assert letters(store, "agent:ada") == [
-        {"kind": "delegation_ended", "delegation": made.id, "state": "cancelled"}
+        {"kind": "delegation_ended", "delegation": delegation.id, "state": "cancelled"}
     ]
     with refuses(store, IllegalMove):
-        store.delegations.finish(made.id, "late", agent="ada")
+        store.delegations.finish(delegation.id, "late", agent="ada")
 
 
-def test_a_cancelled_delegation_takes_its_parts_along(store: Corral, team: str) -> None:
+def test_cancel_cancels_the_parts(store: Corral, team: str) -> None:
     top = store.delegations.delegate("sub", "the whole login")
     part = store.delegations.delegate("ada", "the form", parent=top.id, agent="sub")
     other = store.delegations.delegate("ben", "the form's test", parent=part.id, agent="ada")
-    assert [each.id for each in store.delegations.list(parent=top.id).items] == [part.id]
+    assert [delegation.id for delegation in store.delegations.list(parent=top.id).items] == [
+        part.id
+    ]
     with refuses(store, Refused):
         store.delegations.cancel(part.id, agent="ben")
     gone = store.delegations.cancel(top.id)
-    assert [each.id for each in gone] == [top.id, part.id, other.id]
+    assert [delegation.id for delegation in gone] == [top.id, part.id, other.id]
     assert store.delegations.list().items == []
     with refuses(store, Conflict):
         store.delegations.delegate("ada", "more", parent=top.id)
 
 
-def test_a_deadline_survives_and_ends_it_without_a_result(
+def test_deadline_survives_restart_and_expires_the_delegation(
     url: str, clock: ManualClock, tmp_path: Path
 ) -> None:
     with corral.open(url, clock=clock, actor="user:tester") as store:
         project_with(store, tmp_path, agents=("ada",))
-        made = store.delegations.delegate("ada", "x", deadline_at=store.now() + HOUR)
+        delegation = store.delegations.delegate("ada", "x", deadline_at=store.now() + HOUR)
     clock.advance(HOUR - 1)
     with corral.open(url, clock=clock, actor="user:other") as store:
         assert store.delegations.expire_due() == []
-        assert store.delegations.next_deadline() == made.deadline_at
+        assert store.delegations.next_deadline() == delegation.deadline_at
         clock.advance(1)
         assert [each.state for each in store.delegations.expire_due()] == ["expired"]
         assert store.delegations.expire_due() == []
         assert [each["state"] for each in letters(store, "user:tester")] == ["expired"]
         with refuses(store, IllegalMove):
-            store.delegations.finish(made.id, "late", agent="ada")
+            store.delegations.finish(delegation.id, "late", agent="ada")
 
 
-def test_a_delegated_task_is_for_that_agent_and_its_end_goes_back(store: Corral, team: str) -> None:
-    made = store.tasks.delegate("A", "ada", context="hurry")
+def test_delegated_task_is_assigned_and_its_result_sent_back(store: Corral, team: str) -> None:
+    delegation = store.tasks.delegate("A", "ada", context="hurry")
     assert store.tasks.claim(team, "ben") is None
     taken = store.tasks.claim(team, "ada")
     assert taken is not None
     with refuses(store, Refused):
-        store.delegations.finish(made.id, "by the way", agent="ada")
+        store.delegations.finish(delegation.id, "by the way", agent="ada")
     store.tasks.submit(taken, "done")
-    assert store.delegations.get(made.id).state == "active", "it is not accepted yet"
+    assert store.delegations.get(delegation.id).state == "active", "it is not accepted yet"
     store.tasks.accept("A")
-    ended = store.delegations.get(made.id)
+    ended = store.delegations.get(delegation.id)
     assert (ended.state, ended.result["key"], ended.result["evidence"]["text"]) == (
         "done",
         "A",
@@ -145,29 +147,27 @@ def test_a_delegated_task_is_for_that_agent_and_its_end_goes_back(store: Corral,
     assert kinds == ["task", "delegation_result"]
 
 
-def test_a_delegated_task_that_fails_hands_the_reason_back(store: Corral, team: str) -> None:
-    made = store.tasks.delegate("A", "ada")
+def test_failed_delegated_task_sends_the_reason_back(store: Corral, team: str) -> None:
+    delegation = store.tasks.delegate("A", "ada")
     taken = store.tasks.claim(team, "ada")
     assert taken is not None
     store.tasks.fail(taken, "no compiler here")
-    ended = store.delegations.get(made.id)
+    ended = store.delegations.get(delegation.id)
     assert (ended.state, ended.reason) == ("failed", "no compiler here")
 
 
-def test_cancelling_a_delegation_really_takes_the_task_back(store: Corral, team: str) -> None:
-    made = store.tasks.delegate("A", "ada")
+def test_cancelling_a_delegation_unassigns_the_task(store: Corral, team: str) -> None:
+    delegation = store.tasks.delegate("A", "ada")
     taken = store.tasks.claim(team, "ada")
     assert taken is not None
-    store.delegations.cancel(made.id, reason="too slow")
+    store.delegations.cancel(delegation.id, reason="too slow")
     assert board(store, team)["A"] == "ready"
     with refuses(store, Held):
         store.tasks.submit(taken, "but I was done")
     assert store.tasks.claim(team, "ben") is not None
 
 
-def test_a_delegation_that_expires_frees_its_task(
-    store: Corral, clock: ManualClock, team: str
-) -> None:
+def test_expired_delegation_releases_its_task(store: Corral, clock: ManualClock, team: str) -> None:
     store.tasks.delegate("A", "ada", deadline_at=store.now() + HOUR)
     clock.advance(HOUR)
     store.delegations.expire_due()
@@ -176,18 +176,18 @@ def test_a_delegation_that_expires_frees_its_task(
     assert taken.key == "A"
 
 
-def test_a_task_that_is_delegated_again_is_taken_from_the_first(store: Corral, team: str) -> None:
+def test_delegating_a_task_again_cancels_the_first_delegation(store: Corral, team: str) -> None:
     first = store.tasks.delegate("A", "ada")
     second = store.tasks.delegate("A", "ben")
     assert store.delegations.get(first.id).state == "cancelled"
     assert letters(store, "agent:ada") == []
-    assert [each.id for each in walk(store.delegations.list)] == [second.id]
+    assert [delegation.id for delegation in walk(store.delegations.list)] == [second.id]
     assert len(walk(store.delegations.list, all=True)) == 2
     assert len(walk(store.delegations.list, to="ada")) == 1
     assert len(walk(store.delegations.list, sender="user:tester", limit=1)) == 2
 
 
-def test_a_project_with_delegations_is_deleted_without_orphans(store: Corral, team: str) -> None:
+def test_deleting_a_project_deletes_its_delegations(store: Corral, team: str) -> None:
     store.tasks.delegate("A", "ada")
     store.plans.set(["x"], agent="ada", project_id=team)
     store.progress.report("x", agent="ada", task="A")
@@ -196,10 +196,10 @@ def test_a_project_with_delegations_is_deleted_without_orphans(store: Corral, te
         assert store.db.sql(f"SELECT count(*) FROM {table}").rows == [[0]], table
 
 
-def test_old_tasks_and_delegations_are_forgotten_but_none_that_is_needed(
+def test_retention_keeps_tasks_and_delegations_in_use(
     store: Corral, clock: ManualClock, team: str
 ) -> None:
-    made = store.tasks.delegate("A", "ada")
+    delegation = store.tasks.delegate("A", "ada")
     store.tasks.skip("A")
     store.tasks.add(team, "old")
     store.tasks.cancel("old")
@@ -208,13 +208,13 @@ def test_old_tasks_and_delegations_are_forgotten_but_none_that_is_needed(
     assert (pruned["tasks"], pruned["delegations"]) == (1, 1), "B still needs A"
     assert board(store, team) == {"A": "skipped", "B": "ready"}
     with refuses(store, NotFound):
-        store.delegations.get(made.id)
+        store.delegations.get(delegation.id)
 
 
 # -- plans and progress ------------------------------------------------------------------------
 
 
-def test_the_latest_plan_takes_the_place_of_the_one_before(store: Corral, team: str) -> None:
+def test_latest_plan_replaces_the_previous_one(store: Corral, team: str) -> None:
     store.plans.set(["look", "mend"], agent="ada")
     run = add_run(store, "running", agent_id=store.agents.get("ada").id)
     store.plans.set(
@@ -237,12 +237,12 @@ def test_the_latest_plan_takes_the_place_of_the_one_before(store: Corral, team: 
 
 
 @each_case("steps", ["text", [{"status": "done"}], [1], ["x"] * 1001, [{"content": "\0"}]])
-def test_a_plan_that_is_none_is_refused(store: Corral, team: str, steps: Any) -> None:
+def test_invalid_plans_are_rejected(store: Corral, team: str, steps: Any) -> None:
     with refuses(store, Invalid):
         store.plans.set(steps, agent="ada")
 
 
-def test_a_plan_or_progress_in_a_run_is_of_one_that_there_is_and_of_whoever_has_it(
+def test_plan_and_progress_require_an_own_existing_run(
     store: Corral, team: str, tmp_path: Path
 ) -> None:
     ada = store.agents.get("ada").id
@@ -267,7 +267,7 @@ def test_a_plan_or_progress_in_a_run_is_of_one_that_there_is_and_of_whoever_has_
     assert store.progress.report("half of it", agent="ada", run="build").run_id == run
 
 
-def test_progress_is_the_latest_of_each_agent_with_each_task(store: Corral, team: str) -> None:
+def test_latest_progress_is_kept_for_each_agent_and_task(store: Corral, team: str) -> None:
     for percent in (10, 40):
         store.progress.report(f"{percent} of it", agent="ada", percent=percent, task="A")
     store.progress.report("drinking tea", agent="ada")

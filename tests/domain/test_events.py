@@ -1,4 +1,4 @@
-"""The record of all changes, and the feed that never skips one."""
+"""The event log and its feed."""
 
 import threading
 import time
@@ -19,9 +19,7 @@ def subjects(events: list[Event]) -> list[str]:
     return [event.subject for event in events]
 
 
-def test_an_event_says_who_did_what_to_which_thing_and_when(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_event_has_actor_verb_subject_and_time(store: Corral, clock: ManualClock) -> None:
     letter = store.mail.put("agent:ada", 1, project="prj_1")
     clock.advance(5)
     store.mail.drop(letter.id, reason="a mistake")
@@ -32,25 +30,25 @@ def test_an_event_says_who_did_what_to_which_thing_and_when(
     assert (drop.verb, drop.at, drop.data) == ("drop", clock.now(), {"reason": "a mistake"})
 
 
-def test_an_empty_record_is_an_empty_page(store: Corral) -> None:
+def test_empty_log_is_an_empty_page(store: Corral) -> None:
     assert store.events.after().items == []
     assert store.events.newest().items == []
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-def test_the_feed_is_read_to_its_end_in_order(store: Corral, limit: int) -> None:
+def test_feed_is_read_to_its_end_in_order(store: Corral, limit: int) -> None:
     letters = [store.mail.put("agent:ada", n).id for n in range(7)]
-    found: list[str] = []
+    events: list[str] = []
     cursor = None
     while page := store.events.after(cursor, limit=limit):
         if not page.items:
             break
-        found += subjects(page.items)
+        events += subjects(page.items)
         cursor = page.next
-    assert found == letters
+    assert events == letters
 
 
-def test_a_feed_without_news_gives_the_cursor_back_to_go_on_from(store: Corral) -> None:
+def test_feed_without_new_events_returns_the_given_cursor(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     end = store.events.after().next
     assert store.events.after(end).next == end
@@ -58,7 +56,7 @@ def test_a_feed_without_news_gives_the_cursor_back_to_go_on_from(store: Corral) 
     assert subjects(store.events.after(end).items) == [late.id]
 
 
-def test_the_cursor_of_every_event_leads_to_the_one_behind_it(store: Corral) -> None:
+def test_cursor_of_each_event_continues_after_it(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n).id for n in range(4)]
     events = store.events.after().items
     assert subjects(events) == letters
@@ -66,39 +64,39 @@ def test_the_cursor_of_every_event_leads_to_the_one_behind_it(store: Corral) -> 
         assert subjects(store.events.after(event.cursor).items) == letters[n + 1 :]
 
 
-def test_events_of_one_transaction_keep_their_order_and_have_a_cursor_each(store: Corral) -> None:
+def test_events_of_one_transaction_keep_their_order(store: Corral) -> None:
     with store.transaction() as tx:
         letters = [mail.put(tx, "agent:ada", n).id for n in range(5)]
-    found: list[str] = []
+    events: list[str] = []
     cursor = None
     for _ in letters:
         page = store.events.after(cursor, limit=1)
-        found += subjects(page.items)
+        events += subjects(page.items)
         cursor = page.next
-    assert found == letters
+    assert events == letters
 
 
-def test_the_feed_may_be_narrowed_to_one_subject(store: Corral) -> None:
+def test_feed_can_be_filtered_by_subject(store: Corral) -> None:
     one = store.mail.put("agent:ada", 1)
     two = store.mail.put("agent:ada", 2)
     store.mail.drop(one.id)
     store.mail.drop(two.id)
-    found = store.events.after(subject=one.id).items
-    assert [event.verb for event in found] == ["put", "drop"]
-    rest = store.events.after(found[0].cursor, subject=one.id).items
+    events = store.events.after(subject=one.id).items
+    assert [event.verb for event in events] == ["put", "drop"]
+    rest = store.events.after(events[0].cursor, subject=one.id).items
     assert [event.verb for event in rest] == ["drop"]
     assert store.events.after(subject="nothing").items == []
 
 
-def test_the_feed_may_be_narrowed_to_one_project(store: Corral) -> None:
+def test_feed_can_be_filtered_by_project(store: Corral) -> None:
     for n, project in enumerate(("prj_1", "prj_2", None, "prj_1")):
         store.mail.put("agent:ada", n, project=project)
-    found = store.events.after(project="prj_1", limit=1)
-    rest = store.events.after(found.next, project="prj_1")
-    assert subjects(found.items + rest.items) == ["let_1", "let_4"]
+    events = store.events.after(project="prj_1", limit=1)
+    rest = store.events.after(events.next, project="prj_1")
+    assert subjects(events.items + rest.items) == ["let_1", "let_4"]
 
 
-def test_the_newest_events_are_given_oldest_first(store: Corral) -> None:
+def test_newest_events_are_listed_oldest_first(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n, project="prj_1").id for n in range(5)]
     page = store.events.newest(limit=2)
     assert subjects(page.items) == letters[-2:]
@@ -108,7 +106,7 @@ def test_the_newest_events_are_given_oldest_first(store: Corral) -> None:
     assert subjects(store.events.newest(subject=letters[1]).items) == [letters[1]]
 
 
-def test_a_subject_and_a_project_together_are_refused(store: Corral) -> None:
+def test_subject_and_project_cannot_be_combined(store: Corral) -> None:
     with refuses(store, Invalid):
         store.events.after(subject="a", project="b")
     with refuses(store, Invalid):
@@ -116,7 +114,7 @@ def test_a_subject_and_a_project_together_are_refused(store: Corral) -> None:
 
 
 @each_case("limit", [0, -1, 1_001])
-def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
+def test_limit_out_of_range_is_rejected(store: Corral, limit: int) -> None:
     with refuses(store, Invalid):
         store.events.after(limit=limit)
     with refuses(store, Invalid):
@@ -147,13 +145,13 @@ def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
     ],
     ids=ascii,
 )
-def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
     with refuses(store, Invalid):
         store.events.after(cursor)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=ascii)
-def test_a_subject_or_project_that_cannot_be_one_is_refused(store: Corral, text: str) -> None:
+def test_invalid_subject_or_project_is_rejected(store: Corral, text: str) -> None:
     for call in (store.events.after, store.events.newest):
         with refuses(store, Invalid):
             call(subject=text)
@@ -161,14 +159,14 @@ def test_a_subject_or_project_that_cannot_be_one_is_refused(store: Corral, text:
             call(project=text)
 
 
-def test_reading_the_record_writes_nothing(store: Corral) -> None:
+def test_reading_events_writes_nothing(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     with unchanged(store):
         store.events.after()
         store.events.newest()
 
 
-def test_what_was_rolled_back_left_no_event(store: Corral) -> None:
+def test_rolled_back_transaction_leaves_no_event(store: Corral) -> None:
     with pytest.raises(NotFound), store.transaction() as tx:
         mail.drop(tx, mail.put(tx, "agent:ada", 1).id + "0")
     assert store.events.after().items == []
@@ -178,28 +176,28 @@ def test_what_was_rolled_back_left_no_event(store: Corral) -> None:
 # -- following -------------------------------------------------------------------------------
 
 
-def test_following_ends_when_nothing_came_for_its_patience(store: Corral) -> None:
+def test_follow_ends_after_its_timeout(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     began = time.monotonic()
     assert list(store.events.follow(timeout_ms=50)) == []
     assert time.monotonic() - began >= 0.05
 
 
-def test_following_from_a_cursor_begins_with_what_is_there(store: Corral) -> None:
+def test_follow_from_a_cursor_starts_with_existing_events(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n).id for n in range(3)]
     first = store.events.after(limit=1).next
     assert subjects(list(store.events.follow(first, timeout_ms=30))) == letters[1:]
     assert subjects(list(store.events.follow("0", timeout_ms=30))) == letters
 
 
-def test_following_may_be_narrowed(store: Corral) -> None:
+def test_follow_can_be_filtered(store: Corral) -> None:
     one = store.mail.put("agent:ada", 1, project="prj_1")
     store.mail.put("agent:ada", 2)
     assert subjects(list(store.events.follow("0", subject=one.id, timeout_ms=30))) == [one.id]
     assert subjects(list(store.events.follow("0", project="prj_1", timeout_ms=30))) == [one.id]
 
 
-def test_a_follower_without_a_cursor_hears_what_happens_from_now_on(store: Corral) -> None:
+def test_follow_without_a_cursor_starts_now(store: Corral) -> None:
     store.mail.put("agent:ada", "before")
     heard: list[str] = []
     ready = threading.Event()
@@ -221,12 +219,12 @@ def test_a_follower_without_a_cursor_hears_what_happens_from_now_on(store: Corra
     assert heard[0] != "let_1"
 
 
-def test_following_with_a_bad_cursor_is_refused(store: Corral) -> None:
+def test_follow_rejects_a_bad_cursor(store: Corral) -> None:
     with refuses(store, Invalid):
         list(store.events.follow("nonsense", timeout_ms=10))
 
 
-def test_the_record_can_be_walked_back_from_any_place(store: Corral) -> None:
+def test_events_can_be_listed_backwards_from_any_cursor(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n) for n in range(5)]
     newest = store.events.newest().items
     back = store.events.before(newest[-1].cursor, limit=2)

@@ -1,4 +1,4 @@
-"""Numbers are given out before they are committed: the feed waits for whoever was first."""
+"""The feed never skips an event of a transaction that commits late."""
 
 import psycopg
 import pytest
@@ -28,9 +28,7 @@ def seen(store: Corral, cursor: str | None = None) -> tuple[list[str], str | Non
     return [event.subject for event in page.items], page.next
 
 
-def test_an_event_that_took_its_number_earlier_and_commits_later_is_not_skipped(
-    store: Corral, url: str
-) -> None:
+def test_event_that_commits_late_is_not_skipped(store: Corral, url: str) -> None:
     with psycopg.connect(url) as slow, psycopg.connect(url) as fast:
         slow.execute(INSERT, ["slow"])  # number 1, not committed
         fast.execute(INSERT, ["fast"])  # number 2
@@ -42,16 +40,14 @@ def test_an_event_that_took_its_number_earlier_and_commits_later_is_not_skipped(
     assert after == ["slow", "fast"]
 
 
-def test_a_reader_in_the_middle_sees_every_event_once_whatever_the_order_of_commits(
-    store: Corral, url: str
-) -> None:
-    found: list[str] = []
+def test_reader_sees_every_event_once_in_any_commit_order(store: Corral, url: str) -> None:
+    letters: list[str] = []
     cursor: str | None = None
 
     def read() -> None:
         nonlocal cursor
         new, cursor = seen(store, cursor)
-        found.extend(new)
+        letters.extend(new)
 
     writers = [psycopg.connect(url) for _ in range(4)]
     try:
@@ -64,11 +60,11 @@ def test_a_reader_in_the_middle_sees_every_event_once_whatever_the_order_of_comm
     finally:
         for writer in writers:
             writer.close()
-    assert sorted(found) == ["w0", "w1", "w2", "w3"]
-    assert len(found) == 4
+    assert sorted(letters) == ["w0", "w1", "w2", "w3"]
+    assert len(letters) == 4
 
 
-def test_a_number_that_is_rolled_back_holds_up_nobody(store: Corral, url: str) -> None:
+def test_rolled_back_number_does_not_hold_back_the_feed(store: Corral, url: str) -> None:
     with psycopg.connect(url) as slow:
         slow.execute(INSERT, ["never"])
         store.mail.put("agent:ada", 1)
@@ -77,25 +73,23 @@ def test_a_number_that_is_rolled_back_holds_up_nobody(store: Corral, url: str) -
     assert seen(store)[0] == ["let_1"]
 
 
-def test_a_transaction_that_writes_a_second_time_late_is_shown_whole(
-    store: Corral, url: str
-) -> None:
+def test_transaction_with_a_late_second_event_appears_whole(store: Corral, url: str) -> None:
     with psycopg.connect(url) as slow:
         slow.execute(INSERT, ["slow 1"])
         store.mail.put("agent:ada", 1)
         slow.execute(INSERT, ["slow 2"])  # a number behind that of the letter
         slow.commit()
-    found, _ = seen(store)
-    assert sorted(found) == ["let_1", "slow 1", "slow 2"]
+    letters, _ = seen(store)
+    assert sorted(letters) == ["let_1", "slow 1", "slow 2"]
     first, cursor = [], None
     for _ in range(3):
         page = store.events.after(cursor, limit=1)
         first += [event.subject for event in page.items]
         cursor = page.next
-    assert first == found, "page by page it is the same feed"
+    assert first == letters, "page by page it is the same feed"
 
 
-def test_the_newest_events_wait_for_the_slow_one_too(store: Corral, url: str) -> None:
+def test_newest_events_wait_for_a_slow_transaction(store: Corral, url: str) -> None:
     with psycopg.connect(url) as slow:
         slow.execute(INSERT, ["slow"])
         store.mail.put("agent:ada", 1)
@@ -104,7 +98,7 @@ def test_the_newest_events_wait_for_the_slow_one_too(store: Corral, url: str) ->
     assert sorted(seen(store, end)[0]) == ["let_1", "slow"]
 
 
-def test_the_store_s_own_transactions_are_held_back_alike(
+def test_transactions_of_the_same_store_are_held_back_too(
     store: Corral, url: str, clock: ManualClock
 ) -> None:
     with corral.open(url, clock=clock) as other, other.transaction() as tx:
@@ -114,28 +108,28 @@ def test_the_store_s_own_transactions_are_held_back_alike(
     assert seen(store)[0] == [slow.id, fast.id]
 
 
-def test_a_transaction_that_only_reads_holds_up_nobody(store: Corral, url: str) -> None:
+def test_read_only_transaction_does_not_hold_back_the_feed(store: Corral, url: str) -> None:
     with psycopg.connect(url) as reader:
         reader.execute("SELECT count(*) FROM events")
         store.mail.put("agent:ada", 1)
         assert seen(store)[0] == ["let_1"]
 
 
-def test_a_refused_operation_holds_up_nobody(store: Corral) -> None:
+def test_rejected_operation_does_not_hold_back_the_feed(store: Corral) -> None:
     with pytest.raises(CorralError):
         store.mail.drop("let_9")
     store.mail.put("agent:ada", 1)
     assert seen(store)[0] == ["let_1"]
 
 
-def test_a_check_names_who_keeps_the_feed_waiting(
+def test_check_names_the_transaction_that_holds_back_the_feed(
     store: Corral, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def feed() -> Finding:
-        return next(finding for finding in store.db.check() if finding.check == "feed")
+        return next(letters for letters in store.db.check() if letters.check == "feed")
 
     with psycopg.connect(url, application_name="report") as slow:
-        slow.execute("SELECT 1")  # who only reads is in nobody's way
+        slow.execute("SELECT 1")  # a transaction that only reads does not hold back the feed
         monkeypatch.setattr(postgres_maintenance, "LONG_TRANSACTION_MS", 0)
         assert "report" not in feed().message
         slow.execute(INSERT, ["slow"])
@@ -148,7 +142,7 @@ def test_a_check_names_who_keeps_the_feed_waiting(
         assert feed().state == "ok", "it has not been open for long"
 
 
-def test_a_follower_looks_more_and_more_seldom_while_it_is_held_up(
+def test_follower_backs_off_while_the_feed_is_held_back(
     store: Corral, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []

@@ -1,4 +1,4 @@
-"""Groups: who is in them, and that every member gets every post, in order, however long away."""
+"""Groups: membership, posts as letters in order, read cursors and reactions."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def team(store: Corral, *names: str, role: str | None = None) -> None:
 
 
 def members(store: Corral, group: str) -> list[str]:
-    return [each.name for each in store.groups.members(group).items]
+    return [member.name for member in store.groups.members(group).items]
 
 
 def received(store: Corral, mailbox: str) -> list[str]:
@@ -33,10 +33,10 @@ def received(store: Corral, mailbox: str) -> list[str]:
 
 
 def waiting(store: Corral, mailbox: str) -> list[int]:
-    return [each.body["number"] for each in store.mail.list(mailbox=mailbox, limit=100).items]
+    return [letter.body["number"] for letter in store.mail.list(mailbox=mailbox, limit=100).items]
 
 
-def test_every_other_member_gets_a_post_as_a_letter_in_order(store: Corral) -> None:
+def test_other_members_get_posts_as_letters_in_order(store: Corral) -> None:
     team(store, "ada", "ben")
     store.groups.create("build", members=["agent:ada", "agent:ben"], by=ANN)
     for n in range(1, 4):
@@ -45,14 +45,14 @@ def test_every_other_member_gets_a_post_as_a_letter_in_order(store: Corral) -> N
     assert received(store, "agent:ada") == []
 
 
-def test_a_member_that_was_away_reads_everything_behind_its_cursor(store: Corral) -> None:
+def test_member_reads_all_posts_after_its_cursor(store: Corral) -> None:
     team(store, "ada")
     group = store.groups.create("build", members=["agent:ada"], by=ANN)
     for n in range(5):
         store.groups.post("build", str(n), author=ANN)
     seen = store.groups.read("build", member="agent:ada", limit=3)
     assert [post.text for post in seen.items] == ["0", "1", "2"]
-    # Reading alone moves nothing: whoever dies before it has them gets them again.
+    # Reading does not move the cursor: a reader that crashes gets the posts again.
     assert store.groups.read("build", member="agent:ada", limit=3) == seen
     store.groups.mark("build", 3, member="agent:ada")
     assert [post.number for post in store.groups.read("build", member="agent:ada").items] == [4, 5]
@@ -61,7 +61,7 @@ def test_a_member_that_was_away_reads_everything_behind_its_cursor(store: Corral
     assert store.groups.get(group.id).posts == 5
 
 
-def test_what_was_read_in_the_group_is_gone_from_the_mailbox_and_the_rest_stays(
+def test_mark_read_closes_only_letters_of_read_posts(
     store: Corral,
 ) -> None:
     team(store, "ada")
@@ -70,11 +70,11 @@ def test_what_was_read_in_the_group_is_gone_from_the_mailbox_and_the_rest_stays(
         store.groups.post("build", str(n), author=ANN)
     (out,) = store.mail.claim("agent:ada", owner="o")
     store.groups.mark("build", 3, member="agent:ada")
-    assert store.mail.ack(out).state == "done"  # what somebody has out is left to them
+    assert store.mail.ack(out).state == "done"  # a claimed letter is not closed
     assert waiting(store, "agent:ada") == [4]
 
 
-def test_a_cursor_never_goes_back_and_never_past_the_end(store: Corral) -> None:
+def test_read_cursor_never_moves_back_or_past_the_end(store: Corral) -> None:
     store.groups.create("build", by=ANN)
     store.groups.post("build", "x", author=ANN)
     store.groups.post("build", "y", author=ANN)
@@ -100,7 +100,7 @@ def test_only_members_post_read_and_react(store: Corral) -> None:
             attempt()
 
 
-def test_agents_of_a_role_join_by_themselves_now_and_later(store: Corral) -> None:
+def test_agents_join_groups_of_their_role_automatically(store: Corral) -> None:
     team(store, "ada", role="reviewer")
     team(store, "ben", role="builder")
     store.groups.create("reviews", roles=["reviewer"], by=ANN)
@@ -115,14 +115,14 @@ def test_agents_of_a_role_join_by_themselves_now_and_later(store: Corral) -> Non
     assert members(store, "reviews") == ["agent:ada", "agent:cleo", ANN]
 
 
-def test_whoever_was_asked_in_stays_when_its_role_changes(store: Corral) -> None:
+def test_explicit_member_stays_when_its_role_changes(store: Corral) -> None:
     team(store, "ada", role="builder")
     store.groups.create("reviews", members=["agent:ada"], roles=["reviewer"], by=ANN)
     store.agents.edit("ada", role="planner")
     assert members(store, "reviews") == ["agent:ada", ANN]
 
 
-def test_a_new_member_has_the_latest_posts_to_read_and_no_letters_of_before(
+def test_new_member_has_unread_backlog_without_letters(
     store: Corral,
 ) -> None:
     team(store, "ada")
@@ -136,7 +136,7 @@ def test_a_new_member_has_the_latest_posts_to_read_and_no_letters_of_before(
     assert store.groups.join("build", member="agent:ada").read_number == 5
 
 
-def test_whoever_leaves_gets_no_more_and_what_it_had_not_read_is_gone(store: Corral) -> None:
+def test_leaving_closes_unread_letters(store: Corral) -> None:
     team(store, "ada")
     store.groups.create("build", members=["agent:ada"], by=ANN)
     store.groups.post("build", "x", author=ANN)
@@ -147,7 +147,7 @@ def test_whoever_leaves_gets_no_more_and_what_it_had_not_read_is_gone(store: Cor
         store.groups.leave("build", member="agent:ada")
 
 
-def test_a_direct_message_is_a_post_in_the_group_of_two(store: Corral) -> None:
+def test_direct_message_is_a_post_in_a_group_of_two(store: Corral) -> None:
     team(store, "ada")
     first = store.groups.send("agent:ada", "hello", author=ANN)
     back = store.groups.send(ANN, "hi", author="agent:ada")
@@ -161,7 +161,7 @@ def test_a_direct_message_is_a_post_in_the_group_of_two(store: Corral) -> None:
         store.groups.send(ANN, "me", author=ANN)
 
 
-def test_a_broadcast_reaches_all_agents_also_those_made_later(store: Corral) -> None:
+def test_broadcast_reaches_all_agents_including_later_ones(store: Corral) -> None:
     team(store, "ada", "ben")
     store.groups.broadcast("one", author=ANN)
     team(store, "cleo")
@@ -172,7 +172,7 @@ def test_a_broadcast_reaches_all_agents_also_those_made_later(store: Corral) -> 
     assert received(store, ANN) == ["two"]
 
 
-def test_each_member_gives_a_sign_once_and_may_take_it_back(store: Corral) -> None:
+def test_reaction_is_counted_once_and_can_be_removed(store: Corral) -> None:
     team(store, "ada")
     store.groups.create("build", members=["agent:ada"], by=ANN)
     store.groups.post("build", "x", author=ANN)
@@ -187,7 +187,7 @@ def test_each_member_gives_a_sign_once_and_may_take_it_back(store: Corral) -> No
     assert record(store, post.id).count("post.react") == 2
 
 
-def test_a_post_has_a_bounded_number_of_signs_and_one_of_them_may_always_be_given(
+def test_number_of_different_reactions_is_limited(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(posts, "MAX_EMOJIS", 2)
@@ -202,14 +202,14 @@ def test_a_post_has_a_bounded_number_of_signs_and_one_of_them_may_always_be_give
 
 
 @pytest.mark.parametrize("emoji", ["", "a b", "x" * 65, "\x1b[31m", "a\nb", "\0"])
-def test_what_is_no_sign_is_refused(store: Corral, emoji: str) -> None:
+def test_invalid_reactions_are_rejected(store: Corral, emoji: str) -> None:
     store.groups.create("build", by=ANN)
     store.groups.post("build", "x", author=ANN)
     with refuses(store, Invalid):
         store.groups.react("build", 1, emoji, member=ANN)
 
 
-def test_the_same_key_of_the_same_author_is_the_same_post(store: Corral) -> None:
+def test_post_is_idempotent_by_author_and_key(store: Corral) -> None:
     team(store, "ada")
     store.groups.create("build", members=["agent:ada"], by=ANN)
     first = store.groups.post("build", "x", author=ANN, key="k")
@@ -217,7 +217,7 @@ def test_the_same_key_of_the_same_author_is_the_same_post(store: Corral) -> None
     assert store.groups.post("build", "mine", author="agent:ada", key="k").number == 2
 
 
-def test_an_archived_group_can_be_read_and_its_name_is_free(store: Corral) -> None:
+def test_archived_group_is_readable_and_frees_its_name(store: Corral) -> None:
     old = store.groups.create("build", by=ANN)
     store.groups.post("build", "x", author=ANN)
     store.groups.archive("build")
@@ -235,9 +235,7 @@ def test_an_archived_group_can_be_read_and_its_name_is_free(store: Corral) -> No
     assert [group.id for group in walk(store.groups.list, all=True)] == [new.id, old.id]
 
 
-def test_a_name_is_taken_once_in_a_project_and_told_apart_between_them(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_group_name_is_unique_within_a_project(store: Corral, tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
@@ -269,12 +267,12 @@ def test_a_name_is_taken_once_in_a_project_and_told_apart_between_them(
         ("build", ["queue:x"]),
     ],
 )
-def test_what_cannot_be_a_group_is_refused(store: Corral, name: str, members: list[str]) -> None:
+def test_invalid_groups_are_rejected(store: Corral, name: str, members: list[str]) -> None:
     with refuses(store, Invalid):
         store.groups.create(name, members=members, by=ANN)
 
 
-def test_an_agent_that_is_not_there_cannot_be_a_member(store: Corral) -> None:
+def test_unknown_agent_cannot_be_a_member(store: Corral) -> None:
     with refuses(store, NotFound):
         store.groups.create("build", members=["agent:nobody"], by=ANN)
     team(store, "ada")
@@ -283,7 +281,7 @@ def test_an_agent_that_is_not_there_cannot_be_a_member(store: Corral) -> None:
         store.groups.create("build", members=["agent:ada"], by=ANN)
 
 
-def test_a_post_that_cannot_be_is_refused(store: Corral) -> None:
+def test_invalid_posts_are_rejected(store: Corral) -> None:
     store.groups.create("build", by=ANN)
     for text in ("", "a\0b", "x" * 100_000):
         with refuses(store, Invalid):
@@ -294,14 +292,14 @@ def test_a_post_that_cannot_be_is_refused(store: Corral) -> None:
         store.groups.post("nowhere", "x", author=ANN)
 
 
-def test_a_group_takes_no_more_members_than_allowed(store: Corral) -> None:
+def test_number_of_members_is_limited(store: Corral) -> None:
     store.settings.set("groups.max_members", 2)
     store.groups.create("build", members=["user:ben"], by=ANN)
     with refuses(store, Refused):
         store.groups.join("build", member="user:cleo")
 
 
-def test_old_posts_and_groups_are_forgotten_and_the_numbers_go_on(
+def test_retention_deletes_posts_and_groups_but_reuses_no_number(
     store: Corral, clock: ManualClock
 ) -> None:
     gone = store.groups.create("gone", by=ANN)

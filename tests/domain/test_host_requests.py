@@ -1,4 +1,4 @@
-"""What agents ask of the host: granted, forbidden, or decided by people who see all of it."""
+"""Host requests: grants, denials, approval by people, and secrets."""
 
 from pathlib import Path
 from typing import Any
@@ -34,29 +34,27 @@ def told(store: Corral, mailbox: str = "agent:ada") -> list[dict[str, Any]]:
     return [letter.body for letter in store.mail.list(mailbox=mailbox).items]
 
 
-# -- who says whether it is done ------------------------------------------------------------------
+# -- approval -------------------------------------------------------------------------------------
 
 
-def test_nothing_is_done_because_an_agent_asks_until_somebody_says_yes(
-    store: Corral, ada: str
-) -> None:
-    asked = store.host_requests.ask(ada, "create_agent", HELPER)
-    assert asked.state == "waiting"
+def test_request_has_no_effect_until_approved(store: Corral, ada: str) -> None:
+    request = store.host_requests.ask(ada, "create_agent", HELPER)
+    assert request.state == "waiting"
     with pytest.raises(NotFound):
         store.agents.get("helper")
-    question = store.questions.get(str(asked.question_id))
+    question = store.questions.get(str(request.question_id))
     assert question.options == ["yes", "no"]
     assert "Help with mails." in str(question.effect), "all of it is shown"
-    done = decided(store, asked, "yes")
+    done = decided(store, request, "yes")
     assert (done.state, done.decided_by) == ("done", "user:ann")
-    made = store.agents.get("helper")
-    assert (made.provider, made.model, made.admin) == ("scripted", "small", False)
-    assert [each["state"] for each in told(store)] == ["done"]
+    agent = store.agents.get("helper")
+    assert (agent.provider, agent.model, agent.admin) == ("scripted", "small", False)
+    assert [letter["state"] for letter in told(store)] == ["done"]
     store.chat.run_upkeep()
     assert len(told(store)) == 1, "it is told once"
 
 
-def test_a_no_and_silence_are_no_and_the_agent_is_told(
+def test_refused_and_expired_requests_notify_the_agent(
     store: Corral, ada: str, clock: ManualClock
 ) -> None:
     refused = decided(store, store.host_requests.ask(ada, "create_agent", HELPER), "no")
@@ -66,12 +64,12 @@ def test_a_no_and_silence_are_no_and_the_agent_is_told(
     store.questions.expire_due()
     store.chat.run_upkeep()
     assert store.host_requests.get(late.id).state == "expired"
-    assert [each["state"] for each in told(store)] == ["refused", "expired"]
+    assert [letter["state"] for letter in told(store)] == ["refused", "expired"]
     with pytest.raises(NotFound):
         store.agents.get("helper")
 
 
-def test_a_grant_for_the_action_allows_it_and_a_denial_forbids_it(store: Corral, ada: str) -> None:
+def test_grant_allows_action_and_denial_forbids_it(store: Corral, ada: str) -> None:
     store.agents.grant(ada, "Bash")
     store.agents.grant(ada, "*")
     assert store.host_requests.ask(ada, "create_agent", HELPER).state == "waiting", (
@@ -89,55 +87,53 @@ def test_a_grant_for_the_action_allows_it_and_a_denial_forbids_it(store: Corral,
     assert "A denied tool forbids ada to create the agent help-2." in str(caught.value)
 
 
-def test_a_grant_for_the_host_does_not_narrow_the_agents_own_tools(store: Corral, ada: str) -> None:
+def test_host_grant_does_not_restrict_own_tools(store: Corral, ada: str) -> None:
     store.agents.grant(ada, "host:create_agent")
     assert store.agents.allows(ada, "Bash(ls)") is True
 
 
-def test_what_holds_is_looked_at_again_when_it_is_done(store: Corral, ada: str) -> None:
-    asked = store.host_requests.ask(ada, "create_agent", HELPER)
+def test_conditions_are_checked_again_on_approval(store: Corral, ada: str) -> None:
+    request = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.grant(ada, "host:create_agent", allow=False)
-    assert decided(store, asked, "yes").reason == "a denied tool forbids it"
+    assert decided(store, request, "yes").reason == "a denied tool forbids it"
     store.agents.revoke(ada, "host:create_agent")
     again = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.retire(ada)
     assert decided(store, again, "yes").reason == "ada is retired"
 
 
-def test_what_cannot_be_done_any_more_has_failed_and_nothing_is_half_done(
-    store: Corral, ada: str
-) -> None:
-    asked = store.host_requests.ask(ada, "create_agent", HELPER)
+def test_failed_action_is_rolled_back_and_recorded(store: Corral, ada: str) -> None:
+    request = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.create("helper", command="cat")
-    failed = decided(store, asked, "yes")
+    failed = decided(store, request, "yes")
     assert failed.state == "failed"
     assert "An agent helper exists already" in str(failed.reason)
     assert told(store)[0]["state"] == "failed"
     assert store.agents.get("helper").command == "cat"
 
 
-def test_what_was_shown_is_what_is_done_or_nothing_is(store: Corral, ada: str) -> None:
-    asked = store.host_requests.ask(ada, "create_agent", HELPER)
+def test_changed_effect_is_not_carried_out(store: Corral, ada: str) -> None:
+    request = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.edit(ada, command="rm -r /")
-    failed = decided(store, asked, "yes")
+    failed = decided(store, request, "yes")
     assert (failed.state, "differs from the approved one" in str(failed.reason)) == ("failed", True)
 
 
-def test_where_two_must_allow_it_one_is_not_enough(store: Corral, ada: str) -> None:
+def test_two_approvals_are_required_if_configured(store: Corral, ada: str) -> None:
     store.settings.set("chat.approvals", 2)
     for name in ("ann", "ben", "cleo"):
         store.people.set(name, role="owner")
-    asked = store.host_requests.ask(ada, "create_agent", HELPER)
-    assert decided(store, asked, "yes").state == "waiting"
+    request = store.host_requests.ask(ada, "create_agent", HELPER)
+    assert decided(store, request, "yes").state == "waiting"
     with refuses(store, Refused):
-        store.questions.answer(str(asked.question_id), "yes", by="user:mallory")
+        store.questions.answer(str(request.question_id), "yes", by="user:mallory")
     with refuses(store, Refused):
-        store.questions.answer(str(asked.question_id), "yes", by="agent:ada")
-    done = decided(store, asked, "yes", by="user:cleo")
+        store.questions.answer(str(request.question_id), "yes", by="agent:ada")
+    done = decided(store, request, "yes", by="user:cleo")
     assert (done.state, done.decided_by) == ("done", "user:ann, user:cleo")
 
 
-def test_a_project_says_how_many_must_allow_what_is_asked_in_it(
+def test_project_setting_decides_number_of_approvals(
     store: Corral, ada: str, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path).id
@@ -145,11 +141,11 @@ def test_a_project_says_how_many_must_allow_what_is_asked_in_it(
     for name in ("ann", "ben"):
         store.people.set(name, role="owner")
     session = store.sessions.open(ada, project=project).id
-    asked = store.host_requests.ask(ada, "create_agent", HELPER, session=session)
-    assert store.questions.get(str(asked.question_id)).required_votes == 2
+    request = store.host_requests.ask(ada, "create_agent", HELPER, session=session)
+    assert store.questions.get(str(request.question_id)).required_votes == 2
 
 
-def test_the_same_key_is_the_same_request_and_too_many_are_refused(store: Corral, ada: str) -> None:
+def test_ask_is_idempotent_by_key_and_limited_per_agent(store: Corral, ada: str) -> None:
     first = store.host_requests.ask(ada, "create_agent", HELPER, key="k")
     assert store.host_requests.ask(ada, "create_agent", HELPER, key="k") == first
     for n in range(19):
@@ -180,28 +176,28 @@ def test_the_same_key_is_the_same_request_and_too_many_are_refused(store: Corral
         ("create_agent", {"name": "x", "instructions": "use sk-ant-api03-" + "a1B2" * 23}),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_at_once(
+def test_invalid_requests_are_rejected(
     store: Corral, ada: str, action: str, arguments: dict[str, Any]
 ) -> None:
     with refuses(store, Invalid):
         store.host_requests.ask(ada, action, arguments)
 
 
-def test_a_request_is_taken_back_and_its_question_with_it(store: Corral, ada: str) -> None:
-    asked = store.host_requests.ask(ada, "create_agent", HELPER)
-    gone = store.host_requests.withdraw(asked.id)
-    assert (gone.state, store.questions.get(str(asked.question_id)).state) == (
+def test_withdrawing_a_request_closes_its_question(store: Corral, ada: str) -> None:
+    request = store.host_requests.ask(ada, "create_agent", HELPER)
+    gone = store.host_requests.withdraw(request.id)
+    assert (gone.state, store.questions.get(str(request.question_id)).state) == (
         "refused",
         "withdrawn",
     )
     store.chat.run_upkeep()
-    assert store.host_requests.get(asked.id) == gone
+    assert store.host_requests.get(request.id) == gone
 
 
 # -- tasks and destinations -----------------------------------------------------------------------
 
 
-def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
+def test_approved_scheduled_task_wakes_agent_in_its_session(
     store: Corral, ada: str, clock: ManualClock
 ) -> None:
     chat = Chat(store)
@@ -210,12 +206,12 @@ def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
     (route,) = chat.says("remind me every day").routes
     store.chat.start_turns()
     run = runner.begin()
-    wish = {"text": "Remind ann.", "cron": "0 9 * * *", "script": "./due.sh"}
-    asked = store.host_requests.ask(
-        ada, "schedule_task", wish, run=run.id, session=route.session_id
+    arguments = {"text": "Remind ann.", "cron": "0 9 * * *", "script": "./due.sh"}
+    request = store.host_requests.ask(
+        ada, "schedule_task", arguments, run=run.id, session=route.session_id
     )
-    assert "run this script on the host first:\n./due.sh" in asked.effect
-    done = decided(store, asked, "yes")
+    assert "run this script on the host first:\n./due.sh" in request.effect
+    done = decided(store, request, "yes")
     task = store.schedules.get(str((done.result or {})["task"]))
     assert (task.mailbox, task.script) == (f"session:{route.session_id}", "./due.sh")
     assert task.body["place"] == chat.place()
@@ -227,9 +223,7 @@ def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
     assert letter.body["state"] == "done"
 
 
-def test_an_agent_changes_its_own_tasks_without_asking_and_no_other(
-    store: Corral, ada: str
-) -> None:
+def test_agent_changes_only_its_own_tasks_without_approval(store: Corral, ada: str) -> None:
     mine = store.schedules.task(ada, "x", cron="0 9 * * *")
     store.agents.create("ben", command="cat")
     other = store.schedules.task("ben", "x", cron="0 9 * * *")
@@ -242,12 +236,12 @@ def test_an_agent_changes_its_own_tasks_without_asking_and_no_other(
             store.host_requests.ask(ada, "change_task", {"task": foreign.id, "verb": "cancel"})
 
 
-def test_a_destination_is_granted_by_people_alone(store: Corral, ada: str) -> None:
+def test_destination_needs_approval_of_people(store: Corral, ada: str) -> None:
     chat = Chat(store)
     chat.says("hello")
-    asked = store.host_requests.ask(ada, "destination", {"place": "fake/room", "name": "news"})
+    request = store.host_requests.ask(ada, "destination", {"place": "fake/room", "name": "news"})
     assert store.destinations.list(agent=ada).items == []
-    assert decided(store, asked, "yes").state == "done"
+    assert decided(store, request, "yes").state == "done"
     (held,) = store.destinations.list(agent=ada).items
     assert (held.name, held.place_id) == ("news", chat.place())
 
@@ -258,11 +252,9 @@ SECRET = "correct-horse-battery-staple"
 WANTED = {"name": "mail-token", "reason": "to read the mails"}
 
 
-def test_an_agent_that_asks_for_a_secret_learns_only_that_it_is_there(
-    store: Corral, ada: str
-) -> None:
-    asked = store.host_requests.ask(ada, "secret", WANTED)
-    question = store.questions.get(str(asked.question_id))
+def test_agent_learns_only_that_a_requested_secret_exists(store: Corral, ada: str) -> None:
+    request = store.host_requests.ask(ada, "secret", WANTED)
+    question = store.questions.get(str(request.question_id))
     assert "to read the mails" in question.text
     assert "corral secret set mail-token --keep file" in str(question.effect)
     with refuses(store, Invalid):
@@ -279,24 +271,24 @@ def test_an_agent_that_asks_for_a_secret_learns_only_that_it_is_there(
     assert store.host_requests.ask(ada, "secret", WANTED).state == "done", "it is there already"
 
 
-def test_a_secret_that_nobody_wants_to_give_is_refused(store: Corral, ada: str) -> None:
-    asked = store.host_requests.ask(ada, "secret", WANTED)
-    assert decided(store, asked, "no").state == "refused"
+def test_secret_request_can_be_refused(store: Corral, ada: str) -> None:
+    request = store.host_requests.ask(ada, "secret", WANTED)
+    assert decided(store, request, "no").state == "refused"
     assert told(store)[0]["state"] == "refused"
 
 
-def secret_card(store: Corral, ada: str, **said: Any) -> tuple[Chat, HostRequest]:
+def secret_card(store: Corral, ada: str, **message: Any) -> tuple[Chat, HostRequest]:
     """A chat in which a card asks for a secret."""
     chat = Chat(store)
     store.wirings.add(ada, channel="fake")
     runner = Runner(store)
-    (route,) = chat.says("read my mails", **said).routes
+    (route,) = chat.says("read my mails", **message).routes
     store.chat.start_turns()
     run = runner.begin()
-    asked = store.host_requests.ask(ada, "secret", WANTED, run=run.id, session=route.session_id)
+    request = store.host_requests.ask(ada, "secret", WANTED, run=run.id, session=route.session_id)
     store.chat.run_upkeep()
     chat.deliver()
-    return chat, asked
+    return chat, request
 
 
 @pytest.mark.parametrize(
@@ -309,27 +301,25 @@ def secret_card(store: Corral, ada: str, **said: Any) -> tuple[Chat, HostRequest
         {"text": SECRET, "kind": MessageKind.EDIT},
     ],
 )
-def test_a_secret_that_is_typed_into_the_chat_is_kept_nowhere_and_that_is_said(
+def test_secret_typed_into_chat_is_not_stored_and_sender_is_told(
     store: Corral, ada: str, typed: dict[str, Any], tmp_path: Any
 ) -> None:
-    chat, asked = secret_card(store, ada, direct=True)
+    chat, request = secret_card(store, ada, direct=True)
     assert "Never type a secret into a chat." in "".join(chat.platform.words())
     if typed.get("reply_to"):
         typed = {**typed, "reply_to": chat.platform.ids[-1]}
     if typed.get("question"):
-        typed = {**typed, "question": asked.question_id}
-    said = chat.says(**typed, direct=True)
-    assert (said.state, said.text) == ("refused", "[not kept: it may be a secret]")
+        typed = {**typed, "question": request.question_id}
+    message = chat.says(**typed, direct=True)
+    assert (message.state, message.text) == ("refused", "[not kept: it may be a secret]")
     assert SECRET not in str(contents(store))
-    assert said.data.get("files") is None
+    assert message.data.get("files") is None
     chat.deliver()
     assert "it was not stored" in "".join(chat.platform.words())
-    assert store.host_requests.get(asked.id).state == "waiting"
+    assert store.host_requests.get(request.id).state == "waiting"
 
 
-def test_of_what_comes_at_once_only_the_secret_is_not_kept(
-    store: Corral, ada: str, tmp_path: Path
-) -> None:
+def test_batch_with_a_secret_drops_only_the_secret(store: Corral, ada: str, tmp_path: Path) -> None:
     chat, _ = secret_card(store, ada, direct=True)
     key = RawAttachment("key.txt", SECRET.encode(), 9, "text/plain")
     given: list[dict[str, Any]] = [
@@ -340,44 +330,46 @@ def test_of_what_comes_at_once_only_the_secret_is_not_kept(
         {"text": "and since when?"},
     ]
     events = [
-        IncomingEvent(event_id=f"b{n}", place="room", sender="ann", direct=True, **each)
-        for n, each in enumerate(given)
+        IncomingEvent(event_id=f"b{n}", place="room", sender="ann", direct=True, **letter)
+        for n, letter in enumerate(given)
     ]
     stored = store.messages.receive_all(chat.channel.id, events)
-    assert [each.state for each in stored] == ["routed", "refused", "refused", "refused", "routed"]
+    assert [message.state for message in stored] == [
+        "routed",
+        "refused",
+        "refused",
+        "refused",
+        "routed",
+    ]
     assert SECRET not in str(contents(store))
     assert [*(tmp_path / "home").glob("channels/*/*")] == [], "not even a file of it"
 
 
-def test_talk_goes_on_while_a_secret_is_asked_for_and_no_word_is_held_back_afterwards(
-    store: Corral, ada: str
-) -> None:
-    chat, asked = secret_card(store, ada)
+def test_chat_continues_while_a_secret_request_waits(store: Corral, ada: str) -> None:
+    chat, request = secret_card(store, ada)
     assert chat.says("what do you need it for?").state == "routed"
     assert chat.says("okay").state == "routed"
     store.secrets.set("mail-token", "env:MAIL_TOKEN")
     store.chat.run_upkeep()
-    assert store.host_requests.get(asked.id).state == "done"
+    assert store.host_requests.get(request.id).state == "done"
     store.chat.run_upkeep()
     assert chat.says("congratulations").state == "routed"
     assert chat.says("congratulations").text == "congratulations"
 
 
-def test_a_secret_card_is_refused_in_the_chat_by_whoever_may(store: Corral, ada: str) -> None:
+def test_approver_refuses_a_secret_card_in_the_chat(store: Corral, ada: str) -> None:
     store.people.set("ann", role="owner")
-    chat, asked = secret_card(store, ada)
+    chat, request = secret_card(store, ada)
     store.senders.approve("fake/ann", person="ann", role="owner")
     assert chat.says("no").state == "routed"
     store.chat.run_upkeep()
-    assert store.host_requests.get(asked.id).state == "refused"
+    assert store.host_requests.get(request.id).state == "refused"
 
 
 # -- cards ----------------------------------------------------------------------------------------
 
 
-def test_a_card_shows_all_that_will_be_done_in_pieces_before_it_when_it_is_long(
-    store: Corral, ada: str
-) -> None:
+def test_long_effect_is_shown_in_parts_before_the_card(store: Corral, ada: str) -> None:
     chat = Chat(store)
     store.wirings.add(ada, channel="fake")
     runner = Runner(store)
@@ -386,8 +378,10 @@ def test_a_card_shows_all_that_will_be_done_in_pieces_before_it_when_it_is_long(
     run = runner.begin()
     long = "word " * 100 + "AND THEN DELETE EVERYTHING"
     hidden = "safe\u202etxt.exe\x1b[8m"
-    wish = {"name": "helper", "instructions": f"{long} {hidden}"}
-    asked = store.host_requests.ask(ada, "create_agent", wish, run=run.id, session=route.session_id)
+    arguments = {"name": "helper", "instructions": f"{long} {hidden}"}
+    request = store.host_requests.ask(
+        ada, "create_agent", arguments, run=run.id, session=route.session_id
+    )
     store.chat.run_upkeep()
     chat.deliver()
     shown = chat.platform.words()
@@ -395,10 +389,10 @@ def test_a_card_shows_all_that_will_be_done_in_pieces_before_it_when_it_is_long(
     assert "AND THEN DELETE EVERYTHING" in " ".join(shown[:-1])
     assert "\u202e" not in "".join(shown)
     assert "\x1b" not in "".join(shown)
-    assert shown[-1].startswith(f"Answer the question above ({asked.question_id})")
+    assert shown[-1].startswith(f"Answer the question above ({request.question_id})")
 
 
-def test_a_run_that_still_goes_does_not_keep_its_request_from_being_done(
+def test_request_is_carried_out_while_its_run_is_live(
     store: Corral, ada: str, clock: ManualClock
 ) -> None:
     chat = Chat(store)
@@ -409,15 +403,15 @@ def test_a_run_that_still_goes_does_not_keep_its_request_from_being_done(
     (route,) = chat.says("make a helper").routes
     store.chat.start_turns()
     run = runner.begin()
-    asked = store.host_requests.ask(
+    request = store.host_requests.ask(
         ada, "create_agent", HELPER, run=run.id, session=route.session_id
     )
     store.chat.run_upkeep()
     chat.deliver()
-    clicked = chat.says("yes", kind=MessageKind.ANSWER, question=asked.question_id)
+    clicked = chat.says("yes", kind=MessageKind.ANSWER, question=request.question_id)
     assert clicked.state == "routed"
     store.chat.run_upkeep()
-    assert store.host_requests.get(asked.id).state == "done"
+    assert store.host_requests.get(request.id).state == "done"
     clock.advance(MINUTE)
     store.chat.run_upkeep()
     chat.deliver()

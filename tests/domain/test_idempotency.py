@@ -1,4 +1,4 @@
-"""A call under a key is made once, and its answer is kept for a while."""
+"""Idempotency keys: a repeated call returns the stored response."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def call(store: Corral, verb: str = "put", sent: Any = None, **key: str) -> byte
     return call_with_key(store.mail, verb, sent or SENT, key=named, encode=msgspec.json.encode)
 
 
-def test_an_operation_and_its_answer_are_kept_together(store: Corral) -> None:
+def test_operation_and_response_are_one_transaction(store: Corral) -> None:
     first = call(store)
     with unchanged(store):
         assert call(store) == first
@@ -27,26 +27,26 @@ def test_an_operation_and_its_answer_are_kept_together(store: Corral) -> None:
     assert call(store, token_id="tok_2") != first
 
 
-def test_the_same_key_with_another_call_is_a_conflict(store: Corral) -> None:
+def test_key_reused_for_another_call_conflicts(store: Corral) -> None:
     call(store)
     with refuses(store, Conflict):
         call(store, fingerprint="g")
 
 
-def test_what_was_refused_leaves_nothing(store: Corral) -> None:
+def test_rejected_call_stores_no_response(store: Corral) -> None:
     for verb, sent in (("put", {"mailbox": "nowhere", "body": 1}), ("list", {"limit": 0})):
         with pytest.raises(Invalid):
             call(store, verb, sent)
         assert rows(store, "SELECT count(*) FROM idempotency_keys") == [(0,)]
 
 
-def test_an_answer_of_nothing_is_an_answer(store: Corral) -> None:
+def test_null_response_is_stored(store: Corral) -> None:
     assert call(store, "next_due", {"mailbox": "queue:q"}) == b"null"
     with unchanged(store):
         assert call(store, "next_due", {"mailbox": "queue:q"}) == b"null"
 
 
-def test_a_composed_call_that_was_cut_off_is_not_made_again(store: Corral) -> None:
+def test_interrupted_composed_call_is_not_repeated(store: Corral) -> None:
     def cut_off(_: object) -> bytes:
         raise KeyboardInterrupt
 
@@ -64,7 +64,7 @@ def test_a_composed_call_that_was_cut_off_is_not_made_again(store: Corral) -> No
     )
 
 
-def test_old_answers_are_forgotten(store: Corral, clock: ManualClock) -> None:
+def test_retention_deletes_old_responses(store: Corral, clock: ManualClock) -> None:
     first = call(store)
     clock.advance(2 * DAY)
     call(store, key="young")
@@ -72,7 +72,7 @@ def test_old_answers_are_forgotten(store: Corral, clock: ManualClock) -> None:
     assert call(store) != first
 
 
-def test_a_key_has_bounds(store: Corral) -> None:
+def test_key_length_is_limited(store: Corral) -> None:
     for wrong in ("", "x" * 201, "a\0b"):
         with refuses(store, Invalid):
             call(store, key=wrong)

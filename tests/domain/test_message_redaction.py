@@ -1,4 +1,4 @@
-"""What agents and people write to each other is kept without what has the shape of a secret."""
+"""Secrets in posts, messages, questions and decisions are redacted before they are stored."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.support.store import contents
 KEY = "ghp_" + "a1B2c3D4e5F6" * 3
 
 
-def test_a_secret_in_a_post_is_kept_nowhere(store: Corral) -> None:
+def test_secret_in_a_post_is_not_stored(store: Corral) -> None:
     for name in ("ada", "ben"):
         store.agents.create(name)
     store.groups.create("crew", members=["agent:ada", "agent:ben"])
@@ -31,7 +31,7 @@ def test_a_secret_in_a_post_is_kept_nowhere(store: Corral) -> None:
 
 
 @pytest.mark.usefixtures("fake_channels")
-def test_a_secret_that_is_said_in_a_chat_is_kept_nowhere(store: Corral) -> None:
+def test_secret_in_a_chat_message_is_not_stored(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
     store.wirings.add("ada", channel=chat.channel.name)
@@ -43,16 +43,18 @@ def test_a_secret_that_is_said_in_a_chat_is_kept_nowhere(store: Corral) -> None:
     ]
     store.messages.receive_all(chat.channel.id, together)
     messages = store.messages.list().items[::-1]
-    assert [each.text for each in messages] == [
+    assert [message.text for message in messages] == [
         "use [redacted] for it",
         *(f"{n}: [redacted]" for n in range(3)),
     ]
-    told = [store.mail.get(str(each.routes[0].letter_id)).body["text"] for each in messages]
-    assert told == [each.text for each in messages]
+    letters = [
+        store.mail.get(str(message.routes[0].letter_id)).body["text"] for message in messages
+    ]
+    assert letters == [message.text for message in messages]
     assert KEY not in str(contents(store))
 
 
-def test_a_secret_in_a_question_or_its_answer_is_kept_nowhere(store: Corral) -> None:
+def test_secret_in_a_question_or_answer_is_not_stored(store: Corral) -> None:
     asked = store.questions.ask(f"Is {KEY} right?", options=[f"no, {KEY}2", "yes"], free_text=True)
     assert asked.text == "Is [redacted] right?"
     answered = store.questions.answer(asked.id, f"take {KEY}")
@@ -63,22 +65,20 @@ def test_a_secret_in_a_question_or_its_answer_is_kept_nowhere(store: Corral) -> 
     assert KEY not in str(contents(store))
 
 
-def test_a_secret_in_a_decision_is_kept_nowhere(store: Corral) -> None:
-    made = store.decisions.record(
+def test_secret_in_a_decision_is_not_stored(store: Corral) -> None:
+    decision = store.decisions.record(
         f"Use {KEY}",
         rationale=f"because of {KEY}",
         alternatives=[f"or {KEY}"],
         confirm=True,
         author="agent:ada",
     )
-    assert (made.title, made.alternatives) == ("Use [redacted]", ["or [redacted]"])
-    store.decisions.reject(made.id, reason=f"{KEY} is mine")
+    assert (decision.title, decision.alternatives) == ("Use [redacted]", ["or [redacted]"])
+    store.decisions.reject(decision.id, reason=f"{KEY} is mine")
     assert KEY not in str(contents(store))
 
 
-def test_a_title_made_of_a_prompt_does_not_cut_a_secret_in_two(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_title_from_a_prompt_does_not_split_a_secret(store: Corral, tmp_path: Path) -> None:
     """What is left of one has no shape by which it would be known."""
     store.agents.create("ada", command="true")
     for room in (*range(20, 60, 4), *range(150, 200, 4)):

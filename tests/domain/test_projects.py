@@ -1,4 +1,4 @@
-"""Projects: the whole API of the tool that had one table of directories and one of runs."""
+"""Projects: registration, lookup, lists, archiving and deletion."""
 
 import os
 from pathlib import Path
@@ -22,38 +22,46 @@ def folder(tmp_path: Path) -> Path:
 
 def several(store: Corral, tmp_path: Path, count: int) -> list[Project]:
     """Projects in folders of their own, in the order in which they were registered."""
-    made = []
+    project = []
     for n in range(count):
         (tmp_path / f"p{n}").mkdir()
-        made.append(store.projects.register(tmp_path / f"p{n}"))
-    return made
+        project.append(store.projects.register(tmp_path / f"p{n}"))
+    return project
 
 
 # -- register --------------------------------------------------------------------------------
 
 
-def test_a_directory_becomes_a_project(store: Corral, clock: ManualClock, folder: Path) -> None:
-    made = store.projects.register(str(folder), command="claude", prompt="hello")
-    assert made.id.startswith("prj_")
-    assert (made.dir, made.name) == (os.path.realpath(folder), "shop")
-    assert (made.command, made.prompt, made.state) == ("claude", "hello", ProjectState.ACTIVE)
-    assert (made.created_at, made.updated_at, made.last_run_at) == (clock.now(), clock.now(), None)
-    assert store.projects.get(made.id) == store.projects.by_dir(folder) == made
+def test_register_creates_a_project(store: Corral, clock: ManualClock, folder: Path) -> None:
+    project = store.projects.register(str(folder), command="claude", prompt="hello")
+    assert project.id.startswith("prj_")
+    assert (project.dir, project.name) == (os.path.realpath(folder), "shop")
+    assert (project.command, project.prompt, project.state) == (
+        "claude",
+        "hello",
+        ProjectState.ACTIVE,
+    )
+    assert (project.created_at, project.updated_at, project.last_run_at) == (
+        clock.now(),
+        clock.now(),
+        None,
+    )
+    assert store.projects.get(project.id) == store.projects.by_dir(folder) == project
     assert rows(store, "SELECT kind, verb, subject, project_id FROM events") == [
-        ("project", "register", made.id, made.id)
+        ("project", "register", project.id, project.id)
     ]
 
 
-def test_the_same_directory_is_the_same_project_and_nothing_is_written(
-    store: Corral, folder: Path
-) -> None:
+def test_register_again_is_idempotent_and_writes_nothing(store: Corral, folder: Path) -> None:
     first = store.projects.register(folder, command="claude", prompt="hello")
     with unchanged(store):
         assert store.projects.register(folder, command="claude", prompt="hello") == first
         assert store.projects.register(folder) == first
 
 
-def test_what_is_left_out_is_kept(store: Corral, clock: ManualClock, folder: Path) -> None:
+def test_omitted_arguments_keep_their_values(
+    store: Corral, clock: ManualClock, folder: Path
+) -> None:
     first = store.projects.register(folder, command="claude", prompt="hello")
     clock.advance(5)
     second = store.projects.register(folder, command="codex")
@@ -62,13 +70,13 @@ def test_what_is_left_out_is_kept(store: Corral, clock: ManualClock, folder: Pat
     assert record(store) == ["project.register", "project.change"]
 
 
-def test_none_clears_what_is_known(store: Corral, folder: Path) -> None:
+def test_none_clears_a_value(store: Corral, folder: Path) -> None:
     store.projects.register(folder, command="claude", prompt="hello")
     assert store.projects.register(folder, prompt=None).prompt is None
     assert store.projects.register(folder, command=None).command is None
 
 
-def test_a_symlink_and_a_slash_at_the_end_lead_to_the_same_project(
+def test_symlink_and_trailing_slash_resolve_to_same_project(
     store: Corral, folder: Path, tmp_path: Path
 ) -> None:
     first = store.projects.register(folder)
@@ -86,7 +94,7 @@ def test_a_symlink_and_a_slash_at_the_end_lead_to_the_same_project(
         assert store.projects.by_dir(way).id == first.id
 
 
-def test_a_relative_directory_and_the_home_sign_are_understood(
+def test_relative_and_home_directories_are_resolved(
     store: Corral, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = store.projects.register(folder)
@@ -96,12 +104,12 @@ def test_a_relative_directory_and_the_home_sign_are_understood(
     assert store.projects.by_dir("~/shop").id == first.id
 
 
-def test_a_directory_inside_a_project_is_another_project(store: Corral, folder: Path) -> None:
+def test_directory_inside_a_project_is_another_project(store: Corral, folder: Path) -> None:
     (folder / "inside").mkdir()
     assert store.projects.register(folder / "inside").id != store.projects.register(folder).id
 
 
-def test_two_directories_of_one_name_are_two_projects(store: Corral, tmp_path: Path) -> None:
+def test_directories_of_the_same_name_are_two_projects(store: Corral, tmp_path: Path) -> None:
     for above in "ab":
         (tmp_path / above / "same").mkdir(parents=True)
     first = store.projects.register(tmp_path / "a" / "same")
@@ -110,26 +118,26 @@ def test_two_directories_of_one_name_are_two_projects(store: Corral, tmp_path: P
     assert first.name == second.name == "same"
 
 
-def test_the_root_of_everything_has_a_name_too(store: Corral) -> None:
+def test_root_directory_has_a_name(store: Corral) -> None:
     assert (store.projects.register("/").dir, store.projects.register("/").name) == ("/", "/")
 
 
 @each_case("name", ["ünïcode ☃", "with space", "it's", "a'b\"c", "-dash", "x" * 255])
 def test_a_directory_may_have_any_name(store: Corral, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    made = store.projects.register(tmp_path / name)
-    assert store.projects.by_dir(tmp_path / name) == made
+    project = store.projects.register(tmp_path / name)
+    assert store.projects.by_dir(tmp_path / name) == project
 
 
 @each_case("dir", ["", "a\0b", "\udcff", "x" * 5_000], ids=ascii)
-def test_a_text_that_is_no_directory_is_refused(store: Corral, dir: str) -> None:
+def test_invalid_directory_text_is_rejected(store: Corral, dir: str) -> None:
     with refuses(store, Invalid):
         store.projects.register(dir)
     with refuses(store, Invalid):
         store.projects.by_dir(dir)
 
 
-def test_what_is_not_there_or_is_a_file_is_refused(store: Corral, tmp_path: Path) -> None:
+def test_missing_directory_or_file_is_rejected(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for way in (tmp_path / "missing", tmp_path / "file", tmp_path / "loop"):
@@ -138,9 +146,7 @@ def test_what_is_not_there_or_is_a_file_is_refused(store: Corral, tmp_path: Path
 
 
 @each_case("text", ["a\0b", "\ud800", "x" * (64 * 1024 + 1)], ids=range(3))
-def test_a_command_or_prompt_that_cannot_be_kept_is_refused(
-    store: Corral, folder: Path, text: str
-) -> None:
+def test_unstorable_command_or_prompt_is_rejected(store: Corral, folder: Path, text: str) -> None:
     with refuses(store, Invalid):
         store.projects.register(folder, command=text)
     with refuses(store, Invalid):
@@ -153,19 +159,19 @@ def test_a_command_or_prompt_that_cannot_be_kept_is_refused(
 # -- looking up ------------------------------------------------------------------------------
 
 
-def test_a_directory_that_is_no_project_is_not_found(store: Corral, folder: Path) -> None:
+def test_unregistered_directory_is_not_found(store: Corral, folder: Path) -> None:
     with refuses(store, NotFound) as caught:
         store.projects.by_dir(folder)
     assert caught.value.details["reason"] == "not_registered"
 
 
-def test_a_project_whose_directory_is_gone_is_still_known(store: Corral, folder: Path) -> None:
-    made = store.projects.register(folder)
+def test_project_of_a_deleted_directory_is_still_found(store: Corral, folder: Path) -> None:
+    project = store.projects.register(folder)
     folder.rmdir()
-    assert store.projects.by_dir(folder) == made
+    assert store.projects.by_dir(folder) == project
 
 
-def test_an_id_may_be_shortened_to_what_is_unique(
+def test_id_can_be_shortened_to_a_unique_prefix(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     first = several(store, tmp_path, 1)[0]
@@ -180,7 +186,7 @@ def test_an_id_may_be_shortened_to_what_is_unique(
     assert caught.value.details["candidates"] == [first.id, second.id]
 
 
-def test_many_candidates_are_cut_short(store: Corral, tmp_path: Path) -> None:
+def test_list_of_candidates_is_truncated(store: Corral, tmp_path: Path) -> None:
     made = several(store, tmp_path, 8)
     with refuses(store, Ambiguous) as caught:
         store.projects.get(made[0].id[:20])
@@ -189,7 +195,7 @@ def test_many_candidates_are_cut_short(store: Corral, tmp_path: Path) -> None:
 
 
 @each_case("verb", ["get", "touch", "archive", "delete"])
-def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(
+def test_unknown_id_is_not_found_and_malformed_id_rejected(
     store: Corral, folder: Path, verb: str
 ) -> None:
     store.projects.register(folder)
@@ -205,7 +211,7 @@ def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
-def test_the_last_run_comes_first_and_the_never_run_last(
+def test_projects_are_listed_last_run_first(
     store: Corral, clock: ManualClock, tmp_path: Path, limit: int
 ) -> None:
     made = several(store, tmp_path, 5)
@@ -216,34 +222,34 @@ def test_the_last_run_comes_first_and_the_never_run_last(
     assert names == ["p1", "p3", "p4", "p2", "p0"]
 
 
-def test_projects_that_ran_at_the_same_moment_are_all_listed(store: Corral, tmp_path: Path) -> None:
+def test_projects_with_the_same_run_time_are_all_listed(store: Corral, tmp_path: Path) -> None:
     made = several(store, tmp_path, 5)
     for project in made:
         store.projects.touch(project.id)
-    found = walk(store.projects.list, limit=2)
-    assert [project.id for project in found] == [project.id for project in made[::-1]]
+    result = walk(store.projects.list, limit=2)
+    assert [project.id for project in result] == [project.id for project in made[::-1]]
 
 
-def test_a_project_registered_between_two_pages_disturbs_nothing(
+def test_project_added_between_pages_does_not_disturb_the_list(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = several(store, tmp_path, 5)
-    found = walk(store.projects.list, between=lambda: store.projects.touch(made[4].id))
-    assert [project.id for project in found] == [project.id for project in made[::-1]]
+    result = walk(store.projects.list, between=lambda: store.projects.touch(made[4].id))
+    assert [project.id for project in result] == [project.id for project in made[::-1]]
 
 
-def test_archived_projects_are_listed_only_when_asked_for(store: Corral, tmp_path: Path) -> None:
+def test_archived_projects_are_listed_only_on_request(store: Corral, tmp_path: Path) -> None:
     made = several(store, tmp_path, 4)
     store.projects.archive(made[1].id)
     assert [project.name for project in walk(store.projects.list)] == ["p3", "p2", "p0"]
-    found = walk(store.projects.list, archived=True)
-    assert [project.name for project in found] == ["p3", "p2", "p1", "p0"]
+    result = walk(store.projects.list, archived=True)
+    assert [project.name for project in result] == ["p3", "p2", "p1", "p0"]
 
 
 @each_case(
     "cursor", ["", "x", encode_cursor("a", "b"), encode_cursor(1), encode_cursor(2**70, "~")]
 )
-def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
     with refuses(store, Invalid):
         store.projects.list(after=cursor)
 
@@ -251,96 +257,86 @@ def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None
 # -- changes ---------------------------------------------------------------------------------
 
 
-def test_a_touch_notes_that_something_runs_now(
-    store: Corral, clock: ManualClock, folder: Path
-) -> None:
-    made = store.projects.register(folder)
+def test_touch_records_a_run(store: Corral, clock: ManualClock, folder: Path) -> None:
+    project = store.projects.register(folder)
     clock.advance(7)
-    touched = store.projects.touch(made.id)
-    assert (touched.last_run_at, touched.updated_at) == (clock.now(), made.updated_at)
+    touched = store.projects.touch(project.id)
+    assert (touched.last_run_at, touched.updated_at) == (clock.now(), project.updated_at)
     assert record(store) == ["project.register", "project.touch"]
 
 
-def test_a_touch_that_comes_late_does_not_turn_time_back(
+def test_late_touch_does_not_move_last_run_back(
     store: Corral, clock: ManualClock, folder: Path
 ) -> None:
-    made = store.projects.register(folder)
-    last = store.projects.touch(made.id).last_run_at
+    project = store.projects.register(folder)
+    last = store.projects.touch(project.id).last_run_at
     clock.advance(-HOUR)
-    assert store.projects.touch(made.id).last_run_at == last
+    assert store.projects.touch(project.id).last_run_at == last
 
 
-def test_a_project_gets_another_name_and_keeps_the_rest(
-    store: Corral, clock: ManualClock, folder: Path
-) -> None:
-    made = store.projects.register(folder, command="c")
+def test_rename_changes_only_the_name(store: Corral, clock: ManualClock, folder: Path) -> None:
+    project = store.projects.register(folder, command="c")
     clock.advance(1)
-    renamed = store.projects.rename(made.id, "The Shop")
-    assert (renamed.id, renamed.dir, renamed.command) == (made.id, made.dir, "c")
+    renamed = store.projects.rename(project.id, "The Shop")
+    assert (renamed.id, renamed.dir, renamed.command) == (project.id, project.dir, "c")
     assert (renamed.name, renamed.updated_at) == ("The Shop", clock.now())
     assert store.projects.register(folder).name == "The Shop"
     assert record(store) == ["project.register", "project.change"]
 
 
 @each_case("name", ["", "a\0b", "\ud800", "x" * 201], ids=ascii)
-def test_a_name_that_cannot_be_kept_is_refused(store: Corral, folder: Path, name: str) -> None:
-    made = store.projects.register(folder)
+def test_unstorable_name_is_rejected(store: Corral, folder: Path, name: str) -> None:
+    project = store.projects.register(folder)
     with refuses(store, Invalid):
-        store.projects.rename(made.id, name)
+        store.projects.rename(project.id, name)
 
 
-def test_an_archived_project_is_kept_and_taken_up_again_by_registering_it(
-    store: Corral, folder: Path
-) -> None:
-    made = store.projects.register(folder, prompt="hello")
-    assert store.projects.archive(made.id).state is ProjectState.ARCHIVED
+def test_registering_an_archived_project_restores_it(store: Corral, folder: Path) -> None:
+    project = store.projects.register(folder, prompt="hello")
+    assert store.projects.archive(project.id).state is ProjectState.ARCHIVED
     assert store.projects.by_dir(folder).state is ProjectState.ARCHIVED
     with refuses(store, IllegalMove):
-        store.projects.archive(made.id)
+        store.projects.archive(project.id)
     with refuses(store, IllegalMove):
-        store.projects.rename(made.id, "other")
+        store.projects.rename(project.id, "other")
     again = store.projects.register(folder)
-    assert (again.id, again.state, again.prompt) == (made.id, ProjectState.ACTIVE, "hello")
+    assert (again.id, again.state, again.prompt) == (project.id, ProjectState.ACTIVE, "hello")
     assert record(store) == ["project.register", "project.archive", "project.restore"]
 
 
 # -- delete ----------------------------------------------------------------------------------
 
 
-def test_a_deleted_project_is_gone_and_its_directory_is_not_touched(
-    store: Corral, folder: Path
-) -> None:
-    made = store.projects.register(folder)
+def test_delete_keeps_the_directory(store: Corral, folder: Path) -> None:
+    project = store.projects.register(folder)
     (folder / "work.txt").write_text("precious")
-    assert store.projects.delete(made.id) == made
+    assert store.projects.delete(project.id) == project
     assert (folder / "work.txt").read_text() == "precious"
     with refuses(store, NotFound):
         store.projects.by_dir(folder)
     for look in (store.projects.get, store.projects.delete):
         with refuses(store, NotFound):
-            look(made.id)
-    assert record(store, made.id) == ["project.register", "project.delete"]
+            look(project.id)
+    assert record(store, project.id) == ["project.register", "project.delete"]
 
 
-def test_a_directory_that_is_registered_after_a_deletion_is_a_new_project(
-    store: Corral, folder: Path
-) -> None:
-    made = store.projects.register(folder, prompt="hello")
-    store.projects.delete(made.id)
+def test_register_after_delete_creates_a_new_project(store: Corral, folder: Path) -> None:
+    project = store.projects.register(folder, prompt="hello")
+    store.projects.delete(project.id)
     again = store.projects.register(folder)
-    assert again.id != made.id
+    assert again.id != project.id
     assert again.prompt is None
 
 
-def test_what_was_chosen_for_a_project_goes_with_it(store: Corral, folder: Path) -> None:
-    made = store.projects.register(folder)
-    store.settings.set("mail.max_attempts", 2, scope=f"project:{made.id}")
+def test_delete_removes_settings_of_the_project(store: Corral, folder: Path) -> None:
+    project = store.projects.register(folder)
+    store.settings.set("mail.max_attempts", 2, scope=f"project:{project.id}")
     store.settings.set("mail.max_attempts", 3, scope="agent:ada")
-    store.projects.delete(made.id)
+    store.projects.delete(project.id)
     assert rows(store, "SELECT scope FROM settings") == [("agent:ada",)]
 
 
-def test_a_project_is_found_by_a_name_that_no_other_has(store: Corral, tmp_path: Path) -> None:
+def test_project_is_found_by_unique_name(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "other" / "app").mkdir(parents=True)
     first = store.projects.register(tmp_path / "app")

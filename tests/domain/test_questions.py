@@ -1,4 +1,4 @@
-"""Questions: asked, answered once, and told to whoever asked, whatever happened meanwhile."""
+"""Questions: options, votes, deadlines, fallbacks, and letters with the outcome."""
 
 from contextlib import suppress
 from functools import partial
@@ -19,47 +19,47 @@ def letters(store: Corral, mailbox: str) -> list[Letter]:
     return store.mail.list(mailbox=mailbox, limit=100).items
 
 
-def test_an_answer_goes_to_the_asker_as_one_letter(store: Corral) -> None:
-    asked = store.questions.ask("Merge it?", options=["yes", "no"], asker="agent:ada")
-    assert (asked.state, asked.options, asked.free_text) == ("open", ["yes", "no"], False)
-    said = store.questions.answer(asked.id, "yes", by=ANN)
-    assert (said.state, said.answer, said.answered_by) == ("answered", "yes", ANN)
+def test_answer_is_sent_to_asker_as_one_letter(store: Corral) -> None:
+    question = store.questions.ask("Merge it?", options=["yes", "no"], asker="agent:ada")
+    assert (question.state, question.options, question.free_text) == ("open", ["yes", "no"], False)
+    message = store.questions.answer(question.id, "yes", by=ANN)
+    assert (message.state, message.answer, message.answered_by) == ("answered", "yes", ANN)
     (letter,) = letters(store, "agent:ada")
-    assert (letter.body["question"], letter.body["answer"]) == (asked.id, "yes")
-    assert record(store, asked.id) == ["question.ask", "question.answer"]
+    assert (letter.body["question"], letter.body["answer"]) == (question.id, "yes")
+    assert record(store, question.id) == ["question.ask", "question.answer"]
 
 
-def test_a_second_answer_is_told_that_it_is_late_and_by_whom_the_first_was_given(
+def test_second_answer_conflicts_and_names_the_first_answerer(
     store: Corral,
 ) -> None:
-    asked = store.questions.ask("Merge it?", asker="agent:ada")
-    store.questions.answer(asked.id, "yes", by=ANN)
+    question = store.questions.ask("Merge it?", asker="agent:ada")
+    store.questions.answer(question.id, "yes", by=ANN)
     with refuses(store, Conflict) as caught:
-        store.questions.answer(asked.id, "no", by="user:ben")
+        store.questions.answer(question.id, "no", by="user:ben")
     assert "user:ann answered it: yes" in caught.value.message
 
 
-def test_the_same_answer_again_by_the_same_one_is_fine(store: Corral) -> None:
-    asked = store.questions.ask("Merge it?", asker="agent:ada")
-    first = store.questions.answer(asked.id, "yes", by=ANN)
-    assert store.questions.answer(asked.id, "yes", by=ANN) == first
+def test_repeated_answer_of_the_same_person_is_idempotent(store: Corral) -> None:
+    question = store.questions.ask("Merge it?", asker="agent:ada")
+    first = store.questions.answer(question.id, "yes", by=ANN)
+    assert store.questions.answer(question.id, "yes", by=ANN) == first
     assert len(letters(store, "agent:ada")) == 1
 
 
-def test_an_option_may_be_chosen_by_its_number_and_nothing_else_will_do(store: Corral) -> None:
-    asked = store.questions.ask("Which?", options=["red", "green"], asker="agent:ada")
+def test_option_is_chosen_by_text_or_number_only(store: Corral) -> None:
+    question = store.questions.ask("Which?", options=["red", "green"], asker="agent:ada")
     for wrong in ("blue", "3", "0", "-1", ""):
         with refuses(store, Invalid):
-            store.questions.answer(asked.id, wrong, by=ANN)
-    assert store.questions.answer(asked.id, "2", by=ANN).answer == "green"
+            store.questions.answer(question.id, wrong, by=ANN)
+    assert store.questions.answer(question.id, "2", by=ANN).answer == "green"
 
 
-def test_where_it_is_free_any_text_beside_the_options_is_an_answer(store: Corral) -> None:
-    asked = store.questions.ask("Which?", options=["red"], free_text=True, asker="agent:ada")
-    assert store.questions.answer(asked.id, "blue", by=ANN).answer == "blue"
+def test_free_text_question_accepts_any_answer(store: Corral) -> None:
+    question = store.questions.ask("Which?", options=["red"], free_text=True, asker="agent:ada")
+    assert store.questions.answer(question.id, "blue", by=ANN).answer == "blue"
 
 
-def test_an_agent_answers_only_where_it_is_named_and_never_itself(store: Corral) -> None:
+def test_agent_answers_only_if_named_and_never_its_own_question(store: Corral) -> None:
     open_ = store.questions.ask("Which?", asker="agent:ada")
     named = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead"])
     own = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:ada"])
@@ -75,90 +75,90 @@ def test_an_agent_answers_only_where_it_is_named_and_never_itself(store: Corral)
     assert store.questions.answer(named.id, "x", by="agent:lead").state == "answered"
 
 
-def test_whoever_is_named_gets_a_letter_that_is_gone_when_the_question_is_over(
+def test_answerer_letter_is_closed_when_question_ends(
     store: Corral,
 ) -> None:
-    asked = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead", ANN])
+    question = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead", ANN])
     assert [letter.body["text"] for letter in letters(store, "agent:lead")] == ["Which?"]
-    store.questions.answer(asked.id, "this", by=ANN)
+    store.questions.answer(question.id, "this", by=ANN)
     assert letters(store, "agent:lead") == letters(store, ANN) == []
 
 
-def test_the_deadline_ends_a_question_in_its_fallback_though_nobody_swept(
+def test_overdue_question_rejects_answers_before_the_sweep(
     store: Corral, clock: ManualClock
 ) -> None:
-    asked = store.questions.ask(
+    question = store.questions.ask(
         "Deploy?", options=["yes", "no"], fallback="no", asker="agent:ada", deadline_ms=HOUR
     )
     clock.advance(HOUR - 1)
-    assert store.questions.get(asked.id).state == "open"
+    assert store.questions.get(question.id).state == "open"
     clock.advance(1)
     with refuses(store, Conflict) as caught:
-        store.questions.answer(asked.id, "yes", by=ANN)
+        store.questions.answer(question.id, "yes", by=ANN)
     assert "the fallback applies: no" in caught.value.message
     assert store.questions.list().items == []
-    ended = store.questions.get(asked.id)
+    ended = store.questions.get(question.id)
     assert (ended.state, ended.answer, ended.answered_by) == ("expired", "no", None)
     (letter,) = letters(store, "agent:ada")
     assert (letter.body["state"], letter.body["answer"]) == ("expired", "no")
     assert store.questions.expire_due() == []
 
 
-def test_a_restart_in_between_changes_no_deadline(url: str, clock: ManualClock) -> None:
+def test_deadline_survives_a_restart(url: str, clock: ManualClock) -> None:
     with corral.open(url, clock=clock) as store:
-        asked = store.questions.ask("Deploy?", asker="agent:ada", deadline_ms=HOUR)
+        question = store.questions.ask("Deploy?", asker="agent:ada", deadline_ms=HOUR)
     clock.advance(30 * MINUTE)
     with corral.open(url, clock=clock) as store:
-        assert store.questions.get(asked.id).deadline_at == asked.created_at + HOUR
-        assert store.questions.next_due() == asked.created_at + HOUR
+        assert store.questions.get(question.id).deadline_at == question.created_at + HOUR
+        assert store.questions.next_due() == question.created_at + HOUR
         clock.advance(30 * MINUTE)
-        assert [each.id for each in store.questions.expire_due()] == [asked.id]
+        assert [each.id for each in store.questions.expire_due()] == [question.id]
 
 
-def test_an_answer_that_comes_after_the_asker_died_waits_for_its_next_run(store: Corral) -> None:
-    asked = store.questions.ask("Which?", asker="agent:ada", run="run_gone")
-    store.questions.answer(asked.id, "this", by=ANN)
+def test_answer_after_asker_crashed_waits_in_its_mailbox(store: Corral) -> None:
+    question = store.questions.ask("Which?", asker="agent:ada", run="run_gone")
+    store.questions.answer(question.id, "this", by=ANN)
     (letter,) = store.mail.claim("agent:ada", owner="run_next")
     assert letter.body["answer"] == "this"
 
 
-def test_whoever_heard_the_answer_while_waiting_gets_no_letter_any_more(store: Corral) -> None:
-    asked = store.questions.ask("Which?", asker="agent:ada")
-    waiting = Racer(lambda: store.questions.wait(asked.id, timeout_ms=20_000))
-    store.questions.answer(asked.id, "this", by=ANN)
+def test_acknowledged_outcome_closes_the_letter(store: Corral) -> None:
+    question = store.questions.ask("Which?", asker="agent:ada")
+    waiting = Racer(lambda: store.questions.wait(question.id, timeout_ms=20_000))
+    store.questions.answer(question.id, "this", by=ANN)
     assert waiting.result().answer == "this"
     assert len(letters(store, "agent:ada")) == 1
     for _ in range(2):
-        store.questions.acknowledge(asked.id)
+        store.questions.acknowledge(question.id)
     assert letters(store, "agent:ada") == []
 
 
-def test_a_letter_that_somebody_has_out_is_left_to_them(store: Corral) -> None:
-    asked = store.questions.ask("Which?", asker="agent:ada")
-    store.questions.answer(asked.id, "this", by=ANN)
+def test_acknowledge_leaves_a_claimed_letter(store: Corral) -> None:
+    question = store.questions.ask("Which?", asker="agent:ada")
+    store.questions.answer(question.id, "this", by=ANN)
     (letter,) = store.mail.claim("agent:ada", owner="run_1")
-    store.questions.acknowledge(asked.id)
+    store.questions.acknowledge(question.id)
     assert store.mail.ack(letter).state == "done"
 
 
-def test_waiting_ends_with_the_time_that_was_given(store: Corral) -> None:
-    asked = store.questions.ask("Which?", asker="agent:ada")
+def test_wait_times_out(store: Corral) -> None:
+    question = store.questions.ask("Which?", asker="agent:ada")
     with refuses(store, Refused) as caught:
-        store.questions.wait(asked.id, timeout_ms=1)
+        store.questions.wait(question.id, timeout_ms=1)
     assert caught.value.details["state"] == "open"
 
 
-def test_the_same_key_of_the_same_asker_is_the_same_question(store: Corral) -> None:
+def test_ask_is_idempotent_by_asker_and_key(store: Corral) -> None:
     first = store.questions.ask("Which?", asker="agent:ada", key="k")
     assert store.questions.ask("Another?", asker="agent:ada", key="k") == first
     assert store.questions.ask("Another?", asker="agent:ben", key="k").id != first.id
 
 
-def test_a_question_is_withdrawn_by_its_asker_or_a_person_and_nobody_else(store: Corral) -> None:
-    asked = store.questions.ask("Which?", asker="agent:ada")
+def test_only_asker_or_a_person_can_withdraw_a_question(store: Corral) -> None:
+    question = store.questions.ask("Which?", asker="agent:ada")
     with refuses(store, Refused):
-        store.questions.withdraw(asked.id, by="agent:ben")
-    assert store.questions.withdraw(asked.id, by="agent:ada").state == "withdrawn"
+        store.questions.withdraw(question.id, by="agent:ben")
+    assert store.questions.withdraw(question.id, by="agent:ada").state == "withdrawn"
     assert letters(store, "agent:ada") == []
     other = store.questions.ask("Which?", asker="agent:ada")
     store.questions.withdraw(other.id, by=ANN, reason="never mind")
@@ -170,7 +170,7 @@ def test_a_question_is_withdrawn_by_its_asker_or_a_person_and_nobody_else(store:
     assert caught.value.details["state"] == "withdrawn"
 
 
-def test_one_asker_cannot_ask_endlessly(store: Corral) -> None:
+def test_open_questions_per_asker_are_limited(store: Corral) -> None:
     store.settings.set("questions.max_open", 2, scope="agent:ada")
     for _ in range(2):
         store.questions.ask("Which?", asker="agent:ada")
@@ -198,15 +198,13 @@ def test_one_asker_cannot_ask_endlessly(store: Corral) -> None:
         {"asker": "nobody"},
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_a_sentence(
-    store: Corral, wrong: dict[str, object]
-) -> None:
+def test_invalid_questions_are_rejected(store: Corral, wrong: dict[str, object]) -> None:
     given: dict[str, object] = {"text": "Which?", "asker": "agent:ada"} | wrong
     with refuses(store, Invalid):
         store.questions.ask(**given)
 
 
-def test_a_question_that_is_not_there_is_not_found(store: Corral) -> None:
+def test_unknown_question_is_not_found(store: Corral) -> None:
     for verb in (store.questions.get, store.questions.acknowledge, store.questions.wait):
         with refuses(store, NotFound):
             verb("qst_1")
@@ -215,63 +213,70 @@ def test_a_question_that_is_not_there_is_not_found(store: Corral) -> None:
 def test_questions_are_listed_newest_first_in_pages(store: Corral) -> None:
     ids = [store.questions.ask(f"{n}?", asker=f"agent:a{n % 2}").id for n in range(5)]
     store.questions.answer(ids[4], "x", by=ANN)
-    assert [each.id for each in walk(store.questions.list)] == ids[3::-1]
-    assert [each.id for each in walk(store.questions.list, all=True)] == ids[::-1]
-    assert [each.id for each in walk(store.questions.list, asker="agent:a0")] == [ids[2], ids[0]]
+    assert [question.id for question in walk(store.questions.list)] == ids[3::-1]
+    assert [question.id for question in walk(store.questions.list, all=True)] == ids[::-1]
+    assert [question.id for question in walk(store.questions.list, asker="agent:a0")] == [
+        ids[2],
+        ids[0],
+    ]
     of_all = walk(store.questions.list, asker="agent:a0", all=True)
-    assert [each.id for each in of_all] == [ids[4], ids[2], ids[0]]
+    assert [question.id for question in of_all] == [ids[4], ids[2], ids[0]]
 
 
-def test_old_questions_are_forgotten_and_open_ones_never(store: Corral, clock: ManualClock) -> None:
+def test_retention_deletes_old_questions_but_not_open_ones(
+    store: Corral, clock: ManualClock
+) -> None:
     old = store.questions.ask("Which?", asker="agent:ada")
     store.questions.answer(old.id, "this", by=ANN)
     open_ = store.questions.ask("Which?", asker="agent:ada", deadline_ms=365 * DAY)
     clock.advance(91 * DAY)
-    counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}["questions"]
-    done = {each.table: each.rows for each in store.db.prune()}["questions"]
+    counted = {pruned.table: pruned.rows for pruned in store.db.prune(dry_run=True)}["questions"]
+    done = {pruned.table: pruned.rows for pruned in store.db.prune()}["questions"]
     assert counted == done == 1
     assert store.questions.get(open_.id).state == "open"
 
 
-def test_a_deleted_project_asks_nothing_any_more(store: Corral, tmp_path: object) -> None:
+def test_deleting_a_project_withdraws_its_questions(store: Corral, tmp_path: object) -> None:
     project = store.projects.register(str(tmp_path)).id
-    asked = store.questions.ask("Which?", asker="agent:ada", project=project)
+    question = store.questions.ask("Which?", asker="agent:ada", project=project)
     store.projects.delete(project)
-    assert store.questions.get(asked.id).state == "withdrawn"
+    assert store.questions.get(question.id).state == "withdrawn"
 
 
-# -- several who must agree -----------------------------------------------------------------------
+# -- required votes -------------------------------------------------------------------------------
 
 BOARD = ["user:ann", "user:ben", "user:cleo"]
 
 
-def test_where_two_of_three_must_agree_the_second_same_answer_counts_and_no_other(
+def test_second_equal_vote_decides_when_two_are_required(
     store: Corral,
 ) -> None:
-    asked = store.questions.ask(
+    question = store.questions.ask(
         "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=BOARD, required_votes=2
     )
-    first = store.questions.answer(asked.id, "yes", by="user:ann")
+    first = store.questions.answer(question.id, "yes", by="user:ann")
     assert (first.state, first.answer) == ("open", None)
     assert letters(store, "agent:ada") == [], "one of two is no answer"
-    assert store.questions.answer(asked.id, "yes", by="user:ann") == first, "nobody counts twice"
+    assert store.questions.answer(question.id, "yes", by="user:ann") == first, (
+        "a repeated vote does not count twice"
+    )
     with refuses(store, Conflict) as caught:
-        store.questions.answer(asked.id, "no", by="user:ann")
+        store.questions.answer(question.id, "no", by="user:ann")
     assert "An answer cannot be changed" in caught.value.message
     with refuses(store, Refused):
-        store.questions.answer(asked.id, "yes", by="user:mallory")
-    store.questions.answer(asked.id, "no", by="user:ben")
-    ended = store.questions.answer(asked.id, "yes", by="user:cleo")
+        store.questions.answer(question.id, "yes", by="user:mallory")
+    store.questions.answer(question.id, "no", by="user:ben")
+    ended = store.questions.answer(question.id, "yes", by="user:cleo")
     assert (ended.state, ended.answer) == ("answered", "yes")
     assert ended.answered_by == "user:ann, user:cleo"
     assert [vote.answer for vote in ended.votes] == ["yes", "no", "yes"]
     assert len(letters(store, "agent:ada")) == 1
     votes = ["question.vote"] * 2
-    assert record(store, asked.id) == ["question.ask", *votes, "question.answer"]
+    assert record(store, question.id) == ["question.ask", *votes, "question.answer"]
 
 
-def test_when_they_cannot_agree_any_more_the_fallback_counts_at_once(store: Corral) -> None:
-    asked = store.questions.ask(
+def test_fallback_applies_at_once_when_agreement_is_impossible(store: Corral) -> None:
+    question = store.questions.ask(
         "Drop it?",
         options=["yes", "no"],
         asker="agent:ada",
@@ -279,45 +284,45 @@ def test_when_they_cannot_agree_any_more_the_fallback_counts_at_once(store: Corr
         required_votes=2,
         fallback="no",
     )
-    store.questions.answer(asked.id, "yes", by="user:ann")
-    ended = store.questions.answer(asked.id, "no", by="user:ben")
+    store.questions.answer(question.id, "yes", by="user:ann")
+    ended = store.questions.answer(question.id, "no", by="user:ben")
     assert (ended.state, ended.answer) == ("expired", "no")
     (told,) = letters(store, "agent:ada")
     assert told.body["state"] == "expired"
     with refuses(store, Conflict) as caught:
-        store.questions.answer(asked.id, "yes", by="user:ben")
+        store.questions.answer(question.id, "yes", by="user:ben")
     assert caught.value.details["reason"] == "too_late"
 
 
-def test_votes_that_are_too_few_at_the_deadline_are_no_answer(
+def test_too_few_votes_at_the_deadline_expire_the_question(
     store: Corral, clock: ManualClock
 ) -> None:
-    asked = store.questions.ask(
+    question = store.questions.ask(
         "Drop it?", options=["yes", "no"], asker="agent:ada", required_votes=2, deadline_ms=HOUR
     )
-    store.questions.answer(asked.id, "yes", by=ANN)
+    store.questions.answer(question.id, "yes", by=ANN)
     clock.advance(HOUR)
-    assert store.questions.get(asked.id).state == "expired"
+    assert store.questions.get(question.id).state == "expired"
 
 
 @each_case("required_votes", [0, -1, 4, 21])
-def test_more_than_may_answer_cannot_be_needed(store: Corral, required_votes: int) -> None:
+def test_required_votes_are_limited_by_answerers(store: Corral, required_votes: int) -> None:
     with refuses(store, Invalid):
         store.questions.ask("?", asker="agent:ada", answerers=BOARD, required_votes=required_votes)
 
 
-def test_of_many_who_vote_at_once_exactly_one_outcome_is_told(store: Corral) -> None:
+def test_concurrent_votes_have_exactly_one_outcome(store: Corral) -> None:
     board = [f"user:u{n}" for n in range(8)]
-    asked = store.questions.ask(
+    question = store.questions.ask(
         "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=board, required_votes=3
     )
 
     def vote(n: int) -> None:
         with suppress(Conflict):
-            store.questions.answer(asked.id, "yes" if n % 2 else "no", by=board[n])
+            store.questions.answer(question.id, "yes" if n % 2 else "no", by=board[n])
 
     race([partial(vote, n) for n in range(8)])
-    ended = store.questions.get(asked.id)
+    ended = store.questions.get(question.id)
     assert ended.state == "answered"
     assert [vote.answer for vote in ended.votes].count(str(ended.answer)) == 3
     assert len(letters(store, "agent:ada")) == 1

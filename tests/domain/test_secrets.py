@@ -1,4 +1,4 @@
-"""Secrets: the store keeps where they are, and never what they are."""
+"""Secrets: the store has references to secrets, never their values."""
 
 import os
 import stat
@@ -17,10 +17,10 @@ from tests.support.store import contents, record, refuses, rows, walk
 VALUE = "hunter2-do-not-tell"
 
 
-def test_a_reference_is_kept_and_replaced(store: Corral, clock: ManualClock) -> None:
-    made = store.secrets.set("token", "env:TOKEN")
-    assert (made.name, made.reference) == ("token", "env:TOKEN")
-    assert (made.updated_at, made.updated_by) == (clock.now(), "user:tester")
+def test_reference_is_stored_and_replaced(store: Corral, clock: ManualClock) -> None:
+    secret = store.secrets.set("token", "env:TOKEN")
+    assert (secret.name, secret.reference) == ("token", "env:TOKEN")
+    assert (secret.updated_at, secret.updated_by) == (clock.now(), "user:tester")
     clock.advance(1)
     again = store.secrets.set("token", "file:/run/token")
     assert store.secrets.get("token") == again
@@ -28,7 +28,7 @@ def test_a_reference_is_kept_and_replaced(store: Corral, clock: ManualClock) -> 
     assert record(store) == ["secret.set", "secret.set"]
 
 
-def test_the_event_tells_the_kind_of_a_reference_and_not_more(store: Corral) -> None:
+def test_event_has_only_the_kind_of_a_reference(store: Corral) -> None:
     store.secrets.set("token", "cmd:pass show token")
     assert rows(store, "SELECT subject, CAST(data AS TEXT) FROM events") == [
         ("token", '{"kind":"cmd"}')
@@ -38,7 +38,7 @@ def test_the_event_tells_the_kind_of_a_reference_and_not_more(store: Corral) -> 
 @each_case(
     "reference", ["env:X", "file:/x", "file:~/x y", "cmd:pass show 'a b'", "keyring:corral/token"]
 )
-def test_every_kind_of_reference_is_kept(store: Corral, reference: str) -> None:
+def test_every_kind_of_reference_is_accepted(store: Corral, reference: str) -> None:
     assert store.secrets.set("token", reference).reference == reference
 
 
@@ -60,14 +60,14 @@ def test_every_kind_of_reference_is_kept(store: Corral, reference: str) -> None:
     ],
     ids=lambda text: ascii(text)[:20],
 )
-def test_what_is_no_reference_is_refused_and_not_repeated(store: Corral, reference: str) -> None:
+def test_invalid_reference_is_rejected_and_not_repeated(store: Corral, reference: str) -> None:
     with refuses(store, Invalid) as caught:
         store.secrets.set("token", reference)
     assert VALUE not in f"{caught.value!r} {caught.value} {caught.value.details}"
 
 
 @each_case("name", ["", "1x", "a b", "a/b", "../x", "x" * 101, "ü", "a\0", "\ud800"])
-def test_what_is_no_name_is_refused(store: Corral, name: str) -> None:
+def test_invalid_secret_name_is_rejected(store: Corral, name: str) -> None:
     with refuses(store, Invalid):
         store.secrets.set(name, "env:X")
     with refuses(store, Invalid):
@@ -81,15 +81,15 @@ def test_an_unknown_secret_is_not_found(store: Corral) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=ascii)
-def test_a_name_that_no_store_can_hold_is_not_asked_for(store: Corral, name: str) -> None:
+def test_unstorable_secret_name_is_rejected_before_the_query(store: Corral, name: str) -> None:
     for call in (store.secrets.get, store.secrets.delete, store.secrets.resolve):
         with refuses(store, Invalid):
             call(name)
 
 
-def test_a_deleted_secret_is_gone_once(store: Corral) -> None:
-    made = store.secrets.set("token", "env:X")
-    assert store.secrets.delete("token") == made
+def test_secret_is_deleted_once(store: Corral) -> None:
+    secret = store.secrets.set("token", "env:X")
+    assert store.secrets.delete("token") == secret
     with refuses(store, NotFound):
         store.secrets.delete("token")
     assert record(store) == ["secret.set", "secret.delete"]
@@ -103,23 +103,21 @@ def test_secrets_are_listed_by_name(store: Corral, limit: int) -> None:
     assert names == ["B", "a", "b", "c", "d"]
 
 
-def test_a_secret_set_between_two_pages_disturbs_nothing(store: Corral) -> None:
+def test_secret_added_between_pages_does_not_disturb_the_list(store: Corral) -> None:
     for name in "bdf":
         store.secrets.set(name, "env:X")
     found = walk(store.secrets.list, limit=1, between=lambda: store.secrets.set("a", "env:X"))
     assert [secret.name for secret in found] == ["b", "d", "f"]
 
 
-def test_a_list_refuses_a_bad_cursor_and_limit(store: Corral) -> None:
+def test_list_rejects_bad_cursor_and_limit(store: Corral) -> None:
     with refuses(store, Invalid):
         store.secrets.list(after="nonsense")
     with refuses(store, Invalid):
         store.secrets.list(limit=0)
 
 
-def test_a_value_is_read_at_the_moment_it_is_needed(
-    store: Corral, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_value_is_resolved_on_each_use(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
     store.secrets.set("token", "env:TOKEN")
     with refuses(store, NotFound):
         store.secrets.resolve("token")
@@ -128,11 +126,11 @@ def test_a_value_is_read_at_the_moment_it_is_needed(
     assert VALUE not in str(contents(store))
 
 
-def test_a_value_kept_in_a_file_is_private_and_not_in_the_store(
+def test_value_saved_in_a_file_is_private_and_not_in_the_store(
     store: Corral, tmp_path: Path
 ) -> None:
-    kept = store.secrets.save_value("token", VALUE, where="file")
-    file = Path(kept.reference.removeprefix("file:"))
+    secret = store.secrets.save_value("token", VALUE, where="file")
+    file = Path(secret.reference.removeprefix("file:"))
     assert file.parent == tmp_path / "home" / "secrets"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -140,7 +138,7 @@ def test_a_value_kept_in_a_file_is_private_and_not_in_the_store(
     assert VALUE not in str(contents(store))
 
 
-def test_a_value_kept_again_replaces_the_first(store: Corral) -> None:
+def test_saving_a_value_again_replaces_it(store: Corral) -> None:
     first = store.secrets.save_value("token", "one", where="file")
     assert store.secrets.save_value("token", "two", where="file").reference == first.reference
     assert store.secrets.resolve("token") == "two"
@@ -149,9 +147,7 @@ def test_a_value_kept_again_replaces_the_first(store: Corral) -> None:
 
 
 @each_case("value", ["abc\ud800", "", "a\0b"], ids=ascii)
-def test_a_value_that_cannot_be_kept_leaves_nothing_behind(
-    store: Corral, tmp_path: Path, value: str
-) -> None:
+def test_unsavable_value_leaves_no_file(store: Corral, tmp_path: Path, value: str) -> None:
     with refuses(store, Invalid) as caught:
         store.secrets.save_value("token", value, where="file")
     assert "abc" not in str(caught.value)
@@ -159,7 +155,7 @@ def test_a_value_that_cannot_be_kept_leaves_nothing_behind(
     assert not folder.exists() or os.listdir(folder) == []
 
 
-def test_without_a_key_ring_the_user_is_told_of_another_way(
+def test_missing_key_ring_error_names_the_alternative(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The real package, with the backend that it falls back to on a server.

@@ -1,4 +1,4 @@
-"""Mailboxes of sessions: a letter reaches a session that takes letters, or is refused."""
+"""Mailboxes of sessions: open, closed, replaced and unknown sessions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sessions from hand to hand: what the next agent is given, fresh starts, and forks."""
+"""Sessions: hand-offs, clears, forks and retention."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def crew(store: Corral) -> None:
 
 
 def say(store: Corral, session: Session, *contents: object) -> None:
-    store.sessions.append_many(session, [NewTurn("user", str(each)) for each in contents])
+    store.sessions.append_many(session, [NewTurn("user", str(turn)) for turn in contents])
 
 
 def numbers(store: Corral, session: Session) -> list[int]:
@@ -32,12 +32,12 @@ def given(store: Corral, session: Session) -> list[int]:
     return [turn.number for turn in store.sessions.context(session).turns]
 
 
-def test_the_last_turns_and_a_note_are_given_and_the_history_stays_whole(store: Corral) -> None:
+def test_handoff_gives_last_turns_and_note_and_keeps_history(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, *range(20))
     store.sessions.set_provider_session(session, "claude", "abc")
-    made = store.sessions.handoff(session, "ben", "last", "mind the gap", last=5)
-    assert (made.number, made.at_turn, made.from_turn) == (1, 20, 15)
+    handoff = store.sessions.handoff(session, "ben", "last", "mind the gap", last=5)
+    assert (handoff.number, handoff.at_turn, handoff.from_turn) == (1, 20, 15)
     context = store.sessions.context(session)
     assert [turn.number for turn in context.turns] == [16, 17, 18, 19, 20]
     assert (context.note, context.summary) == ("mind the gap", None)
@@ -49,7 +49,7 @@ def test_the_last_turns_and_a_note_are_given_and_the_history_stays_whole(store: 
     assert record(store, session.id)[-1] == "session.handoff"
 
 
-def test_turns_since_the_hand_off_are_given_too(store: Corral) -> None:
+def test_context_includes_turns_since_the_handoff(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, *range(4))
     store.sessions.handoff(session, "ben", "last", last=1)
@@ -57,7 +57,7 @@ def test_turns_since_the_hand_off_are_given_too(store: Corral) -> None:
     assert given(store, session) == [4, 5]
 
 
-def test_with_a_summary_no_turn_from_before_is_given(store: Corral) -> None:
+def test_summary_policy_gives_no_earlier_turns(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, *range(4))
     store.sessions.handoff(session, "ben", "summary", summary="it began well")
@@ -67,7 +67,7 @@ def test_with_a_summary_no_turn_from_before_is_given(store: Corral) -> None:
     assert given(store, session) == [5]
 
 
-def test_all_is_all_whatever_an_earlier_hand_off_left_out(store: Corral) -> None:
+def test_all_policy_gives_turns_that_an_earlier_handoff_omitted(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, 1, 2)
     store.sessions.handoff(session, "ben", "summary", "n", summary="s")
@@ -76,7 +76,7 @@ def test_all_is_all_whatever_an_earlier_hand_off_left_out(store: Corral) -> None
     assert (context.note, context.summary) == (None, None)
     assert given(store, session) == [1, 2]
     listed = walk(lambda **g: store.sessions.handoffs(session, **g), limit=1)
-    assert [(each.number, each.policy) for each in listed] == [(1, "summary"), (2, "all")]
+    assert [(handoff.number, handoff.policy) for handoff in listed] == [(1, "summary"), (2, "all")]
 
 
 @each_case(
@@ -91,7 +91,7 @@ def test_all_is_all_whatever_an_earlier_hand_off_left_out(store: Corral) -> None
         ("summary", {"last": 3, "summary": "s"}),
     ],
 )
-def test_a_policy_that_says_nothing_is_refused(
+def test_invalid_handoff_policies_are_rejected(
     store: Corral, policy: str, more: dict[str, Any]
 ) -> None:
     session = store.sessions.open("ada")
@@ -99,7 +99,7 @@ def test_a_policy_that_says_nothing_is_refused(
         store.sessions.handoff(session, "ben", policy, **more)
 
 
-def test_a_session_goes_to_nobody_that_is_not_there_and_not_when_it_is_closed(
+def test_handoff_requires_active_agent_and_open_session(
     store: Corral,
 ) -> None:
     session = store.sessions.open("ada")
@@ -115,7 +115,7 @@ def test_a_session_goes_to_nobody_that_is_not_there_and_not_when_it_is_closed(
         store.sessions.clear(session)
 
 
-def test_what_the_agent_before_says_of_its_provider_is_refused(store: Corral) -> None:
+def test_provider_session_of_the_previous_agent_is_rejected(store: Corral) -> None:
     session = store.sessions.open("ada")
     store.sessions.set_provider_session(session, "claude", "a", agent="ada")
     store.sessions.handoff(session, "ben")
@@ -127,7 +127,7 @@ def test_what_the_agent_before_says_of_its_provider_is_refused(store: Corral) ->
 # -- clear ---------------------------------------------------------------------------------------
 
 
-def test_a_cleared_session_starts_afresh_and_stays_readable(store: Corral) -> None:
+def test_clear_resets_the_context_and_keeps_turns_readable(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, 1, 2)
     store.sessions.set_state(session, "a", 1)
@@ -141,7 +141,7 @@ def test_a_cleared_session_starts_afresh_and_stays_readable(store: Corral) -> No
     assert numbers(store, session) == [1, 2, 3]
 
 
-def test_a_clear_ends_the_hand_off_and_bounds_the_next_one(store: Corral) -> None:
+def test_clear_ends_the_handoff_and_limits_the_next_one(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, 1, 2)
     store.sessions.handoff(session, "ben", "all", "a note")
@@ -154,7 +154,7 @@ def test_a_clear_ends_the_hand_off_and_bounds_the_next_one(store: Corral) -> Non
     assert given(store, session) == [3]
 
 
-def test_a_long_context_comes_in_pieces(store: Corral) -> None:
+def test_long_context_is_paginated(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, *range(5))
     first = store.sessions.context(session, limit=3)
@@ -166,7 +166,7 @@ def test_a_long_context_comes_in_pieces(store: Corral) -> None:
 # -- forks ---------------------------------------------------------------------------------------
 
 
-def test_a_fork_reads_as_the_old_one_up_to_its_turn_and_copies_nothing(store: Corral) -> None:
+def test_fork_shows_turns_of_its_parent_without_copies(store: Corral) -> None:
     session = store.sessions.open("ada", title="t")
     say(store, session, *"abcde")
     fork = store.sessions.fork(session, 3)
@@ -180,7 +180,7 @@ def test_a_fork_reads_as_the_old_one_up_to_its_turn_and_copies_nothing(store: Co
     assert numbers(store, fork) == [1, 2, 3, 4, 5]
 
 
-def test_forks_of_forks_are_paged_from_either_end(store: Corral) -> None:
+def test_nested_forks_are_paginated_in_both_directions(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, *"abcd")
     one = store.sessions.fork(session, 3)
@@ -202,7 +202,7 @@ def test_forks_of_forks_are_paged_from_either_end(store: Corral) -> None:
             assert "".join(turn.content for turn in last) == text[-limit:]
 
 
-def test_a_fork_at_a_turn_that_is_not_there_is_refused(store: Corral) -> None:
+def test_fork_at_unknown_turn_is_rejected(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, 1)
     for at in (-1, 2):
@@ -210,7 +210,7 @@ def test_a_fork_at_a_turn_that_is_not_there_is_refused(store: Corral) -> None:
             store.sessions.fork(session, at)
 
 
-def test_a_fork_belongs_to_whoever_had_the_session_at_that_turn(store: Corral) -> None:
+def test_fork_belongs_to_the_agent_at_that_turn(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, 1, 2)
     store.sessions.handoff(session, "ben", "last", "n", last=1)
@@ -224,7 +224,7 @@ def test_a_fork_belongs_to_whoever_had_the_session_at_that_turn(store: Corral) -
     assert given(store, after) == [2]
 
 
-def test_a_clear_goes_with_a_fork_behind_it_and_not_with_one_before_it(store: Corral) -> None:
+def test_fork_inherits_a_clear_only_before_its_turn(store: Corral) -> None:
     session = store.sessions.open("ada")
     say(store, session, 1, 2)
     store.sessions.clear(session)
@@ -233,7 +233,7 @@ def test_a_clear_goes_with_a_fork_behind_it_and_not_with_one_before_it(store: Co
     assert given(store, store.sessions.fork(session, 1)) == [1]
 
 
-def test_a_fork_begins_without_values_and_without_the_providers_pointer(store: Corral) -> None:
+def test_fork_starts_without_state_and_provider_session(store: Corral) -> None:
     session = store.sessions.open("ada")
     store.sessions.set_state(session, "a", 1)
     store.sessions.set_provider_session(session, "claude", "abc")
@@ -241,23 +241,22 @@ def test_a_fork_begins_without_values_and_without_the_providers_pointer(store: C
     assert (store.sessions.state(fork), fork.provider_session) == ({}, None)
 
 
-def test_a_key_of_before_the_fork_is_the_old_sessions_own(store: Corral) -> None:
+def test_turn_key_of_the_parent_is_not_shared_with_the_fork(store: Corral) -> None:
     session = store.sessions.open("ada")
     store.sessions.append(session, "user", "old", key="k")
     fork = store.sessions.fork(session)
     assert store.sessions.append(fork, "user", "new", key="k").content == "new"
 
 
-# -- forgetting ----------------------------------------------------------------------------------
+# -- retention -----------------------------------------------------------------------------------
 
 
 def pruned(store: Corral, *, dry_run: bool = False) -> int:
-    return next(each.rows for each in store.db.prune(dry_run=dry_run) if each.table == "sessions")
+    results = {result.table: result.rows for result in store.db.prune(dry_run=dry_run)}
+    return results["sessions"]
 
 
-def test_a_session_closed_long_ago_is_forgotten_with_all_that_was_its_own(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_retention_deletes_closed_session_and_its_data(store: Corral, clock: ManualClock) -> None:
     old, young, open_ = (store.sessions.open("ada") for _ in range(3))
     for session in (old, young, open_):
         say(store, session, "zebra")
@@ -281,9 +280,7 @@ def test_a_session_closed_long_ago_is_forgotten_with_all_that_was_its_own(
     check_store(store)
 
 
-def test_a_number_of_a_turn_that_was_forgotten_is_not_given_out_again(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_seq_of_a_deleted_turn_is_not_reused(store: Corral, clock: ManualClock) -> None:
     session = store.sessions.open("ada")
     say(store, session, 1, 2, 3)
     store.sessions.close(session)
@@ -298,9 +295,7 @@ def test_a_number_of_a_turn_that_was_forgotten_is_not_given_out_again(
     assert store.search.find("new").items == []
 
 
-def test_what_a_fork_still_shows_is_not_forgotten_before_the_fork(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_retention_keeps_turns_that_a_fork_shows(store: Corral, clock: ManualClock) -> None:
     session = store.sessions.open("ada")
     say(store, session, *"abc")
     fork = store.sessions.fork(session, 2)
@@ -314,7 +309,7 @@ def test_what_a_fork_still_shows_is_not_forgotten_before_the_fork(
     assert pruned(store) == 2
 
 
-def test_a_long_session_is_forgotten_in_pieces(store: Corral, clock: ManualClock) -> None:
+def test_long_session_is_deleted_in_batches(store: Corral, clock: ManualClock) -> None:
     session = store.sessions.open("ada")
     for n in range(3):
         say(store, session, *(f"{n} {i}" for i in range(900)))
@@ -331,7 +326,7 @@ def test_a_long_session_is_forgotten_in_pieces(store: Corral, clock: ManualClock
     assert rows(store, "SELECT count(*) FROM passages") == [(0,)]
 
 
-def test_a_projects_sessions_are_forgotten_forks_first(store: Corral, tmp_path: Any) -> None:
+def test_sessions_of_a_project_are_deleted_forks_first(store: Corral, tmp_path: Any) -> None:
     project = store.projects.register(tmp_path)
     session = store.sessions.open("ada", project=project.id)
     say(store, session, 1, 2)
@@ -340,6 +335,6 @@ def test_a_projects_sessions_are_forgotten_forks_first(store: Corral, tmp_path: 
     assert len(store.search.find("zebra").items) == 1
     store.projects.delete(project.id)
     assert store.search.find("zebra").items == []
-    assert [each.id for each in store.sessions.list(all=True).items] == [kept.id]
+    assert [session.id for session in store.sessions.list(all=True).items] == [kept.id]
     assert store.sessions.append(kept, "user", "on").id == "trn_4"
     check_store(store)

@@ -1,4 +1,4 @@
-"""Sessions: turns in order, numbered without gaps, and found again by their keys."""
+"""Sessions: turns are numbered without gaps and idempotent by key."""
 
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,29 @@ from tests.support.store import record, refuses, unchanged, walk
 MISSING = "ses_00000000000000000000000000"
 
 
-def test_a_session_is_opened_for_an_agent_in_a_project(
+def test_session_is_opened_for_an_agent_in_a_project(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
     ada = store.agents.create("ada", provider="claude")
-    made = store.sessions.open("ada", project=project.id, title="t", reply_to="user:eve")
-    assert made.id.startswith("ses_")
-    assert (made.agent_id, made.project_id, made.provider) == (ada.id, project.id, "claude")
-    assert (made.state, made.turns, made.provider_session) == ("open", 0, None)
-    assert (made.title, made.reply_to, made.created_at) == ("t", "user:eve", clock.now())
-    assert store.sessions.get(made.id[:20]) == made
-    assert record(store, made.id) == ["session.open"]
+    session = store.sessions.open("ada", project=project.id, title="t", reply_to="user:eve")
+    assert session.id.startswith("ses_")
+    assert (session.agent_id, session.project_id, session.provider) == (
+        ada.id,
+        project.id,
+        "claude",
+    )
+    assert (session.state, session.turns, session.provider_session) == ("open", 0, None)
+    assert (session.title, session.reply_to, session.created_at) == ("t", "user:eve", clock.now())
+    assert store.sessions.get(session.id[:20]) == session
+    assert record(store, session.id) == ["session.open"]
 
 
-def test_a_session_needs_nobody_and_nothing(store: Corral) -> None:
+def test_session_needs_no_agent_and_no_project(store: Corral) -> None:
     assert store.sessions.open().agent_id is None
 
 
-def test_a_session_for_what_does_not_exist_is_refused(store: Corral) -> None:
+def test_session_for_unknown_agent_or_project_is_rejected(store: Corral) -> None:
     store.agents.create("old")
     store.agents.retire("old")
     with refuses(store, NotFound):
@@ -49,7 +53,7 @@ def test_a_session_for_what_does_not_exist_is_refused(store: Corral) -> None:
         store.sessions.open(reply_to="nowhere")
 
 
-def test_turns_get_the_numbers_from_one_in_order(store: Corral, clock: ManualClock) -> None:
+def test_turns_are_numbered_from_one(store: Corral, clock: ManualClock) -> None:
     session = store.sessions.open()
     for n in range(3):
         clock.advance(1)
@@ -60,7 +64,7 @@ def test_turns_get_the_numbers_from_one_in_order(store: Corral, clock: ManualClo
     assert (after.turns, after.updated_at) == (3, clock.now())
 
 
-def test_a_turn_comes_back_as_it_was_put(store: Corral) -> None:
+def test_turn_is_returned_unchanged(store: Corral) -> None:
     session = store.sessions.open()
     turn = store.sessions.append(
         session.id,
@@ -83,7 +87,7 @@ def test_a_turn_comes_back_as_it_was_put(store: Corral) -> None:
     assert (turn.run_id, turn.meta, turn.key) == ("run_1", {"k": 1.5}, None)
 
 
-def test_the_assistants_words_are_those_of_the_agent_that_has_the_session(store: Corral) -> None:
+def test_assistant_turn_belongs_to_the_agent_of_the_session(store: Corral) -> None:
     ada, ben = store.agents.create("ada"), store.agents.create("ben")
     session = store.sessions.open("ada")
     assert store.sessions.append(session, "assistant", "hi").agent_id == ada.id
@@ -94,14 +98,14 @@ def test_the_assistants_words_are_those_of_the_agent_that_has_the_session(store:
     assert many.agent_id == ada.id
 
 
-def test_a_turn_is_its_own_record_and_writes_no_event(store: Corral) -> None:
+def test_turn_writes_no_event(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "hi")
     store.sessions.append_many(session, [{"role": "user", "content": "ho"}])
     assert record(store, session.id) == ["session.open"]
 
 
-def test_an_append_is_one_transaction_and_as_few_statements_as_can_be(
+def test_append_is_one_transaction_with_few_statements(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = store.sessions.open()
@@ -112,7 +116,7 @@ def test_an_append_is_one_transaction_and_as_few_statements_as_can_be(
     assert trace.statements == (2 if store.db.engine == "sqlite" else 1)
 
 
-def test_whoever_waits_is_woken_by_a_turn(store: Corral, url: str, clock: ManualClock) -> None:
+def test_turn_wakes_waiters(store: Corral, url: str, clock: ManualClock) -> None:
     session = store.sessions.open()
     with corral.open(url, clock=clock) as other, other.listening() as listener:
         store.sessions.append(session, "user", "hi")
@@ -134,7 +138,7 @@ def test_whoever_waits_is_woken_by_a_turn(store: Corral, url: str, clock: Manual
         ("user", "hi", {"output_tokens": 1.5}),
     ],
 )
-def test_what_is_no_turn_is_refused(
+def test_invalid_turns_are_rejected(
     store: Corral, role: str, content: str, more: dict[str, Any]
 ) -> None:
     session = store.sessions.open()
@@ -142,9 +146,7 @@ def test_what_is_no_turn_is_refused(
         store.sessions.append(session, role, content, **more)
 
 
-def test_a_closed_session_takes_no_turn_until_it_is_reopened(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_closed_session_accepts_no_turn_until_reopened(store: Corral, clock: ManualClock) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "hi")
     clock.advance(1)
@@ -164,7 +166,7 @@ def test_a_closed_session_takes_no_turn_until_it_is_reopened(
     assert store.sessions.append(session, "user", "on").number == 2
 
 
-def test_a_session_that_does_not_exist_takes_no_turn(store: Corral) -> None:
+def test_unknown_session_accepts_no_turn(store: Corral) -> None:
     for append in (
         lambda: store.sessions.append(MISSING, "user", "hi"),
         lambda: store.sessions.append_many(MISSING, [{"role": "user", "content": "hi"}]),
@@ -179,7 +181,7 @@ def test_a_session_that_does_not_exist_takes_no_turn(store: Corral) -> None:
 # -- keys ----------------------------------------------------------------------------------------
 
 
-def test_the_same_key_in_the_same_session_is_the_same_turn(store: Corral) -> None:
+def test_append_is_idempotent_by_key(store: Corral) -> None:
     session, other = store.sessions.open(), store.sessions.open()
     first = store.sessions.append(session, "user", "first", key="k")
     with unchanged(store):
@@ -188,16 +190,16 @@ def test_the_same_key_in_the_same_session_is_the_same_turn(store: Corral) -> Non
     assert store.sessions.append(session, "user", "next").number == 2
 
 
-def test_many_turns_are_appended_all_or_none_in_their_order(store: Corral) -> None:
+def test_append_many_is_atomic_and_ordered(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "one", key="k")
-    given = [
+    values = [
         NewTurn("user", "two"),
         {"role": "user", "content": "again", "key": "k"},
         {"role": "tool", "content": "three", "key": "m", "result": 3},
         {"role": "tool", "content": "and again", "key": "m"},
     ]
-    appended = store.sessions.append_many(session, given)
+    appended = store.sessions.append_many(session, values)
     assert [(turn.number, turn.content) for turn in appended] == [
         (2, "two"),
         (1, "one"),
@@ -215,13 +217,13 @@ def test_many_turns_are_appended_all_or_none_in_their_order(store: Corral) -> No
 # -- pages ---------------------------------------------------------------------------------------
 
 
-def test_turns_come_in_pages_from_either_end(store: Corral) -> None:
+def test_turns_are_paginated_in_both_directions(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append_many(session, [NewTurn("user", str(n)) for n in range(1, 8)])
 
-    def numbers(**given: Any) -> list[int]:
+    def numbers(**values: Any) -> list[int]:
         return [
-            turn.number for turn in walk(lambda **g: store.sessions.turns(session, **g), **given)
+            turn.number for turn in walk(lambda **g: store.sessions.turns(session, **g), **values)
         ]
 
     assert numbers() == [1, 2, 3, 4, 5, 6, 7]
@@ -250,8 +252,8 @@ def test_sessions_are_listed_newest_first_by_project_or_agent(
     ended = store.sessions.close(store.sessions.open("ada", project=project.id))
     sessions = store.sessions
 
-    def ids(**given: Any) -> list[str]:
-        return [each.id for each in walk(sessions.list, **given)]
+    def ids(**values: Any) -> list[str]:
+        return [session.id for session in walk(sessions.list, **values)]
 
     assert ids() == [both.id, mine.id, plain.id]
     assert ids(all=True) == [ended.id, both.id, mine.id, plain.id]
@@ -263,10 +265,10 @@ def test_sessions_are_listed_newest_first_by_project_or_agent(
         sessions.list(agent="ada", project=project.id)
 
 
-# -- what it remembers ---------------------------------------------------------------------------
+# -- state values --------------------------------------------------------------------------------
 
 
-def test_a_session_remembers_values_until_they_are_forgotten(store: Corral) -> None:
+def test_state_values_are_kept_until_deleted(store: Corral) -> None:
     session, other = store.sessions.open(), store.sessions.open()
     store.sessions.set_state(session, "b", {"x": [1]})
     store.sessions.set_state(session, "a", 1)
@@ -281,7 +283,7 @@ def test_a_session_remembers_values_until_they_are_forgotten(store: Corral) -> N
         store.sessions.set_state(session, "", 1)
 
 
-def test_a_session_has_another_title_when_it_is_renamed(store: Corral) -> None:
+def test_rename_changes_the_title(store: Corral) -> None:
     session = store.sessions.open(title="old")
     assert store.sessions.rename(session, "new").title == "new"
     assert store.sessions.rename(session.id, None).title is None
@@ -291,7 +293,7 @@ def test_a_session_has_another_title_when_it_is_renamed(store: Corral) -> None:
         store.sessions.rename(MISSING, "x")
 
 
-def test_the_providers_own_id_is_remembered_and_found(store: Corral) -> None:
+def test_provider_session_is_stored_and_found(store: Corral) -> None:
     session = store.sessions.open()
     pointed = store.sessions.set_provider_session(session, "claude", "abc")
     assert (pointed.provider, pointed.provider_session) == ("claude", "abc")
@@ -305,9 +307,9 @@ def test_the_providers_own_id_is_remembered_and_found(store: Corral) -> None:
     assert store.sessions.by_provider("claude", "abc") is None
 
 
-def test_looks_back_are_kept_newest_first(store: Corral) -> None:
+def test_retros_are_listed_newest_first(store: Corral) -> None:
     session = store.sessions.open()
     for n in range(3):
         assert store.sessions.record_retro(session, {"n": n}).number == n + 1
-    listed = walk(lambda **given: store.sessions.retros(session, **given))
+    listed = walk(lambda **values: store.sessions.retros(session, **values))
     assert [retro.body for retro in listed] == [{"n": 2}, {"n": 1}, {"n": 0}]

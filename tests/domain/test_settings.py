@@ -1,4 +1,4 @@
-"""Settings: typed values, the nearest choice counts."""
+"""Settings: typed values, scopes and validation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,48 +15,48 @@ from tests.support.store import record, refuses, rows, unchanged
 NAME = "mail.max_attempts"
 
 
-def test_without_a_choice_the_default_counts(store: Corral) -> None:
+def test_default_applies_without_a_value(store: Corral) -> None:
     for name, known in DEFINITIONS.items():
-        found = store.settings.get(name)
-        assert (found.value, found.scope) == (known.default, "default")
-        assert (found.updated_at, found.updated_by, found.help) == (None, None, known.help)
+        setting = store.settings.get(name)
+        assert (setting.value, setting.scope) == (known.default, "default")
+        assert (setting.updated_at, setting.updated_by, setting.help) == (None, None, known.help)
 
 
-def test_a_choice_counts_and_says_who_made_it_when(store: Corral, clock: ManualClock) -> None:
-    made = store.settings.set(NAME, 3)
-    assert (made.name, made.value, made.scope) == (NAME, 3, "global")
-    assert (made.updated_at, made.updated_by) == (clock.now(), "user:tester")
-    assert store.settings.get(NAME) == made
+def test_value_applies_with_its_actor_and_time(store: Corral, clock: ManualClock) -> None:
+    setting = store.settings.set(NAME, 3)
+    assert (setting.name, setting.value, setting.scope) == (NAME, 3, "global")
+    assert (setting.updated_at, setting.updated_by) == (clock.now(), "user:tester")
+    assert store.settings.get(NAME) == setting
     assert rows(store, "SELECT kind, verb, subject, project_id FROM events") == [
         ("setting", "set", f"global/{NAME}", None)
     ]
 
 
-def test_a_second_choice_replaces_the_first(store: Corral, clock: ManualClock) -> None:
+def test_second_value_replaces_the_first(store: Corral, clock: ManualClock) -> None:
     store.settings.set(NAME, 3)
     clock.advance(5)
     store.settings.set(NAME, 4)
-    found = store.settings.get(NAME)
-    assert (found.value, found.updated_at) == (4, clock.now())
+    setting = store.settings.get(NAME)
+    assert (setting.value, setting.updated_at) == (4, clock.now())
     assert record(store) == ["setting.set", "setting.set"]
     assert rows(store, "SELECT count(*) FROM settings") == [(1,)]
 
 
-def test_the_record_tells_the_value_before_and_after(store: Corral) -> None:
+def test_event_has_value_before_and_after(store: Corral) -> None:
     store.settings.set(NAME, 3)
     store.settings.set(NAME, 4)
     data = [event.data for event in store.events.after().items]
     assert data == [{"value": 3, "before": 6}, {"value": 4, "before": 3}]
 
 
-def test_the_nearest_choice_counts(store: Corral) -> None:
+def test_most_specific_scope_applies(store: Corral) -> None:
     store.settings.set(NAME, 2, scope="global")
     store.settings.set(NAME, 3, scope="project:prj_1")
     store.settings.set(NAME, 4, scope="agent:ada")
 
     def value(**whose: str) -> tuple[Any, str]:
-        found = store.settings.get(NAME, **whose)
-        return found.value, found.scope
+        setting = store.settings.get(NAME, **whose)
+        return setting.value, setting.scope
 
     assert value() == (2, "global")
     assert value(project="prj_1") == (3, "project:prj_1")
@@ -66,7 +66,7 @@ def test_the_nearest_choice_counts(store: Corral) -> None:
     assert value(agent="bob", project="prj_2") == (2, "global")
 
 
-def test_a_choice_taken_back_lets_the_wider_one_count(store: Corral) -> None:
+def test_unset_value_makes_wider_scope_apply(store: Corral) -> None:
     store.settings.set(NAME, 2)
     store.settings.set(NAME, 3, scope="agent:ada")
     assert store.settings.unset(NAME, scope="agent:ada").value == 2
@@ -76,27 +76,27 @@ def test_a_choice_taken_back_lets_the_wider_one_count(store: Corral) -> None:
         assert store.settings.unset(NAME).scope == "default"
 
 
-def test_all_settings_are_listed_with_what_counts_for_a_scope(store: Corral) -> None:
+def test_list_shows_every_setting_with_value_of_scope(store: Corral) -> None:
     store.settings.set(NAME, 2)
     store.settings.set("schedules.max_timers", 5, scope="project:prj_1")
     listed = store.settings.list(scope="project:prj_1")
-    assert [each.name for each in listed.items] == sorted(DEFINITIONS)
-    chosen = {each.name: (each.value, each.scope) for each in listed.items}
+    assert [setting.name for setting in listed.items] == sorted(DEFINITIONS)
+    chosen = {setting.name: (setting.value, setting.scope) for setting in listed.items}
     assert chosen[NAME] == (2, "global")
     assert chosen["schedules.max_timers"] == (5, "project:prj_1")
     assert chosen["events.retention_ms"] == (DEFINITIONS["events.retention_ms"].default, "default")
-    plain = {each.name: each.scope for each in store.settings.list().items}
+    plain = {setting.name: setting.scope for setting in store.settings.list().items}
     assert plain["schedules.max_timers"] == "default"
-    assert all(each.help for each in listed.items)
+    assert all(setting.help for setting in listed.items)
 
 
 def as_written(name: str, number: int) -> str:
-    """As whoever sets it would write it."""
+    """Return a number in the form in which users write it."""
     return format_duration(number) if name.endswith("_ms") else str(number)
 
 
 @each_case("name", sorted(name for name in DEFINITIONS if DEFINITIONS[name].type is int))
-def test_a_number_is_kept_within_its_bounds(store: Corral, name: str) -> None:
+def test_number_out_of_range_is_rejected(store: Corral, name: str) -> None:
     low, high = DEFINITIONS[name].low, DEFINITIONS[name].high
     assert store.settings.set(name, low).value == low
     assert store.settings.set(name, high).value == high
@@ -109,7 +109,7 @@ def test_a_number_is_kept_within_its_bounds(store: Corral, name: str) -> None:
 
 
 @each_case("name", sorted(DEFINITIONS))
-def test_every_default_is_a_value_that_could_be_chosen(store: Corral, name: str) -> None:
+def test_every_default_is_valid(store: Corral, name: str) -> None:
     assert store.settings.set(name, DEFINITIONS[name].default).value == DEFINITIONS[name].default
 
 
@@ -118,23 +118,23 @@ def test_every_default_is_a_value_that_could_be_chosen(store: Corral, name: str)
     ["3", 3.5, True, None, [3], {}, 2**70, "\0", float("nan"), float("inf"), b"3"],
     ids=repr,
 )
-def test_a_value_of_another_type_is_refused(store: Corral, value: Any) -> None:
+def test_value_of_wrong_type_is_rejected(store: Corral, value: Any) -> None:
     with refuses(store, Invalid):
         store.settings.set(NAME, value)
 
 
 @each_case("value", [[], 5, "5", [-1], [1, "2"], [1] * 101, [2**70], [None]], ids=str)
-def test_a_ladder_that_cannot_work_is_refused(store: Corral, value: Any) -> None:
+def test_invalid_backoff_list_is_rejected(store: Corral, value: Any) -> None:
     with refuses(store, Invalid):
         store.settings.set("mail.backoff_ms", value)
 
 
-def test_a_ladder_of_one_rung_is_kept(store: Corral) -> None:
+def test_backoff_list_of_one_delay_is_valid(store: Corral) -> None:
     store.settings.set("mail.backoff_ms", [MINUTE])
     assert store.settings.get("mail.backoff_ms").value == [MINUTE]
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_one(store: Corral) -> None:
+def test_unknown_setting_is_rejected_with_a_suggestion(store: Corral) -> None:
     near = "mail.max_atempts"
     calls: list[Callable[[], object]] = [
         lambda: store.settings.set(near, 3),
@@ -151,7 +151,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(store: Corral) -> None:
 
 
 @each_case("name", ["", "a\0b", "\ud800"], ids=ascii)
-def test_a_name_that_cannot_be_one_is_refused(store: Corral, name: str) -> None:
+def test_invalid_setting_name_is_rejected(store: Corral, name: str) -> None:
     with refuses(store, Invalid):
         store.settings.get(name)
 
@@ -171,7 +171,7 @@ def test_a_name_that_cannot_be_one_is_refused(store: Corral, name: str) -> None:
     ],
     ids=lambda scope: ascii(scope)[:20],
 )
-def test_a_text_that_is_no_scope_is_refused(store: Corral, scope: str) -> None:
+def test_invalid_scope_is_rejected(store: Corral, scope: str) -> None:
     with refuses(store, Invalid):
         store.settings.set(NAME, 3, scope=scope)
     with refuses(store, Invalid):
@@ -182,25 +182,23 @@ def test_a_text_that_is_no_scope_is_refused(store: Corral, scope: str) -> None:
 
 @each_case("whose", ["agent", "project"])
 @each_case("text", ["a\0b", "\ud800"], ids=ascii)
-def test_an_agent_or_project_that_cannot_be_one_is_refused(
-    store: Corral, whose: str, text: str
-) -> None:
+def test_invalid_agent_or_project_is_rejected(store: Corral, whose: str, text: str) -> None:
     with refuses(store, Invalid):
         store.settings.get(NAME, **{whose: text})
 
 
-def test_the_event_of_a_projects_setting_belongs_to_the_project(store: Corral) -> None:
+def test_event_of_project_setting_belongs_to_project(store: Corral) -> None:
     store.settings.set(NAME, 3, scope="project:prj_1")
     assert rows(store, "SELECT project_id FROM events") == [("prj_1",)]
 
 
 @pytest.mark.parametrize("scope", ["project:prj_1", "agent:ada"])
-def test_a_setting_is_not_taken_where_nobody_would_look(store: Corral, scope: str) -> None:
+def test_setting_is_rejected_in_a_scope_that_is_not_read(store: Corral, scope: str) -> None:
     with refuses(store, Invalid):
         store.settings.set("nodes.retention_ms", DAY, scope=scope)
 
 
-def test_what_was_chosen_for_an_agent_counts_for_its_mailbox(store: Corral) -> None:
+def test_agent_setting_applies_to_its_mailbox(store: Corral) -> None:
     store.settings.set("mail.max_attempts", 1, scope="agent:ada")
     for name, state in (("ada", "dead"), ("bob", "waiting")):
         store.mail.put(f"agent:{name}", "x")
@@ -208,7 +206,7 @@ def test_what_was_chosen_for_an_agent_counts_for_its_mailbox(store: Corral) -> N
         assert store.mail.fail(letter, "boom").state == state
 
 
-def test_letters_between_agents_are_counted_for_an_agent_and_not_for_a_project(
+def test_max_hops_can_be_set_for_agent_but_not_for_project(
     store: Corral,
 ) -> None:
     with refuses(store, Invalid):

@@ -1,4 +1,4 @@
-"""Tokens: made once, shown once, good for what they are for, and gone when they are revoked."""
+"""Tokens: scopes, expiry, revocation and private files."""
 
 import os
 from pathlib import Path
@@ -11,27 +11,27 @@ from corral.kernel.clock import DAY, MINUTE, ManualClock
 from tests.support.store import contents, record, refuses, unchanged, walk
 
 
-def test_a_token_is_good_for_its_scope(store: Corral) -> None:
-    made = store.tokens.create("script", scope="read")
-    who = store.tokens.check(made.value)
+def test_token_permits_its_scope(store: Corral) -> None:
+    token = store.tokens.create("script", scope="read")
+    who = store.tokens.check(token.value)
     assert (who.id, who.name, who.scope, who.actor) == (
-        made.token.id,
+        token.token.id,
         "script",
         "read",
         "token:script",
     )
     assert not who.may_write
     assert store.tokens.check(store.tokens.create("other").value).may_write
-    assert record(store, made.token.id) == ["token.create"]
+    assert record(store, token.token.id) == ["token.create"]
 
 
-def test_the_secret_is_nowhere_in_the_store(store: Corral) -> None:
-    made = store.tokens.create("script")
-    assert made.value not in repr(contents(store))
-    assert made.value.removeprefix("crl_") not in repr(contents(store))
+def test_secret_of_a_token_is_not_stored(store: Corral) -> None:
+    token = store.tokens.create("script")
+    assert token.value not in repr(contents(store))
+    assert token.value.removeprefix("crl_") not in repr(contents(store))
 
 
-def test_what_is_no_secret_is_refused_and_not_repeated(store: Corral) -> None:
+def test_invalid_secret_is_rejected_and_not_repeated(store: Corral) -> None:
     store.tokens.create("script")
     for wrong in ("", "x", "crl_", "crl_" + "0" * 64, "crl_" + "0" * 63 + "\n", "tok_1"):
         with refuses(store, Refused) as caught:
@@ -40,29 +40,29 @@ def test_what_is_no_secret_is_refused_and_not_repeated(store: Corral) -> None:
         assert len(wrong) < 10 or wrong not in caught.value.message
 
 
-def test_a_revoked_token_is_no_good_and_its_name_is_free(store: Corral) -> None:
-    made = store.tokens.create("script")
+def test_revoked_token_is_rejected_and_frees_its_name(store: Corral) -> None:
+    token = store.tokens.create("script")
     assert store.tokens.revoke("script").ended_at is not None
     with refuses(store, Refused):
-        store.tokens.check(made.value)
+        store.tokens.check(token.value)
     with refuses(store, IllegalMove):
-        store.tokens.revoke(made.token.id)
+        store.tokens.revoke(token.token.id)
     with refuses(store, NotFound):
         store.tokens.revoke("script")
-    assert store.tokens.create("script").token.id != made.token.id
+    assert store.tokens.create("script").token.id != token.token.id
 
 
 def test_a_token_expires(store: Corral, clock: ManualClock) -> None:
-    made = store.tokens.create("script", ttl_ms=1_000)
+    token = store.tokens.create("script", ttl_ms=1_000)
     clock.advance(999)
-    store.tokens.check(made.value)
+    store.tokens.check(token.value)
     clock.advance(1)
     with refuses(store, Refused) as caught:
-        store.tokens.check(made.value)
+        store.tokens.check(token.value)
     assert caught.value.details["reason"] == "expired"
 
 
-def test_a_name_is_taken_once(store: Corral) -> None:
+def test_token_name_is_unique(store: Corral) -> None:
     store.tokens.create("script")
     with refuses(store, Conflict):
         store.tokens.create("script")
@@ -76,19 +76,19 @@ def test_a_name_is_taken_once(store: Corral) -> None:
         store.tokens.create("x", ttl_ms=0)
 
 
-def test_an_agents_token_acts_in_its_name_until_it_is_retired(store: Corral) -> None:
+def test_agent_token_acts_as_agent_until_it_is_retired(store: Corral) -> None:
     agent = store.agents.create("ada")
-    made = store.tokens.create("ada-laptop", scope="agent:ada")
-    who = store.tokens.check(made.value)
+    token = store.tokens.create("ada-laptop", scope="agent:ada")
+    who = store.tokens.check(token.value)
     assert (who.scope, who.agent, who.actor) == (f"agent:{agent.id}", "ada", "agent:ada")
     store.agents.retire("ada")
     with refuses(store, Refused):
-        store.tokens.check(made.value)
+        store.tokens.check(token.value)
     with refuses(store, NotFound):
         store.tokens.create("x", scope="agent:nobody")
 
 
-def test_use_is_noted_to_the_minute_and_is_no_event(store: Corral, clock: ManualClock) -> None:
+def test_use_is_recorded_once_a_minute_without_event(store: Corral, clock: ManualClock) -> None:
     id = store.tokens.create("script").token.id
     clock.advance(MINUTE)
     assert store.tokens.record_use(id)
@@ -101,7 +101,7 @@ def test_use_is_noted_to_the_minute_and_is_no_event(store: Corral, clock: Manual
     assert record(store, id) == ["token.create"]
 
 
-def test_tokens_are_listed_by_name_or_all_of_them_by_age(store: Corral) -> None:
+def test_active_tokens_are_listed_by_name_and_all_by_age(store: Corral) -> None:
     for name in ("c", "a", "b"):
         store.tokens.create(name)
     store.tokens.revoke("a")
@@ -109,7 +109,7 @@ def test_tokens_are_listed_by_name_or_all_of_them_by_age(store: Corral) -> None:
     assert [token.name for token in walk(store.tokens.list, limit=2, all=True)] == ["c", "a", "b"]
 
 
-def test_old_tokens_are_forgotten(store: Corral, clock: ManualClock) -> None:
+def test_retention_deletes_old_tokens(store: Corral, clock: ManualClock) -> None:
     store.tokens.create("old", ttl_ms=DAY)
     store.tokens.create("gone")
     store.tokens.revoke("gone")
@@ -120,7 +120,7 @@ def test_old_tokens_are_forgotten(store: Corral, clock: ManualClock) -> None:
     assert [token.name for token in store.tokens.list(all=True).items] == ["stays"]
 
 
-def test_a_private_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
+def test_ensure_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
     path = tmp_path / "home" / "token"
     first = store.tokens.ensure_file(path, name="daemon")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -128,7 +128,7 @@ def test_a_private_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
     store.tokens.revoke("daemon")
     second = store.tokens.ensure_file(path, name="daemon")
     assert second != first
-    os.chmod(path, 0o644)  # somebody else may have read it
+    os.chmod(path, 0o644)  # another user may have read it
     third = store.tokens.ensure_file(path, name="daemon")
     assert third != second
     with pytest.raises(Refused):
@@ -138,7 +138,7 @@ def test_a_private_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
     assert [token.name for token in store.tokens.list().items] == ["daemon"]
 
 
-def test_a_store_acts_in_somebodys_name(store: Corral) -> None:
+def test_store_acts_as_the_given_actor(store: Corral) -> None:
     theirs = store.as_actor("token:script")
     letter = theirs.mail.put("agent:ada", 1)
     with theirs.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Sessions beside plain lists: whatever is said, handed over, cleared and forked."""
+"""Sessions compared with a model of plain lists, under random operations."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +33,7 @@ class Passed:
 
 @dataclass
 class Talk:
-    """A session as a plain list of what was said, with all turns of its own and inherited."""
+    """The model of a session: a list of its own and inherited turns."""
 
     said: list[tuple[str, str, str | None]] = field(default_factory=list)
     agent: str = "ada"
@@ -235,5 +235,5 @@ class SessionsMachine(StoreMachine):
 
 
 @while_it_is_made_short
-def test_sessions_are_what_plain_lists_say(fresh_url: FreshUrl) -> None:
+def test_sessions_match_a_list_model(fresh_url: FreshUrl) -> None:
     run_machine(SessionsMachine, fresh_url, stories=25, steps=25)

@@ -426,7 +426,7 @@ _FILL = [
         'json', CAST('x' AS {{blob}}), '{{}}', CASE i % 2 WHEN 0 THEN 'call' || i END, {{now}}
     FROM n""",
     f"""INSERT INTO checkpoint_writes
-        (thread, ns, checkpoint, task, place, path, channel, format, value, at)
+        (thread, ns, checkpoint, task, position, path, channel, format, value, at)
     {_SERIES.format(count=MANY)}
     SELECT 't' || (i % 400), '', 'c' || i, 'task', 0, '', 'c', 'json', CAST('x' AS {{blob}}),
         {{now}}

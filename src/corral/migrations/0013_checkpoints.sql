@@ -23,7 +23,7 @@ CREATE TABLE checkpoint_writes (
     ns {key} NOT NULL,                  -- namespace of a subgraph; empty: the root graph
     checkpoint {key} NOT NULL,          -- checkpoint that the step started from
     task {key} NOT NULL,                -- the framework's task id
-    place {integer} NOT NULL,           -- position among the writes of the task; negative: a special write such as an error
+    position {integer} NOT NULL,        -- position among the writes of the task; negative: a special write such as an error
     path {key} NOT NULL,                -- path of the task in the step; writes are applied in this order
     channel {key} NOT NULL,             -- channel that is written to
     format {key} NOT NULL,              -- serialization format of value
@@ -31,7 +31,7 @@ CREATE TABLE checkpoint_writes (
     at {integer} NOT NULL               -- time of saving
 ) {strict};
 
-CREATE UNIQUE INDEX checkpoint_writes_by_place ON checkpoint_writes (thread, ns, checkpoint, task, place);
+CREATE UNIQUE INDEX checkpoint_writes_by_position ON checkpoint_writes (thread, ns, checkpoint, task, position);
 
 -- The last move of this store's content; at most one row. Writer: db.
 CREATE TABLE store_moves (

@@ -15,7 +15,7 @@ class CheckpointWrite(msgspec.Struct, frozen=True):
     ns: str
     checkpoint: str
     task: str
-    place: int
+    position: int
     path: str
     channel: str
     format: str
@@ -25,7 +25,7 @@ class CheckpointWrite(msgspec.Struct, frozen=True):
 class NewCheckpointWrite(msgspec.Struct, frozen=True):
     """A write to store."""
 
-    place: int
+    position: int
     channel: str
     format: str
     value: bytes

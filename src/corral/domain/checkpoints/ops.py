@@ -79,7 +79,7 @@ def put_writes(
     statement = sql.SET_WRITE if replace else sql.ADD_WRITE
     rows = [
         {
-            "place": write.place,
+            "position": write.position,
             "channel": _check(write.channel, "The channel"),
             "format": _check(write.format, "The format"),
             "value": _check_bytes(write.value, "The value"),
@@ -104,11 +104,13 @@ def get(tx: Tx, thread: str, *, ns: str = "", id: str | None = None) -> Checkpoi
     checkpoint: Checkpoint | None = None
     writes = []
     for row in rows:
-        _, _, row_ns, row_id, _, format, body, _, _, task, place, path, channel = row
+        _, _, row_ns, row_id, _, format, body, _, _, task, position, path, channel = row
         if task is None:
             checkpoint = sql.HISTORY_OF_NAMESPACE.query.make(row[:9])
         else:
-            writes.append(CheckpointWrite(row_ns, row_id, task, place, path, channel, format, body))
+            writes.append(
+                CheckpointWrite(row_ns, row_id, task, position, path, channel, format, body)
+            )
     # Writes may exist without the checkpoint: a framework may store them first.
     return None if checkpoint is None else _add_writes(checkpoint, writes)
 
@@ -225,7 +227,7 @@ def _load_writes(tx: Tx, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
 def _add_writes(checkpoint: Checkpoint, writes: list[CheckpointWrite]) -> Checkpoint:
     if not writes:
         return checkpoint
-    ordered = sorted(writes, key=lambda write: (write.path, write.task, write.place))
+    ordered = sorted(writes, key=lambda write: (write.path, write.task, write.position))
     return msgspec.structs.replace(checkpoint, writes=ordered)
 
 

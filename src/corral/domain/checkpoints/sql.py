@@ -32,11 +32,11 @@ GET = Statement(f"""
             SELECT id FROM checkpoints WHERE thread = :thread AND ns = :ns ORDER BY id DESC LIMIT 1
         )) AS id
     )
-    SELECT {_COLUMNS}, NULL AS task, NULL AS place, NULL AS path, NULL AS channel
+    SELECT {_COLUMNS}, NULL AS task, NULL AS position, NULL AS path, NULL AS channel
     FROM checkpoints
     WHERE thread = :thread AND ns = :ns AND id = (SELECT id FROM named)
     UNION ALL
-    SELECT seq, thread, ns, checkpoint, NULL, format, value, NULL, at, task, place, path, channel
+    SELECT seq, thread, ns, checkpoint, NULL, format, value, NULL, at, task, position, path, channel
     FROM checkpoint_writes
     WHERE thread = :thread AND ns = :ns AND checkpoint = (SELECT id FROM named)
 """)
@@ -103,9 +103,9 @@ WRITES = Query(
 
 _ADD_WRITE = """
     INSERT INTO checkpoint_writes
-        (thread, ns, checkpoint, task, place, path, channel, format, value, at)
-    VALUES (:thread, :ns, :checkpoint, :task, :place, :path, :channel, :format, :value, :now)
-    ON CONFLICT (thread, ns, checkpoint, task, place)
+        (thread, ns, checkpoint, task, position, path, channel, format, value, at)
+    VALUES (:thread, :ns, :checkpoint, :task, :position, :path, :channel, :format, :value, :now)
+    ON CONFLICT (thread, ns, checkpoint, task, position)
 """
 
 ADD_WRITE = Statement(f"{_ADD_WRITE} DO NOTHING")
@@ -126,10 +126,10 @@ COPY = Statement("""
 
 COPY_WRITES = Statement("""
     INSERT INTO checkpoint_writes
-        (thread, ns, checkpoint, task, place, path, channel, format, value, at)
-    SELECT :target, ns, checkpoint, task, place, path, channel, format, value, :now
+        (thread, ns, checkpoint, task, position, path, channel, format, value, at)
+    SELECT :target, ns, checkpoint, task, position, path, channel, format, value, :now
     FROM checkpoint_writes WHERE thread = :source ORDER BY seq
-    ON CONFLICT (thread, ns, checkpoint, task, place) DO NOTHING
+    ON CONFLICT (thread, ns, checkpoint, task, position) DO NOTHING
 """)
 
 DELETE = Statement("DELETE FROM checkpoints WHERE thread = :thread RETURNING seq")

@@ -15,7 +15,7 @@ from corral.domain.sessions.ops import (
 from corral.domain.sessions.turn import MAX_TITLE, parse_number
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import Page
-from corral.kernel.text import MAX_BODY, MAX_NAME, check_int, check_optional_text
+from corral.kernel.text import MAX_BODY, MAX_NAME, check_choice, check_int, check_optional_text
 
 MAX_CONTEXT_TURNS = 1_000
 
@@ -180,11 +180,7 @@ def fork(
 
 
 def _check_policy(policy: str, last: int | None, summary: str | None, note: str | None) -> None:
-    if policy not in tuple(HandoffPolicy):
-        raise Invalid(
-            f"Invalid hand-off policy {policy!r}: use one of {', '.join(HandoffPolicy)}.",
-            policy=policy,
-        )
+    check_choice(policy, HandoffPolicy, "The hand-off policy")
     if (policy == HandoffPolicy.LAST) != (last is not None):
         raise Invalid("`last` is required with the policy `last`, and only there.", last=last)
     if last is not None and check_int(last, "The number of turns") < 1:
