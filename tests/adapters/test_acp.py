@@ -87,7 +87,7 @@ class Line:
         b'{"method":"session/request_permission","id":{},"params":{"options":[1,null,{"kind":[]}],"toolCall":7}}\n',
     ],
 )
-def test_noise_is_no_error_and_ends_nothing(noise: bytes) -> None:
+def test_invalid_lines_are_ignored(noise: bytes) -> None:
     line = Line().open()
     assert not [fact for fact in line.talk.feed(noise) if isinstance(fact, PromptResult)]
     line.update("agent_message_chunk", content={"type": "text", "text": "still here"})
@@ -96,24 +96,24 @@ def test_noise_is_no_error_and_ends_nothing(noise: bytes) -> None:
     assert TurnFact("assistant", "still here") in facts
 
 
-def test_a_line_without_an_end_is_given_up() -> None:
+def test_an_endless_line_is_an_error() -> None:
     line = Line()
     facts = line.talk.feed(b"x" * (17 * 1024 * 1024))
     assert facts[-1] == PromptResult(False, "failed", "The agent sent a line that is too long.")
 
 
-def test_an_agent_of_another_version_is_refused_with_a_sentence() -> None:
+def test_an_unsupported_protocol_version_is_a_clear_error() -> None:
     facts = Line().reply({"protocolVersion": 2})
     assert isinstance(facts[-1], PromptResult)
     assert "Update the agent" in str(facts[-1].message)
 
 
-def test_an_agent_that_cannot_resume_says_so() -> None:
+def test_an_agent_without_resume_is_a_clear_error() -> None:
     facts = Line(session="old").reply({"protocolVersion": 1, "agentCapabilities": {}})
     assert "cannot resume" in str(facts[-1].message)
 
 
-def test_an_agent_that_promises_to_resume_and_cannot_is_asked_to_load() -> None:
+def test_a_failed_resume_falls_back_to_load() -> None:
     line = Line(session="old")
     able = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
     line.reply({"protocolVersion": 1, "agentCapabilities": able})
@@ -123,7 +123,7 @@ def test_an_agent_that_promises_to_resume_and_cannot_is_asked_to_load() -> None:
     assert line.reply({}) == [SessionFact("old")]
 
 
-def test_an_agent_that_ends_in_the_middle_is_not_done_well() -> None:
+def test_an_agent_that_exits_during_a_turn_has_failed() -> None:
     line = Line().open()
     line.update("agent_message_chunk", content={"type": "text", "text": "half a"})
     facts = line.talk.close()
@@ -134,7 +134,7 @@ def test_an_agent_that_ends_in_the_middle_is_not_done_well() -> None:
 
 
 @pytest.mark.parametrize("method", ["fs/read_text_file", "fs/write_text_file", "terminal/create"])
-def test_files_and_terminals_are_refused(method: str) -> None:
+def test_file_and_terminal_requests_are_refused(method: str) -> None:
     line = Line().open()
     line.say(id="r1", method=method, params={"sessionId": "s1", "path": "/demo/a", "content": ""})
     assert line.sent[-1]["error"]["code"] == -32601
@@ -147,13 +147,13 @@ def test_a_second_prompt_waits_for_the_first() -> None:
         line.talk.prompt("again")
 
 
-def test_what_is_asked_no_more_cannot_be_answered() -> None:
+def test_a_closed_dialog_cannot_be_answered() -> None:
     line = Line().open()
     with pytest.raises(NotFound):
         line.talk.answer("1-1-x", False)
 
 
-def test_an_option_that_only_allows_always_is_left_to_a_person() -> None:
+def test_an_option_that_allows_always_is_not_chosen_by_policy() -> None:
     line = Line(policy=frozenset({"all"})).open()
     options = [{"optionId": "a", "name": "Always", "kind": "allow_always"}]
     params = {"sessionId": "s1", "toolCall": {"toolCallId": "t", "kind": "edit"}}
@@ -169,7 +169,7 @@ def test_an_option_that_only_allows_always_is_left_to_a_person() -> None:
     }
 
 
-def test_an_update_of_another_session_is_not_ours() -> None:
+def test_an_update_of_another_session_is_ignored() -> None:
     line = Line().open()
     update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}}
     line.say(method="session/update", params={"sessionId": "s2", "update": update})
@@ -190,7 +190,7 @@ def test_a_prompt_is_answered_by_the_sdks_agent(tmp_path: Path) -> None:
         assert facts_of(run, TurnFact)[-1].content == "You said: more"
 
 
-def test_leave_is_asked_for_and_answered_by_a_person(tmp_path: Path) -> None:
+def test_a_permission_request_is_answered_by_a_person(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it") as run:
         asked = run.wait_for_permission_request()
         assert (asked.title, asked.tool) == ("touch a", "execute")
@@ -203,7 +203,7 @@ def test_leave_is_asked_for_and_answered_by_a_person(tmp_path: Path) -> None:
         assert (told.role, told.content, told.is_error) == ("tool", "option 3", True)
 
 
-def test_a_policy_grants_its_class_once_and_says_so(tmp_path: Path) -> None:
+def test_a_policy_grants_its_class_once_and_logs_it(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it", policy=frozenset({"run"})) as run:
         run.done()
         assert facts_of(run, PermissionFact) == []
@@ -218,14 +218,14 @@ def test_a_policy_for_another_class_grants_nothing(tmp_path: Path) -> None:
         run.wait_for_permission_request()
 
 
-def test_what_was_said_before_is_not_said_again_when_a_session_is_loaded(tmp_path: Path) -> None:
+def test_loading_a_session_does_not_repeat_earlier_turns(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="hello", session="abc") as run:
         assert run.done().ok
         assert facts_of(run, TurnFact) == [TurnFact("assistant", "You said: hello")]
         assert facts_of(run, SessionFact) == [SessionFact("abc")]
 
 
-def test_an_agent_that_wants_a_login_fails_with_a_sentence(tmp_path: Path) -> None:
+def test_a_required_login_is_a_clear_error(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="login") as run:
         done = run.done()
         assert not done.ok
@@ -235,7 +235,7 @@ def test_an_agent_that_wants_a_login_fails_with_a_sentence(tmp_path: Path) -> No
 # -- the scripted agent ---------------------------------------------------------------------------
 
 
-def test_the_scripted_agent_works_and_spends(tmp_path: Path) -> None:
+def test_the_scripted_agent_works_and_reports_usage(tmp_path: Path) -> None:
     prompt = "say hi; write a.txt hello; spend 1000 100"
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt=prompt) as run:
         assert run.done().ok
@@ -260,7 +260,7 @@ def test_the_scripted_agent_resumes_in_a_new_process(tmp_path: Path) -> None:
         assert [fact.content.strip() for fact in facts_of(run, TurnFact)] == ["two"]
 
 
-def test_an_unknown_session_is_a_failure_with_the_agents_words(tmp_path: Path) -> None:
+def test_an_unknown_session_fails_with_the_message_of_the_agent(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="x", session="gone") as run:
         assert run.done() == PromptResult(
             False, "failed", "No conversation found with session ID: gone"
@@ -274,7 +274,7 @@ def test_a_hanging_agent_is_cancelled(tmp_path: Path) -> None:
         assert run.done() == PromptResult(True, "cancelled")
 
 
-def test_a_question_is_withdrawn_by_a_cancellation(tmp_path: Path) -> None:
+def test_a_cancellation_closes_the_dialog(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="ask may I") as run:
         asked = run.wait_for_permission_request()
         run.talk.cancel()
@@ -283,20 +283,20 @@ def test_a_question_is_withdrawn_by_a_cancellation(tmp_path: Path) -> None:
             run.talk.answer(asked.id, "Yes")
 
 
-def test_a_crash_is_told_as_one(tmp_path: Path) -> None:
+def test_a_crash_is_reported(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="say hi; crash 3") as run:
         assert run.done() == PromptResult(False, "failed", "The agent exited before it answered.")
         assert run.process.wait() == 3
 
 
-def test_a_quota_says_when_it_ends(tmp_path: Path) -> None:
+def test_a_quota_reports_its_reset_time(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="quota 3600") as run:
         assert run.done().reason == "refused"
         (limit,) = facts_of(run, LimitFact)
         assert limit.reset_at is not None
 
 
-def test_the_sdks_client_gets_on_with_the_scripted_agent(tmp_path: Path) -> None:
+def test_the_client_of_the_sdk_works_with_the_scripted_agent(tmp_path: Path) -> None:
     from acp import PROTOCOL_VERSION, Client, spawn_agent_process, text_block
     from acp.schema import AllowedOutcome, RequestPermissionResponse
 
@@ -340,7 +340,7 @@ def test_the_sdks_client_gets_on_with_the_scripted_agent(tmp_path: Path) -> None
     assert (tmp_path / "b.txt").read_text() == "hi\n"
 
 
-def test_the_time_of_a_limit_is_read_with_the_clock_that_was_given() -> None:
+def test_a_reset_time_is_relative_to_the_given_clock() -> None:
     line = Line(clock=ManualClock(1_800_000_000_000)).open()
     error = {"code": -32603, "message": "Usage limit reached; try again in 2 hours."}
     facts = line.say(id=line.sent[-1]["id"], error=error)
@@ -348,7 +348,7 @@ def test_the_time_of_a_limit_is_read_with_the_clock_that_was_given() -> None:
     assert isinstance(facts[1], ResultFact)
 
 
-def test_a_plan_is_told_as_the_agent_has_it_and_not_more_of_it_than_can_be_kept() -> None:
+def test_a_plan_is_recorded_up_to_a_limit() -> None:
     entries = [
         {"content": "look", "status": "completed", "priority": "high"},
         {"content": "x" * 9_000, "status": 7},

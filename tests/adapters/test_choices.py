@@ -21,7 +21,7 @@ def read(name: str) -> tuple[ScreenLayout, ScreenReading]:
 
 
 @pytest.mark.parametrize("name", DIALOGS)
-def test_no_never_names_an_option_that_allows(name: str) -> None:
+def test_no_never_selects_an_allowing_option(name: str) -> None:
     screen, reading = read(name)
     wanted = find_option(screen, reading, "no")
     assert wanted is not None
@@ -31,7 +31,7 @@ def test_no_never_names_an_option_that_allows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIALOGS)
-def test_yes_names_the_option_that_allows_this_once(name: str) -> None:
+def test_yes_selects_the_option_that_allows_once(name: str) -> None:
     screen, reading = read(name)
     wanted = find_option(screen, reading, "Yes.")
     assert wanted is not None
@@ -39,7 +39,7 @@ def test_yes_names_the_option_that_allows_this_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIALOGS)
-def test_each_option_is_named_by_its_number_and_by_its_label(name: str) -> None:
+def test_an_option_is_selected_by_number_or_label(name: str) -> None:
     screen, reading = read(name)
     for at, option in enumerate(reading.options):
         assert find_option(screen, reading, str(at + 1)) == at
@@ -48,7 +48,7 @@ def test_each_option_is_named_by_its_number_and_by_its_label(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "\r", "0", "9", "nope", "not now", "yes please", "1.5"])
 @pytest.mark.parametrize("name", DIALOGS)
-def test_any_other_text_names_no_option(name: str, text: str) -> None:
+def test_other_text_selects_no_option(name: str, text: str) -> None:
     screen, reading = read(name)
     assert find_option(screen, reading, text) is None
 
@@ -75,7 +75,7 @@ def test_the_keys_for_no_do_not_select_the_marked_yes(name: str, keys: tuple[str
     assert keys_for(screen, reading, wanted) == keys
 
 
-def test_a_plain_no_that_could_mean_two_options_names_none() -> None:
+def test_an_ambiguous_no_selects_no_option() -> None:
     screen, reading = read("claude-run")
     declines = ["4. No, not now", "5. No, and never ask"]
     both = ScreenReading("needs_input", options=[*reading.options[:3], *declines], marked=0)
@@ -101,7 +101,7 @@ def test_a_message_below_a_dialog_of_gemini_does_not_hide_it() -> None:
 
 
 @pytest.mark.parametrize("marked", [0, 1, 2])
-def test_the_option_that_opencode_marks_by_colour_is_seen(marked: int) -> None:
+def test_the_option_that_opencode_marks_by_colour_is_recognized(marked: int) -> None:
     terminal = TerminalEmulator(110, 40, history=0, colours=True)
     data = (RECORDED / "opencode-run.ansi").read_bytes()
     terminal.feed(data.split(b"\n#\n")[0])

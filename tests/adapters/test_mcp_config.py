@@ -9,7 +9,7 @@ from corral.adapters.providers.provider import LaunchRequest
 ASK = LaunchRequest("hello", tools=True, allow=("Read",))
 
 
-def test_claude_is_given_the_server_and_may_call_its_tools() -> None:
+def test_claude_gets_the_server_and_may_call_its_tools() -> None:
     args = registry.get_provider("claude").start(ASK).args
     (given,) = [arg.partition("=")[2] for arg in args if arg.startswith("--mcp-config=")]
     entry = json.loads(given)["mcpServers"]["corral"]
@@ -17,7 +17,7 @@ def test_claude_is_given_the_server_and_may_call_its_tools() -> None:
     assert "--allowedTools=Read,mcp__corral" in args
 
 
-def test_codex_is_given_the_server_and_the_names_of_what_it_needs() -> None:
+def test_codex_gets_the_server_and_its_variable_names() -> None:
     args = registry.get_provider("codex").start(ASK).args
     said = "\n".join(arg for arg in args if arg.startswith("mcp_servers."))
     entry = tomllib.loads(said)["mcp_servers"]["corral"]
@@ -26,18 +26,18 @@ def test_codex_is_given_the_server_and_the_names_of_what_it_needs() -> None:
     assert entry["required"] is True
 
 
-def test_whoever_speaks_acp_is_told_in_the_first_message() -> None:
+def test_acp_agents_get_the_server_in_the_first_message() -> None:
     (entry,) = mcp_config.build_acp_servers({"CORRAL_AGENT": "ada", "SECRET": "x"})
     assert [entry["command"], *entry["args"]] == mcp_config.get_server_command()
     assert entry["env"] == [{"name": "CORRAL_AGENT", "value": "ada"}]
 
 
-def test_without_being_asked_nobody_is_told() -> None:
+def test_without_the_setting_no_server_is_configured() -> None:
     for name in ("claude", "codex"):
         assert "corral" not in str(registry.get_provider(name).start(LaunchRequest("hello")).args)
 
 
-def test_hooks_are_handed_over_in_each_one_s_own_words() -> None:
+def test_hooks_are_configured_in_the_format_of_each_cli() -> None:
     ask = LaunchRequest("hello", hooks=True)
     args = registry.get_provider("claude").start(ask).args
     (given,) = [arg.partition("=")[2] for arg in args if arg.startswith("--settings=")]

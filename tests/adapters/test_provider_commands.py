@@ -29,7 +29,7 @@ def provider(request: pytest.FixtureRequest) -> Provider:
 
 
 @pytest.mark.parametrize("name", registry.list_providers())
-def test_every_provider_keeps_the_contract(name: str) -> None:
+def test_every_provider_implements_the_contract(name: str) -> None:
     provider = registry.get_provider(name)
     assert provider.name == name
     for promised in [*Provider.__annotations__, *vars(Provider)]:
@@ -48,7 +48,7 @@ def test_an_unknown_provider_is_not_found(name: str) -> None:
 @pytest.mark.parametrize(
     "session", ["--dangerously-skip-permissions", "", " ", "a b", "a\nb", "-x", "a" * 201, "ä"]
 )
-def test_a_session_id_that_could_be_an_argument_is_refused(
+def test_a_session_id_that_looks_like_an_option_is_rejected(
     provider: Provider, session: str
 ) -> None:
     with pytest.raises(Invalid):
@@ -61,12 +61,12 @@ def test_a_resume_needs_a_session(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize("name", ["codex", "gemini"])
-def test_a_denial_that_cannot_be_kept_is_refused(name: str) -> None:
+def test_a_denial_that_cannot_be_enforced_is_rejected(name: str) -> None:
     with pytest.raises(Refused, check=because("denials_unsupported")):
         registry.get_provider(name).start(LaunchRequest("hi", deny=("shell",)))
 
 
-def test_the_prompt_of_one_shot_is_never_an_argument(provider: Provider) -> None:
+def test_a_one_shot_prompt_is_never_an_argument(provider: Provider) -> None:
     prompt = "x" * (1024 * 1024)
     start = provider.start(LaunchRequest(prompt))
     assert start.structured
@@ -94,7 +94,7 @@ def test_the_first_prompt_is_not_sent_again_on_resume(provider: Provider) -> Non
     assert SESSION in " ".join(start.args)
 
 
-def test_a_resumed_terminal_is_left_to_the_person(provider: Provider) -> None:
+def test_a_resumed_terminal_gets_no_prompt(provider: Provider) -> None:
     start = provider.start(LaunchRequest(None, session=SESSION, resume=True, interactive=True))
     assert start.stdin is None
     assert RESUME_PROMPT not in start.args
@@ -113,14 +113,14 @@ def test_a_prompt_that_looks_like_an_option_stays_a_prompt(provider: Provider) -
 
 
 @pytest.mark.parametrize("name", ["claude", "gemini", "qwen", "copilot", "scripted"])
-def test_a_new_conversation_takes_a_chosen_id(name: str) -> None:
+def test_a_new_conversation_gets_a_chosen_id(name: str) -> None:
     start = registry.get_provider(name).start(LaunchRequest("hi", session=SESSION))
     assert start.session == SESSION
     assert "--session-id" in " ".join(start.args)
 
 
 @pytest.mark.parametrize("name", ["codex", "opencode"])
-def test_where_no_id_can_be_chosen_none_is_promised(name: str) -> None:
+def test_a_cli_without_chosen_ids_has_none(name: str) -> None:
     start = registry.get_provider(name).start(LaunchRequest("hi", session=SESSION))
     assert start.session is None
     assert SESSION not in start.args
@@ -142,7 +142,7 @@ def test_approvals_and_grants_of_claude() -> None:
     assert "--disallowedTools=WebFetch" in args
 
 
-def test_approvals_of_codex_hold_for_a_resume_too() -> None:
+def test_approvals_of_codex_apply_to_a_resume() -> None:
     args = (
         registry.get_provider("codex")
         .start(LaunchRequest("x", session="t", resume=True, approvals=("edit",)))
@@ -153,7 +153,7 @@ def test_approvals_of_codex_hold_for_a_resume_too() -> None:
     assert args[-3:] == ["--", "t", "-"]
 
 
-def test_instructions_of_codex_are_one_value_of_toml() -> None:
+def test_instructions_of_codex_are_one_toml_value() -> None:
     import tomllib
 
     words = 'say "hi"\\\nand \x7f\x01 ä'
@@ -172,15 +172,15 @@ def test_grants_of_opencode_are_its_configuration() -> None:
     }
 
 
-def test_the_users_own_arguments_come_along(provider: Provider) -> None:
+def test_arguments_of_the_user_are_passed_on(provider: Provider) -> None:
     assert "--mine" in provider.start(LaunchRequest("x", extra=("--mine",))).args
 
 
-def test_another_program_is_started_when_it_is_named(provider: Provider) -> None:
+def test_a_named_program_is_started(provider: Provider) -> None:
     assert provider.start(LaunchRequest("x"), "/opt/it").args[0] == "/opt/it"
 
 
-def test_any_command_gets_the_prompt_twice_and_nothing_else() -> None:
+def test_a_plain_command_gets_the_prompt_on_stdin_and_in_a_variable() -> None:
     plain = registry.get_provider("plain")
     start = plain.start(LaunchRequest("hi", extra=("-n", "1")), "head")
     assert start.args == ["head", "-n", "1"]
@@ -202,7 +202,7 @@ def test_any_command_gets_the_prompt_twice_and_nothing_else() -> None:
         ("scripted", [sys.executable, "-P", "-m", "corral.demo.agent", "--acp"]),
     ],
 )
-def test_how_the_agent_client_protocol_is_begun(name: str, args: list[str]) -> None:
+def test_acp_start_commands_of_the_providers(name: str, args: list[str]) -> None:
     start = registry.get_provider(name).acp(
         LaunchRequest("hi", instructions="be brief", extra=("-x",))
     )
@@ -214,7 +214,7 @@ def test_how_the_agent_client_protocol_is_begun(name: str, args: list[str]) -> N
     assert (resumed.session, resumed.stdin) == ("s1", RESUME_PROMPT)
 
 
-def test_any_command_may_speak_the_agent_client_protocol() -> None:
+def test_any_command_may_use_acp() -> None:
     start = registry.get_provider("plain").acp(LaunchRequest("hi", extra=("--acp",)), "mine")
     assert start is not None
     assert (start.args, start.stdin, start.env) == (["mine", "--acp"], "hi", {})
@@ -236,7 +236,7 @@ def test_a_command_line_names_its_provider(argv0: str, name: str) -> None:
     assert registry.find_by_program(argv0).name == name
 
 
-def test_asking_for_a_provider_loads_nothing_heavy() -> None:
+def test_get_provider_imports_no_heavy_modules() -> None:
     code = (
         "import sys; from corral.adapters.providers.registry import get_provider\n"
         "from corral.adapters.providers.provider import LaunchRequest\n"
@@ -257,7 +257,7 @@ def make_program(path: Path, body: str) -> str:
     return str(path)
 
 
-def test_a_version_is_asked_once_for_a_file_as_it_is(tmp_path: Path) -> None:
+def test_a_version_is_cached_per_file(tmp_path: Path) -> None:
     program = make_program(tmp_path / "tool", f"echo x >> {tmp_path}/asked; echo 'tool v1.2.3 (x)'")
     assert versions.probe_version(program) == "1.2.3"
     assert versions.probe_version(program) == "1.2.3"
@@ -267,7 +267,7 @@ def test_a_version_is_asked_once_for_a_file_as_it_is(tmp_path: Path) -> None:
     assert versions.probe_version(program) == "0.166.0-alpha.1"
 
 
-def test_codex_at_a_terminal_runs_without_its_shared_server_where_it_can(tmp_path: Path) -> None:
+def test_codex_at_a_terminal_avoids_its_shared_server(tmp_path: Path) -> None:
     new = make_program(tmp_path / "new", "echo '      --no-daemon'; echo '          Run without'")
     old = make_program(tmp_path / "old", "echo '      --oss'")
     codex = registry.get_provider("codex")
@@ -301,9 +301,7 @@ def test_claude_as_root_gets_all_approvals_only_in_a_sandbox() -> None:
         (LaunchRequest("x", is_own_worktree=True), True),
     ],
 )
-def test_gemini_trusts_its_folder_only_when_that_was_chosen(
-    ask: LaunchRequest, trusted: bool
-) -> None:
+def test_gemini_trusts_its_folder_only_with_approval(ask: LaunchRequest, trusted: bool) -> None:
     gemini = registry.get_provider("gemini")
     assert ("--skip-trust" in gemini.start(ask).args) is trusted
     by_protocol = gemini.acp(ask)
@@ -311,7 +309,7 @@ def test_gemini_trusts_its_folder_only_when_that_was_chosen(
     assert ("--skip-trust" in by_protocol.args) is trusted
 
 
-def test_a_program_that_cannot_tell_has_no_version(
+def test_a_program_without_a_version_option_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "PROBE_TIMEOUT", 0.2)
@@ -322,7 +320,7 @@ def test_a_program_that_cannot_tell_has_no_version(
 
 
 @pytest.mark.parametrize("name", registry.list_providers())
-def test_records_are_looked_for_where_each_keeps_them(name: str, tmp_path: Path) -> None:
+def test_transcripts_are_searched_in_the_folder_of_each_cli(name: str, tmp_path: Path) -> None:
     provider = registry.get_provider(name)
     assert list(provider.transcripts(tmp_path)) == []
     assert provider.transcript(tmp_path, SESSION) is None
@@ -330,16 +328,14 @@ def test_records_are_looked_for_where_each_keeps_them(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("trap", ["pipe", "device"])
-def test_an_agent_that_puts_a_trap_in_the_place_of_its_record_holds_nobody_up(
-    tmp_path: Path, trap: str
-) -> None:
+def test_a_special_file_as_transcript_does_not_block(tmp_path: Path, trap: str) -> None:
     path = tmp_path / f".claude/projects/demo/{SESSION}.jsonl"
     path.parent.mkdir(parents=True)
     os.mkfifo(path) if trap == "pipe" else path.symlink_to("/dev/zero")
     assert registry.get_provider("claude").transcript(tmp_path, SESSION) is None
 
 
-def test_a_record_whose_name_does_not_tell_the_session_is_not_guessed(tmp_path: Path) -> None:
+def test_a_transcript_without_a_session_in_its_name_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / ".gemini/tmp/demo/chats/session-2026-11-16T00-08-0b9cb0b4.jsonl"
     path.parent.mkdir(parents=True)
     path.touch()
@@ -357,7 +353,9 @@ def test_a_record_whose_name_does_not_tell_the_session_is_not_guessed(tmp_path: 
         ("copilot", f".copilot/session-state/{SESSION}/events.jsonl"),
     ],
 )
-def test_the_record_of_a_session_is_found_by_its_id(name: str, file: str, tmp_path: Path) -> None:
+def test_the_transcript_of_a_session_is_found_by_its_id(
+    name: str, file: str, tmp_path: Path
+) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.touch()

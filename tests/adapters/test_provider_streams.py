@@ -88,7 +88,7 @@ def test_no_line_breaks_a_parser(name: str, line: bytes) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_stream_that_is_cut_anywhere_is_read_up_to_there(file: Path) -> None:
+def test_a_stream_cut_at_any_byte_is_read_up_to_the_cut(file: Path) -> None:
     data = file.read_bytes()
     for end in range(0, len(data), max(1, len(data) // 60)):
         parser = parser_for(file.stem)
@@ -123,7 +123,7 @@ def test_nul_bytes_do_not_reach_the_store() -> None:
 
 
 @pytest.mark.parametrize("half", [rb"\ud83d", b"\xf0\x9f"])
-def test_half_a_character_loses_no_line(half: bytes) -> None:
+def test_a_partial_character_loses_no_line(half: bytes) -> None:
     """Where a CLI cuts a text, it may cut an emoji; what it cost stands on the same line."""
     line = b'{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"a%s b"}]}}'
     ((said),) = parser_for("claude").feed(line % half)
@@ -131,7 +131,7 @@ def test_half_a_character_loses_no_line(half: bytes) -> None:
     assert said.content in ("a? b", "a\ufffd b")
 
 
-def test_a_huge_answer_is_shortened_and_says_so() -> None:
+def test_a_huge_answer_is_truncated_with_a_note() -> None:
     line = b'{"type":"item.completed","item":{"type":"agent_message","text":"%s"}}' % (b"x" * 10**6)
     (said,) = parser_for("codex").feed(line)
     assert isinstance(said, TurnFact)
@@ -142,7 +142,7 @@ def test_a_huge_answer_is_shortened_and_says_so() -> None:
 # -- claude ---------------------------------------------------------------------------------------
 
 
-def test_claude_tells_its_session_turns_tools_usage_and_end() -> None:
+def test_claude_reports_session_turns_tools_usage_and_end() -> None:
     facts = read("claude-tool")
     (named,) = of(facts, SessionFact)
     assert (named.model, named.version) == ("claude-opus-5-5", "2.1.325")
@@ -157,25 +157,25 @@ def test_claude_tells_its_session_turns_tools_usage_and_end() -> None:
     assert of(facts, ResultFact) == [ResultFact(True, "done")]
 
 
-def test_claude_counts_each_message_once_and_what_the_result_says() -> None:
+def test_claude_usage_counts_each_message_once() -> None:
     (used,) = of(read("claude-tool"), UsageFact)
     assert (used.input, used.output, used.cache_read, used.cache_write) == (3000, 60, 1300, 20)
     assert used.cost_micros == 13560
 
 
-def test_claude_charges_a_resumed_session_for_what_is_new() -> None:
+def test_claude_charges_only_the_new_usage_of_a_resumed_session() -> None:
     (used,) = of(read("claude-resume"), UsageFact)
     assert (used.model, used.input, used.cost_micros) == ("claude-sonnet-4-5", 3000, 9075)
 
 
-def test_claude_charges_each_of_several_turns_in_one_process() -> None:
+def test_claude_charges_each_turn_of_one_process() -> None:
     used = of(read("claude-stdin-two"), UsageFact)
     assert [(one.input, one.cost_micros) for one in used] == [(1000, 5060), (1000, 5060)]
     assert len({one.key for one in used}) == 2
     assert len(of(read("claude-stdin-two"), SessionFact)) == 1
 
 
-def test_claude_that_was_killed_still_tells_what_it_used() -> None:
+def test_killed_claude_has_usage() -> None:
     facts = read("claude-killed")
     assert of(facts, ResultFact) == []
     (used,) = of(facts, UsageFact)
@@ -184,7 +184,7 @@ def test_claude_that_was_killed_still_tells_what_it_used() -> None:
     assert (after.input, after.output) == (2000, 10)
 
 
-def test_claude_has_nothing_pending_once_the_result_is_there() -> None:
+def test_claude_has_no_pending_usage_after_the_result() -> None:
     parser = parser_for("claude")
     *before, result = (RECORDED / "claude-tool.jsonl").read_bytes().splitlines()
     for line in before:
@@ -194,7 +194,7 @@ def test_claude_has_nothing_pending_once_the_result_is_there() -> None:
     assert parser.pending() == []
 
 
-def test_claude_says_success_of_a_failure_and_is_not_believed() -> None:
+def test_claude_failure_reported_as_success_is_a_failure() -> None:
     (finished,) = of(read("claude-400"), ResultFact)
     assert not finished.ok
     assert "stub error" in finished.message
@@ -202,14 +202,14 @@ def test_claude_says_success_of_a_failure_and_is_not_believed() -> None:
     assert "No conversation found" in finished.message
 
 
-def test_claude_at_its_limit_says_until_when_and_says_it_once() -> None:
+def test_claude_at_its_limit_reports_the_reset_once() -> None:
     facts = read("claude-limit")
     assert of(facts, LimitFact) == [LimitFact("The five hour limit is reached.", 1_794_792_942_000)]
     assert len(of(read("claude-429"), LimitFact)) == 1
     assert of(facts, TurnFact) == []
 
 
-def test_claude_that_was_denied_a_tool_goes_on_and_logs_it() -> None:
+def test_claude_continues_after_a_denied_tool_and_logs_it() -> None:
     facts = read("claude-denied")
     assert [fact.is_error for fact in of(facts, TurnFact) if fact.role == "tool"] == [True]
     assert any("needs approval" in fact.message for fact in of(facts, LogFact))
@@ -221,7 +221,7 @@ def fed(name: str, *messages: dict[str, Any]) -> list[ProviderFact]:
     return [fact for each in messages for fact in parser.feed(json.dumps(each).encode() + b"\n")]
 
 
-def test_claude_logs_retries_and_a_limit_that_is_near() -> None:
+def test_claude_logs_retries_and_limit_warnings() -> None:
     retry = {"type": "system", "subtype": "api_retry", "error_status": 529, "retry_delay_ms": 400}
     near = {"status": "allowed_warning", "resetsAt": NOW // 1_000, "rateLimitType": "five_hour"}
     fine = {"status": "allowed", "rateLimitType": "five_hour"}
@@ -235,20 +235,20 @@ def test_claude_logs_retries_and_a_limit_that_is_near() -> None:
     assert (warned.level, warned.metadata) == ("warn", {"reset_at": NOW // 1_000 * 1_000})
 
 
-def test_claude_at_its_limit_without_a_text_says_that_it_is() -> None:
+def test_claude_at_its_limit_without_a_text_has_a_reason() -> None:
     message = {"model": "<synthetic>", "content": []}
     limited = {"type": "assistant", "error": "rate_limit", "message": message}
     assert fed("claude", limited) == [LimitFact("Too many requests.")]
 
 
-def test_claude_reads_only_results_of_tools_in_what_its_user_says() -> None:
+def test_claude_user_messages_contain_only_tool_results() -> None:
     content = [{"type": "text", "text": "go on"}, {"type": "tool_result", "tool_use_id": "t1"}]
     (answer,) = of(fed("claude", {"type": "user", "message": {"content": content}}), TurnFact)
     assert (answer.role, answer.tool_call_id) == ("tool", "t1")
 
 
 @pytest.mark.parametrize(("tool", "is_denied"), [("write_file", True), ("read_file", False)])
-def test_gemini_that_withholds_a_tool_has_denied_it(tool: str, is_denied: bool) -> None:
+def test_gemini_withholding_a_tool_is_a_denial(tool: str, is_denied: bool) -> None:
     facts = fed(
         "gemini",
         {"type": "message", "role": "assistant", "content": "I write."},
@@ -260,7 +260,7 @@ def test_gemini_that_withholds_a_tool_has_denied_it(tool: str, is_denied: bool) 
     assert of(facts, DenialFact) == ([DenialFact(tool, "c1")] if is_denied else [])
 
 
-def test_a_stream_without_an_end_is_counted_whole_in_little_memory() -> None:
+def test_an_endless_stream_is_counted_in_bounded_memory() -> None:
     line = (
         b'{"type":"assistant","message":{"id":"m%d","model":"m","content":[{"type":"tool_use",'
         b'"id":"c%d","name":"n"}],"usage":{"input_tokens":1,"output_tokens":2}}}'
@@ -274,7 +274,7 @@ def test_a_stream_without_an_end_is_counted_whole_in_little_memory() -> None:
     assert parser.close() == [used]
 
 
-def test_an_older_claude_is_charged_without_a_guess() -> None:
+def test_an_older_claude_is_charged_without_guessing() -> None:
     result = (
         b'{"type":"result","subtype":"success","is_error":false,"result":"x","total_cost_usd":0.5,'
         b'"usage":{"input_tokens":7,"output_tokens":3},"modelUsage":{"m":{"inputTokens":%d}}}'
@@ -290,7 +290,7 @@ def test_an_older_claude_is_charged_without_a_guess() -> None:
 # -- codex ----------------------------------------------------------------------------------------
 
 
-def test_codex_tells_its_thread_turns_tools_and_end() -> None:
+def test_codex_reports_thread_turns_tools_and_end() -> None:
     facts = read("codex-tool")
     assert len(of(facts, SessionFact)) == 1
     words, call, answer, last = of(facts, TurnFact)
@@ -301,7 +301,7 @@ def test_codex_tells_its_thread_turns_tools_and_end() -> None:
     assert of(facts, ResultFact) == [ResultFact(True)]
 
 
-def test_codex_counts_its_whole_thread_and_input_without_the_cache() -> None:
+def test_codex_counts_the_thread_and_input_without_cache() -> None:
     (first,) = of(read("codex-tool"), UsageFact)
     (second,) = of(read("codex-resume"), UsageFact)
     assert (first.input, first.cache_read, first.output) == (1700, 1300, 60)
@@ -310,7 +310,7 @@ def test_codex_counts_its_whole_thread_and_input_without_the_cache() -> None:
     assert first.counter is not None
 
 
-def test_codex_at_its_limit_says_until_when() -> None:
+def test_codex_at_its_limit_reports_the_reset() -> None:
     facts = read("codex-limit")
     (limit,) = of(facts, LimitFact)
     assert limit.reset_at is not None
@@ -320,7 +320,7 @@ def test_codex_at_its_limit_says_until_when() -> None:
     assert of(read("codex-failed"), LimitFact) == []
 
 
-def test_codex_that_was_killed_tells_what_it_did() -> None:
+def test_killed_codex_has_turns() -> None:
     facts = read("codex-killed")
     assert [fact.role for fact in of(facts, TurnFact)] == ["assistant", "tool"]
     assert of(facts, ResultFact) == []
@@ -338,7 +338,7 @@ def test_codex_that_was_killed_tells_what_it_did() -> None:
         ("copilot", "create"),
     ],
 )
-def test_a_tool_call_is_told_in_the_order_in_which_it_was(name: str, tool: str) -> None:
+def test_tool_calls_keep_their_order(name: str, tool: str) -> None:
     facts = read(f"{name}-tool")
     words, call, answer, last = of(facts, TurnFact)
     assert (words.content, last.content) == ("I write.", "done")
@@ -349,14 +349,14 @@ def test_a_tool_call_is_told_in_the_order_in_which_it_was(name: str, tool: str) 
 
 
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode"])
-def test_input_is_told_without_what_came_from_the_cache(name: str) -> None:
+def test_input_excludes_cached_tokens(name: str) -> None:
     used = of(read(f"{name}-tool"), UsageFact)
     assert sum(one.input for one in used) == 1700
     assert sum(one.cache_read for one in used) == 1300
     assert sum(one.output for one in used) == 60
 
 
-def test_qwen_counts_its_whole_conversation() -> None:
+def test_qwen_counts_the_whole_conversation() -> None:
     (first,) = of(read("qwen-tool"), UsageFact)
     (second,) = of(read("qwen-resume"), UsageFact)
     assert first.counter == second.counter
@@ -376,10 +376,10 @@ def test_too_many_requests_are_a_limit(name: str) -> None:
     assert limit.message
 
 
-def test_opencode_tells_how_long_to_wait() -> None:
+def test_opencode_reports_how_long_to_wait() -> None:
     (limit,) = of(read("opencode-429"), LimitFact)
     assert limit.reset_at == NOW + 1_000
 
 
-def test_copilot_tells_no_tokens_and_none_are_made_up() -> None:
+def test_copilot_reports_no_tokens_and_none_are_invented() -> None:
     assert of(read("copilot-tool"), UsageFact) == []

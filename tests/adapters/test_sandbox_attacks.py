@@ -215,7 +215,7 @@ def test_a_damaged_private_repository_is_not_imported(stage: Stage, kind: Sandbo
         assert git(stage.repository, "fsck", "--full", "--strict") == "", damage
 
 
-def test_commits_are_imported_once_also_from_packs_and_detached(
+def test_commits_are_imported_once_from_packs_and_detached_heads(
     stage: Stage, kind: SandboxKind
 ) -> None:
     said = attempt(stage, f"{COMMIT} && git checkout -q --detach && git gc -q", kind)
@@ -229,7 +229,7 @@ def test_commits_are_imported_once_also_from_packs_and_detached(
     assert git(stage.tree, "status", "--porcelain") == ""
 
 
-def test_a_branch_that_the_host_moved_is_not_overwritten(stage: Stage, kind: SandboxKind) -> None:
+def test_a_branch_moved_by_the_host_is_not_overwritten(stage: Stage, kind: SandboxKind) -> None:
     assert attempt(stage, COMMIT, kind).startswith("0")
     commit(stage.repository, {"elsewhere": "y"}, "main moved")
     git(stage.repository, "update-ref", "refs/heads/corral/race/one", "main")
@@ -238,7 +238,7 @@ def test_a_branch_that_the_host_moved_is_not_overwritten(stage: Stage, kind: San
     assert head(stage) == git(stage.repository, "rev-parse", "main")
 
 
-def test_a_hostile_tree_fails_the_check_of_its_objects(stage: Stage) -> None:
+def test_a_hostile_tree_fails_the_object_check(stage: Stage) -> None:
     """A `.git` entry in a tree would be checked out over the real one."""
     script = """
         blob=$(echo evil | git hash-object -w --stdin)
@@ -253,7 +253,7 @@ def test_a_hostile_tree_fails_the_check_of_its_objects(stage: Stage) -> None:
     assert head(stage) == before
 
 
-def test_other_attempts_and_remotes_are_not_shown(stage: Stage, kind: SandboxKind) -> None:
+def test_other_attempts_and_remotes_are_hidden(stage: Stage, kind: SandboxKind) -> None:
     git(stage.repository, "branch", "corral/race/two")
     git(stage.repository, "config", "remote.origin.url", f"https://{SECRET}@example.org/x")
     said = attempt(stage, "git branch -a; git config --list; git remote -v", kind)
@@ -262,7 +262,7 @@ def test_other_attempts_and_remotes_are_not_shown(stage: Stage, kind: SandboxKin
     assert SECRET not in said
 
 
-def test_a_file_and_memory_in_shm_cannot_grow_without_end(stage: Stage, kind: SandboxKind) -> None:
+def test_files_and_shared_memory_are_limited(stage: Stage, kind: SandboxKind) -> None:
     script = "head -c 20M /dev/zero > big; wc -c < big; head -c 100M /dev/zero > /dev/x; ls /dev/x"
     said = attempt(stage, script, kind, limits=ResourceLimits(file_bytes=10 << 20))
     assert os.path.getsize(stage.tree / "big") <= 10 << 20, said
@@ -270,7 +270,7 @@ def test_a_file_and_memory_in_shm_cannot_grow_without_end(stage: Stage, kind: Sa
 
 
 @pytest.mark.usefixtures("system_python")
-def test_a_fork_bomb_of_a_user_ends_at_its_limit(tmp_path: Path, kind: SandboxKind) -> None:
+def test_a_fork_bomb_ends_at_its_limit(tmp_path: Path, kind: SandboxKind) -> None:
     script = (
         "import os, time\n"
         "made = 0\n"

@@ -63,7 +63,7 @@ def test_a_screen_without_the_interface_is_unknown(provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", ["claude", "copilot"])
-def test_a_marked_option_is_not_the_line_for_input(provider: str) -> None:
+def test_a_marked_option_is_not_the_input_line(provider: str) -> None:
     menu = ["─" * 60, " Make it your default?", "", "   ❯ Yes, set it", "     No, keep it"]
     reading = read_screen(SCREENS[provider], menu, EVERYTHING)
     assert (reading.state, reading.kind, reading.answer) == ("needs_input", None, None)
@@ -71,7 +71,7 @@ def test_a_marked_option_is_not_the_line_for_input(provider: str) -> None:
     assert reading.options == ["Yes, set it", "No, keep it"]
 
 
-def test_words_in_the_line_for_input_do_not_hide_it() -> None:
+def test_text_in_the_input_line_does_not_hide_it() -> None:
     lines = lines_of("claude-ready")
     at = max(number for number, line in enumerate(lines) if line.startswith("❯"))
     lines[at] = "❯\xa0[Pasted text #1]"
@@ -97,14 +97,14 @@ def test_a_policy_for_another_class_answers_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in DIALOGS if name != "claude-trust"])
-def test_an_allowed_dialog_gets_exactly_one_enter(name: str) -> None:
+def test_an_approved_dialog_gets_exactly_one_enter(name: str) -> None:
     reader = ScreenReader(screen_of(name), frozenset({name.partition("-")[2]}))
     looks = [reader.look(lines_of(name)) for _ in range(5)]
     assert [look.answer for look in looks] == ["\r", None, None, None, None]
     assert {look.state for look in looks} == {"needs_input"}
 
 
-def test_keys_are_given_again_only_for_a_dialog_that_was_answered_and_stands() -> None:
+def test_keys_are_repeated_only_for_an_answered_open_dialog() -> None:
     reader = ScreenReader(SCREENS["claude"], frozenset({"edit"}))
     assert reader.retry_keys() is None
     assert reader.look(lines_of("claude-edit")).answer == "\r"
@@ -126,7 +126,7 @@ def test_another_command_in_the_same_dialog_is_another_question() -> None:
     assert [reader.look(lines).answer for lines in shown] == ["\r", "\r", None]
 
 
-def test_a_spinner_above_a_dialog_makes_no_other_question() -> None:
+def test_a_spinner_does_not_change_the_dialog() -> None:
     reader = ScreenReader(SCREENS["claude"], frozenset({"run"}))
     other = [line.replace("Waiting…", "Waiting… (3s)") for line in lines_of("claude-run")]
     assert other != lines_of("claude-run")
@@ -145,24 +145,24 @@ def test_a_spinner_above_a_dialog_makes_no_other_question() -> None:
         ("opencode-run", "$ touch zz"),
     ],
 )
-def test_what_is_asked_about_is_told(name: str, subject: str) -> None:
+def test_the_subject_of_a_dialog_is_read(name: str, subject: str) -> None:
     told = read_screen(screen_of(name), lines_of(name)).subject
     assert any(line.startswith(subject) for line in told), told
     assert not any("STUB:" in line for line in told)
 
 
-def test_yes_is_chosen_even_where_no_is_marked() -> None:
+def test_yes_is_selected_when_no_is_marked() -> None:
     reading = read_screen(SCREENS["claude"], lines_of("claude-trust"), frozenset({"trust"}))
     assert reading.options == ["No, exit", "Yes, I trust this folder"]
     assert reading.answer == "\x1b[B\r"
 
 
-def test_a_dialog_that_offers_only_more_than_this_once_is_left_to_the_person() -> None:
+def test_a_dialog_without_allow_once_is_left_to_the_person() -> None:
     lines = [line.replace("1. Yes", "1. Yes, always") for line in lines_of("claude-run")]
     assert read_screen(SCREENS["claude"], lines, EVERYTHING).answer is None
 
 
-def test_a_question_in_what_is_asked_about_does_not_change_the_class() -> None:
+def test_a_question_in_the_subject_does_not_change_the_class() -> None:
     lines = lines_of("codex-run")
     at = next(at for at, line in enumerate(lines) if line.strip() == "$ touch zz")
     lines.insert(at, "  Would you like to make the following edits?")
@@ -171,7 +171,7 @@ def test_a_question_in_what_is_asked_about_does_not_change_the_class() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-working")])
-def test_a_working_agent_is_seen_to_work(name: str) -> None:
+def test_a_working_agent_is_recognized(name: str) -> None:
     assert read_screen(screen_of(name), lines_of(name), EVERYTHING).state == "working"
 
 
@@ -191,7 +191,7 @@ def test_a_limit_is_read_from_the_status_lines() -> None:
         "  ⏸ manual mode on · esc to interrupt · ← for agents",
     ],
 )
-def test_an_agent_that_says_so_is_neither_at_its_limit_nor_at_work(words: str) -> None:
+def test_text_of_the_agent_is_not_a_status_line(words: str) -> None:
     lines = lines_of("claude-ready")
     rule = next(at for at, line in enumerate(lines) if line.startswith("────"))
     lines[rule:rule] = ["● Look:", words, ""]

@@ -29,7 +29,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return asked
 
 
-def test_a_unit_is_written_private_enabled_and_taken_away_again(systemctl: Path) -> None:
+def test_a_unit_is_written_private_enabled_and_removed(systemctl: Path) -> None:
     unit = service_units.SystemdService("-abc")
     told = unit.install(COMMAND, ENVIRONMENT)
     assert (told.installed, told.running) == (True, True)
@@ -45,9 +45,7 @@ def test_a_unit_is_written_private_enabled_and_taken_away_again(systemctl: Path)
     assert "not installed" in unit.uninstall().sentence
 
 
-def test_where_systemd_does_not_answer_the_next_step_is_named(
-    systemctl: Path, tmp_path: Path
-) -> None:
+def test_without_systemd_the_next_step_is_named(systemctl: Path, tmp_path: Path) -> None:
     (tmp_path / "bin" / "systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
     told = service_units.SystemdService("").install(COMMAND, ENVIRONMENT)
     assert (told.installed, told.running) == (True, False)
@@ -55,7 +53,7 @@ def test_where_systemd_does_not_answer_the_next_step_is_named(
     assert "systemctl --user enable --now corral.service" in told.sentence
 
 
-def test_only_the_daemon_is_ended_with_its_unit() -> None:
+def test_stopping_the_unit_ends_only_the_daemon() -> None:
     text = service_units.SystemdService("").text(COMMAND, ENVIRONMENT)
     assert "KillMode=process" in text
     assert '"--label" "a\\"b$$c%%d"' in text
@@ -66,12 +64,12 @@ def test_only_the_daemon_is_ended_with_its_unit() -> None:
     assert agent["EnvironmentVariables"] == ENVIRONMENT
 
 
-def test_what_cannot_stand_in_a_unit_is_refused() -> None:
+def test_an_invalid_value_for_a_unit_is_rejected() -> None:
     with pytest.raises(Refused):
         service_units.SystemdService("").text(COMMAND, {"PATH": "a\nExecStartPre=/bin/rm"})
 
 
-def test_systemd_itself_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
+def test_systemd_verifies_the_unit(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("no systemd-analyze here to read the unit")

@@ -188,7 +188,7 @@ MAX_WAIT_MS = 30_000
 _SUBJECTS = {"id", "run_id", "letter", "run"}
 
 # Options of a run that a remote caller cannot set.
-_LOCAL_OPTIONS = {"claimed", "afar"}
+_LOCAL_OPTIONS = {"claimed", "remote"}
 
 # Arguments that are not available over HTTP. To wait for a lock, use `locks.request`, `locks.wait`.
 _LOCAL_ARGUMENTS = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"told"}}

@@ -41,7 +41,7 @@ class RunOptions(TypedDict, total=False):
     host: str | None
     labels: Sequence[str]
     claimed: bool
-    afar: bool
+    remote: bool
 
 
 class Runs(Resource):

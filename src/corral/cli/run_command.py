@@ -79,7 +79,9 @@ def _start_detached(app: App, request: dict[str, Any], supervisor: StartingSuper
     """Send the request to the supervisor, which creates and starts the run."""
     caller = {name: os.environ[name] for name in CALLER_VARIABLES if name in os.environ}
     try:
-        answer = supervisor.start(store=app.url, wish=request, asker=caller, size=terminal_size())
+        answer = supervisor.start(
+            store=app.url, request=request, caller=caller, size=terminal_size()
+        )
     except SupervisorLost:
         raise supervisor_exited("the run") from None
     if "refused" in answer:

@@ -10,7 +10,7 @@ class ConflictDetector(BaseLoop):
     """Merges the live worktrees of this machine on trial, and notifies agents of conflicts."""
 
     name = "forecaster"
-    needs_lead = False  # each machine checks its own worktrees
+    needs_leader = False  # each machine checks its own worktrees
     min_interval = 60.0  # trial merges are expensive and not urgent
 
     def run_once(self, store: Corral) -> int:

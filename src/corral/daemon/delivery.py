@@ -25,7 +25,9 @@ from corral.services.chat.delivery import delivery_owner
 MAX_SLEEP = 5.0
 POLL_SECONDS = 25.0  # long-poll time of a platform
 RETRY_SECONDS = (1.0, 60.0)  # first and maximum pause after a failure
-ORPHAN_SECONDS = 30.0  # a worker that its loop does not wake for so long stops: the lead is lost
+ORPHAN_SECONDS = (
+    30.0  # a worker that its loop does not wake for so long stops: the leadership is lost
+)
 HEALTH_SECONDS = 60.0  # between two records of a healthy channel
 
 log = logging.getLogger("corral")

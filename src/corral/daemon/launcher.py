@@ -10,7 +10,7 @@ class Launcher(BaseLoop):
     """Starts queued runs that are due, match this machine's labels, and have a free slot."""
 
     name = "launcher"
-    needs_lead = False
+    needs_leader = False
 
     def run_once(self, store: Corral) -> int:
         return len(store.runs.start_queued())

@@ -19,7 +19,7 @@ from corral.api import Corral
 from corral.kernel.errors import CorralError
 
 FIRST_PAUSE, MAX_PAUSE = 0.5, 60.0  # seconds, after consecutive failures
-FOLLOWER_SECONDS = 30.0  # between two checks whether this daemon has the lead
+FOLLOWER_SECONDS = 30.0  # between two checks whether this daemon is the leader
 
 log = logging.getLogger("corral")
 
@@ -28,7 +28,7 @@ class Loop(Protocol):
     """Work that is done periodically, and whenever a commit may have added some."""
 
     name: str
-    needs_lead: bool
+    needs_leader: bool
     """Whether one daemon per store runs the loop; otherwise one per machine."""
     wakes_on_commit: bool
     """Whether a commit may add work."""
@@ -40,7 +40,7 @@ class Loop(Protocol):
         ...
 
     def run_as_follower(self, store: Corral) -> int:
-        """Do what only this machine can do while another daemon has the lead; return how much."""
+        """Do what only this machine can do while another daemon is the leader; return how much."""
         ...
 
     def next_delay(self, store: Corral) -> float:
@@ -55,7 +55,7 @@ class Loop(Protocol):
 class BaseLoop:
     """Defaults: one loop per store, woken by commits only."""
 
-    needs_lead = True
+    needs_leader = True
     wakes_on_commit = True
     min_interval = 0.02
 
@@ -71,9 +71,9 @@ class LoopStatus(msgspec.Struct, frozen=True):
 
     name: str
     state: str
-    """works; waits: another daemon has the lead; fails: the last round failed."""
+    """works; waits: another daemon is the leader; fails: the last round failed."""
     leader: str | None
-    """The daemon that has the lead; None: each machine runs its own."""
+    """The daemon that is the leader; None: each machine runs its own."""
     worked_at: int | None
     """When a round last had something to do."""
     done: int
@@ -111,11 +111,11 @@ class LoopThread:
         self.wake()
 
     def status(self, leader: str | None) -> LoopStatus:
-        is_follower = self.loop.needs_lead and not self._is_leader()
+        is_follower = self.loop.needs_leader and not self._is_leader()
         return LoopStatus(
             name=self.loop.name,
             state="waits" if is_follower else "fails" if self._failures else "works",
-            leader=leader if self.loop.needs_lead else None,
+            leader=leader if self.loop.needs_leader else None,
             worked_at=self._worked_at,
             done=self._done,
             errors=self._errors,
@@ -135,14 +135,16 @@ class LoopThread:
     def _run_round(self) -> float:
         """Run one round and return the seconds to wait."""
         self._clear_wakes()
-        leads = not self.loop.needs_lead or self._is_leader()
-        run_round = self.loop.run_once if leads else self.loop.run_as_follower
+        is_leading = not self.loop.needs_leader or self._is_leader()
+        run_round = self.loop.run_once if is_leading else self.loop.run_as_follower
         try:
             done = run_round(self._store)
             if done:
                 self._done += done
                 self._worked_at = self._store.now()
-            delay = self.loop.next_delay(self._store) if leads and not done else FOLLOWER_SECONDS
+            delay = (
+                self.loop.next_delay(self._store) if is_leading and not done else FOLLOWER_SECONDS
+            )
         except Exception as error:
             return self._fail(error)
         if self._failures:

@@ -1,8 +1,8 @@
-"""All loops of one daemon: its node, its leads and its wake-ups.
+"""All loops of one daemon: its node, its leaderships and its wake-ups.
 
-One thread renews the node's lease and the leads, one listens to the store for all loops, and each
-loop has a thread of its own. Failures are reported in `status` and retried. The daemon exits only
-when another daemon serves this machine, or when the store's file was moved or removed.
+One thread renews the node's lease and the leaderships, one listens to the store for all loops, and
+each loop has a thread of its own. Failures are reported in `status` and retried. The daemon exits
+only when another daemon serves this machine, or when the store's file was moved or removed.
 """
 
 import logging
@@ -82,7 +82,7 @@ def all_loops() -> list[Loop]:
 
 
 class LoopManager:
-    """Runs the loops of one daemon, and holds the leads of those that run once per store."""
+    """Runs the loops of one daemon, and holds the leaderships of those that run once per store."""
 
     def __init__(
         self,
@@ -107,8 +107,8 @@ class LoopManager:
         self._recovered: list[RecoveryResult] = []
         self._node: Node | None = None
         self._trouble: str | None = None
-        self._leads: dict[str, Leadership] = {}
-        self._lead_ends: dict[str, float] = {}
+        self._leaderships: dict[str, Leadership] = {}
+        self._leadership_ends: dict[str, float] = {}
         self._lease_ms = int(store.settings.get("nodes.lease_ms").value)
         self._file = _inode(store)
         self._stopping = threading.Event()
@@ -116,10 +116,10 @@ class LoopManager:
             LoopThread(loop, store, is_leader=self._lead_check(loop.name))
             for loop in (all_loops() if loops is None else loops)
         ]
-        self._led = [
+        self._elected_loops = [
             loop_thread.loop.name
             for loop_thread in self._loop_threads
-            if loop_thread.loop.needs_lead
+            if loop_thread.loop.needs_leader
         ]
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
@@ -176,15 +176,15 @@ class LoopManager:
 
     def _leave(self) -> None:
         with suppress(CorralError):
-            for name in self._led:
+            for name in self._elected_loops:
                 self._store.nodes.release_leadership(name, owner=self.owner)
             if self._node is not None:
                 self._store.nodes.leave(self._node)
 
-    # -- node and leads ------------------------------------------------------------------------
+    # -- node and leadership --------------------------------------------------------------------
 
     def _replace_dead_daemon(self) -> None:
-        """Release the leads of a daemon that served this machine before and is gone."""
+        """Release the leaderships of a daemon that served this machine before and is gone."""
         node = self._store.nodes.daemon_of(self._me.host)
         other = _daemon_of(node) if node is not None else None
         if node is None or other is None or other == self._me:
@@ -197,7 +197,7 @@ class LoopManager:
                 pid=other.pid,
             )
         if liveness is not Liveness.UNKNOWN:
-            for name in self._led:
+            for name in self._elected_loops:
                 self._store.nodes.release_leadership(name, owner=node.owner or "-")
 
     def _join(self) -> None:
@@ -233,19 +233,21 @@ class LoopManager:
         before = time.monotonic()
         assert self._node is not None
         try:
-            beat = self._store.nodes.renew(self._node, loops=self._led, lease_ms=self._lease_ms)
+            heartbeat = self._store.nodes.renew(
+                self._node, loops=self._elected_loops, lease_ms=self._lease_ms
+            )
         except Held:
             self._join_again()
             return
-        self._node = beat.node
+        self._node = heartbeat.node
         gained = []
-        for lead in beat.leaderships:
-            if lead.owner == self.owner:
-                if self._lead_ends.get(lead.name, 0.0) <= before:
-                    gained.append(lead.name)
+        for leadership in heartbeat.leaderships:
+            if leadership.owner == self.owner:
+                if self._leadership_ends.get(leadership.name, 0.0) <= before:
+                    gained.append(leadership.name)
                 # Counted from before the call, so that our view expires before the lease does.
-                self._lead_ends[lead.name] = before + self._lease_ms / 1_000
-            self._leads[lead.name] = lead
+                self._leadership_ends[leadership.name] = before + self._lease_ms / 1_000
+            self._leaderships[leadership.name] = leadership
         for loop_thread in self._loop_threads:
             if loop_thread.loop.name in gained:
                 log.info("this daemon now leads the %s loop", loop_thread.loop.name)
@@ -274,11 +276,11 @@ class LoopManager:
             self._give_up(reason)
 
     def _lead_check(self, name: str) -> Callable[[], bool]:
-        return lambda: time.monotonic() < self._lead_ends.get(name, 0.0)
+        return lambda: time.monotonic() < self._leadership_ends.get(name, 0.0)
 
     def _leader(self, name: str) -> str | None:
-        lead = self._leads.get(name)
-        return lead.owner if lead is not None else None
+        leadership = self._leaderships.get(name)
+        return leadership.owner if leadership is not None else None
 
     # -- wake-ups ------------------------------------------------------------------------------
 

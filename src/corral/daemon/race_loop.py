@@ -13,7 +13,7 @@ class RaceLoop(BaseLoop):
     """Advances the open races of this machine, and removes worktrees that are no longer used."""
 
     name = "marshal"
-    needs_lead = False  # a race is driven where its worktrees are
+    needs_leader = False  # a race is driven where its worktrees are
     min_interval = 0.5
 
     def __init__(self) -> None:

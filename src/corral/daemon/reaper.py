@@ -26,7 +26,7 @@ class Reaper(BaseLoop):
     """
 
     name = "reaper"
-    needs_lead = False
+    needs_leader = False
     min_interval = 0.25
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ class TaskChecker(BaseLoop):
     """Runs the checks of one submitted task per round."""
 
     name = "examiner"
-    needs_lead = False  # a check runs where the work was done
+    needs_leader = False  # a check runs where the work was done
 
     def run_once(self, store: Corral) -> int:
         return 0 if store.tasks.check_next() is None else 1

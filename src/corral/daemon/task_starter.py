@@ -10,7 +10,7 @@ class TaskStarter(BaseLoop):
     """Starts ready tasks, each in a worktree of its own."""
 
     name = "foreman"
-    needs_lead = False  # a worktree is created where the project is
+    needs_leader = False  # a worktree is created where the project is
     min_interval = 0.5
 
     def run_once(self, store: Corral) -> int:

@@ -193,9 +193,9 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "json_each(launches.labels) AS wanted",
         "postgres": "json_array_elements_text(launches.labels) AS wanted (value)",
     },
-    "each_passed": {
-        "sqlite": "json_each(:passed) AS passed",
-        "postgres": "json_array_elements_text(CAST(:passed AS JSON)) AS passed (value)",
+    "each_skipped": {
+        "sqlite": "json_each(:skipped) AS skipped",
+        "postgres": "json_array_elements_text(CAST(:skipped AS JSON)) AS skipped (value)",
     },
     "each_offered_label": {
         "sqlite": "json_each(:labels) AS offered",

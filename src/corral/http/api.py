@@ -398,7 +398,7 @@ def _resolve_records(call: RemoteCall, store: Corral, arguments: dict[str, Any])
     if resolved.get(project) is not None and not os.path.isabs(resolved[project]):
         resolved[project] = store.projects.get(resolved[project]).id
     if call.name in OPTIONAL_LOCATION:
-        resolved["afar"] = True
+        resolved["remote"] = True
     return resolved
 
 

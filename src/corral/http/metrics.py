@@ -88,7 +88,7 @@ def _store_metrics(store: Corral) -> list[str]:
         ),
         *_metric("corral_letters_dead", "gauge", "Dead letters.", overview.dead_letters),
         *_metric(
-            "corral_letters_doubtful",
+            "corral_letters_unconfirmed",
             "gauge",
             "Messages whose delivery is unconfirmed.",
             overview.unconfirmed_letters,

@@ -32,10 +32,10 @@ class StartOrder(msgspec.Struct):
 
     store: str | None
     run: str = ""
-    wish: dict[str, Any] | None = None
+    request: dict[str, Any] | None = None
     """Instead of `run`: the request for a new run, which the supervisor itself queues."""
-    asker: dict[str, str] = {}
-    """With `wish`: the environment variables that identify the caller."""
+    caller: dict[str, str] = {}
+    """With `request`: the environment variables that identify the caller."""
     use_stdin: bool = False
     watched: bool = False
     """Whether the caller is about to attach: terminal output is not read before that."""
@@ -86,7 +86,7 @@ def main() -> int:
     try:
         store = _open_store(order)
     except Exception as error:
-        if order.wish is None:
+        if order.request is None:
             raise
         supervisor_process.write_message(answer_fd, {"refused": _encode_error(error)})
         return 0
@@ -116,18 +116,18 @@ def _detach_from_caller() -> None:
 
 
 def _open_store(order: StartOrder) -> Corral:
-    """Open the store. With a `wish`, queue the run first, under the identity of the caller."""
-    if order.wish is None:
+    """Open the store. With a `request`, queue the run first, under the identity of the caller."""
+    if order.request is None:
         return open_service(order.store, actor="supervisor")
-    os.environ.update(order.asker)
+    os.environ.update(order.caller)
     store = open_store(order.store)
     try:
-        order.run = store.runs.start(**order.wish, claimed=True).id
+        order.run = store.runs.start(**order.request, claimed=True).id
     except BaseException:
         store.close()
         raise
     finally:
-        for name in order.asker:
+        for name in order.caller:
             del os.environ[name]
     return store.as_service("supervisor")
 

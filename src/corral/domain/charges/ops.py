@@ -225,8 +225,8 @@ def list_charges(
     limit: int = 50,
 ) -> Page[Charge]:
     """List charges, newest first: all, or those of one run, session or project."""
-    given = {"run": run, "session": session, "project": project}
-    filters = [(kind, id) for kind, id in given.items() if id]
+    scopes = {"run": run, "session": session, "project": project}
+    filters = [(kind, id) for kind, id in scopes.items() if id]
     if len(filters) > 1:
         raise Invalid("run, session and project cannot be combined. Give one of them.")
     if not filters:
@@ -235,12 +235,12 @@ def list_charges(
     return sql.LISTS[kind].page(tx, after=after, limit=limit, id=_find_id(tx, kind, id))
 
 
-def _find_id(tx: Tx, kind: str, given: str) -> str:
+def _find_id(tx: Tx, kind: str, reference: str) -> str:
     if kind == "project":
         from corral.domain.projects import ops as projects  # keeps the supervisor's imports small
 
-        return projects.find_id(tx, given)
-    return (sql.RUN_IDS if kind == "run" else sql.SESSION_IDS).find(tx, given)
+        return projects.find_id(tx, reference)
+    return (sql.RUN_IDS if kind == "run" else sql.SESSION_IDS).find(tx, reference)
 
 
 def get_total(tx: Tx, scope: str = "all", *, day: str | None = None) -> UsageTotal:

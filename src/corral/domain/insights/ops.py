@@ -160,13 +160,13 @@ def resolve_names(tx: Tx, ids: Sequence[str]) -> dict[str, str]:
 
     Works for ids of projects, agents, sessions, runs, channels, places and accounts.
     """
-    wanted = sorted({*ids})
-    if not wanted:
+    unique_ids = sorted({*ids})
+    if not unique_ids:
         return {}
-    if len(wanted) > MAX_NAMES:
-        raise Invalid(f"Too many ids: {len(wanted):,} given, {MAX_NAMES:,} allowed.")
+    if len(unique_ids) > MAX_NAMES:
+        raise Invalid(f"Too many ids: {len(unique_ids):,} given, {MAX_NAMES:,} allowed.")
     rows = encode_json(
-        [{"id": check_text(id, "The id", max_bytes=MAX_NAME)} for id in wanted], "Ids"
+        [{"id": check_text(id, "The id", max_bytes=MAX_NAME)} for id in unique_ids], "Ids"
     )
     return {named.id: named.label for named in tx.all(sql.NAMES, rows=rows)}
 

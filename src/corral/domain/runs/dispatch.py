@@ -54,11 +54,11 @@ def is_blocked_by_claims(tx: Tx, *, host: str) -> bool:
     return find_next_queued(tx, host=host) is not None
 
 
-def find_next_queued(tx: Tx, *, host: str, passed: Sequence[str] = ()) -> Run | None:
+def find_next_queued(tx: Tx, *, host: str, skipped: Sequence[str] = ()) -> Run | None:
     """Return the run to start next on a host: fair between projects, then oldest first.
 
     The run is pinned to the host or may run anywhere, and the host's node offers all its labels.
-    `passed` is skipped: ids of runs, of agents (all their runs), and of projects (all their runs
+    `skipped` contains ids of runs, of agents (all their runs), and of projects (all their runs
     that are not pinned to this host).
     """
     node = nodes.daemon_of(tx, host)
@@ -67,7 +67,7 @@ def find_next_queued(tx: Tx, *, host: str, passed: Sequence[str] = ()) -> Run | 
         now=tx.now,
         host=host,
         labels=encode_json(node.labels if node is not None else [], "The labels"),
-        passed=encode_json(list(passed), "The skipped ids"),
+        skipped=encode_json(list(skipped), "The skipped ids"),
     )
 
 

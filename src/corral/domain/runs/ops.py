@@ -137,8 +137,8 @@ def request_stop(
     Idempotent: the first reason is kept.
     """
     run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
-    given = outcome.DEFAULT_STOP_REASONS[kind] if reason is None else reason
-    text = check_text(given, "The reason", max_bytes=MAX_REASON_BYTES)
+    text = outcome.DEFAULT_STOP_REASONS[kind] if reason is None else reason
+    check_text(text, "The reason", max_bytes=MAX_REASON_BYTES)
     if run.state is RunState.QUEUED:
         return _close(tx, run, "cancel", ExitStatus(reason=text))
     if run.state is RunState.STOPPING:
@@ -256,8 +256,8 @@ def _close(tx: Tx, run: Run, verb: str, how: ExitStatus, *, output_bytes: int | 
 
 
 def _max_known(one: int | None, other: int | None) -> int | None:
-    known = [value for value in (one, other) if value is not None]
-    return max(known) if known else None
+    values = [value for value in (one, other) if value is not None]
+    return max(values) if values else None
 
 
 def raise_alert(tx: Tx, run: Run, kind: str | None, edge: str | int) -> None:

@@ -185,10 +185,10 @@ NEXT_QUEUED = Query(
               AND due_at <= :now AND (host IS NULL OR host = :host)
               -- Not skipped by the caller: this run, its agent, or its project. A skipped project
               -- still gets the runs that are pinned to this host.
-              AND (:passed = '[]' OR NOT EXISTS (
-                  SELECT 1 FROM {{each_passed}}
-                  WHERE passed.value IN (runs.id, agent_id)
-                     OR (host IS NULL AND passed.value = project_id)
+              AND (:skipped = '[]' OR NOT EXISTS (
+                  SELECT 1 FROM {{each_skipped}}
+                  WHERE skipped.value IN (runs.id, agent_id)
+                     OR (host IS NULL AND skipped.value = project_id)
               ))
               -- Every label that the run requires is offered here.
               AND NOT EXISTS (

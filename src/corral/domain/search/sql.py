@@ -8,13 +8,13 @@ _HIT = "seq, kind, subject, location, project_id, at, text AS snippet"
 # Finds the numbers first, and reads the texts only of the hits on the page.
 _FIND = f"""
     WITH {{hits}} (
-        SELECT {{hit_seq}} AS found FROM {{from_where}}
+        SELECT {{hit_seq}} AS hit FROM {{from_where}}
           AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
           AND (CAST(:project_id AS TEXT) IS NULL OR project_id = :project_id)
     ),
-    newest AS MATERIALIZED (SELECT found FROM hits ORDER BY found DESC LIMIT :limit)
-    SELECT {_HIT} FROM newest CROSS JOIN passages WHERE passages.seq = newest.found
-    ORDER BY newest.found DESC
+    newest AS MATERIALIZED (SELECT hit FROM hits ORDER BY hit DESC LIMIT :limit)
+    SELECT {_HIT} FROM newest CROSS JOIN passages WHERE passages.seq = newest.hit
+    ORDER BY newest.hit DESC
 """
 
 FIND = Query(Hit, _FIND.replace("{from_where}", "{matching_passages}"))

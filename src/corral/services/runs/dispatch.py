@@ -28,7 +28,7 @@ def start_queued(database: "Database") -> Sequence[Run]:
     skipped: set[str] = set()  # ids of agents, projects and runs that cannot start here now
     while database.read(lambda tx: dispatch.can_claim(tx, host=host)) and (
         run := database.read(
-            lambda tx: dispatch.find_next_queued(tx, host=host, passed=sorted(skipped))
+            lambda tx: dispatch.find_next_queued(tx, host=host, skipped=sorted(skipped))
         )
     ):
         if (blocker := _blocker(database, run)) is not None:

@@ -80,7 +80,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     labels: Sequence[str] = ()
     claimed: bool = False
     """Whether the caller starts the supervisor itself."""
-    afar: bool = False
+    remote: bool = False
     """Whether it came over HTTP: then the directory of this process is not meant."""
 
 
@@ -307,7 +307,7 @@ def _cwd(
         return projects.resolve_dir(project.dir, must_exist=must_exist)
     if named is not None and named.agent is not None and named.agent.workspace:
         return projects.resolve_dir(named.agent.workspace, must_exist=must_exist)
-    if request.afar:
+    if request.remote:
         raise Invalid("Give `project`: its id or an absolute path.", reason="project_missing")
     try:
         current = os.getcwd()
