@@ -1,4 +1,4 @@
-"""Commits of real repositories: made of what is not committed, compared, shown."""
+"""Commits, comparisons and diffs in real repositories."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Other programs' databases: read as they are at one moment, and never touched."""
+"""Databases of other tools: read from a consistent copy, never changed."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Merges and grafts in real repositories: whole or not at all."""
+"""Merges and grafts in real repositories are atomic."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files of worktrees that are done with: the next worktree is as if they had never been used."""
+"""The worktree pool: a reused worktree has no trace of its earlier use."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
-"""What an agent writes into the git folder of its worktree: nothing of another's becomes its own by
-that, and it comes to be no program of ours."""
+"""The worktree registry with hostile git metadata: a worktree cannot claim the work of another, and
+its configuration runs no program."""
 
 import os
 from pathlib import Path

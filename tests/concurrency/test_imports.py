@@ -1,4 +1,4 @@
-"""Imports at the same time and beside retention: nothing twice, nothing missing."""
+"""Concurrent imports and retention: no row is imported twice or lost."""
 
 from collections import Counter
 from pathlib import Path

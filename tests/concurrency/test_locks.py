@@ -1,4 +1,4 @@
-"""Many processes on the same paths: one holder at a time, the line in order, nobody for ever."""
+"""Many processes lock the same paths: one holder at a time, fair order, no starvation."""
 
 import os
 import time

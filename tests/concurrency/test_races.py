@@ -1,4 +1,4 @@
-"""Several who drive one race, and several who choose: each thing happens once."""
+"""Concurrent drivers and selections of one race: each step happens once."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Processes that want the same tasks: each is given out once, and the board stays true."""
+"""Concurrent claims: each task is claimed once, and the dependency counts stay correct."""
 
 import os
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""An import that is killed at any moment is not there, or is there whole; then it is repeated."""
+"""An import that crashes at any commit is complete or absent, and can be repeated."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Locks and a process that dies: nobody is locked out for ever, and no two hold the same."""
+"""Locks after a crash at any commit: no lock is stuck, and no two owners hold the same path."""
 
 from itertools import combinations
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Races and a process that dies: the old state or the whole new one, and no work is lost.
+"""Races after a crash at any commit: the old or the complete new state, and no work is lost.
 
 On SQLite only: these tests are about the order of commits and git commands, which does not depend
 on the engine. The statements of races run on both in tests/domain and tests/concurrency.

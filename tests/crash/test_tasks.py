@@ -1,4 +1,4 @@
-"""Tasks and a process that dies: no task is lost, done twice, or done by silence."""
+"""Tasks after a crash at any commit: none is lost, done twice or completed without a submission."""
 
 import os
 from pathlib import Path

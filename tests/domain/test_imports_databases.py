@@ -1,4 +1,4 @@
-"""Databases of other tools, brought in: what becomes of them, once, and nothing is lost."""
+"""Imports of other tools' databases: each row once, and nothing is lost."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Data that is not as it should be: all of it is kept, and told."""
+"""Imports of invalid data: original values are kept, and problems are reported."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Conversations of nanoclaw after an import: readable, searchable, and each file on its own."""
+"""Imported conversations of nanoclaw: turns, search, attachments and damaged files."""
 
 import json
 from pathlib import Path

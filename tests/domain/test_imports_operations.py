@@ -1,4 +1,4 @@
-"""What was imported can be used: no operation on it fails in a way that was not foreseen."""
+"""Operations on imported records work or fail with a documented error."""
 
 from collections.abc import Callable
 from pathlib import Path

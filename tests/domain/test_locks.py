@@ -1,4 +1,4 @@
-"""Locks: who holds a path, until when, and what others are told."""
+"""Locks: acquire, renew, release, revoke, expiry, lists and file touches."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The waiting line: fair, told once, and never a circle."""
+"""The wait queue of locks: fair order, one notification, deadlock detection."""
 
 from pathlib import Path
 

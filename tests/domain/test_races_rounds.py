@@ -1,4 +1,4 @@
-"""Races without processes: rounds, attempts, ranking, choices, on both engines."""
+"""Races without processes: rounds, attempts, ranking, selections, on both engines."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Worktrees that were cleared away: the next attempts take their files, and nothing else."""
+"""Cleaned worktrees are pooled, and later attempts reuse their files."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The worktrees of tasks are cleared away, and never anything that would be missed."""
+"""Cleanup of task worktrees never removes uncommitted or unmerged work."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Declaring tasks: all or none, whatever their order."""
+"""Declaring tasks: all or none, in any order."""
 
 from pathlib import Path
 from typing import Any

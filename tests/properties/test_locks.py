@@ -1,4 +1,4 @@
-"""Locks beside a plain model: a list of who asked for what, in order."""
+"""Locks compared with a simple model: a list of requests in order."""
 
 import tempfile
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""What was promised of messages, confirmations and retention (behaviours 6, 7 and 10).
+"""Flightdeck's messages, confirmations and retention (behaviours 6, 7 and 10).
 
-Posts and direct messages are letters, so what holds for a queue holds for them.
+Posts and direct messages are letters, so the guarantees of the mail queue apply.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What multishot promised its users and never stored: rounds, attempts, a winner that goes on.
+"""Behaviour that users of multishot rely on: rounds, attempts, a winner that continues.
 
 The numbers are those of the study's list of testable behaviours (5.2).
 """
