@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.db.schema import tables
-from corral.importers.mapping import KEPT, NOT_TAKEN
+from corral.importers.mapping import KEPT, NOT_IMPORTED
 from corral.importers.source import copy
 from corral.importers.source.database import BATCH_ROWS, SourceDatabase, open_source
 from corral.importers.source.timestamps import parse_timestamp
@@ -271,7 +271,7 @@ def test_every_column_of_a_tool_is_mapped_to_an_existing_column(tool: str, tmp_p
     assert seen == {*known}
     for table in find_tool(tool).tables:
         for column, homes in table.columns.items():
-            if homes not in (KEPT, NOT_TAKEN):
+            if homes not in (KEPT, NOT_IMPORTED):
                 assert {*homes.split(", ")} <= here, f"{table.name}.{column}"
 
 

@@ -75,12 +75,12 @@ def report_progress(
 
 def _run_of(tx: Tx, run: str, agent: str | None) -> Run:
     """Return a run; raises Refused when it is not a run of the named agent."""
-    found = runs.get(tx, run)
+    record = runs.get(tx, run)
     named = agents.get(tx, agent) if agent else None
-    if named is not None and found.agent_id not in (None, named.id):
+    if named is not None and record.agent_id not in (None, named.id):
         raise Refused(
-            f"{found.id} is not a run of {named.name}. Omit the run, or name its own agent.",
-            run=found.id,
-            agent_id=found.agent_id,
+            f"{record.id} is not a run of {named.name}. Omit the run, or name its own agent.",
+            run=record.id,
+            agent_id=record.agent_id,
         )
-    return found
+    return record

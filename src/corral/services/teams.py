@@ -70,9 +70,9 @@ def start_team(database: "Database", team: Mapping[str, Any], dir: str) -> list[
     Everything but the start is one transaction. Idempotent: members that run already are skipped,
     and tasks that the project has are not declared again.
     """
-    wanted = _parse(team)
-    _check_programs(wanted)
-    members = database.write(lambda tx: _queue(tx, wanted, dir))
+    parsed = _parse(team)
+    _check_programs(parsed)
+    members = database.write(lambda tx: _queue(tx, parsed, dir))
     dispatch.start_queued(database)
     return [_refreshed(database, member) for member in members]
 
@@ -85,9 +85,9 @@ def _refreshed(database: "Database", member: StartedMember) -> StartedMember:
     return msgspec.structs.replace(member, did=did)
 
 
-def _parse(given: Mapping[str, Any]) -> Team:
+def _parse(data: Mapping[str, Any]) -> Team:
     try:
-        team = convert(given, Team)
+        team = convert(data, Team)
     except msgspec.ValidationError as error:
         raise Invalid(
             f"Invalid team: {error}. A team has a lead and workers, and optionally a goal and "
@@ -151,9 +151,9 @@ def _update_agent(tx: Tx, member: TeamMember) -> Agent:
                 f"{known.name}`, or use another name.",
                 name=known.name,
             )
-        given = {name: value for name, value in content.items() if value is not None}
+        changes = {name: value for name, value in content.items() if value is not None}
         limits = member.limits if member.limits != AgentLimits() else UNSET
-        agent = agents.edit(tx, known.id, **given, limits=limits)
+        agent = agents.edit(tx, known.id, **changes, limits=limits)
     settings.set_value(tx, "runs.tools", True, scope=f"agent:{agent.name}")
     return agent
 
