@@ -1,4 +1,4 @@
-"""Commits of real repositories: made of what is not committed, compared, shown."""
+"""Commits, comparisons and diffs in real repositories."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def save(folder: Path) -> git_history.SavedWork:
 # -- committing ------------------------------------------------------------------------------------
 
 
-def test_everything_that_is_not_ignored_is_committed(repository: Path, folder: Path) -> None:
+def test_all_files_that_are_not_ignored_are_committed(repository: Path, folder: Path) -> None:
     before = git(folder, "rev-parse", "HEAD")
     write(folder, {"README": "changed\n", "new/file": "x", ".gitignore": "*.o\n", "x.o": "no"})
     (folder / "src/a.py").unlink()
@@ -60,7 +60,7 @@ def test_everything_that_is_not_ignored_is_committed(repository: Path, folder: P
     assert (again.made, again.commit, again.tree) == (False, saved.commit, saved.tree)
 
 
-def test_a_lock_of_a_killed_git_a_damaged_index_and_a_torn_merge_stand_not_in_the_way(
+def test_stale_git_lock_damaged_index_and_unfinished_merge_are_ignored(
     repository: Path, folder: Path
 ) -> None:
     own = Path(git(folder, "rev-parse", "--git-dir"))
@@ -87,7 +87,7 @@ def test_a_lock_of_a_killed_git_a_damaged_index_and_a_torn_merge_stand_not_in_th
     assert git(folder, "status").count("nothing to commit") == 1
 
 
-def test_what_git_was_told_to_overlook_is_committed_too(folder: Path) -> None:
+def test_assume_unchanged_files_are_committed_too(folder: Path) -> None:
     git(folder, "update-index", "--assume-unchanged", "README")
     write(folder, {"README": "hidden\n"})
     assert git(folder, "show", f"{save(folder).commit}:README") == "hidden"
@@ -110,7 +110,7 @@ def test_a_branch_that_moves_in_the_meantime_is_left_alone(
     assert git(folder, "status", "--porcelain") == "?? mine"
 
 
-def test_repositories_inside_are_told_not_swallowed(folder: Path) -> None:
+def test_nested_repositories_are_reported_and_not_committed(folder: Path) -> None:
     new_repository(folder / "inner")
     (folder / "nothing").mkdir()
     git(folder / "nothing", "init", "-q")
@@ -121,7 +121,7 @@ def test_repositories_inside_are_told_not_swallowed(folder: Path) -> None:
     assert worktrees.inspect(str(folder.parent / "repository"), str(folder)).dirty
 
 
-def test_a_head_without_a_commit_gets_one(folder: Path) -> None:
+def test_unborn_head_gets_a_first_commit(folder: Path) -> None:
     git(folder, "checkout", "-q", "--orphan", "fresh")
     saved = save(folder)
     assert git(folder, "log", "--format=%H", "fresh") == saved.commit
@@ -149,7 +149,7 @@ def any_name_repository(tmp_path: Path) -> Path:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(names=NAMES, content=st.binary(max_size=40), nested=st.booleans())
-def test_any_name_and_any_content_comes_back(
+def test_any_file_name_and_content_round_trips(
     any_name_repository: Path, names: list[bytes], content: bytes, nested: bool
 ) -> None:
     top = any_name_repository
@@ -183,7 +183,7 @@ def test_any_name_and_any_content_comes_back(
         assert git_history.commit_all(str(top), str(fresh), "same").tree == saved.tree
 
 
-def test_a_file_that_came_to_be_a_folder_and_the_other_way_around(folder: Path) -> None:
+def test_file_replaced_by_a_folder_and_the_reverse_are_committed(folder: Path) -> None:
     (folder / "README").unlink()
     write(folder, {"README/inside": "x"})
     shutil.rmtree(folder / "src")
@@ -194,7 +194,7 @@ def test_a_file_that_came_to_be_a_folder_and_the_other_way_around(folder: Path) 
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def test_heads_branches_trees_and_what_the_user_has_not_committed(repository: Path) -> None:
+def test_heads_branches_trees_and_uncommitted_changes_are_read(repository: Path) -> None:
     first = git(repository, "rev-parse", "HEAD")
     assert git_history.find_branch(str(repository)) == "main"
     assert git_history.list_uncommitted(str(repository)) == []
@@ -214,7 +214,7 @@ def test_heads_branches_trees_and_what_the_user_has_not_committed(repository: Pa
         git_history.resolve_tree(str(repository), "nonsense")
 
 
-def test_a_commit_is_kept_when_its_branch_goes(repository: Path, folder: Path) -> None:
+def test_pinned_commit_survives_deletion_of_its_branch(repository: Path, folder: Path) -> None:
     done = commit(folder, {"work": "x"})
     git_history.keep_commit(str(repository), "races/rac_1/1", done)
     state = worktrees.remove(str(repository), str(folder), delete_branch=True)
@@ -232,7 +232,7 @@ def test_a_commit_is_kept_when_its_branch_goes(repository: Path, folder: Path) -
         git_history.keep_commit(str(repository), "a..b", done)
 
 
-def test_changes_are_counted_and_named(repository: Path) -> None:
+def test_changed_files_are_counted_and_listed(repository: Path) -> None:
     text = "".join(f"line {number}\n" for number in range(30))
     first = commit(repository, {"long": text, "picture": b"\0\1\2", "gone": "x\n", "kind": "x\n"})
     (repository / "gone").unlink()
@@ -268,7 +268,7 @@ def test_changes_are_counted_and_named(repository: Path) -> None:
         git_history.diff_file(str(repository), first, second, "README")
 
 
-def test_a_hunk_is_shown_side_by_side() -> None:
+def test_hunk_is_rendered_side_by_side() -> None:
     patch = b"@@ -1,4 +1,5 @@\n one\n-two\n-three\n+2\n+3\n+3.5\n four\n-five\n"
     (hunk,) = git_history.parse_hunks(patch)
     rows = [(old and old.text, new and new.text) for old, new in git_history.side_by_side(hunk)]
@@ -282,7 +282,7 @@ def test_a_hunk_is_shown_side_by_side() -> None:
     ]
 
 
-def test_a_long_diff_comes_in_pieces_and_says_when_it_is_cut(repository: Path) -> None:
+def test_long_diff_is_chunked_and_truncation_is_marked(repository: Path) -> None:
     first = git(repository, "rev-parse", "HEAD")
     files: dict[str, str | bytes] = {
         f"file{number}": f"content of {number}\n" * 200 for number in range(10)
@@ -325,7 +325,7 @@ def set_traps(config: str, trap: Path) -> str:
     )
 
 
-def test_how_far_an_agent_is_is_told_without_a_program_of_its(
+def test_progress_of_an_attempt_is_measured_without_running_its_programs(
     repository: Path, tmp_path: Path, trap: Path
 ) -> None:
     folder = tmp_path / "worktree"
@@ -343,7 +343,7 @@ def test_how_far_an_agent_is_is_told_without_a_program_of_its(
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
-def test_a_worktrees_own_configuration_comes_to_be_no_program_of_ours(
+def test_git_config_of_a_worktree_runs_no_program(
     repository: Path, tmp_path: Path, trap: Path, kind: str
 ) -> None:
     git(repository, "config", "extensions.worktreeConfig", "true")

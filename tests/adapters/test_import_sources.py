@@ -1,4 +1,4 @@
-"""Other programs' databases: read as they are at one moment, and never touched."""
+"""Databases of other tools: read from a consistent copy, never changed."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.db.schema import tables
-from corral.importers.mapping import KEPT, NOT_TAKEN
+from corral.importers.mapping import KEPT, NOT_IMPORTED
 from corral.importers.source import copy
 from corral.importers.source.database import BATCH_ROWS, SourceDatabase, open_source
 from corral.importers.source.timestamps import parse_timestamp
@@ -39,7 +39,7 @@ def all_rows(path: Path, table: str = "runs") -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("wal", [False, True])
-def test_nothing_is_made_or_changed_beside_a_source(wal: bool, tmp_path: Path) -> None:
+def test_no_file_is_created_or_changed_beside_a_source(wal: bool, tmp_path: Path) -> None:
     path = source_databases.make(
         tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS, wal=wal
     )
@@ -48,7 +48,7 @@ def test_nothing_is_made_or_changed_beside_a_source(wal: bool, tmp_path: Path) -
     assert files_of(tmp_path) == before
 
 
-def test_what_is_only_in_the_log_of_a_live_writer_is_read(tmp_path: Path) -> None:
+def test_wal_of_a_live_writer_is_read(tmp_path: Path) -> None:
     path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {}, wal=True)
     writer = apsw.Connection(str(path))
     try:
@@ -61,7 +61,7 @@ def test_what_is_only_in_the_log_of_a_live_writer_is_read(tmp_path: Path) -> Non
         writer.close()
 
 
-def test_a_log_that_a_dead_writer_left_is_read_and_left(tmp_path: Path) -> None:
+def test_wal_of_a_dead_writer_is_read_and_left_unchanged(tmp_path: Path) -> None:
     path = source_databases.make(tmp_path / "live.db", source_databases.AGENT_YES, {}, wal=True)
     writer = apsw.Connection(str(path))
     source_databases.fill(writer, source_databases.AGENT_YES_ROWS)
@@ -75,7 +75,7 @@ def test_a_log_that_a_dead_writer_left_is_read_and_left(tmp_path: Path) -> None:
     assert files_of(left) == before
 
 
-def test_a_transaction_that_was_never_finished_is_not_read(tmp_path: Path) -> None:
+def test_uncommitted_transaction_is_not_read(tmp_path: Path) -> None:
     path = source_databases.make(
         tmp_path / "live.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
     )
@@ -143,7 +143,7 @@ def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     writer.close()
 
 
-def test_a_source_that_is_written_meanwhile_is_read_as_it_was_at_one_moment(
+def test_copy_of_a_source_with_a_writer_is_consistent(
     moving_money: Path,
 ) -> None:
     for _ in range(5):
@@ -151,7 +151,7 @@ def test_a_source_that_is_written_meanwhile_is_read_as_it_was_at_one_moment(
         assert sum(amounts) == 3_000
 
 
-def test_a_source_that_is_written_over_all_the_time_is_refused(
+def test_source_that_is_rewritten_continuously_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {}, wal=True)
@@ -161,7 +161,7 @@ def test_a_source_that_is_written_over_all_the_time_is_refused(
         pass
 
 
-def test_rows_come_in_pieces_of_bounded_size(tmp_path: Path) -> None:
+def test_rows_are_read_in_batches_of_bounded_size(tmp_path: Path) -> None:
     path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {})
     source_databases.change(
         path,
@@ -185,7 +185,7 @@ def refusal(path: Path, tool: str = "agent-yes") -> CorralError:
     return caught.value
 
 
-def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello " * 100)
     (tmp_path / "empty").touch()
     half = tmp_path / "half.db"
@@ -206,7 +206,7 @@ def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path: Path) -> 
     assert isinstance(refusal(tmp_path / "missing"), NotFound)
 
 
-def test_a_file_that_may_not_be_read_is_refused() -> None:
+def test_unreadable_file_is_rejected() -> None:
     # Not in the test's own folder, which a user without rights does not reach.
     with tempfile.TemporaryDirectory(prefix="corral-test-") as folder:
         Path(folder).chmod(0o755)
@@ -216,7 +216,7 @@ def test_a_file_that_may_not_be_read_is_refused() -> None:
             assert "Cannot read" in child.result()
 
 
-def test_a_locked_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_file_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = source_databases.make(
         tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
     )
@@ -230,7 +230,7 @@ def test_a_locked_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @EACH_TOOL
-def test_the_wrong_tools_database_is_refused_and_named(tool: str, tmp_path: Path) -> None:
+def test_database_of_another_tool_is_rejected_by_name(tool: str, tmp_path: Path) -> None:
     path = source_databases.MAKERS[tool](tmp_path)
     for other in TOOL_NAMES:
         if other == tool:
@@ -241,14 +241,14 @@ def test_the_wrong_tools_database_is_refused_and_named(tool: str, tmp_path: Path
         assert found.details["looks_like"] == tool
 
 
-def test_a_database_of_nobody_is_refused_with_what_it_has(tmp_path: Path) -> None:
+def test_database_of_an_unknown_tool_is_rejected_with_its_tables(tmp_path: Path) -> None:
     path = source_databases.make(tmp_path / "s.db", "CREATE TABLE stamps (id TEXT)", {})
     error = refusal(path)
     assert error.details["reason"] == "unknown_schema"
     assert "stamps" in error.message
 
 
-def test_a_store_of_our_own_is_refused(tmp_path: Path) -> None:
+def test_corral_store_is_rejected_as_a_source(tmp_path: Path) -> None:
     schema = "CREATE TABLE letters (mailbox TEXT); CREATE TABLE events (subject TEXT)"
     path = source_databases.make(tmp_path / "s.db", schema, {})
     assert refusal(path).details["reason"] == "corral_store"
@@ -258,7 +258,7 @@ def test_a_store_of_our_own_is_refused(tmp_path: Path) -> None:
 
 
 @EACH_TOOL
-def test_every_column_of_a_tool_has_a_home_that_exists(tool: str, tmp_path: Path) -> None:
+def test_every_column_of_a_tool_is_mapped_to_an_existing_column(tool: str, tmp_path: Path) -> None:
     here = {f"{table.name}.{column.name}" for table in tables() for column in table.columns}
     known = {table.name: table for table in find_tool(tool).tables if not table.alias}
     seen: set[str] = set()
@@ -271,7 +271,7 @@ def test_every_column_of_a_tool_has_a_home_that_exists(tool: str, tmp_path: Path
     assert seen == {*known}
     for table in find_tool(tool).tables:
         for column, homes in table.columns.items():
-            if homes not in (KEPT, NOT_TAKEN):
+            if homes not in (KEPT, NOT_IMPORTED):
                 assert {*homes.split(", ")} <= here, f"{table.name}.{column}"
 
 
@@ -281,7 +281,7 @@ MOMENTS = st.integers(min_value=946_684_800_000, max_value=4_102_444_800_000)  #
 
 
 @given(MOMENTS)
-def test_a_moment_is_the_same_in_every_count(ms: int) -> None:
+def test_time_is_the_same_in_every_unit(ms: int) -> None:
     assert parse_timestamp(ms) == ms
     assert parse_timestamp(ms * 1_000) == ms
     assert parse_timestamp(ms * 1_000_000) == ms
@@ -292,7 +292,7 @@ def test_a_moment_is_the_same_in_every_count(ms: int) -> None:
 
 
 @given(MOMENTS)
-def test_a_moment_is_the_same_in_every_spelling(ms: int) -> None:
+def test_time_is_the_same_in_every_text_format(ms: int) -> None:
     at = datetime.fromtimestamp(ms / 1_000, UTC)
     ms = int(at.timestamp() * 1_000 + 0.5)
     at = datetime.fromtimestamp(ms / 1_000, UTC)
@@ -302,12 +302,12 @@ def test_a_moment_is_the_same_in_every_spelling(ms: int) -> None:
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.binary(), st.booleans()))
-def test_whatever_is_given_is_a_moment_that_can_be_or_none(value: object) -> None:
+def test_any_value_is_a_valid_time_or_none(value: object) -> None:
     found = parse_timestamp(value)
     assert found is None or 0 < found < 10_000 * YEAR + DAY
 
 
-def test_an_open_source_tells_what_it_has(tmp_path: Path) -> None:
+def test_open_source_lists_its_tables_and_columns(tmp_path: Path) -> None:
     with open_source(source_databases.make_flightdeck(tmp_path)) as found:
         assert isinstance(found, SourceDatabase)
         assert len(found.tables) == 24

@@ -1,4 +1,4 @@
-"""Merges and grafts in real repositories: whole or not at all."""
+"""Merges and grafts in real repositories are atomic."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ def merged(repository: Path, work: str, branch: str = "main", **more: bool) -> m
     return merges.merge_commit(str(repository), work, branch, message="merge it", **more)
 
 
-def test_a_branch_with_nothing_of_its_own_is_moved_forward_with_its_files(
+def test_fast_forward_merge_moves_the_branch_and_its_files(
     repository: Path,
 ) -> None:
     work = attempt(repository, "one", {"new": "x\n", "README": "better\n"})
@@ -46,9 +46,7 @@ def test_a_branch_with_nothing_of_its_own_is_moved_forward_with_its_files(
     assert merged(repository, work).outcome == "already"
 
 
-def test_a_worktree_that_took_the_branch_and_turned_its_git_away_runs_nothing_of_its_own(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_merge_runs_no_program_from_a_hostile_worktree(repository: Path, tmp_path: Path) -> None:
     work = attempt(repository, "one", {"README": "better\n"})
     git(repository, "switch", "-qc", "dev")
     worktrees.create(str(repository), str(tmp_path / "two"), "corral/two")
@@ -66,7 +64,7 @@ def test_a_worktree_that_took_the_branch_and_turned_its_git_away_runs_nothing_of
     assert not mark.exists()
 
 
-def test_a_disk_that_fills_while_files_are_written_leaves_the_checkout_as_it_was(
+def test_full_disk_during_a_merge_leaves_the_checkout_unchanged(
     small_disk: Path, tmp_path: Path
 ) -> None:
     text = "".join(f"{number}\n" for number in range(2_000))
@@ -89,7 +87,7 @@ def test_a_disk_that_fills_while_files_are_written_leaves_the_checkout_as_it_was
     assert not (repository / "src").exists()
 
 
-def test_both_sides_are_merged_and_what_is_uncommitted_elsewhere_stays(repository: Path) -> None:
+def test_merge_keeps_unrelated_uncommitted_changes(repository: Path) -> None:
     work = attempt(repository, "one", {"long": LONG.replace("line 5\n", "five\n"), "new": "x\n"})
     commit(repository, {"long": LONG.replace("line 50\n", "fifty\n")})
     write(repository, {"README": "not committed\n", "untracked": "mine"})
@@ -110,7 +108,7 @@ def test_both_sides_are_merged_and_what_is_uncommitted_elsewhere_stays(repositor
     assert git(repository, "log", "-1", "--format=%an") == "The User"
 
 
-def test_conflicts_are_told_by_file_and_nothing_is_changed(repository: Path) -> None:
+def test_merge_conflicts_are_listed_by_file_and_nothing_changes(repository: Path) -> None:
     work = attempt(repository, "one", {"README": "theirs\n", "both\nnames": "theirs\n"})
     git(repository, "rm", "-q", "README")
     before = commit(repository, {"both\nnames": "ours\n"})
@@ -125,9 +123,7 @@ def test_conflicts_are_told_by_file_and_nothing_is_changed(repository: Path) -> 
 
 
 @pytest.mark.parametrize("how", ["changed", "staged", "untracked", "in the place of a folder"])
-def test_a_checkout_with_uncommitted_work_in_the_touched_files_is_left_alone(
-    repository: Path, how: str
-) -> None:
+def test_merge_is_refused_over_uncommitted_changes(repository: Path, how: str) -> None:
     work = attempt(repository, "one", {"README": "better\n", "new/file": "x\n"})
     name = {"untracked": "new/file", "in the place of a folder": "new"}.get(how, "README")
     write(repository, {name: "mine\n"})
@@ -141,7 +137,7 @@ def test_a_checkout_with_uncommitted_work_in_the_touched_files_is_left_alone(
     assert [path.name for path in (repository / ".git").glob("index*")] == ["index"]
 
 
-def test_a_branch_that_is_checked_out_nowhere_is_moved_alone(repository: Path) -> None:
+def test_branch_that_is_not_checked_out_is_moved(repository: Path) -> None:
     work = attempt(repository, "one", {"new": "x\n"})
     git(repository, "branch", "target")
     assert merged(repository, work, "target").forward
@@ -179,7 +175,7 @@ def test_a_branch_that_moves_in_the_meantime_is_left_alone(
 
 
 @pytest.mark.parametrize("kept", ["nothing", "files", "half of the files"])
-def test_a_merge_that_was_cut_short_is_made_whole_by_the_next(repository: Path, kept: str) -> None:
+def test_interrupted_merge_is_completed_by_the_next(repository: Path, kept: str) -> None:
     work = attempt(repository, "one", {"README": "better\n", "new/file": "x\n", "src/a.py": "b\n"})
     git(repository.parent / "one", "rm", "-q", "long")
     work = commit(repository.parent / "one", {})
@@ -193,7 +189,7 @@ def test_a_merge_that_was_cut_short_is_made_whole_by_the_next(repository: Path, 
     assert git(repository, "status", "--porcelain") == ""
 
 
-def test_histories_that_have_nothing_in_common_are_refused(repository: Path) -> None:
+def test_unrelated_histories_are_rejected(repository: Path) -> None:
     git(repository, "checkout", "-q", "--orphan", "other")
     work = commit(repository, {"x": "y"})
     git(repository, "checkout", "-q", "main")
@@ -209,7 +205,7 @@ def graft(repository: Path, commit: str, **more: object) -> merges.GraftResult:
     return merges.graft_changes(str(repository), folder, commit, message="grafted", **more)
 
 
-def test_chosen_files_of_a_loser_come_onto_the_winner(repository: Path) -> None:
+def test_graft_applies_files_of_another_attempt(repository: Path) -> None:
     winner = attempt(repository, "winner", {"README": "winner\n"})
     folder = repository.parent / "loser"
     attempt(repository, "loser", {"README": "loser\n", "extra/file": "x\n", "src/a.py": "a = 2\n"})
@@ -227,7 +223,7 @@ def test_chosen_files_of_a_loser_come_onto_the_winner(repository: Path) -> None:
     assert (again.commit, again.files) == (done.commit, [])
 
 
-def test_chosen_hunks_are_merged_with_what_the_winner_did(repository: Path) -> None:
+def test_graft_merges_hunks_with_changes_of_the_winner(repository: Path) -> None:
     attempt(repository, "winner", {"long": LONG.replace("line 30\n", "thirty\n")})
     text = LONG.replace("line 3\n", "three\n").replace("line 20\n", "").replace("line 50\n", "50\n")
     loser = attempt(repository, "loser", {"long": text})
@@ -240,7 +236,7 @@ def test_chosen_hunks_are_merged_with_what_the_winner_did(repository: Path) -> N
     ).replace("line 3\n", "three\n").replace("line 50\n", "50\n")
 
 
-def test_a_graft_with_a_conflict_changes_nothing(repository: Path) -> None:
+def test_conflicting_graft_changes_nothing(repository: Path) -> None:
     winner = attempt(repository, "winner", {"README": "winner\n"})
     loser = attempt(repository, "loser", {"README": "loser\n", "extra": "x\n"})
     done = graft(repository, loser, files=["extra", "README"])
@@ -251,7 +247,7 @@ def test_a_graft_with_a_conflict_changes_nothing(repository: Path) -> None:
     assert git(top, "status", "--porcelain") == ""
 
 
-def test_what_cannot_be_grafted_is_refused(repository: Path) -> None:
+def test_invalid_graft_is_rejected(repository: Path) -> None:
     attempt(repository, "winner", {"README": "winner\n"})
     loser = attempt(repository, "loser", {"long": LONG + "more\n", "data": b"\0\1"})
     with pytest.raises(Invalid):
@@ -267,7 +263,7 @@ def test_what_cannot_be_grafted_is_refused(repository: Path) -> None:
         graft(repository, loser, files=["long"])
 
 
-def test_an_old_git_says_that_it_cannot_try_merges(
+def test_old_git_without_merge_tree_is_reported(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = attempt(repository, "one", {"new": "x\n"})

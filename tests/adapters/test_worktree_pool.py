@@ -1,4 +1,4 @@
-"""Files of worktrees that are done with: the next worktree is as if they had never been used."""
+"""The worktree pool: a reused worktree has no trace of its earlier use."""
 
 import os
 import shutil
@@ -96,7 +96,7 @@ def assert_as_new(repository: Path, folder: Path, base: str = "main") -> None:
     assert (state.clean, state.locked) == (True, None)
 
 
-def test_what_an_agent_did_is_not_in_the_next_worktree(
+def test_changes_of_an_agent_are_not_in_the_reused_worktree(
     repository: Path, kept: WorktreePool
 ) -> None:
     folder = made(repository, "one")
@@ -123,7 +123,7 @@ def test_what_an_agent_did_is_not_in_the_next_worktree(
     assert (two / "src/deep/b.py").stat().st_nlink == 1
 
 
-def test_a_folder_in_the_place_of_a_file_and_links_in_the_place_of_folders(
+def test_folders_and_symlinks_that_replaced_files_are_removed(
     repository: Path, kept: WorktreePool
 ) -> None:
     folder = made(repository, "one")
@@ -138,13 +138,13 @@ def test_a_folder_in_the_place_of_a_file_and_links_in_the_place_of_folders(
     assert (outside / "a.py").read_text() == "a = 1\n"
 
 
-def test_nobody_else_may_look_into_the_pools(repository: Path, kept: WorktreePool) -> None:
+def test_pool_folders_are_private(repository: Path, kept: WorktreePool) -> None:
     put(repository, made(repository, "one"), kept)
     for folder in (Path(kept.folder), Path(kept.folder).parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
 
 
-def test_it_is_at_the_commit_that_is_asked_for(repository: Path, kept: WorktreePool) -> None:
+def test_reused_worktree_is_at_the_requested_commit(repository: Path, kept: WorktreePool) -> None:
     first = git(repository, "rev-parse", "main")
     put(repository, made(repository, "one"), kept)
     commit(repository, {"src/a.py": "a = 3\n", "later": "x\n"})
@@ -157,7 +157,7 @@ def test_it_is_at_the_commit_that_is_asked_for(repository: Path, kept: WorktreeP
 
 
 @pytest.mark.parametrize("attributes", ["* text eol=crlf\n", "* ident\n"])
-def test_what_git_writes_otherwise_than_it_keeps_it_is_written_anew(
+def test_files_with_git_conversions_are_checked_out_again(
     repository: Path, kept: WorktreePool, attributes: str
 ) -> None:
     commit(repository, {".gitattributes": attributes, "src/a.py": "# $Id$\n"})
@@ -171,9 +171,7 @@ def test_what_git_writes_otherwise_than_it_keeps_it_is_written_anew(
     assert_as_new(repository, made(repository, "two", kept))
 
 
-def test_attributes_that_an_agent_left_count_for_nothing(
-    repository: Path, kept: WorktreePool
-) -> None:
+def test_gitattributes_of_an_agent_are_ignored(repository: Path, kept: WorktreePool) -> None:
     folder = made(repository, "one")
     write(folder, {".gitattributes": "* text eol=crlf\n", "README": "hello\r\n"})
     put(repository, folder, kept)
@@ -181,7 +179,7 @@ def test_attributes_that_an_agent_left_count_for_nothing(
 
 
 @pytest.mark.parametrize("attributes", ["* text=auto\n", "* text\n", "*.py text\n"])
-def test_line_ends_that_git_would_take_for_the_same_are_not(
+def test_changed_line_endings_are_detected(
     repository: Path, kept: WorktreePool, attributes: str
 ) -> None:
     commit(repository, {".gitattributes": attributes})
@@ -192,7 +190,7 @@ def test_line_ends_that_git_would_take_for_the_same_are_not(
 
 
 @pytest.mark.parametrize("where", [".gitattributes", "src/.gitattributes"])
-def test_attributes_of_the_repository_that_an_agent_changed_do_not_hide_what_it_left(
+def test_changed_repository_attributes_do_not_hide_changes(
     repository: Path, kept: WorktreePool, where: str
 ) -> None:
     commit(repository, {where: "# none\n"})
@@ -205,7 +203,7 @@ def test_attributes_of_the_repository_that_an_agent_changed_do_not_hide_what_it_
     assert_as_new(repository, made(repository, "two", kept))
 
 
-def test_a_clean_filter_of_the_users_does_not_hide_what_an_agent_left(
+def test_clean_filter_of_the_user_does_not_hide_changes(
     repository: Path, kept: WorktreePool
 ) -> None:
     git(repository, "config", "filter.same.clean", "printf 'hello\\n'")
@@ -217,7 +215,7 @@ def test_a_clean_filter_of_the_users_does_not_hide_what_an_agent_left(
     assert_as_new(repository, made(repository, "two", kept))
 
 
-def test_there_is_room_for_so_many_and_none_for_submodules(
+def test_pool_is_bounded_and_rejects_submodules(
     repository: Path, kept: WorktreePool, tmp_path: Path
 ) -> None:
     for folder in [made(repository, name) for name in ("one", "two", "three")]:
@@ -237,7 +235,7 @@ def test_there_is_room_for_so_many_and_none_for_submodules(
     assert entries(kept) == []
 
 
-def test_a_repository_with_conversions_of_its_own_takes_nothing_from_the_pool(
+def test_repository_with_conversions_does_not_use_the_pool(
     repository: Path, kept: WorktreePool
 ) -> None:
     put(repository, made(repository, "one"), kept)
@@ -246,7 +244,7 @@ def test_a_repository_with_conversions_of_its_own_takes_nothing_from_the_pool(
     assert len(entries(kept)) == 1
 
 
-def test_each_entry_is_taken_by_one(repository: Path, kept: WorktreePool) -> None:
+def test_pool_entry_is_taken_once(repository: Path, kept: WorktreePool) -> None:
     for folder in [made(repository, name) for name in ("one", "two")]:
         put(repository, folder, kept)
     with ThreadPoolExecutor(4) as threads:
@@ -257,9 +255,7 @@ def test_each_entry_is_taken_by_one(repository: Path, kept: WorktreePool) -> Non
     assert os.listdir(kept.folder) == [worktree_pool.REPOSITORY_FILE]
 
 
-def test_what_is_too_deep_to_be_walked_through_is_no_obstacle(
-    repository: Path, kept: WorktreePool
-) -> None:
+def test_too_deep_folder_does_not_block_the_pool(repository: Path, kept: WorktreePool) -> None:
     folder = made(repository, "one")
     deep = folder
     here = os.getcwd()
@@ -312,7 +308,7 @@ def killed_at_step(number: int, action: Callable[[], object]) -> bool:
     return ended is not None
 
 
-def test_a_crash_at_any_step_of_taking_leaves_a_whole_worktree_or_one_that_is_made_anew(
+def test_crash_while_taking_leaves_a_complete_or_recreated_worktree(
     repository: Path, kept: WorktreePool
 ) -> None:
     folder = repository.parent / "worktrees" / "two"
@@ -338,7 +334,7 @@ def test_a_crash_at_any_step_of_taking_leaves_a_whole_worktree_or_one_that_is_ma
     assert last > 10
 
 
-def test_a_crash_at_any_step_of_keeping_loses_nothing_and_leaves_nothing_unlisted(
+def test_crash_while_pooling_loses_nothing_and_leaves_no_orphan(
     repository: Path, kept: WorktreePool
 ) -> None:
     root = str(repository.parent / "worktrees")

@@ -1,5 +1,5 @@
-"""What an agent writes into the git folder of its worktree: nothing of another's becomes its own by
-that, and it comes to be no program of ours."""
+"""The worktree registry with hostile git metadata: a worktree cannot claim the work of another, and
+its configuration runs no program."""
 
 import os
 from pathlib import Path
@@ -46,7 +46,7 @@ def say_it_is_at(tree: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("thief", "victim"), [("one", "two"), ("two", "one")])
-def test_a_worktree_that_says_it_is_anothers_folder_gets_none_of_its_work(
+def test_worktree_that_claims_another_folder_gets_none_of_its_work(
     repository: Path, thief: str, victim: str
 ) -> None:
     trees = {name: made(repository, name) for name in (thief, victim)}
@@ -61,7 +61,7 @@ def test_a_worktree_that_says_it_is_anothers_folder_gets_none_of_its_work(
     assert git(repository, "rev-parse", f"corral/{thief}") == git(repository, "rev-parse", "main")
 
 
-def test_of_two_that_say_so_and_a_folder_that_names_neither_none_is_believed(
+def test_conflicting_worktree_claims_are_ignored(
     repository: Path,
 ) -> None:
     one, two = made(repository, "one"), made(repository, "two")
@@ -70,16 +70,14 @@ def test_of_two_that_say_so_and_a_folder_that_names_neither_none_is_believed(
     assert find_checkout(str(repository), str(two)) is None
 
 
-def test_the_users_own_folder_is_no_agents(repository: Path) -> None:
+def test_folder_of_the_user_is_not_a_worktree_of_an_agent(repository: Path) -> None:
     say_it_is_at(made(repository, "one"), repository)
     git_dir = str(repository / ".git")
     assert resolve_checkout(git_dir, str(repository)).own == git_dir
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_merge_writes_into_no_folder_that_an_agent_has_named(
-    repository: Path, there: bool
-) -> None:
+def test_merge_never_writes_into_a_folder_named_by_an_agent(repository: Path, there: bool) -> None:
     one, home = made(repository, "one"), repository.parent / "home"
     write(home, {"README": "hello\n"})
     if there:
@@ -99,7 +97,7 @@ def test_a_merge_writes_into_no_folder_that_an_agent_has_named(
         assert (repository.parent / "users" / ".profile").exists()
 
 
-def test_a_merge_moves_the_branch_that_was_named_and_no_others(repository: Path) -> None:
+def test_merge_moves_only_the_named_branch(repository: Path) -> None:
     one, two = made(repository, "one"), made(repository, "two")
     git(repository, "branch", "wanted")
     work = commit(one, {"new": "x\n"})
@@ -111,7 +109,7 @@ def test_a_merge_moves_the_branch_that_was_named_and_no_others(repository: Path)
     assert not (two / "new").exists()
 
 
-def test_a_pipe_holds_up_nobody_who_looks_for_a_worktree(repository: Path) -> None:
+def test_named_pipe_does_not_block_worktree_lookup(repository: Path) -> None:
     one, two = made(repository, "one"), made(repository, "two")
     (own_of(one) / "gitdir").unlink()
     os.mkfifo(own_of(one) / "gitdir")
@@ -121,9 +119,7 @@ def test_a_pipe_holds_up_nobody_who_looks_for_a_worktree(repository: Path) -> No
 # -- its own configuration -------------------------------------------------------------------------
 
 
-def test_what_stands_far_behind_in_its_configuration_is_no_program_of_ours(
-    repository: Path, trap: Path
-) -> None:
+def test_git_config_far_behind_in_a_file_runs_no_program(repository: Path, trap: Path) -> None:
     one = made(repository, "one")
     (own_of(one) / "config.worktree").write_text("\n" * 100_000 + bite(trap))
     write(one, {".gitattributes": "* filter=bite\n", "README": "changed\n"})
@@ -131,7 +127,7 @@ def test_what_stands_far_behind_in_its_configuration_is_no_program_of_ours(
     assert not trap.exists()
 
 
-def test_a_configuration_that_is_told_by_a_pipe_is_none(repository: Path) -> None:
+def test_git_config_in_a_named_pipe_is_ignored(repository: Path) -> None:
     """It is empty while it is looked at; git would read what somebody says into it then."""
     one = made(repository, "one")
     pipe = own_of(one) / "config.worktree"

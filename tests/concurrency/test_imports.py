@@ -1,4 +1,4 @@
-"""Imports at the same time and beside retention: nothing twice, nothing missing."""
+"""Concurrent imports and retention: no row is imported twice or lost."""
 
 from collections import Counter
 from pathlib import Path
@@ -38,7 +38,7 @@ def prune(url: str) -> None:
             store.db.prune()
 
 
-def test_the_same_sources_at_the_same_time_and_retention_beside(
+def test_concurrent_imports_of_the_same_sources_with_retention(
     url: str, sources: dict[str, Path]
 ) -> None:
     corral.open(url).close()

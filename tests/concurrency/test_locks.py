@@ -1,4 +1,4 @@
-"""Many processes on the same paths: one holder at a time, the line in order, nobody for ever."""
+"""Many processes lock the same paths: one holder at a time, fair order, no starvation."""
 
 import os
 import time
@@ -37,7 +37,7 @@ def hold(store: Corral, project: str, path: str) -> Stretch:
     return Stretch(since, until, lock.fence, os.getpid())
 
 
-def test_of_processes_that_wait_for_paths_that_meet_one_holds_them_at_a_time_in_order(
+def test_waiting_processes_hold_overlapping_paths_one_at_a_time_in_order(
     url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "src").mkdir()
@@ -60,9 +60,7 @@ def test_of_processes_that_wait_for_paths_that_meet_one_holds_them_at_a_time_in_
     print("each process held it:", [len(worker) for worker in by_worker])
 
 
-def test_of_sixteen_who_ask_at_once_without_waiting_one_gets_it(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_one_of_sixteen_concurrent_acquires_succeeds(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path).id
     for number in range(5):
         racers = race(
@@ -77,7 +75,7 @@ def test_of_sixteen_who_ask_at_once_without_waiting_one_gets_it(
     check_store(store)
 
 
-def test_a_waiting_process_is_woken_by_a_release_within_a_moment(
+def test_release_wakes_a_waiting_process(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disable_safety_polls(monkeypatch)
@@ -97,7 +95,9 @@ def test_a_waiting_process_is_woken_by_a_release_within_a_moment(
         assert waiting.result() == "agent:y"
 
 
-def test_readers_and_writers_of_many_processes_exclude_each_other(url: str, tmp_path: Path) -> None:
+def test_shared_and_exclusive_locks_of_many_processes_exclude_each_other(
+    url: str, tmp_path: Path
+) -> None:
     with corral.open(url) as store:
         project = store.projects.register(tmp_path).id
     inside = tmp_path / "inside"

@@ -1,4 +1,4 @@
-"""Several who drive one race, and several who choose: each thing happens once."""
+"""Concurrent drivers and selections of one race: each step happens once."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def begin(store: Corral, folder: Path, checks: Sequence[str] = ()) -> str:
     return race.id
 
 
-def test_many_drive_a_race_and_each_step_is_done_once(url: str, tmp_path: Path) -> None:
+def test_concurrent_drivers_do_each_step_once(url: str, tmp_path: Path) -> None:
     with corral.open(url) as store:
         id = begin(store, tmp_path / "repository", ["true"])
 
@@ -59,7 +59,7 @@ def test_many_drive_a_race_and_each_step_is_done_once(url: str, tmp_path: Path) 
         check_store(store)
 
 
-def test_of_many_who_choose_one_does(url: str, tmp_path: Path) -> None:
+def test_one_of_many_concurrent_selections_succeeds(url: str, tmp_path: Path) -> None:
     with corral.open(url) as store:
         id = begin(store, tmp_path / "repository")
         store.races.wait(id, timeout_ms=600_000)
@@ -80,7 +80,7 @@ def test_of_many_who_choose_one_does(url: str, tmp_path: Path) -> None:
         check_store(store)
 
 
-def test_the_end_of_a_run_may_be_told_by_many_at_the_same_moment(url: str, tmp_path: Path) -> None:
+def test_concurrent_reports_of_a_run_end_are_idempotent(url: str, tmp_path: Path) -> None:
     with corral.open(url) as store:
         race = store.races.get(begin(store, tmp_path / "repository"))
         runs = [store.runs.get(each.run_id or "") for each in attempts(race)]

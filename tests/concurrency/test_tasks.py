@@ -1,4 +1,4 @@
-"""Processes that want the same tasks: each is given out once, and the board stays true."""
+"""Concurrent claims: each task is claimed once, and the dependency counts stay correct."""
 
 import os
 from contextlib import suppress
@@ -16,7 +16,7 @@ from tests.support.threads import race
 TASKS = 30
 
 
-def test_two_who_claim_the_last_task_one_wins(store: Corral, tmp_path: Path) -> None:
+def test_one_of_two_concurrent_claims_wins_the_last_task(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "ben"))
     racers = race([lambda who=who: store.tasks.claim(project, who) for who in ("ada", "ben")])
     assert [racer.result() is None for racer in racers].count(False) == 1
@@ -26,7 +26,9 @@ def test_two_who_claim_the_last_task_one_wins(store: Corral, tmp_path: Path) -> 
     assert all(isinstance(racer.error, Conflict) for racer in racers)
 
 
-def test_processes_finish_a_graph_and_no_task_is_given_out_twice(url: str, tmp_path: Path) -> None:
+def test_concurrent_workers_finish_a_graph_without_duplicate_claims(
+    url: str, tmp_path: Path
+) -> None:
     names = [f"a{n}" for n in range(4)]
     with corral.open(url) as store:
         layers = [
@@ -60,7 +62,7 @@ def test_processes_finish_a_graph_and_no_task_is_given_out_twice(url: str, tmp_p
         check_store(store)
 
 
-def test_leads_that_steer_at_random_beside_each_other_keep_every_count_true(
+def test_concurrent_random_management_keeps_dependency_counts_correct(
     url: str, tmp_path: Path
 ) -> None:
     with corral.open(url) as store:
@@ -100,7 +102,7 @@ def test_leads_that_steer_at_random_beside_each_other_keep_every_count_true(
         assert len(board(store, project)) == 39
 
 
-def test_one_declares_a_key_that_many_want(url: str, tmp_path: Path) -> None:
+def test_one_of_many_concurrent_declarations_of_a_key_wins(url: str, tmp_path: Path) -> None:
     with corral.open(url) as store:
         project = project_with(store, tmp_path)
 

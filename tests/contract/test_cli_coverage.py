@@ -223,6 +223,7 @@ ELSEWHERE = {
     "plans.get": "`corral plan show`",
     "tasks.archive_ended": "`corral task archive --ended`",
     "tasks.begin_check": "part of `corral task check`",
+    "tasks.begin_next_check": "the task checker's work",
     "tasks.check_next": "`corral task check`",
     "tasks.conclude_check": "part of `corral task check`",
     "tasks.get": "`corral task show`",

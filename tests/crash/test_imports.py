@@ -1,4 +1,4 @@
-"""An import that is killed at any moment is not there, or is there whole; then it is repeated."""
+"""An import that crashes at any commit is complete or absent, and can be repeated."""
 
 from pathlib import Path
 
@@ -15,9 +15,7 @@ def source_of(world: World, tool: str) -> Path:
 
 
 @pytest.mark.parametrize("tool", ["flightdeck", "nanoclaw"])
-def test_an_import_is_there_whole_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path, tool: str
-) -> None:
+def test_import_is_atomic(fresh_url: FreshUrl, tmp_path: Path, tool: str) -> None:
     def prepare(store: Corral, world: World) -> None:
         source_of(world, tool)
 

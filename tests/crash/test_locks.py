@@ -1,4 +1,4 @@
-"""Locks and a process that dies: nobody is locked out for ever, and no two hold the same."""
+"""Locks after a crash at any commit: no lock is stuck, and no two owners hold the same path."""
 
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +21,7 @@ def check_held(store: Corral) -> None:
         assert not is_conflict(one, other), (one, other)
 
 
-def test_whoever_dies_holding_waiting_or_releasing_the_line_goes_on(
+def test_wait_queue_advances_after_a_crash_at_any_commit(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     folder = tmp_path / "project"
@@ -71,7 +71,7 @@ def test_whoever_dies_holding_waiting_or_releasing_the_line_goes_on(
     )
 
 
-def test_a_sweep_that_dies_is_done_by_the_next_one_and_tells_once(
+def test_crashed_expiry_sweep_is_completed_with_one_notification(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     folder = tmp_path / "project"

@@ -1,4 +1,4 @@
-"""Races and a process that dies: the old state or the whole new one, and no work is lost.
+"""Races after a crash at any commit: the old or the complete new state, and no work is lost.
 
 On SQLite only: these tests are about the order of commits and git commands, which does not depend
 on the engine. The statements of races run on both in tests/domain and tests/concurrency.
@@ -89,7 +89,9 @@ def _all(store: Corral, race: Race) -> list[object]:
     return [each for round in store.races.get(race.id).rounds for each in round.attempts]
 
 
-def test_a_start_leaves_no_race_or_one_that_goes_on(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_crashed_start_leaves_no_race_or_one_that_continues(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
     def recover(store: Corral, world: World) -> None:
         if not store.races.list().items:
             assert "started" not in world.deeds
@@ -113,7 +115,7 @@ def _none(value: object) -> None:
     """What a step gives back is not wanted."""
 
 
-def test_a_driver_that_dies_leaves_a_round_that_another_drives(
+def test_another_driver_continues_after_a_driver_crashes(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def ready(store: Corral, world: World) -> None:
@@ -138,7 +140,7 @@ def test_a_driver_that_dies_leaves_a_round_that_another_drives(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(drive, drive, check, ready))
 
 
-def test_a_choice_is_made_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_selection_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def ready(store: Corral, world: World) -> None:
         prepare(store, world)
         start(store, world)
@@ -166,7 +168,7 @@ def test_a_choice_is_made_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: Pat
     crash_at_every_commit(fresh_url, tmp_path, Scenario(choose, recover, check, ready))
 
 
-def test_a_next_round_begins_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_start_of_the_next_round_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def go_on(store: Corral, world: World) -> None:
         store.races.next(only(store).id)
         world.note("begun")
@@ -185,7 +187,7 @@ def test_a_next_round_begins_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(go_on, recover, check, decided))
 
 
-def test_an_automatic_race_is_decided_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_automatic_selection_happens_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def ready(store: Corral, world: World) -> None:
         prepare(store, world)
         work(store, start(store, world, auto=True, rounds=2, checks=CHECKS))
@@ -209,7 +211,7 @@ def test_an_automatic_race_is_decided_once(fresh_url: FreshUrl, tmp_path: Path) 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(drive, recover, check, ready))
 
 
-def test_an_export_is_there_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_export_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def write(store: Corral, world: World) -> None:
         store.races.export(only(store).id, str(world.folder.with_name(f"{world.folder.name}-out")))
         store.projects.register(world.folder)  # a commit, to be killed at
@@ -224,7 +226,7 @@ def test_an_export_is_there_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: P
     crash_at_every_commit(fresh_url, tmp_path, Scenario(write, write, check, decided))
 
 
-def test_a_merge_is_noted_even_when_its_process_died(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_merge_is_recorded_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def merge(store: Corral, world: World) -> None:
         done = store.races.merge(only(store).id)
         assert done.outcome in ("merged", "already")
@@ -238,7 +240,7 @@ def test_a_merge_is_noted_even_when_its_process_died(fresh_url: FreshUrl, tmp_pa
     crash_at_every_commit(fresh_url, tmp_path, Scenario(merge, merge, check, decided))
 
 
-def test_cleaning_loses_nothing(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_crashed_cleanup_loses_no_work(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def ready(store: Corral, world: World) -> None:
         decided(store, world)
         (Path(attempts(only(store))[0].worktree) / "unsaved").write_text("mine")

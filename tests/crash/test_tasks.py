@@ -1,4 +1,4 @@
-"""Tasks and a process that dies: no task is lost, done twice, or done by silence."""
+"""Tasks after a crash at any commit: none is lost, done twice or completed without a submission."""
 
 import os
 from pathlib import Path
@@ -39,7 +39,7 @@ def accept_all(store: Corral, world: World) -> None:
         store.tasks.accept(task)
 
 
-def test_a_graph_is_declared_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_declaration_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def declare(store: Corral, world: World) -> None:
         store.tasks.declare(project(store), GRAPH)
         world.note("declared")
@@ -63,7 +63,7 @@ def test_a_graph_is_declared_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: 
     )
 
 
-def test_a_worker_that_dies_anywhere_leaves_a_graph_that_another_finishes(
+def test_graph_is_finished_after_a_worker_crashes_at_any_commit(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def ready(store: Corral, world: World) -> None:
@@ -105,7 +105,7 @@ def test_a_worker_that_dies_anywhere_leaves_a_graph_that_another_finishes(
     )
 
 
-def test_a_lead_that_dies_while_it_steers_leaves_true_counts(
+def test_dependency_counts_are_correct_after_a_lead_crashes(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def ready(store: Corral, world: World) -> None:
@@ -142,7 +142,7 @@ def test_a_lead_that_dies_while_it_steers_leaves_true_counts(
     )
 
 
-def test_a_check_that_nobody_concluded_is_run_again(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_check_of_a_crashed_process_runs_again(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def ready(store: Corral, world: World) -> None:
         prepare(store, world)
         store.tasks.add(project(store), "A", check="true")

@@ -1,4 +1,4 @@
-"""Databases of other tools, brought in: what becomes of them, once, and nothing is lost."""
+"""Imports of other tools' databases: each row once, and nothing is lost."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +33,7 @@ def ids_of(store: Corral, tool: str, part: str) -> dict[str, str]:
 
 
 @EACH_TOOL
-def test_every_row_is_brought_in_and_a_second_time_nothing_changes(
+def test_every_row_is_imported_and_a_second_import_changes_nothing(
     store: Corral, tool: str, tmp_path: Path
 ) -> None:
     path = source_databases.MAKERS[tool](tmp_path / "theirs")
@@ -49,7 +49,7 @@ def test_every_row_is_brought_in_and_a_second_time_nothing_changes(
     assert contents(store) == whole
 
 
-def test_runs_of_agent_yes_have_the_times_that_were_meant(store: Corral, tmp_path: Path) -> None:
+def test_agent_yes_runs_have_correct_times(store: Corral, tmp_path: Path) -> None:
     store.imports.import_database("agent-yes", source_databases.make_agent_yes(tmp_path))
     ids = ids_of(store, "agent-yes", "runs")
     done, running, failed, crashed = (store.runs.get(ids[key]) for key in "1234")
@@ -67,7 +67,7 @@ def test_runs_of_agent_yes_have_the_times_that_were_meant(store: Corral, tmp_pat
     assert (project.created_at, project.last_run_at) == (1_770_000_000_000, 1_770_000_200_000)
 
 
-def test_a_project_that_is_known_here_stays_as_it_is(store: Corral, tmp_path: Path) -> None:
+def test_existing_project_is_not_changed_by_an_import(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     mine = store.projects.register(tmp_path / "shop", command="mine")
     path = source_databases.make(
@@ -84,7 +84,7 @@ def test_a_project_that_is_known_here_stays_as_it_is(store: Corral, tmp_path: Pa
     assert store.projects.get(mine.id) == mine
 
 
-def test_agents_come_with_tools_sessions_turns_runs_and_costs(
+def test_agents_are_imported_with_tools_sessions_turns_runs_and_costs(
     store: Corral, tmp_path: Path
 ) -> None:
     store.imports.import_database("agents", source_databases.make_agents(tmp_path))
@@ -119,14 +119,14 @@ def test_agents_come_with_tools_sessions_turns_runs_and_costs(
     assert setting.unmapped == {"key": "theme", "value": "dark"}
 
 
-def test_an_agent_whose_name_is_taken_gets_a_number(store: Corral, tmp_path: Path) -> None:
+def test_imported_agent_with_a_used_name_gets_a_number(store: Corral, tmp_path: Path) -> None:
     mine = store.agents.create("Builder", command="cat")
     store.imports.import_database("agents", source_databases.make_agents(tmp_path))
     assert store.agents.get("Builder").id == mine.id
     assert store.agents.get("Builder-2").instructions == "Build well."
 
 
-def test_races_of_multishot_have_their_rounds_attempts_winners_and_output(
+def test_multishot_races_have_rounds_attempts_winners_and_output(
     store: Corral, tmp_path: Path
 ) -> None:
     store.imports.import_database("multishot", source_databases.make_multishot(tmp_path))
@@ -155,7 +155,7 @@ def test_races_of_multishot_have_their_rounds_attempts_winners_and_output(
     assert "anthropic" in everything
 
 
-def test_nothing_of_nanoclaw_is_in_force(store: Corral, tmp_path: Path) -> None:
+def test_imported_nanoclaw_channels_and_wirings_are_inactive(store: Corral, tmp_path: Path) -> None:
     store.imports.import_database("nanoclaw", source_databases.make_nanoclaw(tmp_path))
     agent = store.agents.get("Andy")
     assert (agent.admin, agent.provider, agent.workspace) == (False, "claude", "andy")
@@ -188,7 +188,7 @@ def test_nothing_of_nanoclaw_is_in_force(store: Corral, tmp_path: Path) -> None:
     assert (question.state, question.asker) == ("withdrawn", f"session:{session.id}")
 
 
-def test_a_folder_of_one_session_alone_makes_its_session(store: Corral, tmp_path: Path) -> None:
+def test_folder_of_one_session_can_be_imported_alone(store: Corral, tmp_path: Path) -> None:
     source_databases.make_nanoclaw(tmp_path)
     taken = store.imports.import_database("nanoclaw", tmp_path / "data/v2-sessions/ag-1/sess-1")
     assert taken.kept < taken.new
@@ -197,7 +197,7 @@ def test_a_folder_of_one_session_alone_makes_its_session(store: Corral, tmp_path
     check_store(store)
 
 
-def test_a_crew_of_flightdeck_comes_with_all_that_it_shared(store: Corral, tmp_path: Path) -> None:
+def test_flightdeck_team_is_imported_with_its_shared_data(store: Corral, tmp_path: Path) -> None:
     store.imports.import_database("flightdeck", source_databases.make_flightdeck(tmp_path))
     project = store.projects.by_dir("/srv/shop")
     assert (project.name, project.state) == ("Shop", "active")
@@ -221,7 +221,7 @@ def test_a_crew_of_flightdeck_comes_with_all_that_it_shared(store: Corral, tmp_p
     check_store(store)
 
 
-def test_what_a_crew_held_ended_and_what_it_knew_stays(store: Corral, tmp_path: Path) -> None:
+def test_flightdeck_locks_are_ended_and_notes_are_kept(store: Corral, tmp_path: Path) -> None:
     store.imports.import_database("flightdeck", source_databases.make_flightdeck(tmp_path))
     project = store.projects.by_dir("/srv/shop")
     worker = "agent:flightdeck-66666666-7777"
@@ -254,7 +254,7 @@ def test_what_a_crew_held_ended_and_what_it_knew_stays(store: Corral, tmp_path: 
     assert events == [(1_772_359_200_000, worker, "file_edit")]
 
 
-def test_a_grown_source_gives_only_what_is_new(store: Corral, tmp_path: Path) -> None:
+def test_second_import_of_a_grown_source_adds_only_new_rows(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agents(tmp_path)
     store.imports.import_database("agents", path)
     source_databases.grow(
@@ -282,9 +282,7 @@ def test_a_grown_source_gives_only_what_is_new(store: Corral, tmp_path: Path) ->
     check_store(store)
 
 
-def test_a_row_that_changed_there_is_kept_beside_and_told_once(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_changed_source_row_is_stored_and_reported_once(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agent_yes(tmp_path)
     store.imports.import_database("agent-yes", path)
     run = ids_of(store, "agent-yes", "runs")["2"]
@@ -300,7 +298,7 @@ def test_a_row_that_changed_there_is_kept_beside_and_told_once(
     assert store.imports.import_database("agent-yes", path).changed == 0
 
 
-def test_a_moved_database_is_the_same_by_its_name(store: Corral, tmp_path: Path) -> None:
+def test_moved_database_is_recognized_by_its_name(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agent_yes(tmp_path)
     store.imports.import_database("agent-yes", path, source="laptop")
     moved = path.rename(tmp_path / "moved.sqlite")
@@ -308,7 +306,7 @@ def test_a_moved_database_is_the_same_by_its_name(store: Corral, tmp_path: Path)
     assert (again.new, again.known) == (0, 6)
 
 
-def test_a_large_source_does_not_make_the_supervisors_of_runs_wait(
+def test_large_import_is_refused_while_runs_are_active(
     store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workflow, "MAX_ROWS_BESIDE_RUNS", 5)
@@ -324,7 +322,7 @@ def test_a_large_source_does_not_make_the_supervisors_of_runs_wait(
         )
 
 
-def test_what_needs_a_task_that_failed_there_is_known_to_be_broken_however_far_away(
+def test_indirect_dependents_of_an_imported_failed_task_are_blocked(
     store: Corral, tmp_path: Path
 ) -> None:
     plain = {

@@ -1,4 +1,4 @@
-"""Data that is not as it should be: all of it is kept, and told."""
+"""Imports of invalid data: original values are kept, and problems are reported."""
 
 import base64
 from pathlib import Path
@@ -34,7 +34,7 @@ def rest_of(store: Corral, key: str) -> Any:
     return found[0].unmapped
 
 
-def test_seconds_milliseconds_and_texts_in_one_column_are_moments(
+def test_seconds_milliseconds_and_texts_in_one_column_are_times(
     store: Corral, tmp_path: Path
 ) -> None:
     same = (1_770_000_000, 1_770_000_000_000, "2026-02-02T02:40:00Z", "2026-02-02 02:40:00")
@@ -43,7 +43,7 @@ def test_seconds_milliseconds_and_texts_in_one_column_are_moments(
     assert {row[0] for row in rows(store, "SELECT started_at FROM runs")} == {1_770_000_000_000}
 
 
-def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: Path) -> None:
+def test_invalid_values_are_kept_and_reported(store: Corral, tmp_path: Path) -> None:
     path = agent_yes(
         tmp_path,
         {"args": "{broken"},
@@ -70,7 +70,7 @@ def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: P
     check_store(store)
 
 
-def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_to_the_byte(
+def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_exactly(
     store: Corral, tmp_path: Path
 ) -> None:
     long = "word " * 1_000_000
@@ -104,7 +104,7 @@ def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_to_the_byte(
     assert rest_of(store, "long")["content"] == long
 
 
-def test_rows_with_the_same_key_or_none_are_all_kept(store: Corral, tmp_path: Path) -> None:
+def test_rows_with_duplicate_or_missing_keys_are_all_kept(store: Corral, tmp_path: Path) -> None:
     schema = source_databases.AGENT_YES.replace(
         "id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid"
     )
@@ -126,7 +126,7 @@ def test_rows_with_the_same_key_or_none_are_all_kept(store: Corral, tmp_path: Pa
     ],
 )
 @pytest.mark.parametrize("encoding", ["UTF-8", "UTF-16"])
-def test_keys_of_any_kind_that_are_spelled_alike_are_all_kept(
+def test_keys_of_different_types_with_the_same_text_are_all_kept(
     store: Corral, tmp_path: Path, ids: list[Any], encoding: str
 ) -> None:
     file = apsw.Connection(str(tmp_path / "s.db"))
@@ -145,7 +145,7 @@ def test_keys_of_any_kind_that_are_spelled_alike_are_all_kept(
     assert store.imports.import_database("agent-yes", tmp_path / "s.db").new == 0
 
 
-def test_more_tokens_than_there_can_be_are_kept_as_they_were(store: Corral, tmp_path: Path) -> None:
+def test_token_counts_out_of_range_are_kept_unmapped(store: Corral, tmp_path: Path) -> None:
     path = source_databases.MAKERS["agents"](tmp_path)
     source_databases.change(path, 'UPDATE "Run" SET "tokensUsed" = 253402300800000')
     assert told(store.imports.import_database("agents", path))[
@@ -153,9 +153,7 @@ def test_more_tokens_than_there_can_be_are_kept_as_they_were(store: Corral, tmp_
     ]
 
 
-def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_row_with_a_missing_parent_is_kept_unmapped(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agents(tmp_path)
     source_databases.change(path, "DELETE FROM Session")
     taken = store.imports.import_database("agents", path)
@@ -167,7 +165,7 @@ def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
     assert kept[0].problems == ["sessionid refers to a missing row"]
 
 
-def test_tables_and_columns_of_another_version_are_kept_or_missed(
+def test_unknown_tables_are_kept_and_missing_columns_reported(
     store: Corral, tmp_path: Path
 ) -> None:
     path = source_databases.make_agent_yes(tmp_path)
@@ -185,7 +183,7 @@ def test_tables_and_columns_of_another_version_are_kept_or_missed(
     assert str({"id": "m", "mood": "fine"}) in everything
 
 
-def test_a_table_that_is_missing_is_told_and_the_rest_comes_in(
+def test_missing_table_is_reported_and_the_others_are_imported(
     store: Corral, tmp_path: Path
 ) -> None:
     path = source_databases.make_flightdeck(tmp_path)
@@ -195,7 +193,7 @@ def test_a_table_that_is_missing_is_told_and_the_rest_comes_in(
     assert rows(store, "SELECT count(*) FROM tasks") == [(2,)]
 
 
-def test_secrets_are_blanked_wherever_they_stand(store: Corral, tmp_path: Path) -> None:
+def test_secrets_are_redacted_in_every_column(store: Corral, tmp_path: Path) -> None:
     secret = "sk-ant-api03-" + "A1b2C3d4" * 6
     path = source_databases.make_agents(tmp_path)
     source_databases.change(path, f"UPDATE Message SET content = 'take {secret}' WHERE id = 'm1'")
@@ -205,7 +203,7 @@ def test_secrets_are_blanked_wherever_they_stand(store: Corral, tmp_path: Path) 
     assert secret not in str(contents(store))
 
 
-def test_a_key_in_brackets_upon_brackets_is_blanked_too(store: Corral, tmp_path: Path) -> None:
+def test_secret_in_deeply_nested_json_is_redacted(store: Corral, tmp_path: Path) -> None:
     path = source_databases.MAKERS["agents"](tmp_path)
     deep = "[" * 5_000 + f'"{KEY}"' + "]" * 5_000
     source_databases.change(path, f"UPDATE \"Message\" SET content = '{deep}'")
@@ -213,9 +211,7 @@ def test_a_key_in_brackets_upon_brackets_is_blanked_too(store: Corral, tmp_path:
     assert KEY not in str(contents(store))
 
 
-def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_row_whose_key_is_in_use_is_kept_and_reported(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_multishot(tmp_path)
     source_databases.change(path, "UPDATE agents SET agent_number = 2 WHERE id = 'a1'")
     taken = store.imports.import_database("multishot", path)
@@ -228,7 +224,9 @@ def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(
 
 
 @pytest.mark.parametrize("tool", ["flightdeck", "nanoclaw"])
-def test_every_text_may_be_broken_at_once(store: Corral, tool: str, tmp_path: Path) -> None:
+def test_import_succeeds_when_every_text_is_invalid(
+    store: Corral, tool: str, tmp_path: Path
+) -> None:
     path = source_databases.MAKERS[tool](tmp_path)
     file = apsw.Connection(str(path))
     for table, (key, *names) in _columns(file).items():
@@ -267,9 +265,7 @@ def project_row(**columns: Any) -> dict[str, Any]:
     return source_databases.AGENT_YES_ROWS["projects"][0] | columns
 
 
-def test_values_of_a_project_that_is_registered_already_are_kept_and_reported(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_values_of_an_existing_project_are_kept_and_reported(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     store.projects.register(tmp_path / "shop", command="mine")
     given = project_row(dir=str(tmp_path / "shop"), cmd="theirs", prompt="their prompt")
@@ -286,9 +282,7 @@ def test_values_of_a_project_that_is_registered_already_are_kept_and_reported(
     assert any("registered already" in each for each in told(taken))
 
 
-def test_a_directory_that_occurs_twice_keeps_the_values_of_both(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_duplicate_directory_keeps_the_values_of_both_rows(store: Corral, tmp_path: Path) -> None:
     schema = source_databases.AGENT_YES.replace("dir TEXT NOT NULL UNIQUE", "dir TEXT NOT NULL")
     both = [project_row(id=1, cmd="first"), project_row(id=2, cmd="second", prompt="other")]
     path = source_databases.make(tmp_path / "s.db", schema, {"projects": both})
@@ -297,7 +291,7 @@ def test_a_directory_that_occurs_twice_keeps_the_values_of_both(
     assert (rest_of(store, "2")["cmd"], rest_of(store, "2")["prompt"]) == ("second", "other")
 
 
-def test_a_name_that_is_changed_is_kept_as_it_was(store: Corral, tmp_path: Path) -> None:
+def test_original_of_a_changed_name_is_kept(store: Corral, tmp_path: Path) -> None:
     store.agents.create("Taken", command="cat")
     path = source_databases.make_agents(tmp_path)
     base = source_databases.AGENTS_ROWS["Agent"][0]
@@ -310,7 +304,7 @@ def test_a_name_that_is_changed_is_kept_as_it_was(store: Corral, tmp_path: Path)
     assert any("a number was added" in each for each in told(taken))
 
 
-def test_an_end_before_its_start_and_a_time_of_zero_are_kept_and_reported(
+def test_end_before_start_and_zero_times_are_kept_and_reported(
     store: Corral, tmp_path: Path
 ) -> None:
     path = agent_yes(tmp_path, {"ended_at": 1_500_000_000}, {"ended_at": 0})
@@ -323,9 +317,7 @@ def test_an_end_before_its_start_and_a_time_of_zero_are_kept_and_reported(
     }
 
 
-def test_every_word_for_a_state_is_kept_where_ours_is_another(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_original_state_is_kept_when_it_is_mapped_to_another(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_multishot(tmp_path)
     source_databases.change(path, "UPDATE rounds SET status = 'selecting'")
     store.imports.import_database("multishot", path)

@@ -1,4 +1,4 @@
-"""Conversations of nanoclaw after an import: readable, searchable, and each file on its own."""
+"""Imported conversations of nanoclaw: turns, search, attachments and damaged files."""
 
 import json
 from pathlib import Path
@@ -86,7 +86,7 @@ def said(store: Corral) -> list[tuple[str, str]]:
     return [(turn.role, turn.content) for turn in turns]
 
 
-def test_both_files_become_one_conversation_in_the_order_of_time(
+def test_both_session_files_become_one_conversation_ordered_by_time(
     store: Corral, source: Path
 ) -> None:
     store.imports.import_database("nanoclaw", source)
@@ -105,7 +105,7 @@ def test_both_files_become_one_conversation_in_the_order_of_time(
     assert len(said(store)) == 6
 
 
-def test_later_messages_are_added_behind(store: Corral, source: Path, tmp_path: Path) -> None:
+def test_later_messages_are_appended(store: Corral, source: Path, tmp_path: Path) -> None:
     store.imports.import_database("nanoclaw", source)
     later = [message("o9", 9, "11:02", {"text": "bye"})]
     source_databases.grow(tmp_path / SESSION / "outbound.db", {"messages_out": later})
@@ -116,7 +116,7 @@ def test_later_messages_are_added_behind(store: Corral, source: Path, tmp_path: 
     check_store(store)
 
 
-def test_the_conversation_is_searchable(store: Corral, source: Path) -> None:
+def test_imported_conversation_is_searchable(store: Corral, source: Path) -> None:
     store.imports.import_database("nanoclaw", source)
     while store.search.index_turns():
         pass
@@ -124,7 +124,7 @@ def test_the_conversation_is_searchable(store: Corral, source: Path) -> None:
     assert hit.subject == imported_session(store)
 
 
-def test_a_question_has_its_text_and_options(store: Corral, source: Path) -> None:
+def test_imported_question_has_text_and_options(store: Corral, source: Path) -> None:
     store.imports.import_database("nanoclaw", source)
     (question,) = store.questions.list(all=True).items
     assert (question.text, question.options) == ("Zebra\nWhich one?", ["left", "right"])
@@ -152,7 +152,7 @@ def test_attached_files_are_copied_and_missing_ones_reported(
 
 
 @pytest.mark.parametrize("path", ["../../../../secret", "/etc/passwd", "inbox/i1/link"])
-def test_an_attachment_cannot_name_a_file_outside_of_its_session(
+def test_attachment_path_cannot_leave_its_session_folder(
     store: Corral, source: Path, tmp_path: Path, path: str
 ) -> None:
     (tmp_path / "secret").write_text("secret")
@@ -166,7 +166,7 @@ def test_an_attachment_cannot_name_a_file_outside_of_its_session(
     assert file["path"] is None
 
 
-def test_continuations_of_several_providers_keep_that_of_the_session(
+def test_provider_session_id_of_the_session_provider_is_kept(
     store: Corral, source: Path, tmp_path: Path
 ) -> None:
     source_databases.change(source, "UPDATE sessions SET agent_provider = 'codex'")
@@ -182,7 +182,7 @@ def test_continuations_of_several_providers_keep_that_of_the_session(
 
 @pytest.mark.parametrize("file", ["inbound.db", "outbound.db"])
 @pytest.mark.parametrize("damage", ["empty", "noise", "torn", "no tables"])
-def test_a_damaged_session_file_does_not_stop_the_import(
+def test_damaged_session_file_does_not_stop_the_import(
     store: Corral, source: Path, tmp_path: Path, file: str, damage: str
 ) -> None:
     other = tmp_path / "data/v2-sessions/ag-1/sess-2"
@@ -206,9 +206,7 @@ def test_a_damaged_session_file_does_not_stop_the_import(
     check_store(store)
 
 
-def test_a_damaged_main_database_is_still_refused(
-    store: Corral, source: Path, tmp_path: Path
-) -> None:
+def test_damaged_main_database_is_rejected(store: Corral, source: Path, tmp_path: Path) -> None:
     source.write_bytes(source.read_bytes()[:4_096] + b"\0" * 9_000)
     with pytest.raises(Invalid):
         store.imports.import_database("nanoclaw", source)

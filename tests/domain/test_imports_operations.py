@@ -1,4 +1,4 @@
-"""What was imported can be used: no operation on it fails in a way that was not foreseen."""
+"""Operations on imported records work or fail with a documented error."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ VERBS: dict[str, Callable[[Corral, str], Any]] = {
 
 
 @pytest.mark.parametrize("key", ["r1", "r2"])
-def test_an_imported_race_refuses_what_needs_its_repository(
+def test_imported_race_rejects_operations_that_need_its_repository(
     store: Corral, tmp_path: Path, key: str
 ) -> None:
     store.imports.import_database("multishot", source_databases.make_multishot(tmp_path))
@@ -55,7 +55,7 @@ def test_an_imported_race_refuses_what_needs_its_repository(
 @pytest.mark.parametrize(
     "verb", ["attempt_progress", "advance", "hand_over", "wait", "clean", "latest"]
 )
-def test_an_imported_race_can_be_looked_at(store: Corral, tmp_path: Path, verb: str) -> None:
+def test_imported_race_can_be_read(store: Corral, tmp_path: Path, verb: str) -> None:
     store.imports.import_database("multishot", source_databases.make_multishot(tmp_path))
     (race, project) = rows(store, "SELECT id, project_id FROM races")[0]
     getattr(store.races, verb)(project if verb == "latest" else race)
@@ -83,7 +83,7 @@ def cyclic(tmp_path: Path, needs: dict[str, list[str]]) -> Path:
     return source_databases.make_flightdeck(tmp_path / "theirs", dag_tasks=tasks)
 
 
-def test_a_cycle_of_imported_tasks_is_broken_and_reported(store: Corral, tmp_path: Path) -> None:
+def test_cycle_of_imported_tasks_is_removed_and_reported(store: Corral, tmp_path: Path) -> None:
     path = cyclic(tmp_path, {"a": ["c"], "b": ["a"], "c": ["b"], "d": ["d"], "e": ["a"]})
     report = store.imports.import_database("flightdeck", path)
     graph = store.tasks.graph(store.projects.by_dir("/srv/shop").id)
@@ -101,7 +101,7 @@ def test_a_cycle_of_imported_tasks_is_broken_and_reported(store: Corral, tmp_pat
     assert store.imports.import_database("flightdeck", path).new == 0
 
 
-def test_a_graph_with_a_cycle_of_an_early_import_can_be_shown(
+def test_graph_with_a_cycle_from_an_early_import_can_be_shown(
     store: Corral, tmp_path: Path
 ) -> None:
     store.imports.import_database("flightdeck", cyclic(tmp_path, {"a": [], "b": ["a"], "c": ["b"]}))
@@ -116,7 +116,7 @@ def test_a_graph_with_a_cycle_of_an_early_import_can_be_shown(
     assert graph.critical_path == []
 
 
-def test_edges_that_close_a_cycle_are_found_one_by_one() -> None:
+def test_closing_edges_are_found_one_by_one() -> None:
     needs = {"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": []}
     assert closing_edges(needs, [("c", "a"), ("c", "d")]) == [("c", "a")]
     assert closing_edges({"a": ["b"], "b": []}, [("a", "b")]) == []
@@ -130,14 +130,14 @@ def test_edges_that_close_a_cycle_are_found_one_by_one() -> None:
 # -- roles, ends and filters ----------------------------------------------------------------------
 
 
-def test_a_role_is_any_text(store: Corral) -> None:
+def test_imported_role_may_be_any_text(store: Corral) -> None:
     made = store.agents.create("ada", role="night watch", provider="claude")
     assert (made.role, made.instructions) == ("night watch", None)
     assert store.agents.edit("ada", role="tester").instructions
     assert store.agents.edit("ada", role="astronaut").instructions is None
 
 
-def test_a_running_process_that_is_only_recorded_can_be_failed(store: Corral) -> None:
+def test_recorded_run_can_be_marked_as_failed(store: Corral) -> None:
     import os
 
     run = store.runs.record(pid=os.getpid())
@@ -147,7 +147,7 @@ def test_a_running_process_that_is_only_recorded_can_be_failed(store: Corral) ->
 
 
 @each_case("state", ["starting", "running", "stopping"])
-def test_a_run_with_a_supervisor_cannot_just_be_called_failed(store: Corral, state: str) -> None:
+def test_supervised_run_cannot_be_marked_as_failed(store: Corral, state: str) -> None:
     run = add_run(store, state)
     with pytest.raises(Conflict) as caught:
         store.runs.fail(run, reason="no")
@@ -159,9 +159,7 @@ def spellings(id: str, *names: str) -> list[str]:
     return [id, id[:20], *names]
 
 
-def test_every_list_takes_a_project_by_id_prefix_name_and_directory(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_lists_accept_project_id_prefix_name_or_directory(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     project = store.projects.register(tmp_path / "shop")
     agent = store.agents.create("ada", command="cat")

@@ -44,7 +44,7 @@ def activity(store: Corral) -> list[Any]:
 
 
 @EACH_TOOL
-def test_retention_leaves_imported_rows_alone(
+def test_retention_skips_imported_rows(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
     store.imports.import_database(tool, source_databases.MAKERS[tool](tmp_path))
@@ -56,7 +56,7 @@ def test_retention_leaves_imported_rows_alone(
 
 
 @EACH_TOOL
-def test_the_report_counts_what_retention_would_delete(
+def test_report_counts_rows_that_retention_would_delete(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
     path = source_databases.MAKERS[tool](tmp_path)
@@ -73,7 +73,7 @@ def test_the_report_counts_what_retention_would_delete(
 
 
 @EACH_TOOL
-def test_a_second_import_restores_what_was_deleted(
+def test_second_import_restores_deleted_records(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
     path = source_databases.MAKERS[tool](tmp_path)
@@ -102,7 +102,7 @@ def test_a_second_import_restores_what_was_deleted(
 
 
 @EACH_TOOL
-def test_origins_are_kept_as_long_as_what_they_name(
+def test_origins_are_kept_as_long_as_their_records(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without them the next import takes what exists for new rows."""
@@ -121,7 +121,7 @@ def test_origins_are_kept_as_long_as_what_they_name(
     assert counts(store) == counted
 
 
-def test_origins_of_a_database_of_which_nothing_exists_are_deleted(
+def test_origins_of_a_database_without_records_are_deleted(
     store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("corral.services.store.prune.BATCH", 2)
@@ -141,7 +141,7 @@ def test_origins_of_a_database_of_which_nothing_exists_are_deleted(
     assert rows(store, "SELECT count(*) FROM import_origins")[0] == (0,)
 
 
-def test_the_file_of_a_session_is_known_as_long_as_the_session(
+def test_import_of_a_file_is_kept_as_long_as_its_session(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     (tmp_path / "rollout.jsonl").write_bytes(
@@ -156,9 +156,7 @@ def test_the_file_of_a_session_is_known_as_long_as_the_session(
     assert store.sessions.list(all=True).items == [session]
 
 
-def test_a_run_that_the_user_deleted_is_restored_with_its_log(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_deleted_run_is_restored_with_its_log(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agents(tmp_path)
     store.imports.import_database("agents", path)
     (run,) = rows(
@@ -175,7 +173,7 @@ def test_a_run_that_the_user_deleted_is_restored_with_its_log(
     check_store(store)
 
 
-def test_a_right_that_was_taken_away_is_not_restored(store: Corral, tmp_path: Path) -> None:
+def test_revoked_tool_grant_is_not_restored(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agents(tmp_path)
     store.imports.import_database("agents", path)
     store.agents.revoke("Builder", "Bash")
@@ -184,7 +182,7 @@ def test_a_right_that_was_taken_away_is_not_restored(store: Corral, tmp_path: Pa
 
 
 @pytest.mark.parametrize("source", ["claude", "codex"])
-def test_transcripts_are_exempt_and_restored(
+def test_transcripts_are_exempt_from_retention_and_restored(
     store: Corral, clock: ManualClock, source: str, tmp_path: Path
 ) -> None:
     name = f"rollout-{source}.jsonl"

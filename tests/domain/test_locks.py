@@ -1,4 +1,4 @@
-"""Locks: who holds a path, until when, and what others are told."""
+"""Locks: acquire, renew, release, revoke, expiry, lists and file touches."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def project(store: Corral, tmp_path: Path) -> Project:
     return store.projects.register(tmp_path / "project")
 
 
-def test_a_lock_is_held_until_its_time_is_over(
+def test_lock_is_held_until_its_lease_expires(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     lock = store.locks.acquire(project.id, "./src/a.py", "ada", reason="mend it")
@@ -35,7 +35,7 @@ def test_a_lock_is_held_until_its_time_is_over(
     assert record(store, lock.id) == ["lock.acquire"]
 
 
-def test_what_another_holds_is_refused_with_who_and_until_when(
+def test_conflict_error_names_owner_and_end_of_lease(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     lock = store.locks.acquire(project.id, "src/*", "x", reason="a new parser")
@@ -55,16 +55,14 @@ def test_what_another_holds_is_refused_with_who_and_until_when(
 
 
 @each_case("path", ["/", "../x", "/etc", "a\nb", "", "a\0", "src/*/../../x"])
-def test_a_path_outside_of_the_project_or_without_sense_is_refused(
+def test_path_outside_the_project_or_invalid_path_is_rejected(
     store: Corral, project: Project, path: str
 ) -> None:
     with refuses(store, Invalid):
         store.locks.acquire(project.id, path, "ada")
 
 
-def test_what_cannot_be_is_refused_before_anything_is_written(
-    store: Corral, project: Project
-) -> None:
+def test_invalid_arguments_are_rejected_before_any_write(store: Corral, project: Project) -> None:
     for wrong in ({"mode": "mine"}, {"ttl_ms": 1}, {"ttl_ms": 2 * DAY}, {"reason": "x" * 2_000}):
         with refuses(store, Invalid):
             store.locks.acquire(project.id, "a", "ada", **wrong)
@@ -77,7 +75,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
         store.locks.acquire("prj_zzz", "a", "ada")
 
 
-def test_an_agent_is_known_by_name_and_id_alike_and_people_hold_locks_too(
+def test_owner_may_be_an_agent_name_an_agent_id_or_a_person(
     store: Corral, project: Project
 ) -> None:
     ada = store.agents.create("ada")
@@ -87,7 +85,7 @@ def test_an_agent_is_known_by_name_and_id_alike_and_people_hold_locks_too(
     assert store.locks.acquire(project.dir, "c", "ada").project_id == project.id
 
 
-def test_a_glob_of_a_hundred_stars_is_harmless(store: Corral, project: Project) -> None:
+def test_glob_with_a_hundred_stars_is_matched_quickly(store: Corral, project: Project) -> None:
     store.locks.acquire(project.id, "*a" * 100, "x")
     store.locks.acquire(project.id, "b/" + "*" * 100, "x")
     assert store.locks.acquire(project.id, "b.py", "y").state == "held"
@@ -97,7 +95,7 @@ def test_a_glob_of_a_hundred_stars_is_harmless(store: Corral, project: Project) 
         store.locks.acquire(project.id, "*x" * 200, "y")
 
 
-def test_shared_locks_are_held_together_and_keep_an_exclusive_one_away(
+def test_shared_locks_coexist_and_exclude_an_exclusive_lock(
     store: Corral, project: Project
 ) -> None:
     store.locks.acquire(project.id, "docs/", "x", mode="shared")
@@ -110,7 +108,7 @@ def test_shared_locks_are_held_together_and_keep_an_exclusive_one_away(
     assert store.locks.acquire(project.id, "docs/b.md", "x").mode == "exclusive"
 
 
-def test_the_same_again_renews_and_ones_own_are_never_in_the_way(
+def test_acquiring_again_renews_and_own_locks_never_conflict(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     first = store.locks.acquire(project.id, "src/", "ada")
@@ -123,7 +121,7 @@ def test_the_same_again_renews_and_ones_own_are_never_in_the_way(
     assert shorter.lease_until == again.lease_until  # a renewal never takes time away
 
 
-def test_two_runs_of_one_agent_are_two_owners(store: Corral, project: Project) -> None:
+def test_two_runs_of_one_agent_are_separate_owners(store: Corral, project: Project) -> None:
     store.locks.acquire(project.id, "a", "ada", run="run_1")
     with refuses(store, Held):
         store.locks.acquire(project.id, "a", "ada", run="run_2")
@@ -133,9 +131,7 @@ def test_two_runs_of_one_agent_are_two_owners(store: Corral, project: Project) -
     assert store.guard.check(project.id, ["a"], "ada") == []
 
 
-def test_a_released_path_is_free_and_releasing_twice_is_fine(
-    store: Corral, project: Project
-) -> None:
+def test_released_path_is_free_and_release_is_idempotent(store: Corral, project: Project) -> None:
     lock = store.locks.acquire(project.id, "a", "x")
     released = store.locks.release(lock)
     assert (released.state, released.ended_by) == ("released", "user:tester")
@@ -145,7 +141,9 @@ def test_a_released_path_is_free_and_releasing_twice_is_fine(
     assert record(store, "lck_1") == ["lock.acquire", "lock.release"]
 
 
-def test_nobody_gives_back_or_renews_what_is_anothers(store: Corral, project: Project) -> None:
+def test_lock_of_another_owner_cannot_be_released_or_renewed(
+    store: Corral, project: Project
+) -> None:
     lock = store.locks.acquire(project.id, "a", "x")
     for verb in (store.locks.release, store.locks.renew):
         with refuses(store, Held):
@@ -157,7 +155,7 @@ def test_nobody_gives_back_or_renews_what_is_anothers(store: Corral, project: Pr
     assert store.locks.release(lock.id, agent="x").state == "released"
 
 
-def test_a_late_owner_is_refused_and_told_who_has_it_now(
+def test_expired_owner_is_rejected_and_learns_the_new_owner(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     late = store.locks.acquire(project.id, "src/", "x")
@@ -177,7 +175,7 @@ def test_a_late_owner_is_refused_and_told_who_has_it_now(
     assert (letter.body["lock"], letter.body["state"]) == (late.id, "expired")
 
 
-def test_a_lock_that_is_renewed_outlives_its_time(
+def test_renewed_lock_outlives_its_first_lease(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     lock = store.locks.acquire(project.id, "a", "x", ttl_ms=MINUTE)
@@ -190,7 +188,7 @@ def test_a_lock_that_is_renewed_outlives_its_time(
         store.locks.acquire(project.id, "a", "y")
 
 
-def test_a_person_takes_a_lock_away_and_its_owner_is_told_but_an_agent_cannot(
+def test_person_can_revoke_a_lock_with_notification_and_agent_cannot(
     store: Corral, project: Project
 ) -> None:
     lock = store.locks.acquire(project.id, "a", "x")
@@ -207,7 +205,7 @@ def test_a_person_takes_a_lock_away_and_its_owner_is_told_but_an_agent_cannot(
     assert store.locks.acquire(project.id, "a", "y").state == "held"
 
 
-def test_the_heartbeats_of_a_run_keep_its_locks_and_its_end_gives_them_back(
+def test_run_heartbeats_renew_its_locks_and_its_end_releases_them(
     store: Corral, project: Project, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_supervisors(monkeypatch)
@@ -228,7 +226,7 @@ def test_the_heartbeats_of_a_run_keep_its_locks_and_its_end_gives_them_back(
         assert store.locks.release_for_run(run.id) == []
 
 
-def test_a_heartbeat_does_not_bring_back_what_had_run_out(
+def test_heartbeat_does_not_revive_an_expired_lock(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     run = running(store)
@@ -238,7 +236,7 @@ def test_a_heartbeat_does_not_bring_back_what_had_run_out(
     assert store.locks.get(lock.id).lease_until < clock.now()
 
 
-def test_the_projects_do_not_see_each_others_locks(
+def test_locks_of_different_projects_do_not_conflict(
     store: Corral, project: Project, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -249,7 +247,7 @@ def test_the_projects_do_not_see_each_others_locks(
         store.locks.acquire(project.id, "anything", "y")
 
 
-def test_a_deleted_project_leaves_no_live_lock_and_no_touch(
+def test_deleting_a_project_ends_its_locks_and_deletes_file_touches(
     store: Corral, project: Project
 ) -> None:
     held = store.locks.acquire(project.id, "a", "x")
@@ -261,7 +259,7 @@ def test_a_deleted_project_leaves_no_live_lock_and_no_touch(
     assert rows(store, "SELECT count(*) FROM file_touches") == [(0,)]
 
 
-def test_one_owner_cannot_have_locks_without_end(
+def test_number_of_locks_per_owner_is_limited(
     store: Corral, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ops, "MAX_LOCKS", 3)
@@ -272,7 +270,7 @@ def test_one_owner_cannot_have_locks_without_end(
     assert store.locks.acquire(project.id, "d", "y").state == "held"
 
 
-def test_lists_are_paged_by_path_by_owner_and_by_age(
+def test_lists_are_paginated_by_path_owner_and_age(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     for number, name in enumerate(["d", "b/x", "b/*.py", "a", "c"]):
@@ -293,7 +291,7 @@ def test_lists_are_paged_by_path_by_owner_and_by_age(
         store.locks.list(agent="x", project=project.id)
 
 
-def test_who_touched_a_file_is_counted_and_found_by_file_folder_and_owner(
+def test_file_touches_are_counted_and_listed_by_file_folder_and_owner(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     began = clock.now()
@@ -310,7 +308,9 @@ def test_who_touched_a_file_is_counted_and_found_by_file_folder_and_owner(
     assert [touch.path for touch in mine] == ["src-old", "src/a.py", "src/b.py"]
 
 
-def test_of_many_paths_those_are_named_that_others_hold(store: Corral, project: Project) -> None:
+def test_check_of_many_paths_returns_those_locked_by_others(
+    store: Corral, project: Project
+) -> None:
     lock = store.locks.acquire(project.id, "src/", "x")
     store.locks.acquire(project.id, "docs/", "y")
     for paths in (["src/1", "docs/1"], ["src/1", *(f"docs/{n}" for n in range(9))]):
@@ -320,7 +320,7 @@ def test_of_many_paths_those_are_named_that_others_hold(store: Corral, project: 
     assert store.guard.check(project.id, [], "y") == []
 
 
-def test_old_locks_and_touches_are_forgotten(
+def test_retention_deletes_old_locks_and_file_touches(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     old = store.locks.release(store.locks.acquire(project.id, "a", "x"))

@@ -1,4 +1,4 @@
-"""The waiting line: fair, told once, and never a circle."""
+"""The wait queue of locks: fair order, one notification, deadlock detection."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def told(store: Corral, agent: str) -> list[str]:
     return [letter.body["state"] for letter in store.mail.list(mailbox=f"agent:{agent}").items]
 
 
-def test_who_asked_first_is_granted_first_and_told_once(
+def test_requests_are_granted_in_order_with_one_notification(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     held = store.locks.acquire(project.id, "src/", "x")
@@ -43,9 +43,7 @@ def test_who_asked_first_is_granted_first_and_told_once(
     assert record(store, z.id) == ["lock.request", "lock.grant"]
 
 
-def test_nobody_is_passed_by_who_came_later_and_others_do_not_wait(
-    store: Corral, project: Project
-) -> None:
+def test_later_request_waits_behind_conflicts_only(store: Corral, project: Project) -> None:
     store.locks.acquire(project.id, "a", "x", mode="shared")
     writer = store.locks.request(project.id, "a", "y")
     reader = store.locks.request(project.id, "a", "z", mode="shared")
@@ -56,9 +54,7 @@ def test_nobody_is_passed_by_who_came_later_and_others_do_not_wait(
     assert store.locks.request(project.id, "b", "z").state == "held"
 
 
-def test_several_who_can_hold_it_together_are_granted_together(
-    store: Corral, project: Project
-) -> None:
+def test_compatible_requests_are_granted_together(store: Corral, project: Project) -> None:
     held = store.locks.acquire(project.id, ".", "x")
     waiting = [
         store.locks.request(project.id, "a", "r1", mode="shared"),
@@ -70,7 +66,7 @@ def test_several_who_can_hold_it_together_are_granted_together(
     assert states(store, *waiting) == ["held", "held", "held", "waiting"]
 
 
-def test_asking_again_keeps_the_place_and_makes_no_second_one(
+def test_repeated_request_keeps_its_queue_position(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
@@ -83,7 +79,7 @@ def test_asking_again_keeps_the_place_and_makes_no_second_one(
     assert caught.value.details["owner"] == "agent:x"
 
 
-def test_who_leaves_the_line_lets_the_next_one_through(store: Corral, project: Project) -> None:
+def test_withdrawn_request_unblocks_the_next_one(store: Corral, project: Project) -> None:
     reader = store.locks.acquire(project.id, "a", "x", mode="shared")
     writer = store.locks.request(project.id, "a", "y")
     next_ = store.locks.request(project.id, "a", "z", mode="shared")
@@ -94,7 +90,7 @@ def test_who_leaves_the_line_lets_the_next_one_through(store: Corral, project: P
 
 
 @pytest.mark.parametrize(("notify", "letters"), [(True, 1), (False, 0)])
-def test_who_loses_a_place_in_line_is_told_where_that_was_asked_for(
+def test_expired_request_notifies_its_owner_if_requested(
     store: Corral, project: Project, clock: ManualClock, notify: bool, letters: int
 ) -> None:
     store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
@@ -104,7 +100,7 @@ def test_who_loses_a_place_in_line_is_told_where_that_was_asked_for(
     assert told(store, "y") == ["expired"] * letters
 
 
-def test_a_place_in_line_is_lost_when_its_owner_does_not_come_back(
+def test_queue_position_expires_without_renewal(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     held = store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
@@ -116,7 +112,7 @@ def test_a_place_in_line_is_lost_when_its_owner_does_not_come_back(
     assert told(store, "y") == ["expired"]
 
 
-def test_when_a_holder_dies_the_next_in_line_gets_it_with_the_sweep_and_both_are_told(
+def test_expiry_sweep_grants_the_next_request_and_notifies_both(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     dead = store.locks.acquire(project.id, "src/*", "x")
@@ -134,7 +130,7 @@ def test_when_a_holder_dies_the_next_in_line_gets_it_with_the_sweep_and_both_are
         store.locks.release(dead)
 
 
-def test_who_comes_when_a_lock_has_run_out_does_not_pass_those_in_line(
+def test_new_request_does_not_overtake_the_queue_after_an_expiry(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     store.locks.acquire(project.id, "a", "x")
@@ -147,7 +143,7 @@ def test_who_comes_when_a_lock_has_run_out_does_not_pass_those_in_line(
     assert states(store, waiting) == ["held"]
 
 
-def test_two_who_would_wait_for_each_other_are_told_so(store: Corral, project: Project) -> None:
+def test_deadlock_is_detected_and_rejected(store: Corral, project: Project) -> None:
     for name in "abc":
         store.locks.acquire(project.id, name, f"holds-{name}")
     store.locks.request(project.id, "b", "holds-a")
@@ -158,7 +154,7 @@ def test_two_who_would_wait_for_each_other_are_told_so(store: Corral, project: P
     assert store.locks.request(project.id, "a", "bystander").state == "waiting"
 
 
-def test_waiting_in_vain_leaves_the_line(store: Corral, project: Project) -> None:
+def test_timed_out_wait_leaves_the_queue(store: Corral, project: Project) -> None:
     store.locks.acquire(project.id, "a", "x")
     with pytest.raises(Held) as caught:
         store.locks.acquire(project.id, "a", "y", wait=True, timeout_ms=20)
@@ -167,7 +163,7 @@ def test_waiting_in_vain_leaves_the_line(store: Corral, project: Project) -> Non
     assert store.locks.acquire(project.id, "b", "y", wait=True).state == "held"
 
 
-def test_waiting_for_what_was_lost_says_so(
+def test_waiting_for_a_lost_request_raises_held(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)

@@ -1,4 +1,4 @@
-"""Races without processes: rounds, attempts, ranking, choices, on both engines."""
+"""Races without processes: rounds, attempts, ranking, selections, on both engines."""
 
 import os
 from pathlib import Path
@@ -92,7 +92,7 @@ def settle(store: Corral, race: Race, held: Round) -> Race:
     return store.races.get(race.id)
 
 
-def test_a_race_has_numbered_rounds_and_attempts_each_in_a_place_of_its_own(
+def test_race_has_numbered_rounds_and_attempts_with_own_worktrees(
     store: Corral, tmp_path: Path
 ) -> None:
     race = begin(store, tmp_path, 3)
@@ -108,7 +108,7 @@ def test_a_race_has_numbered_rounds_and_attempts_each_in_a_place_of_its_own(
         store.races.get("rac_0000")
 
 
-def test_more_attempts_than_the_setting_allows_are_refused_and_nothing_is_left(
+def test_too_many_attempts_are_rejected_and_nothing_is_stored(
     store: Corral, tmp_path: Path
 ) -> None:
     with pytest.raises(Refused, match=r"races\.max_attempts"):
@@ -118,7 +118,7 @@ def test_more_attempts_than_the_setting_allows_are_refused_and_nothing_is_left(
     assert len(attempts(begin(store, tmp_path, 6))) == 6
 
 
-def test_a_round_is_selecting_when_all_are_over_and_one_can_win(
+def test_round_is_selecting_when_all_attempts_ended_and_one_passed(
     store: Corral, tmp_path: Path
 ) -> None:
     race = begin(store, tmp_path)
@@ -132,7 +132,7 @@ def test_a_round_is_selecting_when_all_are_over_and_one_can_win(
     assert (letter.body["event"], letter.body["round"]) == ("selecting", 1)
 
 
-def test_a_round_in_which_none_passed_its_gates_has_failed_and_a_person_may_overrule(
+def test_round_without_passing_attempt_fails_and_can_be_overruled(
     store: Corral, tmp_path: Path
 ) -> None:
     race = begin(store, tmp_path)
@@ -161,7 +161,7 @@ def _select_verb(tx: Tx, id: str) -> None:
     transition(tx, sql.ROUNDS, "select", id)
 
 
-def test_a_second_choice_needs_a_person_to_overrule_and_both_are_kept(
+def test_second_selection_needs_overrule_and_both_are_recorded(
     store: Corral, tmp_path: Path
 ) -> None:
     race = begin(store, tmp_path)
@@ -180,7 +180,9 @@ def test_a_second_choice_needs_a_person_to_overrule_and_both_are_kept(
     assert [choice.verb for choice in race.latest.selections] == ["select", "overrule"]
 
 
-def test_the_next_round_needs_a_decided_one_and_may_go_back(store: Corral, tmp_path: Path) -> None:
+def test_next_round_needs_a_winner_and_may_start_from_an_earlier_round(
+    store: Corral, tmp_path: Path
+) -> None:
     race = begin(store, tmp_path)
     held = hold(store, race)
 
@@ -209,7 +211,7 @@ def test_the_next_round_needs_a_decided_one_and_may_go_back(store: Corral, tmp_p
     assert next_round().state == "active", "given up, it may be taken up again"
 
 
-def test_whoever_drives_a_round_holds_it_and_a_late_one_is_refused(
+def test_driver_holds_the_round_lease_and_a_stale_fence_is_rejected(
     store: Corral, tmp_path: Path, clock: ManualClock
 ) -> None:
     race = begin(store, tmp_path)
@@ -235,9 +237,7 @@ def test_whoever_drives_a_round_holds_it_and_a_late_one_is_refused(
     assert taken.fence == gone.fence + 1, "one that is known to be dead is not waited for"
 
 
-def test_a_run_that_ends_otherwise_than_well_ends_its_attempt(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_unsuccessful_run_ends_its_attempt(store: Corral, tmp_path: Path) -> None:
     from corral.kernel.exit_status import ExitStatus
 
     race = begin(store, tmp_path, 2)
@@ -255,7 +255,7 @@ def test_a_run_that_ends_otherwise_than_well_ends_its_attempt(
     assert "failed with 7" in (attempts(race)[0].reason or "")
 
 
-def test_abandoning_cancels_what_is_under_way(store: Corral, tmp_path: Path) -> None:
+def test_abandoning_cancels_open_attempts(store: Corral, tmp_path: Path) -> None:
     race = begin(store, tmp_path)
     held = hold(store, race)
     go(store, held, attempts(race)[0])
@@ -267,7 +267,7 @@ def test_abandoning_cancels_what_is_under_way(store: Corral, tmp_path: Path) -> 
         store.races._abandon(race.id)
 
 
-def test_a_budget_is_shared_between_the_rounds_and_spent_it_ends_them(
+def test_budget_is_shared_between_rounds_and_stops_them_when_spent(
     store: Corral, tmp_path: Path
 ) -> None:
     race = begin(store, tmp_path, budget_micros=4_000_000, rounds=2)
@@ -286,7 +286,7 @@ def test_a_budget_is_shared_between_the_rounds_and_spent_it_ends_them(
         ({"checks": [""]}, "empty"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(
+def test_invalid_plan_is_rejected(
     store: Corral, tmp_path: Path, plan: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(Invalid, match=words):
@@ -294,15 +294,13 @@ def test_a_plan_that_cannot_be_is_refused(
 
 
 @each_case("typed", ["9", "2.1", "0", "att_", "", "x" * 500])
-def test_an_attempt_that_is_not_there_is_not_found(
-    store: Corral, tmp_path: Path, typed: str
-) -> None:
+def test_unknown_attempt_raises_not_found(store: Corral, tmp_path: Path, typed: str) -> None:
     race = begin(store, tmp_path)
     with pytest.raises(NotFound, check=because("unknown_attempt")):
         store.races._cancel(race.id, typed)
 
 
-def test_who_wins_is_told_with_bounds(store: Corral, tmp_path: Path) -> None:
+def test_win_rates_have_confidence_intervals(store: Corral, tmp_path: Path) -> None:
     race = begin(store, tmp_path)
     held = hold(store, race)
     for attempt in attempts(race):
@@ -318,7 +316,7 @@ def test_who_wins_is_told_with_bounds(store: Corral, tmp_path: Path) -> None:
         store.races.win_rates(by="colour")
 
 
-def test_a_race_that_is_long_over_is_forgotten_once_its_worktrees_are_gone(
+def test_retention_deletes_old_races_without_worktrees(
     store: Corral, tmp_path: Path, clock: ManualClock
 ) -> None:
 
@@ -333,7 +331,7 @@ def test_a_race_that_is_long_over_is_forgotten_once_its_worktrees_are_gone(
         store.races.get(race.id)
 
 
-def test_deleting_a_project_forgets_its_races(store: Corral, tmp_path: Path) -> None:
+def test_deleting_a_project_deletes_its_races(store: Corral, tmp_path: Path) -> None:
     race = begin(store, tmp_path)
     store.projects.delete(race.project_id)
     assert store.races.list().items == []

@@ -1,4 +1,4 @@
-"""Worktrees that were cleared away: the next attempts take their files, and nothing else."""
+"""Cleaned worktrees are pooled, and later attempts reuse their files."""
 
 import os
 from pathlib import Path
@@ -48,7 +48,7 @@ def pooled(store: Corral, **how: bool) -> list[str]:
     return [left.worktree for left in found if left.worktree.startswith(f"{pool_folder()}/")]
 
 
-def test_the_next_attempts_take_what_was_cleared_away(store: Corral, repository: Path) -> None:
+def test_next_attempts_reuse_cleaned_worktrees(store: Corral, repository: Path) -> None:
     race = decided(store, repository)
     store.races.clean(race.id, confirm=True, unmerged=True)
     assert len(pooled(store)) == 2
@@ -61,7 +61,7 @@ def test_the_next_attempts_take_what_was_cleared_away(store: Corral, repository:
         assert tree_of(attempt.worktree) == tree_of(repository), "byte for byte as the winner's"
 
 
-def test_the_pool_is_bounded_and_may_be_left_out(store: Corral, repository: Path) -> None:
+def test_pool_size_is_bounded_and_zero_disables_it(store: Corral, repository: Path) -> None:
     store.settings.set("races.worktree_pool_size", 1)
     store.races.clean(decided(store, repository).id, confirm=True, unmerged=True)
     assert len(pooled(store)) == 1
@@ -74,7 +74,9 @@ def test_the_pool_is_bounded_and_may_be_left_out(store: Corral, repository: Path
     assert pooled(store) == []
 
 
-def test_what_nobody_takes_goes_in_its_time(store: Corral, repository: Path) -> None:
+def test_unused_pool_entries_are_deleted_after_the_retention_time(
+    store: Corral, repository: Path
+) -> None:
     store.races.clean(decided(store, repository).id, confirm=True, unmerged=True)
     old, young = pooled(store)
     for folder, days in ((old, 31), (young, 29)):
@@ -86,7 +88,7 @@ def test_what_nobody_takes_goes_in_its_time(store: Corral, repository: Path) -> 
     assert [left.worktree for left in store.races.reclaim()] == [young]
 
 
-def test_a_repository_that_an_agent_made_inside_is_not_taken_for_what_its_checks_left(
+def test_nested_repository_of_an_agent_is_not_mistaken_for_check_output(
     store: Corral, repository: Path
 ) -> None:
     winner, loser = attempts(decided(store, repository, inside="inner"))

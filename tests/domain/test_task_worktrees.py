@@ -1,4 +1,4 @@
-"""The worktrees of tasks are cleared away, and never anything that would be missed."""
+"""Cleanup of task worktrees never removes uncommitted or unmerged work."""
 
 import shutil
 from pathlib import Path
@@ -33,7 +33,9 @@ def cleaned(store: Corral, project: str, *, confirm: bool) -> dict[str | None, t
     return {one.key: (one.action, one.reason) for one in found}
 
 
-def test_only_what_is_over_and_elsewhere_too_is_removed(store: Corral, repository: Path) -> None:
+def test_only_worktrees_of_ended_and_merged_tasks_are_removed(
+    store: Corral, repository: Path
+) -> None:
     project, folders = begin(store, repository, "going", "merged", "unmerged", "dirty", "gone")
     merged = commit(folders["merged"], {"merged": "x"})
     git(repository, "merge", "-q", "--ff-only", merged)
@@ -65,7 +67,7 @@ def test_only_what_is_over_and_elsewhere_too_is_removed(store: Corral, repositor
     assert len(cleaned(store, project, confirm=True)) == 3
 
 
-def test_what_git_or_the_store_does_not_know_is_listed(store: Corral, repository: Path) -> None:
+def test_worktrees_unknown_to_git_or_the_store_are_listed(store: Corral, repository: Path) -> None:
     project, _ = begin(store, repository, "A")
     root = worktrees_folder() / project
     write(root / "stranger", {"file": "x"})

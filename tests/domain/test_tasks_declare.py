@@ -1,4 +1,4 @@
-"""Declaring tasks: all or none, whatever their order."""
+"""Declaring tasks: all or none, in any order."""
 
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,7 @@ from tests.support.store import record, refuses, rows, walk
 from tests.support.task_factories import board, check_counts, fail, finish, project_with
 
 
-def test_a_batch_may_name_a_task_before_the_one_that_it_needs(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_batch_may_list_a_task_before_its_dependency(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
     made = store.tasks.declare(project, [{"key": "B", "depends_on": ["A"]}, {"key": "A"}])
     assert [(task.key, task.state, task.depends_on) for task in made] == [
@@ -46,7 +44,7 @@ def test_a_batch_may_name_a_task_before_the_one_that_it_needs(
         ("not a list", Invalid, "`str`"),
     ],
 )
-def test_a_batch_that_cannot_be_leaves_no_row(
+def test_invalid_batch_inserts_no_row(
     store: Corral, tmp_path: Path, tasks: Any, error: type[CorralError], fact: str
 ) -> None:
     project = project_with(store, tmp_path, "old")
@@ -58,7 +56,7 @@ def test_a_batch_that_cannot_be_leaves_no_row(
     assert fact == caught.value.details.get("reason") or fact in str(caught.value)
 
 
-def test_a_cycle_through_a_thousand_tasks_is_refused_in_a_short_sentence(
+def test_cycle_of_a_thousand_tasks_is_rejected_with_a_short_message(
     store: Corral, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path)
@@ -69,7 +67,7 @@ def test_a_cycle_through_a_thousand_tasks_is_refused_in_a_short_sentence(
     assert len(str(caught.value)) < 300
 
 
-def test_a_task_may_need_ten_thousand_others(store: Corral, tmp_path: Path) -> None:
+def test_task_may_have_ten_thousand_dependencies(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
     many = [{"key": f"k{n}"} for n in range(10_000)]
     made = store.tasks.declare(
@@ -80,18 +78,18 @@ def test_a_task_may_need_ten_thousand_others(store: Corral, tmp_path: Path) -> N
     assert store.tasks.get("all").open_dependencies == 9_999
 
 
-def test_more_tasks_than_a_call_may_have_are_refused(store: Corral, tmp_path: Path) -> None:
+def test_too_many_tasks_in_one_call_are_rejected(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
     with refuses(store, Invalid):
         store.tasks.declare(project, [{"key": f"k{n}"} for n in range(20_001)])
 
 
-def test_nothing_declared_is_nothing_done(store: Corral, tmp_path: Path) -> None:
+def test_declaring_no_tasks_is_a_no_op(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
     assert store.tasks.declare(project, []) == []
 
 
-def test_a_new_task_that_needs_what_is_there_begins_as_that_has_it(
+def test_state_of_a_new_task_follows_its_existing_dependencies(
     store: Corral, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "done", "open", "failed", "late:failed")
@@ -112,7 +110,7 @@ def test_a_new_task_that_needs_what_is_there_begins_as_that_has_it(
     check_counts(store)
 
 
-def test_every_task_has_its_own_event(store: Corral, tmp_path: Path) -> None:
+def test_each_declared_task_has_an_event(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B:A")
     a, b = store.tasks.list(project=project).items
     assert record(store, a.id) == ["task.declare", "task.promote"]
@@ -122,7 +120,7 @@ def test_every_task_has_its_own_event(store: Corral, tmp_path: Path) -> None:
     ) == [(3,)]
 
 
-def test_a_task_is_found_by_id_and_key_and_refused_where_several_projects_have_it(
+def test_task_is_found_by_id_or_key_and_an_ambiguous_key_is_rejected(
     store: Corral, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -138,7 +136,7 @@ def test_a_task_is_found_by_id_and_key_and_refused_where_several_projects_have_i
         store.tasks.get("Z")
 
 
-def test_lists_come_in_pages_in_the_order_of_declaration(store: Corral, tmp_path: Path) -> None:
+def test_lists_are_paginated_in_the_order_of_declaration(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, *[f"k{n}" for n in range(7)])
     keys = [f"k{n}" for n in range(7)]
     assert [task.key for task in walk(store.tasks.list, project=project)] == keys
@@ -152,7 +150,7 @@ def test_lists_come_in_pages_in_the_order_of_declaration(store: Corral, tmp_path
         store.tasks.list(project=project, agent="ada")
 
 
-def test_an_agent_declares_no_command_that_corral_would_run(url: str, tmp_path: Path) -> None:
+def test_agent_may_not_declare_check_commands_by_default(url: str, tmp_path: Path) -> None:
     with corral.open(url, actor="user:tester") as store:
         project = project_with(store, tmp_path)
     with corral.open(url, actor="agent:ada") as agent:
@@ -166,7 +164,7 @@ def test_an_agent_declares_no_command_that_corral_would_run(url: str, tmp_path: 
 
 
 @pytest.mark.parametrize("template", ["feature", "bugfix", "refactor", "docs"])
-def test_a_template_is_a_whole_graph(store: Corral, tmp_path: Path, template: str) -> None:
+def test_template_declares_a_complete_graph(store: Corral, tmp_path: Path, template: str) -> None:
     project = project_with(store, tmp_path, "before")
     made = store.tasks.apply(
         project, template, "the login", key="login", depends_on=["before"], check="make test"
@@ -181,14 +179,14 @@ def test_a_template_is_a_whole_graph(store: Corral, tmp_path: Path, template: st
     check_counts(store)
 
 
-def test_an_unknown_template_is_refused_with_those_there_are(store: Corral, tmp_path: Path) -> None:
+def test_unknown_template_is_rejected_with_the_known_names(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
     with refuses(store, Invalid) as caught:
         store.tasks.apply(project, "wish", "x", key="x")
     assert "bugfix" in str(caught.value)
 
 
-def test_the_graph_has_its_edges_and_its_critical_path(store: Corral, tmp_path: Path) -> None:
+def test_graph_has_edges_and_critical_path(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B:A", "C:B", "D:A", "E:C,D")
     finish(store, project, "A")
     graph = store.tasks.graph(project)

@@ -397,9 +397,9 @@ def test_a_check_is_run_by_one_at_a_time_and_again_when_that_one_died(
 ) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "made it")
-    begun = store.tasks.begin_check()
+    begun = store.tasks.begin_next_check()
     assert begun is not None
-    assert store.tasks.begin_check() is None
+    assert store.tasks.begin_next_check() is None
     with refuses(store, Conflict):
         store.tasks.check("A")
     clock.advance(DAY)
@@ -415,7 +415,7 @@ def test_a_check_that_ends_after_the_task_was_taken_anew_says_nothing(
 ) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "made it")
-    begun = store.tasks.begin_check()
+    begun = store.tasks.begin_next_check()
     assert begun is not None
     store.tasks.reject("A", "I looked at it myself")
     store.tasks.submit(claim(store, project), "better now")

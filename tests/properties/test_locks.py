@@ -1,4 +1,4 @@
-"""Locks beside a plain model: a list of who asked for what, in order."""
+"""Locks compared with a simple model: a list of requests in order."""
 
 import tempfile
 from pathlib import Path
@@ -156,5 +156,5 @@ class LocksMachine(StoreMachine):
 
 
 @while_it_is_made_short
-def test_locks_are_granted_as_a_plain_list_says(fresh_url: FreshUrl) -> None:
+def test_locks_match_a_simple_model(fresh_url: FreshUrl) -> None:
     run_machine(LocksMachine, fresh_url, stories=40, steps=25)

@@ -1,6 +1,6 @@
-"""What was promised of messages, confirmations and retention (behaviours 6, 7 and 10).
+"""Flightdeck's messages, confirmations and retention (behaviours 6, 7 and 10).
 
-Posts and direct messages are letters, so what holds for a queue holds for them.
+Posts and direct messages are letters, so the guarantees of the mail queue apply.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.support.processes import Child
 ANN = "user:ann"
 
 
-def test_6_messages_survive_the_death_of_who_sent_them_and_arrive_once_in_order(url: str) -> None:
+def test_6_messages_survive_a_sender_crash_and_arrive_once_in_order(url: str) -> None:
     with corral.open(url) as store:
         store.agents.create("zed")
 
@@ -41,7 +41,7 @@ def test_6_messages_survive_the_death_of_who_sent_them_and_arrive_once_in_order(
         check_store(store)
 
 
-def test_6_a_message_that_fails_ten_times_is_a_dead_letter_that_sender_and_user_see(
+def test_6_message_that_fails_ten_times_becomes_a_visible_dead_letter(
     store: Corral, clock: ManualClock
 ) -> None:
     store.agents.create("zed")
@@ -59,9 +59,7 @@ def test_6_a_message_that_fails_ten_times_is_a_dead_letter_that_sender_and_user_
     assert store.mail.resend(dead.id).state == "waiting"
 
 
-def test_7_a_confirmation_gates_and_a_restart_changes_no_deadline(
-    url: str, clock: ManualClock
-) -> None:
+def test_7_confirmation_gates_and_deadline_survives_a_restart(url: str, clock: ManualClock) -> None:
     with corral.open(url, clock=clock) as store:
         made = store.decisions.record(
             "Delete the old branch", confirm=True, author="agent:ada", deadline_ms=HOUR
@@ -83,7 +81,7 @@ def test_7_a_confirmation_gates_and_a_restart_changes_no_deadline(
         assert store.mail.list(mailbox="agent:ada").items == [store.mail.get(letter.id)]
 
 
-def test_10_only_the_old_session_goes_and_what_the_project_knows_stays(
+def test_10_only_the_old_session_is_deleted_and_project_notes_are_kept(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path).id

@@ -1,4 +1,4 @@
-"""What multishot promised its users and never stored: rounds, attempts, a winner that goes on.
+"""Behaviour that users of multishot rely on: rounds, attempts, a winner that continues.
 
 The numbers are those of the study's list of testable behaviours (5.2).
 """
@@ -39,7 +39,7 @@ def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repository")
 
 
-def test_1_four_variations_are_four_attempts_from_one_base_and_a_fifth_is_refused(
+def test_1_four_variations_share_a_base_and_a_fifth_is_rejected(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "ada", "cat > prompt")
@@ -62,7 +62,7 @@ def test_1_four_variations_are_four_attempts_from_one_base_and_a_fifth_is_refuse
     assert not (repository / "prompt").exists(), "the user's own directory is left alone"
 
 
-def test_the_run_of_a_cancelled_attempt_tells_why_it_was_stopped(
+def test_run_of_a_cancelled_attempt_has_the_stop_reason(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "good", WRITES)
@@ -78,7 +78,7 @@ def test_the_run_of_a_cancelled_attempt_tells_why_it_was_stopped(
     assert run.reason == f"its attempt was cancelled: {lost.reason}"
 
 
-def test_2_what_failed_cannot_be_chosen_and_when_all_failed_there_is_nothing_to_select(
+def test_2_failed_attempts_cannot_be_selected(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "good", WRITES)
@@ -110,7 +110,7 @@ def test_2_what_failed_cannot_be_chosen_and_when_all_failed_there_is_nothing_to_
     assert live.races.abandon(lost.id, reason="stop_after").latest.state == "abandoned"
 
 
-def test_3_of_two_selections_at_once_exactly_one_succeeds(
+def test_3_one_of_two_concurrent_selections_succeeds(
     url: str, live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "ada", WRITES)
@@ -133,7 +133,7 @@ def test_3_of_two_selections_at_once_exactly_one_succeeds(
     assert (won.state, won.is_winner) == ("completed", True), "it won, and it completed"
 
 
-def test_4_the_next_round_begins_with_the_winners_tree_byte_for_byte(
+def test_4_next_round_starts_with_the_exact_tree_of_the_winner(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     script = (
@@ -176,7 +176,7 @@ def test_4_the_next_round_begins_with_the_winners_tree_byte_for_byte(
     live.races.wait(race.id, timeout_ms=WAIT_MS)
 
 
-def test_6_the_logs_of_two_rounds_are_apart_and_in_order(
+def test_6_logs_of_two_rounds_are_separate_and_ordered(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "ada", "cat >/dev/null; seq 1 300; echo $CORRAL_ATTEMPT")
@@ -205,7 +205,7 @@ echo "<testsuite><testcase name='one'/>${failed:+<testcase name='two'>$failed</t
 """
 
 
-def test_7_checks_are_gates_and_what_fails_one_ranks_below_all_that_pass(
+def test_7_attempt_that_fails_a_check_ranks_below_all_that_pass(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "bad", "cat >/dev/null; touch bad")
@@ -256,7 +256,7 @@ else echo '{"ranking": ["A", "B"], "reason": "A is better"}'; fi
 """
 
 
-def test_8_the_judge_is_blind_shuffled_and_kept_and_a_person_stands_beside_it(
+def test_8_judge_is_blind_and_shuffled_and_a_person_can_overrule(
     live: Corral, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent(live, tmp_path, "plain", "cat >/dev/null; echo loser > text")
@@ -287,7 +287,7 @@ def test_8_the_judge_is_blind_shuffled_and_kept_and_a_person_stands_beside_it(
     assert len(chosen.verdicts) == 2, "beside the verdicts, not in their place"
 
 
-def test_8_a_diff_that_is_too_long_is_marked_and_whole_in_files(
+def test_8_truncated_diff_is_marked_and_complete_in_files(
     live: Corral, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("corral.services.races.judge.MAX_DIFF_BYTES", 8_000)
@@ -307,7 +307,7 @@ def test_8_a_diff_that_is_too_long_is_marked_and_whole_in_files(
     assert all(f"+{number}\n" in whole for number in (1, 1500, 3000))
 
 
-def test_9_a_credential_is_a_reference_and_its_value_is_nowhere(
+def test_9_credential_is_stored_as_a_reference_only(
     url: str, live: Corral, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = "sesame-8f2c61d0b7"
@@ -336,7 +336,7 @@ def test_9_a_credential_is_a_reference_and_its_value_is_nowhere(
         live.secrets.save_value("KEY", value, where="keyring")
 
 
-def test_10_what_a_dead_driver_left_is_listed_and_nothing_dirty_is_removed(
+def test_10_worktrees_of_a_dead_driver_are_listed_and_dirty_ones_kept(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "ada", WRITES)

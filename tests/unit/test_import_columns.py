@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from corral.importers.database_import import convert_row
-from corral.importers.mapping import NOT_TAKEN, TableMapping
+from corral.importers.mapping import NOT_IMPORTED, TableMapping
 from corral.importers.source import row as rows
 from corral.importers.source.database import RawRow
 from corral.importers.source.row import SourceRow
@@ -94,7 +94,7 @@ def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
             source_project=lambda: "prj_home",
         )
         things = convert_row(table, row, False)
-        hidden = {name for name, home in table.columns.items() if home == NOT_TAKEN}
+        hidden = {name for name, home in table.columns.items() if home == NOT_IMPORTED}
         secret = [found[name] for name in hidden]
         whole.append((row.key, things, row.unmapped, row.problems, row.memo, secret))
     return whole

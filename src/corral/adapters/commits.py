@@ -30,14 +30,14 @@ def commit_files(
     """
     if new:
         git.check_output(
-            top, "add", "--intent-to-add", *_PATHS_FROM_STDIN, given=git.join_names(new)
+            top, "add", "--intent-to-add", *_PATHS_FROM_STDIN, stdin=git.join_names(new)
         )
     arguments = ("commit", "--quiet", "--only", f"--message={message}", *_PATHS_FROM_STDIN)
     try:
         git.check_output(
             top,
             *arguments,
-            given=git.join_names(files),
+            stdin=git.join_names(files),
             environment=environment,
             seconds=COMMIT_SECONDS,
             hooks=True,
@@ -45,7 +45,7 @@ def commit_files(
     except BaseException:
         if new:
             undo = ("update-index", "--force-remove", "-z", "--stdin")
-            git.run(top, *undo, given=git.join_names(new))
+            git.run(top, *undo, stdin=git.join_names(new))
         raise
     return git.check_output(top, "rev-parse", "HEAD").decode().strip()
 

@@ -70,7 +70,7 @@ class GitResult(NamedTuple):
 def run(
     top: str,
     *arguments: str,
-    given: bytes = b"",
+    stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
     hooks: bool = False,
@@ -85,7 +85,7 @@ def run(
 
     with _start(top, arguments, environment, hooks, keeps) as child:
         try:
-            out, err = child.communicate(given, timeout=seconds)
+            out, err = child.communicate(stdin, timeout=seconds)
         except subprocess.TimeoutExpired:
             raise Refused(f"git {arguments[0]} timed out after {seconds:g} s.", dir=top) from None
     return GitResult(child.returncode, out, err)
@@ -94,14 +94,14 @@ def run(
 def check_output(
     top: str,
     *arguments: str,
-    given: bytes = b"",
+    stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
     hooks: bool = False,
 ) -> bytes:
     """Run git and return its output. Raises Refused with the message of git when it fails."""
     result = run(
-        top, *arguments, given=given, environment=environment, seconds=seconds, hooks=hooks
+        top, *arguments, stdin=stdin, environment=environment, seconds=seconds, hooks=hooks
     )
     if result.code:
         raise git_error(top, arguments[0], result)
@@ -120,7 +120,7 @@ def commit_tree(
     arguments = [word for parent in parents for word in ("-p", parent)]
     text = message.replace("\0", "").encode(errors="replace")
     return (
-        check_output(top, "commit-tree", tree, *arguments, given=text, environment=environment)
+        check_output(top, "commit-tree", tree, *arguments, stdin=text, environment=environment)
         .decode()
         .strip()
     )

@@ -204,7 +204,7 @@ def _stage_all(checkout: Checkout, index: str) -> list[str]:
     arguments = ("ls-files", "--others", "--exclude-standard", "-z")
     untracked = git.split_names(checkout.check_output(*arguments, GIT_INDEX_FILE=index))
     names = [*differing, *(name for name in untracked if not name.endswith("/"))]
-    checkout.check_output(*STAGE_COMMAND, given=git.join_names(names), GIT_INDEX_FILE=index)
+    checkout.check_output(*STAGE_COMMAND, stdin=git.join_names(names), GIT_INDEX_FILE=index)
     return [name for name in untracked if name.endswith("/")]
 
 

@@ -172,7 +172,7 @@ def _update_checkout(checkout: Checkout, before: str, new: str) -> None:
             files=[git.decode_name(name) for name in blocking],
         )
     if already_written:  # written by an earlier call that crashed
-        checkout.check_output(*STAGE_COMMAND, given=git.join_names(already_written))
+        checkout.check_output(*STAGE_COMMAND, stdin=git.join_names(already_written))
     _write_files(checkout, before, new, touched - already_written)
     result = checkout.run("update-ref", "-m", "corral: merge", "HEAD", new, before)
     if result.code:
@@ -193,7 +193,7 @@ def _write_files(checkout: Checkout, before: str, new: str, touched: set[str]) -
                 os.rmdir(os.path.join(checkout.folder, name))
     # Git writes the index last, so it still describes the old files.
     arguments = ("checkout-index", "--force", "--quiet", "-z", "--stdin")
-    checkout.check_output(*arguments, given=git.join_names(touched - absent))
+    checkout.check_output(*arguments, stdin=git.join_names(touched - absent))
     raise Refused(
         f"{checkout.folder} could not be written: {result.message}. All files were restored.",
         dir=checkout.folder,
@@ -283,7 +283,7 @@ def _stage_files(
         else:
             index_info += b"0 " + b"0" * len(commit) + b"\t" + os.fsencode(name) + b"\0"
     checkout.check_output(
-        "update-index", "-z", "--index-info", given=index_info, GIT_INDEX_FILE=index
+        "update-index", "-z", "--index-info", stdin=index_info, GIT_INDEX_FILE=index
     )
 
 
@@ -313,7 +313,7 @@ def _stage_hunks(
         )
     patch_part = head + b"".join(hunks[number - 1] for number in sorted({*numbers}))
     arguments = ("apply", "--cached", "--whitespace=nowarn", "-")
-    checkout.check_output(*arguments, given=patch_part, GIT_INDEX_FILE=index)
+    checkout.check_output(*arguments, stdin=patch_part, GIT_INDEX_FILE=index)
 
 
 def _unchanged_error(name: str, commit: str) -> Refused:

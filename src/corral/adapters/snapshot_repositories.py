@@ -88,7 +88,7 @@ def snapshot_folder(
         arguments = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
         names = git.split_names(checkout.check_output(*arguments, GIT_INDEX_FILE=index))
         files = [name for name in names if not name.endswith("/")]
-        checkout.check_output(*STAGE_COMMAND, given=git.join_names(files), GIT_INDEX_FILE=index)
+        checkout.check_output(*STAGE_COMMAND, stdin=git.join_names(files), GIT_INDEX_FILE=index)
         tree = checkout.check_output("write-tree", GIT_INDEX_FILE=index).decode().strip()
         os.replace(index, saved_index)
     nested = [name for name in names if name.endswith("/")]

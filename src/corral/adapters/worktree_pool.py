@@ -276,7 +276,7 @@ def _filter_by_attributes(
     """Return the files for which one of these attributes makes git convert the content."""
     data = b"".join(name + b"\0" for name in names)
     listing = checkout.check_output(
-        "check-attr", "-z", "--stdin", "--cached", *attributes, given=data
+        "check-attr", "-z", "--stdin", "--cached", *attributes, stdin=data
     )
     fields = listing.split(b"\0")
     return {

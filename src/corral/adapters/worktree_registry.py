@@ -46,7 +46,7 @@ class Checkout(NamedTuple):
         """Variables that make git use these folders, whatever the worktree says."""
         return {"GIT_DIR": self.own, "GIT_COMMON_DIR": self.common, "GIT_WORK_TREE": self.folder}
 
-    def run(self, *arguments: str, given: bytes = b"", **variables: str) -> git.GitResult:
+    def run(self, *arguments: str, stdin: bytes = b"", **variables: str) -> git.GitResult:
         """Run git in the worktree; returns its result, whatever the exit code.
 
         `given` is its standard input; keyword arguments become environment variables.
@@ -56,14 +56,14 @@ class Checkout(NamedTuple):
         return git.run(
             top,
             *arguments,
-            given=given,
+            stdin=stdin,
             environment=self.environment | variables,
             seconds=git.LONG_SECONDS,
         )
 
-    def check_output(self, *arguments: str, given: bytes = b"", **variables: str) -> bytes:
+    def check_output(self, *arguments: str, stdin: bytes = b"", **variables: str) -> bytes:
         """Run git in the worktree and return its output. Raises Refused when git fails."""
-        result = self.run(*arguments, given=given, **variables)
+        result = self.run(*arguments, stdin=stdin, **variables)
         if result.code:
             raise git.git_error(self.folder, arguments[0], result)
         return result.out

@@ -404,10 +404,10 @@ class Races(Resource):
         with `unmerged`, and their branch is kept. `orphans` includes worktrees without an attempt,
         `pooled` the files that are kept for the next attempts.
         """
-        wanted = self.get(race) if race is not None else None
+        selected_race = self.get(race) if race is not None else None
         return cleanup.clean(
             self._database,
-            wanted,
+            selected_race,
             confirm=confirm,
             unmerged=unmerged,
             orphans=orphans,

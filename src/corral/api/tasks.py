@@ -61,6 +61,7 @@ class Tasks(Resource):
     delegate = write(delegation.delegate)
 
     begin_check = write(review.begin_check)
+    begin_next_check = write(review.begin_next_check)
     conclude_check = write(review.conclude_check, repeatable=True)
     next_lease_end = read(lifecycle.next_lease_end, mode="one")
     _release_due = write(lifecycle.release_due)
@@ -127,16 +128,14 @@ class Tasks(Resource):
 
         Raises Refused when the directory of the task is not on this machine.
         """
-        begun = self.begin_check(task)
-        assert begun is not None
-        return self._check(begun)
+        return self._check(self.begin_check(task))
 
     def check_next(self) -> Task | None:
         """Run the oldest pending check; returns None when there is none.
 
         A check whose directory is not on this machine is left to other machines for a while.
         """
-        while (begun := self.begin_check()) is not None:
+        while (begun := self.begin_next_check()) is not None:
             try:
                 return self._check(begun)
             except Refused:

@@ -210,7 +210,9 @@ def _sandbox(race: "Race") -> str:
     """Return the sandboxes of the attempts, if a sandbox was requested."""
     if race.plan.sandbox == "none":
         return ""
-    names = {each.sandbox for round in race.rounds for each in round.attempts if each.sandbox}
+    names = {
+        attempt.sandbox for round in race.rounds for attempt in round.attempts if attempt.sandbox
+    }
     return f", sandbox {' and '.join(sorted(names)) or race.plan.sandbox}"
 
 
@@ -232,7 +234,7 @@ def headline(round: "Round") -> str:
     reason = f": {round.reason}" if round.reason else ""
     if round.winner_id is None:
         return f"{text}{reason}"
-    winner = next(each for each in round.attempts if each.id == round.winner_id)
+    winner = next(attempt for attempt in round.attempts if attempt.id == round.winner_id)
     commit = f" ({round.winner_commit[:12]})" if round.winner_commit else ""
     return f"{text}; attempt {winner.number} won{commit}, selected by {round.decided_by}{reason}"
 

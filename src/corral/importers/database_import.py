@@ -23,7 +23,7 @@ from corral.importers.mapping import (
     EXISTING,
     KEPT,
     KEY,
-    NOT_TAKEN,
+    NOT_IMPORTED,
     SourceFile,
     TableMapping,
     TargetRow,
@@ -280,13 +280,13 @@ class DatabaseImport:
 
     def _look_up_ids(self, table: TableMapping, rows: Sequence[SourceRow]) -> None:
         """Load the ids of all rows that these rows refer to, with one query per table."""
-        wanted: dict[str, set[str]] = {}
+        keys_by_table: dict[str, set[str]] = {}
         for row in rows:
             for other, key in _parents(table, row):
-                wanted.setdefault(other, set()).add(key)
+                keys_by_table.setdefault(other, set()).add(key)
         if len(self._ids) > MAX_CACHED_IDS:
             self._ids.clear()
-        for other, keys in wanted.items():
+        for other, keys in keys_by_table.items():
             source_table = imports.SourceTable(self._tool.name, self._source, other)
             missing = sorted(key for key in keys if (other, key) not in self._ids)
             for key, known in (
@@ -304,7 +304,7 @@ class DatabaseImport:
         }
         for table in self._tool.tables:
             if table.origin == source_table.source_table:
-                hidden = {name for name, target in table.columns.items() if target == NOT_TAKEN}
+                hidden = {name for name, target in table.columns.items() if target == NOT_IMPORTED}
                 values = {name: value for name, value in values.items() if name not in hidden}
         unmapped = _encode(redact_value(values))
         imports.update_origin(self._tx, source_table, key, unmapped=unmapped, digest=digest)
@@ -396,10 +396,10 @@ def convert_row(table: TableMapping, row: SourceRow, is_duplicate: bool) -> list
         row.keep_all()
         row.explain(table.reason or "required values are missing")
     for name, target in table.columns.items():
-        if target == NOT_TAKEN:
+        if target == NOT_IMPORTED:
             row.unmapped.pop(name, None)
             if row.has(name):
-                row.problems.append(f"{name} is not taken: it may be a secret")
+                row.problems.append(f"{name} is not imported: it may be a secret")
         elif target == KEPT and not table.alias:
             row.keep(name)
     if not table.alias:
@@ -407,7 +407,7 @@ def convert_row(table: TableMapping, row: SourceRow, is_duplicate: bool) -> list
             {
                 name
                 for name, target in table.columns.items()
-                if target == NOT_TAKEN or (target == KEY and row.plain_text(name) == row.key)
+                if target == NOT_IMPORTED or (target == KEY and row.plain_text(name) == row.key)
             }
         )
     return targets

@@ -10,7 +10,7 @@ KEPT = "kept as it was"
 """The target of a column without a place in Corral: `import_origins.unmapped`."""
 KEY = "import_origins.row_id"
 """The target of a column that is the key of its row."""
-NOT_TAKEN = "not taken: it may be a secret"
+NOT_IMPORTED = "not imported: it may be a secret"
 """The target of a column that is not imported."""
 
 

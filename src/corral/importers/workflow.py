@@ -30,8 +30,8 @@ def import_database(
 ) -> ImportReport:
     """Import the database of a tool in one transaction; see `Imports.take`."""
     tool = find_tool(name)
-    given = path.expanduser().absolute()
-    main = tool.find_database(given) if tool.find_database and given.is_dir() else given
+    location = path.expanduser().absolute()
+    main = tool.find_database(location) if tool.find_database and location.is_dir() else location
     files = list(_find_files(tool, main))
     source_name = check_text(source or str(main.resolve()), "The name", max_bytes=MAX_SOURCE)
     max_bytes = int(database.read(lambda tx: settings.get_value(tx, "chat.max_file_bytes")))

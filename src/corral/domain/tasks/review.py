@@ -95,38 +95,40 @@ def _reject(
 # -- checks ------------------------------------------------------------------------------------
 
 
-def begin_check(tx: Tx, task: str | None = None) -> Task | None:
-    """Claim the check of a submitted task: of this one, or of the one that waits the longest.
+def begin_check(tx: Tx, task: str) -> Task:
+    """Claim the check of a submitted task, so that no other process runs it meanwhile.
 
-    The claim is a lease, so no other process runs the check meanwhile. Without `task`, returns None
-    when no check waits. With `task`, raises Invalid when it has no check, and Conflict when the
-    check cannot be run now.
+    The claim is a lease. Raises Invalid when the task has no check, and Conflict when the check
+    cannot be run now.
     """
-    if task is None:
-        candidate = tx.first(sql.NEXT_TO_CHECK, now=tx.now)
-        if candidate is None:
-            return None
-    else:
-        candidate = lock_task(tx, task)
-        if candidate.check_command is None:
-            raise Invalid(
-                f"{candidate.id} has no check. Accept or reject it instead.", id=candidate.id
-            )
-    timeout_ms = int(settings.get_value(tx, "tasks.check_timeout_ms", project=candidate.project_id))
-    claimed = tx.first(
-        sql.CLAIM_CHECK,
-        id=candidate.id,
-        fence=candidate.fence,
-        now=tx.now,
-        until=tx.now + timeout_ms + MINUTE,
-    )
-    if claimed is None and task is not None:
+    candidate = lock_task(tx, task)
+    if candidate.check_command is None:
+        raise Invalid(f"{candidate.id} has no check. Accept or reject it instead.", id=candidate.id)
+    claimed = _claim_check(tx, candidate)
+    if claimed is None:
         current = sql.TASKS.get(tx, candidate.id)
         why = f"it is {current.state}"
         if current.state is S.SUBMITTED:
             why = "its check is already running"
         raise Conflict(f"Cannot check {current.id}: {why}.", id=current.id, state=current.state)
     return claimed
+
+
+def begin_next_check(tx: Tx) -> Task | None:
+    """Claim the check that waits the longest; None when no check waits."""
+    candidate = tx.first(sql.NEXT_TO_CHECK, now=tx.now)
+    return None if candidate is None else _claim_check(tx, candidate)
+
+
+def _claim_check(tx: Tx, task: Task) -> Task | None:
+    timeout_ms = int(settings.get_value(tx, "tasks.check_timeout_ms", project=task.project_id))
+    return tx.first(
+        sql.CLAIM_CHECK,
+        id=task.id,
+        fence=task.fence,
+        now=tx.now,
+        until=tx.now + timeout_ms + MINUTE,
+    )
 
 
 def conclude_check(tx: Tx, task: Task, result: CommandResult) -> Task:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from corral.importers import factories
-from corral.importers.mapping import KEPT, KEY, NOT_TAKEN, TableMapping, TargetRow, ToolMapping
+from corral.importers.mapping import KEPT, KEY, NOT_IMPORTED, TableMapping, TargetRow, ToolMapping
 from corral.importers.source.row import SourceRow
 
 _RACES = {"completed": "completed", "active": "abandoned"}
@@ -252,7 +252,7 @@ TOOL = ToolMapping(
         TableMapping(
             "credentials",
             ("key",),
-            {"key": KEPT, "value": NOT_TAKEN, "updated_at": KEPT},
+            {"key": KEPT, "value": NOT_IMPORTED, "updated_at": KEPT},
             reason="credentials are not imported",
         ),
     ),

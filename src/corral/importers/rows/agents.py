@@ -17,21 +17,23 @@ _CONTENT = ("role", "provider", "model", "command", "instructions", "workspace")
 
 def insert_agents(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[ImportedRow]:
     """Insert agents. A number is appended to a name that is taken."""
-    given = [row["name"] for row in rows]
-    wanted = encode_rows([row["name"] for row in rows])
-    taken = {name for (name,) in tx.run(sql.NAMES_TAKEN, keys_=wanted)}
+    names = [row["name"] for row in rows]
+    keys = encode_rows([row["name"] for row in rows])
+    used_names = {name for (name,) in tx.run(sql.NAMES_TAKEN, keys_=keys)}
     for row in rows:
-        row["name"] = _unused_name(tx, row["name"], taken)
-        taken.add(row["name"])
+        row["name"] = _unused_name(tx, row["name"], used_names)
+        used_names.add(row["name"])
     return [
         ImportedRow(id, "" if row["name"] == name else "its name is taken; a number was added")
-        for id, row, name in zip(import_many(tx, sql.AGENTS, rows), rows, given, strict=True)
+        for id, row, name in zip(import_many(tx, sql.AGENTS, rows), rows, names, strict=True)
     ]
 
 
-def _unused_name(tx: Tx, name: str, taken: set[str]) -> str:
+def _unused_name(tx: Tx, name: str, used_names: set[str]) -> str:
     unused, number = name, 1
-    while unused in taken or (number > 1 and tx.run(sql.NAMES_TAKEN, keys_=encode_rows([unused]))):
+    while unused in used_names or (
+        number > 1 and tx.run(sql.NAMES_TAKEN, keys_=encode_rows([unused]))
+    ):
         number += 1
         unused = f"{name}-{number}"
     return unused

@@ -11,10 +11,10 @@ from corral.domain.chat import sql
 
 def insert_wirings(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str | None]:
     """Insert wirings with the channels of their places."""
-    found = tx.run(
+    owners = tx.run(
         sql.CHANNEL_IDS_OF_PLACES, keys_=encode_rows(sorted({row["place_id"] for row in rows}))
     )
-    channels = {id: channel for id, channel in found}
+    channels = {id: channel for id, channel in owners}
     for row in rows:
         row["channel_id"] = channels[row["place_id"]]
     return import_many(tx, sql.WIRINGS, rows)

@@ -15,9 +15,9 @@ def insert_projects(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[ImportedRow]
     """Insert projects. A project whose directory is registered already is not changed."""
     placed = []
     for row in rows:
-        found = tx.first(sql.BY_DIR, dir=row["dir"])
-        if found is not None:
-            placed.append(ImportedRow(found.id, KNOWN))
+        existing = tx.first(sql.BY_DIR, dir=row["dir"])
+        if existing is not None:
+            placed.append(ImportedRow(existing.id, KNOWN))
         else:
             placed.append(ImportedRow(import_many(tx, sql.PROJECTS, [row])[0]))
     return placed

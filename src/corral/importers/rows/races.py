@@ -11,8 +11,8 @@ from corral.domain.races import sql
 
 def insert_attempts(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str | None]:
     """Insert attempts with the races of their rounds."""
-    found = tx.run(sql.ROUND_OWNERS, keys_=encode_rows(sorted({row["round_id"] for row in rows})))
-    races = {round_id: (race_id, project_id) for round_id, race_id, project_id in found}
+    owners = tx.run(sql.ROUND_OWNERS, keys_=encode_rows(sorted({row["round_id"] for row in rows})))
+    races = {round_id: (race_id, project_id) for round_id, race_id, project_id in owners}
     for row in rows:
         row["race_id"], row["project_id"] = races[row["round_id"]]
     return import_many(tx, sql.ATTEMPTS, rows)

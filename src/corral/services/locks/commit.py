@@ -86,10 +86,10 @@ def commit(
             "name them.",
             changed=sorted(changes)[:MAX_SHOWN],
         )
-    made: str | None = None
+    commit_id: str | None = None
     if not dry_run:
         new = [name for name in chosen if changes[name] == "??"]
-        made = commits.commit_files(
+        commit_id = commits.commit_files(
             top, text, chosen, new=new, environment=_hook_env(owner, database)
         )
         for name in chosen:
@@ -103,7 +103,7 @@ def commit(
                 database.write(touch)
     left = sorted({*changes} - {*chosen})
     return CommitResult(
-        made,
+        commit_id,
         [git.decode_name(name) for name in chosen],
         [git.decode_name(name) for name in left],
         [git.decode_name(name) for name in chosen if name not in locked],

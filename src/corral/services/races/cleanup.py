@@ -66,24 +66,26 @@ def clean(
     includes worktrees and pinned commits without an attempt. `pooled` allows the removal of pooled
     files.
     """
-    found: list[AttemptLeftover] = []
+    leftovers: list[AttemptLeftover] = []
     races: dict[str, Race] = {}
     for attempt in _list_attempts(database, race):
         if attempt.race_id not in races:
             races[attempt.race_id] = database.read(partial(queries.get, id=attempt.race_id))
         if races[attempt.race_id].host == process.host():
-            found += _clean_attempt(database, races[attempt.race_id], attempt, confirm, unmerged)
+            leftovers += _clean_attempt(
+                database, races[attempt.race_id], attempt, confirm, unmerged
+            )
     if orphans:
-        found += [_clean_orphan(orphan, confirm) for orphan in list_orphans(database)]
-        found += _clean_pinned_commits(database, confirm)
+        leftovers += [_clean_orphan(orphan, confirm) for orphan in list_orphans(database)]
+        leftovers += _clean_pinned_commits(database, confirm)
     root = races_folder() / race.id if race is not None else races_folder()
-    found += _list_interrupted(str(root))
+    leftovers += _list_interrupted(str(root))
     if race is None:
-        found += [
+        leftovers += [
             _clean_pooled(entry, pooled, confirm)
             for entry in worktree_pool.list_entries(str(pool_folder()))
         ]
-    return found if not confirm else _sweep(found)
+    return leftovers if not confirm else _sweep(leftovers)
 
 
 # -- attempts ------------------------------------------------------------------------------------
@@ -212,15 +214,15 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
     )
     before = database.clock.now() - retention_ms
     old = [orphan for orphan in list_orphans(database) if _modified_at(orphan.folder) < before]
-    found = _sweep([_clean_orphan(orphan, confirm=True) for orphan in old])
-    found += _clean_pinned_commits(database, confirm=True)
+    leftovers = _sweep([_clean_orphan(orphan, confirm=True) for orphan in old])
+    leftovers += _clean_pinned_commits(database, confirm=True)
     for entry in worktree_pool.list_entries(str(pool_folder())):
         if entry.kept_at < before or not os.path.isdir(entry.repository):
-            found.append(_clean_pooled(entry, may_go=True, confirm=True))
+            leftovers.append(_clean_pooled(entry, may_go=True, confirm=True))
     worktree_pool.delete_abandoned(str(pool_folder()))
     # Ports of races that were deleted with their project, of any store.
     ports.release_matching(ports_folder(), lambda worktree: not os.path.isdir(worktree))
-    return [leftover for leftover in found if leftover.action == "removed"]
+    return [leftover for leftover in leftovers if leftover.action == "removed"]
 
 
 def list_missing(database: Database) -> list[tuple[str, str]]:
@@ -422,11 +424,11 @@ def _list_interrupted(root: str) -> list[AttemptLeftover]:
     ]
 
 
-def _sweep(found: list[AttemptLeftover]) -> list[AttemptLeftover]:
+def _sweep(leftovers: list[AttemptLeftover]) -> list[AttemptLeftover]:
     """Finish interrupted removals, and remove the folders of races that became empty."""
     swept = []
     worktree_pool.delete_abandoned(str(pool_folder()))
-    for leftover in found:
+    for leftover in leftovers:
         if os.path.basename(leftover.worktree).startswith(worktree_leftovers.REMOVAL_PREFIX):
             worktree_leftovers.delete_tree(leftover.worktree)
             leftover = replace(leftover, action="removed")

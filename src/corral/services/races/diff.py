@@ -85,7 +85,7 @@ def _sides(race: Race, one: str, other: str | None) -> tuple[str, str]:
     """Return the two commits to compare: base and attempt, or attempt and attempt."""
     first = refs.find_attempt(race, one)
     if other is None:
-        round = next(each for each in race.rounds if each.id == first.round_id)
+        round = next(other for other in race.rounds if other.id == first.round_id)
         return round.base_commit, _commit(first)
     return _commit(first), _commit(refs.find_attempt(race, other))
 

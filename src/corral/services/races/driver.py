@@ -152,7 +152,7 @@ class RoundDriver:
         changed = False
         while True:
             race = self._read(lambda tx: queries.get(tx, held.race_id))
-            round = next(each for each in race.rounds if each.id == held.id)
+            round = next(other for other in race.rounds if other.id == held.id)
             steps = self._steps(round)
             if not any([step(race, held, round) for step in steps]):
                 return changed
@@ -460,7 +460,7 @@ class RoundDriver:
         races_driver.renew_lease(tx, held)
         why = f"first by {decided_by}, with a score of {best.score}"
         after = selection.select(tx, race.id, best.id, reason=why, by=f"auto ({decided_by})")
-        round = next(each for each in after.rounds if each.id == held.id)
+        round = next(other for other in after.rounds if other.id == held.id)
         if round.number >= race.plan.rounds:
             races_driver.notify_starter(tx, after, round, "completed", why)
             ops.finish(tx, race.id, reason="all its rounds are decided")

@@ -260,8 +260,10 @@ def parse_verdict(text: str, labels: dict[str, str]) -> tuple[list[list[str]] | 
         ranking = [[labels[label] for label in group] for group in groups if group]
     except (TypeError, ValueError) as error:
         return None, f"its ranking is invalid: {error}"
-    given = answer.get("reason", answer.get("reasons", ""))
-    reason = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    explanation = answer.get("reason", answer.get("reasons", ""))
+    reason = (
+        explanation if isinstance(explanation, str) else msgspec.json.encode(explanation).decode()
+    )
     for label, id in labels.items():
         reason = re.sub(rf"\b{re.escape(label)}\b(?=[^\w]|$)", f"{label} ({id})", reason, count=1)
     return ranking, reason
