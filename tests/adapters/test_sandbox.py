@@ -42,7 +42,7 @@ def is_there(kind: SandboxKind) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_system_has_is_found_to_work(kind: SandboxKind) -> None:
+def test_available_sandboxes_work(kind: SandboxKind) -> None:
     """All others are passed over where a kind does not work, and would not notice that none does
     any more."""
     if not is_there(kind):
@@ -71,7 +71,7 @@ def run(
     )
 
 
-def test_it_changes_what_it_may_and_nothing_else(tmp_path: Path, kind: SandboxKind) -> None:
+def test_sandbox_writes_only_to_writable_paths(tmp_path: Path, kind: SandboxKind) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/file").write_text("x")
@@ -94,9 +94,7 @@ def test_it_changes_what_it_may_and_nothing_else(tmp_path: Path, kind: SandboxKi
     assert (tmp_path / "scratch").stat().st_mode & 0o077 == 0
 
 
-def test_what_is_hidden_is_not_read_but_for_what_is_named(
-    tmp_path: Path, kind: SandboxKind
-) -> None:
+def test_hidden_paths_are_unreadable_except_listed_ones(tmp_path: Path, kind: SandboxKind) -> None:
     home = tmp_path / "home"
     for name in ("secret", "shared", "own"):
         (home / name).mkdir(parents=True)
@@ -131,9 +129,7 @@ def private(tmp_path: Path, kind: SandboxKind) -> tuple[Path, Checkout, private_
     return repository, found, made
 
 
-def test_commits_in_a_worktree_reach_its_own_branch_alone(
-    tmp_path: Path, kind: SandboxKind
-) -> None:
+def test_sandboxed_commits_change_only_their_own_branch(tmp_path: Path, kind: SandboxKind) -> None:
     repository, found, made = private(tmp_path, kind)
     script = f"""
         cd {found.folder} && echo x > made && git add made && git commit -qm made || exit 1
@@ -163,9 +159,7 @@ def test_commits_in_a_worktree_reach_its_own_branch_alone(
     assert git(Path(found.folder), "status", "--porcelain") == ""
 
 
-def test_without_a_network_there_is_none_but_its_own_loopback(
-    tmp_path: Path, kind: SandboxKind
-) -> None:
+def test_no_network_leaves_only_private_loopback(tmp_path: Path, kind: SandboxKind) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         reach = (
@@ -185,9 +179,7 @@ def test_without_a_network_there_is_none_but_its_own_loopback(
         assert done.returncode == 0, done.stderr
 
 
-def test_the_exit_code_comes_through_and_a_missing_program_is_told(
-    tmp_path: Path, kind: SandboxKind
-) -> None:
+def test_exit_code_and_missing_program_are_reported(tmp_path: Path, kind: SandboxKind) -> None:
     assert run(tmp_path, kind, "exit 7").returncode == 7
     wrapped = sandbox.wrap_command(
         ["no-such-program"], SandboxBounds(), scratch=str(tmp_path / "s"), kind=kind
@@ -197,14 +189,16 @@ def test_the_exit_code_comes_through_and_a_missing_program_is_told(
     assert "no-such-program" in done.stderr
 
 
-def test_the_probe_says_what_works_and_why_not_the_others() -> None:
+def test_probe_reports_available_kinds_and_reasons() -> None:
     found = sandbox.probe_sandboxes()
     better = KINDS[: KINDS.index(found.kind)] if found.kind in KINDS else KINDS
     assert [*found.why_not] == better
     assert all(found.why_not.values())
 
 
-def test_without_any_sandbox_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_reports_when_no_sandbox_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sandbox, "_tried", lambda kind, network: ("it is switched off", False))
     assert sandbox.probe_sandboxes().why_not == dict.fromkeys(KINDS, "it is switched off")
     wrapped = sandbox.wrap_command(
@@ -222,7 +216,7 @@ def test_without_any_sandbox_that_is_said(tmp_path: Path, monkeypatch: pytest.Mo
         )
 
 
-def test_where_there_is_no_bubblewrap_the_probe_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_suggests_installing_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     trouble, _ = sandbox._tried.__wrapped__(SandboxKind.BUBBLEWRAP, True)
     assert "install bubblewrap" in str(trouble)

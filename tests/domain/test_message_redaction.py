@@ -31,7 +31,7 @@ def test_a_secret_in_a_post_is_kept_nowhere(store: Corral) -> None:
 
 
 @pytest.mark.usefixtures("kinds")
-def test_a_secret_that_is_said_in_a_chat_is_kept_nowhere(store: Corral) -> None:
+def test_secret_in_a_chat_message_is_redacted_everywhere(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
     store.wirings.add("ada", channel=chat.channel.name)

@@ -39,7 +39,7 @@ def refusals(store: Corral) -> list[str]:
 # -- a turn ---------------------------------------------------------------------------------------
 
 
-def test_a_message_is_a_row_and_the_row_of_an_answer_is_said_once(talk: Talk) -> None:
+def test_message_becomes_a_row_and_its_answer_is_sent_once(talk: Talk) -> None:
     letter = letter_of(talk, "hello", direct=True)
     ada = talk.begin()
     (row,) = ada.pending()
@@ -59,7 +59,7 @@ def test_a_message_is_a_row_and_the_row_of_an_answer_is_said_once(talk: Talk) ->
     check_store(talk.store)
 
 
-def test_several_letters_are_rows_in_order_and_one_prompt(talk: Talk) -> None:
+def test_several_letters_become_ordered_rows_of_one_prompt(talk: Talk) -> None:
     for text in ("one", "two", "three"):
         talk.chat.says(text)
     ada = talk.begin()
@@ -72,7 +72,7 @@ def test_several_letters_are_rows_in_order_and_one_prompt(talk: Talk) -> None:
     assert talk.store.mail.list().items == []
 
 
-def test_what_was_said_in_between_comes_with_the_first_row(store: Corral) -> None:
+def test_context_messages_come_with_the_first_row(store: Corral) -> None:
     talk = Talk(store, trigger="mention", unmatched="keep")
     talk.chat.says("nobody is meant")
     talk.chat.says("@ada look")
@@ -81,7 +81,7 @@ def test_what_was_said_in_between_comes_with_the_first_row(store: Corral) -> Non
     assert ada.prompt() == talk.runner.prompt(ada.run)
 
 
-def test_what_is_said_during_the_turn_arrives_before_it_ends(talk: Talk) -> None:
+def test_message_from_sandbox_is_sent_before_the_turn_ends(talk: Talk) -> None:
     talk.chat.says("go")
     ada = talk.begin()
     id = ada.say("working on it")
@@ -96,9 +96,7 @@ def test_what_is_said_during_the_turn_arrives_before_it_ends(talk: Talk) -> None
     assert talk.shown() == ["working on it", "done"]
 
 
-def test_an_agent_that_never_acknowledges_gets_it_again_and_then_everybody_is_told(
-    talk: Talk, clock: ManualClock
-) -> None:
+def test_unacknowledged_message_is_retried_then_reported(talk: Talk, clock: ManualClock) -> None:
     talk.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
     letter = letter_of(talk)
     seen = []
@@ -116,7 +114,7 @@ def test_an_agent_that_never_acknowledges_gets_it_again_and_then_everybody_is_to
     assert len(talk.store.mail.list(mailbox="user:operator").items) == 1
 
 
-def test_what_was_acknowledged_is_done_though_the_run_died(talk: Talk, clock: ManualClock) -> None:
+def test_acknowledged_letters_are_done_despite_a_crash(talk: Talk, clock: ManualClock) -> None:
     first = letter_of(talk, "one")
     second = letter_of(talk, "two")
     ada = talk.begin()
@@ -136,7 +134,7 @@ def test_what_was_acknowledged_is_done_though_the_run_died(talk: Talk, clock: Ma
     check_store(talk.store)
 
 
-def test_a_turn_that_somebody_stops_is_not_repeated(talk: Talk) -> None:
+def test_stopped_sandboxed_turn_is_not_retried(talk: Talk) -> None:
     letter = letter_of(talk)
     ada = talk.begin()
     talk.store.runs.stop(ada.run.id, reason="enough")
@@ -144,7 +142,7 @@ def test_a_turn_that_somebody_stops_is_not_repeated(talk: Talk) -> None:
     assert talk.store.mail.get(letter).state == "refused"
 
 
-def test_the_machine_that_has_its_file_ends_the_turn_whoever_leads(talk: Talk) -> None:
+def test_machine_with_the_session_file_ends_the_turn(talk: Talk) -> None:
     letter = letter_of(talk)
     ada = talk.begin()
     ada.answer("hi ann")
@@ -158,7 +156,7 @@ def test_the_machine_that_has_its_file_ends_the_turn_whoever_leads(talk: Talk) -
     assert talk.shown() == ["hi ann"]
 
 
-def test_an_agent_that_says_nothing_is_said_to_have_said_nothing(talk: Talk) -> None:
+def test_sandboxed_turn_without_an_answer_sends_a_notice(talk: Talk) -> None:
     talk.chat.says("hello")
     ada = talk.begin()
     ada.answer(None)
@@ -166,7 +164,7 @@ def test_an_agent_that_says_nothing_is_said_to_have_said_nothing(talk: Talk) -> 
     assert talk.shown() == ["ada ended its turn without an answer."]
 
 
-def test_attached_files_are_where_the_agent_can_read_them(talk: Talk) -> None:
+def test_attachments_are_readable_inside_the_sandbox(talk: Talk) -> None:
     file = RawAttachment("../../etc/passwd", b"data", 4, "text/plain")
     talk.chat.says("look", attached=[file], direct=True)
     ada = talk.begin()
@@ -175,7 +173,7 @@ def test_attached_files_are_where_the_agent_can_read_them(talk: Talk) -> None:
     assert Path(path).read_bytes() == b"data"
 
 
-def test_clear_reaches_the_inside(talk: Talk) -> None:
+def test_clear_command_reaches_the_sandbox(talk: Talk) -> None:
     talk.chat.says("one", direct=True)
     ada = talk.begin()
     ada.write("INSERT INTO session_state VALUES ('mood', 'good', 't')")
@@ -190,7 +188,7 @@ def test_clear_reaches_the_inside(talk: Talk) -> None:
     assert {"action": "clear"} in orders
 
 
-def test_a_setting_that_is_turned_off_acts_at_the_next_turn(talk: Talk) -> None:
+def test_sandbox_setting_applies_from_the_next_turn(talk: Talk) -> None:
     talk.chat.says("one")
     ada = talk.begin()
     ada.answer("1")
@@ -204,7 +202,7 @@ def test_a_setting_that_is_turned_off_acts_at_the_next_turn(talk: Talk) -> None:
         talk.store.settings.set("chat.sandbox", "perhaps")
 
 
-def test_nobody_resumes_it_out_of_its_box_by_mistake(talk: Talk) -> None:
+def test_sandboxed_session_is_not_resumed_outside(talk: Talk) -> None:
     talk.chat.says("one")
     ada = talk.begin()
     ada.answer("1")
@@ -214,7 +212,7 @@ def test_nobody_resumes_it_out_of_its_box_by_mistake(talk: Talk) -> None:
             talk.store.runs.resume(what, prompt="and now?")
 
 
-def test_what_was_committed_before_the_inside_died_in_a_change_counts(talk: Talk) -> None:
+def test_committed_rows_before_an_agent_crash_count(talk: Talk) -> None:
     letter = letter_of(talk, "hello")
     ada = talk.begin()
     ada.answer("hi ann")
@@ -230,7 +228,7 @@ def test_what_was_committed_before_the_inside_died_in_a_change_counts(talk: Talk
 # -- where to -------------------------------------------------------------------------------------
 
 
-def test_only_destinations_that_the_store_knows_are_sent_to(talk: Talk) -> None:
+def test_message_to_unknown_destination_is_rejected(talk: Talk) -> None:
     talk.chat.says("hello", place="other")
     talk.chat.says("hello")
     store = talk.store
@@ -261,7 +259,7 @@ def test_only_destinations_that_the_store_knows_are_sent_to(talk: Talk) -> None:
     assert [each.body["reason"] for each in told if "undelivered" in each.body], "it is told so"
 
 
-def test_granting_and_revoking_reach_the_inside_at_once(talk: Talk) -> None:
+def test_destination_changes_reach_the_sandbox_at_once(talk: Talk) -> None:
     talk.chat.says("hello", place="other")
     talk.chat.says("hello", thread="t")
     ada = talk.begin()
@@ -276,7 +274,7 @@ def test_granting_and_revoking_reach_the_inside_at_once(talk: Talk) -> None:
     assert names() == ["room"]
 
 
-def test_the_default_reply_address_is_the_one_of_the_message(talk: Talk) -> None:
+def test_default_reply_address_is_that_of_the_message(talk: Talk) -> None:
     talk.chat.says("hello", thread="t7")
     ada = talk.begin()
     with ada.files.reading() as connection:
@@ -287,7 +285,7 @@ def test_the_default_reply_address_is_the_one_of_the_message(talk: Talk) -> None
     assert talk.chat.platform.shown == [("room", "t7", "in the thread")]
 
 
-def test_an_edit_and_a_sign_go_to_messages_of_its_own_talk(talk: Talk) -> None:
+def test_edit_and_reaction_are_limited_to_own_conversation(talk: Talk) -> None:
     said = talk.chat.says("hello")
     ada = talk.begin()
     first = ada.say("teh answer")
@@ -308,7 +306,7 @@ def test_an_edit_and_a_sign_go_to_messages_of_its_own_talk(talk: Talk) -> None:
 # -- questions and the host -----------------------------------------------------------------------
 
 
-def test_a_question_is_asked_and_its_answer_is_a_row(talk: Talk) -> None:
+def test_question_from_sandbox_gets_its_answer_as_a_row(talk: Talk) -> None:
     talk.chat.says("deploy?", direct=True)
     ada = talk.begin()
     with ada.files.writing() as connection:
@@ -334,9 +332,7 @@ def test_a_question_is_asked_and_its_answer_is_a_row(talk: Talk) -> None:
     assert left == [], "it has heard the answer"
 
 
-def test_an_answer_that_the_inside_did_not_live_to_hear_is_told_to_the_next(
-    talk: Talk, clock: ManualClock
-) -> None:
+def test_answer_after_a_crash_is_given_to_the_next_run(talk: Talk, clock: ManualClock) -> None:
     talk.chat.says("deploy?", direct=True)
     ada = talk.begin()
     with ada.files.writing() as connection:
@@ -354,7 +350,7 @@ def test_an_answer_that_the_inside_did_not_live_to_hear_is_told_to_the_next(
     assert "yes" in again.prompt()
 
 
-def test_the_host_sets_a_timer_and_does_nothing_that_it_does_not_know(talk: Talk) -> None:
+def test_host_sets_timers_and_rejects_unknown_actions(talk: Talk) -> None:
     talk.chat.says("hello")
     ada = talk.begin()
     ada.say("look again", kind="system", action="timer_set", in_seconds=60)
@@ -367,7 +363,7 @@ def test_the_host_sets_a_timer_and_does_nothing_that_it_does_not_know(talk: Talk
     assert timer.mailbox == f"session:{ada.session}"
 
 
-def test_another_agent_is_written_to_in_the_agents_own_name(talk: Talk) -> None:
+def test_letter_from_sandbox_has_the_agent_as_sender(talk: Talk) -> None:
     ben = talk.store.agents.create("ben", provider="scripted")
     talk.chat.says("hello")
     ada = talk.begin()
@@ -378,7 +374,7 @@ def test_another_agent_is_written_to_in_the_agents_own_name(talk: Talk) -> None:
     assert (letter.body, letter.sender) == ("help me", "agent:ada")
 
 
-def test_an_agent_that_wrote_to_a_boxed_one_gets_its_answer(talk: Talk) -> None:
+def test_letter_to_a_sandboxed_agent_is_answered(talk: Talk) -> None:
     talk.store.agents.create("ben", provider="scripted")
     asked = talk.store.mail.write("ben", "how many?", to="ada", wake=True)
     ada = talk.begin()
@@ -421,7 +417,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize(("id", "seq", "content", "more"), FORGED, ids=[row[0] for row in FORGED])
-def test_a_forged_row_is_refused_and_said_and_the_honest_ones_go_on(
+def test_forged_row_is_rejected_and_valid_rows_are_ingested(
     talk: Talk, id: str, seq: object, content: object, more: dict[str, str]
 ) -> None:
     ada = hostile(talk)
@@ -444,7 +440,7 @@ def test_a_forged_row_is_refused_and_said_and_the_honest_ones_go_on(
     check_store(talk.store)
 
 
-def test_an_id_that_comes_again_is_the_message_that_it_was(talk: Talk) -> None:
+def test_repeated_outbound_id_is_the_same_message(talk: Talk) -> None:
     ada = hostile(talk)
     id = ada.say("once")
     talk.store.chat.sync_sandbox(ada.run.id)
@@ -455,7 +451,7 @@ def test_an_id_that_comes_again_is_the_message_that_it_was(talk: Talk) -> None:
     assert talk.shown() == ["once"]
 
 
-def test_a_row_under_a_number_that_was_used_is_refused_and_said(talk: Talk) -> None:
+def test_row_with_a_used_number_is_rejected_with_reason(talk: Talk) -> None:
     ada = hostile(talk)
     ada.forge("a", 9)
     talk.store.chat.sync_sandbox(ada.run.id)
@@ -468,7 +464,7 @@ def test_a_row_under_a_number_that_was_used_is_refused_and_said(talk: Talk) -> N
     assert ada.outcomes()["b"] == "failed"
 
 
-def test_acknowledgements_of_others_letters_stand_for_nothing(talk: Talk) -> None:
+def test_acknowledgement_of_a_foreign_letter_is_ignored(talk: Talk) -> None:
     other = letter_of(talk, "for tom", place="other")
     mine = letter_of(talk, "hello")
     ada = talk.begin()
@@ -481,7 +477,7 @@ def test_acknowledgements_of_others_letters_stand_for_nothing(talk: Talk) -> Non
 
 
 @pytest.mark.parametrize("how", ["rubbish", "pipe", "link", "trigger", "folder"])
-def test_a_file_that_is_not_believed_is_put_aside_said_and_the_letter_comes_again(
+def test_invalid_file_is_quarantined_and_letter_retried(
     talk: Talk, clock: ManualClock, tmp_path: Path, how: str
 ) -> None:
     talk.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
@@ -514,7 +510,7 @@ def test_a_file_that_is_not_believed_is_put_aside_said_and_the_letter_comes_agai
 
 
 @pytest.mark.parametrize("lost", ["in", "out", "all"])
-def test_a_lost_file_loses_no_letter_and_doubles_no_answer(
+def test_lost_file_loses_no_letter_and_duplicates_no_answer(
     talk: Talk, clock: ManualClock, lost: str
 ) -> None:
     for n in range(2):
@@ -536,7 +532,7 @@ def test_a_lost_file_loses_no_letter_and_doubles_no_answer(
     assert refusals(talk.store) == []
 
 
-def test_two_who_look_at_once_take_over_each_message_once(talk: Talk) -> None:
+def test_concurrent_syncs_ingest_each_message_once(talk: Talk) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     ada = hostile(talk)
@@ -551,7 +547,7 @@ def test_two_who_look_at_once_take_over_each_message_once(talk: Talk) -> None:
     assert sorted(talk.shown(), key=int) == [f"{n}" for n in range(20)]
 
 
-def test_what_the_inside_remembers_is_kept_short_in_the_store(talk: Talk) -> None:
+def test_session_state_of_a_sandbox_is_limited(talk: Talk) -> None:
     ada = hostile(talk)
     for n in range(200):
         ada.write("INSERT INTO session_state VALUES (?, ?, 't')", f"k{n:03}", "v" * 7_000)
@@ -571,9 +567,7 @@ def gone(talk: Talk, clock: ManualClock, ada: FakeSandboxAgent) -> None:
     clock.advance(6 * MINUTE)
 
 
-def test_a_turn_whose_machine_is_gone_is_given_to_another_and_answered_once(
-    talk: Talk, clock: ManualClock
-) -> None:
+def test_turn_of_a_lost_machine_is_retried_elsewhere_once(talk: Talk, clock: ManualClock) -> None:
     talk.store.settings.set("chat.max_concurrent", 1)
     letter = letter_of(talk, direct=True)
     lost = talk.begin()
@@ -606,7 +600,7 @@ def test_a_turn_whose_machine_is_gone_is_given_to_another_and_answered_once(
     check_store(talk.store)
 
 
-def test_a_machine_that_is_heard_keeps_its_turn(talk: Talk, clock: ManualClock) -> None:
+def test_live_machine_keeps_its_turn(talk: Talk, clock: ManualClock) -> None:
     talk.chat.says("hello")
     ada = talk.begin()
     ada.answer("hi ann")
@@ -619,7 +613,7 @@ def test_a_machine_that_is_heard_keeps_its_turn(talk: Talk, clock: ManualClock) 
     assert talk.shown() == ["hi ann"]
 
 
-def test_what_was_said_before_its_machine_was_gone_was_the_answer(
+def test_message_sent_before_machine_loss_counts_as_the_answer(
     talk: Talk, clock: ManualClock
 ) -> None:
     letter = letter_of(talk)
@@ -636,9 +630,7 @@ def test_what_was_said_before_its_machine_was_gone_was_the_answer(
     assert (said, "may be incomplete" in notice) == ("hi ann", True)
 
 
-def test_a_run_that_waits_for_a_machine_that_is_gone_gives_its_turn_back(
-    talk: Talk, clock: ManualClock
-) -> None:
+def test_run_queued_for_a_lost_machine_returns_its_turn(talk: Talk, clock: ManualClock) -> None:
     letter = letter_of(talk)
     (queued,) = talk.store.chat.start_turns()
     with on_machine("another-machine"):
@@ -657,7 +649,7 @@ def test_a_run_that_waits_for_a_machine_that_is_gone_gives_its_turn_back(
 # -- threads and answers ---------------------------------------------------------------------------
 
 
-def test_a_boxed_agent_says_something_in_the_thread_that_it_names(talk: Talk) -> None:
+def test_sandboxed_agent_sends_to_a_named_thread(talk: Talk) -> None:
     talk.chat.says("hello", thread="t1")
     ada = talk.begin()
     ada.say("in another thread", address=("fake", "room", "t2"))
@@ -671,7 +663,7 @@ def test_a_boxed_agent_says_something_in_the_thread_that_it_names(talk: Talk) ->
     ]
 
 
-def test_a_boxed_agent_answers_each_message_where_it_came_from(talk: Talk) -> None:
+def test_sandboxed_agent_answers_each_message_at_its_origin(talk: Talk) -> None:
     talk.chat.says("one", thread="t1")
     ada = talk.begin()
     (first,) = ada.pending()
@@ -687,7 +679,7 @@ def test_a_boxed_agent_answers_each_message_where_it_came_from(talk: Talk) -> No
     assert sent.reply_to == "p-e1"
 
 
-def test_an_answer_to_what_a_boxed_agent_was_not_told_is_refused(talk: Talk) -> None:
+def test_reply_to_a_message_not_given_is_rejected(talk: Talk) -> None:
     talk.chat.says("hello")
     other = talk.store.mail.put("agent:eve", "not for ada")
     ada = talk.begin()
