@@ -179,7 +179,7 @@ def test_clear_command_reaches_the_sandbox(talk: Talk) -> None:
     ada.write("INSERT INTO session_state VALUES ('mood', 'good', 't')")
     ada.answer("1")
     talk.end(ada)
-    assert talk.store.sessions.state(ada.session) == {"boxed:mood": "good"}
+    assert talk.store.sessions.state(ada.session) == {"sandbox:mood": "good"}
     talk.store.sessions.clear(ada.session)
     assert talk.store.sessions.state(ada.session) == {}
     talk.chat.says("two", direct=True)

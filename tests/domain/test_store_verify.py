@@ -28,7 +28,7 @@ from tests.support.run_factories import add_launch, add_run
 from tests.support.store import rows, unchanged
 
 CHECKS = ["orphans", "counts", "totals", "states"]
-FILES = ["outputs", "runs", "attachments", "boxes", "worktrees"]
+FILES = ["outputs", "runs", "attachments", "sandboxes", "worktrees"]
 
 
 def faults(store: Corral, *checks: str) -> list[Finding]:

@@ -117,7 +117,7 @@ def test_commands_of_a_sandboxed_agent_use_the_files(home: Home, any_kind: Sandb
         assert ask(home, "go on") == ["working on it", "no such destination\nturn 2"]
         with home.store() as store:
             (session,) = store.sessions.list().items
-            assert store.sessions.state(session.id) == {"boxed:count": "2"}
+            assert store.sessions.state(session.id) == {"sandbox:count": "2"}
 
 
 def test_attachments_and_host_requests_use_the_files(home: Home, any_kind: SandboxKind) -> None:

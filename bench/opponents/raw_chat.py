@@ -38,7 +38,7 @@ NOTE = """
 """
 
 
-class RawGateway:
+class RawChat:
     def __init__(self, store: Corral, like: Message) -> None:
         """`like` is a message that the store has heard: the next ones go the same way."""
         assert store.db.path is not None
