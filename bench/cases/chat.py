@@ -97,7 +97,7 @@ def _check_same_rows(store: Corral, other: Corral) -> None:
     for each in (store, other):
         message = each.messages.list(limit=1).items[0]
         letter = each.mail.get(str(message.routes[0].letter_id))
-        assert message.state == "heard"
+        assert message.state == "routed"
         assert letter.body["text"] == message.text
         assert letter.key == letter.body["message"] == message.id
         events = each.events.newest(limit=2 * BATCH).items

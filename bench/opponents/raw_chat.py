@@ -19,7 +19,7 @@ MESSAGE = """
     INSERT INTO messages (channel_id, place_id, direction, kind, event_id, platform_ids, sender_id,
         text, data, routes, at, created_at, ended_at, state)
     VALUES (:channel_id, :place_id, 'in', 'text', :event_id, '[]', :sender_id,
-        :text, '{"mentioned":false}', :routes, :now, :now, :now, 'heard')
+        :text, '{"mentioned":false}', :routes, :now, :now, :now, 'routed')
     ON CONFLICT (channel_id, event_id) DO NOTHING
     RETURNING seq
 """
@@ -40,7 +40,7 @@ NOTE = """
 
 class RawChat:
     def __init__(self, store: Corral, like: Message) -> None:
-        """`like` is a message that the store has heard: the next ones go the same way."""
+        """`like` is a message that the store has routed: the next ones go the same way."""
         assert store.db.path is not None
         connection = connect(store.db.path)
         connection.execute("PRAGMA synchronous = FULL")  # what a platform is told is kept must be
