@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bench.cases import (
+    chat,
     frameworks,
-    gateway,
     group_commit,
     growth,
     history,
@@ -66,7 +66,7 @@ CASES = [
         "web": web,
         "worktrees": worktrees,
         "races": races,
-        "gateway": gateway,
+        "chat": chat,
         "warm": warm,
     }.items()
 ]

@@ -24,33 +24,35 @@ from tests.support.chat_server_stub import Answer, platform
 @pytest.mark.parametrize(
     ("count", "size"), [(LengthUnit.CHARACTERS, 3), (LengthUnit.UNITS, 4), (LengthUnit.BYTES, 7)]
 )
-def test_a_text_is_as_long_as_the_platform_counts(count: LengthUnit, size: int) -> None:
+def test_text_length_is_counted_as_the_platform_does(count: LengthUnit, size: int) -> None:
     assert measure_text("aé🦙", count) == size
 
 
 @given(st.text(), st.integers(4, 40), st.sampled_from(LengthUnit))
-def test_no_piece_is_too_long_and_no_word_is_lost(text: str, most: int, count: LengthUnit) -> None:
+def test_split_text_keeps_all_words_within_the_limit(
+    text: str, most: int, count: LengthUnit
+) -> None:
     pieces = split_text(text, most, count)
     assert all(measure_text(piece, count) <= most for piece in pieces)
     assert "".join("".join(pieces).split()) == "".join(text.split())
 
 
 @given(st.text(min_size=1), st.integers(4, 40), st.sampled_from(LengthUnit))
-def test_as_much_as_fits_and_no_character_less(text: str, most: int, count: LengthUnit) -> None:
+def test_each_part_is_as_long_as_possible(text: str, most: int, count: LengthUnit) -> None:
     taken = truncate_text(text, most, count)
     assert text.startswith(taken)
     assert measure_text(taken, count) <= most
     assert taken == text or measure_text(text[: len(taken) + 1], count) > most
 
 
-def test_what_cannot_be_more_than_one_message_is_cut() -> None:
+def test_single_message_text_is_truncated() -> None:
     traits = ChannelTraits(max_text=8, counts=LengthUnit.UNITS)
     assert split_for_channel("🦙🦙🦙🦙🦙", traits, MessageKind.TEXT) == ["🦙🦙🦙🦙", "🦙"]
     assert split_for_channel("🦙🦙🦙🦙🦙", traits, MessageKind.EDIT) == ["🦙🦙🦙🦙"]
 
 
 @pytest.mark.parametrize("kind", BUILTIN_KINDS)
-def test_every_kind_takes_a_text_of_its_own_limit(kind: str) -> None:
+def test_every_kind_accepts_text_of_its_maximum_length(kind: str) -> None:
     traits = get_traits(kind)
     text = "🦙" * traits.max_text
     assert all(
@@ -70,7 +72,7 @@ def test_every_kind_takes_a_text_of_its_own_limit(kind: str) -> None:
         ((429, b"[]"), None),
     ],
 )
-def test_a_pause_is_kept_however_the_platform_asks_for_it(answer: Answer, pause: int) -> None:
+def test_retry_after_is_parsed_in_every_format(answer: Answer, pause: int) -> None:
     message = OutgoingMessage(key="k", place="1", text="hello")
     with platform(lambda asked: answer) as api:
         for adapter in (

@@ -47,13 +47,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         sys.modules.pop(name, None)
 
 
-def test_a_package_brings_a_kind_and_nobody_takes_the_place_of_ours(package: Path) -> None:
+def test_plugin_adds_a_kind_but_cannot_replace_a_builtin(package: Path) -> None:
     assert {"pigeon", "raven"} <= {*registry.list_kinds()}
     assert registry.get_traits("pigeon") == ChannelTraits(max_text=140)
     assert registry.get_adapter_class("web").__module__ == "corral.adapters.channels.web"
 
 
-def test_a_channel_of_such_a_kind_is_added_tried_and_sent_to(package: Path, store: Corral) -> None:
+def test_plugin_channel_can_be_added_tested_and_used(package: Path, store: Corral) -> None:
     with pytest.raises(Invalid, check=because("missing_option", missing=["loft"])):
         store.channels.add("birds", "pigeon")
     store.channels.add("birds", "pigeon", config={"loft": "north"})
@@ -68,9 +68,7 @@ def test_a_channel_of_such_a_kind_is_added_tried_and_sent_to(package: Path, stor
     assert (health.ok, health.error) == (False, "RuntimeError: all birds are out")
 
 
-def test_a_package_that_cannot_be_loaded_is_named_in_a_sentence(
-    package: Path, store: Corral
-) -> None:
+def test_plugin_that_fails_to_load_is_reported(package: Path, store: Corral) -> None:
     with pytest.raises(Invalid, check=because("plugin_not_loadable", kind="raven")):
         store.channels.add("tower", "raven")
     assert registry.get_traits("raven") == ChannelTraits()

@@ -49,7 +49,7 @@ def out(text: str = "hello", **given: Any) -> OutgoingMessage:
 
 
 @pytest.mark.parametrize("kind", BUILTIN_KINDS)
-def test_every_kind_keeps_the_contract(kind: str) -> None:
+def test_every_kind_implements_the_contract(kind: str) -> None:
     found = get_adapter_class(kind)
     assert found.kind == kind
     for name in ("start", "stop", "health", "receive", "accept", "send", "typing", "history"):
@@ -66,11 +66,13 @@ def test_every_kind_keeps_the_contract(kind: str) -> None:
         ("first\n\nsecond", 10, ["first", "second"]),
     ],
 )
-def test_a_long_text_is_cut_at_its_seams(text: str, most: int, pieces: list[str]) -> None:
+def test_long_text_is_split_at_paragraphs_and_words(
+    text: str, most: int, pieces: list[str]
+) -> None:
     assert split_text(text, most) == pieces
 
 
-def test_a_card_without_buttons_has_numbers() -> None:
+def test_card_without_buttons_lists_numbers() -> None:
     assert format_card("Which?", ["a", "b"]) == "Which?\n1. a\n2. b\n\nAnswer with a number."
     assert format_card("What?", []) == "What?"
 
@@ -87,11 +89,11 @@ def test_a_card_without_buttons_has_numbers() -> None:
         ("a\0b", "1-a_b"),
     ],
 )
-def test_a_name_of_a_file_can_do_no_harm(given: str, made: str) -> None:
+def test_attachment_name_is_sanitized(given: str, made: str) -> None:
     assert make_safe_name(given, 1) == made
 
 
-def test_a_terminal_shows_words_and_cards_and_nothing_where_nobody_sits() -> None:
+def test_terminal_shows_text_and_cards_only_with_a_viewer() -> None:
     shown: list[str] = []
     terminal = TerminalAdapter({}, {}, shown.append)
     assert terminal.send(out()) == SentMessage(["k1"])
@@ -125,7 +127,7 @@ def adapters(url: str) -> list[ChannelAdapter]:
     ],
 )
 @pytest.mark.parametrize("which", range(3))
-def test_an_outcome_is_told_and_never_guessed(answer: Answer, outcome: object, which: int) -> None:
+def test_http_status_maps_to_one_send_outcome(answer: Answer, outcome: object, which: int) -> None:
     with platform(lambda asked: answer) as api:
         adapter = adapters(api.url)[which]
         assert adapter.send(out(place="1")) == outcome
@@ -133,7 +135,7 @@ def test_an_outcome_is_told_and_never_guessed(answer: Answer, outcome: object, w
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_a_line_that_breaks_leaves_doubt_and_one_that_never_was_does_not(which: int) -> None:
+def test_broken_connection_is_unconfirmed_and_refused_one_is_not(which: int) -> None:
     with platform(lambda asked: (0, None)) as api:
         adapter = adapters(api.url)[which]
         assert isinstance(adapter.send(out(place="1")), UnconfirmedMessage)
@@ -141,7 +143,7 @@ def test_a_line_that_breaks_leaves_doubt_and_one_that_never_was_does_not(which: 
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_a_wrong_token_is_said_without_the_token(which: int) -> None:
+def test_wrong_token_is_reported_without_the_token(which: int) -> None:
     def refuse(asked: ApiRequest) -> Answer:
         if "auth.test" in asked.path:
             return 200, {"ok": False, "error": "invalid_auth"}
@@ -162,7 +164,7 @@ def signed(secret: str, body: bytes, at: int = NOW) -> dict[str, str]:
     return {notifications.SIGNATURE_HEADER.lower(): notifications.sign_body(secret, body, at)}
 
 
-def test_a_webhook_takes_in_what_is_signed_and_nothing_else() -> None:
+def test_webhook_accepts_only_signed_requests() -> None:
     hook = WebhookAdapter({}, {"secret": "hush"})
     body = json.dumps({"event_id": "1", "place": "p", "sender": "s", "text": "hi"}).encode()
     (event,) = hook.accept(signed("hush", body), body, NOW).events
@@ -188,13 +190,13 @@ def test_a_webhook_takes_in_what_is_signed_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("half", [rb"\ud83d", b"\xf0\x9f"])
-def test_a_webhook_takes_in_half_a_character(half: bytes) -> None:
+def test_webhook_accepts_a_lone_surrogate(half: bytes) -> None:
     body = b'{"event_id": "1", "place": "p", "sender": "s", "text": "cut %s"}' % half
     (event,) = WebhookAdapter({}, {"secret": "hush"}).accept(signed("hush", body), body, NOW).events
     assert event.text in ("cut ?", "cut \ufffd")
 
 
-def test_a_webhook_sends_signed_json_with_its_key() -> None:
+def test_webhook_sends_signed_json_with_the_key() -> None:
     with run_receiver() as receiver:
         hook = WebhookAdapter({"url": receiver.url}, {"secret": "hush"})
         assert isinstance(hook.send(out("hello", thread="t")), SentMessage)
@@ -213,7 +215,7 @@ def test_a_webhook_sends_signed_json_with_its_key() -> None:
     assert isinstance(WebhookAdapter({}, {"secret": "x"}).send(out()), UnsupportedMessage)
 
 
-def test_a_webhook_is_tried_at_its_url_and_nothing_is_told_there() -> None:
+def test_webhook_health_check_sends_no_message() -> None:
     with run_receiver() as receiver:
         hook = WebhookAdapter({"url": receiver.url}, {"secret": "hush"})
         assert hook.health() is None, "it takes only what is posted, and says so"
@@ -226,9 +228,7 @@ def test_a_webhook_is_tried_at_its_url_and_nothing_is_told_there() -> None:
     ("status", "last_error"),
     [(204, None), (401, None), (405, None), (404, "404"), (503, "503")],
 )
-def test_what_a_url_answers_tells_whether_somebody_is_there(
-    status: int, last_error: str | None
-) -> None:
+def test_webhook_health_depends_on_the_status_code(status: int, last_error: str | None) -> None:
     with platform(lambda asked: (status, b"")) as stub:
         told = WebhookAdapter({"url": f"{stub.url}/hook"}, {"secret": "x"}).health()
     assert told is None if last_error is None else last_error in str(told)
@@ -260,7 +260,7 @@ def updates(*found: dict[str, Any]) -> Any:
 ANN = {"id": 5, "username": "ann"}
 
 
-def test_telegram_is_read_on_from_behind_what_is_stored() -> None:
+def test_telegram_polling_resumes_after_the_cursor() -> None:
     message = {
         "message_id": 7,
         "from": ANN,
@@ -307,7 +307,7 @@ def test_telegram_is_read_on_from_behind_what_is_stored() -> None:
         telegram.stop()
 
 
-def test_telegram_sends_words_cards_edits_and_signs() -> None:
+def test_telegram_sends_text_cards_edits_and_reactions() -> None:
     with platform(updates()) as api:
         telegram = TelegramAdapter({"base_url": api.url}, {"token": "secret"})
         assert telegram.send(out(thread="4", reply_to="7")) == SentMessage(["77"])
@@ -362,7 +362,7 @@ def slack_event(type: str, **more: Any) -> bytes:
     return json.dumps(told).encode()
 
 
-def test_slack_proves_who_it_is_and_a_mention_is_one_event() -> None:
+def test_slack_signature_is_checked_and_mention_is_one_event() -> None:
     challenge = json.dumps({"type": "url_verification", "challenge": "abc"}).encode()
     assert slack().accept(from_slack(challenge), challenge, NOW).answer == b"abc"
     first, second = slack_event("message"), slack_event("app_mention")
@@ -384,7 +384,7 @@ def test_slack_proves_who_it_is_and_a_mention_is_one_event() -> None:
         slack().accept({}, first, NOW)
 
 
-def test_slack_gives_its_token_to_nobody_else() -> None:
+def test_slack_token_is_sent_only_to_slack() -> None:
     body = slack_event(
         "message", files=[{"name": "a", "size": 1, "url_private": "http://evil.test/a"}]
     )
@@ -392,7 +392,7 @@ def test_slack_gives_its_token_to_nobody_else() -> None:
     assert event.attached[0].reason == "the file is not hosted by Slack"
 
 
-def test_a_button_in_slack_is_an_answer() -> None:
+def test_slack_button_press_is_an_answer() -> None:
     told = {
         "type": "block_actions",
         "user": {"id": "U1", "username": "ann"},
@@ -410,7 +410,7 @@ def test_a_button_in_slack_is_an_answer() -> None:
     )
 
 
-def test_slack_shows_by_its_history_what_arrived() -> None:
+def test_slack_history_shows_delivered_messages() -> None:
     shown: list[dict[str, Any]] = []
 
     def answer(asked: ApiRequest) -> Answer:
@@ -479,7 +479,7 @@ class Homeserver:
         return 200, self.sent[key]
 
 
-def test_matrix_is_read_without_a_gap_and_from_where_it_was_added() -> None:
+def test_matrix_sync_starts_at_the_join_and_fills_gaps() -> None:
     server = Homeserver()
     room = {
         "summary": {"m.joined_member_count": 2},
@@ -534,7 +534,7 @@ def test_matrix_is_read_without_a_gap_and_from_where_it_was_added() -> None:
     assert (events["$7"].kind, events["$7"].text) == (MessageKind.REACTION, "+")
 
 
-def test_matrix_shows_a_repeated_key_once() -> None:
+def test_matrix_deduplicates_by_key() -> None:
     server = Homeserver()
     with platform(server) as api:
         matrix = MatrixAdapter({"base_url": api.url}, {"token": "secret"})

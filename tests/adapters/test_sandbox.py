@@ -42,7 +42,7 @@ def is_there(kind: SandboxKind) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_available_sandboxes_work(kind: SandboxKind) -> None:
+def test_available_sandboxes_work(kind: SandboxKind) -> None:
     """All others are passed over where a kind does not work, and would not notice that none does
     any more."""
     if not is_there(kind):
@@ -71,7 +71,7 @@ def run(
     )
 
 
-def test_only_allowed_paths_are_writable(tmp_path: Path, kind: SandboxKind) -> None:
+def test_sandbox_writes_only_to_writable_paths(tmp_path: Path, kind: SandboxKind) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/file").write_text("x")
@@ -94,7 +94,7 @@ def test_only_allowed_paths_are_writable(tmp_path: Path, kind: SandboxKind) -> N
     assert (tmp_path / "scratch").stat().st_mode & 0o077 == 0
 
 
-def test_hidden_paths_are_unreadable_except_named_ones(tmp_path: Path, kind: SandboxKind) -> None:
+def test_hidden_paths_are_unreadable_except_listed_ones(tmp_path: Path, kind: SandboxKind) -> None:
     home = tmp_path / "home"
     for name in ("secret", "shared", "own"):
         (home / name).mkdir(parents=True)
@@ -129,7 +129,7 @@ def private(tmp_path: Path, kind: SandboxKind) -> tuple[Path, Checkout, private_
     return repository, found, made
 
 
-def test_commits_in_a_worktree_reach_only_its_branch(tmp_path: Path, kind: SandboxKind) -> None:
+def test_sandboxed_commits_change_only_their_own_branch(tmp_path: Path, kind: SandboxKind) -> None:
     repository, found, made = private(tmp_path, kind)
     script = f"""
         cd {found.folder} && echo x > made && git add made && git commit -qm made || exit 1
@@ -159,7 +159,7 @@ def test_commits_in_a_worktree_reach_only_its_branch(tmp_path: Path, kind: Sandb
     assert git(Path(found.folder), "status", "--porcelain") == ""
 
 
-def test_without_network_only_loopback_exists(tmp_path: Path, kind: SandboxKind) -> None:
+def test_no_network_leaves_only_private_loopback(tmp_path: Path, kind: SandboxKind) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         reach = (
@@ -189,14 +189,14 @@ def test_exit_code_and_missing_program_are_reported(tmp_path: Path, kind: Sandbo
     assert "no-such-program" in done.stderr
 
 
-def test_the_probe_reports_what_works_and_why_others_do_not() -> None:
+def test_probe_reports_available_kinds_and_reasons() -> None:
     found = sandbox.probe_sandboxes()
     better = KINDS[: KINDS.index(found.kind)] if found.kind in KINDS else KINDS
     assert [*found.why_not] == better
     assert all(found.why_not.values())
 
 
-def test_without_any_sandbox_the_error_says_so(
+def test_probe_reports_when_no_sandbox_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox, "_tried", lambda kind, network: ("it is switched off", False))
@@ -216,7 +216,7 @@ def test_without_any_sandbox_the_error_says_so(
         )
 
 
-def test_the_probe_names_a_missing_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_suggests_installing_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     trouble, _ = sandbox._tried.__wrapped__(SandboxKind.BUBBLEWRAP, True)
     assert "install bubblewrap" in str(trouble)

@@ -74,7 +74,7 @@ def read(folder: SessionFolder, taken: int = 0) -> OutboundSnapshot:
 # -- the form -------------------------------------------------------------------------------------
 
 
-def test_the_tables_and_columns_are_those_of_the_seed(folder: SessionFolder) -> None:
+def test_schema_has_the_expected_tables_and_columns(folder: SessionFolder) -> None:
     say(folder, "x")
     found = {}
     for path in (folder.inbound, folder.outbound):
@@ -87,7 +87,7 @@ def test_the_tables_and_columns_are_those_of_the_seed(folder: SessionFolder) -> 
     assert {name: SEED_002[name] for name in outbound.TABLES} == outbound.TABLES
 
 
-def test_only_one_routing_row_is_possible(folder: SessionFolder) -> None:
+def test_routing_table_has_at_most_one_row(folder: SessionFolder) -> None:
     inbound.write_view(folder, InboundView(routing=("home", "room", None)), NOW)
     inbound.write_view(folder, InboundView(routing=("home", "other", "t1")), NOW)
     assert sql(folder.inbound, "SELECT * FROM session_routing") == [(1, "home", "other", "t1")]
@@ -95,7 +95,7 @@ def test_only_one_routing_row_is_possible(folder: SessionFolder) -> None:
         sql(folder.inbound, "INSERT INTO session_routing (id) VALUES (2)")
 
 
-def test_showing_the_same_again_changes_nothing(folder: SessionFolder) -> None:
+def test_writing_the_same_view_changes_nothing(folder: SessionFolder) -> None:
     picture = InboundView(
         rows=[InboundRow("let_1.1", "chat", NOW, "{}"), InboundRow("let_2.1", "chat", NOW, "{}")],
         destinations=[DestinationRow("team", "The team", "channel", "home", "room")],
@@ -112,7 +112,7 @@ def test_showing_the_same_again_changes_nothing(folder: SessionFolder) -> None:
     assert not os.path.exists(f"{folder.inbound}-journal")
 
 
-def test_the_first_outcome_of_a_message_stays(folder: SessionFolder) -> None:
+def test_first_outcome_of_a_message_is_kept(folder: SessionFolder) -> None:
     inbound.write_view(
         folder, InboundView(outcomes=[DeliveryOutcome("o", "m1", "delivered", NOW)]), NOW
     )
@@ -124,14 +124,14 @@ def test_the_first_outcome_of_a_message_stays(folder: SessionFolder) -> None:
     ]
 
 
-def test_destinations_are_what_they_are_now(folder: SessionFolder) -> None:
+def test_destinations_are_replaced_by_the_current_ones(folder: SessionFolder) -> None:
     team = DestinationRow("team", "The team", "channel", "home", "room")
     inbound.write_view(folder, InboundView(destinations=[team]), NOW)
     inbound.write_view(folder, InboundView(destinations=[]), NOW)
     assert sql(folder.inbound, "SELECT * FROM destinations") == []
 
 
-def test_a_damaged_inbound_file_is_put_aside_and_made_anew(folder: SessionFolder) -> None:
+def test_damaged_inbound_file_is_quarantined_and_recreated(folder: SessionFolder) -> None:
     Path(folder.inbound).write_bytes(b"rubbish" * 1_000)
     shown = inbound.write_view(
         folder, InboundView(rows=[InboundRow("let_1.1", "chat", NOW, "{}")]), NOW
@@ -142,7 +142,7 @@ def test_a_damaged_inbound_file_is_put_aside_and_made_anew(folder: SessionFolder
     assert (Path(folder.inside) / "damaged-inbound.db").exists()
 
 
-def test_somebody_inside_who_holds_the_inbound_file_holds_up_nobody(folder: SessionFolder) -> None:
+def test_lock_on_the_inbound_file_does_not_block_the_host(folder: SessionFolder) -> None:
     with closing(sqlite3.connect(f"file:{folder.inbound}?mode=ro", uri=True)) as held:
         held.execute("BEGIN")
         held.execute("SELECT * FROM messages_in").fetchall()
@@ -178,7 +178,7 @@ def write_out(folder: SessionFolder, which: int, count: int) -> None:
         say(folder, f"{which}:{n}")
 
 
-def test_host_numbers_are_even_and_inside_numbers_odd_whoever_writes_when(
+def test_host_numbers_are_even_and_sandbox_numbers_odd(
     folder: SessionFolder,
 ) -> None:
     each, context = 40, multiprocessing.get_context("spawn")
@@ -203,7 +203,7 @@ def test_host_numbers_are_even_and_inside_numbers_odd_whoever_writes_when(
         assert mine == [f"{which}:{n}" for n in range(each)], "the order of each writer is kept"
 
 
-def test_new_numbers_are_above_all_that_were_taken_over(folder: SessionFolder) -> None:
+def test_new_numbers_exceed_all_ingested_ones(folder: SessionFolder) -> None:
     inbound.write_view(folder, InboundView(rows=[InboundRow("a", "chat", NOW, "{}")], above=9), NOW)
     assert sql(folder.inbound, "SELECT seq FROM messages_in") == [(10,)]
     assert say(folder, "x")[1] == 11
@@ -212,7 +212,7 @@ def test_new_numbers_are_above_all_that_were_taken_over(folder: SessionFolder) -
 # -- what the inside says -------------------------------------------------------------------------
 
 
-def test_messages_acks_and_state_are_read_in_order(folder: SessionFolder) -> None:
+def test_snapshot_reads_messages_acks_and_state_in_order(folder: SessionFolder) -> None:
     first, number = say(folder, "one")
     second, _ = say(folder, "two")
     with SessionFiles(folder.top).writing() as connection:
@@ -227,7 +227,7 @@ def test_messages_acks_and_state_are_read_in_order(folder: SessionFolder) -> Non
     assert later.old == {first}
 
 
-def test_a_missing_or_empty_file_says_nothing(folder: SessionFolder) -> None:
+def test_missing_or_empty_file_is_an_empty_snapshot(folder: SessionFolder) -> None:
     assert read(folder).rows == []
     Path(folder.outbound).touch()
     assert read(folder).rows == []
@@ -258,9 +258,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("what", STRANGE)
-def test_a_row_that_nobody_honest_writes_is_set_apart_and_the_others_are_read(
-    folder: SessionFolder, what: str
-) -> None:
+def test_invalid_row_is_skipped_and_others_are_read(folder: SessionFolder, what: str) -> None:
     id, _ = say(folder, "honest")
     sql(folder.outbound, STRANGE[what])
     found = read(folder)
@@ -311,9 +309,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_file_that_the_inside_could_not_have_written_is_not_believed(
-    folder: SessionFolder, what: str
-) -> None:
+def test_file_with_a_forged_schema_is_rejected(folder: SessionFolder, what: str) -> None:
     say(folder, "honest")
     statements, reason = DAMAGE[what]
     try:
@@ -336,7 +332,7 @@ def _script(statements: str) -> list[str]:
     return [statements] if "TRIGGER" in statements else statements.split("; ")
 
 
-def test_a_torn_page_is_not_believed(folder: SessionFolder) -> None:
+def test_file_with_a_torn_page_is_rejected(folder: SessionFolder) -> None:
     for n in range(50):
         say(folder, f"{n} " * 100)
     data = bytearray(Path(folder.outbound).read_bytes())
@@ -347,7 +343,7 @@ def test_a_torn_page_is_not_believed(folder: SessionFolder) -> None:
         read(folder)
 
 
-def test_a_column_whose_name_is_not_utf8_is_not_believed(folder: SessionFolder) -> None:
+def test_column_name_that_is_not_utf8_is_rejected(folder: SessionFolder) -> None:
     say(folder, "honest")
     data = Path(folder.outbound).read_bytes()
     Path(folder.outbound).write_bytes(data.replace(b"in_reply_to", b"\x80n_reply_to"))
@@ -358,9 +354,7 @@ def test_a_column_whose_name_is_not_utf8_is_not_believed(folder: SessionFolder) 
 # -- what lies there ------------------------------------------------------------------------------
 
 
-def test_a_pipe_a_link_a_folder_and_a_second_name_are_not_opened(
-    folder: SessionFolder, tmp_path: Path
-) -> None:
+def test_only_regular_files_with_one_link_are_opened(folder: SessionFolder, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     sql(str(other), *OUTBOUND.split(";"))
     makers: list[Callable[[], object]] = [
@@ -379,14 +373,14 @@ def test_a_pipe_a_link_a_folder_and_a_second_name_are_not_opened(
     assert other.exists()
 
 
-def test_a_file_larger_than_it_may_be_is_not_read(folder: SessionFolder) -> None:
+def test_too_large_file_is_rejected(folder: SessionFolder) -> None:
     say(folder, "x")
     os.truncate(folder.outbound, outbound.MAX_BYTES + 1)
     with pytest.raises(InvalidFile, check=because("too_large")):
         read(folder)
 
 
-def test_more_messages_than_there_may_be_are_not_read(
+def test_too_many_messages_are_rejected(
     folder: SessionFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbound, "MAX_ROWS", 5)
@@ -402,7 +396,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_file_that_is_held_is_busy_and_read_when_it_is_let_go(folder: SessionFolder) -> None:
+def test_locked_file_is_busy_until_released(folder: SessionFolder) -> None:
     say(folder, "x")
     with closing(sqlite3.connect(folder.outbound)) as writer:
         writer.isolation_level = None
@@ -433,7 +427,7 @@ def leave_a_journal(folder: SessionFolder) -> None:
     os._exit(9)
 
 
-def test_what_a_dead_writer_left_is_mended_inside_and_never_here(folder: SessionFolder) -> None:
+def test_hot_journal_is_recovered_only_inside_the_sandbox(folder: SessionFolder) -> None:
     id, _ = say(folder, "before")
     died = multiprocessing.get_context("fork").Process(target=leave_a_journal, args=(folder,))
     died.start()
@@ -447,9 +441,7 @@ def test_what_a_dead_writer_left_is_mended_inside_and_never_here(folder: Session
     assert found.state == {}
 
 
-def test_a_journal_that_names_another_file_deletes_nothing_here(
-    folder: SessionFolder, tmp_path: Path
-) -> None:
+def test_journal_naming_another_file_deletes_nothing(folder: SessionFolder, tmp_path: Path) -> None:
     """SQLite deletes the file that a journal names as the head of several, if it likes."""
     say(folder, "x")
     victim = tmp_path / "victim"
@@ -464,7 +456,7 @@ def test_a_journal_that_names_another_file_deletes_nothing_here(
     assert victim.read_text() == "precious"
 
 
-def test_a_living_writer_with_a_journal_is_no_trouble(folder: SessionFolder) -> None:
+def test_journal_of_a_live_writer_is_no_error(folder: SessionFolder) -> None:
     say(folder, "x")
     with closing(sqlite3.connect(folder.outbound)) as writer:
         writer.isolation_level = None
@@ -481,7 +473,7 @@ def count(folder: SessionFolder) -> int:
     return len(read(folder).rows)
 
 
-def test_reading_keeps_no_lock(folder: SessionFolder) -> None:
+def test_reading_leaves_no_lock(folder: SessionFolder) -> None:
     say(folder, "x")
     read(folder)
 
@@ -506,7 +498,7 @@ def hurried() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hurried")
-def test_an_agent_that_reads_nothing_of_what_it_is_told_has_not_failed(
+def test_agent_that_ignores_its_input_has_not_failed(
     folder: SessionFolder,
 ) -> None:
     """Its pipe breaks at any moment of the turn, for short words and for those that fill it."""

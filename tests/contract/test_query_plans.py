@@ -39,7 +39,7 @@ from corral.domain.races import driver, queries, run_lookup
 from corral.domain.runs import dispatch
 from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Attention, ResourceSample
-from corral.domain.sandbox_bridge import ops as boxes
+from corral.domain.sandbox_bridge import ops as sandbox_bridge
 from corral.domain.search import ops as search
 from corral.kernel.clock import ManualClock
 from corral.kernel.exit_status import ExitStatus
@@ -577,7 +577,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "settings_pkey",
         },
     ),
-    "gateway, wanted secrets": (
+    "chat, requested secrets": (
         lambda c: c._database.read(requests.list_waiting_secrets),
         {"host_requests_waiting"},
     ),
@@ -968,19 +968,19 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         ARRIVAL | LISTENING | {"messages_pkey"},
     ),
     "messages, what is behind": (lambda c: c._database.read(queue.list_stale), {"messages_queued"}),
-    "gateway, sessions whose run goes on": (
+    "chat, conversations with a run": (
         lambda c: c._database.read(turns.list_busy),
         {"conversations_busy"},
     ),
-    "gateway, a session's talk": (
+    "chat, conversation of a session": (
         lambda c: c._database.read(lambda tx: turns.find_conversation(tx, SESSION)),
         {"conversations_pkey"},
     ),
-    "gateway, what became of a boxed agent's messages": (
-        lambda c: c._database.read(lambda tx: boxes.collect_outcomes(tx, SESSION)),
+    "chat, outcomes of a sandboxed session": (
+        lambda c: c._database.read(lambda tx: sandbox_bridge.collect_outcomes(tx, SESSION)),
         {"sandbox_outcomes_of_session"},
     ),
-    "gateway, what came next for a run": (
+    "chat, next messages of a run": (
         lambda c: c._database.read(lambda tx: long_running.has_next(tx, "run_401")),
         {"letters_queue", "letters_started", "letters_pkey", "conversations_busy"},
     ),
@@ -988,7 +988,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c._database.read(lambda tx: letters.list_stalled(tx, before=0)),
         {"letters_queue", "letters_started", "letters_pkey"},
     ),
-    "gateway, places with letters": (
+    "chat, places with letters": (
         lambda c: c._database.read(lambda tx: letters.list_mailboxes(tx, "place")),
         {"letters_queue"},
     ),

@@ -107,7 +107,7 @@ def check(store: Corral, world: World) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["fake", "forgetful"])
-def test_every_message_is_answered_once_wherever_the_process_dies(
+def test_every_message_is_answered_once_after_any_crash(
     fresh_url: FreshUrl, tmp_path: Path, kind: str
 ) -> None:
     crash_at_every_commit(
@@ -122,9 +122,7 @@ def test_every_message_is_answered_once_wherever_the_process_dies(
     )
 
 
-def test_a_stranger_is_let_in_once_wherever_the_process_dies(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_sender_is_approved_once_after_any_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
         connect("fake")(store, world)
         store.places.register("chat", "room")

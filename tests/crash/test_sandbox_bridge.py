@@ -82,7 +82,7 @@ def check(store: Corral, world: World) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_boxed_agents_words_are_neither_lost_nor_doubled_wherever_the_host_dies(
+def test_sandbox_messages_are_sent_once_after_any_crash(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     crash_at_every_commit(

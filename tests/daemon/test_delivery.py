@@ -59,7 +59,7 @@ def eventually(store: Corral, loop: ChatDelivery, found: Callable[[], object]) -
         time.sleep(0.02)
 
 
-def test_a_failing_channel_does_not_block_the_others(
+def test_hanging_or_broken_channel_does_not_block_others(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Shared.place, Shared.gate = Platform(), threading.Event()
@@ -95,7 +95,7 @@ def test_a_failing_channel_does_not_block_the_others(
             store.runs.wait(run.id, timeout_ms=60_000)
 
 
-def test_a_boxed_agent_is_started_and_answers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandboxed_agent_is_woken_and_answers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if sandbox.probe_sandboxes(network=False).kind is sandbox.SandboxKind.NONE:
         pytest.skip(f"no sandbox works here: {sandbox.probe_sandboxes(network=False).why_not}")
     Shared.place = Platform()

@@ -118,7 +118,7 @@ def slack(
 
 
 @pytest.mark.parametrize(("kind", "place"), [("telegram", "7"), ("slack", "C7")])
-def test_a_limit_of_one_place_holds_up_that_place_alone_and_as_long_as_asked(
+def test_rate_limit_of_one_place_delays_only_that_place(
     store: Corral, clock: ManualClock, request: pytest.FixtureRequest, kind: str, place: str
 ) -> None:
     bot, server = request.getfixturevalue(kind)
@@ -141,7 +141,7 @@ def test_a_limit_of_one_place_holds_up_that_place_alone_and_as_long_as_asked(
 
 
 @pytest.mark.parametrize(("kind", "place"), [("telegram", "7"), ("slack", "C7")])
-def test_a_text_of_any_length_is_cut_as_the_platform_counts(
+def test_long_text_is_split_by_the_platforms_own_length(
     store: Corral, request: pytest.FixtureRequest, kind: str, place: str
 ) -> None:
     bot, server = request.getfixturevalue(kind)
@@ -153,7 +153,7 @@ def test_a_text_of_any_length_is_cut_as_the_platform_counts(
 
 
 @pytest.mark.parametrize("kind", ["telegram", "slack"])
-def test_a_wrong_token_is_said_and_nowhere_shown(
+def test_wrong_token_is_reported_without_showing_it(
     store: Corral,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
@@ -181,7 +181,7 @@ def update(id: int, text: str, **more: Any) -> dict[str, Any]:
     return {"update_id": id, "message": message | more}
 
 
-def test_an_update_that_telegram_sends_again_is_heard_once(
+def test_repeated_telegram_update_is_routed_once(
     telegram: tuple[Bot, fake_bot_apis.Telegram], store: Corral
 ) -> None:
     bot, server = telegram
@@ -216,7 +216,7 @@ def test_an_update_that_telegram_sends_again_is_heard_once(
         (DOWN, "retry", ["words"]),
     ],
 )
-def test_of_what_telegram_does_not_tell_the_channels_rule_decides_and_it_is_said(
+def test_unconfirmed_telegram_message_follows_the_channel_policy(
     store: Corral,
     clock: ManualClock,
     tmp_path: Path,
@@ -257,7 +257,7 @@ def test_of_what_telegram_does_not_tell_the_channels_rule_decides_and_it_is_said
         assert (found.state, told) == ("sent", [])
 
 
-def test_a_card_of_telegram_is_answered_by_its_button_once(
+def test_telegram_question_is_answered_once_by_its_button(
     telegram: tuple[Bot, fake_bot_apis.Telegram], store: Corral
 ) -> None:
     bot, server = telegram
@@ -284,7 +284,7 @@ def test_a_card_of_telegram_is_answered_by_its_button_once(
     assert server.pressed == ["c2", "c3"]
 
 
-def test_telegram_changes_signs_answers_and_carries_files(
+def test_telegram_edits_reactions_replies_and_files_work(
     telegram: tuple[Bot, fake_bot_apis.Telegram], store: Corral
 ) -> None:
     bot, server = telegram
@@ -319,7 +319,7 @@ def slack_event(type: str = "message", **event: Any) -> dict[str, Any]:
     return {"type": "event_callback", "event": usual | event}
 
 
-def test_slack_is_answered_and_what_it_tells_again_is_heard_once(
+def test_repeated_slack_event_is_routed_once(
     slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
 ) -> None:
     bot, _ = slack
@@ -359,7 +359,7 @@ def test_slack_is_answered_and_what_it_tells_again_is_heard_once(
 
 @pytest.mark.parametrize("fault", [LATE, DOWN])
 @pytest.mark.parametrize("thread", [None, "1800000000.000100"])
-def test_what_slack_does_not_tell_is_found_in_its_history_however_much_was_said_since(
+def test_unconfirmed_slack_message_is_found_in_its_history(
     slack: tuple[Bot, fake_bot_apis.Slack],
     store: Corral,
     clock: ManualClock,
@@ -383,7 +383,7 @@ def test_what_slack_does_not_tell_is_found_in_its_history_however_much_was_said_
 
 
 @pytest.mark.parametrize("fault", ["", LATE, DOWN])
-def test_slack_carries_files_both_ways_and_shows_each_once(
+def test_slack_files_are_sent_and_received_once(
     slack: tuple[Bot, fake_bot_apis.Slack], store: Corral, clock: ManualClock, fault: str
 ) -> None:
     bot, server = slack
@@ -401,7 +401,7 @@ def test_slack_carries_files_both_ways_and_shows_each_once(
     assert store.messages.get(sent.id).platform_ids == [file["id"]]
 
 
-def test_what_an_agent_says_in_slack_calls_nobody_and_changes_and_signs_work(
+def test_agent_text_in_slack_mentions_nobody(
     slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
 ) -> None:
     bot, server = slack
@@ -420,7 +420,7 @@ def test_what_an_agent_says_in_slack_calls_nobody_and_changes_and_signs_work(
     assert bot.send() == ["refused"]
 
 
-def test_a_card_of_slack_is_answered_by_its_button_and_shows_how_it_ended(
+def test_slack_question_is_answered_by_its_button_and_shows_outcome(
     slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
 ) -> None:
     bot, server = slack

@@ -27,7 +27,7 @@ MANY = 5_000
 
 
 @pytest.mark.timeout(300)
-def test_five_thousand_messages_at_once_are_stored_once_each_and_in_order(store: Corral) -> None:
+def test_burst_of_five_thousand_messages_is_stored_once_in_order(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
     store.wirings.add("ada", channel="fake", trigger="mention")
@@ -88,7 +88,7 @@ def threads_of(*channels: str) -> list[str]:
     return [name for name in names if name.split()[0] in channels]
 
 
-def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
+def test_hanging_or_failing_adapter_does_not_block_other_channels(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Shared.place, Hanging.gate = Platform(), threading.Event()
@@ -121,9 +121,7 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
         wait_until(lambda: not threads_of("hanging", "throwing", "shared"), "their threads end")
 
 
-def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_anew(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_channel_with_a_dead_thread_is_reopened(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Shared):
         """Asked for news, it takes its time: it does not notice that the loop was silent."""
 

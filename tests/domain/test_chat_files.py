@@ -38,7 +38,7 @@ def sent(chat: Chat) -> list[OutgoingMessage]:
     return [each for each in chat.platform.taken if each.kind is MessageKind.FILE]
 
 
-def test_a_file_is_read_when_it_is_sent_and_later_changes_do_not_matter(
+def test_sent_file_is_copied_at_the_time_of_sending(
     store: Corral, chat: Chat, work: Path, tmp_path: Path
 ) -> None:
     report = work / "sub" / "report.txt"
@@ -57,7 +57,7 @@ def test_a_file_is_read_when_it_is_sent_and_later_changes_do_not_matter(
     assert (out.file.name, out.file.bytes, out.file.type) == ("report.txt", 10, "text/plain")
 
 
-def test_the_same_key_is_the_same_files(store: Corral, chat: Chat, work: Path) -> None:
+def test_files_with_the_same_key_are_sent_once(store: Corral, chat: Chat, work: Path) -> None:
     for _ in range(2):
         first = store.messages.send_files(
             ["sub/report.txt"], agent="ada", to="room", text="Here.", key="k"
@@ -88,7 +88,7 @@ def test_the_same_key_is_the_same_files(store: Corral, chat: Chat, work: Path) -
         ("", Invalid),
     ],
 )
-def test_nothing_outside_is_read_and_no_link_is_followed(
+def test_file_outside_the_agents_folders_or_symlink_is_rejected(
     store: Corral, chat: Chat, work: Path, tmp_path: Path, given: str, error: type[Exception]
 ) -> None:
     (work / "link.txt").symlink_to(tmp_path / "secret.txt")
@@ -102,7 +102,7 @@ def test_nothing_outside_is_read_and_no_link_is_followed(
     assert chat.deliver() == []
 
 
-def test_what_corral_itself_keeps_is_nobodys_to_send(store: Corral, tmp_path: Path) -> None:
+def test_files_of_corrals_home_cannot_be_sent(store: Corral, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)
     (home / "corral.toml").write_text("private")
@@ -114,9 +114,7 @@ def test_what_corral_itself_keeps_is_nobodys_to_send(store: Corral, tmp_path: Pa
         store.messages.send_files(["home/corral.toml"], agent="eve", to="room")
 
 
-def test_a_folder_counts_when_it_is_the_agents_own(
-    store: Corral, chat: Chat, tmp_path: Path
-) -> None:
+def test_only_folders_of_the_agent_itself_count(store: Corral, chat: Chat, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "plan.txt").write_text("a plan")
@@ -134,7 +132,7 @@ def test_a_folder_counts_when_it_is_the_agents_own(
     assert file.text == "plan.txt"
 
 
-def test_a_file_has_a_limit_and_so_has_their_number(store: Corral, chat: Chat, work: Path) -> None:
+def test_size_and_number_of_files_are_limited(store: Corral, chat: Chat, work: Path) -> None:
     store.settings.set("chat.max_file_bytes", 9)
     with refuses(store, Invalid) as caught:
         store.messages.send_files(["sub/report.txt"], agent="ada", to="room")
@@ -144,15 +142,13 @@ def test_a_file_has_a_limit_and_so_has_their_number(store: Corral, chat: Chat, w
             store.messages.send_files(many, agent="ada", to="room")
 
 
-def test_a_name_is_made_harmless(store: Corral, chat: Chat, work: Path) -> None:
+def test_file_name_is_sanitized(store: Corral, chat: Chat, work: Path) -> None:
     (work / "a b;$(rm).txt").write_text("x")
     (file,) = store.messages.send_files(["a b;$(rm).txt"], agent="ada", to="room")
     assert file.text == "a_b_rm_.txt"
 
 
-def test_without_a_destination_no_file_goes_out_then_or_later(
-    store: Corral, chat: Chat, work: Path
-) -> None:
+def test_file_without_destination_is_never_sent(store: Corral, chat: Chat, work: Path) -> None:
     store.agents.create("eve", provider="scripted", workspace=str(work))
     with refuses(store, Refused):
         store.messages.send_files(["sub/report.txt"], agent="eve", to="room")
@@ -165,7 +161,7 @@ def test_without_a_destination_no_file_goes_out_then_or_later(
 
 
 @pytest.mark.parametrize("how", ["changed", "gone", "linked"])
-def test_a_copy_that_somebody_touched_is_not_delivered_and_the_agent_is_told(
+def test_modified_copy_is_not_delivered_and_agent_is_notified(
     store: Corral, chat: Chat, work: Path, tmp_path: Path, how: str
 ) -> None:
     (file,) = store.messages.send_files(["sub/report.txt"], agent="ada", to="room")
@@ -183,7 +179,7 @@ def test_a_copy_that_somebody_touched_is_not_delivered_and_the_agent_is_told(
     assert "undelivered" in told.body
 
 
-def test_files_of_messages_that_are_long_gone_are_removed(
+def test_files_of_pruned_messages_are_removed(
     store: Corral, chat: Chat, work: Path, clock: ManualClock
 ) -> None:
     files = [
@@ -204,7 +200,7 @@ class Wordy(FakeAdapter):
     traits = ChannelTraits(max_text=200)
 
 
-def test_a_platform_that_takes_no_files_says_so_when_it_is_sent_and_when_it_is_delivered(
+def test_platform_without_files_rejects_them_at_send_and_delivery(
     store: Corral, chat: Chat, work: Path
 ) -> None:
     silent = Chat(store, "silent")

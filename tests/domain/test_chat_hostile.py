@@ -65,7 +65,7 @@ def press(question: str, answer: str, sender: str, event: str) -> IncomingEvent:
 
 @pytest.mark.parametrize("sender", ["bob", "mallory"])
 @pytest.mark.parametrize("way", ["button", "words", "number"])
-def test_who_may_not_answer_is_told_so_and_the_question_stays_open(
+def test_unauthorized_answer_is_rejected_and_question_stays_open(
     store: Corral, chat: Chat, sender: str, way: str
 ) -> None:
     question = asked(chat, answerers=["user:ann"])
@@ -81,9 +81,7 @@ def test_who_may_not_answer_is_told_so_and_the_question_stays_open(
     assert store.questions.get(question.id).answer == "no"
 
 
-def test_of_two_who_answer_at_once_one_counts_and_the_other_is_told(
-    store: Corral, chat: Chat
-) -> None:
+def test_concurrent_answers_accept_one_and_notify_the_other(store: Corral, chat: Chat) -> None:
     together = Barrier(2, timeout=SECONDS)
 
     def answer(event: IncomingEvent) -> str:
@@ -104,7 +102,7 @@ def test_of_two_who_answer_at_once_one_counts_and_the_other_is_told(
         assert (ended.answered_by, ended.answer) == (f"user:{winner[0]}", winner[1])
 
 
-def test_a_card_that_never_was_answers_nothing(store: Corral, chat: Chat) -> None:
+def test_answer_to_an_invented_card_is_rejected(store: Corral, chat: Chat) -> None:
     question = asked(chat, answerers=["user:ann"])
     for id, event in (("qst_00000000000000000000000000", "a"), ("nonsense", "b")):
         assert store.messages.receive("fake", press(id, "yes", "ann", event)).state == "refused"
@@ -112,7 +110,7 @@ def test_a_card_that_never_was_answers_nothing(store: Corral, chat: Chat) -> Non
 
 
 @pytest.mark.parametrize("word", ["stop", "clear"])
-def test_a_direct_chat_that_others_come_to_is_direct_no_more(
+def test_direct_chat_with_new_members_is_no_longer_direct(
     store: Corral, chat: Chat, word: str
 ) -> None:
     first = chat.says(f"/{word}", sender="bob", place="two", direct=True)
@@ -129,7 +127,7 @@ def test_a_direct_chat_that_others_come_to_is_direct_no_more(
 
 
 @pytest.mark.parametrize("sender", ["bob", "mallory"])
-def test_steering_is_for_those_who_may_however_it_is_written(
+def test_control_commands_require_permission_in_any_spelling(
     store: Corral, chat: Chat, sender: str
 ) -> None:
     store.chat.start_turns()
@@ -161,19 +159,21 @@ def test_steering_is_for_those_who_may_however_it_is_written(
         ("anything", "", False),
     ],
 )
-def test_a_name_that_begins_like_ours_is_not_ours(text: str, account: str, meant: bool) -> None:
+def test_mention_of_a_longer_name_does_not_address_our_account(
+    text: str, account: str, meant: bool
+) -> None:
     assert mentions_account(text, account) is meant
 
 
 @each_case("text", ["@ada.evil x", "@adam x", "x@ada", "@@ada"])
-def test_an_agent_is_called_by_its_whole_name_alone(store: Corral, chat: Chat, text: str) -> None:
+def test_agent_is_mentioned_by_its_full_name_only(store: Corral, chat: Chat, text: str) -> None:
     (wiring,) = store.wirings.list().items
     store.wirings.change(wiring.id, trigger="mention")
     assert chat.says(text).state == "ignored"
     assert chat.says("well, @ada: x").state == "routed"
 
 
-def test_a_card_says_how_it_ended_however_many_others_are_open(store: Corral, chat: Chat) -> None:
+def test_ended_card_is_closed_despite_many_open_ones(store: Corral, chat: Chat) -> None:
     with store.transaction() as tx:
         place = places.get_place(tx, chat.place())
         for number in range(cards.MAX_CARDS):
@@ -186,7 +186,7 @@ def test_a_card_says_how_it_ended_however_many_others_are_open(store: Corral, ch
     assert rows(store, "SELECT question_id FROM question_cards WHERE closed = 1") == [(last.id,)]
 
 
-def test_a_card_whose_question_was_forgotten_is_in_nobodys_way(
+def test_card_of_a_pruned_question_does_not_block_the_chat(
     store: Corral, chat: Chat, clock: ManualClock
 ) -> None:
     question = asked(chat)

@@ -33,7 +33,7 @@ def letters_of(store: Corral, message: object) -> list[str]:
     ]
 
 
-def test_an_event_that_comes_twice_is_stored_and_heard_once(store: Corral) -> None:
+def test_repeated_event_is_stored_and_routed_once(store: Corral) -> None:
     chat = chat_with(store)
     first = chat.says("hello", event="e7")
     with unchanged(store):
@@ -44,7 +44,7 @@ def test_an_event_that_comes_twice_is_stored_and_heard_once(store: Corral) -> No
     assert other.says("another channel's", event="e7").id != first.id
 
 
-def test_a_message_keeps_the_platforms_ids_apart_from_ours(store: Corral) -> None:
+def test_message_keeps_platform_ids_separate_from_its_own(store: Corral) -> None:
     chat = chat_with(store)
     message = chat.says("hello", event="e1", message_id="platform-9", thread="t")
     assert message.id.startswith("msg_")
@@ -56,7 +56,7 @@ def test_a_message_keeps_the_platforms_ids_apart_from_ours(store: Corral) -> Non
     assert message.state == "routed"
 
 
-def test_a_stranger_is_turned_away_where_that_is_the_rule(store: Corral) -> None:
+def test_strict_policy_refuses_unknown_senders(store: Corral) -> None:
     chat = chat_with(store, policy="strict")
     message = chat.says("let me in")
     assert message.state == "refused"
@@ -66,7 +66,7 @@ def test_a_stranger_is_turned_away_where_that_is_the_rule(store: Corral) -> None
     assert store.messages.get(message.id).state == "refused", "nothing is heard afterwards"
 
 
-def test_an_owner_is_asked_once_and_what_was_said_meanwhile_is_heard_in_order(
+def test_approval_is_asked_once_and_releases_held_messages_in_order(
     store: Corral,
 ) -> None:
     chat = chat_with(store, policy="ask")
@@ -87,7 +87,7 @@ def test_an_owner_is_asked_once_and_what_was_said_meanwhile_is_heard_in_order(
     check_store(store)
 
 
-def test_an_answer_that_somebody_made_up_lets_nobody_in(store: Corral) -> None:
+def test_forged_approval_is_ignored(store: Corral) -> None:
     chat = chat_with(store, policy="ask")
     message = chat.says("let me in")
     sender = store.senders.list().items[0].id
@@ -109,14 +109,14 @@ def test_an_answer_that_somebody_made_up_lets_nobody_in(store: Corral) -> None:
     assert len(store.mail.list(state="refused").items) == 4
 
 
-def test_a_retired_agent_is_told_nothing_and_the_message_is_kept(store: Corral) -> None:
+def test_retired_agent_is_not_woken_and_message_is_ignored(store: Corral) -> None:
     chat = chat_with(store)
     store.agents.retire("ada")
     message = chat.says("hello")
     assert (message.state, message.routes[0].reason) == ("ignored", "the agent is retired")
 
 
-def test_an_event_that_can_never_be_stored_holds_up_nothing(store: Corral) -> None:
+def test_unstorable_event_does_not_block_later_events(store: Corral) -> None:
     chat = chat_with(store)
     chat.platform.pending = [
         IncomingEvent(event_id="x" * 600, place="room", sender="ann", text="bad"),
@@ -128,7 +128,7 @@ def test_an_event_that_can_never_be_stored_holds_up_nothing(store: Corral) -> No
     assert "channel.skip_event" in record(store)
 
 
-def test_what_comes_at_once_is_stored_in_its_order_and_each_event_once(store: Corral) -> None:
+def test_batch_is_stored_in_order_and_each_event_once(store: Corral) -> None:
     chat = chat_with(store)
     first = chat.says("0", event="e0")
     chat.platform.pending = [
@@ -150,7 +150,7 @@ def test_what_comes_at_once_is_stored_in_its_order_and_each_event_once(store: Co
         assert [letter.body["text"] for letter in letters] == said
 
 
-def test_a_command_or_a_new_wiring_within_a_batch_counts_for_what_follows(store: Corral) -> None:
+def test_command_within_a_batch_affects_later_events(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="ask")
     chat.says("hello", event="e0")
@@ -164,7 +164,7 @@ def test_a_command_or_a_new_wiring_within_a_batch_counts_for_what_follows(store:
     assert two.reason == "an owner has not approved ben yet"
 
 
-def test_a_batch_is_stored_whole_or_not_at_all(store: Corral) -> None:
+def test_batch_is_stored_atomically(store: Corral) -> None:
     chat = chat_with(store)
     events = [
         IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
@@ -176,7 +176,7 @@ def test_a_batch_is_stored_whole_or_not_at_all(store: Corral) -> None:
     assert store.channels.get("fake").cursor is None
 
 
-def test_a_message_tells_the_letters_by_which_it_was_heard(store: Corral) -> None:
+def test_routes_of_a_message_name_their_letters(store: Corral) -> None:
     chat = chat_with(store)
     message = chat.says("hello")
     (route,) = message.routes
@@ -185,7 +185,7 @@ def test_a_message_tells_the_letters_by_which_it_was_heard(store: Corral) -> Non
     assert store.messages.list().items == [message]
 
 
-def test_an_owner_who_says_no_blocks_the_account(store: Corral) -> None:
+def test_denied_approval_blocks_the_sender(store: Corral) -> None:
     chat = chat_with(store, policy="ask")
     message = chat.says("buy this")
     (question,) = store.questions.list().items
@@ -196,7 +196,7 @@ def test_an_owner_who_says_no_blocks_the_account(store: Corral) -> None:
     assert store.questions.list().items == [], "nobody is asked again"
 
 
-def test_without_an_answer_in_time_nobody_is_let_in(store: Corral, clock: ManualClock) -> None:
+def test_expired_approval_admits_nobody(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store, policy="ask")
     message = chat.says("hello?")
     clock.advance(8 * DAY)
@@ -208,14 +208,14 @@ def test_without_an_answer_in_time_nobody_is_let_in(store: Corral, clock: Manual
     assert len(store.questions.list().items) == 1, "and it is asked anew"
 
 
-def test_strangers_without_end_do_not_fill_the_store(store: Corral) -> None:
+def test_held_messages_are_limited(store: Corral) -> None:
     chat = chat_with(store, policy="ask")
     store.settings.set("questions.max_open", 3)
     states = [chat.says("hi", sender=f"s{n}").state for n in range(5)]
     assert states == ["held"] * 3 + ["refused"] * 2
 
 
-def test_where_no_agent_listens_an_owner_says_which_one_is_to(store: Corral) -> None:
+def test_owner_chooses_the_agent_of_an_unwired_place(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="ask")
     store.senders.approve("fake/ann", person="ann")
@@ -230,7 +230,7 @@ def test_where_no_agent_listens_an_owner_says_which_one_is_to(store: Corral) -> 
     assert [wiring.trigger for wiring in store.wirings.list().items] == ["mention"]
 
 
-def test_where_nobody_is_to_listen_nothing_is_kept_waiting(store: Corral) -> None:
+def test_answer_nobody_ignores_the_held_messages(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="ask")
     store.senders.approve("fake/ann", person="ann")
@@ -241,9 +241,7 @@ def test_where_nobody_is_to_listen_nothing_is_kept_waiting(store: Corral) -> Non
 
 
 @pytest.mark.parametrize("where", ["place", "channel"])
-def test_what_was_held_where_no_agent_listened_is_heard_when_one_is_wired(
-    store: Corral, where: str
-) -> None:
+def test_new_wiring_releases_messages_held_for_an_agent(store: Corral, where: str) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="ask")
     store.senders.approve("fake/ann", person="ann")
@@ -260,7 +258,7 @@ def test_what_was_held_where_no_agent_listened_is_heard_when_one_is_wired(
     assert "May eve" in left.text, "which agent is to hear is asked no more"
 
 
-def test_what_does_not_wake_the_agent_that_is_wired_is_not_kept_waiting(store: Corral) -> None:
+def test_held_message_that_does_not_match_the_wiring_is_ignored(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="ask")
     store.senders.approve("fake/ann", person="ann")
@@ -270,7 +268,7 @@ def test_what_does_not_wake_the_agent_that_is_wired_is_not_kept_waiting(store: C
     assert store.questions.list().items == []
 
 
-def test_a_direct_chat_is_none_any_more_when_a_third_person_comes(store: Corral) -> None:
+def test_direct_flag_follows_the_platform(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="public")
     store.wirings.add("ada", channel="fake", trigger="mention")
@@ -281,7 +279,7 @@ def test_a_direct_chat_is_none_any_more_when_a_third_person_comes(store: Corral)
     assert chat.says("hello", direct=True).state == "routed", "it left again"
 
 
-def test_a_blocked_place_hears_and_says_nothing(store: Corral) -> None:
+def test_blocked_place_neither_receives_nor_sends(store: Corral) -> None:
     chat = chat_with(store)
     chat.says("first")
     store.messages.send_as_system(chat.place(), "news")
@@ -292,7 +290,7 @@ def test_a_blocked_place_hears_and_says_nothing(store: Corral) -> None:
     assert chat.says("third").state == "routed"
 
 
-def test_a_place_may_treat_strangers_otherwise_than_its_channel(store: Corral) -> None:
+def test_place_policy_overrides_channel_policy(store: Corral) -> None:
     chat = chat_with(store)
     chat.says("first")
     store.places.set_policy(chat.place(), "strict")
@@ -313,7 +311,7 @@ def test_a_place_may_treat_strangers_otherwise_than_its_channel(store: Corral) -
         ("cost", "member", False, True),
     ],
 )
-def test_a_command_is_for_those_who_may(
+def test_command_requires_permission(
     store: Corral, name: str, role: str | None, direct: bool, allowed: bool
 ) -> None:
     chat = chat_with(store)
@@ -328,7 +326,7 @@ def test_a_command_is_for_those_who_may(
     assert ("needs at least the role" in said) is not allowed
 
 
-def test_clear_lets_the_agent_start_afresh(store: Corral) -> None:
+def test_clear_command_resets_the_context(store: Corral) -> None:
     chat = chat_with(store)
     session = chat.says("hello").routes[0].session_id
     assert session is not None
@@ -338,9 +336,7 @@ def test_clear_lets_the_agent_start_afresh(store: Corral) -> None:
     assert store.sessions.get(session).provider_session is None
 
 
-def test_attachments_become_private_files_with_harmless_names(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_attachments_are_private_files_with_sanitized_names(store: Corral, tmp_path: Path) -> None:
     chat = chat_with(store)
     store.settings.set("chat.max_file_bytes", 10)
     message = chat.says(
@@ -366,9 +362,7 @@ def test_attachments_become_private_files_with_harmless_names(
     assert "10 bytes" in files[3]["reason"]
 
 
-def test_a_link_in_the_place_of_an_attachment_is_not_followed(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_symlink_instead_of_an_attachment_is_not_followed(store: Corral, tmp_path: Path) -> None:
     chat = chat_with(store)
     first = chat.says("look", event="e1", attached=[RawAttachment("a.txt", b"one", 3)])
     path = Path(first.data["files"][0]["path"])
@@ -380,7 +374,7 @@ def test_a_link_in_the_place_of_an_attachment_is_not_followed(
     assert victim.read_text() == "mine"
 
 
-def test_a_message_of_a_megabyte_is_kept_whole_in_a_file(store: Corral) -> None:
+def test_oversized_message_is_stored_whole_as_a_file(store: Corral) -> None:
     chat = chat_with(store)
     message = chat.says("x" * 1_000_000)
     assert message.state == "routed"
@@ -388,7 +382,7 @@ def test_a_message_of_a_megabyte_is_kept_whole_in_a_file(store: Corral) -> None:
     assert Path(message.data["files"][0]["path"]).stat().st_size == 1_000_000
 
 
-def test_words_that_no_engine_keeps_are_kept_as_far_as_they_can_be(store: Corral) -> None:
+def test_invalid_characters_are_replaced_before_storing(store: Corral) -> None:
     chat = chat_with(store)
     assert chat.says("a\0b\ud800c").text == "ab?c"
 
@@ -397,13 +391,13 @@ def test_words_that_no_engine_keeps_are_kept_as_far_as_they_can_be(store: Corral
     "given",
     [{"event": "x" * 501}, {"place": ""}, {"sender": ""}, {"thread": "t" * 501}],
 )
-def test_an_event_that_cannot_be_stored_is_refused(store: Corral, given: dict[str, str]) -> None:
+def test_invalid_event_is_rejected(store: Corral, given: dict[str, str]) -> None:
     chat = chat_with(store)
     with refuses(store, Invalid):
         chat.says("hello", **given)
 
 
-def test_a_channel_has_a_name_and_what_its_kind_needs(store: Corral) -> None:
+def test_channel_requires_a_name_and_the_options_of_its_kind(store: Corral) -> None:
     store.channels.add("one", "fake")
     with refuses(store, Conflict):
         store.channels.add("one", "fake")
@@ -423,7 +417,7 @@ def test_a_channel_has_a_name_and_what_its_kind_needs(store: Corral) -> None:
     assert [channel.name for channel in store.channels.list().items] == ["one"]
 
 
-def test_a_platform_is_read_on_from_where_everything_is_stored(store: Corral) -> None:
+def test_polling_resumes_after_the_stored_cursor(store: Corral) -> None:
     chat = chat_with(store)
     chat.platform.pending = [
         IncomingEvent(event_id=f"e{n}", place="room", sender="ann", text=str(n))

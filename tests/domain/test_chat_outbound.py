@@ -28,7 +28,7 @@ def chat_with(store: Corral, kind: str = "fake", **options: str) -> Chat:
     return chat
 
 
-def test_a_message_arrives_with_the_platforms_id_beside_ours(store: Corral) -> None:
+def test_delivered_message_records_the_platform_id(store: Corral) -> None:
     chat = chat_with(store)
     (sent,) = store.messages.send("hello", agent="ada", to="room")
     assert (sent.state, sent.platform_ids) == ("queued", [])
@@ -39,7 +39,7 @@ def test_a_message_arrives_with_the_platforms_id_beside_ours(store: Corral) -> N
     assert chat.platform.words() == ["hello"]
 
 
-def test_the_same_key_is_the_same_message(store: Corral) -> None:
+def test_send_with_the_same_key_is_idempotent(store: Corral) -> None:
     chat = chat_with(store)
     first = store.messages.send("hello", agent="ada", to="room", key="k")
     assert store.messages.send("hello", agent="ada", to="room", key="k")[0].id == first[0].id
@@ -47,7 +47,7 @@ def test_the_same_key_is_the_same_message(store: Corral) -> None:
     assert chat.platform.words() == ["hello"]
 
 
-def test_a_long_text_is_split_at_its_seams_and_stays_in_order(store: Corral) -> None:
+def test_long_text_is_split_between_words_and_stays_in_order(store: Corral) -> None:
     chat = chat_with(store)
     text = "\n\n".join(f"paragraph {n} " + "word " * 20 for n in range(6))
     sent = store.messages.send(text, agent="ada", to="room")
@@ -57,7 +57,7 @@ def test_a_long_text_is_split_at_its_seams_and_stays_in_order(store: Corral) -> 
     assert all(len(words) <= 200 for words in chat.platform.words())
 
 
-def test_what_is_said_second_is_shown_second_also_by_who_began_earlier(store: Corral) -> None:
+def test_delivery_order_follows_the_order_of_sends(store: Corral) -> None:
     chat = Chat(store)
     place = store.places.register("fake", "room")
     with store.transaction() as tx:
@@ -69,7 +69,7 @@ def test_what_is_said_second_is_shown_second_also_by_who_began_earlier(store: Co
     assert chat.platform.words() == ["first", "second"]
 
 
-def test_an_earlier_message_is_changed_or_signed_by_the_platforms_own_id(store: Corral) -> None:
+def test_edit_and_reaction_use_the_platform_id(store: Corral) -> None:
     chat = chat_with(store)
     (sent,) = store.messages.send("helo", agent="ada", to="room")
     with refuses(store, Refused):  # it has not arrived yet
@@ -84,7 +84,7 @@ def test_an_earlier_message_is_changed_or_signed_by_the_platforms_own_id(store: 
         store.messages.send("x", agent="ada", to="room", edit="msg_99")
 
 
-def test_an_agent_sends_by_its_own_names_and_to_no_other_place(store: Corral) -> None:
+def test_agent_sends_only_to_its_destinations(store: Corral) -> None:
     chat = chat_with(store)
     chat.says("elsewhere", place="other")
     with refuses(store, Refused) as caught:
@@ -96,7 +96,7 @@ def test_an_agent_sends_by_its_own_names_and_to_no_other_place(store: Corral) ->
         store.messages.send("hello", agent="ada")
 
 
-def test_what_was_allowed_when_it_was_written_is_asked_again_when_it_goes(store: Corral) -> None:
+def test_permission_is_checked_again_at_delivery(store: Corral) -> None:
     chat = chat_with(store)
     store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
     (sent,) = store.messages.send("secret", agent="ada", to="room")
@@ -115,7 +115,7 @@ def test_what_was_allowed_when_it_was_written_is_asked_again_when_it_goes(store:
     assert chat.platform.words() == ["allowed again"]
 
 
-def test_names_of_destinations_are_an_agents_own(store: Corral) -> None:
+def test_destination_names_are_unique_per_agent(store: Corral) -> None:
     chat = chat_with(store)
     chat.says("x", place="other")
     with refuses(store, Conflict):
@@ -126,7 +126,7 @@ def test_names_of_destinations_are_an_agents_own(store: Corral) -> None:
         store.destinations.revoke("ada", "nowhere")
 
 
-def test_a_letter_put_by_hand_goes_out_and_a_made_up_place_hurts_nobody(store: Corral) -> None:
+def test_letter_put_by_hand_is_delivered_and_unknown_place_is_skipped(store: Corral) -> None:
     chat = chat_with(store)
     store.mail.put("place:nowhere", "lost")
     store.mail.put(f"place:{chat.place()}", "deployed", sender="user:me")
@@ -135,9 +135,7 @@ def test_a_letter_put_by_hand_goes_out_and_a_made_up_place_hurts_nobody(store: C
     assert chat.platform.words() == ["deployed", '{"n":1}']
 
 
-def test_failures_are_counted_on_disk_and_end_in_a_message_that_never_arrived(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_failed_attempts_are_persisted_until_undelivered(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     store.settings.set("mail.max_attempts", 3)
     chat.platform.outcomes = ["fail"] * 3
@@ -157,7 +155,7 @@ def test_failures_are_counted_on_disk_and_end_in_a_message_that_never_arrived(
     check_store(store)
 
 
-def test_a_platform_that_asks_for_time_is_given_it(store: Corral, clock: ManualClock) -> None:
+def test_retry_after_of_the_platform_is_obeyed(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     chat.platform.outcomes = ["slow down"]
     store.messages.send("hello", agent="ada", to="room")
@@ -168,7 +166,7 @@ def test_a_platform_that_asks_for_time_is_given_it(store: Corral, clock: ManualC
     assert chat.deliver() == ["done"]
 
 
-def test_what_a_platform_refuses_is_not_tried_again(store: Corral, clock: ManualClock) -> None:
+def test_rejected_message_is_not_retried(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     chat.platform.outcomes = ["refuse"]
     (sent,) = store.messages.send("rude", agent="ada", to="room")
@@ -179,7 +177,7 @@ def test_what_a_platform_refuses_is_not_tried_again(store: Corral, clock: Manual
 
 
 @pytest.mark.parametrize("how", ["lost", "away", "throw"])
-def test_where_keys_count_an_unknown_outcome_is_repeated_and_seen_once(
+def test_idempotent_platform_retries_unconfirmed_message_once(
     store: Corral, clock: ManualClock, how: str
 ) -> None:
     chat = chat_with(store)
@@ -193,7 +191,7 @@ def test_where_keys_count_an_unknown_outcome_is_repeated_and_seen_once(
 
 
 @pytest.mark.parametrize("how", ["lost", "away"])
-def test_where_the_platform_can_tell_it_is_asked(
+def test_unconfirmed_message_is_looked_up_in_the_history(
     store: Corral, clock: ManualClock, how: str
 ) -> None:
     chat = chat_with(store, "forgetful")
@@ -215,7 +213,7 @@ def test_where_the_platform_can_tell_it_is_asked(
 @pytest.mark.parametrize(
     ("rule", "state", "seen"), [("give_up", "undelivered", 1), ("retry", "sent", 2)]
 )
-def test_where_nobody_can_tell_the_channels_rule_decides_and_it_is_said(
+def test_unconfirmed_message_without_history_follows_channel_policy(
     store: Corral, clock: ManualClock, rule: str, state: str, seen: int
 ) -> None:
     chat = chat_with(store, "silent", on_unconfirmed=rule)
@@ -230,7 +228,7 @@ def test_where_nobody_can_tell_the_channels_rule_decides_and_it_is_said(
 
 
 @pytest.mark.parametrize("kind", ["fake", "forgetful"])
-def test_nobody_waits_for_the_lease_of_a_process_that_died_here(
+def test_lease_of_a_dead_local_process_is_taken_over_at_once(
     store: Corral, clock: ManualClock, kind: str
 ) -> None:
     chat = chat_with(store, kind)
@@ -249,9 +247,7 @@ def test_nobody_waits_for_the_lease_of_a_process_that_died_here(
     assert chat.platform.words() == ["one", "two"]
 
 
-def test_a_clock_that_was_set_back_holds_up_no_message_for_long(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_clock_set_back_does_not_delay_delivery_for_long(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     store.messages.send("one", agent="ada", to="room")
     clock.advance(-HOUR)
@@ -262,9 +258,7 @@ def test_a_clock_that_was_set_back_holds_up_no_message_for_long(
     assert chat.platform.words() == ["two"]
 
 
-def test_a_process_that_has_the_number_of_the_dead_one_is_not_taken_for_it(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_reused_pid_does_not_count_as_the_lease_owner(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     store.messages.send("one", agent="ada", to="room")
     box = store.places.get(chat.place()).mailbox
@@ -275,7 +269,7 @@ def test_a_process_that_has_the_number_of_the_dead_one_is_not_taken_for_it(
     assert chat.deliver() == ["done"]
 
 
-def test_the_lease_of_one_who_lives_is_waited_for(store: Corral, clock: ManualClock) -> None:
+def test_lease_of_a_live_process_is_respected(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     store.messages.send("one", agent="ada", to="room")
     box = store.places.get(chat.place()).mailbox
@@ -288,7 +282,7 @@ def test_the_lease_of_one_who_lives_is_waited_for(store: Corral, clock: ManualCl
     assert chat.deliver() == ["done"]
 
 
-def test_a_sign_where_there_are_none_is_said_to_be_unsupported(store: Corral) -> None:
+def test_reaction_on_platform_without_reactions_is_rejected(store: Corral) -> None:
     chat = chat_with(store, "silent")
     (sent,) = store.messages.send("hello", agent="ada", to="room")
     chat.deliver()
@@ -297,7 +291,7 @@ def test_a_sign_where_there_are_none_is_said_to_be_unsupported(store: Corral) ->
     assert "no reactions" in (store.messages.get(sign.id).reason or "")
 
 
-def test_a_letter_that_a_person_drops_leaves_a_message_that_says_so(store: Corral) -> None:
+def test_dropped_letter_marks_its_message_undelivered(store: Corral) -> None:
     chat = chat_with(store)
     (sent,) = store.messages.send("hello", agent="ada", to="room")
     assert sent.letter_id is not None
@@ -308,7 +302,7 @@ def test_a_letter_that_a_person_drops_leaves_a_message_that_says_so(store: Corra
     assert chat.deliver() == []
 
 
-def test_a_removed_channel_drops_what_waited_and_says_so(store: Corral) -> None:
+def test_removed_channel_drops_queued_messages_with_reason(store: Corral) -> None:
     chat = chat_with(store)
     (sent,) = store.messages.send("hello", agent="ada", to="room")
     store.channels.remove(chat.channel.name)
@@ -316,7 +310,7 @@ def test_a_removed_channel_drops_what_waited_and_says_so(store: Corral) -> None:
     assert store.messages.get(sent.id).state == "undelivered"
 
 
-def test_what_was_queued_as_its_channel_was_removed_is_not_sent_and_says_so(
+def test_message_queued_during_channel_removal_is_not_sent(
     store: Corral,
 ) -> None:
     chat = chat_with(store)
@@ -330,7 +324,7 @@ def test_what_was_queued_as_its_channel_was_removed_is_not_sent_and_says_so(
     assert (found.state, found.reason) == ("undelivered", "the channel fake was removed")
 
 
-def test_messages_are_listed_newest_first_page_by_page(store: Corral) -> None:
+def test_messages_are_listed_newest_first_in_pages(store: Corral) -> None:
     chat = chat_with(store)
     for n in range(5):
         store.messages.send_as_system(chat.place(), str(n))
@@ -355,7 +349,7 @@ def _shown(platform: Platform) -> list[tuple[str, tuple[str, str | None, str]]]:
     return list(zip(platform.ids, platform.shown, strict=True))
 
 
-def test_a_key_that_the_platform_has_forgotten_is_looked_up_before_it_is_repeated(
+def test_expired_platform_key_is_looked_up_before_retry(
     store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(KINDS, "brief", Brief)

@@ -82,7 +82,7 @@ def test_session_answers_after_a_failed_turn_that_carried_a_notice(
     check_store(store)
 
 
-def test_notices_that_fill_a_whole_batch_do_not_hide_the_next_message(
+def test_batch_full_of_notices_does_not_hide_the_next_message(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)
@@ -95,7 +95,7 @@ def test_notices_that_fill_a_whole_batch_do_not_hide_the_next_message(
 
 
 @pytest.mark.parametrize("priority", [-5, 5])
-def test_a_notice_of_another_priority_does_not_block_a_letter(
+def test_notice_with_another_priority_does_not_block_a_letter(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat, priority: int
 ) -> None:
     session = lose_answer(chat, runner)
@@ -104,7 +104,7 @@ def test_a_notice_of_another_priority_does_not_block_a_letter(
     assert store.mail.get(letter.id).state == "done"
 
 
-def test_a_letter_for_tomorrow_with_a_high_priority_does_not_block_a_message(
+def test_future_letter_with_high_priority_does_not_block_a_message(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)
@@ -118,7 +118,7 @@ def test_a_letter_for_tomorrow_with_a_high_priority_does_not_block_a_message(
     assert store.chat.next_due() == later
 
 
-def test_a_notice_dies_before_it_uses_up_the_attempts_of_a_message(
+def test_notice_is_dead_before_message_attempts_are_exhausted(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     """A notice that makes every turn fail (poison) must not end the message that it goes with."""
@@ -136,7 +136,7 @@ def test_a_notice_dies_before_it_uses_up_the_attempts_of_a_message(
     assert "undelivered" in dead.body
 
 
-def test_a_letter_dropped_during_its_turn_does_not_stop_the_session(
+def test_letter_dropped_during_its_turn_does_not_stop_the_session(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     store.agents.create("ben", provider="scripted")
@@ -163,7 +163,7 @@ def test_a_letter_dropped_during_its_turn_does_not_stop_the_session(
     assert len(store.chat.start_turns()) == 2
 
 
-def test_letters_of_a_closed_session_are_refused_when_a_new_one_takes_its_place(
+def test_letters_of_a_replaced_closed_session_are_refused(
     store: Corral, runner: Runner, chat: Chat
 ) -> None:
     first = chat.says("hello")
@@ -178,7 +178,7 @@ def test_letters_of_a_closed_session_are_refused_when_a_new_one_takes_its_place(
     assert "could not be answered" in chat.platform.words()[0]
 
 
-def test_a_turn_that_cannot_be_ended_does_not_hold_up_the_others(
+def test_turn_that_cannot_be_ended_does_not_block_others(
     store: Corral, runner: Runner, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.agents.create("ben", provider="scripted")
@@ -201,7 +201,7 @@ def test_a_turn_that_cannot_be_ended_does_not_hold_up_the_others(
     assert len(store.chat.finish_turns()) == 1
 
 
-def test_the_daemon_wakes_a_session_in_a_store_without_channels(
+def test_daemon_starts_turns_in_a_store_without_channels(
     store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "start_queued", lambda database: [])
@@ -213,7 +213,7 @@ def test_the_daemon_wakes_a_session_in_a_store_without_channels(
     assert len(store.runs.list(state="queued").items) == 1
 
 
-def test_a_malformed_letter_signed_by_a_place_stops_no_session(
+def test_malformed_letter_signed_by_a_place_stops_no_session(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)

@@ -26,9 +26,7 @@ def answered(store: Corral, chat: Chat, runner: Runner, text: str) -> None:
     chat.deliver()
 
 
-def test_what_was_heard_and_said_in_a_session_is_found_among_the_rest(
-    chat: Chat, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_of_a_session_are_listed(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     store, runner = chat.store, Runner(chat.store)
     store.wirings.add("ada", channel=chat.channel.id, trigger="mention")
     store.wirings.add("ben", channel=chat.channel.id, trigger="mention")
@@ -51,7 +49,7 @@ def test_what_was_heard_and_said_in_a_session_is_found_among_the_rest(
         store.messages.list(session=route.session_id, place=chat.place())
 
 
-def test_what_is_held_is_listed_by_account_and_is_gone_when_it_is_let_in(store: Corral) -> None:
+def test_held_messages_are_listed_by_sender_until_released(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="ask")
     store.wirings.add("ada", channel=chat.channel.id)
@@ -70,7 +68,7 @@ def test_what_is_held_is_listed_by_account_and_is_gone_when_it_is_let_in(store: 
     assert walk(store.messages.held) == []
 
 
-def test_letters_are_looked_up_many_at_once_and_those_that_are_gone_are_left_out(
+def test_get_many_letters_skips_deleted_ones(
     store: Corral,
 ) -> None:
     letters = [store.mail.put("queue:a", n) for n in range(3)]
@@ -81,7 +79,7 @@ def test_letters_are_looked_up_many_at_once_and_those_that_are_gone_are_left_out
         store.mail.get_all(["msg_1"])
 
 
-def test_a_place_tells_which_sessions_it_has(chat: Chat) -> None:
+def test_conversations_of_a_place_are_listed(chat: Chat) -> None:
     store, runner = chat.store, Runner(chat.store)
     store.wirings.add("ada", channel=chat.channel.id)
     chat.says("hello")
@@ -92,7 +90,7 @@ def test_a_place_tells_which_sessions_it_has(chat: Chat) -> None:
     assert [each.run_id for each in store.chat.conversations(chat.place())] == [run.id]
 
 
-def test_a_wiring_is_changed_and_heard_by_at_once(chat: Chat) -> None:
+def test_changed_wiring_takes_effect_at_once(chat: Chat) -> None:
     store = chat.store
     chat.says("first")
     wiring = store.wirings.add("ada", place=chat.place())
@@ -118,7 +116,7 @@ def test_a_wiring_is_changed_and_heard_by_at_once(chat: Chat) -> None:
 # -- the dashboard's own channel ------------------------------------------------------------------
 
 
-def test_the_dashboard_is_a_channel_whose_people_are_known_and_whose_answers_arrive_once(
+def test_web_channel_trusts_its_senders_and_delivers_once(
     store: Corral,
 ) -> None:
     store.agents.create("ada", provider="scripted")
@@ -148,7 +146,7 @@ def test_the_dashboard_is_a_channel_whose_people_are_known_and_whose_answers_arr
     assert store.channels.test("dashboard").ok
 
 
-def test_nobody_gets_into_the_dashboards_channel_by_the_door_for_platforms(store: Corral) -> None:
+def test_web_channel_rejects_platform_webhooks(store: Corral) -> None:
     store.channels.add("dashboard", "web")
     with refuses(store, Refused):
         store.chat.receive_webhook("dashboard", {}, b"{}")

@@ -103,7 +103,7 @@ def test_malformed_or_too_large_pattern_is_rejected(pattern: str, reason: str) -
         Pattern(pattern)
 
 
-def test_a_message_is_heard_by_those_whose_trigger_it_is_and_says_why(chat: Chat) -> None:
+def test_message_wakes_agents_whose_trigger_matches_with_reason(chat: Chat) -> None:
     chat.says("first")
     chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
     chat.store.wirings.add("ben", place=chat.place(), trigger="pattern", pattern="deploy")
@@ -120,7 +120,7 @@ def test_a_message_is_heard_by_those_whose_trigger_it_is_and_says_why(chat: Chat
     assert message.reason == "no wiring of this place matched"
 
 
-def test_a_command_wakes_its_agent_alone(chat: Chat) -> None:
+def test_command_wakes_only_its_agent(chat: Chat) -> None:
     chat.says("first")
     chat.store.wirings.add("ada", place=chat.place(), trigger="command", pattern="/ask")
     assert heard_by(chat, "/ask what time is it") == ["ada"]
@@ -128,7 +128,7 @@ def test_a_command_wakes_its_agent_alone(chat: Chat) -> None:
     assert heard_by(chat, "ask") == []
 
 
-def test_a_sticky_agent_follows_the_thread_in_which_it_was_addressed(chat: Chat) -> None:
+def test_sticky_agent_follows_the_thread_after_a_mention(chat: Chat) -> None:
     chat.says("first")
     chat.store.wirings.add("ada", place=chat.place(), trigger="sticky", mode="thread")
     assert heard_by(chat, "hello", thread="t1") == []
@@ -137,7 +137,7 @@ def test_a_sticky_agent_follows_the_thread_in_which_it_was_addressed(chat: Chat)
     assert heard_by(chat, "elsewhere", thread="t2") == []
 
 
-def test_a_wiring_of_a_channel_covers_all_its_places_and_a_places_own_one_goes_first(
+def test_place_wiring_overrides_channel_wiring(
     chat: Chat,
 ) -> None:
     chat.store.wirings.add("ada", channel=chat.channel.name, trigger="always")
@@ -147,14 +147,14 @@ def test_a_wiring_of_a_channel_covers_all_its_places_and_a_places_own_one_goes_f
     assert heard_by(chat, "three", place="other") == ["ada"]
 
 
-def test_those_of_higher_priority_are_asked_first_and_several_may_hear(chat: Chat) -> None:
+def test_wirings_match_in_order_of_priority(chat: Chat) -> None:
     chat.says("first")
     chat.store.wirings.add("ada", place=chat.place(), priority=0)
     chat.store.wirings.add("ben", place=chat.place(), priority=10)
     assert heard_by(chat, "all of you") == ["ben", "ada"]
 
 
-def test_people_we_know_alone_are_heard_where_that_is_asked_for(chat: Chat) -> None:
+def test_known_scope_ignores_unknown_senders(chat: Chat) -> None:
     chat.says("first")
     chat.store.wirings.add("ada", place=chat.place(), scope="known")
     assert heard_by(chat, "hello", sender="ann") == []
@@ -162,7 +162,7 @@ def test_people_we_know_alone_are_heard_where_that_is_asked_for(chat: Chat) -> N
     assert heard_by(chat, "hello", sender="ann") == ["ada"]
 
 
-def test_what_would_be_heard_can_be_tried_out_without_a_trace(chat: Chat) -> None:
+def test_preview_routes_without_storing_anything(chat: Chat) -> None:
     chat.says("first")
     chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
     with unchanged(chat.store):
@@ -170,7 +170,7 @@ def test_what_would_be_heard_can_be_tried_out_without_a_trace(chat: Chat) -> Non
     assert (route.wakes, route.reason) == (True, "the agent was addressed")
 
 
-def test_a_wiring_is_made_once_and_can_be_made_again_when_it_was_removed(chat: Chat) -> None:
+def test_duplicate_wiring_conflicts_until_it_is_removed(chat: Chat) -> None:
     store = chat.store
     chat.says("first")
     made = store.wirings.add("ada", place=chat.place())
@@ -194,7 +194,7 @@ def test_a_wiring_is_made_once_and_can_be_made_again_when_it_was_removed(chat: C
         ({"project": "prj_zzz"}, NotFound),
     ],
 )
-def test_a_wiring_that_makes_no_sense_is_refused(
+def test_invalid_wiring_is_rejected(
     chat: Chat, given: dict[str, str], error: type[Exception]
 ) -> None:
     chat.says("first")
@@ -202,7 +202,7 @@ def test_a_wiring_that_makes_no_sense_is_refused(
         chat.store.wirings.add("ada", place=chat.place(), **given)
 
 
-def test_a_retired_agent_and_a_removed_channel_are_wired_no_more(chat: Chat) -> None:
+def test_retired_agent_or_removed_channel_cannot_be_wired(chat: Chat) -> None:
     store = chat.store
     store.agents.retire("ben")
     with refuses(store, Refused):
@@ -216,7 +216,7 @@ def test_a_retired_agent_and_a_removed_channel_are_wired_no_more(chat: Chat) -> 
         chat.says("anybody there?")
 
 
-def test_a_sticky_wiring_with_one_session_for_all_chats_is_refused_in_words(store: Corral) -> None:
+def test_sticky_wiring_with_agent_session_is_rejected(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     Chat(store)
     with refuses(store, Invalid) as caught:

@@ -54,7 +54,7 @@ def leave_behind(home: Path) -> list[Path]:
     return left
 
 
-def test_a_timer_that_nobody_fires_is_found(store: Corral, clock: ManualClock) -> None:
+def test_overdue_timer_without_daemon_is_reported(store: Corral, clock: ManualClock) -> None:
     store.timers.set("agent:ada", "wake", delay_ms=MINUTE)
     clock.advance(MINUTE)
     assert health.check_timers(store._database).state == "ok", "there is time enough for a daemon"
@@ -67,12 +67,12 @@ def test_a_timer_that_nobody_fires_is_found(store: Corral, clock: ManualClock) -
     assert health.check_timers(store._database).state == "ok"
 
 
-def test_a_clean_home_is_well(home: Path) -> None:
+def test_clean_home_has_no_findings(home: Path) -> None:
     assert {finding.state for finding in home_check.check_home(home)} == {"ok"}
     assert {finding.state for finding in examine()} == {"ok"}
 
 
-def test_what_dead_processes_left_is_told_and_removed_only_when_asked_for(home: Path) -> None:
+def test_leftovers_are_reported_and_removed_only_with_fix(home: Path) -> None:
     left = leave_behind(home)
     for path in left:
         path.chmod(0o600)
@@ -90,7 +90,7 @@ def test_what_dead_processes_left_is_told_and_removed_only_when_asked_for(home: 
     assert {finding.state for finding in home_check.check_home(home)} == {"ok"}
 
 
-def test_what_a_living_process_has_is_left_alone(home: Path) -> None:
+def test_files_of_a_live_process_are_kept(home: Path) -> None:
     left = leave_behind(home)
     mine = left[2].with_name(".door.new-1")  # there is always a first process
     left[2].rename(mine)
@@ -103,7 +103,7 @@ def test_what_a_living_process_has_is_left_alone(home: Path) -> None:
         assert mine.exists()
 
 
-def test_a_daemon_that_comes_just_then_keeps_its_file(
+def test_daemon_started_during_the_check_keeps_its_file(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes over what the dead one left, or is refused while that goes; never loses it."""
@@ -127,9 +127,7 @@ def test_a_daemon_that_comes_just_then_keeps_its_file(
     assert (home / "daemon-notes.json").exists()
 
 
-def test_no_secret_and_no_back_up_is_taken_for_something_unfinished(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_and_backups_are_not_leftovers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_HOME", str(home))
     pid = dead_pid()
     with corral.open(home / "corral.db") as store:
@@ -140,7 +138,7 @@ def test_no_secret_and_no_back_up_is_taken_for_something_unfinished(
     assert all(path.exists() for path in copies)
 
 
-def test_what_others_could_read_is_told_and_made_private(home: Path) -> None:
+def test_readable_files_are_reported_and_made_private(home: Path) -> None:
     (home / "secrets").mkdir(mode=0o755)
     door = home / "secrets" / "door"
     door.write_text("open")

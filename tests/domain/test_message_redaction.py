@@ -31,7 +31,7 @@ def test_secret_in_a_post_is_not_stored(store: Corral) -> None:
 
 
 @pytest.mark.usefixtures("fake_channels")
-def test_secret_in_a_chat_message_is_not_stored(store: Corral) -> None:
+def test_secret_in_a_chat_message_is_redacted_everywhere(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
     store.wirings.add("ada", channel=chat.channel.name)

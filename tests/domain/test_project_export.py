@@ -95,7 +95,7 @@ def test_every_table_is_exported_or_left_out_for_a_reason() -> None:
     assert not {*PROJECT_CONDITIONS} & {*EXCLUDED_TABLES}
 
 
-def test_it_is_a_store_with_all_of_the_project(
+def test_export_is_a_store_with_the_whole_project(
     store: Corral, clock: ManualClock, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     project, run = heron
@@ -144,7 +144,7 @@ def test_it_is_a_store_with_all_of_the_project(
         assert sent.exists()
 
 
-def test_nothing_of_others_is_in_any_byte_of_it(
+def test_export_has_no_bytes_of_other_projects(
     store: Corral, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
@@ -159,7 +159,7 @@ def test_nothing_of_others_is_in_any_byte_of_it(
     assert other.id.encode() not in data
 
 
-def test_what_looks_like_a_key_or_is_a_secret_is_not_in_it(
+def test_export_has_no_secrets(
     store: Corral, heron: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what came into the store before anybody knew that it is one."""
@@ -184,7 +184,7 @@ def test_what_looks_like_a_key_or_is_a_secret_is_not_in_it(
         assert {"deep": ["it is [redacted]"]} in bodies
 
 
-def test_it_is_of_one_moment_while_others_write(
+def test_export_is_a_consistent_snapshot(
     store: Corral, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     project, _ = heron
@@ -208,7 +208,7 @@ def test_it_is_of_one_moment_while_others_write(
         writer.join()
 
 
-def test_output_that_is_not_here_is_said_to_be_missing(
+def test_export_reports_missing_output(
     store: Corral, engine: str, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     (config.run_folder(heron[1]) / "output.zst").unlink()
@@ -217,7 +217,7 @@ def test_output_that_is_not_here_is_said_to_be_missing(
     assert (made.outputs, made.outputs_missing) == ((0, 1) if engine == "sqlite" else (1, 0))
 
 
-def test_totals_of_charges_that_are_gone_go_along(
+def test_export_includes_totals_of_pruned_charges(
     store: Corral, clock: ManualClock, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     clock.advance(YEAR + DAY)
@@ -233,7 +233,7 @@ def test_totals_of_charges_that_are_gone_go_along(
 # -- whole, or not there ---------------------------------------------------------------------------
 
 
-def test_a_name_that_is_taken_or_cannot_be_written_is_refused(
+def test_export_to_existing_or_unwritable_path_is_rejected(
     store: Corral, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "precious").write_text("precious")
@@ -246,7 +246,7 @@ def test_a_name_that_is_taken_or_cannot_be_written_is_refused(
     assert not (tmp_path / "x.db").exists()
 
 
-def test_a_place_that_has_no_second_names_for_a_file_gets_it_too(
+def test_export_works_without_hard_links(
     store: Corral, heron: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a stick with FAT, where linking is refused."""
@@ -266,7 +266,7 @@ def test_a_place_that_has_no_second_names_for_a_file_gets_it_too(
         store.projects.export(heron[0], folder / "x.db")
 
 
-def test_a_name_with_signs_of_a_pattern_sweeps_up_nothing_of_others(
+def test_file_name_with_glob_characters_removes_no_other_files(
     store: Corral, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     (other := tmp_path / ".x.db.part-1").mkdir()
@@ -274,7 +274,7 @@ def test_a_name_with_signs_of_a_pattern_sweeps_up_nothing_of_others(
     assert other.is_dir()
 
 
-def test_whatever_ends_it_in_the_middle_nothing_half_is_left(
+def test_interrupted_export_leaves_no_partial_file(
     store: Corral, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
@@ -289,7 +289,7 @@ def test_whatever_ends_it_in_the_middle_nothing_half_is_left(
     assert os.listdir(folder) == []
 
 
-def test_a_killed_export_leaves_no_file_and_the_next_one_sweeps_up(tmp_path: Path) -> None:
+def test_killed_export_is_cleaned_up_by_the_next_one(tmp_path: Path) -> None:
     url, folder = f"sqlite:///{tmp_path}/corral.db", tmp_path / "out"
     folder.mkdir()
     with corral.open(url) as store:
@@ -314,7 +314,7 @@ corral.open({url!r}).projects.export({project!r}, {str(folder / "x.db")!r}, on_p
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_the_command_makes_a_file_that_is_looked_at_and_not_served(
+def test_exported_file_can_be_read_but_not_served(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     cli = Cli(capsys, f"sqlite:///{tmp_path}/corral.db")

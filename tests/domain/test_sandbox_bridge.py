@@ -39,7 +39,7 @@ def refusals(store: Corral) -> list[str]:
 # -- a turn ---------------------------------------------------------------------------------------
 
 
-def test_a_message_is_a_row_and_the_row_of_an_answer_is_said_once(
+def test_message_becomes_a_row_and_its_answer_is_sent_once(
     talk: SandboxConversation,
 ) -> None:
     letter = letter_of(talk, "hello", direct=True)
@@ -61,7 +61,7 @@ def test_a_message_is_a_row_and_the_row_of_an_answer_is_said_once(
     check_store(talk.store)
 
 
-def test_several_letters_are_rows_in_order_and_one_prompt(talk: SandboxConversation) -> None:
+def test_several_letters_become_ordered_rows_of_one_prompt(talk: SandboxConversation) -> None:
     for text in ("one", "two", "three"):
         talk.chat.says(text)
     ada = talk.begin()
@@ -74,7 +74,7 @@ def test_several_letters_are_rows_in_order_and_one_prompt(talk: SandboxConversat
     assert talk.store.mail.list().items == []
 
 
-def test_what_was_said_in_between_comes_with_the_first_row(store: Corral) -> None:
+def test_context_messages_come_with_the_first_row(store: Corral) -> None:
     talk = SandboxConversation(store, trigger="mention", unmatched="keep")
     talk.chat.says("nobody is meant")
     talk.chat.says("@ada look")
@@ -83,7 +83,7 @@ def test_what_was_said_in_between_comes_with_the_first_row(store: Corral) -> Non
     assert ada.prompt() == talk.runner.prompt(ada.run)
 
 
-def test_what_is_said_during_the_turn_arrives_before_it_ends(talk: SandboxConversation) -> None:
+def test_message_from_sandbox_is_sent_before_the_turn_ends(talk: SandboxConversation) -> None:
     talk.chat.says("go")
     ada = talk.begin()
     id = ada.say("working on it")
@@ -98,7 +98,7 @@ def test_what_is_said_during_the_turn_arrives_before_it_ends(talk: SandboxConver
     assert talk.shown() == ["working on it", "done"]
 
 
-def test_an_agent_that_never_acknowledges_gets_it_again_and_then_everybody_is_told(
+def test_unacknowledged_message_is_retried_then_reported(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
     talk.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
@@ -118,7 +118,7 @@ def test_an_agent_that_never_acknowledges_gets_it_again_and_then_everybody_is_to
     assert len(talk.store.mail.list(mailbox="user:operator").items) == 1
 
 
-def test_what_was_acknowledged_is_done_though_the_run_died(
+def test_acknowledged_letters_are_done_despite_a_crash(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
     first = letter_of(talk, "one")
@@ -140,7 +140,7 @@ def test_what_was_acknowledged_is_done_though_the_run_died(
     check_store(talk.store)
 
 
-def test_a_turn_that_somebody_stops_is_not_repeated(talk: SandboxConversation) -> None:
+def test_stopped_sandboxed_turn_is_not_retried(talk: SandboxConversation) -> None:
     letter = letter_of(talk)
     ada = talk.begin()
     talk.store.runs.stop(ada.run.id, reason="enough")
@@ -148,7 +148,7 @@ def test_a_turn_that_somebody_stops_is_not_repeated(talk: SandboxConversation) -
     assert talk.store.mail.get(letter).state == "refused"
 
 
-def test_the_machine_that_has_its_file_ends_the_turn_whoever_leads(
+def test_machine_with_the_session_file_ends_the_turn(
     talk: SandboxConversation,
 ) -> None:
     letter = letter_of(talk)
@@ -164,7 +164,7 @@ def test_the_machine_that_has_its_file_ends_the_turn_whoever_leads(
     assert talk.shown() == ["hi ann"]
 
 
-def test_an_agent_that_says_nothing_is_said_to_have_said_nothing(talk: SandboxConversation) -> None:
+def test_sandboxed_turn_without_an_answer_sends_a_notice(talk: SandboxConversation) -> None:
     talk.chat.says("hello")
     ada = talk.begin()
     ada.answer(None)
@@ -172,7 +172,7 @@ def test_an_agent_that_says_nothing_is_said_to_have_said_nothing(talk: SandboxCo
     assert talk.shown() == ["ada ended its turn without an answer."]
 
 
-def test_attached_files_are_where_the_agent_can_read_them(talk: SandboxConversation) -> None:
+def test_attachments_are_readable_inside_the_sandbox(talk: SandboxConversation) -> None:
     file = RawAttachment("../../etc/passwd", b"data", 4, "text/plain")
     talk.chat.says("look", attached=[file], direct=True)
     ada = talk.begin()
@@ -181,13 +181,13 @@ def test_attached_files_are_where_the_agent_can_read_them(talk: SandboxConversat
     assert Path(path).read_bytes() == b"data"
 
 
-def test_clear_reaches_the_inside(talk: SandboxConversation) -> None:
+def test_clear_command_reaches_the_sandbox(talk: SandboxConversation) -> None:
     talk.chat.says("one", direct=True)
     ada = talk.begin()
     ada.write("INSERT INTO session_state VALUES ('mood', 'good', 't')")
     ada.answer("1")
     talk.end(ada)
-    assert talk.store.sessions.state(ada.session) == {"boxed:mood": "good"}
+    assert talk.store.sessions.state(ada.session) == {"sandbox:mood": "good"}
     talk.store.sessions.clear(ada.session)
     assert talk.store.sessions.state(ada.session) == {}
     talk.chat.says("two", direct=True)
@@ -196,7 +196,7 @@ def test_clear_reaches_the_inside(talk: SandboxConversation) -> None:
     assert {"action": "clear"} in orders
 
 
-def test_a_setting_that_is_turned_off_acts_at_the_next_turn(talk: SandboxConversation) -> None:
+def test_sandbox_setting_applies_from_the_next_turn(talk: SandboxConversation) -> None:
     talk.chat.says("one")
     ada = talk.begin()
     ada.answer("1")
@@ -210,7 +210,7 @@ def test_a_setting_that_is_turned_off_acts_at_the_next_turn(talk: SandboxConvers
         talk.store.settings.set("chat.sandbox", "perhaps")
 
 
-def test_nobody_resumes_it_out_of_its_box_by_mistake(talk: SandboxConversation) -> None:
+def test_sandboxed_session_is_not_resumed_outside(talk: SandboxConversation) -> None:
     talk.chat.says("one")
     ada = talk.begin()
     ada.answer("1")
@@ -220,7 +220,7 @@ def test_nobody_resumes_it_out_of_its_box_by_mistake(talk: SandboxConversation) 
             talk.store.runs.resume(what, prompt="and now?")
 
 
-def test_what_was_committed_before_the_inside_died_in_a_change_counts(
+def test_committed_rows_before_an_agent_crash_count(
     talk: SandboxConversation,
 ) -> None:
     letter = letter_of(talk, "hello")
@@ -238,7 +238,7 @@ def test_what_was_committed_before_the_inside_died_in_a_change_counts(
 # -- where to -------------------------------------------------------------------------------------
 
 
-def test_only_destinations_that_the_store_knows_are_sent_to(talk: SandboxConversation) -> None:
+def test_message_to_unknown_destination_is_rejected(talk: SandboxConversation) -> None:
     talk.chat.says("hello", place="other")
     talk.chat.says("hello")
     store = talk.store
@@ -269,7 +269,7 @@ def test_only_destinations_that_the_store_knows_are_sent_to(talk: SandboxConvers
     assert [each.body["reason"] for each in told if "undelivered" in each.body], "it is told so"
 
 
-def test_granting_and_revoking_reach_the_inside_at_once(talk: SandboxConversation) -> None:
+def test_destination_changes_reach_the_sandbox_at_once(talk: SandboxConversation) -> None:
     talk.chat.says("hello", place="other")
     talk.chat.says("hello", thread="t")
     ada = talk.begin()
@@ -284,7 +284,7 @@ def test_granting_and_revoking_reach_the_inside_at_once(talk: SandboxConversatio
     assert names() == ["room"]
 
 
-def test_the_default_reply_address_is_the_one_of_the_message(talk: SandboxConversation) -> None:
+def test_default_reply_address_is_that_of_the_message(talk: SandboxConversation) -> None:
     talk.chat.says("hello", thread="t7")
     ada = talk.begin()
     with ada.files.reading() as connection:
@@ -295,7 +295,7 @@ def test_the_default_reply_address_is_the_one_of_the_message(talk: SandboxConver
     assert talk.chat.platform.shown == [("room", "t7", "in the thread")]
 
 
-def test_an_edit_and_a_sign_go_to_messages_of_its_own_talk(talk: SandboxConversation) -> None:
+def test_edit_and_reaction_are_limited_to_own_conversation(talk: SandboxConversation) -> None:
     said = talk.chat.says("hello")
     ada = talk.begin()
     first = ada.say("teh answer")
@@ -316,7 +316,7 @@ def test_an_edit_and_a_sign_go_to_messages_of_its_own_talk(talk: SandboxConversa
 # -- questions and the host -----------------------------------------------------------------------
 
 
-def test_a_question_is_asked_and_its_answer_is_a_row(talk: SandboxConversation) -> None:
+def test_question_from_sandbox_gets_its_answer_as_a_row(talk: SandboxConversation) -> None:
     talk.chat.says("deploy?", direct=True)
     ada = talk.begin()
     with ada.files.writing() as connection:
@@ -342,7 +342,7 @@ def test_a_question_is_asked_and_its_answer_is_a_row(talk: SandboxConversation) 
     assert left == [], "it has heard the answer"
 
 
-def test_an_answer_that_the_inside_did_not_live_to_hear_is_told_to_the_next(
+def test_answer_after_a_crash_is_given_to_the_next_run(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
     talk.chat.says("deploy?", direct=True)
@@ -362,7 +362,7 @@ def test_an_answer_that_the_inside_did_not_live_to_hear_is_told_to_the_next(
     assert "yes" in again.prompt()
 
 
-def test_the_host_sets_a_timer_and_does_nothing_that_it_does_not_know(
+def test_host_sets_timers_and_rejects_unknown_actions(
     talk: SandboxConversation,
 ) -> None:
     talk.chat.says("hello")
@@ -377,7 +377,7 @@ def test_the_host_sets_a_timer_and_does_nothing_that_it_does_not_know(
     assert timer.mailbox == f"session:{ada.session}"
 
 
-def test_another_agent_is_written_to_in_the_agents_own_name(talk: SandboxConversation) -> None:
+def test_letter_from_sandbox_has_the_agent_as_sender(talk: SandboxConversation) -> None:
     ben = talk.store.agents.create("ben", provider="scripted")
     talk.chat.says("hello")
     ada = talk.begin()
@@ -388,7 +388,7 @@ def test_another_agent_is_written_to_in_the_agents_own_name(talk: SandboxConvers
     assert (letter.body, letter.sender) == ("help me", "agent:ada")
 
 
-def test_an_agent_that_wrote_to_a_boxed_one_gets_its_answer(talk: SandboxConversation) -> None:
+def test_letter_to_a_sandboxed_agent_is_answered(talk: SandboxConversation) -> None:
     talk.store.agents.create("ben", provider="scripted")
     asked = talk.store.mail.write("ben", "how many?", to="ada", wake=True)
     ada = talk.begin()
@@ -431,7 +431,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize(("id", "seq", "content", "more"), FORGED, ids=[row[0] for row in FORGED])
-def test_a_forged_row_is_refused_and_said_and_the_honest_ones_go_on(
+def test_forged_row_is_rejected_and_valid_rows_are_ingested(
     talk: SandboxConversation, id: str, seq: object, content: object, more: dict[str, str]
 ) -> None:
     ada = hostile(talk)
@@ -454,7 +454,7 @@ def test_a_forged_row_is_refused_and_said_and_the_honest_ones_go_on(
     check_store(talk.store)
 
 
-def test_an_id_that_comes_again_is_the_message_that_it_was(talk: SandboxConversation) -> None:
+def test_repeated_outbound_id_is_the_same_message(talk: SandboxConversation) -> None:
     ada = hostile(talk)
     id = ada.say("once")
     talk.store.chat.sync_sandbox(ada.run.id)
@@ -465,7 +465,7 @@ def test_an_id_that_comes_again_is_the_message_that_it_was(talk: SandboxConversa
     assert talk.shown() == ["once"]
 
 
-def test_a_row_under_a_number_that_was_used_is_refused_and_said(talk: SandboxConversation) -> None:
+def test_row_with_a_used_number_is_rejected_with_reason(talk: SandboxConversation) -> None:
     ada = hostile(talk)
     ada.forge("a", 9)
     talk.store.chat.sync_sandbox(ada.run.id)
@@ -478,7 +478,7 @@ def test_a_row_under_a_number_that_was_used_is_refused_and_said(talk: SandboxCon
     assert ada.outcomes()["b"] == "failed"
 
 
-def test_acknowledgements_of_others_letters_stand_for_nothing(talk: SandboxConversation) -> None:
+def test_acknowledgement_of_a_foreign_letter_is_ignored(talk: SandboxConversation) -> None:
     other = letter_of(talk, "for tom", place="other")
     mine = letter_of(talk, "hello")
     ada = talk.begin()
@@ -491,7 +491,7 @@ def test_acknowledgements_of_others_letters_stand_for_nothing(talk: SandboxConve
 
 
 @pytest.mark.parametrize("how", ["rubbish", "pipe", "link", "trigger", "folder"])
-def test_a_file_that_is_not_believed_is_put_aside_said_and_the_letter_comes_again(
+def test_invalid_file_is_quarantined_and_letter_retried(
     talk: SandboxConversation, clock: ManualClock, tmp_path: Path, how: str
 ) -> None:
     talk.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
@@ -524,7 +524,7 @@ def test_a_file_that_is_not_believed_is_put_aside_said_and_the_letter_comes_agai
 
 
 @pytest.mark.parametrize("lost", ["in", "out", "all"])
-def test_a_lost_file_loses_no_letter_and_doubles_no_answer(
+def test_lost_file_loses_no_letter_and_duplicates_no_answer(
     talk: SandboxConversation, clock: ManualClock, lost: str
 ) -> None:
     for n in range(2):
@@ -546,7 +546,7 @@ def test_a_lost_file_loses_no_letter_and_doubles_no_answer(
     assert refusals(talk.store) == []
 
 
-def test_two_who_look_at_once_take_over_each_message_once(talk: SandboxConversation) -> None:
+def test_concurrent_syncs_ingest_each_message_once(talk: SandboxConversation) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     ada = hostile(talk)
@@ -561,7 +561,7 @@ def test_two_who_look_at_once_take_over_each_message_once(talk: SandboxConversat
     assert sorted(talk.shown(), key=int) == [f"{n}" for n in range(20)]
 
 
-def test_what_the_inside_remembers_is_kept_short_in_the_store(talk: SandboxConversation) -> None:
+def test_session_state_of_a_sandbox_is_limited(talk: SandboxConversation) -> None:
     ada = hostile(talk)
     for n in range(200):
         ada.write("INSERT INTO session_state VALUES (?, ?, 't')", f"k{n:03}", "v" * 7_000)
@@ -581,7 +581,7 @@ def gone(talk: SandboxConversation, clock: ManualClock, ada: FakeSandboxAgent) -
     clock.advance(6 * MINUTE)
 
 
-def test_a_turn_whose_machine_is_gone_is_given_to_another_and_answered_once(
+def test_turn_of_a_lost_machine_is_retried_elsewhere_once(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
     talk.store.settings.set("chat.max_concurrent", 1)
@@ -616,9 +616,7 @@ def test_a_turn_whose_machine_is_gone_is_given_to_another_and_answered_once(
     check_store(talk.store)
 
 
-def test_a_machine_that_is_heard_keeps_its_turn(
-    talk: SandboxConversation, clock: ManualClock
-) -> None:
+def test_live_machine_keeps_its_turn(talk: SandboxConversation, clock: ManualClock) -> None:
     talk.chat.says("hello")
     ada = talk.begin()
     ada.answer("hi ann")
@@ -631,7 +629,7 @@ def test_a_machine_that_is_heard_keeps_its_turn(
     assert talk.shown() == ["hi ann"]
 
 
-def test_what_was_said_before_its_machine_was_gone_was_the_answer(
+def test_message_sent_before_machine_loss_counts_as_the_answer(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
     letter = letter_of(talk)
@@ -648,7 +646,7 @@ def test_what_was_said_before_its_machine_was_gone_was_the_answer(
     assert (said, "may be incomplete" in notice) == ("hi ann", True)
 
 
-def test_a_run_that_waits_for_a_machine_that_is_gone_gives_its_turn_back(
+def test_run_queued_for_a_lost_machine_returns_its_turn(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
     letter = letter_of(talk)
@@ -669,7 +667,7 @@ def test_a_run_that_waits_for_a_machine_that_is_gone_gives_its_turn_back(
 # -- threads and answers ---------------------------------------------------------------------------
 
 
-def test_a_boxed_agent_says_something_in_the_thread_that_it_names(
+def test_sandboxed_agent_sends_to_a_named_thread(
     talk: SandboxConversation,
 ) -> None:
     talk.chat.says("hello", thread="t1")
@@ -685,7 +683,7 @@ def test_a_boxed_agent_says_something_in_the_thread_that_it_names(
     ]
 
 
-def test_a_boxed_agent_answers_each_message_where_it_came_from(talk: SandboxConversation) -> None:
+def test_sandboxed_agent_answers_each_message_at_its_origin(talk: SandboxConversation) -> None:
     talk.chat.says("one", thread="t1")
     ada = talk.begin()
     (first,) = ada.pending()
@@ -701,7 +699,7 @@ def test_a_boxed_agent_answers_each_message_where_it_came_from(talk: SandboxConv
     assert sent.reply_to == "p-e1"
 
 
-def test_an_answer_to_what_a_boxed_agent_was_not_told_is_refused(talk: SandboxConversation) -> None:
+def test_reply_to_a_message_not_given_is_rejected(talk: SandboxConversation) -> None:
     talk.chat.says("hello")
     other = talk.store.mail.put("agent:eve", "not for ada")
     ada = talk.begin()

@@ -36,7 +36,7 @@ def reasons(store: Corral) -> list[str]:
 # -- what it asks of the host ---------------------------------------------------------------------
 
 
-def test_people_decide_what_a_boxed_agent_asks_for_and_it_is_told(
+def test_host_request_from_sandbox_is_decided_and_reported(
     talk: SandboxConversation,
 ) -> None:
     ada = begun(talk)
@@ -57,7 +57,7 @@ def test_people_decide_what_a_boxed_agent_asks_for_and_it_is_told(
     check_store(talk.store)
 
 
-def test_an_agent_that_a_boxed_one_has_made_is_boxed_as_well(talk: SandboxConversation) -> None:
+def test_agent_created_by_a_sandboxed_one_is_sandboxed(talk: SandboxConversation) -> None:
     talk.store.agents.grant("ada", "host:create_agent")
     ada = begun(talk)
     wish(ada, "create_agent", name="helper", instructions="Help.")
@@ -69,7 +69,7 @@ def test_an_agent_that_a_boxed_one_has_made_is_boxed_as_well(talk: SandboxConver
     assert "was carried out" in talk.begin().prompt(), "it learns also what was done at once"
 
 
-def test_a_wish_is_done_once_however_often_the_file_is_looked_at(talk: SandboxConversation) -> None:
+def test_host_request_from_sandbox_is_executed_once(talk: SandboxConversation) -> None:
     talk.store.agents.grant("ada", "host:schedule_task")
     ada = begun(talk)
     wish(ada, "schedule_task", text="look around", every_seconds=3600)
@@ -79,7 +79,7 @@ def test_a_wish_is_done_once_however_often_the_file_is_looked_at(talk: SandboxCo
     assert len(talk.store.host_requests.list().items) == 1
 
 
-def test_a_script_of_a_boxed_agent_would_run_outside_and_is_refused(
+def test_schedule_script_from_sandbox_is_rejected(
     talk: SandboxConversation,
 ) -> None:
     talk.store.agents.grant("ada", "host:schedule_task")
@@ -103,7 +103,7 @@ WRONG: list[tuple[str, object]] = [
 
 
 @pytest.mark.parametrize(("action", "arguments"), WRONG)
-def test_a_wish_that_makes_no_sense_is_refused_and_the_rest_goes_on(
+def test_invalid_host_request_does_not_block_other_rows(
     talk: SandboxConversation, action: str, arguments: object
 ) -> None:
     ada = begun(talk)
@@ -118,7 +118,7 @@ def test_a_wish_that_makes_no_sense_is_refused_and_the_rest_goes_on(
     check_store(talk.store)
 
 
-def test_a_rule_that_forbids_it_forbids_it_from_inside_as_well(talk: SandboxConversation) -> None:
+def test_deny_rule_applies_to_sandboxed_requests(talk: SandboxConversation) -> None:
     talk.store.agents.grant("ada", "host:create_agent", allow=False)
     ada = begun(talk)
     wish(ada, "create_agent", name="helper", instructions="Help.")
@@ -136,7 +136,7 @@ def lay_out(ada: FakeSandboxAgent, id: str, name: str, data: bytes = b"bytes") -
     return path
 
 
-def test_a_file_is_sent_as_it_was_when_the_host_took_it(talk: SandboxConversation) -> None:
+def test_file_from_sandbox_is_copied_at_ingest(talk: SandboxConversation) -> None:
     ada = begun(talk)
     lay_out(ada, "out-1", "1-report.txt", b"first")
     ada.forge("out-1", 9, {"text": "the report", "files": ["1-report.txt"]})
@@ -155,7 +155,7 @@ STRANGE_NAMES = ["../../secret", "/etc/passwd", "..", "", "link", "folder", "pip
 
 
 @pytest.mark.parametrize("name", STRANGE_NAMES)
-def test_a_name_that_leads_elsewhere_is_refused(
+def test_file_name_with_a_path_is_rejected(
     talk: SandboxConversation, tmp_path: Path, name: str
 ) -> None:
     secret = tmp_path / "secret"
@@ -173,7 +173,7 @@ def test_a_name_that_leads_elsewhere_is_refused(
     assert ada.outcomes()["out-1"] == "failed"
 
 
-def test_a_link_in_the_place_of_the_outbox_is_not_followed(
+def test_symlink_instead_of_the_outbox_is_not_followed(
     talk: SandboxConversation, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere" / "out-1"
@@ -186,7 +186,7 @@ def test_a_link_in_the_place_of_the_outbox_is_not_followed(
     assert "link" in reasons(talk.store)[0]
 
 
-def test_too_many_files_and_too_large_ones_are_refused(talk: SandboxConversation) -> None:
+def test_too_many_or_too_large_files_are_rejected(talk: SandboxConversation) -> None:
     talk.store.settings.set("chat.max_file_bytes", 10)
     ada = begun(talk)
     lay_out(ada, "out-1", "large", b"x" * 11)
@@ -200,7 +200,7 @@ def test_too_many_files_and_too_large_ones_are_refused(talk: SandboxConversation
 # -- the folder of a session ----------------------------------------------------------------------
 
 
-def test_the_folder_goes_with_its_session_and_never_one_of_another_store(
+def test_session_folder_is_removed_only_for_own_sessions(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
     store = talk.store

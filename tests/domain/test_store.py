@@ -13,14 +13,14 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, rows, unchanged
 
 
-def test_a_store_knows_its_engine_its_place_and_its_schema(store: Corral, engine: str) -> None:
+def test_store_reports_engine_url_and_schema_version(store: Corral, engine: str) -> None:
     assert store.db.engine == engine
     assert (store.db.path is not None) == (engine == "sqlite")
     assert store.db.schema_version() >= 1
     assert store.now() == 1_800_000_000_000
 
 
-def test_a_password_is_not_shown(store: Corral, url: str, engine: str) -> None:
+def test_password_is_not_shown_in_the_url(store: Corral, url: str, engine: str) -> None:
     if engine == "sqlite":
         assert store.db.url == url
         return
@@ -30,14 +30,12 @@ def test_a_password_is_not_shown(store: Corral, url: str, engine: str) -> None:
         assert "hunter2" not in repr(other.db.check())
 
 
-def test_a_migrated_store_has_nothing_left_to_migrate(store: Corral) -> None:
+def test_migrated_store_has_no_pending_migrations(store: Corral) -> None:
     with unchanged(store):
         assert store.db.migrate() == []
 
 
-def test_an_empty_store_is_made_when_it_is_opened_and_stays_as_it_is_the_second_time(
-    empty_url: str, clock: ManualClock
-) -> None:
+def test_opening_creates_the_schema_once(empty_url: str, clock: ManualClock) -> None:
     with corral.open(empty_url, clock=clock) as store:
         letter = store.mail.put("agent:ada", 1)
         applied = rows(store, "SELECT number, name, applied_at FROM migrations")
@@ -46,14 +44,14 @@ def test_an_empty_store_is_made_when_it_is_opened_and_stays_as_it_is_the_second_
         assert store.mail.get(letter.id) == letter
 
 
-def test_a_missing_store_is_not_made_when_that_is_not_wanted(tmp_path: Path) -> None:
+def test_open_without_create_rejects_a_missing_store(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable) as caught:
         corral.open(tmp_path / "none.db", create=False)
     assert caught.value.reason == "missing"
     assert list(tmp_path.glob("none*")) == []
 
 
-def test_a_store_of_a_newer_corral_is_refused_and_not_touched(store: Corral, url: str) -> None:
+def test_store_with_newer_schema_is_rejected_unchanged(store: Corral, url: str) -> None:
     insert = "INSERT INTO migrations (number, name, checksum, applied_at) VALUES (999, 'x', 'y', 1)"
     with store.transaction() as tx:
         tx.run(Statement(insert))
@@ -66,7 +64,7 @@ def test_a_store_of_a_newer_corral_is_refused_and_not_touched(store: Corral, url
         assert "Upgrade Corral" in caught.value.message
 
 
-def test_a_sound_store_has_only_good_findings(store: Corral) -> None:
+def test_doctor_reports_only_ok_for_a_sound_store(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     with unchanged(store):
         quick, thorough = store.db.check(), store.db.verify()
@@ -75,14 +73,14 @@ def test_a_sound_store_has_only_good_findings(store: Corral) -> None:
     assert len(thorough) >= len(quick)
 
 
-def test_a_migration_that_differs_from_ours_is_found(store: Corral) -> None:
+def test_migration_with_another_checksum_is_reported(store: Corral) -> None:
     with store.transaction() as tx:
         tx.run(Statement("UPDATE migrations SET checksum = 'other'"))
     found = {finding.check: finding.state for finding in store.db.check()}
     assert found["schema"] == "broken"
 
 
-def test_durability_is_a_property_of_the_store(store: Corral, url: str, engine: str) -> None:
+def test_durability_is_stored_in_the_store(store: Corral, url: str, engine: str) -> None:
     if engine == "postgres":  # the server decides; that of the tests does not wait for its disk
         assert store.db.durability() == "normal"
         for wanted in ("normal", "full"):
@@ -97,12 +95,12 @@ def test_durability_is_a_property_of_the_store(store: Corral, url: str, engine: 
 
 
 @each_case("wanted", ["", "FULL", "off"])
-def test_a_durability_that_does_not_exist_is_refused(store: Corral, wanted: str) -> None:
+def test_unknown_durability_is_rejected(store: Corral, wanted: str) -> None:
     with refuses(store, Invalid):
         store.db.durability(wanted)
 
 
-def test_a_store_that_was_closed_is_not_used_any_more(url: str) -> None:
+def test_closed_store_rejects_operations(url: str) -> None:
     store = corral.open(url)
     following = store.events.follow("0-0", timeout_ms=0)
     store.mail.put("agent:ada", "x")
@@ -115,7 +113,7 @@ def test_a_store_that_was_closed_is_not_used_any_more(url: str) -> None:
     following.close()
 
 
-def test_a_back_up_that_was_broken_off_leaves_nothing_behind(
+def test_interrupted_backup_leaves_no_file(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_off(target: Path) -> None:

@@ -228,7 +228,7 @@ def without_traces(found: dict[str, list[list[Any]]]) -> dict[str, list[list[Any
 
 
 @EACH_WAY
-def test_a_back_up_brings_everything_back_on_either_engine(
+def test_backup_restores_everything_on_either_engine(
     open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
@@ -246,7 +246,7 @@ def test_a_back_up_brings_everything_back_on_either_engine(
 
 
 @EACH_WAY
-def test_bytes_that_are_no_text_come_back_as_they_were(
+def test_binary_values_survive_backup_and_restore(
     open_on: Open, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
@@ -261,7 +261,7 @@ def test_bytes_that_are_no_text_come_back_as_they_were(
 
 
 @EACH_WAY
-def test_new_rows_after_a_restore_get_fresh_numbers(
+def test_rows_after_restore_get_new_numbers(
     open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
@@ -275,7 +275,7 @@ def test_new_rows_after_a_restore_get_fresh_numbers(
 
 
 @EACH_WAY
-def test_every_numbered_table_goes_on_after_a_restore(
+def test_sequences_continue_after_restore(
     open_on: Open, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
@@ -291,7 +291,7 @@ def test_every_numbered_table_goes_on_after_a_restore(
 
 
 @EACH_WAY
-def test_money_goes_on_after_a_restore(
+def test_totals_continue_after_restore(
     open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
@@ -311,7 +311,7 @@ def test_money_goes_on_after_a_restore(
 
 
 @EACH_WAY
-def test_numbers_that_were_forgotten_before_the_back_up_are_not_given_out_again(
+def test_pruned_numbers_are_not_reused_after_restore(
     open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
@@ -326,7 +326,7 @@ def test_numbers_that_were_forgotten_before_the_back_up_are_not_given_out_again(
 
 
 @EACH_WAY
-def test_a_restored_store_works_on(
+def test_restored_store_accepts_writes(
     open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
@@ -346,7 +346,7 @@ def test_a_restored_store_works_on(
 
 
 @EACH_WAY
-def test_turns_and_the_search_go_on_behind_a_restore(
+def test_turns_and_search_continue_after_restore(
     open_on: Open, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
@@ -367,7 +367,7 @@ def test_turns_and_the_search_go_on_behind_a_restore(
 
 
 @EACH_WAY
-def test_a_feed_that_was_followed_before_the_restore_goes_on_behind_it(
+def test_event_cursor_stays_valid_after_restore(
     open_on: Open, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
@@ -381,9 +381,7 @@ def test_a_feed_that_was_followed_before_the_restore_goes_on_behind_it(
 # -- the file --------------------------------------------------------------------------------
 
 
-def test_a_back_up_is_one_private_file_that_any_tool_can_read(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_backup_is_one_private_sqlite_file(store: Corral, tmp_path: Path) -> None:
     store.mail.put("agent:ada", 1)
     folder = tmp_path / "backups"
     folder.mkdir()
@@ -396,16 +394,14 @@ def test_a_back_up_is_one_private_file_that_any_tool_can_read(
     plain.close()
 
 
-def test_a_back_up_opens_as_a_store(store: Corral, tmp_path: Path) -> None:
+def test_backup_opens_as_a_store(store: Corral, tmp_path: Path) -> None:
     letter = store.mail.put("agent:ada", 1)
     file = store.db.backup(tmp_path / "b.db")
     with corral.open(file) as copy:
         assert copy.mail.get(letter.id) == letter
 
 
-def test_an_empty_store_leaves_nothing_beside_what_is_restored(
-    open_on: Open, tmp_path: Path
-) -> None:
+def test_restore_into_empty_store_keeps_no_previous_file(open_on: Open, tmp_path: Path) -> None:
     with open_on("sqlite") as source:
         source.mail.put("agent:ada", 1)
         file = source.db.backup(tmp_path / "b.db")
@@ -419,7 +415,7 @@ def test_an_empty_store_leaves_nothing_beside_what_is_restored(
         assert len(before.mail.list().items) == 2
 
 
-def test_a_file_that_is_there_is_not_overwritten(store: Corral, tmp_path: Path) -> None:
+def test_backup_does_not_overwrite_an_existing_file(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "b.db").write_text("precious")
     with refuses(store, Invalid):
         store.db.backup(tmp_path / "b.db")
@@ -427,17 +423,13 @@ def test_a_file_that_is_there_is_not_overwritten(store: Corral, tmp_path: Path) 
 
 
 @each_case("where", ["missing/b.db", ".", "file/b.db"])
-def test_a_place_that_cannot_be_written_is_refused(
-    store: Corral, tmp_path: Path, where: str
-) -> None:
+def test_backup_to_unwritable_path_is_rejected(store: Corral, tmp_path: Path, where: str) -> None:
     (tmp_path / "file").touch()
     with refuses(store, Invalid):
         store.db.backup(tmp_path / where)
 
 
-def test_what_is_no_back_up_is_refused_and_the_store_stays_as_it_was(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_file_that_is_not_a_backup_is_rejected_unchanged(store: Corral, tmp_path: Path) -> None:
     store.mail.put("agent:ada", 1)
     (tmp_path / "text").write_text("this is no database, and rather long for a header " * 40)
     (tmp_path / "empty").touch()
@@ -450,9 +442,7 @@ def test_what_is_no_back_up_is_refused_and_the_store_stays_as_it_was(
             store.db.restore(tmp_path / name)
 
 
-def test_a_damaged_back_up_is_refused_and_the_store_stays_as_it_was(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_damaged_backup_is_rejected_unchanged(store: Corral, tmp_path: Path) -> None:
     for n in range(300):
         store.mail.put("agent:ada", "x" * 200 + str(n))
     file = store.db.backup(tmp_path / "b.db")
@@ -463,7 +453,7 @@ def test_a_damaged_back_up_is_refused_and_the_store_stays_as_it_was(
         store.db.restore(file)
 
 
-def test_a_back_up_of_a_newer_corral_is_refused(store: Corral, tmp_path: Path) -> None:
+def test_backup_with_newer_schema_is_rejected(store: Corral, tmp_path: Path) -> None:
     file = store.db.backup(tmp_path / "b.db")
     newer = apsw.Connection(str(file))
     newer.execute("PRAGMA user_version = 999")
@@ -473,7 +463,7 @@ def test_a_back_up_of_a_newer_corral_is_refused(store: Corral, tmp_path: Path) -
     assert "newer" in caught.value.message
 
 
-def test_what_a_sqlite_store_held_before_is_kept_beside_it(open_on: Open, tmp_path: Path) -> None:
+def test_restore_keeps_the_previous_sqlite_file(open_on: Open, tmp_path: Path) -> None:
     store = open_on("sqlite")
     file = store.db.backup(tmp_path / "empty.db")
     store.mail.put("agent:ada", "before")
@@ -485,7 +475,7 @@ def test_what_a_sqlite_store_held_before_is_kept_beside_it(open_on: Open, tmp_pa
     assert [letter.body for letter in store.mail.list().items] == ["before"]
 
 
-def test_others_that_have_the_store_open_see_what_was_restored(
+def test_open_handles_see_restored_content(
     store: Corral, url: str, clock: ManualClock, tmp_path: Path
 ) -> None:
     store.mail.put("agent:ada", "restored")
@@ -499,9 +489,7 @@ def test_others_that_have_the_store_open_see_what_was_restored(
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_a_live_store_given_as_a_back_up_loses_nothing_that_was_accepted(
-    open_on: Open, target: str
-) -> None:
+def test_restoring_from_a_live_store_includes_committed_rows(open_on: Open, target: str) -> None:
     living, store = open_on("sqlite"), open_on(target)
     living.mail.put("agent:ada", "in the log beside the file")
     assert living.db.path is not None
@@ -509,7 +497,7 @@ def test_a_live_store_given_as_a_back_up_loses_nothing_that_was_accepted(
     assert [letter.body for letter in store.mail.list().items] == ["in the log beside the file"]
 
 
-def test_the_durability_that_a_back_up_had_is_obeyed_at_once(open_on: Open, tmp_path: Path) -> None:
+def test_durability_of_a_backup_applies_after_restore(open_on: Open, tmp_path: Path) -> None:
     store = open_on("sqlite")
     store.db.durability("full")
     file = store.db.backup(tmp_path / "full.db")
@@ -521,7 +509,7 @@ def test_the_durability_that_a_back_up_had_is_obeyed_at_once(open_on: Open, tmp_
     assert writer.connection.pragma("synchronous") == 2
 
 
-def test_a_back_up_that_does_not_know_a_live_run_is_refused(store: Corral, tmp_path: Path) -> None:
+def test_backup_without_a_live_run_is_rejected(store: Corral, tmp_path: Path) -> None:
     known = running(store, 1)
     old = store.db.backup(tmp_path / "old.db")
     unknown = running(store, 2)
@@ -535,9 +523,7 @@ def test_a_back_up_that_does_not_know_a_live_run_is_refused(store: Corral, tmp_p
     assert [run.id for run in store.runs.list().items] == [known.id]
 
 
-def test_a_back_up_of_an_earlier_attempt_does_not_know_the_live_one(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_backup_with_an_earlier_attempt_of_a_run_is_rejected(store: Corral, tmp_path: Path) -> None:
     run = running(store, 1, max_restarts=1)
     old = store.db.backup(tmp_path / "old.db")
     store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
@@ -545,9 +531,7 @@ def test_a_back_up_of_an_earlier_attempt_does_not_know_the_live_one(
         store.db.restore(old)
 
 
-def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_published_numbers_are_not_reused_after_restore(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path).id
     store.channels.add("web", "web", policy="public")
     store.places.register("web", "room")
@@ -619,9 +603,7 @@ STRANGE = {
 
 
 @each_case("damage", STRANGE)
-def test_a_back_up_with_a_schema_that_is_not_ours_is_refused(
-    store: Corral, tmp_path: Path, damage: str
-) -> None:
+def test_backup_with_foreign_schema_is_rejected(store: Corral, tmp_path: Path, damage: str) -> None:
     if not store.mail.list().items:
         store.mail.put("agent:ada", 1)
     file = store.db.backup(tmp_path / "b.db")
@@ -643,7 +625,7 @@ def test_a_back_up_with_a_schema_that_is_not_ours_is_refused(
     ],
     ids=["a trigger", "views", "a table", "an index", "a virtual table"],
 )
-def test_what_somebody_put_into_a_store_is_taken_out_of_its_back_up_as_it_says(
+def test_foreign_objects_are_removed_from_a_backup(
     store: Corral, tmp_path: Path, statements: list[str]
 ) -> None:
     store.mail.put("agent:ada", 1)
@@ -673,7 +655,7 @@ def test_what_somebody_put_into_a_store_is_taken_out_of_its_back_up_as_it_says(
     ],
     ids=["a name of SQLite's own", "a comment that is none", "no sql"],
 )
-def test_a_back_up_whose_schema_somebody_forged_is_refused(
+def test_backup_with_forged_schema_is_rejected(
     store: Corral, tmp_path: Path, statement: str
 ) -> None:
     file = store.db.backup(tmp_path / "b.db")
@@ -683,7 +665,7 @@ def test_a_back_up_whose_schema_somebody_forged_is_refused(
     assert "another back-up" in caught.value.message
 
 
-def test_a_back_up_that_changes_after_it_was_looked_at_is_refused(
+def test_backup_changed_after_the_check_is_rejected(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from corral.services.store import backup
@@ -701,9 +683,7 @@ def test_a_back_up_that_changes_after_it_was_looked_at_is_refused(
         store.db.restore(file)
 
 
-def test_a_fence_in_a_back_up_is_taken_down_whatever_its_store_says(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_write_fence_in_a_backup_is_removed(store: Corral, tmp_path: Path) -> None:
     file = store.db.backup(tmp_path / "b.db")
     change_file(
         file,
@@ -714,7 +694,7 @@ def test_a_fence_in_a_back_up_is_taken_down_whatever_its_store_says(
     assert store.mail.put("agent:ada", 1).body == 1
 
 
-def test_comments_in_a_back_ups_schema_may_be_others(store: Corral, tmp_path: Path) -> None:
+def test_comments_in_a_backup_schema_may_differ(store: Corral, tmp_path: Path) -> None:
     """They say nothing to the engine, and a migration may have got a better one."""
     file = store.db.backup(tmp_path / "b.db")
     rewrite_schema(
@@ -727,7 +707,7 @@ def test_comments_in_a_back_ups_schema_may_be_others(store: Corral, tmp_path: Pa
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_a_back_up_of_an_older_corral_is_compared_with_what_that_one_made(
+def test_older_backup_is_compared_with_its_own_schema_version(
     open_on: Open, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from corral.db import migrations

@@ -48,7 +48,7 @@ def without_moves(found: dict[str, list[list[Any]]]) -> dict[str, list[list[Any]
 
 
 @EACH_WAY
-def test_everything_arrives_and_the_old_place_leads_to_the_new_one(
+def test_moved_store_is_complete_and_old_one_redirects(
     place: Place, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = place(source), place(target)
@@ -75,7 +75,7 @@ def test_everything_arrives_and_the_old_place_leads_to_the_new_one(
 
 
 @EACH_WAY
-def test_numbers_fences_leases_and_the_feed_go_on(
+def test_sequences_fences_leases_and_events_continue_after_move(
     place: Place, clock: ManualClock, source: str, target: str
 ) -> None:
     old, new = place(source), place(target)
@@ -102,7 +102,7 @@ def test_numbers_fences_leases_and_the_feed_go_on(
                 assert older == everything[: seen - 1][::-1]
 
 
-def test_there_and_back_again_every_table_is_as_it_was(
+def test_round_trip_move_keeps_every_table(
     place: Place, clock: ManualClock, tmp_path: Path
 ) -> None:
     home, server = place("sqlite"), place("postgres")
@@ -129,9 +129,7 @@ def test_there_and_back_again_every_table_is_as_it_was(
         assert without_moves(content(store)) == before
 
 
-def test_output_that_the_server_alone_has_is_read_where_it_comes_to(
-    place: Place, clock: ManualClock
-) -> None:
+def test_output_stored_in_the_server_is_moved(place: Place, clock: ManualClock) -> None:
     server = place("postgres")
     with opened(server, clock) as store:
         folder = begun(store, b"said on another machine\n")
@@ -144,9 +142,7 @@ def test_output_that_the_server_alone_has_is_read_where_it_comes_to(
         assert store.outputs.seal_folder(RUN).state == "sealed"
 
 
-def test_output_of_this_machine_comes_along_to_where_others_read_it(
-    place: Place, clock: ManualClock
-) -> None:
+def test_local_output_is_moved_to_a_shared_store(place: Place, clock: ManualClock) -> None:
     home, server = place("sqlite"), place("postgres")
     with opened(home, clock) as store:
         folder = begun(store, b"said on this machine\n" * 20_000)
@@ -162,7 +158,7 @@ def test_output_of_this_machine_comes_along_to_where_others_read_it(
 
 
 @pytest.mark.parametrize("source", ENGINES)
-def test_whoever_has_the_old_store_open_is_refused_in_a_sentence(
+def test_open_handles_of_the_old_store_are_rejected(
     place: Place, clock: ManualClock, source: str
 ) -> None:
     old, new = place(source), place("sqlite")
@@ -181,7 +177,7 @@ def test_whoever_has_the_old_store_open_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_a_place_that_holds_anything_is_refused_and_stays_as_it_was(
+def test_non_empty_target_is_rejected_unchanged(
     store: Corral, place: Place, clock: ManualClock, target: str
 ) -> None:
     taken = place(target)
@@ -194,7 +190,7 @@ def test_a_place_that_holds_anything_is_refused_and_stays_as_it_was(
         assert [letter.body for letter in other.mail.list().items] == ["theirs"]
 
 
-def test_what_cannot_be_moved_is_refused_and_goes_on(
+def test_rejected_move_leaves_the_store_in_use(
     store: Corral, place: Place, clock: ManualClock, tmp_path: Path
 ) -> None:
     new = place("sqlite")
@@ -214,7 +210,7 @@ def test_what_cannot_be_moved_is_refused_and_goes_on(
     store.db.move(new)
 
 
-def test_a_run_that_began_at_the_last_moment_is_seen_behind_the_fence(
+def test_run_started_before_the_fence_prevents_the_move(
     store: Corral, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare = store_move.StoreMove.prepare
@@ -229,7 +225,7 @@ def test_a_run_that_began_at_the_last_moment_is_seen_behind_the_fence(
     store.mail.put("agent:ada", "it goes on here")
 
 
-def test_a_copy_that_differs_is_not_switched_to(
+def test_differing_copy_is_not_switched_to(
     store: Corral, place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.mail.put("agent:ada", "true")
@@ -255,7 +251,7 @@ def test_a_copy_that_differs_is_not_switched_to(
         assert [letter.body for letter in moved.mail.list().items] == ["true", "again"]
 
 
-def test_a_move_that_fails_says_that_the_store_waits_for_it(
+def test_failed_move_reports_that_the_store_is_fenced(
     store: Corral, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.mail.put("agent:ada", "before")
@@ -273,9 +269,7 @@ def test_a_move_that_fails_says_that_the_store_waits_for_it(
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_what_was_moved_away_is_a_back_up_should_the_new_place_be_lost(
-    place: Place, clock: ManualClock, target: str
-) -> None:
+def test_old_store_of_a_move_can_be_restored(place: Place, clock: ManualClock, target: str) -> None:
     old, new, other = place("sqlite"), place(target), place(target)
     with opened(old, clock) as store:
         store.mail.put("agent:ada", "kept")
@@ -287,7 +281,7 @@ def test_what_was_moved_away_is_a_back_up_should_the_new_place_be_lost(
         check_store(store, schema=True)
 
 
-def test_half_of_a_move_is_no_back_up(store: Corral, place: Place) -> None:
+def test_unfinished_target_cannot_be_restored(store: Corral, place: Place) -> None:
     new = place("sqlite")
 
     def look(*_: Any) -> None:
@@ -329,7 +323,7 @@ MOMENTS = 24
 
 
 @EACH_WAY
-def test_a_move_that_is_killed_at_any_commit_goes_on(
+def test_move_killed_at_any_commit_resumes(
     place: Place, monkeypatch: pytest.MonkeyPatch, source: str, target: str
 ) -> None:
     first = place(source)
@@ -358,7 +352,7 @@ def test_a_move_that_is_killed_at_any_commit_goes_on(
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_a_move_that_was_killed_can_be_given_up_until_the_switch(
+def test_killed_move_can_be_cancelled_before_the_switch(
     place: Place, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     old, new = place("sqlite"), place(target)
@@ -374,7 +368,7 @@ def test_a_move_that_was_killed_can_be_given_up_until_the_switch(
         assert [letter.body for letter in store.mail.list().items][-1] == "stayed"
 
 
-def test_between_the_two_halves_of_the_switch_it_can_only_be_finished(
+def test_move_cannot_be_cancelled_during_the_switch(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = place("sqlite"), place("sqlite")
@@ -396,9 +390,7 @@ def test_between_the_two_halves_of_the_switch_it_can_only_be_finished(
     gone.close()
 
 
-def test_what_is_in_use_at_its_new_place_is_never_let_go_on_at_the_old_one(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completed_move_cannot_be_cancelled(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even when a run seems to go on there: another machine cannot tell that it is over."""
     old, new = place("sqlite"), place("sqlite")
     filled(old, monkeypatch)
@@ -417,7 +409,7 @@ def test_what_is_in_use_at_its_new_place_is_never_let_go_on_at_the_old_one(
 # -- by hand --------------------------------------------------------------------------------------
 
 
-def test_the_command_moves_tells_and_gives_up(
+def test_db_move_command_moves_reports_and_cancels(
     place: Place, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = place("sqlite"), place("sqlite")
@@ -435,9 +427,7 @@ def test_the_command_moves_tells_and_gives_up(
     assert cli("db", "move", new, "--yes").code == 2
 
 
-def test_a_place_without_any_store_is_made(
-    store: Corral, tmp_path: Path, clock: ManualClock
-) -> None:
+def test_move_creates_a_missing_target(store: Corral, tmp_path: Path, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     store.db.move(f"sqlite:///{tmp_path}/made/new.db")
     assert stat.S_IMODE((tmp_path / "made" / "new.db").stat().st_mode) == 0o600
@@ -449,7 +439,7 @@ def test_a_place_without_any_store_is_made(
 
 
 @EACH_WAY
-def test_one_at_a_time_moves_a_store_or_gives_that_up(
+def test_move_and_cancel_exclude_each_other(
     place: Place, clock: ManualClock, source: str, target: str
 ) -> None:
     """Two would fill and clear one another's copy, and leave behind what was accepted."""
@@ -473,7 +463,7 @@ def test_one_at_a_time_moves_a_store_or_gives_that_up(
         store.db.move(elsewhere)  # whoever is done lets go of it
 
 
-def test_nothing_is_restored_into_a_store_that_is_on_its_way(
+def test_restore_into_a_moving_store_is_rejected(
     place: Place, clock: ManualClock, url: str, tmp_path: Path
 ) -> None:
     """What was restored would be left behind, with nothing that says where the rest went."""
@@ -498,7 +488,7 @@ def test_nothing_is_restored_into_a_store_that_is_on_its_way(
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_of_two_stores_that_go_to_one_place_the_second_is_refused(
+def test_second_store_moving_to_one_target_is_rejected(
     place: Place, clock: ManualClock, target: str
 ) -> None:
     old, rival, new = place("sqlite"), place("sqlite"), place(target)
@@ -516,7 +506,7 @@ def test_of_two_stores_that_go_to_one_place_the_second_is_refused(
 
 
 @pytest.mark.parametrize("name", ["link", "hard link"])
-def test_a_file_does_not_move_to_itself_by_another_name(
+def test_sqlite_file_cannot_move_to_itself_by_another_path(
     place: Place, clock: ManualClock, tmp_path: Path, name: str
 ) -> None:
     old, link = Path(place("sqlite").removeprefix("sqlite:///")), tmp_path / "link.db"
@@ -527,7 +517,7 @@ def test_a_file_does_not_move_to_itself_by_another_name(
         store.mail.put("agent:ada", "it goes on")
 
 
-def test_a_database_does_not_move_to_itself_by_another_name_of_its_server(
+def test_database_cannot_move_to_itself_by_another_host_name(
     place: Place, clock: ManualClock
 ) -> None:
     old = place("postgres")
@@ -537,9 +527,7 @@ def test_a_database_does_not_move_to_itself_by_another_name_of_its_server(
         store.mail.put("agent:ada", "it goes on")
 
 
-def test_a_file_that_is_taken_away_meanwhile_is_not_switched_to(
-    place: Place, clock: ManualClock
-) -> None:
+def test_deleted_target_is_not_switched_to(place: Place, clock: ManualClock) -> None:
     old, new = place("sqlite"), place("sqlite")
     with opened(old, clock) as store:
         store.mail.put("agent:ada", "kept")

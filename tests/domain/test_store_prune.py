@@ -64,15 +64,13 @@ def done(store: Corral, body: object) -> str:
     return store.mail.ack(store.mail.claim("queue:x", owner="o")[0]).id
 
 
-def test_in_a_young_store_nothing_is_forgotten(store: Corral) -> None:
+def test_young_store_prunes_nothing(store: Corral) -> None:
     done(store, 1)
     with unchanged(store):
         assert forgotten(store) == NOTHING
 
 
-def test_letters_that_ended_long_ago_are_forgotten_and_open_ones_never(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_old_ended_letters_are_pruned_and_open_ones_kept(store: Corral, clock: ManualClock) -> None:
     old = done(store, "old")
     open_ = store.mail.put("agent:ada", "open")
     clock.advance(30 * DAY)
@@ -85,9 +83,7 @@ def test_letters_that_ended_long_ago_are_forgotten_and_open_ones_never(
         store.mail.get(old)
 
 
-def test_a_letter_that_lay_for_long_is_kept_from_its_end_on(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_retention_of_a_letter_counts_from_its_end(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     clock.advance(YEAR)
     ended = store.mail.ack(store.mail.claim("agent:ada", owner="o")[0])
@@ -96,7 +92,7 @@ def test_a_letter_that_lay_for_long_is_kept_from_its_end_on(
     assert store.mail.get(ended.id) == ended
 
 
-def test_how_long_is_a_setting(store: Corral, clock: ManualClock) -> None:
+def test_retention_time_is_a_setting(store: Corral, clock: ManualClock) -> None:
     store.settings.set("mail.retention_ms", HOUR)
     done(store, 1)
     store.mail.put("agent:ada", "newer")
@@ -107,7 +103,7 @@ def test_how_long_is_a_setting(store: Corral, clock: ManualClock) -> None:
     assert (letters.rows, letters.retention_ms) == (1, HOUR)
 
 
-def test_events_are_forgotten_but_for_the_newest(store: Corral, clock: ManualClock) -> None:
+def test_events_are_pruned_except_the_newest(store: Corral, clock: ManualClock) -> None:
     for n in range(5):
         store.mail.put("agent:ada", n)
     clock.advance(2 * YEAR)
@@ -116,7 +112,7 @@ def test_events_are_forgotten_but_for_the_newest(store: Corral, clock: ManualClo
     assert forgotten(store)["events"] == 0
 
 
-def test_a_cursor_from_before_goes_on_with_what_is_left(store: Corral, clock: ManualClock) -> None:
+def test_old_event_cursor_continues_after_prune(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     cursor = store.events.after().next
     store.mail.put("agent:ada", 2)
@@ -126,9 +122,7 @@ def test_a_cursor_from_before_goes_on_with_what_is_left(store: Corral, clock: Ma
     assert [event.subject for event in store.events.after(cursor).items] == [late.id]
 
 
-def test_a_number_that_was_forgotten_is_never_given_out_again(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_pruned_number_is_never_reused(store: Corral, clock: ManualClock) -> None:
     for n in range(3):
         done(store, n)
     clock.advance(31 * DAY)
@@ -138,9 +132,7 @@ def test_a_number_that_was_forgotten_is_never_given_out_again(
     assert forgotten(store)["letters"] == 1
 
 
-def test_a_dry_run_counts_what_a_real_one_forgets_and_writes_nothing(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_dry_run_counts_the_same_rows_and_deletes_none(store: Corral, clock: ManualClock) -> None:
     for n in range(3):
         done(store, n)
     timer = store.timers.set("agent:ada", 1, delay_ms=HOUR)
@@ -154,7 +146,7 @@ def test_a_dry_run_counts_what_a_real_one_forgets_and_writes_nothing(
     assert forgotten(store) == NOTHING
 
 
-def test_of_many_thousands_a_dry_run_counts_the_same_too(store: Corral, clock: ManualClock) -> None:
+def test_dry_run_counts_thousands_of_rows_correctly(store: Corral, clock: ManualClock) -> None:
     long_ago = clock.now() - 3 * YEAR
     with store.transaction() as tx:
         tx.run(
@@ -188,7 +180,7 @@ def test_of_many_thousands_a_dry_run_counts_the_same_too(store: Corral, clock: M
     assert rows(store, "SELECT count(*) FROM letters") == [(500,)]
 
 
-def test_schedules_are_kept_from_their_end_on(store: Corral, clock: ManualClock) -> None:
+def test_retention_of_a_schedule_counts_from_its_end(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=YEAR)
     clock.advance(100 * DAY)
     store.schedules.delete(made.id)
@@ -198,7 +190,7 @@ def test_schedules_are_kept_from_their_end_on(store: Corral, clock: ManualClock)
     assert forgotten(store)["schedules"] == 1
 
 
-def test_schedules_that_go_on_are_never_forgotten(store: Corral, clock: ManualClock) -> None:
+def test_active_schedules_are_never_pruned(store: Corral, clock: ManualClock) -> None:
     store.schedules.create("agent:ada", 1, every_ms=YEAR)
     paused = store.schedules.create("agent:ada", 1, every_ms=YEAR)
     store.schedules.pause(paused.id)
@@ -206,9 +198,7 @@ def test_schedules_that_go_on_are_never_forgotten(store: Corral, clock: ManualCl
     assert forgotten(store)["schedules"] == 0
 
 
-def test_nodes_that_are_gone_are_forgotten_and_others_never(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_ended_nodes_are_pruned_and_others_kept(store: Corral, clock: ManualClock) -> None:
     gone = store.nodes.join("old", "boot 1", owner="d")
     store.nodes.leave(gone)
     silent = store.nodes.join("silent", "boot 1", owner="d")
@@ -228,9 +218,7 @@ def test_nodes_that_are_gone_are_forgotten_and_others_never(
     assert store.nodes.acquire_leadership("loop", owner="another").fence == 2
 
 
-def test_a_node_that_was_forgotten_may_come_back_as_a_new_one(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_pruned_node_can_register_again(store: Corral, clock: ManualClock) -> None:
     gone = store.nodes.join("host", "boot", owner="d")
     store.nodes.leave(gone)
     clock.advance(YEAR)
@@ -240,9 +228,7 @@ def test_a_node_that_was_forgotten_may_come_back_as_a_new_one(
         store.nodes.heartbeat(gone)
 
 
-def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_all_time_totals_are_never_pruned(store: Corral, clock: ManualClock) -> None:
     store.charges.add(
         UsageFact(model="gpt-5", input=10, cost_micros=7), run_id="run_1", session_id="ses_1"
     )
@@ -256,7 +242,7 @@ def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
     assert forgotten(store)["usage_totals"] == 0
 
 
-def test_which_files_were_imported_is_known_from_the_last_news_on(
+def test_retention_of_imported_files_counts_from_last_change(
     store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("imports.apply_retention", True)
@@ -274,9 +260,7 @@ def test_which_files_were_imported_is_known_from_the_last_news_on(
     assert rows(store, "SELECT path FROM imports") == [("/srv/new.jsonl",)]
 
 
-def test_a_deleted_output_of_a_machine_that_never_came_back_is_forgotten(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_deleted_output_of_a_lost_machine_is_pruned(store: Corral, clock: ManualClock) -> None:
     store.outputs.begin("run_1", host="elsewhere", folder="/srv/runs/1")
     store.outputs.delete("run_1")
     clock.advance(90 * DAY)
@@ -287,9 +271,7 @@ def test_a_deleted_output_of_a_machine_that_never_came_back_is_forgotten(
     assert rows(store, "SELECT run_id FROM outputs") == []
 
 
-def test_a_session_stays_while_it_has_mail_that_nobody_read(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_session_with_unread_mail_is_not_pruned(store: Corral, clock: ManualClock) -> None:
     """Its letters wait for it, however long ago it was closed; a fork's for what it came from."""
     session = store.sessions.open()
     store.sessions.append(session, "user", "hello")

@@ -89,7 +89,7 @@ def counted(store: Corral, *, dry_run: bool) -> Counter[tuple[str, str | None]]:
     return Counter({(each.table, each.project_id): each.rows for each in found})
 
 
-def test_a_dry_run_counts_what_goes_of_every_table_and_project(
+def test_dry_run_counts_rows_per_table_and_project(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     """Many rows of all ages, of projects that chose times of their own and of nobody, are counted,
@@ -160,7 +160,7 @@ def seal_some(
             expected["outputs", chosen] += at < clock.now() + HOUR - keep[chosen]
 
 
-def test_a_project_may_keep_things_for_longer_or_shorter(
+def test_project_setting_overrides_retention(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     for name in ("short", "long"):
@@ -191,7 +191,7 @@ def test_a_project_may_keep_things_for_longer_or_shorter(
     assert left() == []
 
 
-def test_what_belongs_to_no_project_is_kept_as_long_everywhere(store: Corral) -> None:
+def test_rows_without_a_project_use_the_global_retention(store: Corral) -> None:
     """A time that nobody would obey is refused."""
     for name, known in DEFINITIONS.items():
         if name.endswith(".retention_ms") and known.scopes == ("global",):
@@ -199,7 +199,7 @@ def test_what_belongs_to_no_project_is_kept_as_long_everywhere(store: Corral) ->
                 store.settings.set(name, 30 * DAY, scope="project:prj_x")
 
 
-def test_the_command_says_which_project_chose_a_time_of_its_own(
+def test_prune_command_lists_projects_with_own_retention(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     cli = Cli(capsys, f"sqlite:///{tmp_path}/corral.db")
@@ -210,9 +210,7 @@ def test_the_command_says_which_project_chose_a_time_of_its_own(
     assert project in cli("db", "prune", "--dry-run").out
 
 
-def test_several_may_prune_at_once_and_each_row_is_counted_by_one(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_concurrent_prunes_count_each_row_once(store: Corral, clock: ManualClock) -> None:
     clock.advance(4_000 * DAY)
     tables = ("runs", "notes", "groups", "tasks", "races", "letters")
     with store.transaction() as tx:

@@ -15,7 +15,7 @@ ENDLESS = (
 )
 
 
-def test_a_query_gives_columns_and_rows_alike_on_both_engines(store: Corral) -> None:
+def test_query_returns_the_same_rows_on_both_engines(store: Corral) -> None:
     store.mail.put("agent:ada", {"a": [1, None]}, expires_at=store.now() + 5)
     store.mail.put("agent:bob", "x")
     table = store.db.sql(
@@ -30,13 +30,13 @@ def test_a_query_gives_columns_and_rows_alike_on_both_engines(store: Corral) -> 
     assert table.truncated is False
 
 
-def test_a_query_without_rows_still_names_its_columns(store: Corral) -> None:
+def test_query_without_rows_returns_column_names(store: Corral) -> None:
     table = store.db.sql("SELECT seq, mailbox FROM letters")
     assert (table.columns, table.rows, table.truncated) == (["seq", "mailbox"], [], False)
 
 
 @pytest.mark.parametrize(("limit", "truncated"), [(1, True), (2, True), (3, False), (4, False)])
-def test_rows_past_the_limit_are_left_out_and_that_is_said(
+def test_rows_beyond_the_limit_are_dropped_and_flagged(
     store: Corral, limit: int, truncated: bool
 ) -> None:
     for n in range(3):
@@ -46,7 +46,7 @@ def test_rows_past_the_limit_are_left_out_and_that_is_said(
     assert table.truncated is truncated
 
 
-def test_a_query_without_end_gives_the_rows_up_to_the_limit(store: Corral) -> None:
+def test_endless_query_returns_rows_up_to_the_limit(store: Corral) -> None:
     table = store.db.sql(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n", limit=5
     )
@@ -54,20 +54,20 @@ def test_a_query_without_end_gives_the_rows_up_to_the_limit(store: Corral) -> No
     assert table.truncated is True
 
 
-def test_a_query_that_takes_too_long_is_stopped(store: Corral) -> None:
+def test_query_beyond_its_timeout_is_stopped(store: Corral) -> None:
     with refuses(store, Invalid) as caught:
         store.db.sql(ENDLESS, timeout_ms=100)
     assert caught.value.details["timeout_ms"] == 100
 
 
 @each_case("limit", [0, -1, 100_001])
-def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
+def test_limit_out_of_range_is_rejected(store: Corral, limit: int) -> None:
     with refuses(store, Invalid):
         store.db.sql("SELECT 1", limit=limit)
 
 
 @each_case("timeout_ms", [0, -1, 600_001])
-def test_a_time_out_of_bounds_is_refused(store: Corral, timeout_ms: int) -> None:
+def test_timeout_out_of_range_is_rejected(store: Corral, timeout_ms: int) -> None:
     with refuses(store, Invalid):
         store.db.sql("SELECT 1", timeout_ms=timeout_ms)
 
@@ -109,13 +109,13 @@ def test_a_time_out_of_bounds_is_refused(store: Corral, timeout_ms: int) -> None
         "SELECT load_extension('x')",
     ],
 )
-def test_what_is_no_reading_is_refused(store: Corral, query: str) -> None:
+def test_writing_statement_is_rejected(store: Corral, query: str) -> None:
     store.mail.put("agent:ada", 1)
     with refuses(store, Invalid):
         store.db.sql(query)
 
 
-def test_no_file_is_written_by_a_query(store: Corral, tmp_path: Path) -> None:
+def test_query_cannot_write_files(store: Corral, tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.parent.chmod(0o777)
     for query in (
@@ -135,24 +135,24 @@ def test_no_file_is_written_by_a_query(store: Corral, tmp_path: Path) -> None:
     ["", "  ", "nonsense", "SELECT * FROM nowhere", "SELECT (", "SELECT 1 \0", "\ud800", "--"],
     ids=ascii,
 )
-def test_what_is_no_query_is_refused_with_a_sentence(store: Corral, query: str) -> None:
+def test_invalid_sql_is_rejected_with_a_message(store: Corral, query: str) -> None:
     with refuses(store, Invalid) as caught:
         store.db.sql(query)
     assert caught.value.message.endswith(".")
 
 
-def test_an_error_inside_a_query_is_the_persons_own(store: Corral) -> None:
+def test_runtime_error_of_a_query_is_an_input_error(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     with refuses(store, Invalid):
         store.db.sql("SELECT abs(-9223372036854775807 - 1), 1/(seq - seq) FROM letters")
 
 
-def test_a_query_may_be_asked_again_and_again(store: Corral) -> None:
+def test_query_can_be_repeated(store: Corral) -> None:
     for _ in range(40):  # each would keep a connection if it were not given back
         assert store.db.sql("SELECT 1").rows == [[1]]
 
 
-def test_a_query_sees_what_was_committed_and_is_in_nobodys_way(store: Corral) -> None:
+def test_query_reads_committed_rows_without_blocking(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     with unchanged(store):
         assert store.db.sql("SELECT count(*) FROM letters").rows == [[1]]

@@ -28,7 +28,7 @@ from tests.support.run_factories import add_launch, add_run
 from tests.support.store import rows, unchanged
 
 CHECKS = ["orphans", "counts", "totals", "states"]
-FILES = ["outputs", "runs", "attachments", "boxes", "worktrees"]
+FILES = ["outputs", "runs", "attachments", "sandboxes", "worktrees"]
 
 
 def faults(store: Corral, *checks: str) -> list[Finding]:
@@ -75,7 +75,7 @@ def project(store: Corral, tmp_path: Path) -> str:
     return made
 
 
-def test_a_store_in_which_nothing_is_wrong_has_only_good_findings(
+def test_verify_of_a_sound_store_reports_only_ok(
     store: Corral, project: str, clock: ManualClock
 ) -> None:
     with unchanged(store):
@@ -89,7 +89,7 @@ def test_a_store_in_which_nothing_is_wrong_has_only_good_findings(
     assert faults(store) == []
 
 
-def test_rows_whose_parents_are_gone_are_found_in_every_table(
+def test_orphaned_rows_are_reported_for_every_table(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     live(store, clock, tmp_path)
@@ -129,7 +129,7 @@ def test_rows_whose_parents_are_gone_are_found_in_every_table(
     assert 'corral db sql "SELECT * FROM' in found
 
 
-def test_letters_that_nobody_can_ever_take_are_found(store: Corral) -> None:
+def test_letters_without_possible_receiver_are_reported(store: Corral) -> None:
     lost = store.mail.put(f"session:{store.sessions.open().id}", "hello")
     rows(store, "DELETE FROM sessions RETURNING 1")
     store.mail.put("agent:nobody", "agents and people need no row to have a mailbox")
@@ -178,7 +178,7 @@ def test_letters_that_nobody_can_ever_take_are_found(store: Corral) -> None:
     ],
     ids=["counts", "totals", "charges", "states"],
 )
-def test_rows_that_contradict_one_another_are_found(
+def test_contradicting_rows_are_reported(
     store: Corral, project: str, check: str, said: list[str], damage: list[str]
 ) -> None:
     do(store, *damage)
@@ -198,7 +198,7 @@ def test_rows_that_contradict_one_another_are_found(
     ],
     ids=["body", "data", "text"],
 )
-def test_cells_that_nobody_can_read_are_found(
+def test_undecodable_cells_are_reported(
     store: Corral, engine: str, project: str, damage: str, said: str, tmp_path: Path
 ) -> None:
     if engine == "postgres":
@@ -219,14 +219,14 @@ def test_cells_that_nobody_can_read_are_found(
         assert not (tmp_path / "x.db").exists()
 
 
-def test_totals_may_be_more_than_the_charges_that_are_left(
+def test_totals_above_remaining_charges_are_valid(
     store: Corral, project: str, clock: ManualClock
 ) -> None:
     do(store, "DELETE FROM charges WHERE seq = 1")
     assert faults(store) == []
 
 
-def test_others_may_write_while_it_looks(store: Corral, project: str) -> None:
+def test_verify_allows_concurrent_writes(store: Corral, project: str) -> None:
     """None of these is one statement, and each is seen whole or not at all."""
     stop = threading.Event()
 
@@ -292,7 +292,7 @@ def another(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [turn_a_bit, shorten, another, Path.unlink])
-def test_an_output_that_is_not_what_was_sealed_is_found(
+def test_modified_sealed_output_is_reported(
     store: Corral, engine: str, sealed: tuple[str, Path], damage: Callable[[Path], None]
 ) -> None:
     run, file = sealed
@@ -311,7 +311,7 @@ def test_an_output_that_is_not_what_was_sealed_is_found(
     assert "some text" in head
 
 
-def test_an_output_that_nobody_sealed_and_that_is_gone_is_found(store: Corral) -> None:
+def test_missing_unsealed_output_is_reported(store: Corral) -> None:
     folder = config.home() / "runs"
     going, over = add_run(store, "running"), add_run(store, "failed")
     for run in (going, over):
@@ -321,13 +321,13 @@ def test_an_output_that_nobody_sealed_and_that_is_gone_is_found(store: Corral) -
     assert "`corral recover`" in fault.message
 
 
-def test_an_output_of_another_machine_is_not_looked_for_here(store: Corral) -> None:
+def test_output_of_another_machine_is_not_checked(store: Corral) -> None:
     run = add_run(store, "failed")
     store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
     assert faults(store) == []
 
 
-def test_a_piece_of_an_output_that_the_store_lost_is_found(
+def test_missing_output_chunk_is_reported(
     store: Corral, engine: str, sealed: tuple[str, Path]
 ) -> None:
     do(store, "DELETE FROM output_chunks WHERE stream = 'output'")
@@ -342,7 +342,7 @@ def test_a_piece_of_an_output_that_the_store_lost_is_found(
     assert "counts" in [each.check for each in faults(store)]
 
 
-def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: ManualClock) -> None:
+def test_unowned_files_and_folders_are_reported(store: Corral, clock: ManualClock) -> None:
     stray = config.home() / "runs" / "run_00000000000000000000000000"
     config.make_private_folder(stray)
     ada = store.agents.create("ada", command="cat")
@@ -371,7 +371,7 @@ def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: Manu
     assert (old.exists(), young.exists(), others.exists()) == (False, True, True)
 
 
-def test_a_file_that_was_sent_and_is_changed_or_gone_is_found(
+def test_changed_or_missing_sent_file_is_reported(
     store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register_adapters(monkeypatch)
@@ -395,7 +395,7 @@ def test_a_file_that_was_sent_and_is_changed_or_gone_is_found(
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_the_command_tells_each_finding_and_fails_when_something_is_broken(
+def test_verify_command_prints_findings_and_fails_on_errors(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/corral.db"
@@ -446,7 +446,7 @@ ON_A_TABLE = {
 
 
 @pytest.mark.parametrize("damage", ON_A_TABLE)
-def test_tables_that_are_not_as_their_migrations_make_them_are_found(
+def test_tables_that_differ_from_migrations_are_reported(
     store: Corral, engine: str, project: str, damage: str
 ) -> None:
     statements, said = ON_A_TABLE[damage]
@@ -464,7 +464,7 @@ def test_tables_that_are_not_as_their_migrations_make_them_are_found(
     [("CREATE VIEW report AS SELECT * FROM letters", "view report"),
      ("CREATE TABLE report (a INTEGER)", "table report")],
 )  # fmt: skip
-def test_what_others_put_beside_our_tables_is_told(
+def test_foreign_schema_objects_are_reported(
     store: Corral, project: str, made: str, name: str
 ) -> None:
     do(store, made)
@@ -473,7 +473,7 @@ def test_what_others_put_beside_our_tables_is_told(
     assert f"{name} does not belong to Corral" in found.message
 
 
-def test_a_move_to_a_new_store_leaves_a_strange_schema_behind(
+def test_move_does_not_copy_foreign_schema_objects(
     store: Corral, project: str, tmp_path: Path
 ) -> None:
     do(store, "CREATE VIEW report AS SELECT * FROM letters", "DROP INDEX runs_live")
@@ -483,9 +483,7 @@ def test_a_move_to_a_new_store_leaves_a_strange_schema_behind(
         assert faults(new) == []
 
 
-def test_a_store_on_its_way_has_the_schema_that_it_should_have(
-    store: Corral, project: str, tmp_path: Path
-) -> None:
+def test_moving_store_passes_the_schema_check(store: Corral, project: str, tmp_path: Path) -> None:
     from corral.db import write_fence
     from corral.db.store_move_record import UPSERT
 
@@ -502,7 +500,7 @@ def test_a_store_on_its_way_has_the_schema_that_it_should_have(
     assert [each.check for each in faults(store)] == ["schema"]
 
 
-def test_a_server_that_allows_no_temporary_tables_is_verified_all_the_same(
+def test_verify_works_without_temporary_tables(
     postgres_server: PostgresServer, postgres_template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from corral.db import postgres_maintenance

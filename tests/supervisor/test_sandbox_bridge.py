@@ -61,7 +61,7 @@ def ask(home: Home, text: str, name: str = "ada") -> list[str]:
     return answers
 
 
-def test_a_message_is_answered_from_inside_the_sandbox(home: Home, kind: SandboxKind) -> None:
+def test_sandboxed_agent_answers_a_message(home: Home, kind: SandboxKind) -> None:
     with agent(home, kind, 'read -r said; echo "you said: $said"'):
         assert ask(home, "hello there") == ["you said: hello there"]
         with home.store() as store:
@@ -71,7 +71,7 @@ def test_a_message_is_answered_from_inside_the_sandbox(home: Home, kind: Sandbox
             assert launch.environment["sandbox"]["kind"] == kind
 
 
-def test_a_boxed_agent_reaches_only_its_work_and_its_files(home: Home, kind: SandboxKind) -> None:
+def test_sandboxed_agent_reaches_only_its_work_and_file(home: Home, kind: SandboxKind) -> None:
     secret = home.folder / "secret"
     secret.write_text("precious")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -105,7 +105,7 @@ def test_a_boxed_agent_reaches_only_its_work_and_its_files(home: Home, kind: San
     assert (home.work / "here").exists()
 
 
-def test_commands_of_the_agent_go_through_the_files(home: Home, any_kind: SandboxKind) -> None:
+def test_commands_of_a_sandboxed_agent_use_the_files(home: Home, any_kind: SandboxKind) -> None:
     script = """
         corral session state count "$(( $(corral session state count 2>/dev/null || echo 0) + 1 ))"
         corral message send "working on it" > /dev/null
@@ -117,10 +117,10 @@ def test_commands_of_the_agent_go_through_the_files(home: Home, any_kind: Sandbo
         assert ask(home, "go on") == ["working on it", "no such destination\nturn 2"]
         with home.store() as store:
             (session,) = store.sessions.list().items
-            assert store.sessions.state(session.id) == {"boxed:count": "2"}
+            assert store.sessions.state(session.id) == {"sandbox:count": "2"}
 
 
-def test_attachments_and_requests_go_through_the_files(home: Home, any_kind: SandboxKind) -> None:
+def test_attachments_and_host_requests_use_the_files(home: Home, any_kind: SandboxKind) -> None:
     secret = home.folder / "secret"
     secret.write_text("precious")
     script = f"""
@@ -153,9 +153,7 @@ def test_attachments_and_requests_go_through_the_files(home: Home, any_kind: San
         assert "link" in refused[0]["reason"]
 
 
-def test_a_question_of_the_agent_is_answered_while_it_waits(
-    home: Home, any_kind: SandboxKind
-) -> None:
+def test_question_is_answered_while_the_agent_waits(home: Home, any_kind: SandboxKind) -> None:
     script = 'echo "so: $(corral ask "Really?" --option yes --option no --timeout 60)"'
     with agent(home, any_kind, script), home.store() as store:
         with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
@@ -167,7 +165,7 @@ def test_a_question_of_the_agent_is_answered_while_it_waits(
         assert "so: yes" in told.decode()
 
 
-def test_a_failed_agent_is_retried(home: Home, any_kind: SandboxKind) -> None:
+def test_failed_sandboxed_turn_is_retried(home: Home, any_kind: SandboxKind) -> None:
     script = '[ -e once ] && { echo fine; exit 0; }; touch once; echo "oh no" >&2; exit 3'
     with agent(home, any_kind, script):
         assert ask(home, "go") == ["fine"]
@@ -176,7 +174,9 @@ def test_a_failed_agent_is_retried(home: Home, any_kind: SandboxKind) -> None:
             assert [run.exit_code for run in runs] == [0, 3]
 
 
-def test_a_killed_run_is_repeated_and_answered_once(home: Home, any_kind: SandboxKind) -> None:
+def test_killed_sandboxed_run_is_retried_and_answered_once(
+    home: Home, any_kind: SandboxKind
+) -> None:
     script = "[ -e once ] && { echo fine; exit 0; }; touch once; sleep 600"
     with agent(home, any_kind, script), home.store() as store:
         with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
@@ -190,7 +190,7 @@ def test_a_killed_run_is_repeated_and_answered_once(home: Home, any_kind: Sandbo
         assert [run.state for run in runs] == ["completed", "crashed"], said
 
 
-def test_an_agent_cli_works_inside_the_sandbox(home: Home) -> None:
+def test_output_of_a_sandboxed_agent_cli_is_parsed(home: Home) -> None:
     if not sandbox.can_block_network(SandboxKind.BUBBLEWRAP):
         pytest.skip("there is no bubblewrap here")
     with home.store() as store:
@@ -205,7 +205,7 @@ def test_an_agent_cli_works_inside_the_sandbox(home: Home) -> None:
     assert ask(home, "say again", "bob") == ["again"], "and its conversation goes on"
 
 
-def test_without_a_sandbox_a_boxed_agent_is_not_started(home: Home) -> None:
+def test_agent_is_not_started_without_a_working_sandbox(home: Home) -> None:
     if not sandbox.can_block_network(SandboxKind.LANDLOCK):
         pytest.skip("there is no Landlock here")
     with agent(home, "landlock", "echo out"):
@@ -221,7 +221,7 @@ def test_without_a_sandbox_a_boxed_agent_is_not_started(home: Home) -> None:
             assert chat.poll() is None, "nothing was answered"
 
 
-def test_boxed_none_must_be_requested_explicitly(
+def test_file_bridge_without_sandbox_needs_the_setting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     none = sandbox.ProbeResult(SandboxKind.NONE, {SandboxKind.BUBBLEWRAP: "it is not there"})
@@ -237,9 +237,7 @@ def test_boxed_none_must_be_requested_explicitly(
     assert "Not sandboxed" in wrapped.lacks[0]
 
 
-def test_the_host_validates_everything_from_a_real_sandbox(
-    home: Home, any_kind: SandboxKind
-) -> None:
+def test_host_rejects_forged_rows_from_a_real_sandbox(home: Home, any_kind: SandboxKind) -> None:
     script = f"""
         {sys.executable} - <<'END'
         import os, sqlite3
@@ -269,7 +267,7 @@ def test_the_host_validates_everything_from_a_real_sandbox(
             assert chat.poll() is None, "nothing was answered"
 
 
-def test_files_left_for_git_are_never_executed(home: Home, any_kind: SandboxKind) -> None:
+def test_git_hooks_from_a_sandbox_are_never_run(home: Home, any_kind: SandboxKind) -> None:
     mark = home.folder / "run-by-another"
     script = f"""
         git init -q . && echo x > file && git add file

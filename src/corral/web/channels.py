@@ -83,7 +83,7 @@ def show_all(request: PageRequest) -> Response:
         names=request.names(
             *(_ids(message) for message in page.items),
             [session],
-            (id for talk in conversations for id in (talk.agent_id, talk.session_id)),
+            (id for row in conversations for id in (row.agent_id, row.session_id)),
         ),
     )
 

@@ -306,6 +306,6 @@ def list_messages_with_files(tx: Tx, after: int, limit: int = 500) -> list[Messa
     return [MessageWithFiles(seq, at, msgspec.json.decode(data)) for seq, at, data in rows]
 
 
-def list_boxed_sessions(tx: Tx, after: str, limit: int = 500) -> list[str]:
-    """List the next open sessions of boxed agents that have written messages."""
-    return [id for (id,) in tx.run(sql.BOXED, after=after, limit=limit)]
+def list_sandboxed_sessions(tx: Tx, after: str, limit: int = 500) -> list[str]:
+    """List the next open sessions of sandboxed agents that have written messages."""
+    return [id for (id,) in tx.run(sql.SANDBOXED_SESSIONS, after=after, limit=limit)]

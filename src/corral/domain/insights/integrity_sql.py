@@ -243,8 +243,8 @@ MESSAGES = Statement("""
     ORDER BY seq LIMIT :limit
 """)
 
-# Open sessions of boxed agents from whose files messages were ingested.
-BOXED = Statement("""
+# Open sessions of sandboxed agents from whose files messages were ingested.
+SANDBOXED_SESSIONS = Statement("""
     SELECT conversations.session_id FROM conversations
     JOIN sessions ON sessions.id = conversations.session_id
     WHERE conversations.session_id > :after AND ingested_seq > 0 AND sessions.state = 'open'

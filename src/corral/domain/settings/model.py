@@ -441,7 +441,11 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "one available here; none: the files without a sandbox; off: neither.",
     ),
     "chat.sandbox_read_paths": SettingDefinition(
-        list[str], [], 0, 0, "Additional directories and files that a boxed agent may read."
+        list[str],
+        [],
+        0,
+        0,
+        "Additional directories and files that a sandboxed agent may read.",
     ),
     "sandbox.read_paths": SettingDefinition(
         list[str],

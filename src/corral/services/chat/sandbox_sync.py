@@ -1,8 +1,8 @@
 """Synchronization of a sandboxed session with its two files.
 
-The host's file is a picture of the store and is shown as often as one likes; the agent's file is
-not trusted, and `domain/sandbox_bridge/ingest.py` ingests each of its messages once. No other state
-exists between the two, so the next synchronization repairs whatever a crash left.
+The host's file is a view of the store and can be written any number of times. The agent's file is
+not trusted; `domain/sandbox_bridge/ingest.py` ingests each of its messages once. There is no other
+state, so the next synchronization repairs whatever a crash left.
 """
 
 import json
@@ -36,7 +36,7 @@ from corral.domain.chat.conversations.payloads import parse_chat
 from corral.domain.runs.model import Run
 from corral.domain.runs.spec import BOXED_PREFIX
 from corral.domain.sandbox_bridge import ingest, letters
-from corral.domain.sandbox_bridge import ops as boxes
+from corral.domain.sandbox_bridge import ops as sandbox_bridge
 from corral.domain.sessions import ops as sessions
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
@@ -69,7 +69,7 @@ class SyncResult(msgspec.Struct, frozen=True):
 
 def session_folder(session: str) -> SessionFolder:
     """Return the folder of a session's files, on the machine that runs it."""
-    return SessionFolder(str(config.home() / "boxed" / session))
+    return SessionFolder(str(config.home() / "sandboxes" / session))
 
 
 # -- start of a run -------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def prepare_session(database: "Database", session: str) -> SessionFolder:
         config.make_private_folder(Path(path))
     config.write_private_file(Path(folder.mark), store_mark(database))
     _copy_attachments(database, session, folder)
-    view = database.read(lambda tx: boxes.build_view(tx, session, folder))
+    view = database.read(lambda tx: sandbox_bridge.build_view(tx, session, folder))
     conversation = database.read(lambda tx: turns.find_conversation(tx, session))
     if conversation is not None and conversation.run_id is not None:
         outbound.begin_turn(folder, conversation.run_id)
@@ -125,7 +125,7 @@ def _copy_attachments(database: "Database", session: str, folder: SessionFolder)
     """Copy the attachments of the letters into the folder that the agent can read."""
     inbox = os.path.join(folder.inside, "inbox")
     shutil.rmtree(inbox, ignore_errors=True)
-    for letter in database.read(lambda tx: boxes.list_letters(tx, session)):
+    for letter in database.read(lambda tx: sandbox_bridge.list_letters(tx, session)):
         chat = parse_chat(letter)
         for number, file in enumerate(chat.files if chat is not None else [], 1):
             if file.get("path") is not None:
@@ -156,7 +156,7 @@ def store_mark(database: "Database") -> str:
 def find_orphaned_folders(database: "Database") -> Iterator[Path]:
     """Yield the folders of sessions that this store has deleted."""
     mark = store_mark(database)
-    for path in sorted((config.home() / "boxed").glob("ses_*")):
+    for path in sorted((config.home() / "sandboxes").glob("ses_*")):
         try:
             own = Path(SessionFolder(str(path)).mark).read_text(encoding="utf-8") == mark
             database.read(partial(sessions.get, session=path.name))
@@ -324,7 +324,7 @@ def _ingest(
             reject = partial(refuse, row=id, reason=reason, tell=not refused)
             refused += database.write(reject)
     if any(id.startswith("qst_") for id in snapshot.acks):
-        database.write(lambda tx: boxes.acknowledge_answers(tx, run, snapshot.acks))
+        database.write(lambda tx: sandbox_bridge.acknowledge_answers(tx, run, snapshot.acks))
     return SyncResult(snapshot.acks, ingested, refused)
 
 
@@ -352,7 +352,7 @@ def _reused_numbers(
     """Return unknown messages whose number was used before."""
     if shown is None:
         return []
-    recorded = database.read(lambda tx: boxes.collect_outcomes(tx, session))
+    recorded = database.read(lambda tx: sandbox_bridge.collect_outcomes(tx, session))
     known = shown.known | recorded.pending
     known |= {outcome.message_out_id for outcome in recorded.outcomes}
     return [(id, "its number was used before") for id in sorted(snapshot.old - known)]
@@ -363,15 +363,15 @@ def _update_inbound(database: "Database", session: str, folder: SessionFolder) -
     conversation = database.read(lambda tx: turns.find_conversation(tx, session))
     if conversation is None or not os.path.isdir(folder.inside):
         return None
-    recorded = database.read(lambda tx: boxes.collect_outcomes(tx, session))
-    view = database.read(lambda tx: boxes.build_addresses(tx, conversation))
+    recorded = database.read(lambda tx: sandbox_bridge.collect_outcomes(tx, session))
+    view = database.read(lambda tx: sandbox_bridge.build_addresses(tx, conversation))
     view = msgspec.structs.replace(
         view, rows=recorded.answers, outcomes=recorded.outcomes, above=conversation.ingested_seq
     )
     shown = _write_inbound(database, folder, view)
     if shown is not None and recorded.outcomes:
         ids = [outcome.message_out_id for outcome in recorded.outcomes]
-        database.write(lambda tx: boxes.delete_outcomes(tx, session, ids))
+        database.write(lambda tx: sandbox_bridge.delete_outcomes(tx, session, ids))
     return shown
 
 
@@ -410,7 +410,7 @@ def finish_session(database: "Database", session: str, run: Run, sandbox_by: str
 def _store_state(database: "Database", session: str, folder: SessionFolder) -> None:
     snapshot = _read(folder, 1 << 60, 0)
     if isinstance(snapshot, OutboundSnapshot) and snapshot.state:
-        database.write(lambda tx: boxes.save_state(tx, session, snapshot.state))
+        database.write(lambda tx: sandbox_bridge.save_state(tx, session, snapshot.state))
 
 
 def _repair(folder: SessionFolder, by: str, database: "Database") -> None:

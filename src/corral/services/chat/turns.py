@@ -23,7 +23,7 @@ from corral.domain.chat.model import Conversation
 from corral.domain.nodes import ops as nodes
 from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Launch, Run, RunState
-from corral.domain.sandbox_bridge import ops as boxes
+from corral.domain.sandbox_bridge import ops as sandbox_bridge
 from corral.domain.sandbox_bridge.letters import split_by_ack, with_sandbox_paths
 from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
@@ -124,7 +124,7 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     letters = conversations_turns.claim_letters(tx, conversation)
     if not letters:
         return None
-    sandbox = boxes.select_sandbox(tx, conversation)
+    sandbox = sandbox_bridge.select_sandbox(tx, conversation)
     if sandbox != "none":
         letters = with_sandbox_paths(letters, sandbox_sync.session_folder(session))
     prompt = prompts.build_prompt(tx, conversation, letters)

@@ -32,7 +32,7 @@ from corral.domain.plans import ops as plans
 from corral.domain.questions import ops as questions
 from corral.domain.races import retention as race_retention
 from corral.domain.runs import ops as runs
-from corral.domain.sandbox_bridge import ops as boxes
+from corral.domain.sandbox_bridge import ops as sandbox_bridge
 from corral.domain.schedules import occurrences
 from corral.domain.schedules import ops as schedules
 from corral.domain.search import ops as search
@@ -275,7 +275,7 @@ RETENTIONS: tuple[Retention | CascadingRetention, ...] = (
     channels.CARDS_RETENTION,
     requests.RETENTION,
     chains.RETENTION,
-    boxes.RETENTION,
+    sandbox_bridge.RETENTION,
     groups.REACTIONS_RETENTION,
     groups.POSTS_RETENTION,
     CascadingRetention("groups", "groups.retention_ms", groups.prune),

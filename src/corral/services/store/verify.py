@@ -107,7 +107,11 @@ def check_files(database: Database, on_progress: Progress) -> Iterator[Finding]:
         ("outputs", _outputs, "Every output of this machine exists and is unchanged."),
         ("runs", _run_folders, "Every run folder belongs to a known run."),
         ("attachments", _attachments, "Every attachment exists and belongs to a message."),
-        ("boxes", _boxes, "Every folder of a sandboxed session belongs to a known session."),
+        (
+            "sandboxes",
+            _sandboxes,
+            "Every folder of a sandboxed session belongs to a known session.",
+        ),
         ("worktrees", _worktrees, "Every worktree belongs to an attempt or a task."),
     ):
         problems = list(check(database, on_progress))
@@ -294,7 +298,7 @@ def _modified_at(path: str) -> int:
         return 1 << 62  # removed meanwhile
 
 
-def _boxes(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _sandboxes(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     from corral.services.chat import sandbox_sync
 
     orphaned = [str(path) for path in sandbox_sync.find_orphaned_folders(database)]
@@ -307,7 +311,7 @@ def _boxes(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     if database.stores_output:
         return  # another machine may have them
     after = ""
-    while page := database.read(partial(integrity.list_boxed_sessions, after=after)):
+    while page := database.read(partial(integrity.list_sandboxed_sessions, after=after)):
         for id in page:
             if not os.path.isdir(sandbox_sync.session_folder(id).top):
                 yield (

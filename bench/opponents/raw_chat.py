@@ -20,7 +20,7 @@ MESSAGE = """
     INSERT INTO messages (channel_id, place_id, direction, kind, event_id, platform_ids, sender_id,
         text, data, routes, at, created_at, ended_at, state)
     VALUES (:channel_id, :place_id, 'in', 'text', :event_id, '[]', :sender_id,
-        :text, '{"mentioned":false}', :routes, :now, :now, :now, 'heard')
+        :text, '{"mentioned":false}', :routes, :now, :now, :now, 'routed')
     ON CONFLICT (channel_id, event_id) DO NOTHING
     RETURNING seq
 """
@@ -39,9 +39,9 @@ NOTE = """
 """
 
 
-class RawGateway:
+class RawChat:
     def __init__(self, store: Corral, like: Message) -> None:
-        """`like` is a routed message of the store: the next ones are routed the same way."""
+        """`like` is a message that the store has routed: the next ones go the same way."""
         assert store.db.path is not None
         connection = connect(store.db.path)
         # a message must be stored before the platform is told so

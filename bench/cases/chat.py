@@ -8,7 +8,7 @@ from itertools import count
 
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from bench.opponents import open_store
-from bench.opponents.raw_gateway import RawGateway
+from bench.opponents.raw_chat import RawChat
 from corral.adapters.channels.contract import IncomingEvent
 from corral.api import Corral
 from corral.domain.chat.model import Message
@@ -31,7 +31,7 @@ Take = Callable[[Sequence[IncomingEvent]], object]
 def measure(bench: Bench) -> list[Row]:
     store, heard = _prepared(bench)
     other, known = _prepared(bench)
-    by_hand = RawGateway(other, known)
+    by_hand = RawChat(other, known)
     one, all_ = partial(_one, store, heard.channel_id), partial(_all, store, heard.channel_id)
     found = bench.compare(
         Rival("by hand", partial(_sample, bench, by_hand.receive, by_hand.receive)),
@@ -97,7 +97,7 @@ def _check_same_rows(store: Corral, other: Corral) -> None:
     for each in (store, other):
         message = each.messages.list(limit=1).items[0]
         letter = each.mail.get(str(message.routes[0].letter_id))
-        assert message.state == "heard"
+        assert message.state == "routed"
         assert letter.body["text"] == message.text
         assert letter.key == letter.body["message"] == message.id
         events = each.events.newest(limit=2 * BATCH).items
