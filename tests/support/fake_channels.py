@@ -171,8 +171,8 @@ class Chat:
 
     def deliver(self, owner: str = "d1") -> list[str]:
         """Deliver once and return the states of the sent messages."""
-        told = self.store.gateway.deliver(self.channel.id, self.adapter, owner=owner)
-        return [each.state for each in told]
+        result = self.store.gateway.deliver(self.channel.id, self.adapter, owner=owner)
+        return [each.state for each in result]
 
     def place(self, name: str = "room") -> str:
         return self.store.places.get(f"{self.channel.name}/{name}").id

@@ -371,8 +371,8 @@ class SampleStore:
         """Receive a message and complete its letter."""
         event = f"{place}-{self._chance.random()}"
         given = {"sender": "me", "files": [StoredFile("plan.pdf", None, 9_000)]} | given
-        said = IncomingEvent(event_id=event, message_id=event, place=place, text=text, **given)
-        for route in self.store.messages.receive(channel.id, said).routes:
+        result = IncomingEvent(event_id=event, message_id=event, place=place, text=text, **given)
+        for route in self.store.messages.receive(channel.id, result).routes:
             if route.heard:
                 (letter,) = self.store.mail.claim(f"session:{route.session_id}", owner="talk:x")
                 self.store.mail.ack(letter)

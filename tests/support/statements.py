@@ -24,9 +24,9 @@ def _inside(value: object) -> Iterator[tuple[str, Statement]]:
     if isinstance(value, Statement):
         yield "", value
     elif isinstance(value, dict):
-        for key, each in value.items():
-            if isinstance(each, Statement):
-                yield f"[{key}]", each
+        for key, item in value.items():
+            if isinstance(item, Statement):
+                yield f"[{key}]", item
     elif isinstance(value, StatefulTable):
         yield ".by_key", value.by_key
     elif isinstance(value, GaplessInsert):
@@ -42,7 +42,7 @@ def _of_retention(value: object) -> Iterator[tuple[str, Statement]]:
     if isinstance(value, Retention):
         yield ".window", value.window
         for name in ("count", "delete"):
-            yield from ((f".{name}{part}", each) for part, each in _inside(getattr(value, name)))
+            yield from ((f".{name}{part}", item) for part, item in _inside(getattr(value, name)))
     elif isinstance(value, ScopedStatement):
-        for (scope, imported), each in value.variants.items():
-            yield f".{scope}[{imported}]", each
+        for (scope, imported), item in value.variants.items():
+            yield f".{scope}[{imported}]", item
