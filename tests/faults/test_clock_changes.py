@@ -243,7 +243,7 @@ def test_letters_of_slightly_different_clocks_keep_their_order(
         two.mail.put("agent:a", 5)
         behind.advance(SECOND)
         system.now += SECOND
-        assert [each.body for each in two.mail.claim("agent:a", owner="w", limit=9)] == [3, 5]
+        assert [item.body for item in two.mail.claim("agent:a", owner="w", limit=9)] == [3, 5]
 
 
 def test_letters_put_in_bulk_keep_their_order(system: ShiftedClock, engine: str, url: str) -> None:
