@@ -79,14 +79,14 @@ def rising_fences(history: History) -> Iterator[str]:
 def one_owner(history: History) -> Iterator[str]:
     """No earlier owner succeeds after a later one, and no two owners share a fence."""
     owners: dict[tuple[str, int], str] = {}
-    said: dict[str, list[JournalEntry]] = defaultdict(list)
+    result: dict[str, list[JournalEntry]] = defaultdict(list)
     for note in history.notes:
         if note.fence is None:
             continue
-        said[note.subject].append(note)
+        result[note.subject].append(note)
         if owners.setdefault((note.subject, note.fence), note.who) != note.who:
             yield f"{note.subject} was given to two with fence {note.fence}"
-    for subject, notes in said.items():
+    for subject, notes in result.items():
         # In the order in which the calls started: the highest fence of the calls finished by then.
         over = sorted(notes, key=lambda note: note.ended)
         place, highest = 0, 0
@@ -168,9 +168,9 @@ def timers_once(history: History) -> Iterator[str]:
         if len(fired[timer]) != 1 and (timer in wanted or len(fired[timer]) > 1):
             yield f"{timer} put {len(fired[timer])} letters"
     put = {event.subject for event in _told(history, "letter", "put")}
-    made = [letter for letters in fired.values() for letter in letters]
-    yield from (f"a timer tells of {letter}, which is not there" for letter in {*made} - put)
-    yield from (f"{letter} was put by two" for letter, n in Counter(made).items() if n > 1)
+    results = [letter for letters in fired.values() for letter in letters]
+    yield from (f"a timer tells of {letter}, which is not there" for letter in {*results} - put)
+    yield from (f"{letter} was put by two" for letter, n in Counter(results).items() if n > 1)
 
 
 def series_whole(history: History) -> Iterator[str]:
