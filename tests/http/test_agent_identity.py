@@ -42,19 +42,19 @@ def test_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corral) 
     assert refused(ada.post(f"/api/questions/{others.id}/withdraw"))
     assert refused(ada.post(f"/api/questions/{others.id}/hear"))
     listed = ada.get("/api/questions", params={"asker": "agent:eve", "all": True}).json()["items"]
-    assert [each["id"] for each in listed] == [asked["id"]]
+    assert [item["id"] for item in listed] == [asked["id"]]
 
 
 def test_agent_decides_in_its_own_name_and_never_confirms_itself(
     ada: httpx.Client, store: Corral
 ) -> None:
     sent = {"title": "Drop it", "confirm": True, "author": "agent:eve"}
-    made = ada.post("/api/decisions/record", json=sent).json()
-    assert made["author"] == "agent:ada"
-    path = f"/api/decisions/{made['id']}"
+    result = ada.post("/api/decisions/record", json=sent).json()
+    assert result["author"] == "agent:ada"
+    path = f"/api/decisions/{result['id']}"
     assert refused(ada.post(f"{path}/confirm", json={"by": "user:ann"}))
     assert refused(ada.post("/api/decisions/judge", json={"decisions": [], "verdict": "confirm"}))
-    store.decisions.confirm(made["id"], by="user:ann")
+    store.decisions.confirm(result["id"], by="user:ann")
     assert ada.get(f"{path}/wait").json()["state"] == "confirmed"
 
 
@@ -79,8 +79,8 @@ def test_agent_keeps_and_recalls_notes_for_itself(ada: httpx.Client, store: Corr
     own = ada.post("/api/notes/add", json={"text": "zebra", "agent": "ada"}).json()
     assert own["source"] == "agent:ada"
     store.notes.add("zebra of eve", agent="eve")
-    found = ada.get("/api/notes/search", params={"text": "zebra", "agent": "eve"}).json()
-    assert [each["note"]["id"] for each in found] == [own["id"]]
+    result = ada.get("/api/notes/search", params={"text": "zebra", "agent": "eve"}).json()
+    assert [item["note"]["id"] for item in result] == [own["id"]]
     assert "zebra" in ada.get("/api/notes/section").json()["text"]
     assert refused(ada.post(f"/api/notes/{own['id']}/forget"))
 
