@@ -181,9 +181,9 @@ def test_only_allowed_actions_are_offered(race_pages: RacePages) -> None:
 
     def offered() -> tuple[list[set[str]], set[str]]:
         now = store.races.get(race.id)
-        decided = [each for each in now.rounds if each.winner_id]
+        decided = [item for item in now.rounds if item.winner_id]
         last = decided[-1] if decided else None
-        verbs = [allowed_attempt_verbs(each, now.latest, last) for each in now.latest.attempts]
+        verbs = [allowed_attempt_verbs(item, now.latest, last) for item in now.latest.attempts]
         return verbs, allowed_race_verbs(now)
 
     assert offered() == ([{"cancel"}] * 3, {"abandon"})
@@ -334,8 +334,8 @@ def test_attempts_are_compared_with_their_base_and_each_other(race_pages: RacePa
     ):
         answer = race_pages.client.get(f"/races/{race.id}/{path}")
         assert (answer.status_code, words in unescape(answer.text)) == (404, True), path
-    said = unescape(race_pages.text(f"/races/{race.id}/diff?one=1.1&file=nowhere"))
-    assert "nowhere" in said
+    text = unescape(race_pages.text(f"/races/{race.id}/diff?one=1.1&file=nowhere"))
+    assert "nowhere" in text
 
 
 def test_long_diff_is_truncated_with_a_note(

@@ -109,8 +109,8 @@ def test_stranger_is_admitted_and_held_messages_are_routed(
 ) -> None:
     page = tab.go("/gateway/held")
     page.wait_for_selector("#feed[data-state=live]")
-    said = IncomingEvent(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
-    held = live_site.store.messages.receive("quay", said)
+    result = IncomingEvent(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
+    held = live_site.store.messages.receive("quay", result)
     card = page.locator(f"#{held.sender_id}")
     card.get_by_text("<i>may I?</i>").wait_for()
     take_picture(page, "held-carol-light")
@@ -212,9 +212,9 @@ def test_without_scripts_chat_files_and_wirings_work(
     take_picture(page, "wirings-plain")
     form.get_by_text("Create wiring").click()
     assert page.url.endswith("/gateway/wirings")
-    (made,) = [
-        each
-        for each in live_site.store.wirings.list().items
-        if each.agent_id == echo_agent.id and each.place_id == live_site.sample.room.id
+    (item,) = [
+        wiring
+        for wiring in live_site.store.wirings.list().items
+        if wiring.agent_id == echo_agent.id and wiring.place_id == live_site.sample.room.id
     ]
-    live_site.store.wirings.remove(made.id)
+    live_site.store.wirings.remove(item.id)

@@ -133,7 +133,9 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
     go.touch()
 
     def over() -> bool:
-        runs = [each.run_id for each in store.races.get(race.id).latest.attempts if each.run_id]
+        runs = [
+            attempt.run_id for attempt in store.races.get(race.id).latest.attempts if attempt.run_id
+        ]
         return not any(store.runs.get(run).is_live for run in runs)
 
     wait_until(over, "its runs have ended", 60)

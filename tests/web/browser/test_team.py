@@ -161,8 +161,8 @@ def test_several_decisions_are_reviewed_together(
     page.locator("#batch").get_by_role("button", name="Confirm").click()
     for id in ids[:2]:
         page.locator(f"#{id}").wait_for(state="detached")
-        found = live_site.store.decisions.get(id)
-        assert (found.state, found.reason) == ("confirmed", "both fine")
+        decision = live_site.store.decisions.get(id)
+        assert (decision.state, decision.reason) == ("confirmed", "both fine")
     for id in (ids[2], fresh):
         assert live_site.store.decisions.get(id).state == "proposed"
         live_site.store.decisions.dismiss(id)
