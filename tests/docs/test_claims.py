@@ -40,14 +40,14 @@ def test_every_error_code_is_documented_with_its_exit_status(code: str) -> None:
 def test_every_code_of_an_interface_is_documented() -> None:
     """The codes of the command line and the server that are not errors of the library."""
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    made = re.compile(r'(?:_print_error\(|ApiError\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
-    found = {
+    result = re.compile(r'(?:_print_error\(|ApiError\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
+    results = {
         match.groups()
         for file in (TOP / "src").rglob("*.py")
-        for match in made.finditer(file.read_text(encoding="utf-8"))
+        for match in result.finditer(file.read_text(encoding="utf-8"))
     }
-    assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in found}
-    for status, code in found - {(None, "redacted")}:  # a warning: the operation succeeded
+    assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in results}
+    for status, code in results - {(None, "redacted")}:  # a warning: the operation succeeded
         assert f"\n## {code}\n" in text, code
         if code not in STATUS_CODES and status is not None:
             assert f"HTTP {status}." in text.partition(f"\n## {code}\n")[2].partition("##")[0]
@@ -67,11 +67,11 @@ def test_every_reason_of_an_unavailable_store_is_documented() -> None:
 @pytest.mark.parametrize("page", ["explanation/security.md", "explanation/guarantees.md"])
 def test_test_named_by_a_page_exists(page: str) -> None:
     claimed = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text(encoding="utf-8")))
-    there = set()
+    other = set()
     for file in (TOP / "tests").rglob("test_*.py"):
-        there |= set(re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
+        other |= set(re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
     assert claimed, "the page says what shows it"
-    assert claimed - there == set()
+    assert claimed - other == set()
 
 
 def test_every_row_of_the_threat_model_names_its_evidence() -> None:
@@ -162,8 +162,8 @@ def test_not_found_error_names_an_existing_list_command() -> None:
     assert kinds
     for kind in kinds:
         noun, verb = list_command(kind).split()[1:]
-        found = root.get_command(click.Context(root), noun)
-        assert found is not None, kind
+        result = root.get_command(click.Context(root), noun)
+        assert result is not None, kind
         if verb != "-a":
-            assert isinstance(found, click.Group)
-            assert found.get_command(click.Context(found), verb) is not None, kind
+            assert isinstance(result, click.Group)
+            assert result.get_command(click.Context(result), verb) is not None, kind
