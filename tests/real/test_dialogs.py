@@ -104,8 +104,8 @@ def test_yes_allows_the_command_once_and_stop_ends_it(home: RealHome, cli: str) 
 
 def lasting_commands(home: RealHome) -> list[int]:
     """Return the user's processes that run the long command, wherever they belong."""
-    found = processes_with_variable(f"HOME={home.machine.home}")
-    return [pid for pid in found if command_of(pid) == LASTS.replace(" ", "\0").encode() + b"\0"]
+    result = processes_with_variable(f"HOME={home.machine.home}")
+    return [pid for pid in result if command_of(pid) == LASTS.replace(" ", "\0").encode() + b"\0"]
 
 
 def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
@@ -199,14 +199,14 @@ def test_gemini_works_in_the_worktrees_of_a_race(home: RealHome) -> None:
     git(home.work, "add", "-A")
     git(home.work, "commit", "-qm", "first")
     write = {"tool": "write_file", "args": {"file_path": "a.txt", "content": "hi"}}
-    told = home.json(
+    result = home.json(
         "race",
         "start",
         steps(write, {"text": "done"}),
         *("--agents", "gemini,gemini", "--check", "test -f a.txt", "--wait", "--json"),
     )
-    states = [(each["state"], each["passed"]) for each in told["rounds"][0]["attempts"]]
-    assert states == [("completed", True)] * 2, told
+    states = [(item["state"], item["passed"]) for item in result["rounds"][0]["attempts"]]
+    assert states == [("completed", True)] * 2, result
 
 
 def test_attention_is_cleared_when_a_person_answers(home: RealHome) -> None:

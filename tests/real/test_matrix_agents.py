@@ -55,9 +55,9 @@ class MatrixAgent:
 
 @pytest.fixture
 def matrix_agent(home: RealHome, server: Homeserver) -> Iterator[MatrixAgent]:
-    made = MatrixAgent(home, server)
-    yield made
-    made.close()
+    result = MatrixAgent(home, server)
+    yield result
+    result.close()
 
 
 def test_claude_answers_across_a_killed_daemon_and_an_absent_server(

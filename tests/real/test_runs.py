@@ -23,8 +23,8 @@ def open_gate(home: RealHome) -> None:
 
 
 def resume(home: RealHome, run: Run, *words: str) -> Run:
-    told = home.json("resume", "-d", "--json", run.id, *words)
-    return home.wait_for_end(told["id"])
+    result = home.json("resume", "-d", "--json", run.id, *words)
+    return home.wait_for_end(result["id"])
 
 
 def went_on(home: RealHome, before: Run, after: Run, mark: str) -> None:
