@@ -35,8 +35,8 @@ def folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hook:
-    def called(provider: str, event: str, told: object = "") -> CliResult:
-        text = told if isinstance(told, str) else json.dumps(told)
+    def called(provider: str, event: str, payload: object = "") -> CliResult:
+        text = payload if isinstance(payload, str) else json.dumps(payload)
         monkeypatch.setattr(
             sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogatepass")))
         )
@@ -47,8 +47,8 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return called
 
 
-def use(tool: str, **given: Any) -> dict[str, Any]:
-    return {"session_id": "s", "hook_event_name": "x", "tool_name": tool, "tool_input": given}
+def use(tool: str, **arguments: Any) -> dict[str, Any]:
+    return {"session_id": "s", "hook_event_name": "x", "tool_name": tool, "tool_input": arguments}
 
 
 PATCH = """*** Begin Patch

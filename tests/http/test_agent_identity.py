@@ -21,8 +21,8 @@ def ada(http_server: HttpServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def refused(told: httpx.Response) -> bool:
-    return told.status_code == 403 and told.json()["error"]["code"] == "refused"
+def refused(response: httpx.Response) -> bool:
+    return response.status_code == 403 and response.json()["error"]["code"] == "refused"
 
 
 def test_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corral) -> None:

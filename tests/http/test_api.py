@@ -30,8 +30,8 @@ def client(http_server: HttpServer) -> Iterator[httpx.Client]:
         yield opened
 
 
-def error(told: httpx.Response) -> tuple[int, str]:
-    return told.status_code, told.json()["error"]["code"]
+def error(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]
 
 
 def put(client: httpx.Client, **headers: str) -> httpx.Response:

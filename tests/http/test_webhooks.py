@@ -20,9 +20,9 @@ def store_with_hook(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Corral:
     return store
 
 
-def event(number: int, **given: object) -> bytes:
+def event(number: int, **fields: object) -> bytes:
     return json.dumps(
-        {"event_id": f"e{number}", "place": "p", "sender": "s", "text": "hello"} | given
+        {"event_id": f"e{number}", "place": "p", "sender": "s", "text": "hello"} | fields
     ).encode()
 
 

@@ -97,13 +97,15 @@ def _steps(first: int, lines: list[str]) -> Iterator[Step]:
         yield step
 
 
-def matches_output(shown: list[str], said: list[str]) -> bool:
+def matches_output(shown: list[str], output: list[str]) -> bool:
     """Return whether the output is what the page shows, ignoring column widths."""
     lines = []
     for line in shown:
         words = "[^\n]*".join(re.escape(part) for part in re.split(" ?… ?", _narrow(line)))
         lines.append(r"(?:[^\n]*\n)*" if line.strip() == "…" else words + r"\n")
-    return re.fullmatch("".join(lines), "".join(f"{_narrow(line)}\n" for line in said)) is not None
+    return (
+        re.fullmatch("".join(lines), "".join(f"{_narrow(line)}\n" for line in output)) is not None
+    )
 
 
 def _narrow(line: str) -> str:

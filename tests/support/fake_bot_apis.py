@@ -235,10 +235,10 @@ class Slack:
         ]
         return self._listed(body, inside)
 
-    def _listed(self, body: dict[str, Any], found: list[dict[str, Any]]) -> Answer:
+    def _listed(self, body: dict[str, Any], messages: list[dict[str, Any]]) -> Answer:
         """Return messages newest first, by page; metadata only on request."""
         start = int(body.get("cursor") or 0)
-        newest = found[::-1]
+        newest = messages[::-1]
         most = min(int(body.get("limit", 100)), self.page)
         page = newest[start : start + most]
         if body.get("include_all_metadata") != "true":

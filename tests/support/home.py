@@ -281,7 +281,7 @@ class Screen:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             try:
-                signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the test runner may ignore it
                 os.chdir(home.work)
                 size = struct.pack("HHHH", rows, columns, 0, 0)
                 fcntl.ioctl(0, termios.TIOCSWINSZ, size)

@@ -18,7 +18,7 @@ from corral.services.store import verify
 from corral.services.store.declarations import find_declarations
 from tests.support.run_factories import NO_FOLDER
 
-Told = list[Row]
+EventRows = list[Row]
 """The verb, subject, data and project of events, in the order in which they were written."""
 
 
@@ -55,15 +55,17 @@ def _require_sound(findings: Iterable[Finding]) -> None:
 
 def _check_rows(tx: Tx) -> None:
     filled = nonempty_tables(tx)
-    values: dict[str, Told] = {}
+    events_by_kind: dict[str, EventRows] = {}
     for kind, *event in _rows(
         tx, "SELECT kind, verb, subject, data, project_id FROM events ORDER BY seq"
     ):
-        values.setdefault(kind, []).append(tuple(event))
-    deleted = {subject for verb, subject, *_ in values.get("project", []) if verb == "delete"}
+        events_by_kind.setdefault(kind, []).append(tuple(event))
+    deleted = {
+        subject for verb, subject, *_ in events_by_kind.get("project", []) if verb == "delete"
+    }
     for table in find_declarations(StatefulTable).values():
-        if table.table in filled or table.transitions.kind in values:
-            _check_states(tx, table, values.get(table.transitions.kind, []), deleted)
+        if table.table in filled or table.transitions.kind in events_by_kind:
+            _check_states(tx, table, events_by_kind.get(table.transitions.kind, []), deleted)
     _check_settings(tx)
     if {"charges", "totals"} & filled:
         _check_money(tx)
@@ -96,12 +98,12 @@ def _check_outputs(tx: Tx) -> None:
         assert state != "sealed" or result == wanted, f"{run_id}: {result} of {wanted} bytes"
 
 
-def _check_states(tx: Tx, table: StatefulTable[Any], told: Told, deleted: set[str]) -> None:
+def _check_states(tx: Tx, table: StatefulTable[Any], events: EventRows, deleted: set[str]) -> None:
     """Replaying the events of each row through the transition table gives its state."""
     moves = table.transitions
     reached: dict[str, str] = {}
     projects: dict[str, str] = {}
-    for verb, subject, data, project in told:
+    for verb, subject, data, project in events:
         projects[subject] = project
         if verb == "import":
             assert subject not in reached, f"{subject} was made twice"

@@ -81,8 +81,8 @@ def postgres_plan(
     return _postgres_plan(result[0])
 
 
-def _postgres_plan(told: Any) -> Plan:
-    tree = (json.loads(told) if isinstance(told, str) else told)[0]["Plan"]
+def _postgres_plan(explained: Any) -> Plan:
+    tree = (json.loads(explained) if isinstance(explained, str) else explained)[0]["Plan"]
     indexes: set[str] = set()
     faults: list[str] = []
     lines: list[str] = []

@@ -67,7 +67,7 @@ class RaceFactory:
                 budget_micros=budget_micros,
             )
 
-    def next(self, race: Race, *agents: str, from_round: int | None = None, **given: Any) -> Race:
+    def next(self, race: Race, *agents: str, from_round: int | None = None, **options: Any) -> Race:
         with self.store.transaction() as tx:
             return ops.next_round(
                 tx,
@@ -75,7 +75,7 @@ class RaceFactory:
                 [AttemptSpec(who) for who in agents],
                 folder=self._worktrees,
                 from_round=from_round,
-                **given,
+                **options,
             )
 
     def begin(self, race: Race, number: int, **columns: Any) -> Attempt:
@@ -161,10 +161,10 @@ class RaceFactory:
             value = [[ids[number] for number in group] for group in ranking] if ranking else None
             driver.record_verdict(tx, asked, self.store.runs.get(run), value, reason)
 
-    def choose(self, race: Race, attempt: str, **given: Any) -> Race:
+    def choose(self, race: Race, attempt: str, **options: Any) -> Race:
         """Select the winner, also for a race of another node."""
         with self.store.transaction() as tx:
-            return selection.select(tx, race.id, attempt, **given)
+            return selection.select(tx, race.id, attempt, **options)
 
     def bring(self, race: Race, host: str) -> None:
         """Move the race to another node, whose driver has released it."""

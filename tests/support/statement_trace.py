@@ -76,13 +76,13 @@ def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> Non
         trace.calls.append(Call(statement, dict(params)))
         return execute(self, statement, params)
 
-    item = sqlite.SqliteConnection.execute_each
+    execute_each = sqlite.SqliteConnection.execute_each
 
     def recorded_each(
-        self: sqlite.SqliteConnection, statement: Statement, given: Sequence[Params]
+        self: sqlite.SqliteConnection, statement: Statement, batch: Sequence[Params]
     ) -> list[list[Row]]:
-        trace.calls += [Call(statement, dict(params)) for params in given]
-        return item(self, statement, given)
+        trace.calls += [Call(statement, dict(params)) for params in batch]
+        return execute_each(self, statement, batch)
 
     patch.setattr(sqlite.SqliteConnection, "execute", recorded)
     patch.setattr(sqlite.SqliteConnection, "execute_each", recorded_each)
