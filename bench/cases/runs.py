@@ -172,7 +172,9 @@ def _compare(store: Corral, run: Run, expected: bytes) -> None:
     assert text.size == len(expected), (text.size, len(expected))
     offset = 0
     while data := text.bytes(offset, 1 << 22):
-        assert bytes(data) == expected[offset : offset + len(data)], f"behind byte {offset}"
+        assert bytes(data) == expected[offset : offset + len(data)], (
+            f"difference after byte {offset}"
+        )
         offset += len(data)
     assert offset == len(expected)
 

@@ -115,14 +115,14 @@ def test_question_in_the_terminal_is_answered_and_the_chat_continues(home: Home)
     result = json.loads(home.corral("chat", "--once", "say again", "--json").stdout)
     assert (result["answers"], result["answered"]) == (["again"], True)
     sessions = home.json("session", "list", "--json")
-    assert len(sessions) == 1, "it is one talk"
+    assert len(sessions) == 1, "it is one conversation"
     typed = home.corral("chat", input=b"say one\n/status\n\n")
     lines = typed.stdout.decode().splitlines()
     assert lines[0] == "one"
     assert "idle" in lines[1]
     (known,) = home.json("sender", "list", "--json")
     actors = {event["actor"] for event in home.json("events", "--json")}
-    assert f"user:{known['person']}" in actors, "by one name, or nobody could answer as owner"
+    assert f"user:{known['person']}" in actors, "one name, so that the owner can answer"
 
 
 def test_plain_command_replies_with_its_output(home: Home) -> None:
@@ -144,7 +144,7 @@ def test_reply_survives_the_client_that_asked(home: Home) -> None:
     wait_until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
     result = home.corral("chat", input=b"\n")
     assert result.stdout.decode().splitlines() == ["still here"]
-    assert home.corral("chat", input=b"\n").stdout == b"", "and is shown once"
+    assert home.corral("chat", input=b"\n").stdout == b"", "it is shown once"
 
 
 def test_failing_agent_ends_the_wait_with_a_reason(home: Home) -> None:
@@ -154,7 +154,7 @@ def test_failing_agent_ends_the_wait_with_a_reason(home: Home) -> None:
         store.settings.set("mail.backoff_ms", [500])
     result = home.corral("chat", "--once", "crash 3")
     assert result.returncode == 1
-    assert result.stderr.count(b"ada failed: ") == 1, "the last time says it in the chat"
+    assert result.stderr.count(b"ada failed: ") == 1, "the last failure is reported in the chat"
     assert b"exit code 3" in result.stderr
     assert b"could not be answered" in result.stdout
 

@@ -131,7 +131,9 @@ def test_notes_of_the_current_project_are_searched(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "No matching notes" in cli("note", "search", "make").out, "no project, no note"
+    assert "No matching notes" in cli("note", "search", "make").out, (
+        "there is no note without a project"
+    )
     cli.json("project", "register", ".")
     cli.json("note", "add", "make needs version 4", "--project", ".")
     assert len(cli.json("note", "search", "make")) == 1

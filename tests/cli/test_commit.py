@@ -204,7 +204,7 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
     forecaster = ConflictDetector()
     ann = at_work(store, "ann", trees["ann"])
     at_work(store, "away", trees["away"], host="elsewhere")
-    assert forecaster.run_once(store) == 0, "one alone meets nobody"
+    assert forecaster.run_once(store) == 0, "a single worktree has no conflict"
     at_work(store, "bobby", trees["bobby"])
     assert [forecaster.run_once(store) for _ in range(2)] == [1, 1]
     (trees["ann"] / "b.py").write_text("more\n")

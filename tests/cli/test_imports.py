@@ -75,8 +75,8 @@ def test_imported_records_can_be_listed(cli: Cli, tmp_path: Path) -> None:
     race = next(id for id in shown if id.startswith("rac"))
     text = cli("race", "show", race).out
     assert "without a repository" in text
-    assert not re.search(r"from [ ;]|from$|\(\)", text, re.M), "no empty places"
-    assert json.loads(cli("ps", "--json").out) == [], "nothing runs"
+    assert not re.search(r"from [ ;]|from$|\(\)", text, re.M), "no empty columns"
+    assert json.loads(cli("ps", "--json").out) == [], "no run is active"
 
 
 def test_report_shows_what_retention_would_delete(cli: Cli, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_project_file_is_applied_completely_or_not_at_all(home_cli: Cli, tmp_pat
     first = home_cli.json("init", str(project))["project"]
     file = project / FILE
     assert (first["command"], first["prompt"]) == (None, None)
-    assert tomllib.loads(file.read_text()) == {}, "as it is written it changes nothing"
+    assert tomllib.loads(file.read_text()) == {}, "the written file changes nothing"
     file.write_text(
         """
         command = "claude"

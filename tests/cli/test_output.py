@@ -134,7 +134,7 @@ def test_error_is_json_where_json_was_requested(cli: Cli) -> None:
         "exit_code": 3,
     }
     assert cli.error("mail", "nonsense")["code"] == "usage"
-    assert cli.error("mail", "show", "\udcff")["code"] == "invalid", "what is no text neither"
+    assert cli.error("mail", "show", "\udcff")["code"] == "invalid", "invalid text is rejected too"
 
 
 def test_ambiguous_id_is_rejected_with_its_candidates(cli: Cli) -> None:

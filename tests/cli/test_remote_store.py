@@ -43,7 +43,7 @@ def cli(
 def test_token_is_created_listed_and_revoked(cli: Cli) -> None:
     result = cli("token", "create", "phone", "--read", "--for", "30d")
     assert result.out.startswith("crl_")
-    assert result.err, "the user is told to keep it"
+    assert result.err, "the user is told to save it"
     assert {token["name"] for token in cli.json("token", "list")} == {"phone", "tests"}
     assert cli.json("token", "revoke", "phone")["state"] == "revoked"
     assert cli.error("token", "revoke", "phone")["exit_code"] == 3
@@ -53,7 +53,7 @@ def test_token_is_created_listed_and_revoked(cli: Cli) -> None:
 def test_doctor_checks_a_store_behind_a_daemon(cli: Cli) -> None:
     values = {check["check"]: check["state"] for check in cli.json("doctor")}
     assert (values["store"], values["schema"]) == ("ok", "ok")
-    assert "daemon" not in values, "the daemon of this machine is another matter"
+    assert "daemon" not in values, "the local daemon is not checked"
 
 
 def test_invalid_token_and_missing_daemon_have_their_exit_codes(

@@ -65,7 +65,7 @@ def imported() -> set[str]:
 
 @each_case("requirement", wanted())
 def test_dependency_has_a_lower_bound_and_is_used(requirement: str) -> None:
-    assert re.search(r">=\d", requirement), f"{requirement}: say from which version on"
+    assert re.search(r">=\d", requirement), f"{requirement} needs a lower bound"
     assert module_of(requirement) in imported() | NOT_IMPORTED, f"{requirement} is not used"
 
 

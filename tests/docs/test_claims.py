@@ -70,7 +70,7 @@ def test_test_named_by_a_page_exists(page: str) -> None:
     other = set()
     for file in (TOP / "tests").rglob("test_*.py"):
         other |= set(re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
-    assert claimed, "the page says what shows it"
+    assert claimed, "the page names its evidence"
     assert claimed - other == set()
 
 

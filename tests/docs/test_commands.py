@@ -275,7 +275,7 @@ def test_page_works_and_prints_what_it_shows(
         if code != step.code or (step.shown and not matches_output(step.shown, result)):
             untrue += [f"line {step.line}: {step.command}  [{code}]", *result]
     assert not untrue, "\n".join([f"{name} shows what is not so:", *untrue])
-    assert not reader.unused, f"{name} has not, any more, what something else stands for"
+    assert not reader.unused, f"{name} no longer contains a substituted text"
 
 
 def in_sentences() -> set[str]:
@@ -330,7 +330,7 @@ def test_whole_command_in_a_sentence_works(
 def test_suggestions_of_an_empty_store_work(capsys: pytest.CaptureFixture[str]) -> None:
     text = Cli(capsys)().out
     suggested = re.findall(r"^  corral (.+?)  +\S", text, re.M)
-    assert len(suggested) == text.count("\n  "), "a line each"
+    assert len(suggested) == text.count("\n  "), "one line each"
     assert suggested
     assert [line for line in suggested if not takes(shlex.split(line))] == []
 

@@ -38,7 +38,7 @@ def proxied(postgres_server: PostgresServer, postgres_template: str) -> Iterator
         through = url.replace(f":{postgres_server.port}/", f":{proxy.port}/")
         with corral.open(through, clock=clock) as store:
             yield ProxiedStore(store, proxy, clock)
-            assert proxy.cuts == 1, "the line was not cut, so nothing was shown"
+            assert proxy.cuts == 1, "the connection was not cut, so the test proves nothing"
             check_store(store)
     postgres_server.drop_database(url)
 
@@ -164,7 +164,7 @@ def test_transaction_broken_in_the_middle_is_rolled_back(proxied: ProxiedStore, 
 
     with pytest.raises(CorralError) as caught:
         put_two()
-    assert caught.value.details["reason"] != "unknown_outcome", "nothing can have been kept"
+    assert caught.value.details["reason"] != "unknown_outcome", "nothing can have been stored"
     assert proxied.store.mail.list().items == []
 
 

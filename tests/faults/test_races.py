@@ -134,7 +134,7 @@ def test_directory_without_git_gets_a_private_repository(live: Corral, tmp_path:
     (folder / "text").write_text("hello\n")
     race = live.races.start("Do it", agents="ada:2", project=str(folder))
     assert race.private
-    assert [*os.listdir(folder)] == ["text"], "nothing was put into it"
+    assert [*os.listdir(folder)] == ["text"], "nothing was added to it"
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
     live.races.select(race.id, "2")
     assert (Path(attempts(race)[0].worktree) / "text").read_text() == "hello\n"

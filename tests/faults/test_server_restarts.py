@@ -123,7 +123,7 @@ def test_restart_during_work_loses_and_duplicates_nothing(
         with corral.open(own_url) as other:
             result = other.db.sql("SELECT key, state FROM letters", limit=100_000).rows
             acks = other.db.sql("SELECT subject FROM events WHERE verb = 'ack'", limit=100_000).rows
-        assert {key for key, _ in result} >= set(accepted), "an accepted letter is gone"
+        assert {key for key, _ in result} >= set(accepted), "an accepted letter is lost"
         assert len(result) == len({key for key, _ in result})
         assert {state for _, state in result} == {"done"}
         assert set(Counter(subject for (subject,) in acks).values()) == {1}

@@ -92,7 +92,7 @@ def test_event_of_another_process_arrives_at_once(http_server: HttpServer, url: 
             (id,) = put(another, 1)
             assert browser.wait_for(heard + 1)[-1] == id
             took.append(time.monotonic() - before)
-    assert min(took) < SAFETY_POLL / 2, "it is woken, and does not only look from time to time"
+    assert min(took) < SAFETY_POLL / 2, "it is woken, and does not poll"
     browser.close()
 
 
@@ -233,7 +233,7 @@ def test_five_hundred_clients_get_every_event_in_order(http_server: HttpServer, 
         ready.release()
         while len(subjects) < events:
             line = await reader.readline()
-            assert line, "the line was cut"
+            assert line, "the connection was cut"
             if line.startswith(b"data: "):
                 subjects.append(msgspec.json.decode(line[6:])["subject"])
         writer.close()

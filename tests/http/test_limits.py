@@ -98,7 +98,7 @@ def test_unauthenticated_connections_give_way_to_new_ones(
         wait_until(lambda: is_closed(results[0]), "the oldest is closed")
         wait_until(lambda: len(pool) <= 64 // 4 + 1, "one peer has a quarter of all")
         assert not is_closed(results[-1])
-        assert known.get("/api").status_code == 200, "a connection with a token stays"
+        assert known.get("/api").status_code == 200, "a connection with a token stays open"
 
 
 def test_many_simultaneous_callers_are_all_answered(store: Corral) -> None:
@@ -127,7 +127,7 @@ def test_headers_have_a_deadline_and_keep_alive_is_allowed(
             wait_until(lambda: is_closed(silent), "nothing came")
             wait_until(lambda: is_closed(slow), "the headers did not end")
             kept.sendall(request)
-            assert read_answer(kept).startswith(b"HTTP/1.1 200"), "between requests it may wait"
+            assert read_answer(kept).startswith(b"HTTP/1.1 200"), "it may idle between requests"
             kept.sendall(request[:20])
             wait_until(lambda: is_closed(kept), "the headers of the next request did not end")
 
@@ -160,7 +160,7 @@ def test_withheld_uploads_need_little_memory(store: Corral) -> None:
             with suppress(OSError):
                 for _ in range(160):
                     line.sendall(piece if known else b"10000\r\n" + piece + b"\r\n")
-        assert results == [b"HTTP/1.1 413"] * 100, "those that say too much are not read"
+        assert results == [b"HTTP/1.1 413"] * 100, "oversized bodies are not read"
         assert _memory() - before < 120 * MEGABYTE
         with http_server.client() as client:
             assert client.get("/api").status_code == 200

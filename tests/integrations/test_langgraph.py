@@ -96,7 +96,7 @@ def test_interrupted_graph_continues_in_another_process(
     with CorralSaver(url) as another:
         result = travel(another, seen).invoke(Command(resume="paris"), ASKED)
     assert sorted(result["places"]) == ["home", "oslo", "paris", "rome"]
-    assert sorted(seen) == ["oslo", "rome"], "what was done was not done again"
+    assert sorted(seen) == ["oslo", "rome"], "finished steps are not repeated"
 
 
 def story(saver: BaseCheckpointSaver[Any]) -> list[Any]:

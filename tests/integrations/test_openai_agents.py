@@ -177,7 +177,7 @@ def test_concurrent_adds_lose_nothing_and_share_one_session(store: Corral, url: 
         assert own == [f"{name} {n}" for n in range(10)]
     pairs = [words for words in results if int(words[2:]) % 2 == 0]
     assert all(results[results.index(words) + 1][0] == words[0] for words in pairs), (
-        "pairs together"
+        "pairs stay together"
     )
 
 
@@ -263,7 +263,7 @@ def test_runner_remembers_across_processes_and_is_searchable(store: Corral, stub
     sent = [entry for entry in stub.seen if "responses" in entry["path"]][-1]
     asked = json.dumps(sent)
     for words in ("What now?", "it rains in Oslo", "Take a zebra.", "And then?"):
-        assert words in asked, "the model was given what was said before"
+        assert words in asked, "the model got the history"
     trip = store.sessions.by_provider("openai-agents", "trip")
     assert trip is not None
     value = store.sessions.turns(trip).items

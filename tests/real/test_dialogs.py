@@ -95,7 +95,7 @@ def test_yes_allows_the_command_once_and_stop_ends_it(home: RealHome, cli: str) 
     assert allowed.returncode == 0, allowed
     wait_until((home.work / "zz").exists, "the command has run")
     lasting = wait_until(lambda: lasting_commands(home), "the command goes on")
-    assert set(lasting) <= set(home.processes_of(run)), "no other process of the user does the work"
+    assert set(lasting) <= set(home.processes_of(run)), "no process outside the run does the work"
     home.corral("stop", run.id, "--grace", "3s")
     assert home.wait_for_end(run.id).state is RunState.CANCELLED
     assert lasting_commands(home) == []
@@ -137,7 +137,7 @@ def test_codex_leaves_no_process_outside_its_run(home: RealHome) -> None:
     home.corral("stop", first.id, "--grace", "3s")
     assert home.wait_for_end(first.id).state is RunState.CANCELLED
     assert sleeps(first) == []
-    assert sleeps(second) != [], "the command of the other run goes on"
+    assert sleeps(second) != [], "the command of the other run continues"
     assert not list(home.machine.home.glob(".codex/packages/app-server-daemon")), "no daemon"
     home.corral("stop", second.id, "--grace", "3s")
     home.wait_for_end(second.id)
@@ -164,7 +164,7 @@ def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> No
         assert lasting_commands(home) == []
         asked = len(home.requests())
         outside.wait_until("ready", seconds=SECONDS)
-        assert len(home.requests()) == asked, "nothing of the run goes on"
+        assert len(home.requests()) == asked, "no process of the run is left"
     finally:
         outside.close()
 

@@ -325,7 +325,7 @@ def test_revoked_token_loses_nothing(matrix_chat: MatrixChat) -> None:
     store.messages.say(matrix_chat.place(room), "words")
     matrix_chat.bot.ask("POST", "/_matrix/client/v3/logout", json={})
     (state,) = matrix_chat.send()
-    assert state == "waiting", "it is ours to mend, and the message is as good as it was"
+    assert state == "waiting", "an operator must fix it, and the message is still pending"
     with pytest.raises(Exception, match="the token is invalid"):
         matrix_chat.hear()
 

@@ -81,7 +81,7 @@ def test_prompt_tool_call_and_cost(home: RealHome, kind: AgentKind) -> None:
         assert ended.cost_micros == sum(costs) > 0
         assert ended.model
     else:
-        assert set(costs) == {None}, "a model that no table knows has no price"
+        assert set(costs) == {None}, "an unknown model has no price"
         assert ended.cost_micros is None
     home.wait_for_all_processes()
 

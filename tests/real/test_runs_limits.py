@@ -118,7 +118,7 @@ def test_spent_project_budget_rejects_the_next_run(home: RealHome) -> None:
     second = home.corral("run", "--agent", "claude", "--budget", "0.5", steps({"text": "more"}))
     assert second.returncode != 0, second
     assert b"budget" in second.stderr
-    assert len(home.requests()) == 1, "nothing was asked of the model"
+    assert len(home.requests()) == 1, "the model got no request"
 
 
 def test_codex_with_a_known_model_has_a_price(home: RealHome) -> None:

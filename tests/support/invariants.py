@@ -106,10 +106,10 @@ def _check_states(tx: Tx, table: StatefulTable[Any], events: EventRows, deleted:
     for verb, subject, data, project in events:
         projects[subject] = project
         if verb == "import":
-            assert subject not in reached, f"{subject} was made twice"
+            assert subject not in reached, f"{subject} was created twice"
             reached[subject] = json.loads(data)["state"]
         elif verb in moves.entries:
-            assert subject not in reached, f"{subject} was made twice"
+            assert subject not in reached, f"{subject} was created twice"
             reached[subject] = moves.entries[verb]
         elif verb in moves.verbs:
             sources, to = moves[verb]

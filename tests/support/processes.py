@@ -45,7 +45,7 @@ class Signal:
         os.write(self._write, b"x")
 
     def wait(self, seconds: float = SECONDS) -> None:
-        assert select.select([self._read], [], [], seconds)[0], "the word did not come"
+        assert select.select([self._read], [], [], seconds)[0], "the signal did not arrive"
         os.read(self._read, 1)
 
 
@@ -104,7 +104,7 @@ class Child(Generic[T]):
         """Return the function's result; re-raise its failure here."""
         entry = self._read_all(seconds)
         self._reap()
-        assert entry, f"process {self.pid} ended without a word: {self.ended_by()}"
+        assert entry, f"process {self.pid} ended without a result: {self.ended_by()}"
         kind, value = pickle.loads(entry)  # noqa: S301 (our own child wrote it)
         assert kind == "result", f"in process {self.pid}:\n{value}"
         result: T = value

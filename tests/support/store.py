@@ -90,7 +90,7 @@ def walk(
         assert len(page.items) == limit, "only the last page may be short"
         between()
         page = list_(limit=limit, after=page.next, **arguments)
-        assert page.items, "a page that promises more is followed by at least one item"
+        assert page.items, "a next cursor leads to at least one item"
         items += page.items
     return items
 

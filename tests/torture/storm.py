@@ -156,7 +156,7 @@ class Storm:
         for kind, batch in events.items():
             ask(self.platform_url, what="say", kind=kind, events=batch)
 
-    def rage(self, store: Corral) -> None:
+    def inject_faults(self, store: Corral) -> None:
         """Kill processes while people write, so that there is always work in flight."""
         wanted, result = self.wanted.kills, time.monotonic()
         while (killed := sum(self.kills.values())) < wanted:
@@ -196,7 +196,7 @@ class Storm:
     def answered(self) -> int:
         return len({n for item in self._shown for n in _numbers(item["text"])})
 
-    def calm(self, store: Corral) -> float:
+    def recover(self, store: Corral) -> float:
         """Wait until everything is answered or reported as dead, or nothing changes; return the
         seconds."""
         began = moved = result = time.monotonic()
@@ -365,9 +365,9 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None = None) -> int
         with corral.open(storm.url, actor="storm") as store:
             storm.prepare(store)
             storm.begin()
-            storm.rage(store)
+            storm.inject_faults(store)
             raged = time.monotonic() - began
-            calm = storm.calm(store)
+            calm = storm.recover(store)
             wrong = storm.judge(store)
             counts = storm.look()
             rows = {

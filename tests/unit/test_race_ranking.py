@@ -87,7 +87,9 @@ def test_judges_outrank_figures_and_figures_break_ties() -> None:
     assert order(*rank_attempts([small, large], [verdict(["att_2"], ["att_1"])])) == [2, 1]
     assert order(*rank_attempts([small, large], [verdict(["att_2", "att_1"])])) == [1, 2]
     split = [verdict(["att_2"], ["att_1"]), verdict(["att_1"], ["att_2"])]
-    assert order(*rank_attempts([small, large], split)) == [1, 2], "swapped, they say nothing"
+    assert order(*rank_attempts([small, large], split)) == [1, 2], (
+        "inconsistent verdicts are ignored"
+    )
 
 
 def test_unknown_figures_are_neutral() -> None:

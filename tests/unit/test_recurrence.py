@@ -269,8 +269,8 @@ def test_latest_is_the_inverse_of_next(text: str, zone_name: str, moment: int) -
     assert following is not None
     assert before is not None
     assert before <= moment < following
-    assert rule.latest(following) == following, "a moment is its own latest"
-    assert rule.latest(following - 1) == before, "nothing lies between the two"
+    assert rule.latest(following) == following, "a time is its own latest"
+    assert rule.latest(following - 1) == before, "no time lies between the two"
     assert rule.next(before) == following
     assert rule.next(before - 1) == before
 

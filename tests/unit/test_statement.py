@@ -82,7 +82,7 @@ def test_every_token_has_text_for_both_engines(token: str) -> None:
     assert {*TOKENS[token]} == {"sqlite", "postgres"}
     for engine in ("sqlite", "postgres"):
         assert for_engine(f"a {{{token}}} b", engine) == f"a {TOKENS[token][engine]} b"
-        assert "{" not in TOKENS[token][engine], "a token stands for words and not for tokens"
+        assert "{" not in TOKENS[token][engine], "a token contains no tokens"
 
 
 def test_unknown_token_is_a_programming_error() -> None:

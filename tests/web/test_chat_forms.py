@@ -49,7 +49,7 @@ def test_uploaded_file_is_private_and_returned_unchanged(chat_pages: ChatPages) 
     assert answer.headers["x-content-type-options"] == "nosniff"
     chat_pages.store.gateway.wake()
     assert str(kept) in (chat_pages.runner.prompt(chat_pages.runner.begin()) or ""), (
-        "the agent is told where"
+        "the prompt contains the path"
     )
 
 

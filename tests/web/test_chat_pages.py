@@ -270,7 +270,7 @@ def test_command_and_scrolled_back_reader_are_served(chat_pages: ChatPages) -> N
     (earlier,) = re.findall(r'href="(/chat/[^"]+before=[^"]+)"', page)
     back = chat_pages.shown(earlier)
     assert "line 2<" in back
-    assert 'data-kinds=""' in back, "who reads further back is not disturbed"
+    assert 'data-kinds=""' in back, "older pages are not updated"
 
 
 def test_question_card_is_answered_once_and_shows_its_outcome(
@@ -295,7 +295,7 @@ def test_question_card_is_answered_once_and_shows_its_outcome(
     page = chat_pages.shown(f"/chat/{talk}")
     assert 'action="/do/chat/answer"' not in page
     assert "user:" in page
-    assert "refused" in page, "the second answer did not count, and that is said"
+    assert "refused" in page, "the second answer is rejected with a message"
 
 
 def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPages) -> None:

@@ -243,7 +243,9 @@ def test_queued_run_has_not_started_and_says_what_it_waits_for(http_server: Http
         page = client.get(f"/runs/{run.id}").text
     assert f'data-label="started"><span class="none">{render.UNKNOWN}</span>' in row
     assert "a slot on any node with big, gpu" in page
-    assert f"<dt>Input tokens</dt><dd>{render.UNKNOWN}</dd>" in page, "what is not known is no zero"
+    assert f"<dt>Input tokens</dt><dd>{render.UNKNOWN}</dd>" in page, (
+        "an unknown value is not shown as zero"
+    )
 
 
 def test_letter_with_an_expired_claim_has_no_owner(

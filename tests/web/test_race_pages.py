@@ -98,7 +98,7 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
     race_factory.choose(other, "1")
     fields = {"id": other.id, "prompt": "Now better", "from": "1"}
     race_pages.refused("next", "refused", "cannot be enforced", **fields, budget="7")
-    assert store.races.get(other.id).budget_micros is None, "nothing is changed"
+    assert store.races.get(other.id).budget_micros is None, "the race is unchanged"
     act("next", **fields)
     now = store.races.get(other.id)
     assert (now.latest.number, now.latest.prompt) == (2, "Now better")
@@ -288,7 +288,7 @@ def test_race_list_shows_the_state_of_race_and_round(race_pages: RacePages) -> N
     row = re.search(rf'<tr id="{race.id}">.*?</tr>', race_pages.text("/races"), re.DOTALL)
     assert row is not None
     cells = re.findall(r"<td.*?</td>", row[0], re.DOTALL)
-    assert "active" in cells[0], "it goes on until somebody says that it is over"
+    assert "active" in cells[0], "it stays open until a person finishes it"
     assert "completed" in cells[3]
 
 

@@ -272,7 +272,7 @@ def test_impossible_time_is_rejected(team_pages: TeamPages) -> None:
     ahead = team_pages.client.get(
         f"/board/timeline?project={team_pages.project}&at={team_pages.store.now() + 5}"
     )
-    assert ahead.status_code == 200, "the browser's page may be a moment ahead"
+    assert ahead.status_code == 200, "the browser's clock may be slightly ahead"
 
 
 def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> None:

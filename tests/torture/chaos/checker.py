@@ -25,14 +25,14 @@ def judge(history: History) -> list[str]:
         one_owner,
         letters_end_once,
         order_in_mailboxes,
-        acts_in_doubt,
+        unrepeatable_acts,
         timers_once,
-        series_whole,
+        series_are_complete,
         one_holder,
-        runs_end_truly,
-        outputs_whole,
+        run_outcomes_are_true,
+        outputs_are_complete,
         answered_once,
-        nobody_harmed,
+        no_process_left_or_harmed,
     )
     return [wrong for check in checks for wrong in check(history)]
 
@@ -147,7 +147,7 @@ def order_in_mailboxes(history: History) -> Iterator[str]:
                     yield f"{mailbox}: {note.subject} ended before {earlier.subject}"
 
 
-def acts_in_doubt(history: History) -> Iterator[str]:
+def unrepeatable_acts(history: History) -> Iterator[str]:
     """An action marked as not repeatable was done at most once."""
     acts = Counter(note.subject for note in _of(history, "act in doubt"))
     yield from (f"{letter} was acted on {n} times" for letter, n in acts.items() if n > 1)
@@ -173,7 +173,7 @@ def timers_once(history: History) -> Iterator[str]:
     yield from (f"{letter} was put by two" for letter, n in Counter(results).items() if n > 1)
 
 
-def series_whole(history: History) -> Iterator[str]:
+def series_are_complete(history: History) -> Iterator[str]:
     """No time of a series is missing or duplicated."""
     moments: dict[str, list[int]] = defaultdict(list)
     for event in _told(history, "schedule", "fire"):
@@ -207,7 +207,7 @@ def one_holder(history: History) -> Iterator[str]:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def runs_end_truly(history: History) -> Iterator[str]:
+def run_outcomes_are_true(history: History) -> Iterator[str]:
     """Every accepted run ended once, with no invented exit code or signal."""
     last: dict[str, int] = {}
     ended: dict[str, StoreEvent] = {}
@@ -237,7 +237,7 @@ def _true_end(event: StoreEvent, meant: str | None) -> Iterator[str]:
         yield f"{run} is completed with {code}"
 
 
-def outputs_whole(history: History) -> Iterator[str]:
+def outputs_are_complete(history: History) -> Iterator[str]:
     """The output of a run's last attempt is complete and in order."""
     latest: dict[str, AttemptRecord] = {ran.run: ran for ran in history.runs}
     for ran in history.runs:
@@ -264,7 +264,7 @@ def answered_once(history: History) -> Iterator[str]:
             yield f"{where} was answered out of order: {numbers}"
 
 
-def nobody_harmed(history: History) -> Iterator[str]:
+def no_process_left_or_harmed(history: History) -> Iterator[str]:
     """No process is left, and no unrelated process was signalled."""
     yield from (f"left: {who}" for who in history.left)
     yield from history.signalled

@@ -38,8 +38,8 @@ def run(wanted: argparse.Namespace, folder: Path) -> int:
     chaos = Chaos(folder, wanted.seed, seconds, wanted.url, wanted.postgres)
     try:
         chaos.begin()
-        chaos.rage()
-        quiet = chaos.calm()
+        chaos.inject_faults()
+        quiet = chaos.recover()
         history = chaos.history(chaos.end())
     finally:
         chaos.close()

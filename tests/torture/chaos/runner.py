@@ -61,11 +61,11 @@ class Chaos:
         self.network: Network | None = None
         self.disk: Disk | None = None
         self.server: Server | None = None
-        self._make_world(url, postgres)
+        self._create_environment(url, postgres)
         self.bystanders = UnrelatedProcesses(folder / "signals")
         self.talk = ChaosChat(self.out, seed, self.network.here if self.network else None)
 
-    def _make_world(self, url: str | None, postgres: bool) -> None:
+    def _create_environment(self, url: str | None, postgres: bool) -> None:
         shared = postgres or url is not None
         if postgres:
             self.network = self._try("cut", Network)
@@ -137,7 +137,7 @@ class Chaos:
 
     # -- faults -----------------------------------------------------------------------------------
 
-    def rage(self) -> None:
+    def inject_faults(self) -> None:
         began = result = time.monotonic()
         left = faults.plan(self.seed, self.seconds, self.kinds)[::-1]
         while (now := time.monotonic() - began) < self.seconds:
@@ -174,10 +174,10 @@ class Chaos:
         elif what == "stop":
             self._stop(machine, whom, until)
         else:
-            self._strike_world(fault, machine, until)
+            self._inject_into_environment(fault, machine, until)
         self.counts[fault.kind] += 1
 
-    def _strike_world(self, fault: Fault, machine: ChaosNode, until: float) -> None:
+    def _inject_into_environment(self, fault: Fault, machine: ChaosNode, until: float) -> None:
         if fault.kind == "power":
             self._daemon_away(machine, until)
             self.killed["by a loss of power"] += machine.kill_all()
@@ -253,7 +253,7 @@ class Chaos:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def calm(self) -> float:
+    def recover(self) -> float:
         """Repair everything and wait until no work is left; return how long that took."""
         while self._undo:
             heapq.heappop(self._undo)[2]()

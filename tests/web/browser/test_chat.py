@@ -135,7 +135,7 @@ def test_conversation_fits_a_phone_and_its_list_is_a_page(
     assert not page.locator(".talks").is_visible()
     box = page.locator("#say").bounding_box()
     assert box is not None
-    assert box["y"] + box["height"] <= 844, "what one writes in is in sight"
+    assert box["y"] + box["height"] <= 844, "the input field is visible"
     take_picture(page, "talk-phone-window", full_page=False)
 
 
@@ -201,7 +201,7 @@ def test_without_scripts_chat_files_and_wirings_work(
     note = {"name": "note.txt", "mimeType": "text/plain", "buffer": b"x"}
     page.set_input_files("#say [type=file]", [note])
     page.click("#say button")
-    assert "/chat/plc_" in page.url, "one is back where one was"
+    assert "/chat/plc_" in page.url, "the scroll position is restored"
     assert page.locator(".post.mine", has_text="without scripts").locator(".files").count() == 1
     page.goto(f"{live_site.base}/gateway/wirings")
     assert page.locator("[data-opens]:visible").count() == 0
