@@ -65,7 +65,7 @@ def test_every_reason_of_an_unavailable_store_is_documented() -> None:
 
 
 @pytest.mark.parametrize("page", ["explanation/security.md", "explanation/guarantees.md"])
-def test_test_named_by_a_page_exists(page: str) -> None:
+def test_tests_named_by_a_page_exist(page: str) -> None:
     claimed = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text(encoding="utf-8")))
     other = set()
     for file in (TOP / "tests").rglob("test_*.py"):
