@@ -20,7 +20,7 @@ def main() -> int:
         return 0
     names = [*wanted.cases, *(PEERS if wanted.peers else ())]
     chosen = [case for case in CASES if not names or case.name in names]
-    found: dict[str, list[Row]] = {}
+    values: dict[str, list[Row]] = {}
     failed: list[str] = []
     with _progress() as progress:
         bar = progress.add_task("", total=len(chosen), case="")
@@ -31,16 +31,16 @@ def main() -> int:
             for case in chosen:
                 progress.update(bar, case=case.name)
                 try:
-                    found[case.name] = _measure(case, bench)
+                    values[case.name] = _measure(case, bench)
                 except Exception:
                     # Continue with the other cases.
                     failed.append(case.name)
                     traceback.print_exc()
                     continue
                 progress.advance(bar)
-                print(report.as_text(case, found[case.name]), flush=True)
+                print(report.as_text(case, values[case.name]), flush=True)
                 if not wanted.quick:
-                    report.add(facts(bench), case.name, found[case.name])
+                    report.add(facts(bench), case.name, values[case.name])
         finally:
             bench.close()
     if failed:
@@ -49,7 +49,7 @@ def main() -> int:
         print("\nA quick run writes no report.")
     else:
         print(f"\nWritten: {report.RESULTS.name} and {report.PAGE.name}.")
-    rows = [row for rows in found.values() for row in rows]
+    rows = [row for rows in values.values() for row in rows]
     if silent := report.unexplained(rows):
         print(f"\nSlower, {report.NOBODY_SAYS}: {report.in_words(silent)}.")
     return 1 if failed or silent or not all(row.holds for row in rows) else 0

@@ -145,7 +145,7 @@ def ratios(rows: Sequence[Row], title: str) -> str:
         height=y + 44,
         top=TOP,
         left=LEFT,
-        ticks=[{"value": each, "x": scale.at(each), "label": f"{each:g}"} for each in values],
+        ticks=[{"value": item, "x": scale.at(item), "label": f"{item:g}"} for item in values],
         peers=peers,
     )
 

@@ -83,14 +83,14 @@ def _plots(results: Results) -> list[Plot]:
     cases = results.cases
     peers = [row for rows in cases.values() for row in rows if row.over and row.measured]
     grown = cases.get("growth", [])
-    made = []
+    result = []
     if alike := [row for row in peers if not any(word in row.over for word in UNLIKE)]:
         title = "Corral beside other tools"
-        made.append(Plot("peers.svg", title, plots.ratios(alike, title)))
+        result.append(Plot("peers.svg", title, plots.ratios(alike, title)))
     if grown:
         title = "Cost by number of rows in the store"
-        made.append(Plot("growth.svg", title, plots.growth(grown, title)))
-    return made
+        result.append(Plot("growth.svg", title, plots.growth(grown, title)))
+    return result
 
 
 def unexplained(rows: Iterable[Row]) -> list[Row]:
@@ -228,10 +228,10 @@ def _verdict(row: Row) -> str:
         return ""
     if row.bar is None:
         return "for information"
-    said = "yes" if row.holds else "**no**"
+    result = "yes" if row.holds else "**no**"
     if row.first_look is None:
-        return said
-    return f"{said}, in the second measurement (first: {_spread(row.first_look, row.unit)})"
+        return result
+    return f"{result}, in the second measurement (first: {_spread(row.first_look, row.unit)})"
 
 
 def _unit(unit: str) -> str:

@@ -153,11 +153,11 @@ def postgres_template(postgres_server: PostgresServer) -> str:
 def database_pool(
     postgres_server: PostgresServer, postgres_template: str
 ) -> Iterator[DatabasePool]:
-    made = DatabasePool(postgres_server, postgres_template)
+    result = DatabasePool(postgres_server, postgres_template)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(psycopg, "connect", made.kept.connect)
-        yield made
-    made.close()
+        patch.setattr(psycopg, "connect", result.kept.connect)
+        yield result
+    result.close()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -202,14 +202,14 @@ def url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
 @pytest.fixture
 def new_url(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
     """A function that returns the URL of one more empty store with its schema."""
-    made = 0
+    count = 0
     with ExitStack() as stack:
 
         def new(engine: str) -> str:
-            nonlocal made
-            made += 1
+            nonlocal count
+            count += 1
             if engine == "sqlite":
-                path = tmp_path / f"store-{made}.db"
+                path = tmp_path / f"store-{count}.db"
                 shutil.copy(request.getfixturevalue("sqlite_template"), path)
                 return f"sqlite:///{path}"
             database_pool: DatabasePool = request.getfixturevalue("database_pool")
@@ -254,8 +254,8 @@ def home(url: str, tmp_path: Path) -> Iterator["Home"]:
     """A home for real runs, whose processes are killed after the test."""
     from tests.support.home import Home
 
-    made = Home(tmp_path, url)
+    result = Home(tmp_path, url)
     try:
-        yield made
+        yield result
     finally:
-        made.kill_processes()
+        result.kill_processes()

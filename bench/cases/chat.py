@@ -33,7 +33,7 @@ def measure(bench: Bench) -> list[Row]:
     other, known = _prepared(bench)
     by_hand = RawChat(other, known)
     one, all_ = partial(_one, store, heard.channel_id), partial(_all, store, heard.channel_id)
-    found = bench.compare(
+    result = bench.compare(
         Rival("by hand", partial(_sample, bench, by_hand.receive, by_hand.receive)),
         [Rival("Corral", partial(_sample, bench, one, all_))],
         rounds=bench.pick(21, 5),
@@ -42,8 +42,8 @@ def measure(bench: Bench) -> list[Row]:
     store.close()
     other.close()
     return [
-        Row("messages received, one at a time", found.speed_of("Corral", "one"), BAR),
-        Row(f"messages received, {BATCH} at once", found.speed_of("Corral", "batch")),
+        Row("messages received, one at a time", result.speed_of("Corral", "one"), BAR),
+        Row(f"messages received, {BATCH} at once", result.speed_of("Corral", "batch")),
     ]
 
 
@@ -94,13 +94,13 @@ def _sample(bench: Bench, one: Take, all_: Take) -> Rates:
 
 def _check_same_rows(store: Corral, other: Corral) -> None:
     """Check that both write the same rows, except numbers and times."""
-    for each in (store, other):
-        message = each.messages.list(limit=1).items[0]
-        letter = each.mail.get(str(message.routes[0].letter_id))
+    for item in (store, other):
+        message = item.messages.list(limit=1).items[0]
+        letter = item.mail.get(str(message.routes[0].letter_id))
         assert message.state == "routed"
         assert letter.body["text"] == message.text
         assert letter.key == letter.body["message"] == message.id
-        events = each.events.newest(limit=2 * BATCH).items
+        events = item.events.newest(limit=2 * BATCH).items
         assert Counter((event.kind, event.verb) for event in events) == {
             ("letter", "put"): BATCH,
             ("message", "hear"): BATCH,

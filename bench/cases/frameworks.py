@@ -118,11 +118,11 @@ def _against(bench: Bench, store: Corral, pair: Pair, *, full: bool) -> list[Row
     for rival in (own, corral, through) if full else ():
         for _ in range(5):
             rival.sample()  # until the WAL has its final size, because growing it is slower
-    found = bench.compare(own, [corral, through], rounds=bench.pick(7, 3))
+    result = bench.compare(own, [corral, through], rounds=bench.pick(7, 3))
     rows = {
-        "append a turn": found.speed_of("Corral", APPEND),
-        f"{pair.kind}, append": found.speed_of("through", APPEND),
-        f"{pair.kind}, load": found.speed_of("through", LOAD),
+        "append a turn": result.speed_of("Corral", APPEND),
+        f"{pair.kind}, append": result.speed_of("through", APPEND),
+        f"{pair.kind}, load": result.speed_of("through", LOAD),
     }
     return [
         Row(what, spread, None if LOAD in what else Bar(">", 1), over=pair.peer).unless_ahead(

@@ -29,11 +29,11 @@ def measure(bench: Bench) -> list[Row]:
             waits.append(percentile(took, 99) * 1_000)
             return {"put": len(took) / seconds}
 
-        found = bench.compare(
+        result = bench.compare(
             Rival("one thread", alone), [Rival("64 threads", together)], rounds=bench.pick(7, 3)
         )
     return [
-        Row("puts by 64 threads", found.speed_of("64 threads", "put"), Bar(">=", 4)),
+        Row("puts by 64 threads", result.speed_of("64 threads", "put"), Bar(">=", 4)),
         Row("time of a put among 64 threads, p99", Spread.of(waits), unit="ms"),
     ]
 

@@ -57,15 +57,15 @@ def _on(bench: Bench, engine: Engine) -> list[Row]:
         Rival(f"{size:,}", partial(_use, bench, _store_of(bench, engine, size)))
         for size in (first, *sizes)
     )
-    found = bench.compare(base, rivals, rounds=bench.pick(7, 3))
+    result = bench.compare(base, rivals, rounds=bench.pick(7, 3))
     return [
         Row(
             f"{ENGINES[engine]}: {what}",
-            found.speed_of_base_over(f"{size:,}", what),
+            result.speed_of_base_over(f"{size:,}", what),
             BAR,
             rows=size,
         )
-        for what in found.measured
+        for what in result.measured
         for size in sizes
     ]
 

@@ -60,14 +60,14 @@ def measure(bench: Bench) -> list[Row]:
             bench.once(f"{engine} {size}", partial(_store_with_history, bench, engine, size))
             for size in (SHORT, long)
         )
-        found = bench.compare(
+        result = bench.compare(
             Rival("short", partial(_look_around, short_store)),
             [Rival("long", partial(_look_around, long_store))],
             rounds=bench.pick(7, 3),
         )
         rows += [
-            Row(f"{name}, {long:,} rows: {what}", found.speed_of_base_over("long", what), BAR)
-            for what in found.measured
+            Row(f"{name}, {long:,} rows: {what}", result.speed_of_base_over("long", what), BAR)
+            for what in result.measured
         ]
     return rows
 

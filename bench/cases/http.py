@@ -55,7 +55,7 @@ def measure(bench: Bench) -> list[Row]:
     seconds = bench.pick(2.0, 1.0)
     ours, bare = Served(serve_corral, bench.new_file()), Served(serve_bare, bench.new_file())
     try:
-        found = bench.compare(
+        value = bench.compare(
             Rival("by hand", partial(_sample, bare.at, seconds)),
             [Rival("Corral", partial(_sample, ours.at, seconds))],
             rounds=bench.pick(7, 3),
@@ -64,19 +64,19 @@ def measure(bench: Bench) -> list[Row]:
         heard = Spread.of([_hear(ours.at, 100) for _ in range(bench.pick(7, 3))])
         bench.progress("overload")
         before = _accepted(ours.at)
-        told = asyncio.run(_load(ours.at, _put, 10 * CLIENTS, bench.pick(30.0, 5.0)))
-        lost = told[200] - (_accepted(ours.at) - before)
+        result = asyncio.run(_load(ours.at, _put, 10 * CLIENTS, bench.pick(30.0, 5.0)))
+        lost = result[200] - (_accepted(ours.at) - before)
     finally:
         ours.close()
         bare.close()
-    other = sum(count for status, count in told.items() if status not in (200, 429))
+    other = sum(count for status, count in result.items() if status not in (200, 429))
     return [
-        Row("ask for ten letters", found.speed_of("Corral", "read"), BAR),
-        Row("put a letter", found.speed_of("Corral", "write"), BAR),
+        Row("ask for ten letters", value.speed_of("Corral", "read"), BAR),
+        Row("put a letter", value.speed_of("Corral", "write"), BAR),
         Row("another process's commit to its line on the feed, p99", heard, FEED, unit="ms"),
         Row("overload: answers that are neither 200 nor 429", _one(other), Bar("=", 0), unit=""),
         Row("overload: accepted letters that are lost", _one(lost), Bar("=", 0), unit=""),
-        Row("overload: share that was accepted", _one(told[200] / sum(told.values())), unit=""),
+        Row("overload: share that was accepted", _one(result[200] / sum(result.values())), unit=""),
     ]
 
 
@@ -118,7 +118,7 @@ async def _load(
     server: Server, make: Callable[[Server], bytes], clients: int, seconds: float
 ) -> dict[int, int]:
     """Return the number of responses by status for so many clients that send continuously."""
-    told: dict[int, int] = {200: 0}
+    values: dict[int, int] = {200: 0}
     request = make(server)
     end = time.monotonic() + seconds
 
@@ -130,11 +130,11 @@ async def _load(
             status = int(head[9:12])
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
             await reader.readexactly(length)
-            told[status] = told.get(status, 0) + 1
+            values[status] = values.get(status, 0) + 1
         writer.close()
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    return told
+    return values
 
 
 def _hear(server: Server, count: int) -> float:
@@ -143,15 +143,15 @@ def _hear(server: Server, count: int) -> float:
     with (
         open_store(f"sqlite:///{server.path}") as store,
         socket.create_connection(("127.0.0.1", server.port)) as line,
-        line.makefile("rb") as told,
+        line.makefile("rb") as result,
     ):
         line.sendall(_request(server, "GET /api/events", b""))
-        while not told.readline().startswith(b"retry"):
+        while not result.readline().startswith(b"retry"):
             pass
         for _ in range(count):
             id = store.mail.put("queue:feed", BODY).id.encode()
             began = time.perf_counter()
-            while id not in told.readline():
+            while id not in result.readline():
                 pass
             took.append((time.perf_counter() - began) * 1_000)
     return percentile(took, 99)
@@ -160,8 +160,8 @@ def _hear(server: Server, count: int) -> float:
 def _accepted(server: Server) -> int:
     """Return how many letters of the load are stored."""
     with open_store(f"sqlite:///{server.path}") as store:
-        found = store.db.sql("SELECT count(*) FROM letters WHERE mailbox = 'queue:put'")
-        return int(found.rows[0][0])
+        result = store.db.sql("SELECT count(*) FROM letters WHERE mailbox = 'queue:put'")
+        return int(result.rows[0][0])
 
 
 def serve_corral(pipe: Connection, path: Path) -> None:

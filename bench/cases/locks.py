@@ -60,14 +60,14 @@ def measure(bench: Bench) -> list[Row]:
     count = bench.pick(300, 200)
     store, project = _prepared(bench)
     hand, its_project = _by_hand(bench)
-    found = bench.compare(
+    result = bench.compare(
         Rival("by hand", partial(_hand_over, hand, its_project, count)),
         [Rival("Corral", partial(_take_and_give, store, project, count))],
         rounds=bench.pick(21, 5),
     )
     store.close()
     return [
-        Row("acquire + release", found.speed_of("Corral", "acquire + release"), Bar(">=", 0.5)),
+        Row("acquire + release", result.speed_of("Corral", "acquire + release"), Bar(">=", 0.5)),
         *_hooks(bench),
     ]
 
@@ -107,7 +107,7 @@ def _hand_over(run: Any, project: str, count: int) -> Rates:
     began = time.perf_counter()
     for number in range(count):
         now = now_ms()
-        given = {
+        values = {
             "project": project,
             "path": f"src/{number}.py",
             "owner": "agent:ada",
@@ -116,16 +116,16 @@ def _hand_over(run: Any, project: str, count: int) -> Rates:
             "actor": ACTOR,
         }
         run("BEGIN IMMEDIATE")
-        assert not run(NEAR, given).fetchall()
-        seq = run(ACQUIRE, given).fetchall()[0][0]
-        note = {"subject": f"lck_{seq}", "data": json.dumps({"path": given["path"]})}
-        run(NOTE, given | note | {"verb": "acquire"})
+        assert not run(NEAR, values).fetchall()
+        seq = run(ACQUIRE, values).fetchall()[0][0]
+        note = {"subject": f"lck_{seq}", "data": json.dumps({"path": values["path"]})}
+        run(NOTE, values | note | {"verb": "acquire"})
         run("COMMIT")
-        given |= {"now": now_ms(), "seq": seq}
+        values |= {"now": now_ms(), "seq": seq}
         run("BEGIN IMMEDIATE")
-        assert run(RELEASE, given).fetchall()
-        run(NOTE, given | note | {"verb": "release"})
-        assert not run(WAITED_FOR, given).fetchall()
+        assert run(RELEASE, values).fetchall()
+        run(NOTE, values | note | {"verb": "release"})
+        assert not run(WAITED_FOR, values).fetchall()
         run("COMMIT")
     return {"acquire + release": count / (time.perf_counter() - began)}
 
@@ -144,7 +144,7 @@ def _hooks(bench: Bench) -> list[Row]:
         "corral hook, refusing an edit": ("src/held-7.py", 2),
         "corral hook, letting an edit go on": ("src/free.py", 0),
     }
-    found = bench.compare(
+    result = bench.compare(
         Rival("python -c pass", partial(_call, [sys.executable, "-c", "pass"], environment, "", 0)),
         [
             Rival(
@@ -166,7 +166,7 @@ def _hooks(bench: Bench) -> list[Row]:
         ],
         rounds=bench.pick(40, 12),
     )
-    return [Row(name, found.speed_of_base_over(name, "run"), Bar("<=", 6)) for name in cases]
+    return [Row(name, result.speed_of_base_over(name, "run"), Bar("<=", 6)) for name in cases]
 
 
 def _call(command: list[str], environment: dict[str, str], told: str, code: int) -> Rates:

@@ -67,10 +67,10 @@ def _puts(bench: Bench) -> list[Row]:
             _putting(bench, closing, contestant)
             for contestant in (on_postgres.CORRAL, on_postgres.PROCRASTINATE, on_postgres.PGMQ)
         )
-        found = bench.compare(corral, peers, rounds=bench.pick(9, 3))
+        result = bench.compare(corral, peers, rounds=bench.pick(9, 3))
     return [
         Row(
-            "put on PostgreSQL", found.speed_of_base_over(peer.name, "put"), over=peer.name
+            "put on PostgreSQL", result.speed_of_base_over(peer.name, "put"), over=peer.name
         ).unless_ahead(WHY)
         for peer in peers
     ]
@@ -89,9 +89,9 @@ def _against_dbos(bench: Bench) -> list[Row]:
     with crew, open_store(bench.server.new_database()) as store:
         corral = Rival("Corral", partial(put_then_take, CorralQueue(store), count))
         dbos = Rival(DBOS, partial(sample_alone, crew))
-        found = bench.compare(corral, [dbos], rounds=bench.pick(5, 2))
+        result = bench.compare(corral, [dbos], rounds=bench.pick(5, 2))
     return [
-        Row(f"{call} on PostgreSQL", found.speed_of_base_over(DBOS, call), Bar(">", 1), over=DBOS)
+        Row(f"{call} on PostgreSQL", result.speed_of_base_over(DBOS, call), Bar(">", 1), over=DBOS)
         for call in ("put", "put + claim + ack")
     ]
 

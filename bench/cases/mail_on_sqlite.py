@@ -23,7 +23,7 @@ def measure(bench: Bench) -> list[Row]:
     count = bench.pick(500, 300)
     store = open_store(f"sqlite:///{bench.new_file()}")
     plain = RawSqlite(bench.new_file(), claim=PLAIN_CLAIM)
-    found = bench.compare(
+    result = bench.compare(
         Rival("by hand", partial(put_then_take, RawSqlite(bench.new_file()), count)),
         [
             Rival("Corral", partial(put_then_take, CorralQueue(store), count)),
@@ -36,14 +36,14 @@ def measure(bench: Bench) -> list[Row]:
     )
     store.close()
     return [
-        Row("put", found.speed_of("Corral", "put"), BAR),
-        Row("claim + ack", found.speed_of("Corral", "claim + ack"), BAR),
-        Row("claim + ack in an ordered mailbox", found.speed_of("ordered", "claim + ack")),
-        Row("ack and claim the next in one call", found.speed_of("fused", "claim + ack")),
-        Row("claim ten at a time, ack each", found.speed_of("tens", "claim + ack")),
+        Row("put", result.speed_of("Corral", "put"), BAR),
+        Row("claim + ack", result.speed_of("Corral", "claim + ack"), BAR),
+        Row("claim + ack in an ordered mailbox", result.speed_of("ordered", "claim + ack")),
+        Row("ack and claim the next in one call", result.speed_of("fused", "claim + ack")),
+        Row("claim ten at a time, ack each", result.speed_of("tens", "claim + ack")),
         Row(
             "by hand, with a claim that scans letters that are not due",
-            found.speed_of("plain", "claim + ack"),
+            result.speed_of("plain", "claim + ack"),
         ),
     ]
 

@@ -54,10 +54,10 @@ class Client:
     def ask(self, method: str, **params: Any) -> bytes:
         assert self.process.stdout is not None
         self._send({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        told = self.process.stdout.readline()
-        assert b'"result"' in told, told
-        assert b'"isError":true' not in told, told
-        return told
+        result = self.process.stdout.readline()
+        assert b'"result"' in result, result
+        assert b'"isError":true' not in result, result
+        return result
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None
@@ -83,9 +83,9 @@ def measure(bench: Bench) -> list[Row]:
             closing.callback(client.close)
             client.begin()
             rivals.append(Rival(name, partial(_calls, client, bench.pick(1.5, 0.7))))
-        found = bench.compare(rivals[0], rivals[1:], rounds=bench.pick(9, 4))
+        result = bench.compare(rivals[0], rivals[1:], rounds=bench.pick(9, 4))
     return first + [
-        Row(f"calls of {name}", found.speed_of("Corral", name), Bar(">=", 5), over="SDK")
+        Row(f"calls of {name}", result.speed_of("Corral", name), Bar(">=", 5), over="SDK")
         for name in CALLS
     ]
 
@@ -104,14 +104,14 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _first_answers(bench: Bench, environment: dict[str, str], cwd: Path) -> list[Row]:
-    found = bench.compare(
+    result = bench.compare(
         Rival("python -c pass", partial(_pass, environment)),
         [Rival(what, partial(_first, what, environment, cwd)) for what in FIRST],
         rounds=bench.pick(30, 10),
     )
     bars = {"initialize": Bar("<=", 8), "tools/list": Bar("<=", 8)}
     return [
-        Row(f"first answer: {what}", found.speed_of_base_over(what, "run"), bars.get(what))
+        Row(f"first answer: {what}", result.speed_of_base_over(what, "run"), bars.get(what))
         for what in FIRST
     ]
 

@@ -65,8 +65,8 @@ WAITS = "Both wait for the disk once for each commit, which is nearly all of the
 
 
 def measure(bench: Bench) -> list[Row]:
-    if said := missing():
-        return [Row("all operations", None, over=peer, why=said) for peer in WAYS]
+    if result := missing():
+        return [Row("all operations", None, over=peer, why=result) for peer in WAYS]
     return [*_at(bench, COUNTS, full=False), *_at(bench, AT_FULL, full=True)]
 
 
@@ -83,8 +83,8 @@ def _at(bench: Bench, counts: dict[str, int], *, full: bool) -> list[Row]:
             closing.callback(peer.close)
             rivals.append(Rival(way, partial(peer.sample, counts)))
         corral = Rival("Corral", lambda: {job: _rate(jobs[job], counts[job]) for job in counts})
-        found = bench.compare(corral, rivals, rounds=bench.pick(9, 3))
-    return [row for way in WAYS for row in _rows(found, way, full=full)]
+        result = bench.compare(corral, rivals, rounds=bench.pick(9, 3))
+    return [row for way in WAYS for row in _rows(result, way, full=full)]
 
 
 def _rows(found: Comparison, way: str, *, full: bool) -> list[Row]:

@@ -65,14 +65,14 @@ def _pages(bench: Bench, path: Path, sealed: SealedOutput) -> list[Row]:
         return {"page": pages / (time.perf_counter() - began)}
 
     assert sealed.lines(1_234, LINES) == by_hand.lines(1_234, LINES) == growing.lines(1_234, LINES)
-    found = bench.compare(
+    result = bench.compare(
         Rival("plain file", partial(read, by_hand.lines)),
         [Rival("sealed", partial(read, sealed.lines)), Rival("open", partial(read, growing.lines))],
         rounds=bench.pick(9, 5),
     )
     return [
-        Row("a page of a sealed output", found.speed_of("sealed", "page"), Bar(">=", 0.5)),
-        Row("a page of an open output, redacted", found.speed_of("open", "page")),
+        Row("a page of a sealed output", result.speed_of("sealed", "page"), Bar(">=", 0.5)),
+        Row("a page of an open output, redacted", result.speed_of("open", "page")),
     ]
 
 
@@ -140,13 +140,13 @@ def _copies(bench: Bench, folder: Path, text: bytes) -> list[Row]:
             capped, 1 << 40, partial(Redactor, SECRETS)
         ),
     }
-    found = bench.compare(
+    result = bench.compare(
         Rival("plain copy", plain),
         [Rival(name, sample) for name, sample in cases.items()],
         rounds=bench.pick(7, 3),
     )
     return [
-        *(Row(name, found.speed_of(name, "copy")) for name in cases),
+        *(Row(name, result.speed_of(name, "copy")) for name in cases),
         Row("redaction by shape, MB in a second of work", Spread.of(redacting), unit=""),
     ]
 
@@ -169,10 +169,10 @@ def _sealing(bench: Bench, folder: Path, text: bytes) -> list[Row]:
         (folder / "output.zst").unlink()
         return {"seal": len(text) / took}
 
-    found = bench.compare(
+    result = bench.compare(
         Rival("packing alone", packing), [Rival("sealing", sealing)], rounds=bench.pick(5, 3)
     )
-    return [Row("sealing", found.speed_of("sealing", "seal"))]
+    return [Row("sealing", result.speed_of("sealing", "seal"))]
 
 
 def _rendering(bench: Bench, text: bytes) -> list[Row]:
@@ -200,12 +200,12 @@ def _rendering(bench: Bench, text: bytes) -> list[Row]:
         render_pipe(data)
         return {"render": len(data) / (time.perf_counter() - began)}
 
-    found = bench.compare(
+    result = bench.compare(
         Rival("pyte", bare),
         [Rival("terminal", ours), Rival("pipe", cheap)],
         rounds=bench.pick(5, 3),
     )
     return [
-        Row("playing a terminal", found.speed_of("terminal", "render"), over="pyte"),
-        Row("taking escapes out of a pipe", found.speed_of("pipe", "render"), over="pyte"),
+        Row("playing a terminal", result.speed_of("terminal", "render"), over="pyte"),
+        Row("taking escapes out of a pipe", result.speed_of("pipe", "render"), over="pyte"),
     ]

@@ -62,11 +62,11 @@ def _against_queues(bench: Bench, corral: Rival, count: int) -> list[Row]:
         "Corral's rows, by hand": (RawSqlite(bench.new_file()), None),
     }
     rivals = [Rival(name, _sampler(queue, count)) for name, (queue, _) in peers.items()]
-    found = bench.compare(corral, rivals, rounds=bench.pick(15, 2))
+    result = bench.compare(corral, rivals, rounds=bench.pick(15, 2))
     return [
         row
         for name, (_, bar) in peers.items()
-        for row in _rows(found, name, ("put", "claim + ack", LOOP), bar)
+        for row in _rows(result, name, ("put", "claim + ack", LOOP), bar)
     ]
 
 
@@ -80,11 +80,11 @@ def _at_full(bench: Bench, store: Corral) -> list[Row]:
     }
     corral = Rival("Corral", partial(_sample_corral, store, count))
     rivals = [Rival(name, _sampler(queue, count)) for name, queue in peers.items()]
-    found = bench.compare(corral, rivals, rounds=bench.pick(7, 2))
+    result = bench.compare(corral, rivals, rounds=bench.pick(7, 2))
     return [
         row
         for name in peers
-        for row in _rows(found, name, ("put", "claim + ack", LOOP), None, DISK)
+        for row in _rows(result, name, ("put", "claim + ack", LOOP), None, DISK)
     ]
 
 
@@ -106,8 +106,8 @@ def _against_dbos(bench: Bench, corral: Rival) -> list[Row]:
         args = (url, bench.pick(100, 30), normal, one_at_a_time)
         with Crew(1, hire_dbos, *args) as crew:
             dbos = Rival(name, partial(sample_alone, crew))
-            found = bench.compare(corral, [dbos], rounds=bench.pick(5, 2))
-        rows += _rows(found, name, ("put", "put + claim + ack"), bar)
+            result = bench.compare(corral, [dbos], rounds=bench.pick(5, 2))
+        rows += _rows(result, name, ("put", "put + claim + ack"), bar)
     return rows
 
 

@@ -89,27 +89,27 @@ class Place(Home):
         words = ["race", "start", f"lines {LINES}", "--agents", f"worker:{ATTEMPTS}"]
         words += [word for way in ways for word in ("--variation", way)]
         words += ["--check", str(self.folder / "check"), "--wait", "--json"]
-        said = subprocess.run(
+        value = subprocess.run(
             [sys.executable, "-c", WHOLE, *CORRAL, *words],
             cwd=self.work,
             env=self.env,
             capture_output=True,
             check=True,
         )
-        told, _, seconds = said.stdout.decode().rstrip().rpartition("\n")
-        return json.loads(told)["id"], float(seconds)
+        result, _, seconds = value.stdout.decode().rstrip().rpartition("\n")
+        return json.loads(result)["id"], float(seconds)
 
     def taken(self) -> float:
         """Return the time that agents and checks reported."""
-        said = [float(file.read_text()) for file in self._took.iterdir()]
-        assert len(said) == 2 * ATTEMPTS, len(said)
-        return sum(said)
+        results = [float(file.read_text()) for file in self._took.iterdir()]
+        assert len(results) == 2 * ATTEMPTS, len(results)
+        return sum(results)
 
 
 def measure(bench: Bench) -> list[Row]:
     wrong: list[int] = []
     shares: list[float] = []
-    each: list[float] = []
+    results: list[float] = []
     for number in range(bench.pick(3, 1)):
         bench.progress(f"race {number + 1}")
         place = Place(bench.new_file().parent)
@@ -121,11 +121,11 @@ def measure(bench: Bench) -> list[Row]:
         finally:
             place.kill_all()
         shares.append(100 * own / whole)
-        each.append(1_000 * own / ATTEMPTS)
+        results.append(1_000 * own / ATTEMPTS)
     return [
         Row("attempts recorded wrongly", Spread.of(wrong), Bar("=", 0), unit=""),
         Row("Corral and git, percent of total CPU time", Spread.of(shares), Bar("<=", 10), unit=""),
-        Row("Corral and git, CPU time per attempt", Spread.of(each), unit="ms"),
+        Row("Corral and git, CPU time per attempt", Spread.of(results), unit="ms"),
     ]
 
 

@@ -107,7 +107,7 @@ class Place:
 
     def run(self, command: list[str], expected: bytes, *, pty: bool) -> None:
         option = "--pty" if pty else "--no-pty"
-        said = subprocess.run(
+        result = subprocess.run(
             [*CORRAL, "run", "-d", option, "--json", "--", *command],
             env=self.env,
             cwd=self.folder,
@@ -115,7 +115,7 @@ class Place:
             check=True,
         )
         with corral.open(self.url) as store:
-            run = store.runs.wait(json.loads(said.stdout)["id"])
+            run = store.runs.wait(json.loads(result.stdout)["id"])
             assert run.exit_code == 0, run
             whole = expected.replace(b"\n", b"\r\n") if pty else expected
             assert run.output_bytes == len(whole), (run.output_bytes, len(whole))
@@ -173,7 +173,9 @@ def _compare(store: Corral, run: Run, expected: bytes) -> None:
     assert text.size == len(expected), (text.size, len(expected))
     offset = 0
     while data := text.bytes(offset, 1 << 22):
-        assert bytes(data) == expected[offset : offset + len(data)], f"behind byte {offset}"
+        assert bytes(data) == expected[offset : offset + len(data)], (
+            f"difference after byte {offset}"
+        )
         offset += len(data)
     assert offset == len(expected)
 
@@ -215,7 +217,7 @@ def _start(bench: Bench, place: Place) -> list[Row]:
         subprocess.run([sys.executable, "-c", "pass"], env=place.env, check=True)
         return {"start": 1 / (time.perf_counter() - began)}
 
-    found = bench.compare(
+    result = bench.compare(
         Rival("python -c pass", nothing),
         [Rival("corral run -d", start)],
         rounds=bench.pick(20, 5),
@@ -223,7 +225,7 @@ def _start(bench: Bench, place: Place) -> list[Row]:
     return [
         Row(
             "corral run -d to the child executing, over python -c pass",
-            found.speed_of_base_over("corral run -d", "start"),
+            result.speed_of_base_over("corral run -d", "start"),
             Bar("<=", 10),
         )
     ]
@@ -231,17 +233,17 @@ def _start(bench: Bench, place: Place) -> list[Row]:
 
 def _memory(place: Place) -> list[Row]:
     """Return the memory of an idle supervisor shortly after its start."""
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     with corral.open(place.url) as store:
         for option in ("--no-pty", "--pty"):
-            said = subprocess.run(
+            result = subprocess.run(
                 [*CORRAL, "run", "-d", option, "--json", "--", "sleep", "600"],
                 env=place.env,
                 cwd=place.folder,
                 capture_output=True,
                 check=True,
             )
-            run = store.runs.get(json.loads(said.stdout)["id"])
+            run = store.runs.get(json.loads(result.stdout)["id"])
             assert run.supervisor_pid is not None
             agent = process.read_stat(run.pid or 0)
             time.sleep(4)
@@ -250,7 +252,7 @@ def _memory(place: Place) -> list[Row]:
                 ("guard", agent.parent if agent else 0),
             ):
                 for name, size in _sizes(pid).items():
-                    found.setdefault(f"{who}, {name} (MB)", []).append(size)
+                    values.setdefault(f"{who}, {name} (MB)", []).append(size)
             store.runs.stop(run.id)
             store.runs.wait(run.id)
             _leaves(run.supervisor_pid)
@@ -261,14 +263,14 @@ def _memory(place: Place) -> list[Row]:
             Bar("<=", 25) if what.startswith("supervisor") else None,
             unit="",
         )
-        for what, sizes in found.items()
+        for what, sizes in values.items()
     ]
 
 
 def _sizes(pid: int) -> dict[str, float]:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    found = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
-    return {"RSS": found["Rss"], "PSS": found["Pss"]}
+    values = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
+    return {"RSS": values["Rss"], "PSS": values["Pss"]}
 
 
 def _many(bench: Bench, place: Place) -> list[Row]:

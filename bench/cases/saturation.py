@@ -129,8 +129,8 @@ def _lost(path: Path, shifts: list[Shift]) -> int:
     said_put = sum(shift.put for shift in shifts)
     said_done = sum(shift.done for shift in shifts)
     return sum(
-        abs(said - found)
-        for said, found in (
+        abs(result - value)
+        for result, value in (
             (said_put, put),
             (said_put, put_noted),
             (said_done, done),

@@ -50,14 +50,14 @@ def _append(bench: Bench) -> list[Row]:
 def _long_history(bench: Bench) -> list[Row]:
     long = bench.pick(LONG, MIDDLE)
     short_store, long_store = (_store_with(bench, size) for size in (SHORT, long))
-    found = bench.compare(
+    result = bench.compare(
         Rival("short", partial(_look, short_store)),
         [Rival("long", partial(_look, long_store))],
         rounds=bench.pick(9, 3),
     )
     return [
-        Row(f"{long:,} turns: {what}", found.speed_of_base_over("long", what), Bar("<=", 1.5))
-        for what in found.measured
+        Row(f"{long:,} turns: {what}", result.speed_of_base_over("long", what), Bar("<=", 1.5))
+        for what in result.measured
     ]
 
 
@@ -68,7 +68,7 @@ def _search(bench: Bench) -> list[Row]:
         bench.progress("indexing")
         while store.search.catch_up():
             pass
-    found = bench.compare(
+    result = bench.compare(
         Rival("middle", partial(_find, middle_store)),
         [Rival("long", partial(_find, long_store))],
         rounds=bench.pick(9, 3),
@@ -77,10 +77,10 @@ def _search(bench: Bench) -> list[Row]:
     return [
         Row(
             f"newest 20 of {what}, {long:,} over {middle:,}",
-            found.speed_of("long", what),
+            result.speed_of("long", what),
             bars[what],
         )
-        for what in found.measured
+        for what in result.measured
     ]
 
 

@@ -33,7 +33,7 @@ def measure(bench: Bench) -> list[Row]:
         for _ in range(LETTERS):
             store.mail.put("agent:ada", BODY)
     environment = os.environ | {"CORRAL_STORE": url, "CORRAL_HOME": str(bench.folder)}
-    found = bench.compare(
+    result = bench.compare(
         Rival("python -c pass", partial(run_command, [sys.executable, "-c", "pass"], environment)),
         [
             Rival(name, partial(run_command, command, environment))
@@ -42,7 +42,8 @@ def measure(bench: Bench) -> list[Row]:
         rounds=bench.pick(40, 12),
     )
     return [
-        Row(name, found.speed_of_base_over(name, "run"), bar) for name, (_, bar) in COMMANDS.items()
+        Row(name, result.speed_of_base_over(name, "run"), bar)
+        for name, (_, bar) in COMMANDS.items()
     ]
 
 

@@ -30,13 +30,13 @@ def _on(bench: Bench, engine: Engine) -> list[Row]:
     took = [_declare(bench, store, LARGE)[1] for _ in range(bench.pick(5, 2))]
     large, _ = _declare(bench, store, LARGE)
     small, _ = _declare(bench, store, SMALL)
-    found = bench.compare(
+    result = bench.compare(
         Rival("small", partial(_claim, store, small)),
         [Rival("large", partial(_claim, store, large))],
         rounds=bench.pick(15, 4),
     )
     name = ENGINES[engine]
-    longer = found.speed_of_base_over("large", "claim + give back")
+    longer = result.speed_of_base_over("large", "claim + give back")
     return [
         Row(f"{name}, {LARGE:,} tasks declared", Spread.of(took), Bar("<", 2_000), "ms"),
         Row(f"{name}, claim among {LARGE:,} over {SMALL}", longer, Bar("<=", 1.5)),

@@ -108,6 +108,6 @@ class Talk:
             return []
         with Path(self._notes).open() as file:
             file.seek(self._seen)
-            found = [line.split() for line in file.readlines() if line.endswith("\n")]
+            results = [line.split() for line in file.readlines() if line.endswith("\n")]
             self._seen = file.tell()
-        return found
+        return results

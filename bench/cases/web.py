@@ -53,12 +53,12 @@ def measure(bench: Bench) -> list[Row]:
             bench.once(f"web {engine} {size}", partial(_store_with_past, bench, engine, size))
             for size in (SHORT, long)
         )
-        found = bench.compare(
+        result = bench.compare(
             Rival("short", partial(_look, short_store)),
             [Rival("long", partial(_look, long_store))],
             rounds=bench.pick(10, 4),
         )
-        longer = found.speed_of_base_over("long", "overview")
+        longer = result.speed_of_base_over("long", "overview")
         rows.append(Row(f"{name}, the overview after {long:,} runs", longer, BAR))
     return rows + _until_seen(bench)
 

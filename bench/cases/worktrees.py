@@ -50,11 +50,11 @@ def _rows(bench: Bench, folder: Path, where: str, rounds: int) -> list[Row]:
     with _opened(folder / "worktrees") as place:
         plain = Rival(PLAIN, place.plain)
         rivals = [Rival(MADE, place.make), Rival(POOLED, place.refill)]
-        found = bench.compare(plain, rivals, rounds=rounds)
+        result = bench.compare(plain, rivals, rounds=rounds)
         race = bench.compare(plain, [Rival(RACE, place.race)], rounds=1)
     return [
-        Row(f"{MADE}, {where}", found.speed_of_base_over(MADE, "prepared"), Bar("<=", 1.5)),
-        Row(f"{POOLED}, {where}", found.speed_of_base_over(POOLED, "prepared"), Bar("<=", 1)),
+        Row(f"{MADE}, {where}", result.speed_of_base_over(MADE, "prepared"), Bar("<=", 1.5)),
+        Row(f"{POOLED}, {where}", result.speed_of_base_over(POOLED, "prepared"), Bar("<=", 1)),
         Row(f"{RACE}, {where}", race.speed_of_base_over(RACE, "prepared"), Bar("<=", 1.5)),
     ]
 
@@ -125,14 +125,16 @@ class _Place:
     def _clear(self, folder: str) -> None:
         shutil.rmtree(folder)
         _git(self._repository, "worktree", "prune", "--expire", "now")
-        told = _git(self._repository, "branch", "--format=%(refname:short)")
-        _git(self._repository, "branch", "-q", "-D", *(set(told.split()) - {"main"}))
+        result = _git(self._repository, "branch", "--format=%(refname:short)")
+        _git(self._repository, "branch", "-q", "-D", *(set(result.split()) - {"main"}))
 
 
 def _git(where: Path, *words: str) -> str:
     who = ("-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0")
-    said = subprocess.run(["git", "-C", str(where), *who, *words], check=True, capture_output=True)
-    return said.stdout.decode()
+    result = subprocess.run(
+        ["git", "-C", str(where), *who, *words], check=True, capture_output=True
+    )
+    return result.stdout.decode()
 
 
 def _repository(top: Path) -> Path:

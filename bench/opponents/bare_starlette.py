@@ -49,8 +49,8 @@ def bare_app(path: Path) -> Starlette:
     def letters(request: Request) -> Response:
         query = request.query_params
         limit = int(query.get("limit", "50"))
-        found = run(LIST, {"mailbox": query["mailbox"], "rank": -(1 << 62), "limit": limit + 1})
-        return JSONResponse({"items": [_letter(row) for row in found[:limit]], "next": None})
+        result = run(LIST, {"mailbox": query["mailbox"], "rank": -(1 << 62), "limit": limit + 1})
+        return JSONResponse({"items": [_letter(row) for row in result[:limit]], "next": None})
 
     def put_letter(sent: dict[str, Any]) -> dict[str, Any]:
         now, body = now_ms(), msgspec.json.encode(sent["body"]).decode()

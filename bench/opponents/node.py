@@ -54,7 +54,7 @@ class NodePeer:
             stdout=subprocess.PIPE,
             text=True,
         )
-        given = {
+        values = {
             "project": place.project,
             "session": place.session,
             "body": BODY,
@@ -62,7 +62,7 @@ class NodePeer:
         }
         synchronous = "FULL" if full else "NORMAL"
         self._ask(
-            file=str(place.path), synchronous=synchronous, pages=WAL_CHECKPOINT_PAGES, given=given
+            file=str(place.path), synchronous=synchronous, pages=WAL_CHECKPOINT_PAGES, given=values
         )
 
     def sample(self, counts: dict[str, int]) -> Rates:

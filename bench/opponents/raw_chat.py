@@ -65,7 +65,7 @@ class RawChat:
 
     def _one(self, event: IncomingEvent) -> None:
         run, now, like = self._run, now_ms(), self._like
-        said = {
+        values = {
             "channel_id": like.channel_id,
             "place_id": like.place_id,
             "event_id": f"in:{event.event_id}",
@@ -74,7 +74,7 @@ class RawChat:
             "routes": self._routes,
             "now": now,
         }
-        rows = run(MESSAGE, said).fetchall()
+        rows = run(MESSAGE, values).fetchall()
         if not rows:
             return
         id = f"msg_{rows[0][0]}"

@@ -23,16 +23,16 @@ def _call(tool: str) -> ToolCall:
 @server.tool()
 def send(to: str, text: str) -> dict[str, Any]:
     """Send a letter to another agent."""
-    told = mail.send(_call("send"), mail.SendArguments(to=to, text=text))
-    answer: dict[str, Any] = msgspec.to_builtins(told)
+    result = mail.send(_call("send"), mail.SendArguments(to=to, text=text))
+    answer: dict[str, Any] = msgspec.to_builtins(result)
     return answer
 
 
 @server.tool()
 def lock_list() -> dict[str, Any]:
     """List the locked files and their holders."""
-    told = locks.lock_list(_call("lock_list"), locks.LockListArguments())
-    answer: dict[str, Any] = msgspec.to_builtins(told)
+    result = locks.lock_list(_call("lock_list"), locks.LockListArguments())
+    answer: dict[str, Any] = msgspec.to_builtins(result)
     return answer
 
 

@@ -107,12 +107,12 @@ class OpenAiAgents(SessionTalk):
     def _set_normal(self) -> None:
         """Configure each connection that it opens before its first use."""
         connect = self._session._get_connection
-        told: set[int] = set()
+        result: set[int] = set()
 
         def normal() -> Any:
             connection = connect()
-            if id(connection) not in told:
-                told.add(id(connection))
+            if id(connection) not in result:
+                result.add(id(connection))
                 connection.execute("PRAGMA synchronous = NORMAL")
             return connection
 
@@ -153,9 +153,9 @@ class Steps:
         checkpoint = self._empty()
         checkpoint["channel_values"] = {"messages": self._messages}
         checkpoint["channel_versions"] = {"messages": self._step}
-        told = {"source": "loop", "step": self._step}
+        values = {"source": "loop", "step": self._step}
         # Only what changed: a saver that stores channels separately writes only those.
-        self._saver.put(self._thread(), checkpoint, told, {"messages": self._step})
+        self._saver.put(self._thread(), checkpoint, values, {"messages": self._step})
 
     def load(self) -> None:
         assert self._saver.get_tuple(self._thread())

@@ -34,20 +34,20 @@ def test_corral_without_arguments_shows_an_overview(
     add_run(shared, "crashed", reason="it vanished")
     shared.charges.add(UsageFact(model="m", input=1_200, cost_micros=2_500_000), run_id=run)
     shared.charges.add(UsageFact(model="m", input=1), run_id=run)
-    said = cli()
-    assert said.code == 0
-    assert run in said.out
-    assert "\x1b" not in said.out
+    result = cli()
+    assert result.code == 0
+    assert run in result.out
+    assert "\x1b" not in result.out
     for text in (
         "Needs your input",
         "stuck",
         "it vanished",
         "$2.50, 1,201 tokens, 1 of 2 charges of unknown cost",
     ):
-        assert text in said.out
-    found = cli.json()
-    assert [one["id"] for one in found["active"]] == [run]
-    assert found["today"]["cost_micros"] == 2_500_000
+        assert text in result.out
+    value = cli.json()
+    assert [one["id"] for one in value["active"]] == [run]
+    assert value["today"]["cost_micros"] == 2_500_000
 
 
 def test_unknown_cost_is_not_shown_as_zero(cli: Cli, shared: Corral) -> None:
@@ -63,9 +63,9 @@ def test_stats_are_printed_as_table_json_and_csv(cli: Cli, shared: Corral) -> No
         at = shared.now() - 61_500
         add_run(shared, "completed", at, ended_at=at + 61_500, model="a", cost_micros=n, tokens=n)
     add_run(shared, "failed", model="=cmd()")
-    said = cli("stats", "--by", "model")
-    assert said.code == 0
-    lines = said.out.splitlines()
+    result = cli("stats", "--by", "model")
+    assert result.code == 0
+    lines = result.out.splitlines()
     assert lines[0].split()[:3] == ["MODEL", "RUNS", "SHARE"]
     assert "█" * 20 in lines[1]
     assert "1m1s" in lines[1]
@@ -129,8 +129,8 @@ def test_budgets_are_set_in_dollars_listed_and_removed(
     cli: Cli, shared: Corral, tmp_path: Path
 ) -> None:
     project = shared.projects.register(tmp_path)
-    made = cli.json("budget", "set", f"project:{tmp_path}", "2.50", "--period", "day")
-    assert (made["scope"], made["limit_micros"]) == (f"project:{project.id}", 2_500_000)
+    result = cli.json("budget", "set", f"project:{tmp_path}", "2.50", "--period", "day")
+    assert (result["scope"], result["limit_micros"]) == (f"project:{project.id}", 2_500_000)
     assert cli("budget", "set", "all", "$10").out == "Budget of all: $10.00, $0.00 spent.\n"
     assert [one["scope"] for one in cli.json("budget", "list")] == ["all", f"project:{project.id}"]
     assert "$2.50" in cli("budget", "list").out
@@ -151,52 +151,52 @@ def test_alert_is_added_tested_delivered_and_removed(
     monkeypatch.setenv("HOOK_KEY", "hush-hush")
     shared.secrets.set("key", "env:HOOK_KEY")
     with run_receiver() as server:
-        made = cli.json(
+        result = cli.json(
             "alert", "add", "--on", "crashed, failed", "--webhook", server.url, "--secret", "key"
         )
-        assert made["kinds"] == ["crashed", "failed"]
-        (told,) = cli.json("alert", "test", made["id"])
-        assert told["state"] == "done"
+        assert result["kinds"] == ["crashed", "failed"]
+        (item,) = cli.json("alert", "test", result["id"])
+        assert item["state"] == "done"
         assert json.loads(server.posted[0].body)["kind"] == "test"
         shared.alerts.raise_alert("crashed", "run_1", edge=1)
         server.answers = [500]
-        (told,) = cli.json("alert", "deliver")
-        assert told["state"] == "waiting"
-        assert "500" in told["error"]
+        (item,) = cli.json("alert", "deliver")
+        assert item["state"] == "waiting"
+        assert "500" in item["error"]
         assert cli.json("alert", "deliver") == []
-        said = cli("alert", "deliver").out
-        assert said.startswith(f"Nothing is due now: {told['letter_id']} of {made['id']} is due ")
-        assert said.endswith("(last error: it answered 500).\n")
-        assert " due in " in said
+        text = cli("alert", "deliver").out
+        assert text.startswith(f"Nothing is due now: {item['letter_id']} of {result['id']} is due ")
+        assert text.endswith("(last error: it answered 500).\n")
+        assert " due in " in text
         # A test alert is sent at once, even while another delivery waits for its retry.
-        (tried,) = cli.json("alert", "test", made["id"])
-        assert (tried["state"], tried["letter_id"] != told["letter_id"]) == ("done", True)
+        (tried,) = cli.json("alert", "test", result["id"])
+        assert (tried["state"], tried["letter_id"] != item["letter_id"]) == ("done", True)
         server.answers = [500]
-        assert cli("alert", "test", made["id"]).code == 1
-        (letter,) = cli.json("mail", "list", "--mailbox", f"hook:{made['id']}")
-        assert (letter["id"], letter["claimed"]) == (told["letter_id"], False)
-    assert [one["id"] for one in cli.json("alert", "list")] == [made["id"]]
-    assert cli.json("alert", "remove", made["id"])["state"] == "removed"
+        assert cli("alert", "test", result["id"]).code == 1
+        (letter,) = cli.json("mail", "list", "--mailbox", f"hook:{result['id']}")
+        assert (letter["id"], letter["claimed"]) == (item["letter_id"], False)
+    assert [one["id"] for one in cli.json("alert", "list")] == [result["id"]]
+    assert cli.json("alert", "remove", result["id"])["state"] == "removed"
     assert cli.json("alert", "list") == []
     assert len(cli.json("alert", "list", "--all")) == 1
     assert "hush" not in cli("events").out
 
 
 def test_mailbox_alert_needs_no_sender(cli: Cli) -> None:
-    made = cli.json("alert", "add", "--on", "finished", "--mailbox", "agent:ada")
-    assert cli("alert", "test", made["id"]).out.endswith("into agent:ada.\n")
+    result = cli.json("alert", "add", "--on", "finished", "--mailbox", "agent:ada")
+    assert cli("alert", "test", result["id"]).out.endswith("into agent:ada.\n")
     assert cli.json("mail", "list", "--mailbox", "agent:ada")[0]["body"]["kind"] == "test"
 
 
 def test_alert_needs_exactly_one_target(cli: Cli) -> None:
-    for given in ([], ["--desktop", "--mailbox", "agent:a"]):
-        error = cli.error("alert", "add", "--on", "crashed", *given)
+    for item in ([], ["--desktop", "--mailbox", "agent:a"]):
+        error = cli.error("alert", "add", "--on", "crashed", *item)
         assert (error["exit_code"], error["code"]) == (2, "invalid")
     assert cli.error("alert", "add", "--on", "bored", "--desktop")["exit_code"] == 2
 
 
 def test_alert_test_runs_its_command(cli: Cli, tmp_path: Path) -> None:
     code = f"open({str(tmp_path / 'told')!r}, 'w').write('yes')"
-    made = cli.json("alert", "add", "--on", "stuck", "--command", f'{sys.executable} -c "{code}"')
-    assert cli("alert", "test", made["id"]).code == 0
+    result = cli.json("alert", "add", "--on", "stuck", "--command", f'{sys.executable} -c "{code}"')
+    assert cli("alert", "test", result["id"]).code == 0
     assert (tmp_path / "told").read_text() == "yes"

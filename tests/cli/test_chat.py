@@ -50,7 +50,7 @@ def test_channel_is_added_wired_previewed_and_removed(
     assert route["wakes"] is False
     assert cli.json("wiring", "try", "chat/elsewhere", "hello") == []
     assert cli("wiring", "list").out.split()[11:14] == ["ada", "room", "mention"]
-    assert [each["id"] for each in cli.json("wiring", "list")] == [wiring["id"]]
+    assert [result["id"] for result in cli.json("wiring", "list")] == [wiring["id"]]
     changed = cli.json("wiring", "change", wiring["id"], "--on", "pattern", "--pattern", "deploy")
     assert (changed["id"], changed["pattern"], changed["mode"]) == (
         wiring["id"],
@@ -70,21 +70,21 @@ def test_channel_is_added_wired_previewed_and_removed(
     assert cli.json("destination", "revoke", "ada", "room")["state"] == "revoked"
     granted = cli.json("destination", "grant", "ada", place["id"], "--name", "crew")
     assert granted["name"] == "crew"
-    (said,) = cli.json("message", "say", place["id"], "news for all")
+    (item,) = cli.json("message", "say", place["id"], "news for all")
     monkeypatch.setenv("CORRAL_AGENT", "ada")
     (sent,) = cli.json("message", "send", "hello", "--to", "crew")
     assert cli.error("message", "send", "hello", "--to", "elsewhere")["exit_code"] == 4
     monkeypatch.delenv("CORRAL_AGENT")
     assert cli.error("message", "send", "hello", "--to", "crew")["exit_code"] == 2
     listed = cli.json("message", "list", "--place", place["id"])
-    assert [each["id"] for each in listed][:2] == [sent["id"], said["id"]]
+    assert [result["id"] for result in listed][:2] == [sent["id"], item["id"]]
     assert cli.json("message", "show", sent["id"])["state"] == "queued"
     for thing in (channel, place, sender, wiring, granted, sent):
         assert cli.json("show", thing["id"])["id"] == thing["id"]
     assert cli.json("wiring", "remove", wiring["id"])["state"] == "removed"
     assert cli.json("channel", "remove", "chat")["state"] == "removed"
     assert cli.json("channel", "list") == []
-    assert [each["id"] for each in cli.json("channel", "list", "--all")] == [channel["id"]]
+    assert [result["id"] for result in cli.json("channel", "list", "--all")] == [channel["id"]]
 
 
 def test_chat_in_a_terminal_says_how_to_leave(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +93,10 @@ def test_chat_in_a_terminal_says_how_to_leave(cli: Cli, monkeypatch: pytest.Monk
             return True
 
     cli.json("agent", "create", "ada", "--provider", "scripted")
-    for stdin, told in ((Terminal(), True), (io.StringIO(), False)):
+    for stdin, result in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stdin", stdin)
-        said = cli("chat")
-        assert (said.code, "with ada" in said.err and "Ctrl-D" in said.err) == (0, told)
+        value = cli("chat")
+        assert (value.code, "with ada" in value.err and "Ctrl-D" in value.err) == (0, result)
 
 
 def test_chat_needs_an_agent(cli: Cli) -> None:
@@ -110,25 +110,25 @@ def test_chat_needs_an_agent(cli: Cli) -> None:
 
 def test_question_in_the_terminal_is_answered_and_the_chat_continues(home: Home) -> None:
     home.json("agent", "create", "ada", "--provider", "scripted", "--json")
-    said = home.corral("chat", "--once", "say hello there")
-    assert (said.returncode, said.stdout.decode().strip()) == (0, "hello there")
-    told = json.loads(home.corral("chat", "--once", "say again", "--json").stdout)
-    assert (told["answers"], told["answered"]) == (["again"], True)
+    value = home.corral("chat", "--once", "say hello there")
+    assert (value.returncode, value.stdout.decode().strip()) == (0, "hello there")
+    result = json.loads(home.corral("chat", "--once", "say again", "--json").stdout)
+    assert (result["answers"], result["answered"]) == (["again"], True)
     sessions = home.json("session", "list", "--json")
-    assert len(sessions) == 1, "it is one talk"
+    assert len(sessions) == 1, "it is one conversation"
     typed = home.corral("chat", input=b"say one\n/status\n\n")
     lines = typed.stdout.decode().splitlines()
     assert lines[0] == "one"
     assert "idle" in lines[1]
     (known,) = home.json("sender", "list", "--json")
     actors = {event["actor"] for event in home.json("events", "--json")}
-    assert f"user:{known['person']}" in actors, "by one name, or nobody could answer as owner"
+    assert f"user:{known['person']}" in actors, "one name, so that the owner can answer"
 
 
 def test_plain_command_replies_with_its_output(home: Home) -> None:
     home.json("agent", "create", "echo", "--command", "cat", "--json")
-    said = home.corral("chat", "--once", "hello")
-    assert (said.returncode, said.stdout.decode().strip()) == (0, "hello")
+    result = home.corral("chat", "--once", "hello")
+    assert (result.returncode, result.stdout.decode().strip()) == (0, "hello")
 
 
 def test_reply_survives_the_client_that_asked(home: Home) -> None:
@@ -142,9 +142,9 @@ def test_reply_survives_the_client_that_asked(home: Home) -> None:
         os.kill(asking.pid, signal.SIGKILL)
     (home.work / "go").touch()
     wait_until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
-    said = home.corral("chat", input=b"\n")
-    assert said.stdout.decode().splitlines() == ["still here"]
-    assert home.corral("chat", input=b"\n").stdout == b"", "and is shown once"
+    result = home.corral("chat", input=b"\n")
+    assert result.stdout.decode().splitlines() == ["still here"]
+    assert home.corral("chat", input=b"\n").stdout == b"", "it is shown once"
 
 
 def test_failing_agent_ends_the_wait_with_a_reason(home: Home) -> None:
@@ -152,11 +152,11 @@ def test_failing_agent_ends_the_wait_with_a_reason(home: Home) -> None:
         store.agents.create("ada", provider="scripted")
         store.settings.set("mail.max_attempts", 2)
         store.settings.set("mail.backoff_ms", [500])
-    said = home.corral("chat", "--once", "crash 3")
-    assert said.returncode == 1
-    assert said.stderr.count(b"ada failed: ") == 1, "the last time says it in the chat"
-    assert b"exit code 3" in said.stderr
-    assert b"could not be answered" in said.stdout
+    result = home.corral("chat", "--once", "crash 3")
+    assert result.returncode == 1
+    assert result.stderr.count(b"ada failed: ") == 1, "the last failure is reported in the chat"
+    assert b"exit code 3" in result.stderr
+    assert b"could not be answered" in result.stdout
 
 
 def test_agent_sends_host_requests_and_people_decide(
@@ -212,21 +212,21 @@ def test_agent_sends_files_by_command_and_by_tool(
     store.destinations.grant("ada", place.id, name="crew")
     monkeypatch.setenv("CORRAL_AGENT", "ada")
     monkeypatch.chdir(work)
-    said, file = cli.json("message", "send", "Here.", "--to", "crew", "--file", "a.txt")
-    assert (said["kind"], file["kind"], file["text"]) == ("text", "file", "a.txt")
+    value, file = cli.json("message", "send", "Here.", "--to", "crew", "--file", "a.txt")
+    assert (value["kind"], file["kind"], file["text"]) == ("text", "file", "a.txt")
     (alone,) = cli.json("message", "send", "--to", "crew", "--file", str(work / "a.txt"))
     assert alone["data"]["file"]["sha256"] == file["data"]["file"]["sha256"]
-    for given, code in (
+    for entry, code in (
         (("--file", "../b.txt"), 4),
         (("--file", "never.txt"), 2),
         (("--file", "a.txt", "--edit", alone["id"]), 2),
         ((), 2),
     ):
-        assert cli.error("message", "send", "--to", "crew", *given)["exit_code"] == code
+        assert cli.error("message", "send", "--to", "crew", *entry)["exit_code"] == code
     tool = Agent(store, "ada")
-    told = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
+    result = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
     again = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
-    assert (told["to"], told["letter"]) == (place.id, again["letter"])
+    assert (result["to"], result["letter"]) == (place.id, again["letter"])
     with pytest.raises(ToolError, check=because("outside_folder")):
         tool("send", to="crew", text="x", files=["../b.txt"])
     with pytest.raises(ToolError, match="chats only"):
@@ -236,6 +236,6 @@ def test_agent_sends_files_by_command_and_by_tool(
 
 def test_token_in_place_of_its_name_is_not_repeated(cli: Cli) -> None:
     for more in ((), ("--json",)):
-        said = cli("channel", "add", "bot", "telegram", "--secret", "token=12345:AAE-word", *more)
-        assert said.code == 2
-        assert "AAE" not in said.out + said.err
+        result = cli("channel", "add", "bot", "telegram", "--secret", "token=12345:AAE-word", *more)
+        assert result.code == 2
+        assert "AAE" not in result.out + result.err

@@ -20,7 +20,7 @@ def test_question_is_asked_listed_answered_and_closed(
     assert (asked["asker"], asked["state"]) == ("agent:ada", "open")
     assert cli.error("question", "answer", asked["id"], "yes")["exit_code"] == 4
     monkeypatch.delenv("CORRAL_AGENT")
-    assert [each["id"] for each in cli.json("question", "list")] == [asked["id"]]
+    assert [item["id"] for item in cli.json("question", "list")] == [asked["id"]]
     assert "Merge it?" in cli("question", "list").out
     assert cli.json()["open_questions"] == 1
     assert "`corral question list`" in cli().out
@@ -36,8 +36,8 @@ def test_question_is_asked_listed_answered_and_closed(
 def test_ask_waits_prints_the_answer_and_leaves_no_letter(cli: Cli) -> None:
     first = cli.json("ask", "Which?", "--no-wait", "--key", "k")
     cli.json("question", "answer", first["id"], "this one")
-    said = cli("ask", "Which?", "--key", "k")
-    assert (said.code, said.out) == (0, "this one\n")
+    result = cli("ask", "Which?", "--key", "k")
+    assert (result.code, result.out) == (0, "this one\n")
     assert cli.json("mail", "list", "--mailbox", "user:tester") == []
 
 
@@ -45,9 +45,9 @@ def test_ask_without_an_answer_exits_with_1(cli: Cli) -> None:
     first = cli.json("ask", "Which?", "--no-wait", "--key", "k")
     assert cli.error("ask", "Which?", "--key", "k", "--timeout", "1ms")["exit_code"] == 4
     cli.json("question", "withdraw", first["id"], "--reason", "never mind")
-    said = cli("ask", "Which?", "--key", "k")
-    assert (said.code, said.out) == (1, "")
-    assert "withdrawn" in said.err
+    result = cli("ask", "Which?", "--key", "k")
+    assert (result.code, result.out) == (1, "")
+    assert "withdrawn" in result.err
 
 
 def test_decision_is_recorded_proposed_and_reviewed(
@@ -65,18 +65,18 @@ def test_decision_is_recorded_proposed_and_reviewed(
     ids = [gate["id"] for gate in gates]
     assert cli.error("decision", "confirm", ids[0])["exit_code"] == 4
     monkeypatch.delenv("CORRAL_AGENT")
-    assert [each["id"] for each in cli.json("decision", "list", "--proposed")] == ids[::-1]
+    assert [item["id"] for item in cli.json("decision", "list", "--proposed")] == ids[::-1]
     assert "Drop it" in cli("decision", "list").out
     assert cli.json()["proposed_decisions"] == 2
     assert "`corral decision list --proposed`" in cli().out
     assert cli.error("decision", "wait", ids[0], "--timeout", "1ms")["exit_code"] == 4
     judged = cli.json("decision", "confirm", *ids, "--reason", "go")
-    assert [each["state"] for each in judged] == ["confirmed", "confirmed"]
+    assert [item["state"] for item in judged] == ["confirmed", "confirmed"]
     assert cli.error("decision", "reject", ids[0])["exit_code"] == 4
     assert cli("decision", "wait", ids[0]).code == 0
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    said = cli("decision", "record", "Drop it", "--confirm", "--key", "k0", "--wait")
-    assert (said.code, said.out) == (0, f"{ids[0]} is confirmed (go).\n")
+    result = cli("decision", "record", "Drop it", "--confirm", "--key", "k0", "--wait")
+    assert (result.code, result.out) == (0, f"{ids[0]} is confirmed (go).\n")
     assert len(cli.json("mail", "list", "--mailbox", "agent:ada")) == 1
     assert cli.json("show", ids[1])["decided_by"] == "user:tester"
     assert cli.json("decision", "show", ids[1])["state"] == "confirmed"
@@ -92,13 +92,13 @@ def test_group_is_created_posted_in_read_and_archived(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.json("agent", "create", "ada", "--role", "builder")
-    made = cli.json("group", "create", "build", "--role", "builder")
-    members = [each["name"] for each in cli.json("group", "members", "build")]
+    result = cli.json("group", "create", "build", "--role", "builder")
+    members = [item["name"] for item in cli.json("group", "members", "build")]
     assert members == ["agent:ada", "user:tester"]
     assert cli.json("group", "post", "build", "hello", "--key", "k")["number"] == 1
     assert cli.json("group", "post", "build", "hello", "--key", "k")["number"] == 1
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    assert [each["unread"] for each in cli.json("group", "list", "--mine")] == [1]
+    assert [item["unread"] for item in cli.json("group", "list", "--mine")] == [1]
     assert "hello" in cli("group", "read", "build").out
     assert cli("group", "read", "build").out == "No unread posts.\n"
     assert cli.json("mail", "list", "--mailbox", "agent:ada") == []
@@ -106,15 +106,15 @@ def test_group_is_created_posted_in_read_and_archived(
     assert cli.json("group", "react", "build", "1", "👍", "--remove")["reactions"] == {}
     assert cli.json("group", "post", "build", "yes", "--reply-to", "1")["reply_to"] == 1
     monkeypatch.delenv("CORRAL_AGENT")
-    assert [each["text"] for each in cli.json("group", "read", "build")] == ["yes"]
+    assert [item["text"] for item in cli.json("group", "read", "build")] == ["yes"]
     assert len(cli.json("group", "read", "build", "--all")) == 2
     newest = cli.json("group", "read", "build", "--newest", "--limit", "1")
-    assert [each["number"] for each in newest] == [2]
+    assert [item["number"] for item in newest] == [2]
     cli.json("group", "join", "build", "user:ben")
     cli.json("group", "leave", "build", "user:ben")
     assert cli.error("group", "post", "nowhere", "x")["exit_code"] == 3
     assert cli.json("group", "archive", "build")["state"] == "archived"
-    assert cli.error("group", "post", made["id"], "x")["exit_code"] == 4
+    assert cli.error("group", "post", result["id"], "x")["exit_code"] == 4
     assert cli.json("group", "list") == []
     assert len(cli.json("group", "list", "--all")) == 1
 
@@ -131,7 +131,9 @@ def test_notes_of_the_current_project_are_searched(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "No matching notes" in cli("note", "search", "make").out, "no project, no note"
+    assert "No matching notes" in cli("note", "search", "make").out, (
+        "there is no note without a project"
+    )
     cli.json("project", "register", ".")
     cli.json("note", "add", "make needs version 4", "--project", ".")
     assert len(cli.json("note", "search", "make")) == 1
@@ -142,7 +144,7 @@ def test_notes_are_added_found_printed_superseded_and_forgotten(cli: Cli) -> Non
     first = cli.json("note", "add", "deploy needs a token", "--key", "deploy", "--category", "core")
     cli.json("note", "add", "ada likes tests", "--agent", "ada", "--confidence", "50")
     assert cli.json("note", "search", "deploy")[0]["note"]["id"] == first["id"]
-    assert [each["scope"] for each in cli.json("note", "list", "--agent", "ada")] == ["agent:ada"]
+    assert [item["scope"] for item in cli.json("note", "list", "--agent", "ada")] == ["agent:ada"]
     assert len(cli.json("note", "list")) == 2
     part = cli("note", "section", "write tests", "--agent", "ada").out
     assert part.startswith("[corral:")

@@ -59,31 +59,31 @@ def test_failing_letter_is_dead_lettered_retried_and_dropped(cli: Cli) -> None:
 
 
 def test_claim_that_times_out_has_its_exit_code(cli: Cli) -> None:
-    said = cli("mail", "claim", "agent:ada", "--owner", "a", "--wait", "--timeout", "10ms")
-    assert (said.code, said.out) == (1, "No letters to claim in agent:ada.\n")
+    result = cli("mail", "claim", "agent:ada", "--owner", "a", "--wait", "--timeout", "10ms")
+    assert (result.code, result.out) == (1, "No letters to claim in agent:ada.\n")
     assert cli("mail", "claim", "agent:ada", "--owner", "a").code == 0
 
 
 def test_projects_are_registered_renamed_archived_and_forgotten(cli: Cli, tmp_path: Path) -> None:
-    made = cli.json("project", "register", str(tmp_path), "--command", "claude", "--prompt", "hi")
+    result = cli.json("project", "register", str(tmp_path), "--command", "claude", "--prompt", "hi")
     kept = cli.json("project", "register", f"{tmp_path}/")
-    assert (kept["id"], kept["prompt"]) == (made["id"], "hi")
+    assert (kept["id"], kept["prompt"]) == (result["id"], "hi")
     assert cli.json("project", "register", str(tmp_path), "--prompt", "")["prompt"] is None
-    assert cli.json("project", "show", str(tmp_path))["id"] == made["id"]
-    assert cli.json("project", "rename", made["id"][:20], "new name")["name"] == "new name"
-    assert cli.json("project", "archive", made["id"])["state"] == "archived"
+    assert cli.json("project", "show", str(tmp_path))["id"] == result["id"]
+    assert cli.json("project", "rename", result["id"][:20], "new name")["name"] == "new name"
+    assert cli.json("project", "archive", result["id"])["state"] == "archived"
     assert cli.json("project", "list") == []
     assert len(cli.json("project", "list", "--archived")) == 1
-    unsure = cli.error("project", "delete", made["id"])
+    unsure = cli.error("project", "delete", result["id"])
     assert unsure["exit_code"] == 4
     assert "--yes" in unsure["message"]
-    cli.json("project", "delete", made["id"], "--yes")
-    assert cli.error("project", "show", made["id"])["exit_code"] == 3
+    cli.json("project", "delete", result["id"], "--yes")
+    assert cli.error("project", "show", result["id"])["exit_code"] == 3
 
 
 def test_timer_without_a_daemon_prints_a_warning(cli: Cli, url: str) -> None:
-    said = cli("timer", "set", "agent:ada", "wake", "--in", "1h").out
-    assert "`corral up`" in said
+    text = cli("timer", "set", "agent:ada", "wake", "--in", "1h").out
+    assert "`corral up`" in text
     with corral.open(url) as store:
         store.nodes.join("one", "boot", owner="me", lease_ms=HOUR)
     assert "`corral up`" not in cli("schedule", "create", "agent:ada", "x", "--every", "1h").out
@@ -93,12 +93,12 @@ def test_timers_and_schedules(cli: Cli) -> None:
     timer = cli.json("timer", "set", "agent:ada", "wake", "--in", "1h")
     assert [shown["id"] for shown in cli.json("timer", "list")] == [timer["id"]]
     assert cli.json("timer", "cancel", timer["id"])["state"] == "cancelled"
-    made = cli.json("schedule", "create", "agent:ada", "tick", "--every", "10m", "--name", "t")
-    assert cli.json("schedule", "pause", made["id"])["state"] == "paused"
-    assert cli.json("schedule", "resume", made["id"])["state"] == "active"
-    assert cli.json("schedule", "run", made["id"])["body"] == "tick"
+    result = cli.json("schedule", "create", "agent:ada", "tick", "--every", "10m", "--name", "t")
+    assert cli.json("schedule", "pause", result["id"])["state"] == "paused"
+    assert cli.json("schedule", "resume", result["id"])["state"] == "active"
+    assert cli.json("schedule", "run", result["id"])["body"] == "tick"
     assert cli.json("schedule", "fire") == []
-    assert cli.json("schedule", "delete", made["id"])["state"] == "cancelled"
+    assert cli.json("schedule", "delete", result["id"])["state"] == "cancelled"
     assert cli.json("schedule", "list") == []
     assert len(cli.json("schedule", "list", "--all")) == 1
 
@@ -122,8 +122,8 @@ def test_secret_is_referenced_and_never_shown(
     monkeypatch.setenv("TOKEN", "hush-hush")
     cli.json("secret", "set", "api", "env:TOKEN")
     assert cli.json("secret", "check", "api")["reference"] == "env:TOKEN"
-    for said in (cli("secret", "list"), cli("secret", "check", "api"), cli("events")):
-        assert "hush-hush" not in said.out + said.err
+    for item in (cli("secret", "list"), cli("secret", "check", "api"), cli("events")):
+        assert "hush-hush" not in item.out + item.err
     refused = cli.error("secret", "set", "oops", "sk-live-123456")
     assert refused["code"] == "invalid"
     assert "sk-live" not in str(refused)
@@ -206,29 +206,29 @@ def test_help_has_a_short_name(cli: Cli, path: list[str]) -> None:
 def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
     words = ("schedule", "task", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
-    made = cli.json(*words, "--script", "echo two mails", "--script-timeout", "5s")
-    assert (made["script"], made["script_timeout_ms"], made["overlap"]) == (
+    result = cli.json(*words, "--script", "echo two mails", "--script-timeout", "5s")
+    assert (result["script"], result["script_timeout_ms"], result["overlap"]) == (
         "echo two mails",
         5_000,
         "skip",
     )
     assert "starts ada next at" in cli(*words).out
-    assert cli("schedule", "history", made["id"]).out.strip() == "The schedule has not fired yet."
-    cli.json("schedule", "run", made["id"])
+    assert cli("schedule", "history", result["id"]).out.strip() == "The schedule has not fired yet."
+    cli.json("schedule", "run", result["id"])
     cli.json("schedule", "fire")
-    (past,) = cli.json("schedule", "history", made["id"])
+    (past,) = cli.json("schedule", "history", result["id"])
     assert (past["state"], past["output"], past["letter_state"]) == (
         "put",
         "two mails\n",
         "waiting",
     )
-    assert "manual" in cli("schedule", "history", made["id"]).out
-    (letter,) = cli.json("mail", "list", "--mailbox", made["mailbox"])
+    assert "manual" in cli("schedule", "history", result["id"]).out
+    (letter,) = cli.json("mail", "list", "--mailbox", result["mailbox"])
     assert letter["body"] == {"text": "report", "script_output": "two mails"}
-    edited = cli.json("schedule", "edit", made["id"], "--text", "short report", "--no-script")
+    edited = cli.json("schedule", "edit", result["id"], "--text", "short report", "--no-script")
     assert (edited["body"], edited["script"]) == ({"text": "short report"}, None)
-    assert edited["next_at"] == made["next_at"]
-    assert cli.json("schedule", "edit", made["id"], "--cron", "0 8 * * *")["rule"] == "0 8 * * *"
+    assert edited["next_at"] == result["next_at"]
+    assert cli.json("schedule", "edit", result["id"], "--cron", "0 8 * * *")["rule"] == "0 8 * * *"
     assert cli.error("schedule", "task", "nobody", "x", "--every", "1h")["exit_code"] == 3
     assert cli.error("schedule", "task", "ada", "x")["exit_code"] == 2
-    assert cli.error("schedule", "edit", made["id"], "--cron", "x")["exit_code"] == 2
+    assert cli.error("schedule", "edit", result["id"], "--cron", "x")["exit_code"] == 2

@@ -39,8 +39,8 @@ def folder(cli: Cli, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def committed(folder: Path, revision: str = "HEAD") -> list[str]:
-    told = git(folder, "show", "--name-only", "--format=", "-z", revision).stdout
-    return sorted(name for name in told.split("\0") if name)
+    text = git(folder, "show", "--name-only", "--format=", "-z", revision).stdout
+    return sorted(name for name in text.split("\0") if name)
 
 
 def status(folder: Path) -> str:
@@ -55,25 +55,25 @@ def test_only_locked_or_named_files_are_committed(cli: Cli, folder: Path) -> Non
     git(folder, "add", "b.py")
     would = cli.json("commit", "-m", "work", "a.py", "--dry-run")
     assert would["commit"] is None
-    made = cli.json("commit", "-m", "work", "a.py")
-    assert made["files"] == ["a.py", "src/c.py", "src/d.py", "src/new *.py"] == would["files"]
-    assert (made["left"], made["unlocked"]) == (["b.py", "junk"], ["a.py"])
-    assert committed(folder) == made["files"]
+    result = cli.json("commit", "-m", "work", "a.py")
+    assert result["files"] == ["a.py", "src/c.py", "src/d.py", "src/new *.py"] == would["files"]
+    assert (result["left"], result["unlocked"]) == (["b.py", "junk"], ["a.py"])
+    assert committed(folder) == result["files"]
     assert status(folder) == "M  b.py\n?? junk\n"
     message = git(folder, "log", "-1", "--format=%B").stdout
     assert message.startswith("work\n\nCorral-Owner: agent:ada")
     touched = {touch["path"] for touch in cli.json("lock", "touches")}
-    assert touched == {*made["files"]}
+    assert touched == {*result["files"]}
 
 
 def test_left_out_files_are_listed_for_people(cli: Cli, folder: Path) -> None:
     cli.json("lock", "acquire", "a.py")
     (folder / "a.py").write_text("x")
     (folder / "b.py").write_text("x")
-    said = cli("commit", "-m", "x")
-    assert said.code == 0
-    assert "Committed 1 file" in said.out
-    assert "not committed: 'b.py'" in said.err
+    result = cli("commit", "-m", "x")
+    assert result.code == 0
+    assert "Committed 1 file" in result.out
+    assert "not committed: 'b.py'" in result.err
 
 
 def test_without_a_lock_or_a_name_nothing_is_committed(cli: Cli, folder: Path) -> None:
@@ -161,9 +161,9 @@ def test_conflicting_worktrees_are_reported_before_a_merge(
     (other / "fresh").write_text("x\n")
     (third / "b.py").write_text("third\n")
     before = objects(folder), status(other)
-    said = cli("lock", "forecast", "--json")
-    (clash,) = json.loads(said.out)
-    assert said.code == 1
+    result = cli("lock", "forecast", "--json")
+    (clash,) = json.loads(result.out)
+    assert result.code == 1
     assert clash["files"] == ["a.py"]
     assert {clash["one"]["branch"], clash["other"]["branch"]} == {"one", "other"}
     assert (objects(folder), status(other)) == before
@@ -204,7 +204,7 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
     forecaster = ConflictDetector()
     ann = at_work(store, "ann", trees["ann"])
     at_work(store, "away", trees["away"], host="elsewhere")
-    assert forecaster.run_once(store) == 0, "one alone meets nobody"
+    assert forecaster.run_once(store) == 0, "a single worktree has no conflict"
     at_work(store, "bobby", trees["bobby"])
     assert [forecaster.run_once(store) for _ in range(2)] == [1, 1]
     (trees["ann"] / "b.py").write_text("more\n")

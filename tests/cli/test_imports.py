@@ -21,9 +21,9 @@ def test_database_is_imported_and_a_second_import_is_reported(
     assert "BECAME" in first.out
     assert not re.search(r"\b1 (agents|sessions|tasks|turns|notes|runs)\b", first.out)
     assert "Nothing new" in cli("import", tool, str(path)).out
-    found = cli.json("import", tool, str(path))
-    assert found["new"] == 0
-    assert {table["table"] for table in found["tables"]}
+    result = cli.json("import", tool, str(path))
+    assert result["new"] == 0
+    assert {table["table"] for table in result["tables"]}
 
 
 def test_folder_of_a_tool_can_be_imported(cli: Cli, tmp_path: Path) -> None:
@@ -47,11 +47,11 @@ def test_invalid_source_is_one_sentence(cli: Cli, tmp_path: Path) -> None:
 def test_invalid_rows_are_reported_and_can_be_listed(cli: Cli, tmp_path: Path) -> None:
     path = source_databases.make_agent_yes(tmp_path)
     source_databases.change(path, "UPDATE runs SET args = '{' WHERE id = 1")
-    said = cli("import", "agent-yes", str(path), "--name", "laptop")
-    assert "runs: args is not JSON of the expected type (list) (1, as in 1)" in said.out
-    found = json.loads(cli("import", "rows", "--json").out)
-    assert {row["source"] for row in found} == {"laptop"}
-    (broken,) = (row for row in found if row["problems"])
+    result = cli("import", "agent-yes", str(path), "--name", "laptop")
+    assert "runs: args is not JSON of the expected type (list) (1, as in 1)" in result.out
+    value = json.loads(cli("import", "rows", "--json").out)
+    assert {row["source"] for row in value} == {"laptop"}
+    (broken,) = (row for row in value if row["problems"])
     assert broken["unmapped"] == {"args": "{"}
     (again,) = json.loads(cli("import", "rows", "--id", broken["id"], "--json").out)
     assert again == broken
@@ -67,16 +67,16 @@ def test_imported_records_can_be_listed(cli: Cli, tmp_path: Path) -> None:
     assert kinds >= {"prj", "run", "agt", "ses", "rac", "tsk", "let", "dec", "nte", "grp"}
     for kind in sorted(kinds):
         id = next(id for id in shown if id.startswith(kind))
-        said = cli("show", id)
-        assert "Traceback" not in said.err, id
-        assert said.code in (0, 2, 3), (id, said.err)
+        result = cli("show", id)
+        assert "Traceback" not in result.err, id
+        assert result.code in (0, 2, 3), (id, result.err)
     assert cli("ps", "-a").code == 0
     assert "corral import rows" in cli("import", "list").out
     race = next(id for id in shown if id.startswith("rac"))
-    told = cli("race", "show", race).out
-    assert "without a repository" in told
-    assert not re.search(r"from [ ;]|from$|\(\)", told, re.M), "no empty places"
-    assert json.loads(cli("ps", "--json").out) == [], "nothing runs"
+    text = cli("race", "show", race).out
+    assert "without a repository" in text
+    assert not re.search(r"from [ ;]|from$|\(\)", text, re.M), "no empty columns"
+    assert json.loads(cli("ps", "--json").out) == [], "no run is active"
 
 
 def test_report_shows_what_retention_would_delete(cli: Cli, tmp_path: Path) -> None:

@@ -23,15 +23,15 @@ def test_agent_docs_are_written_once_and_removed_completely(home_cli: Cli, tmp_p
     page = project / AGENTS
     page.write_text("# Ours\n\nBe kind.\n")
     for did in ("written", "unchanged"):
-        told = home_cli.json("init", str(project), "--agents")
-        assert [each["result"] for each in told["files"]] == [did, did]
+        result = home_cli.json("init", str(project), "--agents")
+        assert [item["result"] for item in result["files"]] == [did, did]
     assert page.read_text().startswith("# Ours\n\nBe kind.\n\n<!--")
     assert page.read_text().count("whoami") == SECTION.count("whoami")
     assert (project / SKILL).read_text().startswith("---\nname: corral\ndescription: >-\n")
-    told = home_cli.json("init", str(project), "--no-agents")
-    assert [each["result"] for each in told["files"]] == ["removed", "removed"]
+    result = home_cli.json("init", str(project), "--no-agents")
+    assert [item["result"] for item in result["files"]] == ["removed", "removed"]
     assert page.read_text() == "# Ours\n\nBe kind.\n"
-    assert {each.name for each in project.iterdir()} == {AGENTS, ".corral"}
+    assert {item.name for item in project.iterdir()} == {AGENTS, ".corral"}
 
 
 def test_every_written_file_is_listed(home_cli: Cli, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_empty_project_is_empty_again_after_removal(home_cli: Cli, tmp_path: Pat
     home_cli.json("init", str(project), "--agents")
     home_cli.json("init", str(project), "--no-agents")
     home_cli.json("init", str(project), "--no-agents")
-    assert [each.name for each in project.iterdir()] == [".corral"]
+    assert [item.name for item in project.iterdir()] == [".corral"]
 
 
 def test_project_file_is_applied_completely_or_not_at_all(home_cli: Cli, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_project_file_is_applied_completely_or_not_at_all(home_cli: Cli, tmp_pat
     first = home_cli.json("init", str(project))["project"]
     file = project / FILE
     assert (first["command"], first["prompt"]) == (None, None)
-    assert tomllib.loads(file.read_text()) == {}, "as it is written it changes nothing"
+    assert tomllib.loads(file.read_text()) == {}, "the written file changes nothing"
     file.write_text(
         """
         command = "claude"
@@ -82,8 +82,8 @@ def test_project_file_is_applied_completely_or_not_at_all(home_cli: Cli, tmp_pat
         ('command = "codex"\n[settings]\nno.such = 1', "no.such"),
     ):
         file.write_text(text)
-        code, _, said = home_cli("init", str(project))
-        assert (code, words in said) == (2, True), said
+        code, _, result = home_cli("init", str(project))
+        assert (code, words in result) == (2, True), result
         assert home_cli.json("project", "show", first["id"])["command"] == "claude"
 
 
@@ -140,9 +140,9 @@ def test_invalid_team_starts_no_agent(
     monkeypatch.setenv("PATH", "/nowhere")
     file = tmp_path / "team.json"
     file.write_text(json.dumps(team))
-    code, _, said = cli("team", "start", str(file))
+    code, _, result = cli("team", "start", str(file))
     assert code in (2, 3, 4)
-    assert words in said
+    assert words in result
     with corral.open(url) as store:
         assert store.agents.list().items == []
         assert store.tasks.list().items == []

@@ -34,10 +34,10 @@ def test_lock_is_acquired_shown_renewed_and_released(
     assert held["id"] == lock["id"]
     assert cli.json("lock", "show", lock["id"]) == lock
     assert cli.json("lock", "renew", lock["id"], "--ttl", "1h")["ttl_ms"] == 3_600_000
-    assert [found["id"] for found in cli.json("lock", "list")] == [lock["id"]]
+    assert [item["id"] for item in cli.json("lock", "list")] == [lock["id"]]
     assert cli.json("lock", "release", lock["id"])["state"] == "released"
     assert cli.json("lock", "list") == []
-    assert [found["id"] for found in cli.json("lock", "list", "--all")] == [lock["id"]]
+    assert [item["id"] for item in cli.json("lock", "list", "--all")] == [lock["id"]]
 
 
 def test_lock_of_another_exits_with_4(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,9 +47,9 @@ def test_lock_of_another_exits_with_4(cli: Cli, monkeypatch: pytest.MonkeyPatch)
     error = cli.error("lock", "acquire", "./src/a.py")
     assert (error["code"], error["exit_code"]) == ("held", 4)
     assert error["details"]["owner"] == "agent:ada"
-    said = cli("lock", "check", "src/a.py", "README", "--json")
-    assert said.code == 4
-    assert [found["lock"]["id"] for found in json.loads(said.out)] == [lock["id"]]
+    result = cli("lock", "check", "src/a.py", "README", "--json")
+    assert result.code == 4
+    assert [load["lock"]["id"] for load in json.loads(result.out)] == [lock["id"]]
     assert cli("lock", "check", "README").code == 0
     assert cli.error("lock", "release", lock["id"])["exit_code"] == 4
     assert cli.error("lock", "revoke", lock["id"], "--reason", "x")["exit_code"] == 4
@@ -87,10 +87,10 @@ def test_lock_request_is_queued_waited_for_and_granted(
 
 @each_case("path", ["/", "..", "../x", "a\nb"])
 def test_path_outside_the_project_is_rejected(cli: Cli, path: str) -> None:
-    said = cli("lock", "acquire", path)
-    assert said.code in (2, 3)
-    assert said.err.startswith("corral: ")
-    assert "Traceback" not in said.err
+    result = cli("lock", "acquire", path)
+    assert result.code in (2, 3)
+    assert result.err.startswith("corral: ")
+    assert "Traceback" not in result.err
     assert cli("lock", "acquire", path, "--project", ".").code == 2
 
 

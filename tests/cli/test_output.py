@@ -116,12 +116,12 @@ BAD_INPUT = {
 @each_case("case", BAD_INPUT)
 def test_bad_input_is_one_sentence_and_writes_nothing(cli: Cli, case: str) -> None:
     arguments, code, fact = BAD_INPUT[case]
-    said = cli(*arguments)
-    assert said.code == code
-    assert said.out == ""
-    assert fact in said.err
-    assert said.err.startswith("corral: ")
-    assert said.err.count("\n") == 1
+    result = cli(*arguments)
+    assert result.code == code
+    assert result.out == ""
+    assert fact in result.err
+    assert result.err.startswith("corral: ")
+    assert result.err.count("\n") == 1
     assert cli.json("events") == []
 
 
@@ -134,14 +134,14 @@ def test_error_is_json_where_json_was_requested(cli: Cli) -> None:
         "exit_code": 3,
     }
     assert cli.error("mail", "nonsense")["code"] == "usage"
-    assert cli.error("mail", "show", "\udcff")["code"] == "invalid", "what is no text neither"
+    assert cli.error("mail", "show", "\udcff")["code"] == "invalid", "invalid text is rejected too"
 
 
 def test_ambiguous_id_is_rejected_with_its_candidates(cli: Cli) -> None:
-    made = [cli.json("timer", "set", "agent:a", n, "--in", "1h")["id"] for n in ("x", "y")]
+    results = [cli.json("timer", "set", "agent:a", n, "--in", "1h")["id"] for n in ("x", "y")]
     error = cli.error("timer", "cancel", "sch_0")
     assert (error["code"], error["exit_code"]) == ("ambiguous", 4)
-    assert sorted(error["details"]["candidates"]) == sorted(made)
+    assert sorted(error["details"]["candidates"]) == sorted(results)
 
 
 def test_illegal_transition_lists_the_allowed_ones(cli: Cli) -> None:
@@ -173,9 +173,9 @@ def test_late_answer_is_rejected(cli: Cli) -> None:
 def test_unavailable_store_is_one_sentence(
     capsys: pytest.CaptureFixture[str], url: str, code: int, reason: str
 ) -> None:
-    said = Cli(capsys, url)("mail", "list")
-    assert (said.code, said.out) == (code, "")
-    assert said.err.count("\n") == 1
+    result = Cli(capsys, url)("mail", "list")
+    assert (result.code, result.out) == (code, "")
+    assert result.err.count("\n") == 1
     assert Cli(capsys, url).error("mail", "list")["details"]["reason"] == reason
 
 
@@ -195,9 +195,9 @@ def test_unavailable_store_is_one_sentence(
 )
 def test_password_in_the_url_is_never_printed(capsys: pytest.CaptureFixture[str], url: str) -> None:
     for arguments in (["mail", "list"], ["mail", "list", "--json"], ["doctor"]):
-        said = Cli(capsys, url)(*arguments)
-        assert said.code != 0
-        assert "hush" not in said.err + said.out
+        result = Cli(capsys, url)(*arguments)
+        assert result.code != 0
+        assert "hush" not in result.err + result.out
 
 
 def test_internal_error_is_one_sentence(home_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,23 +205,23 @@ def test_internal_error_is_one_sentence(home_cli: Cli, monkeypatch: pytest.Monke
         raise ZeroDivisionError("oops")
 
     monkeypatch.setattr("corral.api.open", broken)
-    said = home_cli("mail", "list")
-    assert said.code == 1
-    assert "Please report it" in said.err
-    assert "Traceback" not in said.err
+    result = home_cli("mail", "list")
+    assert result.code == 1
+    assert "Please report it" in result.err
+    assert "Traceback" not in result.err
 
 
 def test_without_arguments_an_overview_is_printed(home_cli: Cli) -> None:
-    said = home_cli()
-    assert said.code == 0
-    assert said.out.startswith("No runs yet. First steps:\n  corral run -- ")
+    result = home_cli()
+    assert result.code == 0
+    assert result.out.startswith("No runs yet. First steps:\n  corral run -- ")
     assert home_cli.json()["active"] == []
 
 
 def test_help_lists_the_commands(home_cli: Cli) -> None:
-    said = home_cli("--help")
-    assert said.code == 0
-    assert all(name in said.out for name, (_, help) in main.COMMANDS.items() if help)
+    result = home_cli("--help")
+    assert result.code == 0
+    assert all(name in result.out for name, (_, help) in main.COMMANDS.items() if help)
 
 
 def test_store_and_json_options_work_in_any_position(
@@ -266,8 +266,8 @@ def test_state_has_a_colour_and_an_equal_name_has_none(
 
 def test_queued_run_says_what_it_waits_for(cli: Cli) -> None:
     cli("run", "-d", "--label", "gpu", "--name", "train", "--", "true")
-    told = cli("show", "train").out
-    assert "waiting for a slot on any node with labels gpu; see `corral node list`" in told
+    text = cli("show", "train").out
+    assert "waiting for a slot on any node with labels gpu; see `corral node list`" in text
 
 
 def test_backup_says_what_it_leaves_out(home_cli: Cli, tmp_path: Path) -> None:
@@ -285,19 +285,19 @@ def test_backup_with_a_foreign_view_names_the_remedy(home_cli: Cli, tmp_path: Pa
     plain.execute("CREATE VIEW mine AS SELECT 1")
     plain.close()
     file = tmp_path / "b.db"
-    said = home_cli("db", "backup", str(file))
+    result = home_cli("db", "backup", str(file))
     mend = f"`sqlite3 {file} 'DROP VIEW IF EXISTS \"mine\"'`"
-    assert (said.code, "Backed up the store" in said.out, mend in said.err) == (0, True, True)
+    assert (result.code, "Backed up the store" in result.out, mend in result.err) == (0, True, True)
     assert mend in home_cli("db", "restore", str(file), "--yes").err
-    told = home_cli("--json", "db", "backup", str(tmp_path / "c.db")).err
-    assert json.loads(told)["warning"]["code"] == "strange_schema"
+    text = home_cli("--json", "db", "backup", str(tmp_path / "c.db")).err
+    assert json.loads(text)["warning"]["code"] == "strange_schema"
 
 
 def test_missing_backup_creates_no_store(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    said = Cli(capsys, f"sqlite:///{tmp_path}/new.db")("db", "restore", "/none/x")
-    assert said.code == 2
+    result = Cli(capsys, f"sqlite:///{tmp_path}/new.db")("db", "restore", "/none/x")
+    assert result.code == 2
     assert list(tmp_path.iterdir()) == []
 
 
@@ -365,9 +365,9 @@ def test_process_start_failure_is_reported(cli: Cli, monkeypatch: pytest.MonkeyP
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(sys, "executable", "/none/python")
     for _ in range(3):
-        said = cli("run", "-d", "--json", "--", "true")
-        assert (said.code, said.out) == (4, "")
-        assert "Cannot start a supervisor process" in said.err
+        result = cli("run", "-d", "--json", "--", "true")
+        assert (result.code, result.out) == (4, "")
+        assert "Cannot start a supervisor process" in result.err
     assert len(os.listdir("/proc/self/fd")) == before
     monkeypatch.setattr(sys, "argv", ["corral", "run", *cli._store, "--", "true"])
     with pytest.raises(SystemExit) as ended:  # also when it fails before anything else
@@ -385,10 +385,10 @@ def test_lost_supervisor_is_reported_without_guessing_the_state(
             raise supervisor_process.SupervisorLost
 
     monkeypatch.setattr(run_command, "_start_supervisor", Lost)
-    said = cli("run", "-d", "--json", "--", "true")
-    assert said.code != 0
-    assert "exited unexpectedly. Check its state with `corral ps -a`" in said.err
-    assert "began" not in said.err
+    result = cli("run", "-d", "--json", "--", "true")
+    assert result.code != 0
+    assert "exited unexpectedly. Check its state with `corral ps -a`" in result.err
+    assert "began" not in result.err
 
 
 def test_unreadable_file_is_named_and_not_mistaken_for_our_output(
@@ -398,9 +398,9 @@ def test_unreadable_file_is_named_and_not_mistaken_for_our_output(
         raise PermissionError(13, "Permission denied", str(tmp_path / "private"))
 
     monkeypatch.setattr("corral.api.mail.Mail.list", withheld)
-    said = cli("mail", "list")
-    assert (said.code, said.out) == (4, "")
-    assert said.err.startswith(f"corral: Cannot open {tmp_path}/private: Permission denied")
+    result = cli("mail", "list")
+    assert (result.code, result.out) == (4, "")
+    assert result.err.startswith(f"corral: Cannot open {tmp_path}/private: Permission denied")
 
 
 def test_interrupted_move_says_how_to_continue_and_how_to_cancel(
@@ -410,9 +410,9 @@ def test_interrupted_move_says_how_to_continue_and_how_to_cancel(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("corral.api.store.Store.move", interrupted)
-    said = cli("db", "move", f"sqlite:///{tmp_path}/new.db", "--yes")
-    assert said.code == 130
-    assert "corral db move --cancel" in said.err
+    result = cli("db", "move", f"sqlite:///{tmp_path}/new.db", "--yes")
+    assert result.code == 130
+    assert "corral db move --cancel" in result.err
 
 
 def test_no_help_sentence_is_truncated(cli: Cli) -> None:

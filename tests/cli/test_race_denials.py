@@ -28,5 +28,5 @@ def test_hint_names_the_same_classes_as_show(
             denied = [{"attempt": 1, "tool": tool, "count": 2}] if tool else None
             race_factory.end(race, number, denials=denied and json.dumps(denied))
         race_factory.settle(race)
-    said = " ".join(cli("race", "show", race.id).out.split())
-    assert f"start the race again with {options}." in said
+    text = " ".join(cli("race", "show", race.id).out.split())
+    assert f"start the race again with {options}." in text

@@ -47,9 +47,9 @@ def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ok(cli: Cli, *words: str) -> CliResult:
-    said = cli(*words)
-    assert said.code == 0, said
-    return said
+    result = cli(*words)
+    assert result.code == 0, result
+    return result
 
 
 def start(cli: Cli, *more: str) -> Any:
@@ -75,7 +75,7 @@ def test_race_from_start_to_export(cli: Cli, project: Path) -> None:
     assert again.code == 4
     assert again.err.count("\n") == 1
     second = cli.json("race", "next", race["id"], "Now better", "--agents", "ben", "--wait")
-    assert [each["number"] for each in second["rounds"]] == [1, 2]
+    assert [item["number"] for item in second["rounds"]] == [1, 2]
     assert second["rounds"][1]["base_commit"] == chosen["rounds"][0]["winner_commit"]
     assert second["rounds"][1]["attempts"][0]["agent"] == "ben"
     cli.json("race", "select", race["id"])
@@ -116,9 +116,9 @@ def test_detached_race_continues_by_itself(cli: Cli, project: Path) -> None:
 
 
 def test_race_in_which_all_fail_has_its_exit_code(cli: Cli, project: Path) -> None:
-    said = cli("race", "start", "Do it", "--agents", "bad:2", "--wait")
-    assert said.code == 1
-    assert "No attempt passed" in said.out
+    result = cli("race", "start", "Do it", "--agents", "bad:2", "--wait")
+    assert result.code == 1
+    assert "No attempt passed" in result.out
     assert cli("race", "select", "latest").code == 4
     abandoned = cli.json("race", "abandon", "latest", "--reason", "no")
     assert abandoned["state"] == "abandoned"
@@ -149,10 +149,10 @@ def test_race_of_missing_agents_is_not_started(
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     ok(cli, "agent", "create", "away", "--command", "/nowhere/away --fast")
-    said = cli("race", "start", "Do it", *words, "--wait")
-    assert (said.code, said.out) == (4, "")
-    assert ("no program /nowhere/away." if "away" in words else "claude on the PATH") in said.err
-    assert "Install it, or use another agent" in said.err
+    result = cli("race", "start", "Do it", *words, "--wait")
+    assert (result.code, result.out) == (4, "")
+    assert ("no program /nowhere/away." if "away" in words else "claude on the PATH") in result.err
+    assert "Install it, or use another agent" in result.err
     assert (cli.json("race", "list"), cli.json("ps", "-a")) == ([], [])
 
 
@@ -216,10 +216,10 @@ def test_grafting_keeps_improvements(cli: Cli, project: Path) -> None:
 def test_bad_input_is_one_sentence_and_leaves_nothing(
     cli: Cli, project: Path, words: tuple[str, ...], code: int
 ) -> None:
-    said = cli(*words)
-    assert said.code == code, said
-    assert said.out == ""
-    assert said.err.strip().count("\n") == 0, said.err
+    result = cli(*words)
+    assert result.code == code, result
+    assert result.out == ""
+    assert result.err.strip().count("\n") == 0, result.err
     assert cli.json("race", "list") == []
     assert git(project, "worktree", "list").count("\n") == 0
     assert not os.path.exists(project / "made")

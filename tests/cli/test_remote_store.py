@@ -41,9 +41,9 @@ def cli(
 
 
 def test_token_is_created_listed_and_revoked(cli: Cli) -> None:
-    said = cli("token", "create", "phone", "--read", "--for", "30d")
-    assert said.out.startswith("crl_")
-    assert said.err, "the user is told to keep it"
+    result = cli("token", "create", "phone", "--read", "--for", "30d")
+    assert result.out.startswith("crl_")
+    assert result.err, "the user is told to save it"
     assert {token["name"] for token in cli.json("token", "list")} == {"phone", "tests"}
     assert cli.json("token", "revoke", "phone")["state"] == "revoked"
     assert cli.error("token", "revoke", "phone")["exit_code"] == 3
@@ -51,9 +51,9 @@ def test_token_is_created_listed_and_revoked(cli: Cli) -> None:
 
 
 def test_doctor_checks_a_store_behind_a_daemon(cli: Cli) -> None:
-    found = {check["check"]: check["state"] for check in cli.json("doctor")}
-    assert (found["store"], found["schema"]) == ("ok", "ok")
-    assert "daemon" not in found, "the daemon of this machine is another matter"
+    values = {check["check"]: check["state"] for check in cli.json("doctor")}
+    assert (values["store"], values["schema"]) == ("ok", "ok")
+    assert "daemon" not in values, "the local daemon is not checked"
 
 
 def test_invalid_token_and_missing_daemon_have_their_exit_codes(
@@ -70,9 +70,9 @@ def test_invalid_token_and_missing_daemon_have_their_exit_codes(
 
 def test_local_command_is_rejected_for_a_remote_store(cli: Cli, tmp_path: Path) -> None:
     for words in (["db", "backup", str(tmp_path / "x")], ["run", "-d", "--", "true"]):
-        told = cli.error(*words)
-        assert told["exit_code"] == 4
-        assert "over HTTP" in told["message"]
+        result = cli.error(*words)
+        assert result["exit_code"] == 4
+        assert "over HTTP" in result["message"]
 
 
 def test_overview_and_events_are_shown(cli: Cli) -> None:

@@ -15,25 +15,28 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 def test_agent_is_created_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "told.md").write_text("Be brief.\n", encoding="utf-8")
-    made = cli.json(
+    result = cli.json(
         "agent", "create", "ada", "--provider", "claude", "--role", "builder", "--model", "m",
         "--instructions", f"@{tmp_path}/told.md", "--budget", "1.5", "--timeout", "10m",
     )  # fmt: skip
-    assert (made["name"], made["provider"], made["instructions"]) == (
+    assert (result["name"], result["provider"], result["instructions"]) == (
         "ada",
         "claude",
         "Be brief.\n",
     )
-    assert (made["limits"]["budget_micros"], made["limits"]["timeout_ms"]) == (1_500_000, 600_000)
+    assert (result["limits"]["budget_micros"], result["limits"]["timeout_ms"]) == (
+        1_500_000,
+        600_000,
+    )
     edited = cli.json("agent", "edit", "ada", "--model", "", "--max-runs", "2", "--admin")
     assert (edited["model"], edited["version"], edited["admin"]) == (None, 2, True)
     assert (edited["limits"]["timeout_ms"], edited["limits"]["max_runs"]) == (600_000, 2)
     assert (
         cli("agent", "edit", "ada", "--role", "builder").out == "No changes; ada is at version 2.\n"
     )
-    assert [each["number"] for each in cli.json("agent", "versions", "ada")] == [2, 1]
+    assert [item["number"] for item in cli.json("agent", "versions", "ada")] == [2, 1]
     assert cli.json("agent", "show", "ada", "--version", "1")["model"] == "m"
-    assert cli.json("agent", "show", made["id"][:20])["version"] == 2
+    assert cli.json("agent", "show", result["id"][:20])["version"] == 2
     assert cli.error("agent", "create", "ada")["exit_code"] == 4
     assert cli.json("agent", "retire", "ada")["state"] == "retired"
     assert cli.json("agent", "list") == []
@@ -73,10 +76,10 @@ def test_session_goes_through_its_whole_life(cli: Cli, tmp_path: Path) -> None:
     cli.json("session", "state", id, "n", "[1]", "--as-json")
     assert cli.json("session", "state", id) == {"branch": "main", "n": [1]}
     assert cli.json("session", "state", id, "n") == {"n": [1]}
-    made = cli.json("session", "handoff", id, "ben", "--policy", "last", "--last", "1")
-    assert (made["number"], made["at_turn"]) == (1, 2)
-    given = cli.json("session", "context", id)
-    assert [turn["number"] for turn in given["turns"]] == [2]
+    result = cli.json("session", "handoff", id, "ben", "--policy", "last", "--last", "1")
+    assert (result["number"], result["at_turn"]) == (1, 2)
+    value = cli.json("session", "context", id)
+    assert [turn["number"] for turn in value["turns"]] == [2]
     assert len(cli.json("session", "handoffs", id)) == 1
     fork = cli.json("session", "fork", id, "--at", "1", "--title", "another way")
     assert [turn["content"] for turn in cli.json("session", "turns", fork["id"])] == [
@@ -115,9 +118,9 @@ def test_session_goes_through_its_whole_life(cli: Cli, tmp_path: Path) -> None:
 def test_bad_arguments_have_one_sentence_and_their_exit_code(
     cli: Cli, words: tuple[str, ...], code: int
 ) -> None:
-    said = cli(*words)
-    assert (said.code, said.out) == (code, "")
-    assert said.err.count("\n") == 1
+    result = cli(*words)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.count("\n") == 1
 
 
 def test_people_see_tables_and_sentences(cli: Cli) -> None:
@@ -138,7 +141,7 @@ def test_people_see_tables_and_sentences(cli: Cli) -> None:
         ("session", "retro", id),
         ("search", "line"),
     ):
-        said = cli(*words)
-        assert (said.code, said.err) == (0, ""), words
-        assert said.out
-        assert "\x1b" not in said.out
+        result = cli(*words)
+        assert (result.code, result.err) == (0, ""), words
+        assert result.out
+        assert "\x1b" not in result.out

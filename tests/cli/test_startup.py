@@ -110,7 +110,7 @@ def test_command_loads_only_its_own_concept(tmp_path: Path, command: str, own: s
 def test_output_records_load_no_compression_or_emulator(
     tmp_path: Path,
 ) -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -124,8 +124,8 @@ def test_output_records_load_no_compression_or_emulator(
         check=True,
         timeout=60,
     )
-    assert not {*told.stdout.split()} & (HEAVY - {"hashlib"})  # a new store needs this module
-    assert "corral.adapters.output.secret_patterns" not in told.stdout
+    assert not {*result.stdout.split()} & (HEAVY - {"hashlib"})  # a new store needs this module
+    assert "corral.adapters.output.secret_patterns" not in result.stdout
 
 
 def test_detached_run_leaves_the_store_to_its_supervisor(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_waiting_supervisor_has_loaded_only_what_a_run_needs(
 ) -> None:
     order, nobody_tells = os.pipe()
     os.close(nobody_tells)
-    told = subprocess.run(
+    result = subprocess.run(
         [
             sys.executable,
             "-P",
@@ -161,7 +161,7 @@ def test_waiting_supervisor_has_loaded_only_what_a_run_needs(
         timeout=60,
     )
     os.close(order)
-    loaded = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
+    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.domain.")}
     assert rooms == {"runs", "outputs", "charges", "nodes", "projects", "settings"}
     assert {"apsw", "corral.services.runs.request", "corral.db.sqlite"} <= loaded

@@ -31,15 +31,15 @@ def team(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ok(cli: Cli, *words: str) -> CliResult:
-    said = cli(*words)
-    assert said.code == 0, said.err
-    return said
+    result = cli(*words)
+    assert result.code == 0, result.err
+    return result
 
 
 def fails(cli: Cli, code: int, *words: str) -> CliResult:
-    said = cli(*words)
-    assert said.code == code, said
-    return said
+    result = cli(*words)
+    assert result.code == code, result
+    return result
 
 
 def test_graph_from_a_file_is_done_by_commands(cli: Cli, team: Path) -> None:
@@ -139,10 +139,10 @@ def test_lead_steers_by_commands(cli: Cli, team: Path) -> None:
     ):
         assert cli.json("task", *words)["state"] == state
     ok(cli, "task", "edit", "build", "--priority", "7")
-    given = cli.json("task", "delegate", "build", "ada", "--within", "1h")
-    assert given["to_mailbox"] == "agent:ada"
-    assert [each["id"] for each in cli.json("delegation", "list")] == [given["id"]]
-    assert cli.json("delegation", "cancel", given["id"])[0]["state"] == "cancelled"
+    value = cli.json("task", "delegate", "build", "ada", "--within", "1h")
+    assert value["to_mailbox"] == "agent:ada"
+    assert [item["id"] for item in cli.json("delegation", "list")] == [value["id"]]
+    assert cli.json("delegation", "cancel", value["id"])[0]["state"] == "cancelled"
     ok(cli, "task", "claim", "--agent", "ada", "--key", "build")
     ok(cli, "task", "release", "build")
     ok(cli, "task", "claim", "--agent", "ada", "--key", "build")
@@ -150,8 +150,8 @@ def test_lead_steers_by_commands(cli: Cli, team: Path) -> None:
     assert cli.json("task", "retry", "build")["state"] == "ready"
     ok(cli, "task", "skip", "build")
     assert "Archived" in ok(cli, "task", "archive", "build").out
-    made = cli.json("task", "apply", "bugfix", "the login", "--key", "login")
-    assert [task["key"] for task in made] == ["login/reproduce", "login/fix", "login/review"]
+    result = cli.json("task", "apply", "bugfix", "the login", "--key", "login")
+    assert [task["key"] for task in result] == ["login/reproduce", "login/fix", "login/review"]
     assert "bugfix" in ok(cli, "task", "templates").out
     text = cli.json("delegation", "delegate", "ada", "find out")
     assert cli.json("delegation", "finish", text["id"], "42", "--agent", "ada")["result"] == "42"
@@ -159,11 +159,11 @@ def test_lead_steers_by_commands(cli: Cli, team: Path) -> None:
 
 def test_check_is_run_by_hand(cli: Cli, team: Path) -> None:
     ok(cli, "task", "add", "A", "Make it", "--check", "test -e made")
-    for made in (False, True):
+    for item in (False, True):
         ok(cli, "task", "claim", "--agent", "ada")
         ok(cli, "task", "submit", "A", "--agent", "ada", "--text", "done")
-        if made:
+        if item:
             (team / "made").touch()
-        found = cli.json("task", "check") if made else [cli.json("task", "check", "A")]
-        assert [task["state"] for task in found] == ["done" if made else "ready"]
+        result = cli.json("task", "check") if item else [cli.json("task", "check", "A")]
+        assert [task["state"] for task in result] == ["done" if item else "ready"]
     assert "No checks are pending" in ok(cli, "task", "check").out

@@ -7,16 +7,16 @@ OPENED = b"\x1b[?1049h\x1b[?25l\x1b[?1000;1006h\x1b[?2004h\x1b[>1u\x1b[>4;2m\x1b
 
 
 def modes(*pieces: bytes) -> TerminalModes:
-    found = TerminalModes()
+    result = TerminalModes()
     for piece in pieces:
-        found.feed(piece)
-    return found
+        result.feed(piece)
+    return result
 
 
 def test_set_modes_are_reset_and_the_alternate_screen_is_left_last() -> None:
-    found = modes(OPENED)
-    assert found.is_alternate
-    reset = found.reset()
+    result = modes(OPENED)
+    assert result.is_alternate
+    reset = result.reset()
     for sequence in (
         b"\x1b[?25h",
         b"\x1b[?1000l",
@@ -30,7 +30,7 @@ def test_set_modes_are_reset_and_the_alternate_screen_is_left_last() -> None:
     ):
         assert sequence in reset, reset
     assert reset.endswith(b"\x1b[?1049l\x1b[0m")
-    assert found.reset() == b""
+    assert result.reset() == b""
 
 
 def test_program_that_cleaned_up_leaves_nothing_to_reset() -> None:

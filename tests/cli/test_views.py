@@ -40,9 +40,9 @@ def test_unknown_provider_is_rejected_and_a_role_is_free_text(cli: Cli, verb: st
 def test_runs_and_sessions_name_their_agent(cli: Cli, url: str) -> None:
     ada = cli.json("agent", "create", "ada", "--provider", "scripted")
     cli.json("session", "open", "--agent", "ada")
-    told = {"agent_id": ada["id"], "agent_version": 1, "provider": "scripted"}
+    values = {"agent_id": ada["id"], "agent_version": 1, "provider": "scripted"}
     with corral.open(url) as store:
-        id = add_run(store, "completed", **told)
+        id = add_run(store, "completed", **values)
     assert " ada " in cli("ps", "-a").out
     assert ada["id"] not in cli("session", "list").out
     assert " ada " in cli("session", "list").out
@@ -70,8 +70,8 @@ def test_budget_is_set_for_the_current_directory(
 
 
 def test_folder_without_transcripts_says_so(cli: Cli, tmp_path: Path) -> None:
-    said = cli("import", "claude", str(tmp_path))
-    assert (said.code, said.out) == (0, "No transcripts found in that folder.\n")
+    result = cli("import", "claude", str(tmp_path))
+    assert (result.code, result.out) == (0, "No transcripts found in that folder.\n")
 
 
 def test_transcript_import_is_reported_in_one_line(cli: Cli, tmp_path: Path) -> None:
@@ -86,24 +86,24 @@ def test_transcript_import_is_reported_in_one_line(cli: Cli, tmp_path: Path) -> 
 def test_command_that_needs_a_shell_is_rejected_for_an_alert(cli: Cli) -> None:
     error = cli.error("alert", "add", "--on", "failed", "--command", "cat >> told.log")
     assert (error["exit_code"], "Use sh -c" in error["message"]) == (2, True)
-    made = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>told.log'")
-    assert f"`corral alert test {made['id']}`" not in made["target"]
-    said = cli("alert", "add", "--on", "failed", "--command", "true").out
-    assert "Test it with `corral alert test alr_" in said
+    result = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>told.log'")
+    assert f"`corral alert test {result['id']}`" not in result["target"]
+    text = cli("alert", "add", "--on", "failed", "--command", "true").out
+    assert "Test it with `corral alert test alr_" in text
 
 
 def test_figures_of_stats_are_explained(cli: Cli, url: str) -> None:
     with corral.open(url) as store:
         add_run(store, "completed")
-    said = cli("stats")
-    assert "OK: completed runs, without cancelled ones." in said.out.splitlines()[-1]
+    result = cli("stats")
+    assert "OK: completed runs, without cancelled ones." in result.out.splitlines()[-1]
     assert "+ after a cost" in cli("stats", "--help").out
     assert "OK:" not in cli("stats", "--csv").out
 
 
 def test_resume_takes_the_options_of_run() -> None:
-    given = [{option.name for option in each.params} for each in (run.command, resume.command)]
-    assert given[0] - given[1] == {"arguments", "session"}
+    values = [{option.name for option in item.params} for item in (run.command, resume.command)]
+    assert values[0] - values[1] == {"arguments", "session"}
     # Internal callers pass `recorded_turns` (of the session) and `title` (of a task).
     assert set(RunOptions.__annotations__) == set(RunRequest.__struct_fields__) - {
         "recorded_turns",
@@ -119,8 +119,8 @@ def test_narrow_table_drops_lesser_columns_and_never_the_first() -> None:
         (20, ["PROJECT", "WHAT"], [9, 9]),
         (5, ["PROJECT"], [9]),
     ):
-        given, rows, widths = _fit_columns(["the-first"], columns, width)
-        assert ([title for title, _ in given], widths) == (titles, last)
+        value, rows, widths = _fit_columns(["the-first"], columns, width)
+        assert ([title for title, _ in value], widths) == (titles, last)
         assert len(rows[0]) == len(titles)
     assert _distribute_width([8, 8], [40, 10], 10) == [16, 10]
 
@@ -138,8 +138,8 @@ def test_narrow_run_list_shows_names_or_commands() -> None:
         ([None, None], ["ID", "STATE", "WHAT", "ENDED"]),
         ([None, "broken"], ["ID", "STATE", "NAME", "ENDED"]),
     ):
-        given, _, widths = _fit_columns(given_names, columns, 60)
-        assert [title for title, _ in given] == titles
+        value, _, widths = _fit_columns(given_names, columns, 60)
+        assert [title for title, _ in value] == titles
         assert sum(widths) + 2 * (len(widths) - 1) <= 60
 
 

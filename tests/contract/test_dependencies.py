@@ -44,7 +44,7 @@ EXTRAS = (
 
 def wanted() -> list[str]:
     extras = PROJECT["optional-dependencies"]
-    return [*PROJECT["dependencies"], *(each for name in EXTRAS for each in extras[name])]
+    return [*PROJECT["dependencies"], *(extra for name in EXTRAS for extra in extras[name])]
 
 
 def module_of(requirement: str) -> str:
@@ -54,19 +54,19 @@ def module_of(requirement: str) -> str:
 
 @cache
 def imported() -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     for file in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
+                result |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module.partition(".")[0])
-    return found - {*sys.stdlib_module_names, "corral"}
+                result.add(node.module.partition(".")[0])
+    return result - {*sys.stdlib_module_names, "corral"}
 
 
 @each_case("requirement", wanted())
 def test_dependency_has_a_lower_bound_and_is_used(requirement: str) -> None:
-    assert re.search(r">=\d", requirement), f"{requirement}: say from which version on"
+    assert re.search(r">=\d", requirement), f"{requirement} needs a lower bound"
     assert module_of(requirement) in imported() | NOT_IMPORTED, f"{requirement} is not used"
 
 

@@ -174,8 +174,8 @@ def next_page(room: str, verb: str, **arguments: Any) -> Operation:
 
     def turn(store: Corral) -> Operation:
         list_ = getattr(getattr(store, room), verb)
-        given = "cursor" if room == "events" else "after"
-        cursor = {given: list_(limit=5, **arguments).next}
+        value = "cursor" if room == "events" else "after"
+        cursor = {value: list_(limit=5, **arguments).next}
         return lambda store: list_(limit=5, **cursor, **arguments)
 
     return turn
@@ -1211,9 +1211,9 @@ def look(name: str, calls: list[Call], explain: Explain, wanted: set[str], engin
         used.remove("events_pkey")  # the event of the cursor, wherever it was numbered
     if name in ONE_RUN:
         used = {SAME.get(index, index) for index in used}
-    expected = {DIFFER[each][engine] if each in DIFFER else each for each in wanted} - {None}
+    expected = {DIFFER[item][engine] if item in DIFFER else item for item in wanted} - {None}
     if engine == "sqlite":
-        expected = expected.union(*(FILED.get(each, ()) for each in expected))
+        expected = expected.union(*(FILED.get(item, ()) for item in expected))
     assert used == expected
 
 

@@ -40,10 +40,10 @@ def _sqlite_columns(connection: apsw.Connection, statement: Statement) -> list[s
 def _postgres_columns(server: "psycopg.Connection[Any]", statement: Statement) -> list[str]:
     prepared = server.pgconn.prepare(b"asked", statement.postgres.text.encode())
     assert prepared.status == psycopg.pq.ExecStatus.COMMAND_OK, prepared.error_message.decode()
-    told = server.pgconn.describe_prepared(b"asked")
+    result = server.pgconn.describe_prepared(b"asked")
     server.rollback()
     server.execute("DEALLOCATE asked")
-    return [(told.fname(column) or b"").decode() for column in range(told.nfields)]
+    return [(result.fname(column) or b"").decode() for column in range(result.nfields)]
 
 
 def test_statements_exist() -> None:
@@ -56,8 +56,8 @@ def test_every_query_selects_the_fields_of_its_record_in_order(describe: Describ
         fields = msgspec.structs.fields(query.record)
         columns = describe(query)
         # Trailing fields with a default may be filled in by the concept.
-        given, rest = fields[: len(columns)], fields[len(columns) :]
-        if columns != [field.name for field in given] or any(field.required for field in rest):
+        value, rest = fields[: len(columns)], fields[len(columns) :]
+        if columns != [field.name for field in value] or any(field.required for field in rest):
             wrong[name] = (columns, [field.name for field in fields])
     assert wrong == {}
 

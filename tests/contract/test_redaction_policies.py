@@ -103,12 +103,12 @@ def _writing() -> Iterator[tuple[str, Statement]]:
     for name, table in find_declarations(StatefulTable).items():
         for suffix, statement in _of_state_table(table):
             yield f"{name}.{suffix}", statement
-    for each in tables():
-        yield f"{each.name}.rows", insert_statement(each.name, each.names, "")
+    for item in tables():
+        yield f"{item.name}.rows", insert_statement(item.name, item.names, "")
 
 
 def _of_state_table(table: StatefulTable[object]) -> Iterator[tuple[str, Statement]]:
-    columns = next(each.names for each in tables() if each.name == table.table)
+    columns = next(item.names for item in tables() if item.name == table.table)
     columns = [name for name in columns if name != "state"]
     kinds = tuple((name, "text") for name in columns)
     writable = tuple(name for name in columns if name in table.writable)
@@ -127,7 +127,7 @@ def _of_state_table(table: StatefulTable[object]) -> Iterator[tuple[str, Stateme
 
 @cache
 def writing() -> dict[str, Statement]:
-    return {name: each for name, each in _writing() if not each.reads}
+    return {name: item for name, item in _writing() if not item.reads}
 
 
 def test_statements_of_every_kind_exist() -> None:
@@ -147,8 +147,8 @@ def test_every_stored_parameter_has_a_policy() -> None:
 def test_every_derived_column_exists() -> None:
     known = {f"{table.name}.{column}" for table in tables() for column in table.names}
     for name, statement in writing().items():
-        found = parameter_columns(statement.text)
-        derived = set().union(*found.columns.values(), *found.row_columns.values())
+        result = parameter_columns(statement.text)
+        derived = set().union(*result.columns.values(), *result.row_columns.values())
         assert derived <= known, name
 
 
@@ -157,11 +157,11 @@ def test_renaming_a_parameter_keeps_its_policy() -> None:
         own = {*re.findall(r"(?<!:):([a-z_]\w*)", statement.text)}
         renamed = Statement(
             re.sub(r"(?<!:):([a-z_]\w*)", lambda match: f":{_renamed(match[1])}", statement.text),
-            policies={_renamed(each): policy for each, policy in statement.policies.items()},
+            policies={_renamed(item): policy for item, policy in statement.policies.items()},
         )
-        assert {each: stored.policy for each, stored in renamed.searched.items()} == {
-            _renamed(each) if each in own else each: stored.policy
-            for each, stored in statement.searched.items()
+        assert {item: stored.policy for item, stored in renamed.searched.items()} == {
+            _renamed(item) if item in own else item: stored.policy
+            for item, stored in statement.searched.items()
         }, name
 
 

@@ -39,10 +39,10 @@ def test_result_of_every_request_can_be_decoded() -> None:
 
 
 def test_openapi_document_lists_every_request() -> None:
-    told = msgspec.json.decode(openapi_document())
-    assert told["openapi"] == "3.1.0"
+    result = msgspec.json.decode(openapi_document())
+    assert result["openapi"] == "3.1.0"
     named = {
-        (method.upper(), path) for path, methods in told["paths"].items() for method in methods
+        (method.upper(), path) for path, methods in result["paths"].items() for method in methods
     }
     assert {(call.method, f"/api{call.path}") for call in CALLS.values()} <= named
     assert ("GET", "/api/events") in named

@@ -42,13 +42,13 @@ def text_of(file: Path) -> str:
 def test_no_file_contains(what: str) -> None:
     if not FILES:
         pytest.skip("this is no git repository, so there is no list of files to look at")
-    found = [
+    results = [
         f"{file.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
         for file in FILES
         for number, line in enumerate(text_of(file).splitlines(), 1)
         if FORBIDDEN[what].search(line)
     ]
-    assert found == []
+    assert results == []
 
 
 def test_every_text_file_is_utf_8_and_ends_with_a_newline() -> None:

@@ -174,14 +174,14 @@ def test_moving_many_rows_equals_moving_each(store: Corral, table: Table) -> Non
 def test_creating_many_rows_writes_one_event_each(store: Corral) -> None:
     table = TABLES["projects"]
     shared = {"created_at": 1, "updated_at": 1}
-    made = [{"id": f"prj_{n}", "dir": f"/{n}", "name": "ünï ' \\ ☃"} for n in range(3)]
+    results = [{"id": f"prj_{n}", "dir": f"/{n}", "name": "ünï ' \\ ☃"} for n in range(3)]
     with store.transaction() as tx:
-        create_many(tx, table, made, {"id": "text", "dir": "text", "name": "text"}, **shared)
+        create_many(tx, table, results, {"id": "text", "dir": "text", "name": "text"}, **shared)
     assert rows(store, "SELECT id, name, state, created_at FROM projects ORDER BY id") == [
-        (row["id"], row["name"], "active", 1) for row in made
+        (row["id"], row["name"], "active", 1) for row in results
     ]
     assert rows(store, "SELECT verb, subject, actor, project_id FROM events ORDER BY seq") == [
-        ("register", row["id"], "user:tester", row["id"]) for row in made
+        ("register", row["id"], "user:tester", row["id"]) for row in results
     ]
 
 
@@ -200,9 +200,9 @@ def test_new_row_enters_its_initial_state_with_one_event(store: Corral, table: T
         values = {**ROWS[table.table], **tied_to(table, initial)}
         values |= {name: f"{values[name]}{verb}" for name in NAMES if name in values}
         with store.transaction() as tx:
-            made: Any = create(tx, table, values, verb=verb, event_data={"why": "test"})
-        assert made.state is initial
-        assert events_of(store, made.id) == [(table.transitions.kind, verb)]
+            result: Any = create(tx, table, values, verb=verb, event_data={"why": "test"})
+        assert result.state is initial
+        assert events_of(store, result.id) == [(table.transitions.kind, verb)]
 
 
 @EACH_TABLE
@@ -262,9 +262,9 @@ def _checked_states(store: Corral, table: str) -> list[str]:
     if store.db.engine == "sqlite":
         ((text,),) = rows(store, "SELECT sql FROM sqlite_schema WHERE name = :name", name=table)
         # SQLite has comparisons, see `for_engine`; two states are a list.
-        found = re.search(r"CHECK \(\(?state (?:=|IN) ([^)]*)\)", text)
-        assert found is not None
-        return sorted(re.findall(r"'(\w+)'", found[1]))
+        result = re.search(r"CHECK \(\(?state (?:=|IN) ([^)]*)\)", text)
+        assert result is not None
+        return sorted(re.findall(r"'(\w+)'", result[1]))
     definitions = [
         text
         for (text,) in rows(
@@ -295,13 +295,13 @@ def foreign_row(table: Table, state: str, nth: int) -> dict[str, Any]:
 @each_case("table", IMPORTED)
 def test_imported_rows_are_created_with_one_event_each(store: Corral, table: Table) -> None:
     states = table.transitions.import_states
-    given = [foreign_row(table, state, nth) for nth, state in enumerate(states)]
+    values = [foreign_row(table, state, nth) for nth, state in enumerate(states)]
     with store.transaction() as tx:
-        ids = import_many(tx, table, given)
+        ids = import_many(tx, table, values)
     for id, state in zip(ids, states, strict=True):
         key = id and (int(id.partition("_")[2]) if table.id_prefix else id)
-        found = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
-        assert found == [(str(state),)]
+        result = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
+        assert result == [(str(state),)]
         assert events_of(store, id or "") == [(table.transitions.kind, "import")]
 
 

@@ -39,8 +39,8 @@ def main() -> None:
                 shell.run(f"cd {work} && mkdir {page} && cd {page}")
                 follow(shell, DOCS / "tutorials" / f"{page}.md")
             shell.run("corral run -d --name nightly -- sleep 60")
-            _, said = shell.run("corral up --port 0")
-            picture_dashboard(re.search(r"http://\S+", said[0])[0])  # type: ignore[index]
+            _, result = shell.run("corral up --port 0")
+            picture_dashboard(re.search(r"http://\S+", result[0])[0])  # type: ignore[index]
         finally:
             shell.close()
 
@@ -56,9 +56,9 @@ def follow(shell: Shell, page: Path) -> None:
 def picture_terminal(shell: Shell) -> None:
     console = Console(record=True, width=126, file=open(os.devnull, "w"))  # noqa: SIM115
     for command in TERMINAL.splitlines():
-        _, said = shell.run(command)
+        _, result = shell.run(command)
         console.print(Text("$ ", "bold green") + Text(command, "bold"))
-        for line in said:
+        for line in result:
             console.print(Text(line), soft_wrap=False, overflow="ellipsis", no_wrap=True)
     # The picture needs no font from another host.
     drawn = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="corral"), flags=re.S)

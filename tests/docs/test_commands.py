@@ -193,15 +193,15 @@ class Reader:
         self.unused = {pattern for pattern, _ in page.instead}
 
     def does(self, command: str) -> tuple[int, list[str]]:
-        code, said = self._shell.run(self._real(command))
-        for line in said:
+        code, result = self._shell.run(self._real(command))
+        for line in result:
             self._port = "".join(re.findall(r"http://127\.0\.0\.1:(\d+)", line)[:1]) or self._port
-            for found in ID.finditer(line):
-                ids = self._seen.setdefault(found[1], [])
-                if found[0] in ids:
-                    ids.remove(found[0])
-                ids.append(found[0])
-        return code, said
+            for item in ID.finditer(line):
+                ids = self._seen.setdefault(item[1], [])
+                if item[0] in ids:
+                    ids.remove(item[0])
+                ids.append(item[0])
+        return code, result
 
     def _real(self, command: str) -> str:
         for pattern, real in self._page.instead:
@@ -230,12 +230,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, 
     with ExitStack() as opened:
 
         def of(text: str) -> dict[str, str]:
-            there = {}
+            values = {}
             for database in set(re.findall(r"postgresql://corral@[\w.]+/corral", text)):
-                there[database] = request.getfixturevalue("postgres_server").new_database()
+                values[database] = request.getfixturevalue("postgres_server").new_database()
             for server in set(re.findall(r"https://(?:\w+\.)?example\.org", text)):
-                there[server] = opened.enter_context(platform(quiet)).url
-            return there
+                values[server] = opened.enter_context(platform(quiet)).url
+            return values
 
         yield of
 
@@ -243,7 +243,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, 
 def steps(page: Path) -> Iterator[Step | NewFile]:
     """Yield the commands of a page that can be run, and its files."""
     for step in read(page):
-        if isinstance(step, NewFile) or not any(re.search(each, step.command) for each in NOT_RUN):
+        if isinstance(step, NewFile) or not any(re.search(item, step.command) for item in NOT_RUN):
             yield step
 
 
@@ -266,23 +266,23 @@ def test_page_works_and_prints_what_it_shows(
         if isinstance(step, NewFile):
             shell.write(step)
             continue
-        code, said = reader.does(step.command)
-        if code != step.code or (step.shown and not matches_output(step.shown, said)):
-            untrue += [f"line {step.line}: {step.command}  [{code}]", *said]
+        code, result = reader.does(step.command)
+        if code != step.code or (step.shown and not matches_output(step.shown, result)):
+            untrue += [f"line {step.line}: {step.command}  [{code}]", *result]
     assert not untrue, "\n".join([f"{name} shows what is not so:", *untrue])
-    assert not reader.unused, f"{name} has not, any more, what something else stands for"
+    assert not reader.unused, f"{name} no longer contains a substituted text"
 
 
 def in_sentences() -> set[str]:
     """Return the complete commands in sentences: without placeholders, and with all arguments."""
-    found = set()
+    result = set()
     for page in WRITTEN:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
         for quoted in re.findall(r"`(corral [^`]+)`", text):
             line = " ".join(quoted.split())
             if not re.search(r"[A-Z]{2}|\b[A-Z]\b|…|[\[|]", line) and takes(shlex.split(line)[1:]):
-                found.add(line)
-    return found
+                result.add(line)
+    return result
 
 
 def takes(words: list[str]) -> bool:
@@ -316,16 +316,16 @@ def test_whole_command_in_a_sentence_works(
     for line in sorted(in_sentences() - ELSEWHERE.keys()):
         if not any(command.startswith(line) for command in commands(RUN)):
             monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
-            said = cli(*shlex.split(line)[1:])
-            if said.code != 0:
-                untrue.append(f"{line}  [{said.code}]\n{said.err}")
+            result = cli(*shlex.split(line)[1:])
+            if result.code != 0:
+                untrue.append(f"{line}  [{result.code}]\n{result.err}")
     assert not untrue, "\n".join(["A page says what does not work:", *untrue])
 
 
 def test_suggestions_of_an_empty_store_work(capsys: pytest.CaptureFixture[str]) -> None:
-    said = Cli(capsys)().out
-    suggested = re.findall(r"^  corral (.+?)  +\S", said, re.M)
-    assert len(suggested) == said.count("\n  "), "a line each"
+    text = Cli(capsys)().out
+    suggested = re.findall(r"^  corral (.+?)  +\S", text, re.M)
+    assert len(suggested) == text.count("\n  "), "one line each"
     assert suggested
     assert [line for line in suggested if not takes(shlex.split(line))] == []
 
@@ -345,7 +345,7 @@ def test_manual_page_has_every_command_and_renders() -> None:
 def test_every_command_that_is_not_run_is_on_a_page() -> None:
     assert ELSEWHERE.keys() - in_sentences() == set()
     written = commands(WRITTEN)
-    assert [each for each in NOT_RUN if not any(re.search(each, line) for line in written)] == []
+    assert [item for item in NOT_RUN if not any(re.search(item, line) for line in written)] == []
     assert [name for name in PAGES if name not in "\n".join(named(RUN))] == []
 
 
@@ -354,7 +354,7 @@ def test_every_block_of_a_page_is_labelled(page: Path) -> None:
     """Every block has a language and none is indented, so no command is overlooked."""
     text = page.read_text(encoding="utf-8")
     opened = re.findall(r"^ *```(.*)$", text, re.M)
-    assert {each.partition(" ")[0] for each in opened[::2]} <= LANGUAGES
+    assert {item.partition(" ")[0] for item in opened[::2]} <= LANGUAGES
     assert set(opened[1::2]) <= {""}
     plain = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     assert re.findall(r"(?<=\n\n) {4,}\S.*", plain) == []

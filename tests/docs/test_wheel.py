@@ -50,7 +50,7 @@ def test_wheel_is_installed_used_and_removed_completely(wheel: Path, tmp_path: P
         [*pip, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", wheel], check=True
     )
     env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
-    said = subprocess.run(
+    result = subprocess.run(
         [place / "bin/corral", "run", "--", "echo", "it works"],
         env=env,
         cwd=tmp_path,
@@ -58,7 +58,7 @@ def test_wheel_is_installed_used_and_removed_completely(wheel: Path, tmp_path: P
         capture_output=True,
         text=True,
     )
-    assert said.stdout == "it works\n"
+    assert result.stdout == "it works\n"
     where = [place / "bin/python", "-c", "import corral; print(corral.__file__)"]
     used = subprocess.run(where, env=env, check=True, capture_output=True, text=True).stdout
     assert used.startswith(str(library)), "the wheel was used, and not the source"

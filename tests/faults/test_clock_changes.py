@@ -136,7 +136,7 @@ def test_one_clock_a_day_off_affects_no_lease_or_schedule(
         planned = store.schedules.get(schedule.id).next_at
         assert planned is not None
         assert planned <= system.now + 5 * SECOND
-        assert len(store.mail.claim("agent:a", owner="c")) == 1, "the lease is over"
+        assert len(store.mail.claim("agent:a", owner="c")) == 1, "the lease has expired"
 
 
 def test_clock_corrected_by_a_day_is_followed_after_a_minute(
@@ -229,7 +229,7 @@ def test_letters_of_slightly_different_clocks_keep_their_order(
         one.mail.put("agent:a", 2)
         system.now -= 200
         later = two.mail.put("agent:a", 3)
-        assert later == two.mail.get(later.id), "it says where it stands"
+        assert later == two.mail.get(later.id), "it reports its position"
         two.mail.put("agent:a", 4, due_at=TRUE_TIME + 5 * SECOND)
         system.now += SECOND
         ahead.advance(SECOND)
@@ -243,7 +243,7 @@ def test_letters_of_slightly_different_clocks_keep_their_order(
         two.mail.put("agent:a", 5)
         behind.advance(SECOND)
         system.now += SECOND
-        assert [each.body for each in two.mail.claim("agent:a", owner="w", limit=9)] == [3, 5]
+        assert [item.body for item in two.mail.claim("agent:a", owner="w", limit=9)] == [3, 5]
 
 
 def test_letters_put_in_bulk_keep_their_order(system: ShiftedClock, engine: str, url: str) -> None:

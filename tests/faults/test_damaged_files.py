@@ -83,14 +83,14 @@ def test_truncated_store_is_rejected_as_corrupt(file: Path, kept: float) -> None
 
 def test_damaged_page_is_reported_and_never_returns_wrong_data(file: Path) -> None:
     """For any damaged page: the data read is correct, or the store is reported as corrupt."""
-    found = 0
+    count = 0
     for page, damaged in each_page_damaged(file):
         file.write_bytes(damaged)
         reason = reason_of(partial(open_and_use, file, read_everything))
         assert reason in (None, "corrupt"), f"page {page}"
-        found += reason is not None
+        count += reason is not None
         assert file.read_bytes() == damaged
-    assert found >= 5
+    assert count >= 5
 
 
 def test_full_check_finds_any_damaged_page(file: Path) -> None:
@@ -183,7 +183,7 @@ def test_store_with_foreign_migrations_is_reported_by_a_check(url: str) -> None:
     with corral.open(url) as store:
         with store.transaction() as tx:
             tx.run(Statement("UPDATE migrations SET checksum = 'altered' WHERE number = 1"))
-        (finding,) = [found for found in store.db.check() if found.check == "schema"]
+        (finding,) = [item for item in store.db.check() if item.check == "schema"]
         assert finding.state == "broken"
         assert "another build" in finding.message
 
@@ -195,9 +195,9 @@ def test_advised_repair_of_a_damaged_store_restores_it(
         store.db.backup(tmp_path / "copy.db")
     file.write_bytes(random.Random(4).randbytes(20_000))
     corral_cli = Cli(capsys, f"sqlite:///{file}")
-    told = corral_cli("mail", "list")
-    assert told.code == 5
-    assert "corral db restore FILE" in told.err
-    said = corral_cli("db", "restore", str(tmp_path / "copy.db"))
-    assert said.code == 0, said.err
+    result = corral_cli("mail", "list")
+    assert result.code == 5
+    assert "corral db restore FILE" in result.err
+    value = corral_cli("db", "restore", str(tmp_path / "copy.db"))
+    assert value.code == 0, value.err
     open_and_use(file, read_everything)

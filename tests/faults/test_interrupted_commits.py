@@ -38,7 +38,7 @@ def proxied(postgres_server: PostgresServer, postgres_template: str) -> Iterator
         through = url.replace(f":{postgres_server.port}/", f":{proxy.port}/")
         with corral.open(through, clock=clock) as store:
             yield ProxiedStore(store, proxy, clock)
-            assert proxy.cuts == 1, "the line was not cut, so nothing was shown"
+            assert proxy.cuts == 1, "the connection was not cut, so the test proves nothing"
             check_store(store)
     postgres_server.drop_database(url)
 
@@ -60,7 +60,7 @@ def test_put_without_a_key_may_be_reported_as_unknown(proxied: ProxiedStore, whe
 def test_put_with_a_key_is_retried_and_puts_one_letter(proxied: ProxiedStore, when: When) -> None:
     proxied.proxy.cut("hello", when)
     letter = proxied.store.mail.put("queue:work", "hello", key="k")
-    assert [found.id for found in proxied.store.mail.list().items] == [letter.id]
+    assert [item.id for item in proxied.store.mail.list().items] == [letter.id]
 
 
 @BOTH
@@ -91,7 +91,7 @@ def test_queue_claim_is_retried_and_loses_no_letter(proxied: ProxiedStore, when:
     proxied.store.mail.ack(letter)
     proxied.clock.advance(HOUR)
     left = proxied.store.mail.claim("queue:work", owner="other", limit=10)
-    assert sorted([letter.body, *(found.body for found in left)]) == [1, 2, 3]
+    assert sorted([letter.body, *(item.body for item in left)]) == [1, 2, 3]
 
 
 @BOTH
@@ -164,7 +164,7 @@ def test_transaction_broken_in_the_middle_is_rolled_back(proxied: ProxiedStore, 
 
     with pytest.raises(CorralError) as caught:
         put_two()
-    assert caught.value.details["reason"] != "unknown_outcome", "nothing can have been kept"
+    assert caught.value.details["reason"] != "unknown_outcome", "nothing can have been stored"
     assert proxied.store.mail.list().items == []
 
 

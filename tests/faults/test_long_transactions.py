@@ -60,7 +60,7 @@ def test_transaction_in_another_database_does_not_hold_back_the_feed(
         feed = store.events.follow("0-0", timeout_ms=3_600_000)
         assert next(feed).subject == letter.id
         feed.close()  # type: ignore[attr-defined]
-        (finding,) = (each for each in store.db.check() if each.check == "feed")
+        (finding,) = (item for item in store.db.check() if item.check == "feed")
         assert finding.state == "ok"
 
 

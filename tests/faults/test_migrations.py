@@ -185,7 +185,7 @@ def test_older_postgres_store_is_migrated_only_on_request(
         corral.open(old)
     assert caught.value.reason == "older"
     with corral.open(old, upgrade=True) as store:
-        assert store.db.schema_version() == TODAY, "nothing was changed by the refusal"
+        assert store.db.schema_version() == TODAY, "the rejection changes nothing"
         assert store.db.migrate() == [TODAY + 1]
         assert store.db.migrate() == []
     corral.open(old).close()

@@ -40,7 +40,7 @@ def test_program_that_holds_the_file_is_reported_after_a_timeout(
         with pytest.raises(StoreUnavailable, check=because("locked")) as caught:
             store.mail.put("agent:ada", "while it is held")
         assert caught.value.reason == "locked"
-        assert len(store.mail.list().items) == 1, "reading goes on"
+        assert len(store.mail.list().items) == 1, "reads continue"
         browser.execute("ROLLBACK")
         browser.close()
         store.mail.put("agent:ada", "once it is free")

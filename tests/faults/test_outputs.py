@@ -141,13 +141,13 @@ def test_sealing_needs_little_memory_for_any_file_size(tmp_path: Path) -> None:
     taken = []
     for times in (1, 15):
         (tmp_path / "output").write_bytes(text * times)
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", MEMORY, str(tmp_path)],
             capture_output=True,
             check=True,
             text=True,
         )
-        before, after, size = map(int, told.stdout.split())
+        before, after, size = map(int, result.stdout.split())
         assert size == len(text) * times
         print(f"{size:,} bytes: {before:,} KiB before, {after:,} KiB after")
         taken.append(after - before)

@@ -45,8 +45,8 @@ def test_pooler_that_shares_server_connections_is_rejected(through: Through, mod
         corral.open(url)
     assert caught.value.reason == "pooler"
     assert "pool_mode = session" in caught.value.message
-    (found,) = (each for each in examine(url) if each.check == "store")
-    assert (found.state, "pool_mode = session" in found.message) == ("broken", True)
+    (item,) = (result for result in examine(url) if result.check == "store")
+    assert (item.state, "pool_mode = session" in item.message) == ("broken", True)
 
 
 def test_pooler_in_session_mode_is_used(through: Through) -> None:

@@ -24,8 +24,8 @@ def durable_server() -> Iterator[PostgresServer]:
 
 def durability(url: str) -> Finding:
     """Return what `corral doctor` reports."""
-    (found,) = (each for each in examine(url) if each.check == "durability")
-    return found
+    (item,) = (result for result in examine(url) if result.check == "durability")
+    return item
 
 
 def change(server: PostgresServer, setting: str) -> None:
@@ -50,8 +50,8 @@ def test_durability_is_promised_only_if_the_server_syncs_its_disk(
         for setting in ("fsync", "full_page_writes"):
             change(durable_server, f"{setting} = off")
             wait_for(store, "normal")
-            found = durability(url)
-            assert (found.state, setting in found.message) == ("warning", True)
+            result = durability(url)
+            assert (result.state, setting in result.message) == ("warning", True)
             with pytest.raises(Invalid):
                 store.db.durability("full")
             change(durable_server, f"{setting} = on")
@@ -65,5 +65,5 @@ def test_unlogged_table_is_reported(durable_server: PostgresServer) -> None:
     url = durable_server.new_database()
     corral.open(url).close()
     durable_server.run_sql("ALTER TABLE letters SET UNLOGGED", url.rpartition("/")[2])
-    found = durability(url)
-    assert (found.state, "letters" in found.message) == ("warning", True)
+    result = durability(url)
+    assert (result.state, "letters" in result.message) == ("warning", True)

@@ -57,8 +57,8 @@ def test_dirty_base_is_rejected_included_or_ignored(live: Corral, repository: Pa
     tree = Path(attempts(with_it)[0].worktree)
     assert ((tree / "README").read_text(), (tree / NEWLINE).read_text()) == ("changed\n", "new\n")
     assert (Path(attempts(without)[0].worktree) / "README").read_text() == "hello\n"
-    told = git(repository, "status", "--porcelain")
-    assert told.startswith("M README"), "neither the files nor the index were touched"
+    result = git(repository, "status", "--porcelain")
+    assert result.startswith("M README"), "neither the files nor the index were touched"
     for race in (with_it, without):
         assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
 
@@ -134,7 +134,7 @@ def test_directory_without_git_gets_a_private_repository(live: Corral, tmp_path:
     (folder / "text").write_text("hello\n")
     race = live.races.start("Do it", agents="ada:2", project=str(folder))
     assert race.managed_repository
-    assert [*os.listdir(folder)] == ["text"], "nothing was put into it"
+    assert [*os.listdir(folder)] == ["text"], "nothing was added to it"
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
     live.races.select(race.id, "2")
     assert (Path(attempts(race)[0].worktree) / "text").read_text() == "hello\n"
@@ -176,7 +176,7 @@ def test_worktree_removed_by_hand_loses_nothing(live: Corral, repository: Path) 
     shutil.rmtree(attempts(race)[0].worktree)
     chosen = live.races.select(race.id, "1").latest
     assert chosen.winner_commit == attempts(race)[0].commit
-    left = {each.worktree: each.action for each in live.races.clean(race.id, confirm=True)}
+    left = {item.worktree: item.action for item in live.races.clean(race.id, confirm=True)}
     assert left[attempts(race)[0].worktree] == "removed"
 
 
@@ -185,15 +185,15 @@ def test_worktree_unknown_to_git_is_kept_and_blocks_no_other(
 ) -> None:
     race = live.races.start("Do it", agents="ada:2", project=str(repository))
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
-    forgotten, other = (Path(each.worktree) for each in attempts(race))
+    forgotten, other = (Path(item.worktree) for item in attempts(race))
     (forgotten / "unsaved").write_text("mine")
     shutil.rmtree((forgotten / ".git").read_text().removeprefix("gitdir: ").strip())
-    found = live.races.clean(race.id, confirm=True, unmerged=True)
-    assert {each.worktree: each.action for each in found} == {
+    result = live.races.clean(race.id, confirm=True, unmerged=True)
+    assert {item.worktree: item.action for item in result} == {
         str(forgotten): "keep",
         str(other): "removed",
     }
-    assert "git does not know" in found[0].reason
+    assert "git does not know" in result[0].reason
     assert (forgotten / "unsaved").read_text() == "mine"
 
 
@@ -266,9 +266,9 @@ def test_full_disk_during_select_merge_export_and_clean_changes_nothing(
 
     def when_full(refused: Callable[[], object]) -> None:
         fill(ballast)
-        with pytest.raises(Refused) as told:
+        with pytest.raises(Refused) as result:
             refused()
-        print(told.value.message)
+        print(result.value.message)
         ballast.unlink()
         assert git(repository, "status", "--porcelain") == ""
         assert git(repository, "rev-parse", "main") == before
@@ -283,9 +283,9 @@ def test_full_disk_during_select_merge_export_and_clean_changes_nothing(
     when_full(lambda: live.races.merge(race.id))
     assert live.races.get(race.id).merged_commit is None
     fill(ballast)
-    found = live.races.clean(race.id, confirm=True, unmerged=True)
+    value = live.races.clean(race.id, confirm=True, unmerged=True)
     ballast.unlink()
-    for left in found:
+    for left in value:
         assert left.action == ("removed" if not os.path.exists(left.worktree) else "keep"), left
     assert live.races.merge(race.id).outcome == "merged"
     live.races.export(race.id, str(out))

@@ -38,9 +38,9 @@ def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Signal:
     """Set whenever a listener is about to wait."""
-    made = Signal()
-    call_before_waits(monkeypatch, made.send)
-    return made
+    result = Signal()
+    call_before_waits(monkeypatch, result.send)
+    return result
 
 
 @pytest.fixture
@@ -121,13 +121,13 @@ def test_restart_during_work_loses_and_duplicates_nothing(
         for letter in store.mail.claim("queue:work", owner="the last one", limit=1_000):
             store.mail.ack(letter)
         with corral.open(own_url) as other:
-            found = other.db.sql("SELECT key, state FROM letters", limit=100_000).rows
+            result = other.db.sql("SELECT key, state FROM letters", limit=100_000).rows
             acks = other.db.sql("SELECT subject FROM events WHERE verb = 'ack'", limit=100_000).rows
-        assert {key for key, _ in found} >= set(accepted), "an accepted letter is gone"
-        assert len(found) == len({key for key, _ in found})
-        assert {state for _, state in found} == {"done"}
+        assert {key for key, _ in result} >= set(accepted), "an accepted letter is lost"
+        assert len(result) == len({key for key, _ in result})
+        assert {state for _, state in result} == {"done"}
         assert set(Counter(subject for (subject,) in acks).values()) == {1}
-        assert len(acks) == len(found)
+        assert len(acks) == len(result)
         check_store(store)
 
 

@@ -127,8 +127,8 @@ def test_handles_under_any_name_share_connections_and_side_files(file: Path, nam
         two.mail.put("agent:ada", "two")
         open_here = [c for c in apsw.connections() if str(file.parent) in c.filename]
         assert len(open_here) <= 3, "one writer and one reader for each handle"
-        made = {path.name for path in file.parent.rglob("*-line*")}
-        assert made == {"corral.db-line", "corral.db-line-door"}
+        results = {path.name for path in file.parent.rglob("*-line*")}
+        assert results == {"corral.db-line", "corral.db-line-door"}
     file.with_name("hard.db").unlink()
     assert bodies(file) == ["first", "one", "two"]
 
@@ -354,7 +354,7 @@ def test_every_thread_of_a_lost_batch_is_told_that_it_is_lost(file: Path) -> Non
     with corral.open(file) as store:
         store.mail.put("agent:ada", "accepted")
         move(file)
-        told: list[str] = []
+        results: list[str] = []
         start = threading.Barrier(8)
 
         def put() -> None:
@@ -362,14 +362,14 @@ def test_every_thread_of_a_lost_batch_is_told_that_it_is_lost(file: Path) -> Non
             try:
                 store.mail.put("agent:ada", "refused")
             except StoreUnavailable as error:
-                told.append(error.reason)
+                results.append(error.reason)
 
         threads = [threading.Thread(target=put) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert told == ["replaced"] * 8
+        assert results == ["replaced"] * 8
 
 
 def test_file_that_is_not_regular_is_rejected(tmp_path: Path) -> None:

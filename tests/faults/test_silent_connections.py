@@ -76,9 +76,9 @@ def test_process_stopped_during_a_time_query_asks_again(
 
     def ask() -> int:
         nonlocal now
-        told = int(now * 1_000)
+        result = int(now * 1_000)
         now += stops.pop(0)
-        return told
+        return result
 
     monkeypatch.setattr(server_clock, "time", SimpleNamespace(monotonic=lambda: now))
     assert ServerClock(ask).now() == int(now * 1_000)

@@ -73,8 +73,8 @@ def test_stopped_reader_bounds_the_wal_and_is_named(file: Path, empty_log: bool)
         assert error.reason == "log_full"
         assert error.details["holder"] == child.pid
         assert size < 1_500_000
-        reported = [each for each in examine(f"sqlite:///{file}") if each.check == "log"]
-        assert [each.state for each in reported] == ["warning"]
+        reported = [item for item in examine(f"sqlite:///{file}") if item.check == "log"]
+        assert [item.state for item in reported] == ["warning"]
         assert str(child.pid) in reported[0].message
         with corral.open(file) as store:
             accepted = len(store.mail.list(limit=200).items)
@@ -83,7 +83,7 @@ def test_stopped_reader_bounds_the_wal_and_is_named(file: Path, empty_log: bool)
             store.mail.put("queue:work", "after")
             assert len(store.mail.list(limit=200).items) == accepted + 1
             assert sqlite_wal.wal_size(str(file)) < 300_000
-    assert not [each for each in examine(f"sqlite:///{file}") if each.check == "log"]
+    assert not [item for item in examine(f"sqlite:///{file}") if item.check == "log"]
 
 
 def test_running_reader_gets_more_room_than_a_stopped_one(file: Path) -> None:

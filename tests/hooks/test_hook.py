@@ -35,20 +35,20 @@ def folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hook:
-    def called(provider: str, event: str, told: object = "") -> CliResult:
-        text = told if isinstance(told, str) else json.dumps(told)
+    def called(provider: str, event: str, payload: object = "") -> CliResult:
+        text = payload if isinstance(payload, str) else json.dumps(payload)
         monkeypatch.setattr(
             sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogatepass")))
         )
         code = hooks.run([provider, event])
-        said = capsys.readouterr()
-        return CliResult(code, said.out, said.err)
+        result = capsys.readouterr()
+        return CliResult(code, result.out, result.err)
 
     return called
 
 
-def use(tool: str, **given: Any) -> dict[str, Any]:
-    return {"session_id": "s", "hook_event_name": "x", "tool_name": tool, "tool_input": given}
+def use(tool: str, **arguments: Any) -> dict[str, Any]:
+    return {"session_id": "s", "hook_event_name": "x", "tool_name": tool, "tool_input": arguments}
 
 
 PATCH = """*** Begin Patch
@@ -71,10 +71,10 @@ DIFF = """--- a/src/a.py
 @pytest.mark.parametrize("command", ["patch -p1 < my.diff", "git apply --index ./my.diff"])
 def test_patch_from_a_file_is_rejected(folder: Path, call: Hook, command: str) -> None:
     (folder / "my.diff").write_text(DIFF)
-    told = use("Bash", command=command)
-    assert call("claude", "pre-tool-use", told).code == 2
+    result = use("Bash", command=command)
+    assert call("claude", "pre-tool-use", result).code == 2
     (folder / "my.diff").write_text(DIFF.replace("src/", "docs/"))
-    assert call("claude", "pre-tool-use", told).code == 0
+    assert call("claude", "pre-tool-use", result).code == 0
 
 
 def test_other_name_of_a_locked_file_is_locked(folder: Path, call: Hook) -> None:
@@ -83,9 +83,9 @@ def test_other_name_of_a_locked_file_is_locked(folder: Path, call: Hook) -> None
     (folder / "src" / "a.py").write_text("x")
     (folder / "deep").mkdir()
     os.link(folder / "src" / "a.py", folder / "deep" / "alias.py")
-    said = call("claude", "pre-tool-use", use("Edit", file_path="deep/alias.py"))
-    assert said.code == 2
-    assert "agent:ada" in said.err
+    result = call("claude", "pre-tool-use", use("Edit", file_path="deep/alias.py"))
+    assert result.code == 2
+    assert "agent:ada" in result.err
     (folder / "deep" / "alias.py").unlink()
     (folder / "deep" / "alias.py").write_text("x")
     assert call("claude", "pre-tool-use", use("Edit", file_path="deep/alias.py")).code == 0
@@ -113,10 +113,10 @@ def test_edit_of_a_locked_file_names_the_owner_and_the_expiry(
     folder: Path, call: Hook, provider: str, event: str, told: dict[str, Any]
 ) -> None:
     for named in (told, told | {"cwd": str(folder)}):
-        said = call(provider, event, named)
-        assert (said.code, said.out) == (2, "")
+        result = call(provider, event, named)
+        assert (result.code, result.out) == (2, "")
         for word in ("agent:ada", "src/", "parser", "UTC"):
-            assert word in said.err
+            assert word in result.err
 
 
 def test_lock_reason_stays_inside_its_quotes(folder: Path, call: Hook, url: str) -> None:
@@ -124,19 +124,19 @@ def test_lock_reason_stays_inside_its_quotes(folder: Path, call: Hook, url: str)
     with corral.open(url) as store:
         project = store.projects.by_dir(str(folder))
         store.locks.acquire(project.id, "docs/", "ada", reason=reason)
-    told = call("claude", "pre-tool-use", use("Edit", file_path=str(folder / "docs/a.md")))
-    assert told.code == 2
-    (line,) = told.err.splitlines()
+    result = call("claude", "pre-tool-use", use("Edit", file_path=str(folder / "docs/a.md")))
+    assert result.code == 2
+    (line,) = result.err.splitlines()
     assert line.count('"') == 2
     assert "y" * 100 not in line
 
 
 def test_copilot_reads_its_rejection_as_json(folder: Path, call: Hook) -> None:
     for arguments in ({"path": "src/a.py"}, json.dumps({"path": "src/a.py"})):
-        told = {"toolName": "edit", "toolArgs": arguments, "cwd": str(folder)}
-        said = call("copilot", "preToolUse", told)
-        assert (said.code, said.err) == (0, "")
-        answer = json.loads(said.out)
+        values = {"toolName": "edit", "toolArgs": arguments, "cwd": str(folder)}
+        result = call("copilot", "preToolUse", values)
+        assert (result.code, result.err) == (0, "")
+        answer = json.loads(result.out)
         assert answer["permissionDecision"] == "deny"
         assert "agent:ada" in answer["permissionDecisionReason"]
 
@@ -182,10 +182,10 @@ def test_own_files_and_other_events_pass(
 def test_invalid_input_stops_no_agent_and_is_logged(
     folder: Path, call: Hook, provider: str, event: str, told: Any
 ) -> None:
-    said = call(provider, event, told)
-    assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("corral hook: ")
-    assert "Traceback" not in said.err
+    result = call(provider, event, told)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("corral hook: ")
+    assert "Traceback" not in result.err
 
 
 def test_unlockable_name_is_still_below_a_locked_folder(folder: Path, call: Hook) -> None:
@@ -197,19 +197,19 @@ def test_missing_or_broken_store_blocks_nothing(
     tmp_path: Path, call: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_STORE", f"sqlite:///{tmp_path}/none.db")
-    told = use("Edit", file_path=str(tmp_path / "a"))
-    assert call("claude", "pre-tool-use", told) == (0, "", "")
+    result = use("Edit", file_path=str(tmp_path / "a"))
+    assert call("claude", "pre-tool-use", result) == (0, "", "")
     assert not (tmp_path / "none.db").exists()
     (tmp_path / "none.db").write_bytes(b"no database" * 1_000)
-    said = call("claude", "pre-tool-use", told)
-    assert said.code == 1
-    assert "corral hook: " in said.err
+    value = call("claude", "pre-tool-use", result)
+    assert value.code == 1
+    assert "corral hook: " in value.err
 
 
 def test_change_is_recorded_with_its_agent(folder: Path, call: Hook, url: str) -> None:
     for _ in range(2):
-        told = use("Edit", file_path=str(folder / "src" / "a.py"))
-        assert call("claude", "post-tool-use", told) == (0, "", "")
+        result = use("Edit", file_path=str(folder / "src" / "a.py"))
+        assert call("claude", "post-tool-use", result) == (0, "", "")
     with corral.open(url) as store:
         (touch,) = store.locks.touches(str(folder)).items
     assert (touch.path, touch.owner, touch.count) == ("src/a.py", "agent:ben", 2)
@@ -220,10 +220,10 @@ def test_edit_acquires_the_lock_where_enabled(
 ) -> None:
     with corral.open(url) as store:
         store.settings.set("locks.edit_lease_ms", 60_000)
-    told = use("Edit", file_path="README")
-    assert call("claude", "pre-tool-use", told).code == 0
+    result = use("Edit", file_path="README")
+    assert call("claude", "pre-tool-use", result).code == 0
     monkeypatch.setenv("CORRAL_AGENT", "cy")
-    assert "agent:ben" in call("claude", "pre-tool-use", told).err
+    assert "agent:ben" in call("claude", "pre-tool-use", result).err
     monkeypatch.delenv("CORRAL_AGENT")
     monkeypatch.setenv("CORRAL_RUN", "run_7")
     assert call("claude", "pre-tool-use", use("Edit", file_path="other")).code == 0
@@ -245,9 +245,9 @@ def test_commit_of_locked_or_removed_files_is_rejected(folder: Path, call: Hook)
     for name in ("src/a.py", "src/b.py", "README"):
         (folder / name).write_text("x")
     git(folder, "add", "-A")
-    said = call("git", "pre-commit")
-    assert said.code == 1
-    assert said.err.count("agent:ada holds") == 2
+    result = call("git", "pre-commit")
+    assert result.code == 1
+    assert result.err.count("agent:ada holds") == 2
     git(folder, "commit", "-q", "-m", "x")
     git(folder, "rm", "-q", "src/a.py")
     assert call("git", "pre-commit").code == 1
@@ -271,10 +271,10 @@ def test_commit_outside_every_project_passes(
 
 
 def test_hook_process_rejects_and_loads_nothing_heavy(folder: Path) -> None:
-    told = json.dumps(use("Edit", file_path=str(folder / "src" / "a.py")))
+    result = json.dumps(use("Edit", file_path=str(folder / "src" / "a.py")))
     done = subprocess.run(
         [sys.executable, "-m", "corral", "hook", "claude", "pre-tool-use"],
-        input=told,
+        input=result,
         capture_output=True,
         text=True,
         timeout=60,
@@ -289,7 +289,7 @@ def test_hook_process_rejects_and_loads_nothing_heavy(folder: Path) -> None:
         "_run_hook()\n"
     )
     loaded = subprocess.run(
-        [sys.executable, "-c", script], input=told, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], input=result, capture_output=True, text=True, timeout=60
     ).stdout.split()
     heavy = HEAVY | {"click", "typing_extensions", "inspect", "corral.domain.mail.ops"}
     assert "corral.domain.locks.queries" in loaded
@@ -302,9 +302,9 @@ def test_symlink_over_a_locked_file_is_a_change_of_it(folder: Path, call: Hook) 
     for name, where in (("a.py", "../free.py"), ("b.py", "/etc/hostname")):
         (folder / "src" / name).symlink_to(where)
         git(folder, "add", "-A")
-        said = call("git", "pre-commit")
-        assert said.code == 1, said.err
-        assert f"agent:ada holds src/{name}" in said.err
+        result = call("git", "pre-commit")
+        assert result.code == 1, result.err
+        assert f"agent:ada holds src/{name}" in result.err
         git(folder, "rm", "-q", "--cached", "-r", ".")
         (folder / "src" / name).unlink()
 
@@ -333,9 +333,9 @@ def test_locks_bind_in_nested_projects(
     for name in ("src/part/a.py", "own/b.py", "own/c.py"):
         (folder / name).touch()
     git(folder, "add", "-A")
-    said = call("git", "pre-commit")
-    assert said.code == 1
-    assert ("src/part/a.py" in said.err, "b.py" in said.err, "c.py" in said.err) == (1, 1, 0)
+    result = call("git", "pre-commit")
+    assert result.code == 1
+    assert ("src/part/a.py" in result.err, "b.py" in result.err, "c.py" in result.err) == (1, 1, 0)
 
 
 def test_commit_is_checked_where_the_project_is_a_subdirectory(
@@ -367,8 +367,8 @@ def test_patch_is_parsed_as_its_tool_parses_it(folder: Path, call: Hook, told: A
 
 @pytest.mark.parametrize("half", [r"\ud83d", "\udc9a"])
 def test_lone_surrogate_hides_no_file_from_the_hook(folder: Path, call: Hook, half: str) -> None:
-    told = json.dumps(use("Edit", file_path="src/a.py", new_string="HALF"))
-    assert call("claude", "pre-tool-use", told.replace("HALF", half)).code == 2
+    result = json.dumps(use("Edit", file_path="src/a.py", new_string="HALF"))
+    assert call("claude", "pre-tool-use", result.replace("HALF", half)).code == 2
     arguments = json.dumps({"path": "src/a.py", "text": "HALF"}).replace("HALF", half)
     asked = {"toolName": "edit", "toolArgs": arguments, "cwd": str(folder)}
     assert "deny" in call("copilot", "preToolUse", json.dumps(asked)).out

@@ -38,10 +38,10 @@ def test_hooks_are_installed_once_and_removed_completely(cli: Cli, folder: Path)
     before = tree(folder)
     first = cli.json("lock", "install", str(folder), *targets(*ALL))
     assert [(one["target"], one["did"]) for one in first] == [(name, "added") for name in ALL]
-    made = tree(folder)
+    result = tree(folder)
     again = cli.json("lock", "install", str(folder), *targets(*ALL))
     assert {one["did"] for one in again} == {"unchanged"}
-    assert tree(folder) == made
+    assert tree(folder) == result
     removed = cli.json("lock", "uninstall", str(folder))
     assert {one["did"] for one in removed} == {"removed"}
     assert tree(folder) == before
@@ -78,8 +78,8 @@ def test_content_of_others_is_preserved_to_the_byte(cli: Cli, folder: Path) -> N
     script.chmod(0o700)
     before = tree(folder)
     cli.json("lock", "install", str(folder))
-    found = json.loads((folder / ".claude" / "settings.local.json").read_text())
-    mine, ours = found["hooks"]["PreToolUse"]
+    result = json.loads((folder / ".claude" / "settings.local.json").read_text())
+    mine, ours = result["hooks"]["PreToolUse"]
     assert mine["hooks"][0]["command"] == "mine \u00e9"
     assert ours["hooks"][0]["command"].endswith(" hook claude pre-tool-use")
     assert script.read_text().endswith(SCRIPT.partition("\n")[2])
@@ -136,10 +136,10 @@ def test_installed_hooks_reject(
     assert "agent:ada holds a.py" in refused.stderr
     settings = json.loads((folder / ".claude" / "settings.local.json").read_text())
     command = settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
-    told = {"tool_name": "Edit", "tool_input": {"file_path": "a.py"}, "cwd": str(folder)}
+    values = {"tool_name": "Edit", "tool_input": {"file_path": "a.py"}, "cwd": str(folder)}
     done = subprocess.run(
         ["/bin/sh", "-c", command],
-        input=json.dumps(told),
+        input=json.dumps(values),
         capture_output=True,
         text=True,
         env=os.environ,

@@ -21,8 +21,8 @@ def ada(http_server: HttpServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def refused(told: httpx.Response) -> bool:
-    return told.status_code == 403 and told.json()["error"]["code"] == "refused"
+def refused(response: httpx.Response) -> bool:
+    return response.status_code == 403 and response.json()["error"]["code"] == "refused"
 
 
 def test_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corral) -> None:
@@ -42,21 +42,21 @@ def test_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corral) 
     assert refused(ada.post(f"/api/questions/{others.id}/withdraw"))
     assert refused(ada.post(f"/api/questions/{others.id}/acknowledge"))
     listed = ada.get("/api/questions", params={"asker": "agent:eve", "all": True}).json()["items"]
-    assert [each["id"] for each in listed] == [asked["id"]]
+    assert [item["id"] for item in listed] == [asked["id"]]
 
 
 def test_agent_decides_in_its_own_name_and_never_confirms_itself(
     ada: httpx.Client, store: Corral
 ) -> None:
     sent = {"title": "Drop it", "confirm": True, "author": "agent:eve"}
-    made = ada.post("/api/decisions/record", json=sent).json()
-    assert made["author"] == "agent:ada"
-    path = f"/api/decisions/{made['id']}"
+    result = ada.post("/api/decisions/record", json=sent).json()
+    assert result["author"] == "agent:ada"
+    path = f"/api/decisions/{result['id']}"
     assert refused(ada.post(f"{path}/confirm", json={"by": "user:ann"}))
     assert refused(
         ada.post("/api/decisions/review_many", json={"decisions": [], "verdict": "confirm"})
     )
-    store.decisions.confirm(made["id"], by="user:ann")
+    store.decisions.confirm(result["id"], by="user:ann")
     assert ada.get(f"{path}/wait").json()["state"] == "confirmed"
 
 
@@ -81,8 +81,8 @@ def test_agent_keeps_and_recalls_notes_for_itself(ada: httpx.Client, store: Corr
     own = ada.post("/api/notes/add", json={"text": "zebra", "agent": "ada"}).json()
     assert own["source"] == "agent:ada"
     store.notes.add("zebra of eve", agent="eve")
-    found = ada.get("/api/notes/search", params={"text": "zebra", "agent": "eve"}).json()
-    assert [each["note"]["id"] for each in found] == [own["id"]]
+    result = ada.get("/api/notes/search", params={"text": "zebra", "agent": "eve"}).json()
+    assert [item["note"]["id"] for item in result] == [own["id"]]
     assert "zebra" in ada.get("/api/notes/prompt_section").json()["text"]
     assert refused(ada.post(f"/api/notes/{own['id']}/forget"))
 

@@ -30,8 +30,8 @@ def client(http_server: HttpServer) -> Iterator[httpx.Client]:
         yield opened
 
 
-def error(told: httpx.Response) -> tuple[int, str]:
-    return told.status_code, told.json()["error"]["code"]
+def error(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]
 
 
 def put(client: httpx.Client, **headers: str) -> httpx.Response:
@@ -73,9 +73,9 @@ def test_remote_run_request_needs_a_folder(
     (tmp_path / "served-from" / "inside").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "served-from")
     with unchanged(store):
-        told = client.post("/api/runs/start", json={"command": ["true"]})
-        assert error(told) == (400, "invalid")
-        assert "`project`" in told.json()["error"]["message"]
+        response = client.post("/api/runs/start", json={"command": ["true"]})
+        assert error(response) == (400, "invalid")
+        assert "`project`" in response.json()["error"]["message"]
         relative = client.post("/api/runs/start", json={"command": ["true"], "project": "inside"})
         assert error(relative) == (404, "not_found")
     (tmp_path / "work").mkdir()
@@ -94,21 +94,23 @@ def test_remote_race_request_needs_a_folder(
     client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     without_supervisors(monkeypatch)
-    here = make_repository(tmp_path / "served-from")
-    monkeypatch.chdir(here)
-    (here / "inside").mkdir()
+    current = make_repository(tmp_path / "served-from")
+    monkeypatch.chdir(current)
+    (current / "inside").mkdir()
     store.agents.create("ada", command="true")
     for where in ({}, {"project": None}, {"project": ""}, {"project": "."}, {"project": "inside"}):
-        told = client.post("/api/races/start", json={"prompt": "Do it", "agents": "ada", **where})
-        assert told.status_code in (400, 404), told.text
+        response = client.post(
+            "/api/races/start", json={"prompt": "Do it", "agents": "ada", **where}
+        )
+        assert response.status_code in (400, 404), response.text
     assert store.projects.list().items == []
-    assert git(here, "branch", "--format=%(refname:short)") == "main"
-    there = make_repository(tmp_path / "meant")
-    by_path = {"prompt": "Do it", "agents": "ada", "project": str(there)}
+    assert git(current, "branch", "--format=%(refname:short)") == "main"
+    other = make_repository(tmp_path / "meant")
+    by_path = {"prompt": "Do it", "agents": "ada", "project": str(other)}
     race = client.post("/api/races/start", json=by_path).json()
-    assert race["repository"] == str(there)
+    assert race["repository"] == str(other)
     by_id = by_path | {"project": race["project_id"]}
-    assert client.post("/api/races/start", json=by_id).json()["repository"] == str(there)
+    assert client.post("/api/races/start", json=by_id).json()["repository"] == str(other)
 
 
 def test_pages_continue_at_their_cursor(client: httpx.Client) -> None:
@@ -133,9 +135,9 @@ def test_missing_record_is_404(client: httpx.Client) -> None:
 
 
 def test_wrong_method_names_the_allowed_one(client: httpx.Client) -> None:
-    told = client.get("/api/mail/put")
-    assert error(told) == (405, "invalid")
-    assert told.headers["allow"] == "POST"
+    response = client.get("/api/mail/put")
+    assert error(response) == (405, "invalid")
+    assert response.headers["allow"] == "POST"
     assert client.post("/api/runs").status_code == 405
     assert client.delete("/api/runs").status_code == 405
     assert client.head("/api/runs").status_code == 200
@@ -154,9 +156,9 @@ CLIMBING = [
 
 def test_path_traversal_is_404(client: httpx.Client, http_server: HttpServer) -> None:
     for path in CLIMBING:
-        told = client.send(client.build_request("GET", httpx.URL(http_server.url + path)))
-        assert told.status_code in (400, 404), (path, told.text)
-        assert "root:" not in told.text
+        response = client.send(client.build_request("GET", httpx.URL(http_server.url + path)))
+        assert response.status_code in (400, 404), (path, response.text)
+        assert "root:" not in response.text
 
 
 def test_run_exposes_no_file_but_its_output(client: httpx.Client, store: Corral) -> None:
@@ -167,10 +169,10 @@ def test_run_exposes_no_file_but_its_output(client: httpx.Client, store: Corral)
     (folder.parent / "secret").write_bytes(b"key")
     store.runs.acquire(asked.id, held(host=process.host(), folder=str(folder)))
     path = f"/api/runs/{asked.id}/output"
-    told = client.get(path)
-    assert told.content == b"hello\n"
-    assert told.headers["content-type"] == "application/octet-stream"
-    assert (told.headers["x-next-offset"], told.headers["x-more"]) == ("6", "true")
+    response = client.get(path)
+    assert response.content == b"hello\n"
+    assert response.headers["content-type"] == "application/octet-stream"
+    assert (response.headers["x-next-offset"], response.headers["x-more"]) == ("6", "true")
     assert client.get(path, params={"tail": 1}).content == b"hello"
     for stream in ("../secret", "/etc/passwd", "output/../../secret", "outputs"):
         assert error(client.get(path, params={"stream": stream})) == (400, "invalid")
@@ -203,9 +205,9 @@ def test_invalid_body_is_rejected(client: httpx.Client, store: Corral) -> None:
     headers = {"Content-Type": "application/json"}
     with unchanged(store):
         for body in WRONG:
-            told = client.post("/api/mail/put", content=body, headers=headers)
-            assert error(told) == (400, "invalid"), body[:80]
-            assert "Traceback" not in told.text
+            response = client.post("/api/mail/put", content=body, headers=headers)
+            assert error(response) == (400, "invalid"), body[:80]
+            assert "Traceback" not in response.text
 
 
 def test_form_body_is_rejected(client: httpx.Client) -> None:
@@ -220,10 +222,10 @@ def test_invalid_query_is_rejected(client: httpx.Client) -> None:
 def test_agent_text_is_returned_unchanged_and_never_as_html(client: httpx.Client) -> None:
     body = '<script>alert(1)</script>\x1b[31m"\u2028'
     client.post("/api/mail/put", json={"mailbox": "agent:ada", "body": body})
-    told = client.get("/api/mail/let_1")
-    assert told.json()["body"] == body
-    assert told.headers["content-type"] == "application/json"
-    assert told.headers["x-content-type-options"] == "nosniff"
+    response = client.get("/api/mail/let_1")
+    assert response.json()["body"] == body
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-content-type-options"] == "nosniff"
 
 
 # -- states and leases ----------------------------------------------------------------------
@@ -236,9 +238,9 @@ def test_status_follows_the_kind_of_error(client: httpx.Client, store: Corral) -
     store.agents.create("ada")
     assert error(client.post("/api/agents/create", json={"name": "ada"})) == (409, "conflict")
     store.agents.retire("ada")
-    told = client.post("/api/agents/ada/retire")
-    assert error(told) == (409, "illegal_move")
-    assert told.json()["error"]["details"]["state"] == "retired"
+    response = client.post("/api/agents/ada/retire")
+    assert error(response) == (409, "illegal_move")
+    assert response.json()["error"]["details"]["state"] == "retired"
 
 
 def test_unavailable_store_is_503(
@@ -252,9 +254,9 @@ def test_unavailable_store_is_503(
     client.get("/api/runs")  # the token is cached from here on
     for name in ("read", "schema_version"):
         monkeypatch.setattr(store._database, name, unusable)
-    told = client.get("/api/runs/newest")
-    assert error(told) == (503, "store_unavailable")
-    assert told.headers["retry-after"]
+    response = client.get("/api/runs/newest")
+    assert error(response) == (503, "store_unavailable")
+    assert response.headers["retry-after"]
     assert client.get("/healthz").status_code == 503
 
 
@@ -274,12 +276,12 @@ def test_repeated_call_with_a_key_is_done_once_with_one_response(
 def test_key_of_another_call_is_rejected(client: httpx.Client, store: Corral) -> None:
     put(client, **{"Idempotency-Key": "k"})
     with unchanged(store):
-        told = client.post(
+        response = client.post(
             "/api/mail/put",
             json={"mailbox": "agent:ada", "body": 2},
             headers={"Idempotency-Key": "k"},
         )
-        assert error(told) == (409, "conflict")
+        assert error(response) == (409, "conflict")
 
 
 def test_keys_of_two_tokens_are_independent(client: httpx.Client, http_server: HttpServer) -> None:
@@ -298,18 +300,18 @@ def test_rejected_call_may_be_repeated(client: httpx.Client, store: Corral) -> N
 
 
 def test_ten_concurrent_calls_with_one_key_are_done_once(http_server: HttpServer) -> None:
-    told: list[httpx.Response] = []
+    results: list[httpx.Response] = []
 
     def call() -> None:
         with http_server.client() as client:
-            told.append(put(client, **{"Idempotency-Key": "k"}))
+            results.append(put(client, **{"Idempotency-Key": "k"}))
 
     threads = [threading.Thread(target=call) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert {answer.text for answer in told} == {told[0].text}
+    assert {answer.text for answer in results} == {results[0].text}
     assert rows(http_server.store, "SELECT count(*) FROM letters") == [(1,)]
 
 
@@ -334,22 +336,22 @@ def test_call_with_unknown_outcome_is_not_repeated(client: httpx.Client, store: 
         store, "UPDATE idempotency_keys SET response = NULL"
     )  # as if the server had crashed in between
     with unchanged(store):
-        told = client.post("/api/mail/claim", content=sent, headers=headers)
-        assert error(told) == (409, "conflict")
-        assert "has no response" in told.json()["error"]["message"]
+        response = client.post("/api/mail/claim", content=sent, headers=headers)
+        assert error(response) == (409, "conflict")
+        assert "has no response" in response.json()["error"]["message"]
 
 
 def test_secret_of_a_token_is_not_stored(client: httpx.Client, store: Corral) -> None:
-    made = client.post(
+    result = client.post(
         "/api/tokens/create", json={"name": "x"}, headers={"Idempotency-Key": "k"}
     ).json()
-    found = [
+    results = [
         row
         for table in ("tokens", "idempotency_keys", "events")
         for row in rows(store, f"SELECT * FROM {table}")
     ]
-    assert made["value"].startswith("crl_")
-    assert made["value"] not in repr(found)
+    assert result["value"].startswith("crl_")
+    assert result["value"] not in repr(results)
 
 
 # -- waiting ----------------------------------------------------------------------------------
@@ -393,8 +395,8 @@ def test_agent_reads_its_own_mail_and_sends_in_its_own_name(
 ) -> None:
     store.mail.put("agent:ada", "hello")
     (letter,) = ada.post("/api/mail/claim", json={"mailbox": "agent:ada", "owner": "x"}).json()
-    told = ada.post(f"/api/mail/{letter['id']}/ack", json={"fence": letter["fence"]})
-    assert told.json()["state"] == "done"
+    response = ada.post(f"/api/mail/{letter['id']}/ack", json={"fence": letter["fence"]})
+    assert response.json()["state"] == "done"
     sent = {"mailbox": "agent:ben", "body": "hi", "sender": "user:boss"}
     assert ada.post("/api/mail/put", json=sent).json()["sender"] == "agent:ada"
     assert rows(store, "SELECT DISTINCT actor FROM events WHERE subject = 'let_2'") == [
@@ -422,8 +424,8 @@ def test_agent_sees_no_mail_of_others(ada: httpx.Client, store: Corral) -> None:
         ada.post("/api/tokens/create", json={"name": "x"}),
         ada.post("/api/settings/set", json={"name": "mail.retention_ms", "value": 1}),
     ]
-    assert {told.status_code for told in refused} == {403}
-    assert not any("secret" in told.text for told in refused)
+    assert {item.status_code for item in refused} == {403}
+    assert not any("secret" in item.text for item in refused)
     same_key = ada.post("/api/mail/put", json={"mailbox": "agent:ben", "body": 1, "key": "k"})
     assert same_key.json()["body"] == 1
 
@@ -433,8 +435,10 @@ def test_agent_lists_only_its_own_sessions(ada: httpx.Client, store: Corral) -> 
     store.sessions.open("ben")
     listed = ada.get("/api/sessions", params={"agent": "ben"}).json()["items"]
     assert [session["id"] for session in listed] == [own.id]
-    told = ada.post(f"/api/sessions/{own.id}/append", json={"role": "assistant", "content": "x"})
-    assert told.json()["agent_id"] == store.agents.get("ada").id
+    response = ada.post(
+        f"/api/sessions/{own.id}/append", json={"role": "assistant", "content": "x"}
+    )
+    assert response.json()["agent_id"] == store.agents.get("ada").id
 
 
 def test_token_of_a_retired_agent_is_rejected(ada: httpx.Client, store: Corral) -> None:

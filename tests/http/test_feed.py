@@ -46,8 +46,8 @@ class Browser:
         assert self._ready.wait(60)
 
     def _listen(self) -> None:
-        with self._line.makefile("rb") as told:
-            for line in told:
+        with self._line.makefile("rb") as result:
+            for line in result:
                 if line.startswith(b"retry: "):
                     self._ready.set()
                 if line.startswith(b"id: "):
@@ -92,7 +92,7 @@ def test_event_of_another_process_arrives_at_once(http_server: HttpServer, url: 
             (id,) = put(another, 1)
             assert browser.wait_for(heard + 1)[-1] == id
             took.append(time.monotonic() - before)
-    assert min(took) < SAFETY_POLL / 2, "it is woken, and does not only look from time to time"
+    assert min(took) < SAFETY_POLL / 2, "it is woken, and does not poll"
     browser.close()
 
 
@@ -166,15 +166,15 @@ def test_no_event_is_lost_between_history_and_live_feed(http_server: HttpServer,
 
 
 def _all(store: Corral) -> list[Event]:
-    found, cursor = [], None
+    result, cursor = [], None
     deadline = time.monotonic() + 60
     total = store.db.sql("SELECT count(*) FROM events").rows[0][0]
-    while len(found) < total:  # PostgreSQL's feed may hold the last ones back for a moment
+    while len(result) < total:  # PostgreSQL's feed may hold the last ones back for a moment
         page = store.events.after(cursor, limit=500)
-        found += page.items
+        result += page.items
         cursor = page.next
         assert time.monotonic() < deadline
-    return found
+    return result
 
 
 def test_client_that_does_not_read_is_disconnected_alone(
@@ -233,7 +233,7 @@ def test_five_hundred_clients_get_every_event_in_order(http_server: HttpServer, 
         ready.release()
         while len(subjects) < events:
             line = await reader.readline()
-            assert line, "the line was cut"
+            assert line, "the connection was cut"
             if line.startswith(b"data: "):
                 subjects.append(msgspec.json.decode(line[6:])["subject"])
         writer.close()

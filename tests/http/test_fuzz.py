@@ -52,7 +52,7 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
     agent = store.agents.create("ada")
     session = store.sessions.open("ada")
     store.mail.put("agent:ada", 1)
-    made = [
+    results = [
         store.projects.register(tmp_path).id,
         agent.id,
         session.id,
@@ -69,7 +69,7 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
     ]
     store.budgets.set("all", 1)
     store.secrets.set("x", "env:X")
-    return made
+    return results
 
 
 def test_no_response_is_a_server_error(http_server: HttpServer, ids: list[str]) -> None:
@@ -78,8 +78,8 @@ def test_no_response_is_a_server_error(http_server: HttpServer, ids: list[str]) 
     schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))
     asked: dict[int, int] = {}
     with http_server.client() as client:
-        for found in schema.get_all_operations():
-            operation = found.ok()
+        for result in schema.get_all_operations():
+            operation = result.ok()
             if operation.definition.raw["operationId"] not in ENDLESS:
                 _fuzz(client, operation, ids, asked)
     assert asked.get(200, 0) > 20, asked
@@ -105,13 +105,13 @@ def _fuzz(client: httpx.Client, operation: Any, ids: list[str], asked: dict[int,
         headers = {name: str(value) for name, value in sent.pop("headers", {}).items()}
         headers.pop("Authorization", None)
         try:
-            told = client.request(headers=headers, **sent)
+            response = client.request(headers=headers, **sent)
         except httpx.InvalidURL:
             hypothesis.reject()
-        asked[told.status_code] = asked.get(told.status_code, 0) + 1
+        asked[response.status_code] = asked.get(response.status_code, 0) + 1
         label = operation.definition.raw["operationId"]
-        assert told.status_code < 500, (label, sent, told.text)
-        if told.status_code >= 400:
-            assert set(told.json()["error"]) == {"code", "message", "details"}, label
+        assert response.status_code < 500, (label, sent, response.text)
+        if response.status_code >= 400:
+            assert set(response.json()["error"]) == {"code", "message", "details"}, label
 
     check()

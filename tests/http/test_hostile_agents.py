@@ -55,8 +55,8 @@ def test_named_run_must_be_the_callers_own(
     run = add_run(store, "running", agent_id=store.agents.get("ada").id)
     claim = {"project": project.id, "agent": "eve", "run": run}
     assert refused(eve.post("/api/tasks/claim", json=claim))
-    said = {"summary": "x", "agent": "eve", "run": run}
-    assert refused(eve.post("/api/progress/report", json=said))
+    values = {"summary": "x", "agent": "eve", "run": run}
+    assert refused(eve.post("/api/progress/report", json=values))
     assert refused(eve.post("/api/plans/set", json={"steps": ["x"], "run": run}))
     assert store.tasks.get("build").state == "ready"
     own = add_run(store, "running", agent_id=store.agents.get("eve").id)
@@ -99,14 +99,14 @@ def test_project_token_reaches_no_record_of_another_project_by_id(
             assert refused(eve.post(path, json=sent)), path
         # A key is looked up only in the token's own project.
         assert eve.post(f"/api/tasks/{task.key}/cancel", json={}).status_code == 404
-        assert [each["id"] for each in eve.get("/api/tasks").json()["items"]] == [mine.id]
+        assert [item["id"] for item in eve.get("/api/tasks").json()["items"]] == [mine.id]
         assert eve.get("/api/locks").json()["items"] == []
         assert eve.get("/api/delegations").json()["items"] == []
         assert eve.get("/api/sessions").json()["items"] == []
         assert eve.get("/api/tasks/mine").json()["id"] == mine.id
         assert eve.post("/api/notes/add", json={"text": "x"}).json()["scope"] == f"project:{own.id}"
-        said = eve.post("/api/groups/broadcast", json={"text": "x"}).json()
-        assert store.groups.get(said["group_id"]).project_id == own.id
+        result = eve.post("/api/groups/broadcast", json={"text": "x"}).json()
+        assert store.groups.get(result["group_id"]).project_id == own.id
     assert store.tasks.get(task.id).state == "ready"
 
 
@@ -120,9 +120,9 @@ def test_read_only_token_runs_no_sql(http_server: HttpServer, store: Corral) -> 
 def test_agent_token_cannot_log_in_a_browser(http_server: HttpServer, store: Corral) -> None:
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
-    told = httpx.get(f"{http_server.url}/", params={"token": token})
-    assert told.status_code == 403
-    assert "set-cookie" not in told.headers
+    response = httpx.get(f"{http_server.url}/", params={"token": token})
+    assert response.status_code == 403
+    assert "set-cookie" not in response.headers
 
 
 def test_agent_holding_its_calls_open_blocks_no_other_client(
@@ -153,8 +153,8 @@ def test_agent_holding_its_calls_open_blocks_no_other_client(
         wait_until(refused_another, "the agent has all it may have")
         with http_server.client(store.tokens.create("a", scope="agent:ada").value) as ada:
             assert ada.get("/api/agents/ada").status_code == 200
-        said = [line.recv(4_096).split(b"\r\n")[0].split()[1] for line in lines]
-        assert said.count(b"408") >= concurrency.MAX_PER_AGENT
+        results = [line.recv(4_096).split(b"\r\n")[0].split()[1] for line in lines]
+        assert results.count(b"408") >= concurrency.MAX_PER_AGENT
         assert eve.get("/api/agents/eve").status_code == 200
     finally:
         for line in lines:
@@ -166,9 +166,9 @@ def test_deeply_nested_letter_keeps_its_mailbox_readable(eve: httpx.Client, stor
         body = "[" * depth + "]" * depth
         sent = f'{{"mailbox": "agent:ada", "body": {body}}}'
         headers = {"content-type": "application/json"}
-        told = eve.post("/api/mail/put", content=sent, headers=headers)
-        assert told.status_code == 400, depth
-        assert depth > 900 or told.json()["error"]["details"]["reason"] == "nested_too_deeply"
+        response = eve.post("/api/mail/put", content=sent, headers=headers)
+        assert response.status_code == 400, depth
+        assert depth > 900 or response.json()["error"]["details"]["reason"] == "nested_too_deeply"
     flat = [["[" * 500, {"{": [1]}]] * 300
     assert eve.post("/api/mail/put", json={"mailbox": "agent:ada", "body": flat}).status_code == 200
     assert [letter.body for letter in store.mail.claim("agent:ada", owner="a")] == [flat]
@@ -183,6 +183,6 @@ def test_agent_creates_no_group_by_naming_unknown_projects(
         assert eve.post("/api/groups/broadcast", json=sent).status_code in (400, 404), name
     groups = set()
     for name in (project.id, project.id[:-2], str(tmp_path / "p")):
-        told = eve.post("/api/groups/broadcast", json={"text": "x", "project": name}).json()
-        groups.add(told["group_id"])
+        result = eve.post("/api/groups/broadcast", json={"text": "x", "project": name}).json()
+        groups.add(result["group_id"])
     assert len(groups) == len(store.groups.list().items) == 1

@@ -94,11 +94,11 @@ def test_unauthenticated_connections_give_way_to_new_ones(
     with ExitStack() as lines, run_http_server(store, pool=pool) as http_server:
         known = lines.enter_context(http_server.client())
         assert known.get("/api").status_code == 200
-        made = [lines.enter_context(connected(http_server)) for _ in range(100)]
-        wait_until(lambda: is_closed(made[0]), "the oldest is closed")
+        results = [lines.enter_context(connected(http_server)) for _ in range(100)]
+        wait_until(lambda: is_closed(results[0]), "the oldest is closed")
         wait_until(lambda: len(pool) <= 64 // 4 + 1, "one peer has a quarter of all")
-        assert not is_closed(made[-1])
-        assert known.get("/api").status_code == 200, "a connection with a token stays"
+        assert not is_closed(results[-1])
+        assert known.get("/api").status_code == 200, "a connection with a token stays open"
 
 
 def test_many_simultaneous_callers_are_all_answered(store: Corral) -> None:
@@ -107,8 +107,10 @@ def test_many_simultaneous_callers_are_all_answered(store: Corral) -> None:
             f"GET /api/projects HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             f"Authorization: Bearer {http_server.token}\r\n\r\n"
         )
-        made = [lines.enter_context(connected(http_server, request.encode())) for _ in range(250)]
-        assert all(line.recv(15) == b"HTTP/1.1 200 OK" for line in made)
+        results = [
+            lines.enter_context(connected(http_server, request.encode())) for _ in range(250)
+        ]
+        assert all(line.recv(15) == b"HTTP/1.1 200 OK" for line in results)
 
 
 def test_headers_have_a_deadline_and_keep_alive_is_allowed(
@@ -125,7 +127,7 @@ def test_headers_have_a_deadline_and_keep_alive_is_allowed(
             wait_until(lambda: is_closed(silent), "nothing came")
             wait_until(lambda: is_closed(slow), "the headers did not end")
             kept.sendall(request)
-            assert read_answer(kept).startswith(b"HTTP/1.1 200"), "between requests it may wait"
+            assert read_answer(kept).startswith(b"HTTP/1.1 200"), "it may idle between requests"
             kept.sendall(request[:20])
             wait_until(lambda: is_closed(kept), "the headers of the next request did not end")
 
@@ -142,7 +144,7 @@ def test_withheld_uploads_need_little_memory(store: Corral) -> None:
     piece = b"x" * 65_536
     before = _memory()
     with ExitStack() as lines, run_http_server(store) as http_server:
-        told: list[bytes] = []
+        results: list[bytes] = []
         for number in range(200):
             known = number % 2
             length = b"Content-Length: 10485760" if known else b"Transfer-Encoding: chunked"
@@ -153,12 +155,12 @@ def test_withheld_uploads_need_little_memory(store: Corral) -> None:
                 )
             )
             if known:  # rejected for its length alone; a body might reset the connection
-                told.append(line.recv(4_096)[:12])
+                results.append(line.recv(4_096)[:12])
             line.settimeout(0.2)
             with suppress(OSError):
                 for _ in range(160):
                     line.sendall(piece if known else b"10000\r\n" + piece + b"\r\n")
-        assert told == [b"HTTP/1.1 413"] * 100, "those that say too much are not read"
+        assert results == [b"HTTP/1.1 413"] * 100, "oversized bodies are not read"
         assert _memory() - before < 120 * MEGABYTE
         with http_server.client() as client:
             assert client.get("/api").status_code == 200
@@ -174,11 +176,13 @@ def test_total_size_of_unauthenticated_bodies_is_limited(
     add_channel(store)
     head = b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000\r\n\r\n"
     with ExitStack() as lines, run_http_server(store) as http_server:
-        made = [lines.enter_context(connected(http_server, head + b"x" * 1_999)) for _ in range(3)]
-        (refused,) = select.select(made, [], [], 60)[0]
+        results = [
+            lines.enter_context(connected(http_server, head + b"x" * 1_999)) for _ in range(3)
+        ]
+        (refused,) = select.select(results, [], [], 60)[0]
         assert refused.recv(4_096).startswith(b"HTTP/1.1 429")
-        assert not any(_answer_of(line, 0.1) for line in made if line is not refused)
-        for line in made:
+        assert not any(_answer_of(line, 0.1) for line in results if line is not refused)
+        for line in results:
             line.close()
         wait_until(
             lambda: (
@@ -263,11 +267,11 @@ def test_agent_has_a_limited_number_of_connections(
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
     with ExitStack() as clients, run_http_server(store) as http_server:
-        told = []
+        results = []
         for _ in range(4):
             client = clients.enter_context(http_server.client(token))
-            told.append(client.get("/api/agents/eve").status_code)
-        assert told == [200, 200, 200, 429]
+            results.append(client.get("/api/agents/eve").status_code)
+        assert results == [200, 200, 200, 429]
 
 
 def test_connections_leave_file_descriptors_for_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ def test_agent_token_locks_in_its_own_name_and_breaks_no_other_lock(
     held = store.locks.acquire(project.id, "a", "ben")
     with http_server.client(store.tokens.create("t", scope="agent:ada").value) as client:
         want = {"project": project.id, "path": "b", "agent": "ben", "run": "run_1"}
-        made = client.post("/api/locks/acquire", json=want).json()
-        assert (made["owner"], made["run_id"]) == ("agent:ada", None)
+        result = client.post("/api/locks/acquire", json=want).json()
+        assert (result["owner"], result["run_id"]) == ("agent:ada", None)
         refused = client.post("/api/locks/acquire", json=want | {"path": "a"})
         assert refused.status_code == 423
         assert "agent:ben" in refused.json()["error"]["message"]

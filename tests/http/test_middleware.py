@@ -55,28 +55,28 @@ def test_request_without_a_token_is_rejected(http_server: HttpServer) -> None:
         assert page.status_code == 401
         assert page.text == "<h1>401</h1>"
         for path in ("/api/runs", "/api/nothing", "/metrics"):
-            told = client.get(path)
-            assert told.status_code == 401
-            assert told.json()["error"]["code"] == "unauthenticated"
-            assert told.headers["www-authenticate"] == "Bearer"
+            response = client.get(path)
+            assert response.status_code == 401
+            assert response.json()["error"]["code"] == "unauthenticated"
+            assert response.headers["www-authenticate"] == "Bearer"
 
 
 def test_invalid_token_is_rejected_and_not_repeated(http_server: HttpServer) -> None:
     for wrong in ("crl_" + "0" * 64, "x", "\u00fc"):
         with http_server.stranger() as client:
             headers = {"Authorization": f"Bearer {wrong}".encode("latin-1")}
-            told = client.get("/api/runs", headers=headers)
-            assert told.status_code == 401
-            assert wrong not in told.json()["error"]["details"].values()
+            response = client.get("/api/runs", headers=headers)
+            assert response.status_code == 401
+            assert wrong not in response.json()["error"]["details"].values()
 
 
 def test_revoked_token_is_rejected(http_server: HttpServer) -> None:
-    made = http_server.store.tokens.create("other")
+    token = http_server.store.tokens.create("other")
     http_server.store.tokens.revoke("other")
-    with http_server.client(made.value) as client:
-        told = client.get("/api/runs")
-        assert told.status_code == 401
-        assert told.json()["error"]["details"]["reason"] == "revoked"
+    with http_server.client(token.value) as client:
+        response = client.get("/api/runs")
+        assert response.status_code == 401
+        assert response.json()["error"]["details"]["reason"] == "revoked"
 
 
 @pytest.mark.parametrize("end", ["revoke the token", "retire its agent"])
@@ -85,8 +85,8 @@ def test_token_in_use_is_rejected_as_soon_as_it_is_revoked(
 ) -> None:
     monkeypatch.setattr(token_cache, "TTL_SECONDS", 600.0)  # so that nothing else ends it
     http_server.store.agents.create("ada")
-    made = http_server.store.tokens.create("other", scope="agent:ada")
-    with http_server.client(made.value) as client:
+    token = http_server.store.tokens.create("other", scope="agent:ada")
+    with http_server.client(token.value) as client:
         assert client.get("/api/tasks").status_code != 401
         if end == "revoke the token":
             http_server.store.tokens.revoke("other")
@@ -106,7 +106,7 @@ def test_cached_token_expires_with_the_token_or_its_agent(store: Corral, kind: s
     else:
         store.agents.retire("ada")
     (event,) = wait_until(
-        lambda: [each for each in store.events.newest(limit=1).items if each.kind == kind],
+        lambda: [item for item in store.events.newest(limit=1).items if item.kind == kind],
         "it comes by the feed",
     )
     known.handle_event(event)
@@ -136,10 +136,10 @@ def test_login_link_moves_the_token_from_the_url_to_a_cookie(
     http_server: HttpServer,
 ) -> None:
     with http_server.stranger() as browser:
-        told = browser.get(f"/?a=1&token={http_server.token}&b=%26")
-        assert told.status_code == 303
-        assert told.headers["location"] == "/?a=1&b=%26"
-        cookie = told.headers["set-cookie"]
+        response = browser.get(f"/?a=1&token={http_server.token}&b=%26")
+        assert response.status_code == 303
+        assert response.headers["location"] == "/?a=1&b=%26"
+        cookie = response.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=Strict" in cookie
         assert browser.get("/").text == "tests full"
@@ -151,23 +151,23 @@ def test_login_link_never_redirects_to_another_host(http_server: HttpServer) -> 
             f"GET //evil.example/?token={http_server.token} HTTP/1.1\r\n"
             f"Host: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
         )
-        told = line.makefile("rb").read().decode()
-    assert "303" in told.splitlines()[0]
-    assert "location: /evil.example/\r\n" in told
+        text = line.makefile("rb").read().decode()
+    assert "303" in text.splitlines()[0]
+    assert "location: /evil.example/\r\n" in text
 
 
 def test_login_link_with_an_invalid_token_sets_no_cookie(http_server: HttpServer) -> None:
     with http_server.stranger() as browser:
-        told = browser.get("/?token=crl_wrong")
-        assert told.status_code == 401
-        assert "set-cookie" not in told.headers
+        response = browser.get("/?token=crl_wrong")
+        assert response.status_code == 401
+        assert "set-cookie" not in response.headers
 
 
 def test_request_with_foreign_host_is_rejected(http_server: HttpServer) -> None:
     with http_server.client() as client:
         for host in ("evil.example", "127.0.0.1.evil.example", "", "localhost.evil:80"):
-            told = client.get("/api/runs", headers={"Host": host})
-            assert told.status_code == 403, host
+            response = client.get("/api/runs", headers={"Host": host})
+            assert response.status_code == 403, host
         for host in ("localhost", "127.0.0.1:1", "[::1]:7717", "LOCALHOST:80"):
             assert client.get("/", headers={"Host": host}).status_code == 200, host
 
@@ -213,9 +213,9 @@ def test_event_names_the_token_that_acted(http_server: HttpServer) -> None:
 
 def test_internal_error_shows_no_traceback(http_server: HttpServer) -> None:
     with http_server.client() as client:
-        told = client.get("/stumble")
-        assert told.status_code == 500
-        assert "secret words" not in told.text
+        response = client.get("/stumble")
+        assert response.status_code == 500
+        assert "secret words" not in response.text
         assert client.get("/nothing").text == "<h1>404</h1>"
         assert client.post("/").status_code == 405
 
@@ -241,9 +241,9 @@ def test_health_check_is_all_that_strangers_see(store: Corral) -> None:
 
 def test_oversized_body_is_rejected_before_it_is_read(http_server: HttpServer) -> None:
     with http_server.client() as client:
-        told = client.post("/api/mail/put", content=b"x" * (10 * 1024 * 1024 + 1))
-        assert told.status_code == 413
-        assert "10 MB" in told.json()["error"]["message"]
+        response = client.post("/api/mail/put", content=b"x" * (10 * 1024 * 1024 + 1))
+        assert response.status_code == 413
+        assert "10 MB" in response.json()["error"]["message"]
 
         def pieces() -> Iterator[bytes]:
             for _ in range(11):
@@ -258,8 +258,8 @@ def test_rate_limited_caller_is_told_when_to_retry(store: Corral) -> None:
         run_http_server(store, pages=PAGES, rates=rates) as http_server,
         http_server.client() as client,
     ):
-        told = [client.get("/").status_code for _ in range(4)]
-        assert told == [200, 200, 200, 429]
+        results = [client.get("/").status_code for _ in range(4)]
+        assert results == [200, 200, 200, 429]
         answer = client.get("/api/runs")
         assert answer.json()["error"]["code"] == "too_many"
         assert 1 <= int(answer.headers["retry-after"]) <= 2
@@ -272,11 +272,11 @@ def test_token_guessing_is_throttled_without_locking_others_out(
         rate_limits, "ANONYMOUS_RATE", Rate(0.01, 20)
     )  # however slow this machine is
     with http_server.stranger() as stranger:
-        told = [
+        results = [
             stranger.get("/api/runs", headers={"Authorization": f"Bearer crl_{n:064x}"}).status_code
             for n in range(30)
         ]
-    assert {*told} == {401, 429}
+    assert {*results} == {401, 429}
     with http_server.client(http_server.store.tokens.create("new").value) as client:
         assert client.get("/").status_code == 200
 

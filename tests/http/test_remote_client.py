@@ -113,10 +113,10 @@ def test_lists_are_pages(either: Corral) -> None:
 
 
 def test_omitted_argument_is_kept_and_none_clears(either: Corral, tmp_path: Path) -> None:
-    made = either.projects.register(tmp_path, command="claude", prompt="hi")
+    project = either.projects.register(tmp_path, command="claude", prompt="hi")
     assert either.projects.register(tmp_path).prompt == "hi"
     assert either.projects.register(str(tmp_path), prompt=None).prompt is None
-    assert either.projects.by_dir(tmp_path).id == made.id
+    assert either.projects.by_dir(tmp_path).id == project.id
     assert either.projects.by_dir(tmp_path).command == "claude"
 
 
@@ -162,9 +162,9 @@ def test_run_and_its_output(either: Corral, store: Corral) -> None:
     (folder / "output").write_bytes(wrote)
     holding = held(host=process.host(), folder=str(folder))
     run = store.runs.launch(store.runs.acquire(asked.id, holding))
-    found = either.runs.get(run.id)
-    assert isinstance(found, Run)
-    assert found.state is RunState.RUNNING
+    result = either.runs.get(run.id)
+    assert isinstance(result, Run)
+    assert result.state is RunState.RUNNING
     text = either.outputs.open(run.id)
     assert text.lines(1, 1) == [b"two"]
     store.runs.end(run, ExitStatus(exit_code=0))
@@ -183,14 +183,14 @@ def test_wait_without_result_ends_in_time(either: Corral, store: Corral) -> None
 
 
 def test_waiting_claim_is_woken(either: Corral, store: Corral) -> None:
-    found: list[Letter] = []
+    results: list[Letter] = []
     waiting = threading.Thread(
-        target=lambda: found.extend(either.mail.claim("agent:ada", owner="o", wait_ms=20_000))
+        target=lambda: results.extend(either.mail.claim("agent:ada", owner="o", wait_ms=20_000))
     )
     waiting.start()
     store.mail.put("agent:ada", "at last")
     waiting.join(SECONDS)
-    assert [letter.body for letter in found] == ["at last"]
+    assert [letter.body for letter in results] == ["at last"]
 
 
 def test_feed_is_followed_and_ends_when_idle(either: Corral, store: Corral) -> None:

@@ -160,11 +160,11 @@ def test_progress_is_reported_only_in_the_tokens_project(
     task = store.tasks.add(two_projects.project, "mine")
     token = store.tokens.create("again", scope="agent:eve", project=two_projects.project).value
     with run_http_server(store) as http_server, http_server.client(token) as eve:
-        said = {"summary": "half", "agent": "eve", "percent": 50}
+        values = {"summary": "half", "agent": "eve", "percent": 50}
         foreign = eve.post(
-            "/api/progress/report", json=said | {"task": two_projects.things["tasks"]}
+            "/api/progress/report", json=values | {"task": two_projects.things["tasks"]}
         )
         assert foreign.status_code == 403
-        own = eve.post("/api/progress/report", json=said | {"task": task.id})
+        own = eve.post("/api/progress/report", json=values | {"task": task.id})
         assert own.status_code == 200, own.text
-    assert [each.task_id for each in store.progress.list().items] == [task.id]
+    assert [item.task_id for item in store.progress.list().items] == [task.id]

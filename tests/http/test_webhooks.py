@@ -20,9 +20,9 @@ def store_with_hook(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Corral:
     return store
 
 
-def event(number: int, **given: object) -> bytes:
+def event(number: int, **fields: object) -> bytes:
     return json.dumps(
-        {"event_id": f"e{number}", "place": "p", "sender": "s", "text": "hello"} | given
+        {"event_id": f"e{number}", "place": "p", "sender": "s", "text": "hello"} | fields
     ).encode()
 
 
@@ -37,8 +37,8 @@ def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corr
     with run_http_server(store) as http_server, http_server.stranger() as caller:
         body = event(1)
         for _ in range(2):
-            told = caller.post("/channels/ci", content=body, headers=signed(store, body))
-            assert (told.status_code, told.content) == (200, b"{}")
+            response = caller.post("/channels/ci", content=body, headers=signed(store, body))
+            assert (response.status_code, response.content) == (200, b"{}")
         (message,) = store.messages.list().items
         assert (message.text, message.state) == ("hello", "routed")
         forged = caller.post("/channels/ci", content=body, headers=signed(store, body, "guess"))
@@ -48,17 +48,17 @@ def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corr
         unknown = caller.post("/channels/nowhere", content=body, headers=signed(store, body))
         assert unknown.status_code == 404
         broken = event(2, surprise=1)
-        told = caller.post("/channels/ci", content=broken, headers=signed(store, broken))
-        assert told.status_code == 403
-        assert "surprise" in told.json()["error"]["message"]
+        response = caller.post("/channels/ci", content=broken, headers=signed(store, broken))
+        assert response.status_code == 403
+        assert "surprise" in response.json()["error"]["message"]
     assert len(store.messages.list().items) == 1
 
 
 def test_channel_without_webhooks_rejects_requests(store_with_hook: Corral) -> None:
     store_with_hook.channels.add("here", "terminal")
     with run_http_server(store_with_hook) as http_server, http_server.stranger() as caller:
-        told = caller.post("/channels/here", content=b"{}")
-        assert told.status_code == 400
+        response = caller.post("/channels/here", content=b"{}")
+        assert response.status_code == 400
 
 
 def test_reply_is_posted_to_the_webhook_url_with_a_signature(store_with_hook: Corral) -> None:
@@ -74,8 +74,8 @@ def test_reply_is_posted_to_the_webhook_url_with_a_signature(store_with_hook: Co
         place = store.places.register("ci", "p")
         store.messages.send_as_system(place.id, "the build is green")
         adapter = store.channels.open(channel.id)
-        (told,) = store.chat.deliver(channel.id, adapter, owner="me")
-        assert told.state == "done"
+        (item,) = store.chat.deliver(channel.id, adapter, owner="me")
+        assert item.state == "done"
     (posted,) = receiver.posted
     assert json.loads(posted.body)["text"] == "the build is green"
     assert notifications.SIGNATURE_HEADER in posted.headers
@@ -90,11 +90,11 @@ def test_agent_token_sends_only_in_its_own_name(store_with_hook: Corral) -> None
     token = store.tokens.create("of-ada", scope="agent:ada").value
     with run_http_server(store) as http_server, http_server.client(token) as ada:
         asked = {"text": "as ben", "agent": "ben", "to": "room"}
-        told = ada.post("/api/messages/send", json=asked)
-        assert told.status_code == 403, "ada has no such destination"
+        response = ada.post("/api/messages/send", json=asked)
+        assert response.status_code == 403, "ada has no such destination"
         store.destinations.grant("ada", place.id, name="room")
-        told = ada.post("/api/messages/send", json=asked)
-        assert told.status_code == 200
-        assert told.json()[0]["agent_id"] == store.agents.get("ada").id
+        response = ada.post("/api/messages/send", json=asked)
+        assert response.status_code == 200
+        assert response.json()[0]["agent_id"] == store.agents.get("ada").id
         assert ada.post("/api/messages/say", json={"place": place.id, "text": "x"}).is_error
         assert ada.post("/api/channels/add", json={"name": "x", "kind": "terminal"}).is_error

@@ -32,8 +32,8 @@ class Sync(BaseCheckpointSaver[int]):
         self._saver = saver
 
     async def alist(self, *args: Any, **named: Any) -> AsyncIterator[Any]:
-        for each in self._saver.list(*args, **named):
-            yield each
+        for item in self._saver.list(*args, **named):
+            yield item
 
 
 def _plain(name: str) -> Callable[..., Any]:
@@ -56,10 +56,10 @@ def test_conformance_suite_passes(
         yield seen_as(CorralSaver(store))
 
     report = asyncio.run(validate(checkpointer_test(name="CorralSaver")(made)))
-    failures = {name: found.failures for name, found in report.results.items() if found.failures}
+    failures = {name: result.failures for name, result in report.results.items() if result.failures}
     assert failures == {}
-    assert {name for name, found in report.results.items() if found.passed} == set(Capability)
-    assert sum(found.tests_passed for found in report.results.values()) >= 75
+    assert {name for name, result in report.results.items() if result.passed} == set(Capability)
+    assert sum(result.tests_passed for result in report.results.values()) >= 75
 
 
 class Trip(TypedDict):
@@ -94,29 +94,29 @@ def test_interrupted_graph_continues_in_another_process(
     travel(CorralSaver(store), seen).invoke({"places": ["home"]}, ASKED)
     assert sorted(seen) == ["oslo", "rome"]
     with CorralSaver(url) as another:
-        found = travel(another, seen).invoke(Command(resume="paris"), ASKED)
-    assert sorted(found["places"]) == ["home", "oslo", "paris", "rome"]
-    assert sorted(seen) == ["oslo", "rome"], "what was done was not done again"
+        result = travel(another, seen).invoke(Command(resume="paris"), ASKED)
+    assert sorted(result["places"]) == ["home", "oslo", "paris", "rome"]
+    assert sorted(seen) == ["oslo", "rome"], "finished steps are not repeated"
 
 
 def story(saver: BaseCheckpointSaver[Any]) -> list[Any]:
     """Return the states of a graph that is interrupted, resumed, rewound, changed and forked."""
     graph = travel(saver, [])
-    told = [graph.invoke({"places": ["home"]}, ASKED), graph.invoke(Command(resume="a"), ASKED)]
+    results = [graph.invoke({"places": ["home"]}, ASKED), graph.invoke(Command(resume="a"), ASKED)]
     (asked,) = [
         state
         for state in graph.get_state_history(ASKED)
         if state.next and state.values.get("places")
     ]
-    told.append(graph.invoke(None, asked.config))
+    results.append(graph.invoke(None, asked.config))
     changed = graph.update_state(asked.config, {"places": ["elsewhere"]}, as_node="rome")
-    told += [graph.invoke(None, changed), graph.get_state(ASKED).values]
+    results += [graph.invoke(None, changed), graph.get_state(ASKED).values]
     history = list(graph.get_state_history(ASKED))
-    told += [
+    results += [
         (state.values, state.next, state.metadata["source"], state.metadata["step"])
         for state in history
     ]
-    return [repr(each).partition("Interrupt(")[0] for each in told]
+    return [repr(item).partition("Interrupt(")[0] for item in results]
 
 
 def test_graph_is_rewound_and_forked_like_with_langgraphs_saver(store: Corral) -> None:
@@ -146,8 +146,8 @@ def test_unused_threads_are_deleted_as_a_whole(store: Corral, clock: ManualClock
         saver.put_writes(config, [("channel", 1)], "task")
     clock.advance(90 * DAY + 1)
     saver.put(config, empty_checkpoint(), {"step": 1}, {})
-    counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}
-    gone = {each.table: each.rows for each in store.db.prune()}
+    counted = {item.table: item.rows for item in store.db.prune(dry_run=True)}
+    gone = {item.table: item.rows for item in store.db.prune()}
     assert counted == gone
     assert (gone["checkpoints"], gone["checkpoint_writes"]) == (1, 1)
     assert [
@@ -171,7 +171,7 @@ def test_pruning_keeps_the_ancestors_of_a_delta_state(store: Corral) -> None:
         )
         saver.put_writes(config, [("log", step)], "task")
     saver.prune(["trip"])
-    assert [each.metadata["step"] for each in saver.list(ASKED)] == [5, 4, 3, 2]
+    assert [item.metadata["step"] for item in saver.list(ASKED)] == [5, 4, 3, 2]
     history = saver.get_delta_channel_history(config=config, channels=["log"])["log"]
     assert (history["seed"], [value for _, _, value in history["writes"]]) == ("whole", [2, 3, 4])
 
@@ -193,7 +193,7 @@ def test_command_line_lists_and_deletes_threads(store: Corral) -> None:
     saver.put(first, empty_checkpoint(), {"step": 1}, {})
     page = store.checkpoints.list(limit=1)
     older = store.checkpoints.list(after=page.next).items
-    assert [each.parent for each in (*page.items, *older)] == [
+    assert [item.parent for item in (*page.items, *older)] == [
         first["configurable"]["checkpoint_id"],
         None,
     ]

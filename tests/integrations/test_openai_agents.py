@@ -66,10 +66,10 @@ def test_items_are_returned_in_order_and_unchanged(session: CorralSession) -> No
 @pytest.mark.parametrize("limit", [0, 1, 2, 7, 8, 100])
 def test_limit_returns_the_latest_items_in_order(session: CorralSession, limit: int) -> None:
     wait(session.add_items(ITEMS))
-    found = wait(session.get_items(limit))
-    assert found == (ITEMS[-limit:] if limit else [])
+    result = wait(session.get_items(limit))
+    assert result == (ITEMS[-limit:] if limit else [])
     session.session_settings = SessionSettings(limit=limit)
-    assert wait(session.get_items()) == found
+    assert wait(session.get_items()) == result
 
 
 def test_session_behaves_like_the_frameworks_own(store: Corral) -> None:
@@ -109,8 +109,8 @@ def test_popped_and_cleared_items_stay_readable(session: CorralSession, store: C
 
 def test_items_of_the_framework_are_searchable(session: CorralSession, store: Corral) -> None:
     wait(session.add_items(ITEMS))
-    found = store.sessions.turns(session.corral_id).items
-    assert [(turn.role, turn.content, turn.tool_name, turn.arguments) for turn in found[:5]] == [
+    result = store.sessions.turns(session.corral_id).items
+    assert [(turn.role, turn.content, turn.tool_name, turn.arguments) for turn in result[:5]] == [
         ("user", "hello", None, None),
         ("assistant", "a zebra", None, None),
         ("assistant", "", "weather", {"city": "Oslo"}),
@@ -170,13 +170,15 @@ def test_concurrent_adds_lose_nothing_and_share_one_session(store: Corral, url: 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, "abcd"))
     assert len(store.sessions.list().items) == 1
-    found = [item["content"] for item in wait(CorralSession("talk", store).get_items())]
-    assert len(found) == 40
+    results = [item["content"] for item in wait(CorralSession("talk", store).get_items())]
+    assert len(results) == 40
     for name in "abcd":
-        own = [words for words in found if words.startswith(name)]
+        own = [words for words in results if words.startswith(name)]
         assert own == [f"{name} {n}" for n in range(10)]
-    pairs = [words for words in found if int(words[2:]) % 2 == 0]
-    assert all(found[found.index(words) + 1][0] == words[0] for words in pairs), "pairs together"
+    pairs = [words for words in results if int(words[2:]) % 2 == 0]
+    assert all(results[results.index(words) + 1][0] == words[0] for words in pairs), (
+        "pairs stay together"
+    )
 
 
 def test_concurrent_pops_return_two_items(store: Corral) -> None:
@@ -261,11 +263,11 @@ def test_runner_remembers_across_processes_and_is_searchable(store: Corral, stub
     sent = [entry for entry in stub.seen if "responses" in entry["path"]][-1]
     asked = json.dumps(sent)
     for words in ("What now?", "it rains in Oslo", "Take a zebra.", "And then?"):
-        assert words in asked, "the model was given what was said before"
+        assert words in asked, "the model got the history"
     trip = store.sessions.by_provider("openai-agents", "trip")
     assert trip is not None
-    found = store.sessions.turns(trip).items
-    assert [turn.role for turn in found] == [
+    value = store.sessions.turns(trip).items
+    assert [turn.role for turn in value] == [
         "user",
         "assistant",
         "tool",
@@ -273,7 +275,7 @@ def test_runner_remembers_across_processes_and_is_searchable(store: Corral, stub
         "user",
         "assistant",
     ]
-    assert (found[1].tool_name, found[2].content) == ("weather", "it rains in Oslo")
+    assert (value[1].tool_name, value[2].content) == ("weather", "it rains in Oslo")
     assert [hit.location for hit in store.search.find("zebra").items] == [4, 1]
 
 

@@ -70,9 +70,9 @@ def test_agent_does_a_task_from_start_to_end(tell: Tell, team: Corral, era: str)
 
         async def call(tool: str, **arguments: Any) -> Any:
             # the client validates the result by its schema
-            told = await client.call_tool(tool, arguments)
-            assert not told.is_error, told.content
-            return told.structured_content
+            result = await client.call_tool(tool, arguments)
+            assert not result.is_error, result.content
+            return result.structured_content
 
         me = await call("whoami")
         assert (me["agent"], me["role"], me["project"]["name"]) == ("ada", "developer", "project")
@@ -109,9 +109,9 @@ def test_errors_are_readable_by_the_agent(tell: Tell, team: Corral, era: str) ->
             ("lock", {"path": "../x"}, "outside"),
             ("history", {}, "no session"),
         ]:
-            told = await client.call_tool(tool, arguments)
-            assert told.is_error
-            assert words in told.content[0].text
+            result = await client.call_tool(tool, arguments)
+            assert result.is_error
+            assert words in result.content[0].text
         with pytest.raises(Exception, match="task_claim"):
             await client.call_tool("task_clame", {})
 
@@ -123,10 +123,10 @@ def test_waiting_call_blocks_no_other_call(tell: Tell, team: Corral, era: str) -
     async def story(client: Any) -> None:
         waiting = asyncio.ensure_future(client.call_tool("inbox", {"wait_seconds": 50}))
         await asyncio.sleep(0.2)
-        told = await asyncio.wait_for(client.call_tool("whoami", {}), 45)
-        assert told.structured_content["letters"] == 0
+        result = await asyncio.wait_for(client.call_tool("whoami", {}), 45)
+        assert result.structured_content["letters"] == 0
         team.mail.put("agent:ada", "hello", sender="user:tester")
-        told = await asyncio.wait_for(waiting, 120)
-        assert [letter["body"] for letter in told.structured_content["letters"]] == ["hello"]
+        result = await asyncio.wait_for(waiting, 120)
+        assert [letter["body"] for letter in result.structured_content["letters"]] == ["hello"]
 
     tell(era, story)

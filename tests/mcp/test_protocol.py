@@ -50,28 +50,28 @@ def server(home: Path) -> Iterator[StdioClient]:
 
 
 def test_protocol_version_is_negotiated(server: StdioClient) -> None:
-    for asked, given in [
+    for asked, value in [
         ("2024-11-05", "2024-11-05"),
         ("2025-06-18", "2025-06-18"),
         ("2025-11-25", "2025-11-25"),
         ("1999-01-01", "2025-11-25"),
         ("2026-07-28", "2025-11-25"),
     ]:
-        told = server.ask("initialize", protocolVersion=asked)["result"]
-        assert told["protocolVersion"] == given
-        assert told["serverInfo"]["name"] == "corral"
-        assert "whoami" in told["instructions"]
-    told = server.ask("server/discover", _meta=MODERN)["result"]
-    assert told["supportedVersions"] == ["2026-07-28"]
-    assert (told["resultType"], told["cacheScope"]) == ("complete", "public")
+        result = server.ask("initialize", protocolVersion=asked)["result"]
+        assert result["protocolVersion"] == value
+        assert result["serverInfo"]["name"] == "corral"
+        assert "whoami" in result["instructions"]
+    result = server.ask("server/discover", _meta=MODERN)["result"]
+    assert result["supportedVersions"] == ["2026-07-28"]
+    assert (result["resultType"], result["cacheScope"]) == ("complete", "public")
     unknown = {**MODERN, "io.modelcontextprotocol/protocolVersion": "2099-01-01"}
-    told = server.ask("tools/list", _meta=unknown)["error"]
-    assert (told["code"], told["data"]["supported"]) == (-32022, ["2026-07-28"])
+    result = server.ask("tools/list", _meta=unknown)["error"]
+    assert (result["code"], result["data"]["supported"]) == (-32022, ["2026-07-28"])
 
 
 def test_older_client_sees_no_newer_features(server: StdioClient) -> None:
-    told = server.ask("tools/list")["result"]
-    assert {*told} == {"tools"}
+    result = server.ask("tools/list")["result"]
+    assert {*result} == {"tools"}
     assert server.ask("ping")["result"] == {}
     assert server.ask("ping", _meta=MODERN)["error"]["code"] == -32601
 
@@ -102,8 +102,8 @@ def test_invalid_message_is_answered_and_the_next_is_served(
     server: StdioClient, line: bytes, code: int, id: Any
 ) -> None:
     server.send(line)
-    told = server.next()
-    assert (told["error"]["code"], told["id"]) == (code, id)
+    result = server.next()
+    assert (result["error"]["code"], result["id"]) == (code, id)
     assert server.ask("ping", id=8) == {"jsonrpc": "2.0", "id": 8, "result": {}}
 
 
@@ -119,9 +119,9 @@ def remembering(text: bytes) -> bytes:
 @pytest.mark.parametrize("half", HALVES)
 def test_lone_surrogate_is_replaced_and_the_call_answered(server: StdioClient, half: bytes) -> None:
     server.send(remembering(half))
-    told = server.next()
-    assert told["id"] == 7, "its client would wait for ever"
-    assert not told["result"].get("isError"), told
+    result = server.next()
+    assert result["id"] == 7, "its client would wait for ever"
+    assert not result["result"].get("isError"), result
 
 
 def test_notification_gets_no_response(server: StdioClient) -> None:
@@ -218,8 +218,8 @@ def test_only_post_is_answered_and_a_notification_is_accepted(client: httpx.Clie
     assert client.get("/mcp").status_code == 405
     assert client.delete("/mcp").status_code == 405
     notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    told = client.post("/mcp", json=notice)
-    assert (told.status_code, told.content) == (202, b"")
+    response = client.post("/mcp", json=notice)
+    assert (response.status_code, response.content) == (202, b"")
 
 
 def test_missing_token_or_foreign_origin_is_rejected(
@@ -227,12 +227,12 @@ def test_missing_token_or_foreign_origin_is_rejected(
 ) -> None:
     call = rpc("tools/call", name="whoami")
     with http_server.stranger() as stranger:
-        told = stranger.post("/mcp", json=call)
-        assert (told.status_code, told.json()["error"]["code"]) == (401, "unauthenticated")
-    told = client.post("/mcp", json=call, headers={"Origin": "https://evil.example"})
-    assert told.status_code == 403
-    told = client.post("/mcp", json=call, headers={"Host": "evil.example"})
-    assert told.status_code == 403
+        response = stranger.post("/mcp", json=call)
+        assert (response.status_code, response.json()["error"]["code"]) == (401, "unauthenticated")
+    response = client.post("/mcp", json=call, headers={"Origin": "https://evil.example"})
+    assert response.status_code == 403
+    response = client.post("/mcp", json=call, headers={"Host": "evil.example"})
+    assert response.status_code == 403
     reader = http_server.store.tokens.create("reader", scope="read").value
     with http_server.client(reader) as reading:
         assert reading.post("/mcp", json=call).status_code == 403
@@ -244,9 +244,9 @@ def test_revoked_or_full_scope_token_calls_no_tool(
     call = rpc("tools/call", name="whoami")
     assert not client.post("/mcp", json=call).json()["result"]["isError"]
     with http_server.client() as full:
-        told = full.post("/mcp", json=call).json()["result"]
-        assert told["isError"]
-        assert "--agent" in told["content"][0]["text"]
+        result = full.post("/mcp", json=call).json()["result"]
+        assert result["isError"]
+        assert "--agent" in result["content"][0]["text"]
     http_server.store.tokens.revoke("ada")
     wait_until(lambda: client.post("/mcp", json=call).status_code == 401, "the token is refused")
 
@@ -259,21 +259,21 @@ def test_headers_must_match_the_message(client: httpx.Client) -> None:
     assert client.post("/mcp", json=call, headers=wrapped).status_code == 200
     for name in right:
         wrong = {**right, name: "else"}
-        told = client.post("/mcp", json=call, headers=wrong)
-        assert (told.status_code, told.json()["error"]["code"]) == (400, -32020)
-    told = client.post(
+        response = client.post("/mcp", json=call, headers=wrong)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, -32020)
+    response = client.post(
         "/mcp", json=rpc("no/such", _meta=MODERN), headers={**right, "Mcp-Method": "no/such"}
     )
-    assert (told.status_code, told.json()["error"]["code"]) == (404, -32601)
-    told = client.post("/mcp", json=rpc("ping"), headers={"Mcp-Protocol-Version": "1999-01-01"})
-    assert told.json()["error"]["code"] == -32022
+    assert (response.status_code, response.json()["error"]["code"]) == (404, -32601)
+    response = client.post("/mcp", json=rpc("ping"), headers={"Mcp-Protocol-Version": "1999-01-01"})
+    assert response.json()["error"]["code"] == -32022
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"[" * 100_000, b"[]", b"\xff", b"null", b'"x"'])
 def test_invalid_body_is_rejected(client: httpx.Client, body: bytes) -> None:
-    told = client.post("/mcp", content=body)
-    assert told.status_code == 400
-    assert told.json()["error"]["code"] in (-32700, -32600)
+    response = client.post("/mcp", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] in (-32700, -32600)
 
 
 def test_disconnected_caller_claims_nothing(
@@ -303,8 +303,8 @@ def test_command_serves_an_agent_that_has_only_the_daemons_url(
         assert http_server.store.mail.get(sent["letter"]).sender == "agent:ada"
         server.send(remembering(HALVES[0]))
         assert server.next()["id"] == 7
-        told = server.ask("tools/call", name="whoami", _meta=MODERN)["result"]
-        assert told["resultType"] == "complete"
+        result = server.ask("tools/call", name="whoami", _meta=MODERN)["result"]
+        assert result["resultType"] == "complete"
         assert server.ask("no/such", _meta=MODERN)["error"]["code"] == -32601
     with stdio_client({**env, "CORRAL_TOKEN": "crl_" + "0" * 64}, home) as server:
         assert "Invalid token" in server.ask("ping")["error"]["message"]
@@ -330,6 +330,6 @@ def test_many_agents_call_concurrently(http_server: HttpServer, home: Path) -> N
         thread.start()
     for thread in threads:
         thread.join()
-    told = [letter["body"] for letter in Agent(store, "bob")("inbox", limit=50)["letters"]]
-    assert len(told) == len({*told}) == 50
+    results = [letter["body"] for letter in Agent(store, "bob")("inbox", limit=50)["letters"]]
+    assert len(results) == len({*results}) == 50
     assert len(store.mail.list(mailbox="agent:bob", limit=200).items) == 80

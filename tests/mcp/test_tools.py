@@ -66,9 +66,9 @@ def test_tool_has_a_purpose_and_no_caller_argument(tool: ToolSpec) -> None:
 
 def test_tool_list_is_small_enough_for_every_prompt() -> None:
     listed = msgspec.json.decode(list_tools())
-    assert all(each["inputSchema"]["type"] == "object" for each in listed)
-    for each in listed:
-        del each["outputSchema"], each["annotations"]  # for programs; not offered to agents
+    assert all(item["inputSchema"]["type"] == "object" for item in listed)
+    for item in listed:
+        del item["outputSchema"], item["annotations"]  # for programs; not offered to agents
     assert len(msgspec.json.encode(listed)) < 24_000
 
 
@@ -123,8 +123,8 @@ def test_token_of_one_project_opens_no_other(store: Corral, project: str, tmp_pa
 def test_event_names_the_calling_agent(store: Corral, ada: Agent) -> None:
     ada("task_add", tasks=[{"key": "a"}])
     assert store.tasks.get("a").created_by == "agent:ada"
-    told = rows(store, "SELECT DISTINCT actor FROM events WHERE kind = 'task'")
-    assert told == [("agent:ada",)]
+    result = rows(store, "SELECT DISTINCT actor FROM events WHERE kind = 'task'")
+    assert result == [("agent:ada",)]
 
 
 # -- idempotency -------------------------------------------------------------------------------
@@ -177,10 +177,10 @@ def test_rejected_call_can_be_repeated_with_its_key(
 def test_letters_of_a_lost_response_are_returned_again_in_order(store: Corral, ada: Agent) -> None:
     for text in ("one", "two", "three"):
         store.mail.put("agent:ada", text)
-    assert [each["body"] for each in ada("inbox", limit=2)["letters"]] == ["one", "two"]
+    assert [item["body"] for item in ada("inbox", limit=2)["letters"]] == ["one", "two"]
     shown = ada("inbox", limit=3)["letters"]
-    assert [each["body"] for each in shown] == ["one", "two", "three"]
-    assert ada("ack", letters=[each["id"] for each in shown])["failed"] == []
+    assert [item["body"] for item in shown] == ["one", "two", "three"]
+    assert ada("ack", letters=[item["id"] for item in shown])["failed"] == []
     assert ada("ack", letters=[shown[0]["id"]])["acknowledged"] == [shown[0]["id"]]
     assert ada("inbox")["letters"] == []
 
@@ -215,8 +215,8 @@ def test_session_has_its_own_mailbox(store: Corral, project: str) -> None:
     store.mail.put(f"session:{session.id}", "in this conversation")
     store.mail.put("agent:ada", "to ada")
     shown = ada("inbox")["letters"]
-    assert {each["body"] for each in shown} == {"to ada", "in this conversation"}
-    ada("ack", letters=[each["id"] for each in shown])
+    assert {item["body"] for item in shown} == {"to ada", "in this conversation"}
+    ada("ack", letters=[item["id"] for item in shown])
     store.sessions.append(session.id, "user", "what was said")
     assert [turn["content"] for turn in ada("history")["turns"]] == ["what was said"]
 
@@ -288,7 +288,7 @@ def test_lock_conflict_names_the_owner_and_can_be_queued(
     assert "agent:ada" in str(refused(bob, "lock", path="src/a.py", wait_seconds=1))
     assert bob("lock", path="src/a.py", queue=True)["lock"]["state"] == "waiting"
     assert reason(bob, "lock_release", lock=mine["lock"]["id"]) == "other_owner"
-    assert [each["owner"] for each in bob("lock_list", path="src/a.py")["locks"]] == ["agent:ada"]
+    assert [item["owner"] for item in bob("lock_list", path="src/a.py")["locks"]] == ["agent:ada"]
     ada("lock_release", lock=mine["lock"]["id"])
     assert bob("lock_list")["locks"][0]["state"] == "held"
     assert bob("inbox")["letters"]
@@ -308,8 +308,8 @@ def test_question_is_answered_in_the_same_call_or_later(
     assert reason(bob, "answer_wait", id=asked["id"]) == "not_yours"
     assert refused(ada, "answer", id=asked["id"], answer="left").code == "refused"
     assert bob("answer", id=asked["id"], answer="left")["answer"] == "left"
-    told = ada("answer_wait", id=asked["id"], wait_seconds=1)
-    assert (told["state"], told["answer"], told["by"]) == ("answered", "left", "agent:bob")
+    result = ada("answer_wait", id=asked["id"], wait_seconds=1)
+    assert (result["state"], result["answer"], result["by"]) == ("answered", "left", "agent:bob")
     assert ada("inbox")["letters"] == []  # reported already
 
 
@@ -319,9 +319,9 @@ def test_decision_waits_for_approval(store: Corral, ada: Agent, bob: Agent) -> N
     assert proposed["state"] == "proposed"
     assert refused(bob, "answer", id=proposed["id"], answer="maybe").code == "invalid"
     assert bob("answer", id=proposed["id"], answer="No", reason="too soon")["state"] == "rejected"
-    told = ada("answer_wait", id=proposed["id"])
-    assert (told["state"], told["answer"]) == ("rejected", "too soon")
-    assert told["next_step"]
+    result = ada("answer_wait", id=proposed["id"])
+    assert (result["state"], result["answer"]) == ("rejected", "too soon")
+    assert result["next_step"]
 
 
 def test_group_is_read_up_to_the_acknowledged_post(
@@ -333,8 +333,8 @@ def test_group_is_read_up_to_the_acknowledged_post(
     ada("group_post", group="build", text="one")
     last = ada("group_post", group="build", text="two")
     for _ in range(2):
-        said = bob("group_read", group="build")["posts"]
-        assert [post["text"] for post in said] == ["one", "two"]
+        result = bob("group_read", group="build")["posts"]
+        assert [post["text"] for post in result] == ["one", "two"]
     assert bob("group_read", group="build", seen=last["number"])["posts"] == []
     store.groups.create("all-hands")
     store.groups.join("all-hands", member="agent:ada")
@@ -348,8 +348,10 @@ def test_group_is_read_up_to_the_acknowledged_post(
 def test_notes_are_found_within_their_scope(store: Corral, ada: Agent, bob: Agent) -> None:
     ada("remember", text="The tests need a running PostgreSQL server.", key="tests")
     ada("remember", text="My own PostgreSQL password is elsewhere.", whom="me")
-    found = [note["text"] for note in bob("recall", about="how do PostgreSQL tests run?")["notes"]]
-    assert found == ["The tests need a running PostgreSQL server."]
+    results = [
+        note["text"] for note in bob("recall", about="how do PostgreSQL tests run?")["notes"]
+    ]
+    assert results == ["The tests need a running PostgreSQL server."]
     assert len(ada("recall", about="PostgreSQL")["notes"]) == 2
     assert bob("recall", about="weather")["notes"] == []
 

@@ -40,9 +40,9 @@ def machine(stub: Stub) -> Iterator[Machine]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
     """One Matrix server for all tests; a test that stops it starts it again."""
     pytest.importorskip("synapse", reason="the Matrix server is not here: pip install '.[real]'")
-    made = Homeserver(tmp_path_factory.mktemp("matrix") / "server").start()
-    yield made
-    made.stop()
+    result = Homeserver(tmp_path_factory.mktemp("matrix") / "server").start()
+    yield result
+    result.stop()
 
 
 def reap(folder: Path) -> None:
@@ -60,10 +60,10 @@ class Agent:
     """One provider with its real program."""
 
     def __init__(self, name: str) -> None:
-        found = program(name)
-        if found is None:
+        result = program(name)
+        if result is None:
             pytest.skip(f"{name} is not here: {HOW}")
-        self.program = found
+        self.program = result
         self.provider: Provider = registry.get_provider(name)
 
     def start(self, ask: LaunchRequest) -> LaunchCommand:

@@ -49,10 +49,10 @@ class RealHome(Home):
 
     def install(self, name: str) -> None:
         """Put a real program on the PATH, or skip the test with the reason."""
-        found = program(name)
-        if found is None:
+        result = program(name)
+        if result is None:
             pytest.skip(f"{name} is not here: {HOW}")
-        (self.programs / name).symlink_to(found)
+        (self.programs / name).symlink_to(result)
 
     def corral(self, *arguments: str, seconds: float = SECONDS, **more: Any) -> Any:
         return super().corral(*arguments, seconds=seconds, **more)
@@ -117,8 +117,8 @@ class AgentKind:
 
     def used(self) -> tuple[int, int, int, int]:
         """Return the stub's usage as Corral counts it: cached tokens are not input."""
-        given, output, read, written = self.home.machine.used()
-        return (given - read if self.name == "codex" else given, output, read, written)
+        value, output, read, written = self.home.machine.used()
+        return (value - read if self.name == "codex" else value, output, read, written)
 
     def begin_long(self, *options: str) -> tuple[Run, str]:
         """Start a run that has used a tool and blocks in its second reply.

@@ -83,8 +83,8 @@ class Homeserver:
 
     def start(self) -> "Homeserver":
         if not (self.folder / "signing.key").exists():
-            made = [*self.command, "--generate-keys"]
-            subprocess.run(made, cwd=self.folder, check=True, capture_output=True)
+            results = [*self.command, "--generate-keys"]
+            subprocess.run(results, cwd=self.folder, check=True, capture_output=True)
         with (self.folder / "out").open("ab") as out:
             self._process = subprocess.Popen(self.command, cwd=self.folder, stdout=out, stderr=out)
         deadline = time.monotonic() + SECONDS
@@ -116,10 +116,10 @@ class Homeserver:
         nonce = httpx.get(path).json()["nonce"]
         words = "\0".join((nonce, name, PASSWORD, "admin" if admin else "notadmin"))
         proof = hmac.new(b"shared", words.encode(), hashlib.sha1).hexdigest()
-        given = {"nonce": nonce, "username": name, "password": PASSWORD, "mac": proof}
-        given["admin"] = admin
-        told = httpx.post(path, json=given, timeout=SECONDS).json()
-        return Person(self, told["user_id"], told["access_token"])
+        values = {"nonce": nonce, "username": name, "password": PASSWORD, "mac": proof}
+        values["admin"] = admin
+        result = httpx.post(path, json=values, timeout=SECONDS).json()
+        return Person(self, result["user_id"], result["access_token"])
 
 
 class Person:
@@ -152,10 +152,10 @@ class Person:
 
     def room(self, *others: "Person", name: str | None = None) -> str:
         """Create a room and invite the others."""
-        given: dict[str, Any] = {"invite": [each.id for each in others]}
+        values: dict[str, Any] = {"invite": [other.id for other in others]}
         if name:
-            given["name"] = name
-        return str(self.ask("POST", f"{API}/createRoom", json=given)["room_id"])
+            values["name"] = name
+        return str(self.ask("POST", f"{API}/createRoom", json=values)["room_id"])
 
     def send(self, room: str, content: dict[str, Any], type: str = "m.room.message") -> str:
         path = f"{API}/rooms/{quote(room)}/send/{type}/t{next(self._numbers)}"
@@ -191,14 +191,14 @@ class Person:
 
     def events(self, room: str) -> list[dict[str, Any]]:
         """Return all events of a room, oldest first."""
-        found: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
         asked = {"dir": "b", "limit": "1000"}
         while True:
-            told = self.ask("GET", f"{API}/rooms/{quote(room)}/messages", params=asked)
-            found += told["chunk"]
-            if not told.get("end"):
-                return found[::-1]
-            asked["from"] = told["end"]
+            result = self.ask("GET", f"{API}/rooms/{quote(room)}/messages", params=asked)
+            results += result["chunk"]
+            if not result.get("end"):
+                return results[::-1]
+            asked["from"] = result["end"]
 
     def heard(self, room: str, other: "Person") -> list[str]:
         """Return the texts of a user's messages, without edits."""
@@ -212,9 +212,9 @@ class Person:
 
     def shown(self, room: str, event: str) -> str:
         """Return the text of a message as a client shows it: the latest edit by its sender."""
-        told = self.ask("GET", f"{API}/rooms/{quote(room)}/event/{quote(event)}")
-        newest = told.get("unsigned", {}).get("m.relations", {}).get("m.replace")
-        content = newest["content"]["m.new_content"] if newest else told["content"]
+        result = self.ask("GET", f"{API}/rooms/{quote(room)}/event/{quote(event)}")
+        newest = result.get("unsigned", {}).get("m.relations", {}).get("m.replace")
+        content = newest["content"]["m.new_content"] if newest else result["content"]
         return str(content["body"])
 
     def fetch(self, url: str) -> bytes:

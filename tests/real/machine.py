@@ -50,12 +50,12 @@ def packaged(module: str, file: str) -> str | None:
 
 def program(name: str) -> str | None:
     """Return the newest program: from npm, from a Python package, or the user's."""
-    if found := shutil.which(name, path=str(NPM)):
-        return found
-    if name == "claude" and (found := packaged("claude_agent_sdk", "_bundled/claude")):
-        return found
-    if name == "codex" and (found := packaged("codex_cli_bin", "bin/codex")):
-        return found
+    if result := shutil.which(name, path=str(NPM)):
+        return result
+    if name == "claude" and (result := packaged("claude_agent_sdk", "_bundled/claude")):
+        return result
+    if name == "codex" and (result := packaged("codex_cli_bin", "bin/codex")):
+        return result
     return shutil.which(name)
 
 
@@ -180,14 +180,14 @@ def read(parser: StreamParser, out: bytes) -> list[ProviderFact]:
 
 def total(used: Iterable[UsageFact], *, cached_in_input: bool = False) -> tuple[int, int, int, int]:
     """Return the usage as the stub counts: OpenAI's input includes cached tokens."""
-    given = list(used)
-    read_from = sum(one.cache_read for one in given)
-    fresh = sum(one.input for one in given)
+    value = list(used)
+    read_from = sum(one.cache_read for one in value)
+    fresh = sum(one.input for one in value)
     return (
         fresh + (read_from if cached_in_input else 0),
-        sum(one.output for one in given),
+        sum(one.output for one in value),
         read_from,
-        sum(one.cache_write for one in given),
+        sum(one.cache_write for one in value),
     )
 
 

@@ -40,9 +40,9 @@ def agent(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def open_talk(agent: str, machine: Machine) -> Iterator[Open]:
     if agent == "claude-agent-acp":
-        found = program("claude")
-        if found:
-            machine.env["CLAUDE_CODE_EXECUTABLE"] = found
+        result = program("claude")
+        if result:
+            machine.env["CLAUDE_CODE_EXECUTABLE"] = result
     # The npm package of codex-acp lacks the sandbox that it needs.
     machine.configure(sandbox="danger-full-access")
     more = {

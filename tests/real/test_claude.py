@@ -183,9 +183,9 @@ def test_transcript_matches_the_stream(claude: Agent, machine: Machine) -> None:
     (file,) = claude.provider.transcripts(machine.home)
     assert claude.provider.transcript(machine.home, session) == file
     assert claude.provider.transcript(machine.home, "../*") is None
-    found = transcripts.head(file)
-    assert found is not None
-    assert (found.session, found.cwd) == (session, str(machine.work))
+    result = transcripts.head(file)
+    assert result is not None
+    assert (result.session, result.cwd) == (session, str(machine.work))
     items = list(transcripts.read(file))
     used = [item.fact for item in items if isinstance(item.fact, UsageFact)]
     assert total(used) == machine.used()

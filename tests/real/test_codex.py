@@ -141,9 +141,9 @@ def test_transcript_matches_the_stream(codex: Agent, machine: Machine) -> None:
     done = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
     (file,) = codex.provider.transcripts(machine.home)
     assert codex.provider.transcript(machine.home, done.of(SessionFact)[0].id) == file
-    found = transcripts.head(file)
-    assert found is not None
-    assert (found.session, found.cwd) == (done.of(SessionFact)[0].id, str(machine.work))
+    result = transcripts.head(file)
+    assert result is not None
+    assert (result.session, result.cwd) == (done.of(SessionFact)[0].id, str(machine.work))
     items = list(transcripts.read(file))
     used = [item.fact for item in items if isinstance(item.fact, UsageFact)]
     assert total(used[-1:], cached_in_input=True) == machine.used()

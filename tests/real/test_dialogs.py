@@ -95,7 +95,7 @@ def test_yes_allows_the_command_once_and_stop_ends_it(home: RealHome, cli: str) 
     assert allowed.returncode == 0, allowed
     wait_until((home.work / "zz").exists, "the command has run")
     lasting = wait_until(lambda: lasting_commands(home), "the command goes on")
-    assert set(lasting) <= set(home.processes_of(run)), "no other process of the user does the work"
+    assert set(lasting) <= set(home.processes_of(run)), "no process outside the run does the work"
     home.corral("stop", run.id, "--grace", "3s")
     assert home.wait_for_end(run.id).state is RunState.CANCELLED
     assert lasting_commands(home) == []
@@ -104,8 +104,8 @@ def test_yes_allows_the_command_once_and_stop_ends_it(home: RealHome, cli: str) 
 
 def lasting_commands(home: RealHome) -> list[int]:
     """Return the user's processes that run the long command, wherever they belong."""
-    found = processes_with_variable(f"HOME={home.machine.home}")
-    return [pid for pid in found if command_of(pid) == LASTS.replace(" ", "\0").encode() + b"\0"]
+    result = processes_with_variable(f"HOME={home.machine.home}")
+    return [pid for pid in result if command_of(pid) == LASTS.replace(" ", "\0").encode() + b"\0"]
 
 
 def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
@@ -137,7 +137,7 @@ def test_codex_leaves_no_process_outside_its_run(home: RealHome) -> None:
     home.corral("stop", first.id, "--grace", "3s")
     assert home.wait_for_end(first.id).state is RunState.CANCELLED
     assert sleeps(first) == []
-    assert sleeps(second) != [], "the command of the other run goes on"
+    assert sleeps(second) != [], "the command of the other run continues"
     assert not list(home.machine.home.glob(".codex/packages/app-server-daemon")), "no daemon"
     home.corral("stop", second.id, "--grace", "3s")
     home.wait_for_end(second.id)
@@ -164,7 +164,7 @@ def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> No
         assert lasting_commands(home) == []
         asked = len(home.requests())
         outside.wait_until("ready", seconds=SECONDS)
-        assert len(home.requests()) == asked, "nothing of the run goes on"
+        assert len(home.requests()) == asked, "no process of the run is left"
     finally:
         outside.close()
 
@@ -199,14 +199,14 @@ def test_gemini_works_in_the_worktrees_of_a_race(home: RealHome) -> None:
     git(home.work, "add", "-A")
     git(home.work, "commit", "-qm", "first")
     write = {"tool": "write_file", "args": {"file_path": "a.txt", "content": "hi"}}
-    told = home.json(
+    result = home.json(
         "race",
         "start",
         steps(write, {"text": "done"}),
         *("--agents", "gemini,gemini", "--check", "test -f a.txt", "--wait", "--json"),
     )
-    states = [(each["state"], each["passed"]) for each in told["rounds"][0]["attempts"]]
-    assert states == [("completed", True)] * 2, told
+    states = [(item["state"], item["passed"]) for item in result["rounds"][0]["attempts"]]
+    assert states == [("completed", True)] * 2, result
 
 
 def test_attention_is_cleared_when_a_person_answers(home: RealHome) -> None:

@@ -68,8 +68,8 @@ class MatrixChat:
     def close(self) -> None:
         for adapter in self._opened:
             adapter.stop()
-        for each in (self.ann, self.bot):
-            each.close()
+        for item in (self.ann, self.bot):
+            item.close()
         del os.environ["DEN_TOKEN"]
 
     def hear(self) -> list[Message]:
@@ -83,18 +83,18 @@ class MatrixChat:
         return room
 
     def send(self, adapter: ChannelAdapter | None = None) -> list[str]:
-        told = self.store.chat.deliver("den", adapter or self.adapter, owner="test")
-        return [each.state for each in told]
+        result = self.store.chat.deliver("den", adapter or self.adapter, owner="test")
+        return [item.state for item in result]
 
     def answer(self, words: str) -> str | None:
         """Run one turn with this reply; return its prompt."""
         self.store.chat.start_turns()
         run = self.runner.begin()
-        told = self.runner.prompt(run)
+        result = self.runner.prompt(run)
         self.runner.end(run, words)
         self.store.chat.finish_turns()
         self.send()
-        return told
+        return result
 
     def place(self, room: str) -> str:
         return self.store.places.register("den", room).id
@@ -102,15 +102,15 @@ class MatrixChat:
 
 @pytest.fixture
 def matrix_chat(store: Corral, server: Homeserver) -> Iterator[MatrixChat]:
-    made = MatrixChat(store, server)
-    yield made
-    made.close()
+    result = MatrixChat(store, server)
+    yield result
+    result.close()
 
 
 def words_in(store: Corral, place: str) -> list[str]:
     """Return the messages of a place, in the order of arrival."""
-    found = store.messages.list(place=place, limit=200).items
-    return [each.text for each in reversed(found) if each.direction == "in"]
+    result = store.messages.list(place=place, limit=200).items
+    return [item.text for item in reversed(result) if item.direction == "in"]
 
 
 def of_bot(matrix_chat: MatrixChat, room: str) -> list[dict[str, Any]]:
@@ -127,13 +127,13 @@ def test_room_is_joined_read_and_answered_and_rooms_are_separate(matrix_chat: Ma
     matrix_chat.ann.say(first, "one")
     matrix_chat.ann.say(second, "two")
     heard = matrix_chat.hear()
-    assert [(each.text, each.state) for each in heard] == [("one", "routed"), ("two", "routed")]
+    assert [(item.text, item.state) for item in heard] == [("one", "routed"), ("two", "routed")]
     assert matrix_chat.hear() == []
     place = matrix_chat.store.places.get(f"den/{first}")
     assert (place.name, place.direct) == ("First", True)
     for _ in range(2):
-        told = matrix_chat.answer("an answer")
-        assert told in ("one", "two")
+        result = matrix_chat.answer("an answer")
+        assert result in ("one", "two")
     assert (
         matrix_chat.ann.heard(first, matrix_chat.bot)
         == matrix_chat.ann.heard(second, matrix_chat.bot)
@@ -151,7 +151,7 @@ def test_messages_before_the_invitation_are_ignored(matrix_chat: MatrixChat) -> 
     matrix_chat.ann.say(room, "welcome")
     matrix_chat.hear()
     matrix_chat.ann.say(room, "new")
-    assert [each.text for each in matrix_chat.hear()] == ["welcome", "new"]
+    assert [item.text for item in matrix_chat.hear()] == ["welcome", "new"]
 
 
 def test_thread_is_answered_in_the_thread(matrix_chat: MatrixChat) -> None:
@@ -167,7 +167,7 @@ def test_thread_is_answered_in_the_thread(matrix_chat: MatrixChat) -> None:
     relations = [
         event["content"].get("m.relates_to", {}) for event in of_bot(matrix_chat, room)[1:]
     ]
-    assert [each.get("rel_type") for each in relations] == [None, "m.thread"]
+    assert [relation.get("rel_type") for relation in relations] == [None, "m.thread"]
     assert relations[1]["event_id"] == root
 
 
@@ -182,12 +182,14 @@ def test_edits_and_reactions_work_in_both_directions(matrix_chat: MatrixChat) ->
     assert (sign.kind, sign.text, sign.reply_to) == (MessageKind.REACTION, "+1", event)
     store = matrix_chat.store
     store.destinations.grant("ada", matrix_chat.place(room), name="den")
-    (said,) = store.messages.send("draft", agent="ada", to="den")
+    (item,) = store.messages.send("draft", agent="ada", to="den")
     assert matrix_chat.send() == ["done"]
-    asked = next(each for each in store.messages.list().items if each.kind is MessageKind.TEXT)
-    heard = next(each for each in store.messages.list().items if each.text == "helo")
-    assert asked.id == said.id
-    store.messages.send("final", agent="ada", to="den", edit=said.id)
+    asked = next(
+        message for message in store.messages.list().items if message.kind is MessageKind.TEXT
+    )
+    heard = next(message for message in store.messages.list().items if message.text == "helo")
+    assert asked.id == item.id
+    store.messages.send("final", agent="ada", to="den", edit=item.id)
     for _ in range(2):  # a reaction that exists already is no error
         store.messages.send("👍", agent="ada", to="den", react=heard.id)
     assert matrix_chat.send() == ["done"] * 3
@@ -208,7 +210,9 @@ def test_long_text_is_split_as_the_server_counts(matrix_chat: MatrixChat) -> Non
     pieces = matrix_chat.ann.heard(room, matrix_chat.bot)
     assert len(pieces) > 3
     assert "\n".join(pieces).split() == text.split()
-    (first, *_) = [each for each in matrix_chat.store.messages.list().items if each.state == "sent"]
+    (first, *_) = [
+        message for message in matrix_chat.store.messages.list().items if message.state == "sent"
+    ]
     matrix_chat.store.messages.send(
         "🦙" * 5_000, agent="ada", to=matrix_chat.place(room), edit=first.id
     )
@@ -296,7 +300,7 @@ def test_encrypted_room_is_reported_and_not_read(matrix_chat: MatrixChat) -> Non
     sealed = {"algorithm": "m.megolm.v1.aes-sha2", "ciphertext": "x", "session_id": "s"}
     matrix_chat.ann.send(room, sealed, "m.room.encrypted")
     matrix_chat.ann.say(room, "plain")
-    assert [each.text for each in matrix_chat.hear()] == ["plain"]
+    assert [item.text for item in matrix_chat.hear()] == ["plain"]
     assert "channel.skip_event" in record(matrix_chat.store, matrix_chat.channel.id)
 
 
@@ -321,7 +325,7 @@ def test_revoked_token_loses_nothing(matrix_chat: MatrixChat) -> None:
     store.messages.send_as_system(matrix_chat.place(room), "words")
     matrix_chat.bot.ask("POST", "/_matrix/client/v3/logout", json={})
     (state,) = matrix_chat.send()
-    assert state == "waiting", "it is ours to mend, and the message is as good as it was"
+    assert state == "waiting", "an operator must fix it, and the message is still pending"
     with pytest.raises(Exception, match="the token is invalid"):
         matrix_chat.hear()
 
@@ -358,8 +362,8 @@ def test_gap_after_a_long_absence_is_filled_in_order(matrix_chat: MatrixChat) ->
     matrix_chat.adapter = matrix_chat.open()  # another process without the state of the first
     heard = matrix_chat.hear()
     place = matrix_chat.place(first)
-    assert [each.text for each in heard if each.place_id == place] == [f"{n}" for n in range(230)]
-    assert [each.text for each in heard if each.place_id != place] == [
+    assert [item.text for item in heard if item.place_id == place] == [f"{n}" for n in range(230)]
+    assert [item.text for item in heard if item.place_id != place] == [
         f"other {n}" for n in range(0, 230, 50)
     ]
     assert matrix_chat.hear() == []
@@ -377,7 +381,7 @@ def test_sender_killed_before_recording_leaves_one_copy(
     matrix_chat: MatrixChat, url: str, clock: ManualClock, pause: int
 ) -> None:
     room = matrix_chat.room()
-    (said,) = matrix_chat.store.messages.send_as_system(matrix_chat.place(room), "only once")
+    (item,) = matrix_chat.store.messages.send_as_system(matrix_chat.place(room), "only once")
     victim = [
         sys.executable,
         "-m",
@@ -390,15 +394,17 @@ def test_sender_killed_before_recording_leaves_one_copy(
     ended = subprocess.run(victim, cwd=ROOT, capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert matrix_chat.ann.heard(room, matrix_chat.bot) == ["only once"]
-    assert matrix_chat.store.messages.get(said.id).state == "queued"
+    assert matrix_chat.store.messages.get(item.id).state == "queued"
     matrix_chat.server.stop(signal.SIGKILL)
     matrix_chat.server.start()
     clock.advance(pause)
     # After hours a server has forgotten the key: the room's history decides then.
     assert matrix_chat.send(matrix_chat.open(Unrepeated) if pause > HOUR else None) == ["done"]
-    found = matrix_chat.store.messages.get(said.id)
-    (event,) = [each for each in of_bot(matrix_chat, room) if each["type"] == "m.room.message"]
-    assert (found.state, found.platform_ids) == ("sent", [event["event_id"]])
+    message = matrix_chat.store.messages.get(item.id)
+    (event,) = [
+        result for result in of_bot(matrix_chat, room) if result["type"] == "m.room.message"
+    ]
+    assert (message.state, message.platform_ids) == ("sent", [event["event_id"]])
 
 
 def test_messages_wait_for_an_absent_server_and_are_sent_once(
@@ -418,7 +424,7 @@ def test_messages_wait_for_an_absent_server_and_are_sent_once(
     matrix_chat.server.start()
     clock.advance(MINUTE)
     matrix_chat.ann.say(room, "after")
-    assert [each.text for each in matrix_chat.hear()] == ["after"]
+    assert [item.text for item in matrix_chat.hear()] == ["after"]
     assert matrix_chat.send() == ["done"]
     assert matrix_chat.ann.heard(room, matrix_chat.bot) == ["the answer"]
     assert matrix_chat.store.channels.test("den").ok

@@ -55,9 +55,9 @@ class MatrixAgent:
 
 @pytest.fixture
 def matrix_agent(home: RealHome, server: Homeserver) -> Iterator[MatrixAgent]:
-    made = MatrixAgent(home, server)
-    yield made
-    made.close()
+    result = MatrixAgent(home, server)
+    yield result
+    result.close()
 
 
 def test_claude_answers_across_a_killed_daemon_and_an_absent_server(
@@ -77,7 +77,7 @@ def test_claude_answers_across_a_killed_daemon_and_an_absent_server(
         (run, *_) = store.runs.list(limit=1).items
         store.runs.wait(run.id, timeout_ms=100_000)
         assert store.runs.get(run.id).state == "completed"
-    assert matrix_agent.answers() == ["Hello, Ann."], "nobody is there to bring it"
+    assert matrix_agent.answers() == ["Hello, Ann."], "no daemon delivers it"
     matrix_agent.says({"text": "And this came while nobody was there."})
     matrix_agent.up()
     expected = ["Hello, Ann.", "I thought about it.", "And this came while nobody was there."]

@@ -32,7 +32,7 @@ def test_claude_and_codex_race_and_the_passing_attempt_advances(home: RealHome) 
     git(home.work, "add", "-A")
     git(home.work, "commit", "-qm", "what is wanted")
     ways = (_claude(RIGHT), _codex(RIGHT), _claude(WRONG))
-    told = home.json(
+    result = home.json(
         "race",
         "start",
         "Write adding.py so that the tests pass.",
@@ -41,25 +41,25 @@ def test_claude_and_codex_race_and_the_passing_attempt_advances(home: RealHome) 
         *("--check", f"{sys.executable} -m pytest -q -p no:cacheprovider"),
         *("--yes", "edit", "--yes", "run", "--wait", "--json"),
     )
-    (round,) = told["rounds"]
+    (round,) = result["rounds"]
     claude, codex, wrong = round["attempts"]
-    assert [each["agent"] for each in round["attempts"]] == ["claude", "codex", "claude"]
-    assert [each["state"] for each in round["attempts"]] == ["completed"] * 3, [
-        home.log(home.get(each["run_id"])) for each in round["attempts"]
+    assert [item["agent"] for item in round["attempts"]] == ["claude", "codex", "claude"]
+    assert [item["state"] for item in round["attempts"]] == ["completed"] * 3, [
+        home.log(home.get(item["run_id"])) for item in round["attempts"]
     ]
-    assert [each["passed"] for each in round["attempts"]] == [True, True, False]
+    assert [item["passed"] for item in round["attempts"]] == [True, True, False]
     assert _tests(claude) == _tests(codex) == (2, 2, 0)
     assert _tests(wrong) == (2, 1, 1)
     assert wrong["score"] < min(claude["score"], codex["score"])
-    for each in round["attempts"]:
-        assert (each["files"], each["insertions"], each["deletions"]) == (1, 2, 0)
-        assert each["session_id"]
-        assert "the-race" in str(home.turns(home.get(each["run_id"]))[0].content)
-    home.json("race", "select", told["id"], "2", "--reason", "as clear as the first", "--json")
-    home.json("race", "merge", told["id"], "--json")
+    for item in round["attempts"]:
+        assert (item["files"], item["insertions"], item["deletions"]) == (1, 2, 0)
+        assert item["session_id"]
+        assert "the-race" in str(home.turns(home.get(item["run_id"]))[0].content)
+    home.json("race", "select", result["id"], "2", "--reason", "as clear as the first", "--json")
+    home.json("race", "merge", result["id"], "--json")
     assert (home.work / "adding.py").read_text() == RIGHT
     assert git(home.work, "rev-list", "--count", f"main..{codex['commit']}") == "0"
-    _second_round(home, told["id"])
+    _second_round(home, result["id"])
     home.wait_for_all_processes()
 
 
@@ -75,9 +75,9 @@ def _second_round(home: RealHome, race: str) -> None:
         *("--wait", "--json"),
     )
     attempts = again["rounds"][1]["attempts"]
-    assert [(each["state"], each["passed"]) for each in attempts] == [("completed", True)] * 2
-    for each, notes in zip(attempts, ("It adds.\n", "Sums.\n"), strict=True):
-        tree = Path(each["worktree"])
+    assert [(item["state"], item["passed"]) for item in attempts] == [("completed", True)] * 2
+    for item, notes in zip(attempts, ("It adds.\n", "Sums.\n"), strict=True):
+        tree = Path(item["worktree"])
         assert (tree / "adding.py").read_text() == RIGHT
         assert (tree / "NOTES").read_text() == notes
 

@@ -87,8 +87,8 @@ def test_agent_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
     assert added, "its transcript is written back"
     asked = len(home.requests())
     again = steps({"text": "the second answer"})
-    told = home.json("resume", "-d", "--json", run.id, again)
-    after = home.wait_for_end(told["id"])
+    result = home.json("resume", "-d", "--json", run.id, again)
+    after = home.wait_for_end(result["id"])
     assert after.state is RunState.COMPLETED, trouble(home, after)
     assert home.texts(after)[-1] == "the second answer"
     assert len(home.requests()) > asked
@@ -114,8 +114,8 @@ def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
     call = shell(name, "touch denied.txt", force=True)
     if name == "opencode":
         config = home.machine.home / ".config/opencode/opencode.json"
-        found = json.loads(config.read_text()) | {"permission": {"bash": "ask"}}
-        config.write_text(json.dumps(found))
+        result = json.loads(config.read_text()) | {"permission": {"bash": "ask"}}
+        config.write_text(json.dumps(result))
     _, run = race(home, steps(call, {"text": "done"}))
     assert run.state is RunState.COMPLETED, trouble(home, run)
     assert run.denied == {call["tool"]: 1}, (home.log(run), home.turns(run))

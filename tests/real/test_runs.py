@@ -23,8 +23,8 @@ def open_gate(home: RealHome) -> None:
 
 
 def resume(home: RealHome, run: Run, *words: str) -> Run:
-    told = home.json("resume", "-d", "--json", run.id, *words)
-    return home.wait_for_end(told["id"])
+    result = home.json("resume", "-d", "--json", run.id, *words)
+    return home.wait_for_end(result["id"])
 
 
 def went_on(home: RealHome, before: Run, after: Run, mark: str) -> None:
@@ -81,7 +81,7 @@ def test_prompt_tool_call_and_cost(home: RealHome, kind: AgentKind) -> None:
         assert ended.cost_micros == sum(costs) > 0
         assert ended.model
     else:
-        assert set(costs) == {None}, "a model that no table knows has no price"
+        assert set(costs) == {None}, "an unknown model has no price"
         assert ended.cost_micros is None
     home.wait_for_all_processes()
 

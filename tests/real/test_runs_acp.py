@@ -78,8 +78,8 @@ def test_agent_uses_a_tool_and_its_session_continues(home: RealHome, agent: str)
     home.wait_for_all_processes()
     if agent == "gemini":
         pytest.skip("gemini 0.61 does not load a session that it wrote in the same minute")
-    told = home.json("resume", "-d", "--json", run.id, steps({"text": "two"}))
-    after = home.wait_for_end(told["id"])
+    result = home.json("resume", "-d", "--json", run.id, steps({"text": "two"}))
+    after = home.wait_for_end(result["id"])
     assert after.state is RunState.COMPLETED, (after, home.log(after))
     assert after.mode is RunMode.ACP
     assert home.texts(after)[-1].endswith("two")

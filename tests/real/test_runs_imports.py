@@ -37,8 +37,8 @@ def test_conversation_of_a_person_is_imported_once(home: RealHome, kind: AgentKi
     assert home.charged("all") == kind.used()
 
     # Continued by Corral, it is still one conversation.
-    told = home.json("resume", "-d", "--json", session.id, steps({"text": "And more."}))
-    after = home.wait_for_end(told["id"])
+    result = home.json("resume", "-d", "--json", session.id, steps({"text": "And more."}))
+    after = home.wait_for_end(result["id"])
     assert after.state is RunState.COMPLETED, home.log(after)
     assert home.texts(after) == ["I write it.", "It is written.", "And more."]
     assert home.charged("all") == kind.used()

@@ -36,9 +36,9 @@ def parked(home: RealHome, run: Run) -> Run:
         assert now.is_live, (now, home.log(run))
         return now if now.attention is Attention.PARKED else None
 
-    found = wait_until(look, "it is parked")
-    assert found.state is RunState.QUEUED
-    return found
+    result = wait_until(look, "it is parked")
+    assert result.state is RunState.QUEUED
+    return result
 
 
 def test_claude_waits_for_its_quota_and_continues(home: RealHome) -> None:
@@ -118,13 +118,13 @@ def test_spent_project_budget_rejects_the_next_run(home: RealHome) -> None:
     second = home.corral("run", "--agent", "claude", "--budget", "0.5", steps({"text": "more"}))
     assert second.returncode != 0, second
     assert b"budget" in second.stderr
-    assert len(home.requests()) == 1, "nothing was asked of the model"
+    assert len(home.requests()) == 1, "the model got no request"
 
 
 def test_codex_with_a_known_model_has_a_price(home: RealHome) -> None:
     home.install("codex")
-    made = home.corral("agent", "create", "ada", "--provider", "codex", "--model", "gpt-5-codex")
-    assert made.returncode == 0, made
+    result = home.corral("agent", "create", "ada", "--provider", "codex", "--model", "gpt-5-codex")
+    assert result.returncode == 0, result
     usage = {"input": 1_000_000, "output": 1_000}
     run = home.wait_for_end(home.start_agent("ada", steps({"text": "dear", "usage": usage})).id)
     assert run.state is RunState.COMPLETED, home.log(run)
@@ -166,13 +166,13 @@ def test_tool_that_is_not_allowed_is_denied_and_logged(home: RealHome, kind: Age
     )
     assert run.state is RunState.COMPLETED, home.log(run)
     assert not (home.work / "a.txt").exists()
-    told = [entry["last"] for entry in home.requests()][-1]
-    assert told[0] == "tool"
+    result = [entry["last"] for entry in home.requests()][-1]
+    assert result[0] == "tool"
     if kind.name == "codex":
         # Its stream does not report a command that its sandbox blocked or that could not be run
         # without one.
-        assert "exited with code" in told[1]
-        assert "exited with code 0" not in told[1]
+        assert "exited with code" in result[1]
+        assert "exited with code 0" not in result[1]
     else:
         assert [turn.is_error for turn in home.turns(run) if turn.role == "tool"] == [True]
         assert "Write" in home.corral("logs", "--log", run.id).stdout.decode()

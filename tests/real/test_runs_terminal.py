@@ -80,11 +80,11 @@ def test_allowed_dialog_is_answered_once_and_logged(home: RealHome, claude: Agen
     wait_until((home.work / "a.txt").exists, "the file is written")
     asks(home, run)
     log = home.json("logs", "--log", run.id, "--json")
-    found = [line for line in log if line["message"].startswith("Answered")]
-    assert len(found) == 1, log
-    assert found[0]["metadata"]["class"] == "edit"
-    assert "a.txt" in found[0]["metadata"]["question"]
-    assert found[0]["metadata"]["keys"] == "\r"
+    results = [line for line in log if line["message"].startswith("Answered")]
+    assert len(results) == 1, log
+    assert results[0]["metadata"]["class"] == "edit"
+    assert "a.txt" in results[0]["metadata"]["question"]
+    assert results[0]["metadata"]["keys"] == "\r"
     home.corral("stop", run.id)
     assert home.wait_for_end(run.id).state is RunState.CANCELLED
 
@@ -156,8 +156,8 @@ def test_terminal_conversation_is_resumed(home: RealHome, claude: AgentKind) -> 
     prompt = "the-one-prompt " + steps({"text": "the first answer"})
     ended = answered(home, prompt, "the first answer")
     session = home.session_of(ended).provider_session
-    told = home.json("resume", "-d", "--json", ended.id, steps({"text": "the second answer"}))
-    after = home.wait_for_end(told["id"])
+    result = home.json("resume", "-d", "--json", ended.id, steps({"text": "the second answer"}))
+    after = home.wait_for_end(result["id"])
     assert after.state is RunState.COMPLETED, home.log(after)
     assert home.count_prompts("the-one-prompt") == 1
     assert home.session_of(after).provider_session == session

@@ -121,8 +121,8 @@ def begin_command(home: RealHome, name: str, prompt: str) -> Run:
         "opencode": ["--model", MODELS[name], f"--prompt={prompt}"],
         "qwen": ["-i", prompt],
     }[name]
-    told = home.json("run", "-d", "--pty", "--yes", "trust", "--json", "--", name, *words)
-    return home.get(told["id"])
+    result = home.json("run", "-d", "--pty", "--yes", "trust", "--json", "--", name, *words)
+    return home.get(result["id"])
 
 
 def test_headless_command_is_recorded_with_its_session(home: RealHome, name: str) -> None:
@@ -136,8 +136,8 @@ def test_headless_command_is_recorded_with_its_session(home: RealHome, name: str
         "opencode": ["run", "--model", MODELS[name], prompt],
         "qwen": ["-p", prompt],
     }[name]
-    told = home.json("run", "-d", "--json", "--", name, *words)
-    ended = home.wait_for_end(told["id"])
+    result = home.json("run", "-d", "--json", "--", name, *words)
+    ended = home.wait_for_end(result["id"])
     assert ended.state is RunState.COMPLETED, home.output(ended)
     assert home.texts(ended) == ["the-only-answer"], home.log(ended)
     assert (ended.cost_micros or 0) > 0
@@ -145,15 +145,15 @@ def test_headless_command_is_recorded_with_its_session(home: RealHome, name: str
 
 
 def with_turns(home: RealHome, run: Run, words: str) -> Run | None:
-    found = home.get(run.id)
-    if not found.is_live:
-        pytest.fail(f"it has ended: {found} {home.output(found)[-2000:]!r}")
-    return found if found.session_id and words in home.texts(found) else None
+    result = home.get(run.id)
+    if not result.is_live:
+        pytest.fail(f"it has ended: {result} {home.output(result)[-2000:]!r}")
+    return result if result.session_id and words in home.texts(result) else None
 
 
 def used(home: RealHome, run: Run) -> Run | None:
-    found = home.get(run.id)
-    return found if found.tokens else None
+    result = home.get(run.id)
+    return result if result.tokens else None
 
 
 def test_denied_calls_are_counted(home: RealHome, name: str) -> None:

@@ -35,8 +35,8 @@ def test_claude_and_codex_share_tasks_locks_and_mail(home: RealHome) -> None:
         for name in ("ada", "bob"):
             store.mail.put(f"agent:{name}", f"welcome, {name}")
     started = home.json("team", "start", str(file), "--json")
-    assert [each["agent"] for each in started] == ["ada", "bob"]
-    ended = [home.wait_for_end(each["run_id"]) for each in started]
+    assert [item["agent"] for item in started] == ["ada", "bob"]
+    ended = [home.wait_for_end(item["run_id"]) for item in started]
     assert [run.state for run in ended] == [RunState.COMPLETED] * 2, [
         home.log(run) for run in ended
     ]

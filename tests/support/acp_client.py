@@ -46,13 +46,13 @@ class AcpRun:
             data = os.read(self._out, 65_536)
             new = self.talk.feed(data) if data else self.talk.close()
             self.facts += new
-            found = next((fact for fact in new if isinstance(fact, kinds)), None)
-            if found is not None:
-                return found
+            value = next((fact for fact in new if isinstance(fact, kinds)), None)
+            if value is not None:
+                return value
             if not data:
                 break
-        told = self.facts[-5:]
-        raise AssertionError(f"no {kinds} came; the last: {told}; {self.errors()}")
+        result = self.facts[-5:]
+        raise AssertionError(f"no {kinds} came; the last: {result}; {self.errors()}")
 
     def done(self, seconds: float = 60) -> PromptResult:
         done: PromptResult = self.wait_until(PromptResult, seconds=seconds)

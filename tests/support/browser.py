@@ -45,6 +45,6 @@ def headless_browser() -> "Iterator[Browser | None]":
 
 def _program(driver: "Playwright") -> str | None:
     named = os.environ.get("CORRAL_BROWSER")
-    found = (path for name in PROGRAMS if (path := shutil.which(name)))
+    results = (path for name in PROGRAMS if (path := shutil.which(name)))
     own = driver.chromium.executable_path
-    return named or next(found, None) or (own if Path(own).exists() else None)
+    return named or next(results, None) or (own if Path(own).exists() else None)

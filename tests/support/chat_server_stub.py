@@ -35,7 +35,7 @@ class ChatServerStub:
                 parts = urlsplit(self.path)
                 length = int(self.headers.get("Content-Length", 0))
                 raw = self.rfile.read(length)
-                query = {name: each[0] for name, each in parse_qs(parts.query).items()}
+                query = {name: item[0] for name, item in parse_qs(parts.query).items()}
                 asked = ApiRequest(
                     self.command,
                     unquote(parts.path),
@@ -45,11 +45,11 @@ class ChatServerStub:
                     raw,
                 )
                 api.asked.append(asked)
-                status, told, *more = answer(asked)
+                status, result, *more = answer(asked)
                 if status == 0:  # the connection breaks during the response
                     self.connection.close()
                     return
-                body = told if isinstance(told, bytes) else json.dumps(told).encode()
+                body = result if isinstance(result, bytes) else json.dumps(result).encode()
                 self.send_response(status)
                 for name, value in (more[0] if more else {}).items():
                     self.send_header(name, value)
@@ -79,7 +79,7 @@ def _body(raw: bytes) -> Any:
     try:
         return json.loads(raw) if raw else None
     except ValueError:
-        return {name: each[0] for name, each in parse_qs(raw.decode(errors="replace")).items()}
+        return {name: item[0] for name, item in parse_qs(raw.decode(errors="replace")).items()}
 
 
 @contextmanager

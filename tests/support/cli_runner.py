@@ -26,14 +26,14 @@ class Cli:
 
     def json(self, *arguments: str) -> Any:
         """Return the value that a command prints with --json; the command must succeed."""
-        said = self(*arguments, "--json")
-        assert said.code == 0, said.err
-        return json.loads(said.out)
+        result = self(*arguments, "--json")
+        assert result.code == 0, result.err
+        return json.loads(result.out)
 
     def error(self, *arguments: str) -> dict[str, Any]:
         """Return the error that a command prints with --json, with its exit code; stdout stays
         empty."""
-        said = self(*arguments, "--json")
-        assert said.out == ""
-        error: dict[str, Any] = json.loads(said.err)["error"]
-        return error | {"exit_code": said.code}
+        result = self(*arguments, "--json")
+        assert result.out == ""
+        error: dict[str, Any] = json.loads(result.err)["error"]
+        return error | {"exit_code": result.code}

@@ -34,21 +34,21 @@ class Machine(Home):
 
     def up(self, *options: str) -> dict[str, Any]:
         """Start the daemon and return its output."""
-        said: dict[str, Any] = self.json("up", "--port", "0", "--json", *options)
-        self.link = said["link"]
-        self.pid = said["daemon"]["pid"]
-        return said
+        result: dict[str, Any] = self.json("up", "--port", "0", "--json", *options)
+        self.link = result["link"]
+        self.pid = result["daemon"]["pid"]
+        return result
 
     def status(self) -> dict[str, Any]:
         """Return the output of `corral status`, whether healthy or not."""
-        told: dict[str, Any] = json.loads(self.corral("status", "--json").stdout)
-        return told
+        result: dict[str, Any] = json.loads(self.corral("status", "--json").stdout)
+        return result
 
     def loop(self, name: str) -> dict[str, Any]:
         """Return one loop as the daemon reports it."""
         loops = {loop["name"]: loop for loop in self.get_url("/healthz").json()["status"]["loops"]}
-        found: dict[str, Any] = loops[name]
-        return found
+        result: dict[str, Any] = loops[name]
+        return result
 
     def get_url(self, path: str) -> httpx.Response:
         """Return the daemon's response to a request with its own token."""
@@ -94,9 +94,9 @@ def children_of(pid: int) -> Iterator[process.ProcessStat]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with suppress(OSError):
-                found = process.read_stat(int(name))
-                if found is not None and found.parent == pid:
-                    yield found
+                result = process.read_stat(int(name))
+                if result is not None and result.parent == pid:
+                    yield result
 
 
 def cpu_of(pid: int, seconds: float) -> float:

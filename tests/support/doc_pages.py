@@ -47,8 +47,8 @@ class Step(NamedTuple):
 
     @property
     def code(self) -> int:
-        said = _CODE.search(self.command)
-        return int(said[1]) if said else 0
+        result = _CODE.search(self.command)
+        return int(result[1]) if result else 0
 
 
 class NewFile(NamedTuple):
@@ -60,10 +60,10 @@ def read(page: Path) -> Iterator[Step | NewFile]:
     """Return the steps of a page, in order."""
     text = page.read_text(encoding="utf-8")
     for block in _BLOCK.finditer(text):
-        language, title, body, given = block.groups()
+        language, title, body, value = block.groups()
         line = text.count("\n", 0, block.start()) + 2
-        if given is not None:
-            yield from (Step(line, command, []) for command in given.splitlines())
+        if value is not None:
+            yield from (Step(line, command, []) for command in value.splitlines())
         elif title is not None:
             yield NewFile(title, body)
         elif language == "console":
@@ -76,8 +76,8 @@ def read(page: Path) -> Iterator[Step | NewFile]:
 
 def _lines(first: int, body: str) -> Iterator[Step]:
     """Return the commands of a block without output; a backslash continues a line."""
-    for found in re.finditer(r"^(?! *(?:#|$))(?:\\\n|[^\n])+", body, re.M):
-        yield Step(first + body.count("\n", 0, found.start()), found[0], [])
+    for item in re.finditer(r"^(?! *(?:#|$))(?:\\\n|[^\n])+", body, re.M):
+        yield Step(first + body.count("\n", 0, item.start()), item[0], [])
 
 
 def _steps(first: int, lines: list[str]) -> Iterator[Step]:
@@ -97,13 +97,15 @@ def _steps(first: int, lines: list[str]) -> Iterator[Step]:
         yield step
 
 
-def matches_output(shown: list[str], said: list[str]) -> bool:
+def matches_output(shown: list[str], output: list[str]) -> bool:
     """Return whether the output is what the page shows, ignoring column widths."""
     lines = []
     for line in shown:
         words = "[^\n]*".join(re.escape(part) for part in re.split(" ?… ?", _narrow(line)))
         lines.append(r"(?:[^\n]*\n)*" if line.strip() == "…" else words + r"\n")
-    return re.fullmatch("".join(lines), "".join(f"{_narrow(line)}\n" for line in said)) is not None
+    return (
+        re.fullmatch("".join(lines), "".join(f"{_narrow(line)}\n" for line in output)) is not None
+    )
 
 
 def _narrow(line: str) -> str:
@@ -163,12 +165,12 @@ class Shell:
             if done is not None:
                 lines = done.stdout.decode(errors="replace").splitlines()
                 return done.returncode, _trimmed([line.rstrip() for line in lines])
-        code, said = self._run_in_bash(command)
+        code, result = self._run_in_bash(command)
         if _CHANGES_VARIABLES.search(command):
             _, variables = self._run_in_bash("env -0 | tr '\\n\\0' '\\0\\n'")
             pairs = (line.replace("\0", "\n").partition("=") for line in variables)
             self._environment = {name: value for name, _, value in pairs}
-        return code, said
+        return code, result
 
     def _run_in_bash(self, command: str) -> tuple[int, list[str]]:
         assert self._bash.stdin is not None
@@ -177,18 +179,18 @@ class Shell:
             f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s %s\\n' '{_END}' $? \"$PWD\"\n"
         )
         self._bash.stdin.flush()
-        said: list[str] = []
+        results: list[str] = []
         ended = threading.Timer(_SECONDS, self._end_all)
         ended.start()
         try:
             for line in self._bash.stdout:
                 if line.startswith(_END):
                     code, self._directory = line.removeprefix(_END).strip().split(" ", 1)
-                    return int(code), _trimmed(said)
-                said.append(line.rstrip())
+                    return int(code), _trimmed(results)
+                results.append(line.rstrip())
         finally:
             ended.cancel()
-        raise AssertionError(f"the shell ended in the middle of: {command}\n" + "\n".join(said))
+        raise AssertionError(f"the shell ended in the middle of: {command}\n" + "\n".join(results))
 
     def write(self, file: NewFile) -> None:
         (self._folder / file.name).write_text(file.text, encoding="utf-8")

@@ -35,7 +35,7 @@ class Telegram:
         self._numbers = count(100)
 
     def words(self, chat: str) -> list[str]:
-        return [each["text"] for each in self.shown[chat]]
+        return [item["text"] for item in self.shown[chat]]
 
     def __call__(self, asked: ApiRequest) -> Answer:
         head, _, method = asked.path.rpartition("/")
@@ -56,7 +56,7 @@ class Telegram:
     def _getUpdates(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         offset = body.get("offset", 0)
         if not self.twice:
-            self.updates = [each for each in self.updates if each["update_id"] >= offset]
+            self.updates = [update for update in self.updates if update["update_id"] >= offset]
         return _yes(self.updates[: body.get("limit", 100)])
 
     def _getFile(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
@@ -78,7 +78,7 @@ class Telegram:
         if why := self._bad_buttons(body):
             return _no(400, why)
         reply = body.get("reply_parameters", {})
-        known = {each["message_id"] for each in self.shown[str(body["chat_id"])]}
+        known = {item["message_id"] for item in self.shown[str(body["chat_id"])]}
         gone = bool(reply) and reply["message_id"] not in known
         if gone and not reply.get("allow_sending_without_reply"):
             return _no(400, "Bad Request: message to be replied not found")
@@ -101,26 +101,26 @@ class Telegram:
         if how == DOWN:
             return _no(502, "Bad Gateway")
         if how == SLOW or chat in self.full:
-            told = {"ok": False, "error_code": 429, "parameters": {"retry_after": RETRY_SECONDS}}
-            return 429, told | {"description": f"Too Many Requests: retry after {RETRY_SECONDS}"}
+            values = {"ok": False, "error_code": 429, "parameters": {"retry_after": RETRY_SECONDS}}
+            return 429, values | {"description": f"Too Many Requests: retry after {RETRY_SECONDS}"}
         message = body | {"message_id": next(self._numbers)}
         self.shown[chat].append(message)
-        told = {name: value for name, value in message.items() if name != "data"}
-        return (0, None) if how == LATE else _yes(told)
+        values = {name: value for name, value in message.items() if name != "data"}
+        return (0, None) if how == LATE else _yes(values)
 
     def _found(self, body: dict[str, Any]) -> dict[str, Any] | None:
         chat = self.shown[str(body["chat_id"])]
-        return next((each for each in chat if each["message_id"] == body["message_id"]), None)
+        return next((item for item in chat if item["message_id"] == body["message_id"]), None)
 
     def _editMessageText(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
-        found = self._found(body)
-        if found is None:
+        result = self._found(body)
+        if result is None:
             return _no(400, "Bad Request: message to edit not found")
-        if found["text"] == body["text"] and "reply_markup" not in found:
+        if result["text"] == body["text"] and "reply_markup" not in result:
             return _no(400, "Bad Request: message is not modified: specified new message content")
-        found["text"] = body["text"]
-        found.pop("reply_markup", None)
-        return _yes(found)
+        result["text"] = body["text"]
+        result.pop("reply_markup", None)
+        return _yes(result)
 
     def _setMessageReaction(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         (sign,) = body["reaction"]
@@ -162,7 +162,7 @@ class Slack:
         self._numbers = count(1)
 
     def words(self, channel: str) -> list[str]:
-        return [each["text"] for each in self.shown[channel]]
+        return [item["text"] for item in self.shown[channel]]
 
     def says(self, channel: str, text: str, **more: Any) -> str:
         """Add a message of another user."""
@@ -208,22 +208,22 @@ class Slack:
         return (0, None) if how == LATE else (200, {"ok": True, "ts": ts, "channel": channel})
 
     def _found(self, channel: str, ts: str) -> dict[str, Any] | None:
-        return next((each for each in self.shown[channel] if each["ts"] == ts), None)
+        return next((item for item in self.shown[channel] if item["ts"] == ts), None)
 
     def _chat_update(self, body: dict[str, Any]) -> Answer:
-        found = self._found(body["channel"], body["ts"])
-        if found is None:
+        result = self._found(body["channel"], body["ts"])
+        if result is None:
             return 200, {"ok": False, "error": "message_not_found"}
-        found |= {"text": body["text"], "blocks": body.get("blocks", found.get("blocks"))}
+        result |= {"text": body["text"], "blocks": body.get("blocks", result.get("blocks"))}
         return 200, {"ok": True, "ts": body["ts"]}
 
     def _reactions_add(self, body: dict[str, Any]) -> Answer:
-        found = self._found(body["channel"], body["timestamp"])
-        if found is None:
+        result = self._found(body["channel"], body["timestamp"])
+        if result is None:
             return 200, {"ok": False, "error": "message_not_found"}
-        if body["name"] in found.setdefault("signs", []):
+        if body["name"] in result.setdefault("signs", []):
             return 200, {"ok": False, "error": "already_reacted"}
-        found["signs"].append(body["name"])
+        result["signs"].append(body["name"])
         return 200, {"ok": True}
 
     def _conversations_history(self, body: dict[str, Any]) -> Answer:
@@ -231,25 +231,25 @@ class Slack:
 
     def _conversations_replies(self, body: dict[str, Any]) -> Answer:
         inside = [
-            each for each in self.shown[body["channel"]] if each.get("thread_ts") == body["ts"]
+            item for item in self.shown[body["channel"]] if item.get("thread_ts") == body["ts"]
         ]
         return self._listed(body, inside)
 
-    def _listed(self, body: dict[str, Any], found: list[dict[str, Any]]) -> Answer:
+    def _listed(self, body: dict[str, Any], messages: list[dict[str, Any]]) -> Answer:
         """Return messages newest first, by page; metadata only on request."""
         start = int(body.get("cursor") or 0)
-        newest = found[::-1]
+        newest = messages[::-1]
         most = min(int(body.get("limit", 100)), self.page)
         page = newest[start : start + most]
         if body.get("include_all_metadata") != "true":
             page = [
-                {name: value for name, value in each.items() if name != "metadata"} for each in page
+                {name: value for name, value in item.items() if name != "metadata"} for item in page
             ]
         more = start + most < len(newest)
-        told: dict[str, Any] = {"ok": True, "messages": page, "has_more": more}
+        values: dict[str, Any] = {"ok": True, "messages": page, "has_more": more}
         if more:
-            told["response_metadata"] = {"next_cursor": str(start + most)}
-        return 200, told
+            values["response_metadata"] = {"next_cursor": str(start + most)}
+        return 200, values
 
     def _files_getUploadURLExternal(self, body: dict[str, Any]) -> Answer:
         id = f"F{next(self._numbers)}"
@@ -257,11 +257,11 @@ class Slack:
         return 200, {"ok": True, "upload_url": f"{self.url}/upload/{id}", "file_id": id}
 
     def _files_completeUploadExternal(self, body: dict[str, Any]) -> Answer:
-        (given,) = body["files"]
-        upload = self.uploads[given["id"]]
+        (item,) = body["files"]
+        upload = self.uploads[item["id"]]
         if len(upload.get("data", b"")) != upload["length"]:
             return 200, {"ok": False, "error": "file_not_found"}
-        shown = {"text": "", "files": [{"id": given["id"], "title": given["title"]}]}
+        shown = {"text": "", "files": [{"id": item["id"], "title": item["title"]}]}
         if "thread_ts" in body:
             shown["thread_ts"] = body["thread_ts"]
         return self._show(body["channel_id"], shown)

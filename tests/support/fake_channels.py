@@ -41,8 +41,8 @@ class Platform:
         self.edits: dict[str, str] = {}
         self.by_key: dict[str, str] = {}
         self.outcomes: list[str] = []
-        """What comes of the next sendings: ok, fail, refuse, lost (arrived, and nobody is told),
-        away (did not arrive, and nobody is told), throw; ok when there are no more."""
+        """The outcomes of the next sends: ok, fail, refuse, lost (arrived, and not reported),
+        away (did not arrive, and not reported), throw; ok when there are no more."""
         self.pending: list[IncomingEvent] = []
         self._numbers = count(1)
 
@@ -161,18 +161,18 @@ class Chat:
         options.setdefault("policy", "public")
         self.channel: Channel = store.channels.add(kind, kind, **options)
 
-    def says(self, text: str, **given: Any) -> Message:
+    def says(self, text: str, **fields: Any) -> Message:
         """Receive a message from a user."""
-        event = given.pop("event", None) or f"e{next(self._numbers)}"
-        given = {"place": "room", "sender": "ann", "message_id": f"p-{event}"} | given
+        event = fields.pop("event", None) or f"e{next(self._numbers)}"
+        fields = {"place": "room", "sender": "ann", "message_id": f"p-{event}"} | fields
         return self.store.messages.receive(
-            self.channel.id, IncomingEvent(event_id=event, text=text, **given)
+            self.channel.id, IncomingEvent(event_id=event, text=text, **fields)
         )
 
     def deliver(self, owner: str = "d1") -> list[str]:
         """Deliver once and return the states of the sent messages."""
-        told = self.store.chat.deliver(self.channel.id, self.adapter, owner=owner)
-        return [each.state for each in told]
+        result = self.store.chat.deliver(self.channel.id, self.adapter, owner=owner)
+        return [each.state for each in result]
 
     def place(self, name: str = "room") -> str:
         return self.store.places.get(f"{self.channel.name}/{name}").id

@@ -59,12 +59,12 @@ class FakeSandboxAgent:
             connection.execute(statement, values)
 
     def forge(self, id: str, seq: Any, content: Any = None, **more: Any) -> None:
-        told = content if isinstance(content, str) else json.dumps(content or {"text": "forged"})
+        result = content if isinstance(content, str) else json.dumps(content or {"text": "forged"})
         self.write(
             "INSERT INTO messages_out (id, seq, timestamp, kind, platform_id, channel_type, "
             "content) VALUES (?, ?, 't', ?, ?, ?, ?)",
             *(id, seq, more.get("kind", "chat"), more.get("platform_id")),
-            *(more.get("channel_type"), told),
+            *(more.get("channel_type"), result),
         )
 
     def outcomes(self) -> dict[str, str]:

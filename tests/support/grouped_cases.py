@@ -58,8 +58,8 @@ def each_case(
     )
     values = list(argvalues)
     assert values, "no cases"
-    given = list(map(ids, values)) if callable(ids) else list(ids or [None] * len(values))
-    cases = [_case(names, value, name) for value, name in zip(values, given, strict=True)]
+    result = list(map(ids, values)) if callable(ids) else list(ids or [None] * len(values))
+    cases = [_case(names, value, name) for value, name in zip(values, result, strict=True)]
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
@@ -70,7 +70,9 @@ def each_case(
                         test(**_own(fixtures, number, stack), **arguments)
 
         signature = inspect.signature(test)
-        kept = [each for each in signature.parameters.values() if each.name not in names]
+        kept = [
+            parameter for parameter in signature.parameters.values() if parameter.name not in names
+        ]
         run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
         return run
 

@@ -48,20 +48,20 @@ def wait_until(probe: Callable[[], T | None], what: str, seconds: float = SECOND
 
 def is_alive(pid: int) -> bool:
     """Return whether a process exists and is not a zombie."""
-    found = process.read_stat(pid)
-    return found is not None and found.state not in "ZX"
+    result = process.read_stat(pid)
+    return result is not None and result.state not in "ZX"
 
 
 def processes_with_variable(mark: str) -> list[int]:
     """Return the live processes with `NAME=value` in their environment, except this one."""
-    found = []
+    results = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with suppress(OSError):
                 words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 if mark.encode() in words and is_alive(int(name)):
-                    found.append(int(name))
-    return found
+                    results.append(int(name))
+    return results
 
 
 def kill_processes(list_pids: Callable[[], list[int]]) -> None:
@@ -134,9 +134,9 @@ class Home:
         )
 
     def json(self, *arguments: str, env: Mapping[str, str] | None = None) -> Any:
-        said = self.corral(*arguments, env=env)
-        assert said.returncode == 0, said.stderr.decode(errors="replace")
-        return json.loads(said.stdout)
+        result = self.corral(*arguments, env=env)
+        assert result.returncode == 0, result.stderr.decode(errors="replace")
+        return json.loads(result.stdout)
 
     def begin(self, *arguments: str, **options: Any) -> Command:
         """Start a command in the background; the caller ends it."""
@@ -245,9 +245,9 @@ class Home:
     def guard_pid(self, run: Run) -> int:
         """Return the process between supervisor and agent."""
         assert run.pid is not None
-        found = process.read_stat(run.pid)
-        assert found is not None
-        return found.parent
+        result = process.read_stat(run.pid)
+        assert result is not None
+        return result.parent
 
     def read_pid(self, name: str) -> int:
         """Wait for a pid that a process writes into a file of the working directory."""
@@ -281,7 +281,7 @@ class Screen:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             try:
-                signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the test runner may ignore it
                 os.chdir(home.work)
                 size = struct.pack("HHHH", rows, columns, 0, 0)
                 fcntl.ioctl(0, termios.TIOCSWINSZ, size)
@@ -334,8 +334,8 @@ class Screen:
 
         def look() -> bool:
             self.read(0)
-            found = process.read_stat(self.pid)
-            return found is not None and found.state == "T"
+            result = process.read_stat(self.pid)
+            return result is not None and result.state == "T"
 
         return wait_until(look, "the command is stopped", seconds)
 

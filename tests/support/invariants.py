@@ -18,7 +18,7 @@ from corral.services.store import verify
 from corral.services.store.declarations import find_declarations
 from tests.support.run_factories import NO_FOLDER
 
-Told = list[Row]
+EventRows = list[Row]
 """The verb, subject, data and project of events, in the order in which they were written."""
 
 
@@ -55,15 +55,17 @@ def _require_sound(findings: Iterable[Finding]) -> None:
 
 def _check_rows(tx: Tx) -> None:
     filled = nonempty_tables(tx)
-    told: dict[str, Told] = {}
+    events_by_kind: dict[str, EventRows] = {}
     for kind, *event in _rows(
         tx, "SELECT kind, verb, subject, data, project_id FROM events ORDER BY seq"
     ):
-        told.setdefault(kind, []).append(tuple(event))
-    deleted = {subject for verb, subject, *_ in told.get("project", []) if verb == "delete"}
+        events_by_kind.setdefault(kind, []).append(tuple(event))
+    deleted = {
+        subject for verb, subject, *_ in events_by_kind.get("project", []) if verb == "delete"
+    }
     for table in find_declarations(StatefulTable).values():
-        if table.table in filled or table.transitions.kind in told:
-            _check_states(tx, table, told.get(table.transitions.kind, []), deleted)
+        if table.table in filled or table.transitions.kind in events_by_kind:
+            _check_states(tx, table, events_by_kind.get(table.transitions.kind, []), deleted)
     _check_settings(tx)
     if {"charges", "usage_totals"} & filled:
         _check_money(tx)
@@ -86,28 +88,28 @@ def _check_turns(tx: Tx) -> None:
 
 def _check_outputs(tx: Tx) -> None:
     """A sealed output is complete, and a deleted one is gone."""
-    for run_id, state, wanted, found in _rows(
+    for run_id, state, wanted, result in _rows(
         tx,
         """SELECT outputs.run_id, state, sealed_bytes, sum(length(data)) FROM outputs
         JOIN output_chunks ON output_chunks.run_id = outputs.run_id AND stream = 'output'
         GROUP BY outputs.run_id, state, sealed_bytes""",
     ):
         assert state != "deleted", f"{run_id} was deleted and has chunks"
-        assert state != "sealed" or found == wanted, f"{run_id}: {found} of {wanted} bytes"
+        assert state != "sealed" or result == wanted, f"{run_id}: {result} of {wanted} bytes"
 
 
-def _check_states(tx: Tx, table: StatefulTable[Any], told: Told, deleted: set[str]) -> None:
+def _check_states(tx: Tx, table: StatefulTable[Any], events: EventRows, deleted: set[str]) -> None:
     """Replaying the events of each row through the transition table gives its state."""
     moves = table.transitions
     reached: dict[str, str] = {}
     projects: dict[str, str] = {}
-    for verb, subject, data, project in told:
+    for verb, subject, data, project in events:
         projects[subject] = project
         if verb == "import":
-            assert subject not in reached, f"{subject} was made twice"
+            assert subject not in reached, f"{subject} was created twice"
             reached[subject] = json.loads(data)["state"]
         elif verb in moves.entries:
-            assert subject not in reached, f"{subject} was made twice"
+            assert subject not in reached, f"{subject} was created twice"
             reached[subject] = moves.entries[verb]
         elif verb in moves.verbs:
             sources, to = moves[verb]
@@ -115,33 +117,33 @@ def _check_states(tx: Tx, table: StatefulTable[Any], told: Told, deleted: set[st
             reached[subject] = to
         elif verb in ("delete", "delete_record", "forget"):
             del reached[subject]
-    found = dict(_rows(tx, f"SELECT {table.public_id}, state FROM {table.table}"))
-    for subject in reached.keys() - found.keys():
+    result = dict(_rows(tx, f"SELECT {table.public_id}, state FROM {table.table}"))
+    for subject in reached.keys() - result.keys():
         if projects[subject] in deleted:
             del reached[subject]  # deleted together with its project
-    assert found == reached, "rows and events disagree"
+    assert result == reached, "rows and events disagree"
 
 
 def _check_settings(tx: Tx) -> None:
     """The last event of each setting has its current value."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for kind, verb, subject, data in _rows(
         tx,
         "SELECT kind, verb, subject, data FROM events WHERE kind IN ('setting', 'project') "
         "ORDER BY seq",
     ):
         if (kind, verb) == ("setting", "set"):
-            told[subject] = json.loads(data)["value"]
+            values[subject] = json.loads(data)["value"]
         elif (kind, verb) == ("setting", "unset"):
-            del told[subject]
+            del values[subject]
         elif (kind, verb) == ("project", "delete"):
             gone = f"project:{subject}/"
-            told = {name: value for name, value in told.items() if not name.startswith(gone)}
-    found = {
+            values = {name: value for name, value in values.items() if not name.startswith(gone)}
+    result = {
         f"{scope}/{name}": json.loads(value)
         for scope, name, value in _rows(tx, "SELECT scope, name, value FROM settings")
     }
-    assert found == told, "settings and their events disagree"
+    assert result == values, "settings and their events disagree"
 
 
 _SUMMED = ("input", "output", "cache_read", "cache_write", "reasoning")
@@ -165,18 +167,18 @@ def _check_money(tx: Tx) -> None:
         for key in keys:
             before = expected.get(key, [0] * len(figures))
             expected[key] = [a + b for a, b in zip(before, figures, strict=True)]
-    found = {
+    values = {
         (scope, day): figures
         for scope, day, *figures in _rows(
             tx, f"SELECT scope, day, charges, unpriced, cost_micros, {columns} FROM usage_totals"
         )
     }
-    if found.get(("all", ""), [0])[0] == len(charges):
-        assert found == expected, "charges and totals disagree"
+    if values.get(("all", ""), [0])[0] == len(charges):
+        assert values == expected, "charges and totals disagree"
         return
     # Some charges were pruned; totals outlive them.
     for key, figures in expected.items():
-        assert all(a >= b for a, b in zip(found[key], figures, strict=True)), key
+        assert all(a >= b for a, b in zip(values[key], figures, strict=True)), key
 
 
 def _rows(tx: Tx, query: str) -> list[Row]:

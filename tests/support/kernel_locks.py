@@ -9,13 +9,13 @@ def _requests(path: str | Path) -> list[tuple[int, bool]]:
     # Without the device: some file systems report another one here than stat() does. The inode
     # alone is ambiguous, so every caller also passes the process.
     inode = f":{os.stat(path).st_ino}"
-    found = []
+    results = []
     for words in map(str.split, Path("/proc/locks").read_text().splitlines()):
         waits = words[1] == "->"
         kind, _, _, process, place = words[2:7] if waits else words[1:6]
         if kind == "FLOCK" and place.endswith(inode):
-            found.append((int(process), not waits))
-    return found
+            results.append((int(process), not waits))
+    return results
 
 
 def holds_lock(path: str | Path, process: int) -> bool:

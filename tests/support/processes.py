@@ -45,7 +45,7 @@ class Signal:
         os.write(self._write, b"x")
 
     def wait(self, seconds: float = SECONDS) -> None:
-        assert select.select([self._read], [], [], seconds)[0], "the word did not come"
+        assert select.select([self._read], [], [], seconds)[0], "the signal did not arrive"
         os.read(self._read, 1)
 
 
@@ -102,10 +102,10 @@ class Child(Generic[T]):
 
     def result(self, seconds: float = SECONDS) -> T:
         """Return the function's result; re-raise its failure here."""
-        told = self._read_all(seconds)
+        entry = self._read_all(seconds)
         self._reap()
-        assert told, f"process {self.pid} ended without a word: {self.ended_by()}"
-        kind, value = pickle.loads(told)  # noqa: S301 (our own child wrote it)
+        assert entry, f"process {self.pid} ended without a result: {self.ended_by()}"
+        kind, value = pickle.loads(entry)  # noqa: S301 (our own child wrote it)
         assert kind == "result", f"in process {self.pid}:\n{value}"
         result: T = value
         return result
@@ -124,17 +124,17 @@ class Child(Generic[T]):
 
     def _read_all(self, seconds: float) -> bytes:
         deadline = time.monotonic() + seconds
-        told = b""
+        text = b""
         while self._read >= 0:
             left = deadline - time.monotonic()
             assert left > 0, f"process {self.pid} did not end within {seconds:.0f} s"
             if select.select([self._read], [], [], left)[0]:
                 piece = os.read(self._read, 1 << 20)
-                told += piece
+                text += piece
                 if not piece:
                     os.close(self._read)
                     self._read = -1
-        return told
+        return text
 
     def _reap(self) -> None:
         if self._status is None:
@@ -152,12 +152,12 @@ class Child(Generic[T]):
 
 def _open_sqlite_files() -> list[str]:
     """Return the shared-memory files of the SQLite stores open in this process, if known."""
-    found = []
+    results = []
     with suppress(OSError):
         for descriptor in os.listdir("/proc/self/fd"):
             with suppress(OSError):
-                found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return [name for name in found if name.endswith("-shm")]
+                results.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [name for name in results if name.endswith("-shm")]
 
 
 def run_concurrently(works: Sequence[Callable[[], T]], seconds: float = SECONDS) -> list[T]:

@@ -22,11 +22,11 @@ def quotes_in(prompt: str | None) -> list[Quoted]:
     """Return the quotes of a prompt in order, including earlier ones."""
     return [
         Quoted(
-            found["source"],
-            "\n".join(line[4:] for line in found["text"].splitlines()),
-            tuple(line.partition("] ")[2] for line in found["files"].splitlines()),
+            item["source"],
+            "\n".join(line[4:] for line in item["text"].splitlines()),
+            tuple(line.partition("] ")[2] for line in item["files"].splitlines()),
         )
-        for found in _BLOCK.finditer(prompt or "")
+        for item in _BLOCK.finditer(prompt or "")
     ]
 
 

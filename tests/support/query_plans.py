@@ -23,8 +23,8 @@ class Plan(NamedTuple):
 def sqlite_plan(connection: apsw.Connection, statement: Statement, params: Params) -> Plan:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # like the store's own connections
     text, _, values = statement.sqlite
-    found = connection.execute(f"EXPLAIN QUERY PLAN {text}", values(params)).fetchall()
-    lines = [str(row[3]) for row in found]
+    result = connection.execute(f"EXPLAIN QUERY PLAN {text}", values(params)).fetchall()
+    lines = [str(row[3]) for row in result]
     indexes: set[str] = set()
     faults: list[str] = []
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
@@ -74,15 +74,15 @@ def postgres_plan(
     arguments = sql.SQL("({})").format(values) if names else sql.SQL("")
     explain = sql.SQL("EXPLAIN (FORMAT JSON) EXECUTE looked_at") + arguments
     try:
-        told = connection.execute(explain).fetchone()
+        result = connection.execute(explain).fetchone()
     finally:
         connection.execute("DEALLOCATE looked_at")
-    assert told is not None
-    return _postgres_plan(told[0])
+    assert result is not None
+    return _postgres_plan(result[0])
 
 
-def _postgres_plan(told: Any) -> Plan:
-    tree = (json.loads(told) if isinstance(told, str) else told)[0]["Plan"]
+def _postgres_plan(explained: Any) -> Plan:
+    tree = (json.loads(explained) if isinstance(explained, str) else explained)[0]["Plan"]
     indexes: set[str] = set()
     faults: list[str] = []
     lines: list[str] = []

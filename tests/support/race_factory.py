@@ -67,7 +67,7 @@ class RaceFactory:
                 budget_micros=budget_micros,
             )
 
-    def next(self, race: Race, *agents: str, from_round: int | None = None, **given: Any) -> Race:
+    def next(self, race: Race, *agents: str, from_round: int | None = None, **options: Any) -> Race:
         with self.store.transaction() as tx:
             return ops.next_round(
                 tx,
@@ -75,7 +75,7 @@ class RaceFactory:
                 [AttemptSpec(who) for who in agents],
                 folder=self._worktrees,
                 from_round=from_round,
-                **given,
+                **options,
             )
 
     def begin(self, race: Race, number: int, **columns: Any) -> Attempt:
@@ -89,11 +89,11 @@ class RaceFactory:
         )
         with self.store.transaction() as tx:
             held = driver.acquire_round(tx, round.id, "tests")
-            found = driver.mark_started(
+            result = driver.mark_started(
                 tx, held, attempt, self.store.runs.get(run), port=None, sandbox="none"
             )
             driver.release_round(tx, held)
-        return found
+        return result
 
     def end(
         self,
@@ -119,13 +119,13 @@ class RaceFactory:
         )
         with self.store.transaction() as tx:
             held = driver.acquire_round(tx, round.id, "tests")
-            found = self.store.runs.get(run)
-            driver.mark_started(tx, held, attempt, found, port=None, sandbox="none")
-            checking = driver.record_run_end(tx, found)
+            result = self.store.runs.get(run)
+            driver.mark_started(tx, held, attempt, result, port=None, sandbox="none")
+            checking = driver.record_run_end(tx, result)
             assert checking is not None
             if state == "completed":
-                made: dict[str, str | bytes] = {"made": f"in round {round.number} by {number}\n"}
-                left = self.commit(files or made, round.base_commit)
+                values: dict[str, str | bytes] = {"made": f"in round {round.number} by {number}\n"}
+                left = self.commit(files or values, round.base_commit)
                 driver.record_commit(
                     tx, held, checking, left, files=len(files or "1"), added=3, removed=1
                 )
@@ -136,17 +136,17 @@ class RaceFactory:
     def settle(self, race: Race) -> Race:
         """End the round: it waits for a selection, or no attempt passed."""
         with self.store.transaction() as tx:
-            found = queries.get(tx, race.id)
-            held = driver.acquire_round(tx, found.latest.id, "tests")
-            driver.close_round(tx, found, held)
-            driver.mark_idle(tx, found, held)
+            query = queries.get(tx, race.id)
+            held = driver.acquire_round(tx, query.latest.id, "tests")
+            driver.close_round(tx, query, held)
+            driver.mark_idle(tx, query, held)
             driver.release_round(tx, held)
         return self.store.races.get(race.id)
 
     def judge(self, race: Race, ranking: list[list[int]] | None, reason: str) -> None:
         """Record a judge's verdict; None: the judge gave no valid ranking."""
         round = self.store.races.get(race.id).latest
-        ids = {each.number: each.id for each in round.attempts}
+        ids = {attempt.number: attempt.id for attempt in round.attempts}
         run = self._run("completed", cost_micros=30_000, model="judge-model")
         with self.store.transaction() as tx:
             asked = driver.add_verdict(
@@ -158,13 +158,13 @@ class RaceFactory:
                 prompt_hash="0",
                 truncated=True,
             )
-            given = [[ids[number] for number in group] for group in ranking] if ranking else None
-            driver.record_verdict(tx, asked, self.store.runs.get(run), given, reason)
+            value = [[ids[number] for number in group] for group in ranking] if ranking else None
+            driver.record_verdict(tx, asked, self.store.runs.get(run), value, reason)
 
-    def choose(self, race: Race, attempt: str, **given: Any) -> Race:
+    def choose(self, race: Race, attempt: str, **options: Any) -> Race:
         """Select the winner, also for a race of another node."""
         with self.store.transaction() as tx:
-            return selection.select(tx, race.id, attempt, **given)
+            return selection.select(tx, race.id, attempt, **options)
 
     def bring(self, race: Race, host: str) -> None:
         """Move the race to another node, whose driver has released it."""
@@ -179,15 +179,15 @@ class RaceFactory:
     def commit(self, files: dict[str, str | bytes], base: str = "main") -> str:
         """Commit on top of a base, on no branch."""
         git(self.repository, "worktree", "add", "-q", "--detach", str(self._aside / "w"), base)
-        made = commit(self._aside / "w", files, "what an attempt left")
+        result = commit(self._aside / "w", files, "what an attempt left")
         git(self.repository, "worktree", "remove", "--force", str(self._aside / "w"))
-        return made
+        return result
 
     def _run(self, state: str, at: int | None = None, **columns: Any) -> str:
-        made = add_run(self.store, state, at, **columns)
-        add_launch(self.store, made)
-        return made
+        result = add_run(self.store, state, at, **columns)
+        add_launch(self.store, result)
+        return result
 
     def _now(self, race: Race, number: int) -> tuple[Round, Attempt]:
         round = self.store.races.get(race.id).latest
-        return round, next(each for each in round.attempts if each.number == number)
+        return round, next(attempt for attempt in round.attempts if attempt.number == number)

@@ -123,8 +123,8 @@ def without_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]
     asked: list[dict[str, Any]] = []
 
     class Lost:
-        def start(self, **told: Any) -> dict[str, Any]:
-            asked.append(told)
+        def start(self, **arguments: Any) -> dict[str, Any]:
+            asked.append(arguments)
             raise supervisor_process.SupervisorLost
 
     monkeypatch.setattr(supervisor_process, "StartingSupervisor", Lost)

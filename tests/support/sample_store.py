@@ -367,12 +367,12 @@ class SampleStore:
         store.chat.run_upkeep()
         store.messages.send_as_system(self.room.id, "This one waits for the platform.")
 
-    def _said(self, channel: Any, place: str, text: str, **given: Any) -> None:
+    def _said(self, channel: Any, place: str, text: str, **fields: Any) -> None:
         """Receive a message and complete its letter."""
         event = f"{place}-{self._chance.random()}"
-        given = {"sender": "me", "files": [StoredFile("plan.pdf", None, 9_000)]} | given
-        said = IncomingEvent(event_id=event, message_id=event, place=place, text=text, **given)
-        for route in self.store.messages.receive(channel.id, said).routes:
+        fields = {"sender": "me", "files": [StoredFile("plan.pdf", None, 9_000)]} | fields
+        result = IncomingEvent(event_id=event, message_id=event, place=place, text=text, **fields)
+        for route in self.store.messages.receive(channel.id, result).routes:
             if route.wakes:
                 (letter,) = self.store.mail.claim(f"session:{route.session_id}", owner="talk:x")
                 self.store.mail.ack(letter)

@@ -76,13 +76,13 @@ def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> Non
         trace.calls.append(Call(statement, dict(params)))
         return execute(self, statement, params)
 
-    each = sqlite.SqliteConnection.execute_each
+    execute_each = sqlite.SqliteConnection.execute_each
 
     def recorded_each(
-        self: sqlite.SqliteConnection, statement: Statement, given: Sequence[Params]
+        self: sqlite.SqliteConnection, statement: Statement, batch: Sequence[Params]
     ) -> list[list[Row]]:
-        trace.calls += [Call(statement, dict(params)) for params in given]
-        return each(self, statement, given)
+        trace.calls += [Call(statement, dict(params)) for params in batch]
+        return execute_each(self, statement, batch)
 
     patch.setattr(sqlite.SqliteConnection, "execute", recorded)
     patch.setattr(sqlite.SqliteConnection, "execute_each", recorded_each)
@@ -92,12 +92,12 @@ def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> Non
 
 
 def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
-    execute, each, run = (
+    execute, item, run = (
         postgres.PostgresConnection.execute,
         postgres.PostgresConnection.execute_each,
         postgres.PostgresConnection.run,
     )
-    here = threading.get_ident()
+    current = threading.get_ident()
 
     def recorded(
         self: postgres.PostgresConnection, statement: Statement, params: Params
@@ -111,11 +111,11 @@ def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
     ) -> list[list[Row]]:
         trace.calls += [Call(statement, dict(params)) for params in given]
         trace.texts += [statement.postgres.text for _ in given]
-        return each(self, statement, given)
+        return item(self, statement, given)
 
     def recorded_run(self: postgres.PostgresConnection, text: str) -> list[Row]:
         # Listeners use their own thread, and a connection is set up only once.
-        if threading.get_ident() == here:
+        if threading.get_ident() == current:
             trace.texts.append(text)
         return run(self, text)
 

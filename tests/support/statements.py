@@ -44,7 +44,7 @@ def _of_retention(value: object) -> Iterator[tuple[str, Statement]]:
     if isinstance(value, Retention):
         yield ".window", value.window
         for name in ("count", "delete"):
-            yield from ((f".{name}{part}", each) for part, each in _inside(getattr(value, name)))
+            yield from ((f".{name}{part}", item) for part, item in _inside(getattr(value, name)))
     elif isinstance(value, ScopedStatement):
-        for (scope, imported), each in value.variants.items():
-            yield f".{scope}[{imported}]", each
+        for (scope, imported), item in value.variants.items():
+            yield f".{scope}[{imported}]", item

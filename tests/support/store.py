@@ -44,8 +44,8 @@ def contents(store: Corral) -> dict[str, list[Row]]:
     filled = filled_tables(store.address)
     with store.transaction() as tx:
         if filled is None:
-            found = zip(readings, tx.run(look)[0], strict=True)
-            filled = {name for name, holds in found if holds}
+            result = zip(readings, tx.run(look)[0], strict=True)
+            filled = {name for name, holds in result if holds}
         return {name: tx.run(readings[name]) if name in filled else [] for name in readings}
 
 
@@ -56,8 +56,8 @@ def record(store: Corral, subject: str | None = None) -> list[str]:
     transaction
     could still precede, which would delay a test.
     """
-    found = rows(store, "SELECT kind, verb, subject FROM events ORDER BY seq")
-    return [f"{kind}.{verb}" for kind, verb, of in found if subject in (None, of)]
+    result = rows(store, "SELECT kind, verb, subject FROM events ORDER BY seq")
+    return [f"{kind}.{verb}" for kind, verb, of in result if subject in (None, of)]
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def walk(
         assert len(page.items) == limit, "only the last page may be short"
         between()
         page = list_(limit=limit, after=page.next, **arguments)
-        assert page.items, "a page that promises more is followed by at least one item"
+        assert page.items, "a next cursor leads to at least one item"
         items += page.items
     return items
 

@@ -18,19 +18,19 @@ def fresh_url(
 
     On SQLite that is a new file; on PostgreSQL the same database, emptied.
     """
-    made = 0
+    count = 0
     database_pool: DatabasePool | None = (
         request.getfixturevalue("database_pool") if engine == "postgres" else None
     )
 
     def fresh() -> str:
-        nonlocal made
-        made += 1
+        nonlocal count
+        count += 1
         if database_pool is not None:
             wait_until_alone(url)
             assert database_pool.empty(url)
             return url
-        copy = tmp_path / f"fresh-{made}.db"
+        copy = tmp_path / f"fresh-{count}.db"
         shutil.copyfile(url.removeprefix("sqlite:///"), copy)
         return f"sqlite:///{copy}"
 

@@ -68,15 +68,15 @@ def text_of(content: Any) -> str:
 
 
 def directive_in(text: str) -> list[dict[str, Any]] | None:
-    found = None
+    result = None
     for match in DIRECTIVE.finditer(text):
         try:
             value, _ = json.JSONDecoder().raw_decode(text[match.end() :])
         except ValueError:
             continue
         if isinstance(value, dict):
-            found = value["steps"] if isinstance(value.get("steps"), list) else [value]
-    return found
+            result = value["steps"] if isinstance(value.get("steps"), list) else [value]
+    return result
 
 
 def plan(conversation: Conversation) -> Turn:
@@ -113,8 +113,8 @@ def place(conversation: Conversation) -> tuple[int, int, dict[str, Any]]:
     """Return the last directive, the number of its finished steps, and the next step."""
     start, steps = -1, []
     for at, (role, text) in enumerate(conversation.entries):
-        if role == "user" and (found := directive_in(text)) is not None:
-            start, steps = at, found
+        if role == "user" and (result := directive_in(text)) is not None:
+            start, steps = at, result
     done, before = 0, "user"
     for role, _ in conversation.entries[start + 1 :]:
         if role == "assistant" and before != "assistant":
@@ -131,8 +131,8 @@ def reply_text(conversation: Conversation, missing: list[str]) -> str:
         return json.dumps(sample(conversation.schema))
     if missing:  # a side request, for a title or a routing decision
         return "stub title"
-    said = (CONTEXT.sub("", t) for r, t in reversed(conversation.entries) if r == "user")
-    words = next((t for t in said if t.strip()), "")
+    results = (CONTEXT.sub("", t) for r, t in reversed(conversation.entries) if r == "user")
+    words = next((t for t in results if t.strip()), "")
     return "stub: " + " ".join(words.split())[-200:]
 
 

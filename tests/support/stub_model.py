@@ -216,8 +216,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(path, body, read_responses(body), whole_responses, stream_responses)
         elif path.endswith("/chat/completions"):
             self.answer(path, body, read_chat(body), whole_chat, stream_chat)
-        elif found := re.search(r"/models/([^/:]+):(stream)?[gG]enerateContent$", path):
-            conversation = read_gemini(body, found[1], bool(found[2]))
+        elif result := re.search(r"/models/([^/:]+):(stream)?[gG]enerateContent$", path):
+            conversation = read_gemini(body, result[1], bool(result[2]))
             self.answer(path, body, conversation, whole_gemini, stream_gemini)
         else:
             self.server.note({"method": "POST", "path": path, "bytes": size})

@@ -60,14 +60,14 @@ def responses_items(turn: Turn) -> list[dict[str, Any]]:
         )
     for call in turn.calls:
         if call.tool.freeform:
-            given = call.args if isinstance(call.args, str) else json.dumps(call.args)
+            value = call.args if isinstance(call.args, str) else json.dumps(call.args)
             items.append(
                 {
                     "type": "custom_tool_call",
                     "id": new_id("ctc"),
                     "call_id": call.id,
                     "name": call.tool.name,
-                    "input": given,
+                    "input": value,
                     "status": "completed",
                 }
             )

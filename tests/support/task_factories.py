@@ -10,12 +10,12 @@ from tests.support.store import rows
 
 def board(store: Corral, project: str) -> dict[str, str]:
     """Return the state of every task, by key."""
-    found = rows(
+    result = rows(
         store,
         "SELECT key, state FROM tasks WHERE project_id = :project ORDER BY id",
         project=project,
     )
-    return dict(found)
+    return dict(result)
 
 
 def project_with(
@@ -26,7 +26,7 @@ def project_with(
         store.agents.create(name)
     project = store.projects.register(folder).id
     if tasks:
-        store.tasks.declare(project, [task(each) for each in tasks])
+        store.tasks.declare(project, [task(item) for item in tasks])
     return project
 
 
@@ -62,25 +62,25 @@ def task_notices(store: Corral, mailbox: str) -> list[tuple[str, str, str | None
 
 def check_counts(store: Corral) -> None:
     """Every counter and cause stored on a task matches its dependencies."""
-    found = {
+    values = {
         id: (state, open_, broken, cause)
         for id, state, open_, broken, cause in rows(
             store,
             "SELECT id, state, open_dependencies, failed_dependencies, blocked_by_id FROM tasks",
         )
     }
-    needs: dict[str, list[str]] = {id: [] for id in found}
+    needs: dict[str, list[str]] = {id: [] for id in values}
     for id, need in rows(store, "SELECT task_id, depends_on_id FROM task_dependencies"):
         needs[id].append(need)
 
     def is_broken(id: str) -> bool:
-        state, _, broken, _ = found[id]
+        state, _, broken, _ = values[id]
         return state in ("failed", "cancelled") or (
             state in ("pending", "ready", "blocked", "paused") and broken > 0
         )
 
-    for id, (state, open_, broken, cause) in found.items():
-        assert open_ == sum(found[need][0] not in ("done", "skipped") for need in needs[id]), id
+    for id, (state, open_, broken, cause) in values.items():
+        assert open_ == sum(values[need][0] not in ("done", "skipped") for need in needs[id]), id
         assert broken == sum(map(is_broken, needs[id])), id
         if state == "ready":
             assert (open_, broken) == (0, 0), id
@@ -89,7 +89,7 @@ def check_counts(store: Corral) -> None:
             assert broken == 0, id
         if state == "blocked":
             assert broken > 0, id
-            assert found[cause][0] in ("failed", "cancelled"), id
+            assert values[cause][0] in ("failed", "cancelled"), id
             assert cause in _above(id, needs), id
 
 

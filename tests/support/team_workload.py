@@ -87,9 +87,9 @@ class Worker:
             return
         shift.taken.append(task.id)
         self._change(f"src/{shift.rounds * 7 % PATHS}.py")
-        said = f"{name} {shift.rounds}"
-        shift.timed("post", partial(store.groups.post, GROUP, said, key=said))
-        shift.posted.append(said)
+        text = f"{name} {shift.rounds}"
+        shift.timed("post", partial(store.groups.post, GROUP, text, key=text))
+        shift.posted.append(text)
         done = {"commands": [{"command": "make test", "exit_code": 0}]}
         shift.timed("submit", partial(store.tasks.submit, task, done))
         if (shift.rounds + self._turn) % READING == 0:
@@ -134,23 +134,23 @@ def run_worker(url: str, project: str, name: str, witnesses: Path) -> Iterator[W
 def count_double_holds(shifts: Sequence[WorkloadResult]) -> int:
     """Return tasks claimed by more than one agent, and locks that two held."""
     taken = Counter(id for shift in shifts for id in shift.taken)
-    return sum(times - 1 for times in taken.values()) + sum(each.held_twice for each in shifts)
+    return sum(times - 1 for times in taken.values()) + sum(item.held_twice for item in shifts)
 
 
 def lost(store: Corral, shifts: Sequence[WorkloadResult]) -> int:
     """Return lost or duplicated posts, and submitted tasks that are not done."""
-    said = Counter(text for shift in shifts for text in shift.posted)
-    found = Counter(text for (text,) in rows(store, "SELECT text FROM posts"))
+    result = Counter(text for shift in shifts for text in shift.posted)
+    value = Counter(text for (text,) in rows(store, "SELECT text FROM posts"))
     wanted = {
-        f"agent:{name}": said.total() - len(shift.posted)
+        f"agent:{name}": result.total() - len(shift.posted)
         for name, shift in zip(names(len(shifts)), shifts, strict=True)
     }
     letters = "SELECT mailbox, count(*) FROM letters GROUP BY mailbox ORDER BY mailbox"
     arrived = {mailbox: count for mailbox, count in rows(store, letters) if mailbox in wanted}
     done = dict(rows(store, "SELECT state, count(*) FROM tasks GROUP BY state ORDER BY state"))
     return (
-        (said - found).total()
-        + (found - said).total()
+        (result - value).total()
+        + (value - result).total()
         + sum(abs(count - arrived.get(mailbox, 0)) for mailbox, count in wanted.items())
         + abs(done.get("done", 0) - sum(len(shift.taken) for shift in shifts))
     )

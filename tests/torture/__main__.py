@@ -121,7 +121,7 @@ class Torture:
     # -- killing ---------------------------------------------------------------------------------
 
     def torture(self, store: Corral) -> None:
-        told = time.monotonic()
+        result = time.monotonic()
         while sum(self.kills.values()) < self.count:
             time.sleep(self.random.choice((0, 0.001, 0.01, 0.05, 0.15)))
             luck = self.random.random()
@@ -137,19 +137,19 @@ class Torture:
                     store.runs.stop(run.id, reason="stopped by the test", grace_period_ms=300)
                     self.plans[run.id].stopped = True
             roles = self.random.sample(ROLES, self.random.choice((1, 1, 1, 2, 3)))
-            found = {role: self.find(run, role) for role in roles}
+            values = {role: self.find(run, role) for role in roles}
             for role in roles:
-                self.kill(self.plans[run.id], role, found[role])
-            if time.monotonic() - told > 15:
-                told = time.monotonic()
+                self.kill(self.plans[run.id], role, values[role])
+            if time.monotonic() - result > 15:
+                result = time.monotonic()
                 print(f"  {sum(self.kills.values())} kills, {len(self.plans)} runs", flush=True)
 
     def kill_starting(self) -> None:
         with self.lock:
-            found = list(self.starting.items())
-        if not found:
+            result = list(self.starting.items())
+        if not result:
             return
-        pid, plan = self.random.choice(found)
+        pid, plan = self.random.choice(result)
         time.sleep(self.random.uniform(0, 0.3))
         who = process.identify(pid)
         self.kill(plan, "supervisor", who)
@@ -158,9 +158,9 @@ class Torture:
         """Kill a recovery process at work."""
         assert self.recoverers is not None
         time.sleep(self.random.choice((0, 0.002, 0.01, 0.03)))
-        found = self.recoverers.busy()
-        if found:
-            who = self.random.choice(found)
+        result = self.recoverers.busy()
+        if result:
+            who = self.random.choice(result)
             if process.send_signal(who, signal.SIGKILL):
                 self.killed.add(who.pid)
                 self.kills["recoverer"] += 1
@@ -201,15 +201,15 @@ class Torture:
 
 
 def _left(mark: str) -> list[int]:
-    found = []
+    results = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with suppress(OSError):
                 words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 state = process.read_stat(int(name))
                 if mark.encode() in words and state is not None and state.state not in "ZX":
-                    found.append(int(name))
-    return found
+                    results.append(int(name))
+    return results
 
 
 def run(wanted: argparse.Namespace, folder: Path, url: str | None) -> int:
@@ -291,9 +291,9 @@ def report(torture: Torture, store: Corral, seconds: float, tired: list[int], fo
         wrong.append(f"left: {pid} {' '.join(process.read_command_line(pid))[:100]}")
     for text in (*wrong, *strangers):
         print(f"  ! {text}")
-    said: Any = (folder / "recoverers").read_text().strip()
-    if said:
-        print(f"  recoverers said: {said[-1_500:]}")
+    result: Any = (folder / "recoverers").read_text().strip()
+    if result:
+        print(f"  recoverers said: {result[-1_500:]}")
     for error in sorted((folder / "home" / "runs").glob("*/supervisor.error"))[:5]:
         print(f"  {error.parent.name}: {error.read_text().strip().splitlines()[-1]}")
     return len(wrong) + len(strangers) + len(tired)

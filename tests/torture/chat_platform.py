@@ -71,12 +71,12 @@ class Platform:
                 self._logs[whose].append(event)
             log = self._logs[kind]
             events = log[cursor : cursor + 40]
-            told = list(events)
+            result = list(events)
             for _ in range(self._random.choice((0, 0, 1, 3)) if log else 0):
-                told.insert(self._random.randint(0, len(told)), self._random.choice(log))
+                result.insert(self._random.randint(0, len(result)), self._random.choice(log))
                 self.count("events told again")
             # A message delivered too early is delivered again at its turn.
-            return {"events": told, "cursor": cursor + len(events)}
+            return {"events": result, "cursor": cursor + len(events)}
 
     def send(self, kind: str, said: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
         """None: the connection breaks, and the sender does not know the outcome."""
@@ -112,8 +112,8 @@ class Platform:
                 self.say(kind, event)
             return 200, {}
         if what == "poll":
-            told = self.poll(kind, body["cursor"])
-            return (503, {}) if told is None else (200, told)
+            result = self.poll(kind, body["cursor"])
+            return (503, {}) if result is None else (200, result)
         if what == "send":
             return self.send(kind, body)
         if what == "history":
@@ -191,16 +191,18 @@ class Once(BaseAdapter):
         return str(self._config["url"])
 
     def receive(self, cursor: str | None, seconds: float) -> EventBatch:
-        status, told = ask(self._url, what="poll", kind=self.kind, cursor=int(cursor or 0))
+        status, result = ask(self._url, what="poll", kind=self.kind, cursor=int(cursor or 0))
         if status != 200:
             raise OSError(f"the platform answered {status}")
-        if not told["events"]:
+        if not result["events"]:
             time.sleep(POLL)
-        return EventBatch([IncomingEvent(**event) for event in told["events"]], str(told["cursor"]))
+        return EventBatch(
+            [IncomingEvent(**event) for event in result["events"]], str(result["cursor"])
+        )
 
     def send(self, message: OutgoingMessage) -> SendOutcome:
         try:
-            status, told = ask(
+            status, result = ask(
                 self._url,
                 what="send",
                 kind=self.kind,
@@ -211,8 +213,8 @@ class Once(BaseAdapter):
         except (OSError, ValueError) as error:
             return UnconfirmedMessage(f"the line broke ({type(error).__name__})")
         if status == 200:
-            return SentMessage([told["id"]])
-        return FailedMessage(f"it answered {status}", retry_ms=told.get("retry_ms"))
+            return SentMessage([result["id"]])
+        return FailedMessage(f"it answered {status}", retry_ms=result.get("retry_ms"))
 
 
 class Open(Once):
@@ -222,10 +224,10 @@ class Open(Once):
     traits = ChannelTraits(max_text=2_000, history=True)
 
     def history(self, message: OutgoingMessage) -> list[PostedMessage]:
-        _, told = ask(self._url, what="history", kind=self.kind, place=message.place)
+        _, result = ask(self._url, what="history", kind=self.kind, place=message.place)
         return [
             PostedMessage(each["id"], each["text"], None, message.begun_at)
-            for each in told["shown"]
+            for each in result["shown"]
         ]
 
 

@@ -74,8 +74,8 @@ class Plan(msgspec.Struct):
     def meant(self, attempt: int) -> str | None:
         """How this attempt intended to end."""
         begins = f"end {attempt} "
-        said = [note.removeprefix(begins) for note in self.notes() if note.startswith(begins)]
-        return said[-1] if said else None
+        results = [note.removeprefix(begins) for note in self.notes() if note.startswith(begins)]
+        return results[-1] if results else None
 
     def wrote(self, attempt: int) -> int:
         """How many lines this attempt has certainly written."""
@@ -107,24 +107,26 @@ def _output(store: Corral, run: Run, plan: Plan) -> list[str]:
         lossy = plan.kind == "pty" and plan.killed["supervisor"]
         return [] if lossy else [f"no output: {error.message}"]
     if plan.kind == "stream":
-        said = [int(n) for n in re.findall(rb'"type": "text", "text": "(\d+)"', data)]
-        if said != list(range(1, len(said) + 1)):
-            return [f"the stream is not in order: {said}"]
+        results = [int(n) for n in re.findall(rb'"type": "text", "text": "(\d+)"', data)]
+        if results != list(range(1, len(results) + 1)):
+            return [f"the stream is not in order: {results}"]
         whole = plan.meant(1) is not None
-        return [f"{len(said)} of {plan.lines} said"] if whole and len(said) < plan.lines else []
+        return (
+            [f"{len(results)} of {plan.lines} said"] if whole and len(results) < plan.lines else []
+        )
     return _lines(data, plan)
 
 
 def _lines(data: bytes, plan: Plan) -> list[str]:
     wrong = []
-    found: dict[int, list[int]] = {}
+    values: dict[int, list[int]] = {}
     for line in data.decode().replace("\r", "").split("\n"):
         if match := re.fullmatch(r"(\d+):(\d{6}) x{40}", line):
-            found.setdefault(int(match[1]), []).append(int(match[2]))
+            values.setdefault(int(match[1]), []).append(int(match[2]))
         elif line and plan.kind != "pty":
             wrong.append(f"a torn line: {line!r}")
     for attempt in range(1, plan.begun + 1):
-        got = found.get(attempt, [])
+        got = values.get(attempt, [])
         if got != list(range(1, len(got) + 1)):
             wrong.append(f"attempt {attempt}: not every line in order")
         # Data still buffered in a terminal is lost with its supervisor.
@@ -165,27 +167,27 @@ def _left_the_line(run: Run, plan: Plan) -> bool:
 
 def _signals(plan: Plan) -> set[int]:
     """Return the signals that the test or a closing terminal may have sent."""
-    found = {int(signal.SIGKILL)} if plan.killed["agent"] else set()
+    result = {int(signal.SIGKILL)} if plan.killed["agent"] else set()
     if plan.kind == "pty" and plan.killed["supervisor"]:
-        found.add(int(signal.SIGHUP))
+        result.add(int(signal.SIGHUP))
     if plan.stopped:
-        found |= {int(signal.SIGTERM), int(signal.SIGKILL)}
-    return found
+        result |= {int(signal.SIGTERM), int(signal.SIGKILL)}
+    return result
 
 
 def _turns(store: Corral, run: Run) -> list[str]:
     """Check that the stream's messages are in the session exactly once."""
     assert run.session_id is not None
-    said: list[int] = []
+    results: list[int] = []
     cursor = None
     while True:
         page = store.sessions.turns(run.session_id, after=cursor, limit=200)
-        said += [int(turn.content) for turn in page.items if turn.content.isdigit()]
+        results += [int(turn.content) for turn in page.items if turn.content.isdigit()]
         cursor = page.next
         if cursor is None:
             break
-    if said != sorted(set(said)):
-        return [f"turns twice or out of order: {said}"]
+    if results != sorted(set(results)):
+        return [f"turns twice or out of order: {results}"]
     return []
 
 

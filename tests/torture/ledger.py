@@ -54,13 +54,13 @@ def go_on(wanted: int, count: int, seed: int, into: str, more: list[str]) -> int
     """
     engine = "postgres" if "--postgres" in more else "sqlite"
     while True:
-        done = [each for each in read(into) if (each.engine, each.what) == (engine, "runs")]
-        left = wanted - sum(each.count for each in done)
-        wrong = any(each.wrong for each in done)
+        done = [item for item in read(into) if (item.engine, item.what) == (engine, "runs")]
+        left = wanted - sum(item.count for item in done)
+        wrong = any(item.wrong for item in done)
         if wrong or left <= 0:
             print(table(read(into)))
             return int(wrong)
-        seed = max([seed - 1, *(each.seed or 0 for each in done)]) + 1
+        seed = max([seed - 1, *(item.seed or 0 for item in done)]) + 1
         words = ["--count", str(min(count, left)), "--seed", str(seed), "--into", into, *more]
         ended = subprocess.run([sys.executable, "-m", "tests.torture", *words], check=False)
         if ended.returncode != 0:
@@ -73,19 +73,19 @@ def table(batches: list[Batch]) -> str:
         "| engine | what | kills | runs | seconds | wrong | seeds |",
         "|---|---|---|---|---|---|---|",
     ]
-    for engine, what in sorted({(each.engine, each.what) for each in batches}):
-        these = [each for each in batches if (each.engine, each.what) == (engine, what)]
+    for engine, what in sorted({(item.engine, item.what) for item in batches}):
+        these = [item for item in batches if (item.engine, item.what) == (engine, what)]
         kinds: Counter[str] = Counter()
-        for each in these:
-            kinds.update(each.kills)
-        seeds = _spans(sorted({each.seed for each in these if each.seed is not None}))
+        for item in these:
+            kinds.update(item.kills)
+        seeds = _spans(sorted({item.seed for item in these if item.seed is not None}))
         row = (
             engine,
             what,
             f"{kinds.total():,} ({counted(kinds)})",
-            f"{sum(each.runs for each in these):,}",
-            f"{sum(each.seconds for each in these):,.0f}",
-            str(sum(each.wrong for each in these)),
+            f"{sum(item.runs for item in these):,}",
+            f"{sum(item.seconds for item in these):,.0f}",
+            str(sum(item.wrong for item in these)),
             seeds,
         )
         rows.append(f"| {' | '.join(row)} |")

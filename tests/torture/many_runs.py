@@ -76,7 +76,7 @@ def run(folder: Path, url: str, count: int, seconds: float) -> int:
     release, wrong = folder / "release", []
     with measured(url) as meter, corral.open(url, actor="torture") as store:
         for name in ("runs.max", "runs.max_per_node"):
-            if name in {each.name for each in store.settings.list().items}:
+            if name in {item.name for item in store.settings.list().items}:
                 store.settings.set(name, count + 10)
         began = time.monotonic()
         ids = [start(store, folder / "work", release) for _ in range(count)]
@@ -87,8 +87,8 @@ def run(folder: Path, url: str, count: int, seconds: float) -> int:
             time.sleep(1)
         live = [store.runs.get(id) for id in ids]
         now = store.now()
-        running = sum(each.state is RunState.RUNNING for each in live)
-        leased = sum((each.lease_until or 0) > now for each in live)
+        running = sum(item.state is RunState.RUNNING for item in live)
+        leased = sum((item.lease_until or 0) > now for item in live)
         print(
             f"running    {running} of {count}, {leased} with a valid lease, after {seconds:.0f} s"
         )
@@ -101,7 +101,7 @@ def run(folder: Path, url: str, count: int, seconds: float) -> int:
         while any(store.runs.get(id).is_live for id in ids) and time.monotonic() < deadline:
             time.sleep(0.5)
         ended = [store.runs.get(id) for id in ids]
-        right = sum((each.state, each.exit_code) == (RunState.FAILED, 7) for each in ended)
+        right = sum((item.state, item.exit_code) == (RunState.FAILED, 7) for item in ended)
         print(f"ended      {right} of {count} as they should (exit 7)")
         print(f"connections while all end: {meter.part(at)}")
         wrong += [f"{count - right} ended otherwise"] if right < count else []

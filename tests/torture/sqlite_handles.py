@@ -217,7 +217,7 @@ class Storm:
                     victim.send_signal(signal.SIGKILL)
                     kills -= 1
             time.sleep(self.chance.random() * 0.3)
-            for process in [each for each in going if each.poll() is not None]:
+            for process in [item for item in going if item.poll() is not None]:
                 self.seen[f"workers that ended with {process.returncode}"] += 1
                 going.pop(process)
                 if process.returncode == -signal.SIGKILL:  # another worker does its share

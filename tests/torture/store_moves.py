@@ -187,11 +187,11 @@ class Storm:
         )
 
     def operations(self) -> Counter[str]:
-        found: Counter[str] = Counter()
+        result: Counter[str] = Counter()
         for number in range(len(self.writers)):
             with suppress(FileNotFoundError), (self.folder / f"writer-{number}").open() as file:
-                found.update(line.split()[0] for line in file if line.strip())
-        return found
+                result.update(line.split()[0] for line in file if line.strip())
+        return result
 
     def run(self, moves: int, operations: int) -> None:
         corral.open(self.current, actor="storm").close()
@@ -240,9 +240,9 @@ class Storm:
             if url != self.current:
                 with suppress(StoreUnavailable):
                     database = connect(url, actor="storm", create=False)
-                    found = read_store_move_if_current(database)
+                    result = read_store_move_if_current(database)
                     database.close()
-                    if found is not None and found.url != self.current:
+                    if result is not None and result.url != self.current:
                         continue
                 free.append(url)
         return free
@@ -255,17 +255,17 @@ class Storm:
             if mover.poll() is None:
                 mover.send_signal(signal.SIGKILL)
                 self.kills["mover"] += 1
-        said = mover.communicate(timeout=MOVER_SECONDS)[0].decode().strip()
+        text = mover.communicate(timeout=MOVER_SECONDS)[0].decode().strip()
         if mover.returncode not in (0, -signal.SIGKILL):
-            self.wrong.append(f"move to {target}: {said}")
+            self.wrong.append(f"move to {target}: {text}")
         return mover.returncode == 0
 
     def cancel(self) -> bool:
         """Return whether the store stays; False: the move can only be completed."""
         canceller = self.start("cancel", self.current)
-        said = canceller.communicate(timeout=MOVER_SECONDS)[0].decode().strip()
-        if canceller.returncode != 0 and "in use" not in said and "was moved" not in said:
-            self.wrong.append(f"cancel: {said}")
+        text = canceller.communicate(timeout=MOVER_SECONDS)[0].decode().strip()
+        if canceller.returncode != 0 and "in use" not in text and "was moved" not in text:
+            self.wrong.append(f"cancel: {text}")
         if canceller.returncode == 0:
             # It may have been killed after the switch: then the old name leads to the new place.
             with corral.open(self.current, actor="storm") as store:
@@ -288,8 +288,8 @@ class Storm:
             letters[body] += 1
             states[body], fences[body] = state, fence
         with corral.open(self.current, actor="storm") as store:
-            found = [finding for finding in store.db.verify() if finding.state == "broken"]
-            self.wrong += [f"verify: {finding.check}: {finding.message}" for finding in found]
+            results = [finding for finding in store.db.verify() if finding.state == "broken"]
+            self.wrong += [f"verify: {finding.check}: {finding.message}" for finding in results]
         self.check_letters(letters, states)
         self.check_claims(fences)
 
@@ -299,11 +299,11 @@ class Storm:
         except StoreUnavailable:
             return
         try:
-            found = read_store_move_if_current(database)
-            if found is None and database.schema_version() == 0:
+            result = read_store_move_if_current(database)
+            if result is None and database.schema_version() == 0:
                 return  # never used
-            if found is None or found.phase not in ("gone", "arriving"):
-                self.wrong.append(f"{url} can be written: {found}")
+            if result is None or result.phase not in ("gone", "arriving"):
+                self.wrong.append(f"{url} can be written: {result}")
         finally:
             database.close()
 

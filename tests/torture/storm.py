@@ -138,9 +138,9 @@ class Storm:
 
     def look(self) -> dict[str, Any]:
         """Add the newly visible messages of the platform and its counters."""
-        _, told = ask(self.platform_url, what="look", after=len(self._shown))
-        self._shown += told.pop("shown")
-        return told
+        _, result = ask(self.platform_url, what="look", after=len(self._shown))
+        self._shown += result.pop("shown")
+        return result
 
     # -- the storm -------------------------------------------------------------------------------
 
@@ -156,9 +156,9 @@ class Storm:
         for kind, batch in events.items():
             ask(self.platform_url, what="say", kind=kind, events=batch)
 
-    def rage(self, store: Corral) -> None:
+    def inject_faults(self, store: Corral) -> None:
         """Kill processes while people write, so that there is always work in flight."""
-        wanted, told = self.wanted.kills, time.monotonic()
+        wanted, result = self.wanted.kills, time.monotonic()
         while (killed := sum(self.kills.values())) < wanted:
             self.speak(self.total * (killed + 1) // (wanted + 1))
             time.sleep(self.random.choice((0.05, 0.2, 0.5, 1.0, 2.0)))
@@ -166,8 +166,8 @@ class Storm:
                 self.kill_host()
             else:
                 self.kill_runner(store)
-            if time.monotonic() - told > 15:
-                told = time.monotonic()
+            if time.monotonic() - result > 15:
+                result = time.monotonic()
                 self.look()
                 print(
                     f"  {killed} kills, {len(self.said)} said, {self.answered()} answered",
@@ -194,20 +194,20 @@ class Storm:
             self.kills[role] += 1
 
     def answered(self) -> int:
-        return len({n for each in self._shown for n in _numbers(each["text"])})
+        return len({n for item in self._shown for n in _numbers(item["text"])})
 
-    def calm(self, store: Corral) -> float:
+    def recover(self, store: Corral) -> float:
         """Wait until everything is answered or reported as dead, or nothing changes; return the
         seconds."""
-        began = moved = told = time.monotonic()
+        began = moved = result = time.monotonic()
         known = -1
         while time.monotonic() < moved + LONGEST:
             self.look()
             answered, waiting = self.answered(), len(_waiting(store))
             if not waiting and answered >= self.total:
                 break
-            if (now := time.monotonic()) > told + 15:
-                told = now
+            if (now := time.monotonic()) > result + 15:
+                result = now
                 print(f"  {answered} answered, {waiting} letters on their way", flush=True)
             if answered - waiting != known:
                 known, moved = answered - waiting, time.monotonic()
@@ -222,8 +222,10 @@ class Storm:
         self.look()
         check_store(store)
         messages = _messages(store)
-        told = {_told_number(each): each for each in messages if each.direction == "in"}
-        wrong = [f"#{n} was never stored" for n in self.said if n not in told]
+        values = {
+            _told_number(message): message for message in messages if message.direction == "in"
+        }
+        wrong = [f"#{n} was never stored" for n in self.said if n not in values]
         answers, deaths = self._seen()
         reported = _reported(store)
         for number, (kind, place, agent) in self.said.items():
@@ -233,8 +235,8 @@ class Storm:
             elif seen and seen != [(kind, place, agent)]:
                 wrong.append(f"#{number}, said to {(kind, place, agent)}, was answered by {seen}")
             elif not seen and not dead:
-                wrong.append(f"#{number} is lost: {_story(store, told.get(number))}")
-        wrong += self._out_of_order(messages, told)
+                wrong.append(f"#{number} is lost: {_story(store, values.get(number))}")
+        wrong += self._out_of_order(messages, values)
         wrong += [f"{letter.mailbox} still has {letter.id}" for letter in _waiting(store)]
         self.dead = sum(not answers[n] for n in self.said)
         return wrong
@@ -242,28 +244,28 @@ class Storm:
     def _seen(self) -> tuple[dict[int, list[tuple[str, str, str]]], set[int]]:
         answers: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
         deaths: set[int] = set()
-        for each in self._shown:
-            if each["text"].startswith("Your message"):
-                deaths |= {int(n) for n in _NUMBER.findall(each["text"])}
-            for number in _numbers(each["text"]):
-                name = each["text"].partition(":")[0]
-                answers[number].append((each["kind"], each["place"], name))
+        for item in self._shown:
+            if item["text"].startswith("Your message"):
+                deaths |= {int(n) for n in _NUMBER.findall(item["text"])}
+            for number in _numbers(item["text"]):
+                name = item["text"].partition(":")[0]
+                answers[number].append((item["kind"], item["place"], name))
         return answers, deaths
 
     def _out_of_order(self, messages: list[Message], told: dict[int, Message]) -> list[str]:
         wrong = []
         lines: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for each in self._shown:
-            name = each["text"].partition(":")[0]
-            lines[each["place"], name] += [_place_of(told[n]) for n in _numbers(each["text"])]
+        for item in self._shown:
+            name = item["text"].partition(":")[0]
+            lines[item["place"], name] += [_place_of(told[n]) for n in _numbers(item["text"])]
         for (place, name), seqs in lines.items():
             if any(first >= then for first, then in pairwise(seqs)):
                 wrong.append(f"{name} answered out of order in {place}")
-        sent = {id: each for each in messages for id in each.platform_ids}
+        sent = {id: item for item in messages for id in item.platform_ids}
         shown: dict[str, list[int]] = defaultdict(list)
-        for each in self._shown:
-            if each["id"] in sent:
-                shown[each["place"]].append(_place_of(sent[each["id"]]))
+        for item in self._shown:
+            if item["id"] in sent:
+                shown[item["place"]].append(_place_of(sent[item["id"]]))
         for place, seqs in shown.items():
             if any(first >= then for first, then in pairwise(seqs)):
                 wrong.append(f"what was sent to {place} is shown in another order")
@@ -285,27 +287,27 @@ def _told_number(message: Message) -> int:
 
 
 def _messages(store: Corral) -> list[Message]:
-    found, after = [], None
+    result, after = [], None
     while True:
         page = store.messages.list(after=after, limit=1_000)
-        found += page.items
+        result += page.items
         if (after := page.next) is None:
-            return found
+            return result
 
 
 def _waiting(store: Corral) -> list[Letter]:
     """Return the messages that are still in flight."""
-    found, after = [], None
+    result, after = [], None
     while True:
         page = store.mail.list(after=after, limit=1_000)
-        found += [each for each in page.items if each.mailbox.startswith(("session:", "place:"))]
+        result += [item for item in page.items if item.mailbox.startswith(("session:", "place:"))]
         if (after := page.next) is None:
-            return [each for each in found if "undelivered" not in (each.body or {})]
+            return [item for item in result if "undelivered" not in (item.body or {})]
 
 
 def _reported(store: Corral) -> set[int]:
     """Return the messages whose failure was reported to the operator."""
-    found: set[int] = set()
+    result: set[int] = set()
     letters, after = [], None
     while True:
         page = store.mail.list(mailbox=OPERATOR, after=after, limit=1_000)
@@ -316,11 +318,11 @@ def _reported(store: Corral) -> set[int]:
         body = letter.body
         subject = str(body.get("subject", ""))
         if subject.startswith("msg_"):
-            found |= {*_numbers(store.messages.get(subject).text)}
+            result |= {*_numbers(store.messages.get(subject).text)}
         elif subject.startswith("let_"):
             chat = store.mail.get(subject).body
-            found |= {int(n) for n in _NUMBER.findall(str(chat.get("text")))}
-    return found
+            result |= {int(n) for n in _NUMBER.findall(str(chat.get("text")))}
+    return result
 
 
 def _story(store: Corral, message: Message | None) -> str:
@@ -363,9 +365,9 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None = None) -> int
         with corral.open(storm.url, actor="storm") as store:
             storm.prepare(store)
             storm.begin()
-            storm.rage(store)
+            storm.inject_faults(store)
             raged = time.monotonic() - began
-            calm = storm.calm(store)
+            calm = storm.recover(store)
             wrong = storm.judge(store)
             counts = storm.look()
             rows = {

@@ -80,12 +80,12 @@ def gone(history: History, kind: str, verb: str, subject: str) -> None:
 
 
 def change(history: History, kind: str, verb: str, **data: object) -> None:
-    event = next(each for each in history.events if (each.kind, each.verb) == (kind, verb))
+    event = next(item for item in history.events if (item.kind, item.verb) == (kind, verb))
     event.data = (event.data or {}) | data
 
 
 def moved_first(history: History, verb: str, subject: str) -> None:
-    event = next(each for each in history.events if (each.verb, each.subject) == (verb, subject))
+    event = next(item for item in history.events if (item.verb, item.subject) == (verb, subject))
     history.events.remove(event)
     history.events.insert(2, event)
 
@@ -239,10 +239,10 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
 
 @each_case("wrong", WRONG)
 def test_every_kind_of_violation_is_found(wrong: str) -> None:
-    said, spoil = WRONG[wrong]
+    result, spoil = WRONG[wrong]
     history = good()
     spoil(history)
-    assert said in judge(history)
+    assert result in judge(history)
 
 
 def test_unconfirmed_letter_may_be_overtaken() -> None:

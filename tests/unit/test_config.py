@@ -23,7 +23,7 @@ def test_default_store_is_in_the_home_folder(
 ) -> None:
     monkeypatch.setenv("CORRAL_STORE", "")
     assert config.store_url() == f"sqlite:///{tmp_path}/home/corral.db"
-    assert not (tmp_path / "home").exists(), "to ask is not to make"
+    assert not (tmp_path / "home").exists(), "a query creates no folder"
 
 
 def test_home_folder_may_start_with_a_tilde(
@@ -69,7 +69,7 @@ def test_user_without_environment_variable_is_the_account_name(
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert config.actor() == "user:root"
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
-    assert config.actor() == "user:4000000001", "nobody's account, as in a container"
+    assert config.actor() == "user:4000000001", "a user id without an account, as in a container"
 
 
 @each_case("slashes", ["sqlite:///store.db", "sqlite:///./store.db"])

@@ -16,7 +16,7 @@ def test_log_line_is_redacted() -> None:
         record = logging.LogRecord(
             "corral", logging.ERROR, "", 1, "%s failed", (KEY,), (ValueError, error, None)
         )
-    told = clean.format(record)
-    assert "[redacted] failed" in told
-    assert "ValueError: https://[redacted]@example.org says [redacted]" in told
-    assert KEY not in told
+    text = clean.format(record)
+    assert "[redacted] failed" in text
+    assert "ValueError: https://[redacted]@example.org says [redacted]" in text
+    assert KEY not in text

@@ -18,16 +18,16 @@ def test_dependencies_are_on_the_left_without_overlap() -> None:
     needs: dict[str, list[str]] = {}
     for n in range(60):
         needs[f"t{n}"] = chance.sample([*needs], min(n, chance.randrange(4)))
-    found = layout_graph(needs)
-    assert [*found.positions] == [*needs]
+    result = layout_graph(needs)
+    assert [*result.positions] == [*needs]
     for key, needed in needs.items():
         for need in needed:
-            assert found.positions[need].x + NODE_WIDTH < found.positions[key].x
-            assert found.paths[key, need].startswith("M")
-    for one, other in combinations(found.positions.values(), 2):
+            assert result.positions[need].x + NODE_WIDTH < result.positions[key].x
+            assert result.paths[key, need].startswith("M")
+    for one, other in combinations(result.positions.values(), 2):
         assert abs(one.x - other.x) >= NODE_WIDTH or abs(one.y - other.y) >= NODE_HEIGHT
-    assert all(place.x + NODE_WIDTH <= found.width for place in found.positions.values())
-    assert all(0 <= place.y <= found.height - NODE_HEIGHT for place in found.positions.values())
+    assert all(place.x + NODE_WIDTH <= result.width for place in result.positions.values())
+    assert all(0 <= place.y <= result.height - NODE_HEIGHT for place in result.positions.values())
 
 
 def test_edges_to_unknown_nodes_are_ignored() -> None:
@@ -35,17 +35,17 @@ def test_edges_to_unknown_nodes_are_ignored() -> None:
 
 
 def test_diamond_has_few_crossings() -> None:
-    found = layout_graph({"a": [], "x": ["a"], "y": ["a"], "x2": ["x"], "y2": ["y"]})
-    x_above = found.positions["x"].y < found.positions["y"].y
-    assert (found.positions["x2"].y < found.positions["y2"].y) is x_above
+    result = layout_graph({"a": [], "x": ["a"], "y": ["a"], "x2": ["x"], "y2": ["y"]})
+    x_above = result.positions["x"].y < result.positions["y"].y
+    assert (result.positions["x2"].y < result.positions["y2"].y) is x_above
 
 
 def test_dense_chain_stays_small_and_fast() -> None:
     needs = {f"t{n}": [f"t{m}" for m in range(n)] for n in range(150)}
     began = time.process_time()
-    found = layout_graph(needs)
+    result = layout_graph(needs)
     assert time.process_time() - began < 5
-    assert len(found.paths) == 150 * 149 // 2
+    assert len(result.paths) == 150 * 149 // 2
 
 
 def test_axis_has_a_few_round_times() -> None:

@@ -24,9 +24,9 @@ def test_id_is_a_prefix_and_26_unambiguous_characters() -> None:
 
 
 def test_ids_of_one_millisecond_ascend() -> None:
-    made = [new_id("x", MOMENT + 10_000) for _ in range(2_000)]
-    assert made == sorted(made)
-    assert len({*made}) == len(made)
+    results = [new_id("x", MOMENT + 10_000) for _ in range(2_000)]
+    assert results == sorted(results)
+    assert len({*results}) == len(results)
 
 
 def test_ids_ascend_when_the_clock_is_set_back() -> None:
@@ -50,18 +50,20 @@ def encoded(moment: int) -> str:
 def test_id_starts_with_its_time() -> None:
     # In a new process: this one may already have generated an id of a later time.
     code = f"from corral.kernel.ids import new_id; print(new_id('x', {MOMENT}))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     value = 0
-    for character in said.stdout.strip().partition("_")[2]:
+    for character in result.stdout.strip().partition("_")[2]:
         value = value * 32 + ALPHABET.index(character)
     assert value >> 80 == MOMENT
 
 
 def test_threads_never_generate_the_same_id() -> None:
-    made: list[str] = []
+    results: list[str] = []
     threads = [
         threading.Thread(
-            target=lambda: made.extend([new_id("x", MOMENT + 40_000) for _ in range(500)])
+            target=lambda: results.extend([new_id("x", MOMENT + 40_000) for _ in range(500)])
         )
         for _ in range(8)
     ]
@@ -69,7 +71,7 @@ def test_threads_never_generate_the_same_id() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({*made}) == len(made) == 4_000
+    assert len({*results}) == len(results) == 4_000
 
 
 def test_forked_child_does_not_continue_the_parents_ids() -> None:

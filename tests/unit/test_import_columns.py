@@ -55,15 +55,15 @@ WORDS = {
 @cache
 def schema_of(tool: str) -> dict[str, list[str]]:
     """Return the tables and columns as the tool itself creates them."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for schema in source_databases.SCHEMAS[tool]:
         file = apsw.Connection(":memory:")
         file.execute(schema)
         listed = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
         for (name,) in file.execute(listed).fetchall():
             columns = [row[1] for row in file.execute(f'PRAGMA table_info("{name}")')]
-            found[str(name).lower()] = [str(column).lower() for column in columns]
-    return {name: found[name] for name in found if "_fts" not in name and "sqlite_" not in name}
+            values[str(name).lower()] = [str(column).lower() for column in columns]
+    return {name: values[name] for name in values if "_fts" not in name and "sqlite_" not in name}
 
 
 class AnyId(dict[tuple[str, str], str]):
@@ -81,10 +81,10 @@ def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
     """Return everything that an import makes of a row, in all passes over its table."""
     whole: list[Any] = []
     for table in tables:
-        found = {name: as_value(value) for name, value in values.items()}
+        result = {name: as_value(value) for name, value in values.items()}
         parts = [str(values.get(name)) for name in table.key]
         row = SourceRow(
-            RawRow("|".join(parts), False, found),
+            RawRow("|".join(parts), False, result),
             table.refs,
             AnyId(),
             now=NOW,
@@ -95,14 +95,14 @@ def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
         )
         things = convert_row(table, row, False)
         hidden = {name for name, home in table.columns.items() if home == NOT_IMPORTED}
-        secret = [found[name] for name in hidden]
+        secret = [result[name] for name in hidden]
         whole.append((row.key, things, row.unmapped, row.problems, row.memo, secret))
     return whole
 
 
 def base_of(tool: str, table: str) -> dict[str, Any]:
     """Return a row in which every column has a value."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for source in (
         source_databases.AGENT_YES_ROWS,
         source_databases.AGENTS_ROWS,
@@ -116,8 +116,8 @@ def base_of(tool: str, table: str) -> dict[str, Any]:
             if name.lower() == table and listed:
                 own = {column.lower() for column in listed[0]}
                 if own <= {*schema_of(tool)[table]}:
-                    given = {column.lower(): value for column, value in listed[0].items()}
-    return {column: given.get(column, "filler") for column in schema_of(tool)[table]}
+                    values = {column.lower(): value for column, value in listed[0].items()}
+    return {column: values.get(column, "filler") for column in schema_of(tool)[table]}
 
 
 def contexts(base: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -169,7 +169,7 @@ def test_distinct_column_values_stay_distinct(tool: str, monkeypatch: pytest.Mon
 
 def lost_pairs(tool: str, table: str, column: str) -> list[str]:
     """Return the pairs of different values of a column that have the same result."""
-    passes = [each for each in find_tool(tool).tables if each.name == table]
+    passes = [item for item in find_tool(tool).tables if item.name == table]
     lost = set()
     for base in contexts(base_of(tool, table)):
         alike: dict[str, list[Any]] = {}

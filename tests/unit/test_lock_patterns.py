@@ -190,5 +190,5 @@ def test_no_pattern_takes_long_to_match(pattern: str) -> None:
 def test_path_covers_itself_and_everything_below(
     path: str, covers: list[str], spares: list[str]
 ) -> None:
-    assert all(patterns_overlap(subtree_pattern(path), each) for each in covers)
-    assert not any(patterns_overlap(subtree_pattern(path), each) for each in spares)
+    assert all(patterns_overlap(subtree_pattern(path), item) for item in covers)
+    assert not any(patterns_overlap(subtree_pattern(path), item) for item in spares)

@@ -37,9 +37,9 @@ ANY = settings(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "run"
-    made.mkdir(exist_ok=True)
-    return made
+    result = tmp_path / "run"
+    result.mkdir(exist_ok=True)
+    return result
 
 
 def write(folder: Path, data: bytes) -> Path:
@@ -157,10 +157,10 @@ def test_sealed_file_is_decompressed_by_the_zstd_program(folder: Path) -> None:
     path = write(folder, b"some text\n" * 50_000)
     seal(folder)
     try:
-        told = subprocess.run(["zstd", "-dc", sealed_path(path)], capture_output=True, check=True)
+        result = subprocess.run(["zstd", "-dc", sealed_path(path)], capture_output=True, check=True)
     except FileNotFoundError:
         pytest.skip("no zstd program here; the package's own reader is tested instead")
-    assert told.stdout == path.read_bytes()
+    assert result.stdout == path.read_bytes()
 
 
 def test_sealed_text_is_at_most_a_third_of_its_size(folder: Path) -> None:
@@ -444,12 +444,12 @@ def test_offset_map_round_trips(gaps: list[Any]) -> None:
         starts.append((at, text))
         marks.append(Replacement(at, source_length, text_length))
         at, text = at + source_length, text + text_length
-    there = OffsetMap(marks, 5)
+    other = OffsetMap(marks, 5)
     for source, wanted in starts:
-        assert there.to_text(source) == wanted
-        assert there.to_source(wanted) == source
-    assert there.to_text(at) == text
-    assert there.to_source(text) == at
+        assert other.to_text(source) == wanted
+        assert other.to_source(wanted) == source
+    assert other.to_text(at) == text
+    assert other.to_source(text) == at
     joined = merge_replacements(marks)
     assert len(joined) == (len(marks) + 1) // 2
     assert OffsetMap(joined, 5).to_text(at) == text

@@ -67,11 +67,11 @@ def test_chunks_give_the_same_lines_as_the_whole(parts: list[str], borders: list
 def test_lines_are_addressed_by_their_offset(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
     lines = LineSplitter(7, max_bytes=5)
-    found = [line for piece in pieces for line in lines.feed(piece)] + lines.finish()
+    result = [line for piece in pieces for line in lines.feed(piece)] + lines.finish()
     wanted, at = [], 7
     for part in data.split(b"\n"):
         wanted.append(OutputLine(at, len(part), part if len(part) <= 5 else None))
         at += len(part) + 1
     if not wanted[-1].length:
         wanted.pop()
-    assert found == wanted
+    assert result == wanted

@@ -22,13 +22,13 @@ def test_errors_can_be_imported_from_their_module() -> None:
 
 
 def test_every_error_has_its_own_code() -> None:
-    found = [
+    results = [
         value
         for value in vars(corral.errors).values()
         if isinstance(value, type) and issubclass(value, corral.errors.CorralError)
     ]
-    assert len(found) >= 9
-    assert len({error.code for error in found}) == len(found)
+    assert len(results) >= 9
+    assert len({error.code for error in results}) == len(results)
 
 
 def test_error_has_a_message_and_details() -> None:
@@ -45,5 +45,7 @@ def test_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
 
 def test_importing_the_package_loads_no_other_module() -> None:
     code = "import sys, corral; print([m for m in sys.modules if m.startswith('corral.')])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

@@ -50,8 +50,8 @@ from tests.support.grouped_cases import each_case
 def test_column_is_derived_from_the_position_of_a_parameter(
     text: str, columns: dict[str, set[str]]
 ) -> None:
-    found = parameter_columns(text)
-    assert (found.columns, found.unknown) == (columns, set())
+    result = parameter_columns(text)
+    assert (result.columns, result.unknown) == (columns, set())
 
 
 @each_case(
@@ -74,12 +74,12 @@ def test_parameter_in_any_other_position_is_unknown(text: str) -> None:
 
 
 def test_values_of_rows_are_stored_too() -> None:
-    found = parameter_columns(
+    result = parameter_columns(
         "INSERT INTO a (b, c) SELECT each.value ->> 'x', CAST(each.value ->> 1 AS {json})"
         " FROM {each_of_rows} WHERE d = each.value ->> 'y'"
     )
-    assert found.row_columns == {"x": {"a.b"}, 1: {"a.c"}}
-    assert (found.columns, found.unknown) == ({}, set())
+    assert result.row_columns == {"x": {"a.b"}, 1: {"a.c"}}
+    assert (result.columns, result.unknown) == ({}, set())
 
 
 def test_rows_are_one_parameter_on_both_engines() -> None:
@@ -88,8 +88,8 @@ def test_rows_are_one_parameter_on_both_engines() -> None:
 
 
 def test_whole_row_that_is_stored_is_unknown() -> None:
-    found = parameter_columns("INSERT INTO a (b) SELECT each.value FROM {each_of_rows}")
-    assert found.unknown == {"rows"}
+    result = parameter_columns("INSERT INTO a (b) SELECT each.value FROM {each_of_rows}")
+    assert result.unknown == {"rows"}
 
 
 def test_columns_with_different_policies_need_a_declaration() -> None:

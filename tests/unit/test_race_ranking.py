@@ -49,8 +49,8 @@ def verdict(*groups: list[str]) -> JudgeVerdict:
 
 
 def order(*attempts: Attempt) -> list[int]:
-    best = sorted((each for each in attempts if each.rank), key=lambda each: each.rank or 0)
-    return [each.number for each in best]
+    best = sorted((item for item in attempts if item.rank), key=lambda item: item.rank or 0)
+    return [item.number for item in best]
 
 
 @given(
@@ -71,14 +71,14 @@ def test_failing_attempt_never_ranks_above_a_passing_one(
     ]
     chance.shuffle(attempts)
     # The judge prefers a failing attempt.
-    praise = sorted(attempts, key=lambda each: bool(each.passed))
-    told = rank_attempts(attempts, [verdict(*([each.id] for each in praise))])
-    good = [each.score for each in told if each.passed]
-    bad = [each.score for each in told if not each.passed]
+    praise = sorted(attempts, key=lambda item: bool(item.passed))
+    result = rank_attempts(attempts, [verdict(*([item.id] for item in praise))])
+    good = [item.score for item in result if item.passed]
+    bad = [item.score for item in result if not item.passed]
     assert all(0 <= (score or 0) <= 1 for score in good + bad)
     if good and bad:
         assert max(score or 0 for score in bad) < min(score or 0 for score in good)
-    assert all(each.rank is None for each in told if not each.passed)
+    assert all(item.rank is None for item in result if not item.passed)
 
 
 def test_judges_outrank_figures_and_figures_break_ties() -> None:
@@ -87,12 +87,14 @@ def test_judges_outrank_figures_and_figures_break_ties() -> None:
     assert order(*rank_attempts([small, large], [verdict(["att_2"], ["att_1"])])) == [2, 1]
     assert order(*rank_attempts([small, large], [verdict(["att_2", "att_1"])])) == [1, 2]
     split = [verdict(["att_2"], ["att_1"]), verdict(["att_1"], ["att_2"])]
-    assert order(*rank_attempts([small, large], split)) == [1, 2], "swapped, they say nothing"
+    assert order(*rank_attempts([small, large], split)) == [1, 2], (
+        "inconsistent verdicts are ignored"
+    )
 
 
 def test_unknown_figures_are_neutral() -> None:
     known, unknown = attempt(1, cost_micros=0), attempt(2)
-    scores = [each.score for each in rank_attempts([known, unknown], [])]
+    scores = [item.score for item in rank_attempts([known, unknown], [])]
     assert scores[0] == scores[1]
 
 
@@ -103,8 +105,8 @@ def test_incomplete_attempt_has_no_score() -> None:
 
 def test_better_half_advances_rounded_up() -> None:
     five = rank_attempts([attempt(number, insertions=number) for number in range(1, 6)], [])
-    assert [each.number for each in better_half(five)] == [1, 2, 3]
-    assert [each.number for each in better_half(five[:1])] == [1]
+    assert [item.number for item in better_half(five)] == [1, 2, 3]
+    assert [item.number for item in better_half(five[:1])] == [1]
 
 
 def test_wilson_interval_of_a_win_rate() -> None:
@@ -118,13 +120,13 @@ def test_agents_and_variations_are_paired_cyclically() -> None:
     assert parse_agents("claude:2, codex") == ["claude", "claude", "codex"]
     assert parse_variations("one\n\ntwo\n") == ["one", "two"]
     assert parse_variations("one\nstill one\n---\ntwo") == ["one\nstill one", "two"]
-    made = combine(["a", "b"], ["bold", "my own"])
-    assert [(each.agent, each.variation) for each in made] == [
+    result = combine(["a", "b"], ["bold", "my own"])
+    assert [(item.agent, item.variation) for item in result] == [
         ("a", TEMPLATES["bold"]),
         ("b", "my own"),
     ]
     assert len(combine(["a"], ["x", "y", "z"])) == 3
-    assert [each.variation for each in combine(["a", "b"], [])] == [None, None]
+    assert [item.variation for item in combine(["a", "b"], [])] == [None, None]
     assert len({*from_templates(4)}) == 4
     for wrong in ("", "a:", "a:0", "a:b", "a:99999"):
         with pytest.raises(Invalid):
@@ -154,7 +156,7 @@ LABELS = {"A": "att_1", "B": "att_2"}
 def test_ranking_must_list_exactly_the_shown_attempts(
     said: str, ranking: list[list[str]] | None
 ) -> None:
-    found, reason = parse_verdict(said, LABELS)
-    assert found == ranking
+    result, reason = parse_verdict(said, LABELS)
+    assert result == ranking
     assert reason or said.startswith("{") or ranking
     assert msgspec.json.encode(reason)

@@ -36,19 +36,19 @@ def test_round_is_right_of_its_parent_without_overlap() -> None:
     rounds = [round_of(1, None)]
     for number in range(2, 40):
         rounds.append(round_of(number, chance.randrange(1, number), chance.randrange(1, 14)))
-    found = build_race_tree(rounds)
-    boxes = {box.round.id: box for box in found.boxes}
-    assert [*boxes] == [each.id for each in rounds]
-    for box in found.boxes[1:]:
+    result = build_race_tree(rounds)
+    boxes = {box.round.id: box for box in result.boxes}
+    assert [*boxes] == [item.id for item in rounds]
+    for box in result.boxes[1:]:
         assert boxes[box.round.parent_id or ""].x < box.x
-        assert found.paths[box.round.id].startswith(
+        assert result.paths[box.round.id].startswith(
             f"M{boxes[box.round.parent_id or ''].x + BOX_WIDTH}"
         )
-    for one, other in combinations(found.boxes, 2):
+    for one, other in combinations(result.boxes, 2):
         above, below = sorted((one, other), key=lambda box: box.y)
         assert one.x != other.x or above.y + above.height < below.y
-    assert all(box.x + BOX_WIDTH <= found.width for box in found.boxes)
-    assert all(box.y + box.height <= found.height for box in found.boxes)
+    assert all(box.x + BOX_WIDTH <= result.width for box in result.boxes)
+    assert all(box.y + box.height <= result.height for box in result.boxes)
 
 
 def test_continuing_is_a_line_and_going_back_is_a_branch() -> None:
@@ -62,17 +62,17 @@ def test_continuing_is_a_line_and_going_back_is_a_branch() -> None:
 
 def test_path_starts_at_the_winning_attempt() -> None:
     rounds = [round_of(1, None, winner=3), round_of(2, 1, winner=3)]
-    found = build_race_tree(rounds)
-    heights = {each.id: y for each, y in found.boxes[0].rows}
-    assert found.paths["rnd_2"].startswith(f"M{BOX_WIDTH} {heights['att_1_3']}C")
+    result = build_race_tree(rounds)
+    heights = {item.id: y for item, y in result.boxes[0].rows}
+    assert result.paths["rnd_2"].startswith(f"M{BOX_WIDTH} {heights['att_1_3']}C")
 
 
 def test_latest_rounds_and_their_ancestors_are_drawn() -> None:
     rounds = [round_of(n, n - 1 or None, attempts=40, winner=33) for n in range(1, MAX_ROUNDS + 6)]
-    found = build_race_tree(rounds)
-    assert (len(found.boxes), found.omitted) == (MAX_ROUNDS, 5)
-    assert found.boxes[0].round.number == 6
-    box = found.boxes[0]
+    result = build_race_tree(rounds)
+    assert (len(result.boxes), result.omitted) == (MAX_ROUNDS, 5)
+    assert result.boxes[0].round.number == 6
+    box = result.boxes[0]
     assert (len(box.rows), box.omitted) == (MAX_ATTEMPTS, 30)
-    assert "att_6_33" in [each.id for each, _ in box.rows]
-    assert [each.number for each, _ in box.rows] == sorted(each.number for each, _ in box.rows)
+    assert "att_6_33" in [item.id for item, _ in box.rows]
+    assert [item.number for item, _ in box.rows] == sorted(item.number for item, _ in box.rows)

@@ -27,8 +27,8 @@ def at(text: str, zone_name: str = "UTC") -> int:
 
 def wall(moment: int | None, zone_name: str) -> str:
     assert moment is not None
-    there = datetime.fromtimestamp(moment / 1_000, UTC).astimezone(ZoneInfo(zone_name))
-    return there.isoformat(timespec="minutes")
+    other = datetime.fromtimestamp(moment / 1_000, UTC).astimezone(ZoneInfo(zone_name))
+    return other.isoformat(timespec="minutes")
 
 
 def cron(text: str, zone_name: str = "UTC") -> RecurrenceRule:
@@ -37,21 +37,21 @@ def cron(text: str, zone_name: str = "UTC") -> RecurrenceRule:
 
 def firings(rule: RecurrenceRule, start: int, end: int, zone_name: str) -> list[str]:
     """Return every time after `start` and up to `end`, as wall-clock times of the zone."""
-    found: list[str] = []
+    results: list[str] = []
     moment = rule.next(start)
     while moment is not None and moment <= end:
-        found.append(wall(moment, zone_name))
+        results.append(wall(moment, zone_name))
         moment = rule.next(moment)
-    return found
+    return results
 
 
 def firings_backwards(rule: RecurrenceRule, start: int, end: int, zone_name: str) -> list[str]:
-    found: list[str] = []
+    results: list[str] = []
     moment = rule.latest(end)
     while moment is not None and moment > start:
-        found.append(wall(moment, zone_name))
+        results.append(wall(moment, zone_name))
         moment = rule.latest(moment - 1)
-    return found[::-1]
+    return results[::-1]
 
 
 # -- once and every --------------------------------------------------------------------------
@@ -130,9 +130,9 @@ def night(zone_name: str, day: str) -> tuple[int, int]:
 
 
 def both_ways(rule: RecurrenceRule, span: tuple[int, int], zone_name: str) -> list[str]:
-    found = firings(rule, *span, zone_name)
-    assert firings_backwards(rule, *span, zone_name) == found
-    return found
+    result = firings(rule, *span, zone_name)
+    assert firings_backwards(rule, *span, zone_name) == result
+    return result
 
 
 @EACH_SPRING
@@ -172,9 +172,9 @@ def test_time_outside_the_gap_fires_once_that_day(
 def test_hourly_rule_fires_every_real_hour_across_the_gap(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
-    found = both_ways(cron("0 * * * *", zone_name), night(zone_name, day), zone_name)
-    assert found[:3] == [f"{day}T01:00{before}", f"{day}T03:00{after}", f"{day}T04:00{after}"]
-    assert len(found) == 11
+    result = both_ways(cron("0 * * * *", zone_name), night(zone_name, day), zone_name)
+    assert result[:3] == [f"{day}T01:00{before}", f"{day}T03:00{after}", f"{day}T04:00{after}"]
+    assert len(result) == 11
 
 
 @EACH_SPRING
@@ -214,10 +214,10 @@ def test_hourly_rule_fires_in_both_repeated_hours(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
     hour = 2 if zone_name == BERLIN else 1
-    found = both_ways(cron("0 * * * *", zone_name), night(zone_name, day), zone_name)
-    assert f"{day}T0{hour}:00{before}" in found
-    assert f"{day}T0{hour}:00{after}" in found
-    assert len(found) == 13
+    result = both_ways(cron("0 * * * *", zone_name), night(zone_name, day), zone_name)
+    assert f"{day}T0{hour}:00{before}" in result
+    assert f"{day}T0{hour}:00{after}" in result
+    assert len(result) == 13
 
 
 @EACH_AUTUMN
@@ -226,8 +226,8 @@ def test_daily_rule_outside_the_repeated_hour_fires_once(
 ) -> None:
     for text in ("0 0 * * *", "59 0 * * *", "30 3 * * *", "0 9 * * *"):
         start = at(f"{day}T00:00:00", zone_name) - 1
-        found = both_ways(cron(text, zone_name), (start, start + 25 * HOUR), zone_name)
-        assert len(found) == 1, text
+        result = both_ways(cron(text, zone_name), (start, start + 25 * HOUR), zone_name)
+        assert len(result) == 1, text
 
 
 # -- latest is the inverse of next ---------------------------------------------------------
@@ -269,8 +269,8 @@ def test_latest_is_the_inverse_of_next(text: str, zone_name: str, moment: int) -
     assert following is not None
     assert before is not None
     assert before <= moment < following
-    assert rule.latest(following) == following, "a moment is its own latest"
-    assert rule.latest(following - 1) == before, "nothing lies between the two"
+    assert rule.latest(following) == following, "a time is its own latest"
+    assert rule.latest(following - 1) == before, "no time lies between the two"
     assert rule.next(before) == following
     assert rule.next(before - 1) == before
 
@@ -364,9 +364,9 @@ def test_unknown_time_zone_is_rejected_with_an_example(name: str) -> None:
 @each_case("zone_name", ["Pacific/Chatham", "Australia/Lord_Howe", "Pacific/Apia"])
 def test_backward_search_handles_half_hour_clock_changes(rule: str, zone_name: str) -> None:
     """The search runs inside a write: an endless search would block every writer of the store."""
-    there = cron(rule, zone_name)
+    other = cron(rule, zone_name)
     start = at("2027-04-03T12:00", zone_name)
     for moment in range(start, start + 2 * DAY, 45 * MINUTE):
-        latest = there.latest(moment)
+        latest = other.latest(moment)
         assert latest is not None
         assert latest <= moment

@@ -62,7 +62,7 @@ def slow(data: bytes, values: list[bytes]) -> bytes:
     while at < len(data):
         end = next((at + len(form) for form in forms if data.startswith(form, at)), None)
         ends = (spread_end(data, at, form) for form in forms if end is None)
-        end = next((found for found in ends if found is not None), end)
+        end = next((result for result in ends if result is not None), end)
         for shape in TOKEN_PATTERNS:
             if end is None and (shape is not TOKEN_PATTERNS[-1] or at in headers):
                 match = shape.pattern.match(data, at)

@@ -139,8 +139,8 @@ def test_successful_run_does_not_restart() -> None:
 
 
 def test_people_are_notified_of_unrequested_ends() -> None:
-    told = {state: outcome.alert_kind(state, None) for state in RunState}
-    assert told == {
+    values = {state: outcome.alert_kind(state, None) for state in RunState}
+    assert values == {
         RunState.COMPLETED: "finished",
         RunState.FAILED: "failed",
         RunState.TIMED_OUT: "failed",

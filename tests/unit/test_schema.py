@@ -48,16 +48,16 @@ def test_every_table_and_column_is_documented_and_names_its_writer(table: TableD
 @EACH_TABLE
 def test_table_has_the_columns_that_the_engine_reports(store: Corral, table: TableDoc) -> None:
     if store.db.engine == "sqlite":
-        found = rows(store, "SELECT name FROM pragma_table_info(:name)", name=table.name)
+        result = rows(store, "SELECT name FROM pragma_table_info(:name)", name=table.name)
     else:
-        found = rows(
+        result = rows(
             store,
             "SELECT column_name FROM information_schema.columns"
             " WHERE table_name = CAST(:name AS TEXT) AND column_name NOT IN ('xid', 'words')"
             " ORDER BY ordinal_position",
             name=table.name,
         )
-    assert [name for (name,) in found] == [column.name for column in table.columns]
+    assert [name for (name,) in result] == [column.name for column in table.columns]
 
 
 def test_every_index_is_documented_with_its_table(store: Corral) -> None:
@@ -68,9 +68,9 @@ def test_every_index_is_documented_with_its_table(store: Corral) -> None:
         for name in re.findall(r"INDEX (\w+) ON", text)
     }
     if store.db.engine == "sqlite":
-        found = rows(store, "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql <> ''")
+        result = rows(store, "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql <> ''")
     else:
-        found = rows(
+        result = rows(
             store,
             "SELECT indexname FROM pg_indexes WHERE schemaname = 'public'"
             " AND indexname NOT LIKE '%_pkey'"
@@ -78,7 +78,7 @@ def test_every_index_is_documented_with_its_table(store: Corral) -> None:
         )
     # Engine-specific text behind a token.
     own = {"events_by_subject", "events_feed", "letters_by_mailbox", "passages_words"}
-    assert {name for (name,) in found} - own == documented
+    assert {name for (name,) in result} - own == documented
 
 
 def test_table_documentation_has_columns_rules_and_indexes() -> None:

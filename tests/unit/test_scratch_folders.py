@@ -92,15 +92,15 @@ def test_folder_removed_before_it_is_locked_is_created_again(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = tempfile.mkdtemp
-    made = []
+    results = []
 
     def made_and_swept(prefix: str) -> str:
-        made.append(make(prefix=prefix))
-        if len(made) == 1:
+        results.append(make(prefix=prefix))
+        if len(results) == 1:
             scratch_folders.remove_stale_folders()
-        return made[-1]
+        return results[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", made_and_swept)
     with scratch_folders.scratch_folder("check") as own:
         assert own.is_dir()
-    assert len(made) == 2
+    assert len(results) == 2

@@ -25,13 +25,13 @@ PIECES = ("sk-", "ghp_", "AKIA", "AIza", "eyJ", "xoxb-", "crl_", "://", "@", "a:
 
 
 def test_every_pattern_has_an_example_that_both_scanners_find() -> None:
-    found = {
+    results = {
         number
         for key in KEYS
         for number, shape in enumerate(TOKEN_PATTERNS)
         if re.search(shape.pattern, key.encode())
     }
-    assert found == set(range(len(TOKEN_PATTERNS)))
+    assert results == set(range(len(TOKEN_PATTERNS)))
     for key in KEYS:
         assert may_hold_key(f"it is {key}."), key
         assert redact(key.encode()) != key.encode()
@@ -69,9 +69,9 @@ def test_redacted_json_stays_json() -> None:
     ids=["told twice", "by its name", "in a pair", "slashes escaped"],
 )
 def test_key_in_json_is_found_in_any_encoding(text: str, kept: str) -> None:
-    told = text.replace("KEY", KEY)
-    assert Redaction().suspects(told)
-    assert Redaction().clean(told) == kept
+    result = text.replace("KEY", KEY)
+    assert Redaction().suspects(result)
+    assert Redaction().clean(result) == kept
 
 
 def test_text_around_a_key_in_json_is_unchanged() -> None:
@@ -80,8 +80,8 @@ def test_text_around_a_key_in_json_is_unchanged() -> None:
 
 
 def test_field_names_that_are_keys_stay_distinct() -> None:
-    told = {KEY: 1, f"{KEY}x": 2, "[redacted]": 3, "name": 4}
-    clean = redact_value(told)
+    values = {KEY: 1, f"{KEY}x": 2, "[redacted]": 3, "name": 4}
+    clean = redact_value(values)
     assert [*clean.values()] == [1, 2, 3, 4]
     assert [*clean] == ["[redacted]", "[redacted] (2)", "[redacted] (3)", "name"]
 

@@ -65,16 +65,16 @@ def test_whitespace_is_kept_only_inside_quotes() -> None:
 
 def test_more_than_nine_parameters_are_numbered() -> None:
     names = [f"p{n}" for n in range(12)]
-    text, found, _ = Statement(", ".join(f":{name}" for name in [*names, "p0", "p11"])).postgres
-    assert found == tuple(names)
+    text, result, _ = Statement(", ".join(f":{name}" for name in [*names, "p0", "p11"])).postgres
+    assert result == tuple(names)
     assert text.endswith("$10, $11, $12, $1, $12")
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=20))
 def test_every_occurrence_gets_the_number_of_its_name(names: list[str]) -> None:
-    text, found, _ = Statement(" ".join(f":{name}" for name in names)).postgres
-    assert [found[int(place[1:]) - 1] for place in text.split()] == names
-    assert len({*found}) == len(found)
+    text, result, _ = Statement(" ".join(f":{name}" for name in names)).postgres
+    assert [result[int(place[1:]) - 1] for place in text.split()] == names
+    assert len({*result}) == len(result)
 
 
 @each_case("token", sorted(TOKENS))
@@ -82,7 +82,7 @@ def test_every_token_has_text_for_both_engines(token: str) -> None:
     assert {*TOKENS[token]} == {"sqlite", "postgres"}
     for engine in ("sqlite", "postgres"):
         assert for_engine(f"a {{{token}}} b", engine) == f"a {TOKENS[token][engine]} b"
-        assert "{" not in TOKENS[token][engine], "a token stands for words and not for tokens"
+        assert "{" not in TOKENS[token][engine], "a token contains no tokens"
 
 
 def test_unknown_token_is_a_programming_error() -> None:

@@ -48,10 +48,10 @@ AT = 1_790_000_000_000
 def test_price_is_exact_to_the_micro_dollar(
     model: str, provider: str | None, usage: PricedTokens, micros: int
 ) -> None:
-    told = calculate_price(model, provider, usage, AT)
-    assert told is not None
-    assert told[0] == micros
-    assert told[1].startswith("genai-prices ")
+    result = calculate_price(model, provider, usage, AT)
+    assert result is not None
+    assert result[0] == micros
+    assert result[1].startswith("genai-prices ")
 
 
 @each_case("model", ["nobody-knows", "", "/", "openai/nobody-knows"])
@@ -61,9 +61,9 @@ def test_unknown_model_has_no_price(model: str) -> None:
 
 def test_invalid_request_is_an_error_without_a_price() -> None:
     lines = ["x", "[]", '{"model": 3}', '{"model": "gpt-5", "input": -1}', '{"at": 1e99}']
-    told = io.StringIO()
-    serve_queries(io.StringIO("\n".join(lines)), told)
-    answers = [json.loads(line) for line in told.getvalue().splitlines()]
+    result = io.StringIO()
+    serve_queries(io.StringIO("\n".join(lines)), result)
+    answers = [json.loads(line) for line in result.getvalue().splitlines()]
     assert len(answers) == len(lines)
     for one in answers:
         assert one["cost_micros"] is None
@@ -87,8 +87,8 @@ def test_modules_in_the_current_folder_are_not_loaded(
     for name in ("queue", "secrets", "msgspec", "corral"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('loaded from the folder')\n")
     monkeypatch.chdir(tmp_path)
-    (told,) = query_prices([PriceQuery(1_000, 500, model="gpt-5", provider="codex", at=AT)])
-    assert told.cost_micros == 6_250
+    (price,) = query_prices([PriceQuery(1_000, 500, model="gpt-5", provider="codex", at=AT)])
+    assert price.cost_micros == 6_250
 
 
 def test_price_process_answers_line_by_line() -> None:
@@ -105,9 +105,9 @@ def test_price_process_answers_line_by_line() -> None:
         check=True,
         timeout=60,
     )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["cost_micros"] for one in told] == [6_250, None, None]
-    assert [one["error"] is None for one in told] == [True, True, False]
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["cost_micros"] for one in results] == [6_250, None, None]
+    assert [one["error"] is None for one in results] == [True, True, False]
 
 
 def test_charges_do_not_load_the_price_table(tmp_path: Path) -> None:

@@ -37,4 +37,4 @@ def test_series_ends_at_its_count_or_at_a_failure(
     assert ledger.go_on(500, 100, 1, file, []) == 0
     assert "500 (supervisor 500)" in capsys.readouterr().out
     noted(tmp_path, Batch("sqlite", "runs", 2, {"supervisor": 1}, 10, 1))
-    assert ledger.go_on(10_000, 100, 1, file, []) == 1, "no further batch hides what was found"
+    assert ledger.go_on(10_000, 100, 1, file, []) == 1, "no later batch hides a violation"

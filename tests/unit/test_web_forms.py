@@ -14,11 +14,11 @@ KIND = f"multipart/form-data; boundary={BOUND}"
 
 def sent(*parts: tuple[str, bytes]) -> bytes:
     """Return a multipart body as a browser builds it."""
-    made = b"".join(
+    text = b"".join(
         f"--{BOUND}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + data + b"\r\n"
         for head, data in parts
     )
-    return made + f"--{BOUND}--\r\n".encode()
+    return text + f"--{BOUND}--\r\n".encode()
 
 
 def test_fields_are_read_in_both_encodings() -> None:

@@ -33,14 +33,14 @@ def test_uploaded_file_is_private_and_returned_unchanged(chat_pages: ChatPages) 
     page = {"id": talk, "text": "look at this", "after": ""}
     for _ in range(2):  # sent twice from one state of the page
         chat_pages.act("chat/say", {"file": ("../../<b>plan</b>.pdf", data)}, **page)
-    (said,) = chat_pages.store.messages.list(place=talk).items
-    (file,) = list_files(said)
+    (message,) = chat_pages.store.messages.list(place=talk).items
+    (file,) = list_files(message)
     kept = Path(file["path"])
     assert kept.is_relative_to(config.home() / "channels")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert re.fullmatch(r"1-[\w.-]+", kept.name)
     assert "<b>plan" not in chat_pages.text(f"/chat/{talk}")
-    answer = chat_pages.client.get(f"/messaging/messages/{said.id}/files/1")
+    answer = chat_pages.client.get(f"/messaging/messages/{message.id}/files/1")
     assert (answer.status_code, answer.content) == (200, data)
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''")
@@ -49,7 +49,7 @@ def test_uploaded_file_is_private_and_returned_unchanged(chat_pages: ChatPages) 
     assert answer.headers["x-content-type-options"] == "nosniff"
     chat_pages.store.chat.start_turns()
     assert str(kept) in (chat_pages.runner.prompt(chat_pages.runner.begin()) or ""), (
-        "the agent is told where"
+        "the prompt contains the path"
     )
 
 
@@ -59,8 +59,8 @@ def test_files_alone_are_sent_and_an_empty_message_is_not(chat_pages: ChatPages)
     chat_pages.refused(
         "chat/say", "invalid", "is required", {"file": ("", b"")}, id=talk, text=" ", after=""
     )
-    (said,) = chat_pages.store.messages.list(place=talk).items
-    assert (said.state, said.text) == ("routed", "")
+    (message,) = chat_pages.store.messages.list(place=talk).items
+    assert (message.state, message.text) == ("routed", "")
 
 
 def test_oversized_file_is_reported_as_not_taken(chat_pages: ChatPages) -> None:
@@ -68,8 +68,8 @@ def test_oversized_file_is_reported_as_not_taken(chat_pages: ChatPages) -> None:
     chat_pages.store.settings.set("chat.max_file_bytes", 10)
     chat_pages.act("chat/say", {"file": ("big", b"x" * 11)}, id=talk, text="see", after="")
     assert "not stored: it is larger than 10 bytes" in chat_pages.shown(f"/chat/{talk}")
-    (said,) = chat_pages.store.messages.list(place=talk).items
-    answer = chat_pages.client.get(f"/messaging/messages/{said.id}/files/1")
+    (message,) = chat_pages.store.messages.list(place=talk).items
+    answer = chat_pages.client.get(f"/messaging/messages/{message.id}/files/1")
     assert (answer.status_code, "was not stored" in answer.text) == (404, True)
     large = {"file": ("huge", b"x" * (11 << 20))}
     assert chat_pages.post("chat/say", large, id=talk, text="see", after="").status_code == 413
@@ -79,25 +79,27 @@ def test_oversized_file_is_reported_as_not_taken(chat_pages: ChatPages) -> None:
 def test_missing_file_is_not_found(chat_pages: ChatPages, number: str) -> None:
     talk = chat_pages.begin()
     chat_pages.act("chat/say", {"file": ("a.txt", b"x")}, id=talk, text="", after="")
-    (said,) = chat_pages.store.messages.list(place=talk).items
-    assert chat_pages.client.get(f"/messaging/messages/{said.id}/files/{number}").status_code == 404
+    (message,) = chat_pages.store.messages.list(place=talk).items
+    assert (
+        chat_pages.client.get(f"/messaging/messages/{message.id}/files/{number}").status_code == 404
+    )
 
 
 def test_only_stored_files_are_served(chat_pages: ChatPages, tmp_path: Path) -> None:
     talk = chat_pages.begin()
     chat_pages.act("chat/say", {"file": ("a.txt", b"mine")}, id=talk, text="", after="")
-    (said,) = chat_pages.store.messages.list(place=talk).items
-    kept = Path(list_files(said)[0]["path"])
+    (message,) = chat_pages.store.messages.list(place=talk).items
+    kept = Path(list_files(message)[0]["path"])
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("four")
     for broken in (lambda: os.symlink(elsewhere, kept), lambda: kept.write_text("more bytes")):
         kept.unlink()
         broken()
-        answer = chat_pages.client.get(f"/messaging/messages/{said.id}/files/1")
+        answer = chat_pages.client.get(f"/messaging/messages/{message.id}/files/1")
         assert 400 <= answer.status_code < 500
         assert "four" not in answer.text
     kept.unlink()
-    answer = chat_pages.client.get(f"/messaging/messages/{said.id}/files/1")
+    answer = chat_pages.client.get(f"/messaging/messages/{message.id}/files/1")
     assert (answer.status_code, "not on this machine" in answer.text) == (404, True)
 
 
@@ -138,7 +140,7 @@ def test_secret_of_a_form_goes_only_to_the_secret_store(
         assert f'id="secret-{question}"' in text, path
         assert 'type="password"' in text
         assert HOSTILE not in text
-    told = chat_pages.act("secrets/give", question=question, value=f" {SECRET}\n")
+    result = chat_pages.act("secrets/give", question=question, value=f" {SECRET}\n")
     store = chat_pages.store
     assert store.secrets.resolve("mail-token") == SECRET
     kept = config.home() / "secrets" / "mail-token"
@@ -146,14 +148,14 @@ def test_secret_of_a_form_goes_only_to_the_secret_store(
     chat_pages.deliver()
     assert store.questions.get(question).state == "withdrawn"
     (letter,) = [
-        each.body
+        item.body
         for talk_ in store.chat.conversations(talk)
-        for each in store.mail.list(mailbox=talk_.mailbox).items
-        if isinstance(each.body, dict) and each.body.get("kind") == "host_request"
+        for item in store.mail.list(mailbox=talk_.mailbox).items
+        if isinstance(item.body, dict) and item.body.get("kind") == "host_request"
     ]
     assert letter["text"] == "The secret mail-token is available to new runs."
     pages = [chat_pages.text(path) for path in (f"/chat/{talk}", "/inbox", "/events", "/settings")]
-    for where in (told.text, str(contents(store)), caplog.text, *pages):
+    for where in (result.text, str(contents(store)), caplog.text, *pages):
         assert SECRET not in where
     assert f'id="secret-{question}"' not in pages[0]
     chat_pages.refused(

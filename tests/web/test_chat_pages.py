@@ -36,8 +36,8 @@ class ChatPages(PageClient):
     def says(self, text: str, sender: str = "mallory", place: str = "room") -> Message:
         """Receive a message on the platform."""
         self._events += 1
-        said = IncomingEvent(event_id=f"e{self._events}", place=place, sender=sender, text=text)
-        return self.store.messages.receive(self.channel.id, said)
+        result = IncomingEvent(event_id=f"e{self._events}", place=place, sender=sender, text=text)
+        return self.store.messages.receive(self.channel.id, result)
 
     def answers(self, text: str) -> None:
         """Run the pending turn with this reply and deliver it."""
@@ -66,7 +66,7 @@ def test_every_chat_action_does_what_its_button_says(
     act, store = chat_pages.act, chat_pages.store
     talk = chat_pages.begin()
     act("chat/say", id=talk, text="hello", after="")
-    assert [each.state for each in store.messages.list(place=talk).items] == ["routed"]
+    assert [item.state for item in store.messages.list(place=talk).items] == ["routed"]
 
     store.chat.start_turns()
     run = chat_pages.runner.begin()
@@ -88,7 +88,7 @@ def test_every_chat_action_does_what_its_button_says(
 
     room = store.places.get("quay/room")
     act("wirings/add", agent="ada", where=f"place:{room.id}", trigger="mention", priority="2")
-    (wiring,) = [each for each in store.wirings.list().items if each.place_id == room.id]
+    (wiring,) = [item for item in store.wirings.list().items if item.place_id == room.id]
     assert (wiring.trigger, wiring.priority) == ("mention", 2)
     act("wirings/change", id=wiring.id, trigger="pattern", pattern="deploy", mode="thread")
     changed = store.wirings.get(wiring.id)
@@ -158,7 +158,10 @@ def test_chat_error_is_shown_beside_its_form(chat_pages: ChatPages) -> None:
     )
     chat_pages.refused("channels/add", "invalid", "Unknown channel kind", name="a", kind="pigeon")
     chat_pages.refused("channels/add", "invalid:missing_option", name="a", kind="matrix")
-    assert [each.name for each in chat_pages.store.channels.list().items] == ["dashboard", "quay"]
+    assert [channel.name for channel in chat_pages.store.channels.list().items] == [
+        "dashboard",
+        "quay",
+    ]
 
 
 # -- conversations --------------------------------------------------------------------------------
@@ -171,15 +174,15 @@ def test_conversation_starts_once_and_a_repeated_message_is_sent_once(
     assert chat_pages.begin() == talk
     for _ in range(2):  # an impatient person, or a retry of the browser
         chat_pages.act("chat/say", id=talk, text="hello", after="")
-    (said,) = chat_pages.store.messages.list(place=talk).items
-    chat_pages.act("chat/say", id=talk, text="hello", after=said.id)
-    chat_pages.act("chat/say", id=talk, text="hello?", after=said.id)
-    assert [each.text for each in chat_pages.store.messages.list(place=talk).items] == [
+    (message,) = chat_pages.store.messages.list(place=talk).items
+    chat_pages.act("chat/say", id=talk, text="hello", after=message.id)
+    chat_pages.act("chat/say", id=talk, text="hello?", after=message.id)
+    assert [item.text for item in chat_pages.store.messages.list(place=talk).items] == [
         "hello?",
         "hello",
         "hello",
     ]
-    assert {each.mode for each in chat_pages.store.wirings.list().items} == {"shared"}
+    assert {item.mode for item in chat_pages.store.wirings.list().items} == {"shared"}
     page = chat_pages.shown(f"/chat/{talk}")
     assert "waiting for ada" in page
     chat_pages.store.chat.start_turns()
@@ -215,7 +218,7 @@ def test_conversation_shows_replies_edits_reactions_and_states(chat_pages: ChatP
 def test_files_are_shown_by_name_in_both_directions(chat_pages: ChatPages, tmp_path: Path) -> None:
     store, talk = chat_pages.store, chat_pages.begin()
     place = store.places.get(talk)
-    said = IncomingEvent(
+    result = IncomingEvent(
         event_id="1",
         place=place.platform_id,
         sender="me",
@@ -225,7 +228,7 @@ def test_files_are_shown_by_name_in_both_directions(chat_pages: ChatPages, tmp_p
             RawAttachment("big.iso", reason="too big"),
         ],
     )
-    store.messages.receive(place.channel_id, said)
+    store.messages.receive(place.channel_id, result)
     store.chat.start_turns()
     run = chat_pages.runner.begin()
     own = Path(str(store.runs.get(run.id).cwd)) / "report.txt"
@@ -267,7 +270,7 @@ def test_command_and_scrolled_back_reader_are_served(chat_pages: ChatPages) -> N
     (earlier,) = re.findall(r'href="(/chat/[^"]+before=[^"]+)"', page)
     back = chat_pages.shown(earlier)
     assert "line 2<" in back
-    assert 'data-kinds=""' in back, "who reads further back is not disturbed"
+    assert 'data-kinds=""' in back, "older pages are not updated"
 
 
 def test_question_card_is_answered_once_and_shows_its_outcome(
@@ -292,7 +295,7 @@ def test_question_card_is_answered_once_and_shows_its_outcome(
     page = chat_pages.shown(f"/chat/{talk}")
     assert 'action="/do/chat/answer"' not in page
     assert "user:" in page
-    assert "refused" in page, "the second answer did not count, and that is said"
+    assert "refused" in page, "the second answer is rejected with a message"
 
 
 def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPages) -> None:
@@ -307,16 +310,16 @@ def test_read_only_token_sees_the_conversation_without_a_form(chat_pages: ChatPa
         for path in (f"/chat/{talk}", "/chat", "/messaging/held", "/messaging/wirings"):
             assert "/do/" not in client.get(path).text, path
         for action in CHANNEL_ACTIONS:
-            said = client.post(
+            response = client.post(
                 f"/do/{action}", data={"id": talk, "text": "x"}, headers=htmx_headers("x")
             )
-            assert said.status_code == 403, action
+            assert response.status_code == 403, action
     own = chat_pages.store.tokens.create("ada", scope="agent:ada").value
     with chat_pages.http_server.client(own) as client:
         for path in ("/chat", f"/chat/{talk}", "/messaging", "/messaging/held"):
             assert client.get(path).status_code == 403, path
-        said = client.post("/do/chat/say", data={"id": talk, "text": "as a person"})
-        assert said.status_code == 403
+        response = client.post("/do/chat/say", data={"id": talk, "text": "as a person"})
+        assert response.status_code == 403
     assert len(chat_pages.store.messages.list(place=talk).items) == 1
 
 
@@ -344,9 +347,9 @@ def test_message_links_to_its_session_and_its_letter(chat_pages: ChatPages) -> N
     talk = chat_pages.begin()
     chat_pages.act("chat/say", id=talk, text="how are you?", after="")
     chat_pages.answers("fine")
-    (answer, said) = chat_pages.store.messages.list(place=talk).items
-    (route,) = said.routes
-    page = chat_pages.shown(f"/messaging/messages/{said.id}")
+    (answer, result) = chat_pages.store.messages.list(place=talk).items
+    (route,) = result.routes
+    page = chat_pages.shown(f"/messaging/messages/{result.id}")
     for part in (f"/sessions/{route.session_id}", f"/mail/{route.letter_id}", "letter ack"):
         assert part in page, part
     page = chat_pages.shown(f"/messaging/messages/{answer.id}")
@@ -406,5 +409,5 @@ def test_long_chat_lists_are_paginated_to_their_end(chat_pages: ChatPages) -> No
     for n in range(120):
         chat_pages.says(f"line {n}", sender=f"s{n % 3}")
     for path in ("/messaging", "/messaging/held"):
-        found = re.findall(r'id="(msg_\d+)"', "".join(iter_pages(chat_pages.client, path)))
-        assert len(found) == len({*found}) == 120, path
+        result = re.findall(r'id="(msg_\d+)"', "".join(iter_pages(chat_pages.client, path)))
+        assert len(result) == len({*result}) == 120, path

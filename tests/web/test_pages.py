@@ -163,14 +163,14 @@ def test_every_page_of_an_empty_store_is_complete_html(http_server: HttpServer) 
 def test_external_text_is_never_markup_or_terminal_control(
     sample_site: SampleSite, client: httpx.Client
 ) -> None:
-    found = 0
+    count = 0
     for path in [*sorted(PAGES), *of_one(sample_site.sample)]:
         text = client.get(path).text
         assert "<script>document" not in text, path
         assert "<img" not in text, path
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text), path
-        found += "&lt;script&gt;document.title" in text
-    assert found > 3
+        count += "&lt;script&gt;document.title" in text
+    assert count > 3
 
 
 def test_names_of_every_kind_may_hold_anything(http_server: HttpServer, tmp_path: object) -> None:
@@ -243,7 +243,9 @@ def test_queued_run_has_not_started_and_says_what_it_waits_for(http_server: Http
         page = client.get(f"/runs/{run.id}").text
     assert f'data-label="started"><span class="none">{render.UNKNOWN}</span>' in row
     assert "a slot on any node with big, gpu" in page
-    assert f"<dt>Input tokens</dt><dd>{render.UNKNOWN}</dd>" in page, "what is not known is no zero"
+    assert f"<dt>Input tokens</dt><dd>{render.UNKNOWN}</dd>" in page, (
+        "an unknown value is not shown as zero"
+    )
 
 
 def test_letter_with_an_expired_claim_has_no_owner(
@@ -281,8 +283,8 @@ def test_id_redirects_to_its_page(sample_site: SampleSite, client: httpx.Client)
 
 
 def test_filter_knows_every_event_kind() -> None:
-    told = {table.transitions.kind for table in find_declarations(StatefulTable).values()}
-    assert told <= {*EVENT_KINDS}, told - {*EVENT_KINDS}
+    results = {table.transitions.kind for table in find_declarations(StatefulTable).values()}
+    assert results <= {*EVENT_KINDS}, results - {*EVENT_KINDS}
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -456,8 +458,8 @@ def test_every_action_does_what_its_button_says(http_server: HttpServer, tmp_pat
 
         act("projects/rename", id=project.id, name="other")
         act("projects/archive", id=project.id)
-        found = store.projects.get(project.id)
-        assert (found.name, found.state) == ("other", "archived")
+        result = store.projects.get(project.id)
+        assert (result.name, result.state) == ("other", "archived")
 
         agent = store.agents.create("ada", instructions="a")
         act("agents/edit", id=agent.id, role="reviewer", model="", instructions="b")
@@ -543,11 +545,11 @@ def test_sizes_are_shown_in_powers_of_1024(bytes: int, text: str) -> None:
 def test_denied_calls_are_shown_beside_the_state(http_server: HttpServer) -> None:
     run = running(http_server.store)
     http_server.store.runs.record_denials(run, {"Edit": 2, "Bash": 1})
-    told = "3 denied (Edit ×2, Bash)"  # noqa: RUF001
+    text = "3 denied (Edit ×2, Bash)"  # noqa: RUF001
     http_server.store.runs.end(http_server.store.runs.get(run.id), ExitStatus(exit_code=0))
     with http_server.client() as client:
         for page in ("/", "/runs", f"/runs/{run.id}"):
-            assert told in client.get(page).text, page
+            assert text in client.get(page).text, page
 
 
 def test_new_run_has_the_selected_approvals(http_server: HttpServer, tmp_path: object) -> None:

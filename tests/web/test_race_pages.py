@@ -98,7 +98,7 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
     race_factory.choose(other, "1")
     fields = {"id": other.id, "prompt": "Now better", "from": "1"}
     race_pages.refused("next", "refused", "cannot be enforced", **fields, budget="7")
-    assert store.races.get(other.id).budget_micros is None, "nothing is changed"
+    assert store.races.get(other.id).budget_micros is None, "the race is unchanged"
     act("next", **fields)
     now = store.races.get(other.id)
     assert (now.latest.number, now.latest.prompt) == (2, "Now better")
@@ -181,9 +181,9 @@ def test_only_allowed_actions_are_offered(race_pages: RacePages) -> None:
 
     def offered() -> tuple[list[set[str]], set[str]]:
         now = store.races.get(race.id)
-        decided = [each for each in now.rounds if each.winner_id]
+        decided = [item for item in now.rounds if item.winner_id]
         last = decided[-1] if decided else None
-        verbs = [allowed_attempt_verbs(each, now.latest, last) for each in now.latest.attempts]
+        verbs = [allowed_attempt_verbs(item, now.latest, last) for item in now.latest.attempts]
         return verbs, allowed_race_verbs(now)
 
     assert offered() == ([{"cancel"}] * 3, {"abandon"})
@@ -288,7 +288,7 @@ def test_race_list_shows_the_state_of_race_and_round(race_pages: RacePages) -> N
     row = re.search(rf'<tr id="{race.id}">.*?</tr>', race_pages.text("/races"), re.DOTALL)
     assert row is not None
     cells = re.findall(r"<td.*?</td>", row[0], re.DOTALL)
-    assert "active" in cells[0], "it goes on until somebody says that it is over"
+    assert "active" in cells[0], "it stays open until a person finishes it"
     assert "completed" in cells[3]
 
 
@@ -334,8 +334,8 @@ def test_attempts_are_compared_with_their_base_and_each_other(race_pages: RacePa
     ):
         answer = race_pages.client.get(f"/races/{race.id}/{path}")
         assert (answer.status_code, words in unescape(answer.text)) == (404, True), path
-    said = unescape(race_pages.text(f"/races/{race.id}/diff?one=1.1&file=nowhere"))
-    assert "nowhere" in said
+    text = unescape(race_pages.text(f"/races/{race.id}/diff?one=1.1&file=nowhere"))
+    assert "nowhere" in text
 
 
 def test_long_diff_is_truncated_with_a_note(

@@ -52,8 +52,8 @@ def test_every_team_action_does_what_its_button_says(team_pages: TeamPages) -> N
 
     act("tasks/add", project=project, key="a", title="First", files="src, docs")
     act("tasks/add", project=project, key="b", title="Then", needs="a", role="builder")
-    found = store.tasks.get("b")
-    assert (found.state, found.depends_on, found.role) == ("pending", ["a"], "builder")
+    task = store.tasks.get("b")
+    assert (task.state, task.depends_on, task.role) == ("pending", ["a"], "builder")
     a = store.tasks.get("a").id
     act("tasks/move", id=a, verb="pause")
     assert team_pages.state("a") == "paused"
@@ -272,7 +272,7 @@ def test_impossible_time_is_rejected(team_pages: TeamPages) -> None:
     ahead = team_pages.client.get(
         f"/board/timeline?project={team_pages.project}&at={team_pages.store.now() + 5}"
     )
-    assert ahead.status_code == 200, "the browser's page may be a moment ahead"
+    assert ahead.status_code == 200, "the browser's clock may be slightly ahead"
 
 
 def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> None:
@@ -286,15 +286,15 @@ def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> No
     team_pages.refused("decisions/review", "conflict:too_late", gone, verdict="confirm", **picked)
     assert team_pages.store.decisions.get(ids[1]).state == "proposed"
     del picked[f"pick:{gone}"]
-    said = team_pages.act("decisions/review", verdict="confirm", reason="all fine", **picked)
-    assert "2 decisions" in said.text
+    result = team_pages.act("decisions/review", verdict="confirm", reason="all fine", **picked)
+    assert "2 decisions" in result.text
     for id in ids[1:]:
-        found = team_pages.store.decisions.get(id)
-        assert (found.state, found.reason) == ("confirmed", "all fine")
+        decision = team_pages.store.decisions.get(id)
+        assert (decision.state, decision.reason) == ("confirmed", "all fine")
     for name in ("bob", "eve"):
         record("Whose?", confirm=True, author="agent:ada", answerers=[f"user:{name}"])
     apart = {
-        f"pick:{each.id}": "on" for each in team_pages.store.decisions.list(proposed=True).items
+        f"pick:{item.id}": "on" for item in team_pages.store.decisions.list(proposed=True).items
     }
     team_pages.refused(
         "decisions/review", "invalid", "different people", verdict="confirm", **apart

@@ -25,14 +25,14 @@ def judge(history: History) -> list[str]:
         one_owner,
         letters_end_once,
         order_in_mailboxes,
-        acts_in_doubt,
+        unrepeatable_acts,
         timers_once,
-        series_whole,
+        series_are_complete,
         one_holder,
-        runs_end_truly,
-        outputs_whole,
+        run_outcomes_are_true,
+        outputs_are_complete,
         answered_once,
-        nobody_harmed,
+        no_process_left_or_harmed,
     )
     return [wrong for check in checks for wrong in check(history)]
 
@@ -79,14 +79,14 @@ def rising_fences(history: History) -> Iterator[str]:
 def one_owner(history: History) -> Iterator[str]:
     """No earlier owner succeeds after a later one, and no two owners share a fence."""
     owners: dict[tuple[str, int], str] = {}
-    said: dict[str, list[JournalEntry]] = defaultdict(list)
+    result: dict[str, list[JournalEntry]] = defaultdict(list)
     for note in history.notes:
         if note.fence is None:
             continue
-        said[note.subject].append(note)
+        result[note.subject].append(note)
         if owners.setdefault((note.subject, note.fence), note.who) != note.who:
             yield f"{note.subject} was given to two with fence {note.fence}"
-    for subject, notes in said.items():
+    for subject, notes in result.items():
         # In the order in which the calls started: the highest fence of the calls finished by then.
         over = sorted(notes, key=lambda note: note.ended)
         place, highest = 0, 0
@@ -147,7 +147,7 @@ def order_in_mailboxes(history: History) -> Iterator[str]:
                     yield f"{mailbox}: {note.subject} ended before {earlier.subject}"
 
 
-def acts_in_doubt(history: History) -> Iterator[str]:
+def unrepeatable_acts(history: History) -> Iterator[str]:
     """An action marked as not repeatable was done at most once."""
     acts = Counter(note.subject for note in _of(history, "act in doubt"))
     yield from (f"{letter} was acted on {n} times" for letter, n in acts.items() if n > 1)
@@ -168,12 +168,12 @@ def timers_once(history: History) -> Iterator[str]:
         if len(fired[timer]) != 1 and (timer in wanted or len(fired[timer]) > 1):
             yield f"{timer} put {len(fired[timer])} letters"
     put = {event.subject for event in _told(history, "letter", "put")}
-    made = [letter for letters in fired.values() for letter in letters]
-    yield from (f"a timer tells of {letter}, which is not there" for letter in {*made} - put)
-    yield from (f"{letter} was put by two" for letter, n in Counter(made).items() if n > 1)
+    results = [letter for letters in fired.values() for letter in letters]
+    yield from (f"a timer tells of {letter}, which is not there" for letter in {*results} - put)
+    yield from (f"{letter} was put by two" for letter, n in Counter(results).items() if n > 1)
 
 
-def series_whole(history: History) -> Iterator[str]:
+def series_are_complete(history: History) -> Iterator[str]:
     """No time of a series is missing or duplicated."""
     moments: dict[str, list[int]] = defaultdict(list)
     for event in _told(history, "schedule", "fire"):
@@ -207,7 +207,7 @@ def one_holder(history: History) -> Iterator[str]:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def runs_end_truly(history: History) -> Iterator[str]:
+def run_outcomes_are_true(history: History) -> Iterator[str]:
     """Every accepted run ended once, with no invented exit code or signal."""
     last: dict[str, int] = {}
     ended: dict[str, StoreEvent] = {}
@@ -237,7 +237,7 @@ def _true_end(event: StoreEvent, meant: str | None) -> Iterator[str]:
         yield f"{run} is completed with {code}"
 
 
-def outputs_whole(history: History) -> Iterator[str]:
+def outputs_are_complete(history: History) -> Iterator[str]:
     """The output of a run's last attempt is complete and in order."""
     latest: dict[str, AttemptRecord] = {ran.run: ran for ran in history.runs}
     for ran in history.runs:
@@ -264,7 +264,7 @@ def answered_once(history: History) -> Iterator[str]:
             yield f"{where} was answered out of order: {numbers}"
 
 
-def nobody_harmed(history: History) -> Iterator[str]:
+def no_process_left_or_harmed(history: History) -> Iterator[str]:
     """No process is left, and no unrelated process was signalled."""
     yield from (f"left: {who}" for who in history.left)
     yield from history.signalled

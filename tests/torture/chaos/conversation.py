@@ -68,11 +68,11 @@ class ChaosChat:
     def look(self) -> bool:
         """Fetch what people see; False if the platform does not respond."""
         with suppress(OSError, ValueError):
-            _, told = ask(self._own, what="look", after=self._looked)
-            self._looked += len(told["shown"])
-            for each in told["shown"]:
-                numbers = map(int, _NUMBER.findall(each["text"]))
-                self.shown += [(each["place"], number) for number in numbers]
+            _, result = ask(self._own, what="look", after=self._looked)
+            self._looked += len(result["shown"])
+            for item in result["shown"]:
+                numbers = map(int, _NUMBER.findall(item["text"]))
+                self.shown += [(item["place"], number) for number in numbers]
             return True
         return False
 
@@ -83,15 +83,15 @@ class ChaosChat:
     @staticmethod
     def heard(store: Corral) -> list[int]:
         """Return the received messages, in the order in which they were stored."""
-        found, after = {}, None
+        result, after = {}, None
         while True:
             page = store.messages.list(after=after, limit=200)
-            for each in page.items:
-                if each.direction == "in":
-                    found[int(each.id.removeprefix("msg_"))] = each.event_id
+            for item in page.items:
+                if item.direction == "in":
+                    result[int(item.id.removeprefix("msg_"))] = item.event_id
             if (after := page.next) is None:
                 break
-        return [int(found[number].removeprefix("in:e")) for number in sorted(found)]
+        return [int(result[number].removeprefix("in:e")) for number in sorted(result)]
 
     def close(self) -> None:
         self._platform.kill()
@@ -105,8 +105,8 @@ class ChaosChat:
             threading.Thread(target=self._forward, args=(client,), daemon=True).start()
 
     def _forward(self, client: socket.socket) -> None:
-        there = ("127.0.0.1", self._door.getsockname()[1])
-        with suppress(OSError), client, socket.create_connection(there) as server:
+        result = ("127.0.0.1", self._door.getsockname()[1])
+        with suppress(OSError), client, socket.create_connection(result) as server:
             other: dict[Any, Any] = {client: server, server: client}
             while True:
                 for ready in select.select([client, server], [], [])[0]:

@@ -36,14 +36,14 @@ def run(wanted: argparse.Namespace, folder: Path) -> int:
     chaos = Chaos(folder, wanted.seed, seconds, wanted.url, wanted.postgres)
     try:
         chaos.begin()
-        chaos.rage()
-        quiet = chaos.calm()
+        chaos.inject_faults()
+        quiet = chaos.recover()
         history = chaos.history(chaos.end())
     finally:
         chaos.close()
     if wanted.keep:
-        told = {name: getattr(history, name) for name in history.__struct_fields__[1:]}
-        (folder / "history.json").write_bytes(msgspec.json.encode(told))
+        values = {name: getattr(history, name) for name in history.__struct_fields__[1:]}
+        (folder / "history.json").write_bytes(msgspec.json.encode(values))
     wrong = judge(history) + _crashes(chaos.out)
     batch = Batch(engine, "chaos", wanted.seed, dict(chaos.killed), seconds + quiet, len(wrong))
     batch.runs, batch.command = len(history.runs), " ".join(sys.argv[1:])

@@ -61,11 +61,11 @@ class Chaos:
         self.network: Network | None = None
         self.disk: Disk | None = None
         self.server: Server | None = None
-        self._make_world(url, postgres)
+        self._create_environment(url, postgres)
         self.bystanders = UnrelatedProcesses(folder / "signals")
         self.talk = ChaosChat(self.out, seed, self.network.here if self.network else None)
 
-    def _make_world(self, url: str | None, postgres: bool) -> None:
+    def _create_environment(self, url: str | None, postgres: bool) -> None:
         shared = postgres or url is not None
         if postgres:
             self.network = self._try("cut", Network)
@@ -137,8 +137,8 @@ class Chaos:
 
     # -- faults -----------------------------------------------------------------------------------
 
-    def rage(self) -> None:
-        began = told = time.monotonic()
+    def inject_faults(self) -> None:
+        began = result = time.monotonic()
         left = faults.plan(self.seed, self.seconds, self.kinds)[::-1]
         while (now := time.monotonic() - began) < self.seconds:
             while left and left[-1].at <= now:
@@ -148,8 +148,8 @@ class Chaos:
             self._replace_workers()
             if now > len(self.talk.said) * BETWEEN_WORDS:
                 self.talk.say()
-            if time.monotonic() - told > 20:
-                told = time.monotonic()
+            if time.monotonic() - result > 20:
+                result = time.monotonic()
                 print(f"  {now:4.0f} s: {sum(self.counts.values())} faults", flush=True)
             time.sleep(0.05)
 
@@ -174,10 +174,10 @@ class Chaos:
         elif what == "stop":
             self._stop(machine, whom, until)
         else:
-            self._strike_world(fault, machine, until)
+            self._inject_into_environment(fault, machine, until)
         self.counts[fault.kind] += 1
 
-    def _strike_world(self, fault: Fault, machine: ChaosNode, until: float) -> None:
+    def _inject_into_environment(self, fault: Fault, machine: ChaosNode, until: float) -> None:
         if fault.kind == "power":
             self._daemon_away(machine, until)
             self.killed["by a loss of power"] += machine.kill_all()
@@ -253,7 +253,7 @@ class Chaos:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def calm(self) -> float:
+    def recover(self) -> float:
         """Repair everything and wait until no work is left; return how long that took."""
         while self._undo:
             heapq.heappop(self._undo)[2]()
@@ -319,25 +319,25 @@ class Chaos:
             table.transitions.kind: table.transitions
             for table in find_declarations(StatefulTable).values()
         }
-        found = journal.History(
+        result = journal.History(
             moves, seen=self.seen, left=left, notes=journal.read_notes(self.out)
         )
-        found.signalled = self.bystanders.judge()
-        found.said, found.shown = self.talk.said, self.talk.shown
+        result.signalled = self.bystanders.judge()
+        result.said, result.shown = self.talk.said, self.talk.shown
         with corral.open(self.url, actor="user:chaos") as store:
-            found.heard = self.talk.heard(store)
+            result.heard = self.talk.heard(store)
             cursor = None
             while items := (page := store.events.after(cursor, limit=1_000)).items:
                 cursor = page.next
-                found.events += [
-                    journal.StoreEvent(each.kind, each.verb, each.subject, each.data)
-                    for each in items
+                result.events += [
+                    journal.StoreEvent(item.kind, item.verb, item.subject, item.data)
+                    for item in items
                 ]
-            kinds = {note.subject: note.key for note in found.notes if note.what == "run"}
+            kinds = {note.subject: note.key for note in result.notes if note.what == "run"}
             for file in sorted(self.out.glob("*.ran")):
-                found.runs += _attempts(store, file, kinds.get(file.stem) == "pty")
+                result.runs += _attempts(store, file, kinds.get(file.stem) == "pty")
             check_store(store)
-        return found
+        return result
 
     def close(self) -> None:
         self._over.set()
@@ -356,21 +356,21 @@ def _find(run: Run, role: str) -> int | None:
     pid, token = (run.supervisor_pid, run.supervisor_token)
     if role != "supervisor":
         pid, token = run.pid, run.start_token
-    found = process.read_stat(pid) if pid else None
-    if found is None or found.start_token != token:
+    result = process.read_stat(pid) if pid else None
+    if result is None or result.start_token != token:
         return None
     if role != "guard":
         return pid
-    is_guard = found.parent > 1 and "corral.supervisor" in process.read_command_line(found.parent)
-    return found.parent if is_guard else None
+    is_guard = result.parent > 1 and "corral.supervisor" in process.read_command_line(result.parent)
+    return result.parent if is_guard else None
 
 
 def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[journal.AttemptRecord]:
     """Return an agent's records of its attempts, and what is shown of each."""
-    found: dict[int, journal.AttemptRecord] = {}
+    values: dict[int, journal.AttemptRecord] = {}
     for line in file.read_text().splitlines():
         pid, what, *rest = line.split()
-        ran = found.setdefault(
+        ran = values.setdefault(
             int(pid), journal.AttemptRecord(file.stem, int(pid), is_lossy=is_lossy)
         )
         ran.wrote += what == "wrote"
@@ -380,11 +380,11 @@ def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[journal.Attempt
         reader = store.outputs.open(file.stem)
         while piece := reader.bytes(len(text), 1 << 20):
             text += piece
-    for ran in found.values():
+    for ran in values.values():
         ran.shown = []
     for pid, number in re.findall(rb"^(\d+):(\d{6}) x{40}\r?$", text, re.MULTILINE):
-        if int(pid) in found:
-            shown = found[int(pid)].shown
+        if int(pid) in values:
+            shown = values[int(pid)].shown
             assert shown is not None
             shown.append(int(number))
-    return [*found.values()]
+    return [*values.values()]

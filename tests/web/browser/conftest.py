@@ -144,10 +144,10 @@ def options(mode: str) -> dict[str, Any]:
 # Package scope: the driver runs an event loop, and tests of other folders run one of their own.
 @pytest.fixture(scope="package")
 def browser() -> Iterator["Browser"]:
-    with headless_browser() as found:
-        if found is None:
+    with headless_browser() as result:
+        if result is None:
             pytest.skip(MISSING)
-        yield found
+        yield result
 
 
 @pytest.fixture(scope="package")

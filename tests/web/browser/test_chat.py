@@ -109,8 +109,8 @@ def test_stranger_is_admitted_and_held_messages_are_routed(
 ) -> None:
     page = tab.go("/messaging/held")
     page.wait_for_selector("#feed[data-state=live]")
-    said = IncomingEvent(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
-    held = live_site.store.messages.receive("quay", said)
+    result = IncomingEvent(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
+    held = live_site.store.messages.receive("quay", result)
     card = page.locator(f"#{held.sender_id}")
     card.get_by_text("<i>may I?</i>").wait_for()
     take_picture(page, "held-carol-light")
@@ -135,7 +135,7 @@ def test_conversation_fits_a_phone_and_its_list_is_a_page(
     assert not page.locator(".conversations").is_visible()
     box = page.locator("#say").bounding_box()
     assert box is not None
-    assert box["y"] + box["height"] <= 844, "what one writes in is in sight"
+    assert box["y"] + box["height"] <= 844, "the input field is visible"
     take_picture(page, "talk-phone-window", full_page=False)
 
 
@@ -201,7 +201,7 @@ def test_without_scripts_chat_files_and_wirings_work(
     note = {"name": "note.txt", "mimeType": "text/plain", "buffer": b"x"}
     page.set_input_files("#say [type=file]", [note])
     page.click("#say button")
-    assert "/chat/plc_" in page.url, "one is back where one was"
+    assert "/chat/plc_" in page.url, "the scroll position is restored"
     assert page.locator(".post.mine", has_text="without scripts").locator(".files").count() == 1
     page.goto(f"{live_site.base}/messaging/wirings")
     assert page.locator("[data-opens]:visible").count() == 0
@@ -212,9 +212,9 @@ def test_without_scripts_chat_files_and_wirings_work(
     take_picture(page, "wirings-plain")
     form.get_by_text("Create wiring").click()
     assert page.url.endswith("/messaging/wirings")
-    (made,) = [
-        each
-        for each in live_site.store.wirings.list().items
-        if each.agent_id == echo_agent.id and each.place_id == live_site.sample.room.id
+    (item,) = [
+        wiring
+        for wiring in live_site.store.wirings.list().items
+        if wiring.agent_id == echo_agent.id and wiring.place_id == live_site.sample.room.id
     ]
-    live_site.store.wirings.remove(made.id)
+    live_site.store.wirings.remove(item.id)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def every_page(live_site: LiveSite) -> dict[str, str]:
     """Every kind of page. Pages that differ by a filter are tested by requests."""
-    found = {link.title.lower(): link.path for group in NAVIGATION for link in group.links}
-    found |= {f"run-{name}": f"/runs/{id}" for name, id in live_site.runs.items()}
-    found |= {
+    values = {link.title.lower(): link.path for group in NAVIGATION for link in group.links}
+    values |= {f"run-{name}": f"/runs/{id}" for name, id in live_site.runs.items()}
+    values |= {
         "project": f"/projects/{live_site.sample.projects[0].id}",
         "agent": f"/agents/{live_site.sample.agents[0].id}",
         "session": f"/sessions/{live_site.sample.session.id}",
@@ -34,7 +34,7 @@ def every_page(live_site: LiveSite) -> dict[str, str]:
         "locks-asked": f"/locks?project={live_site.sample.projects[0].id}&path=src",
     }
     message = live_site.store.messages.list(place=live_site.sample.talk.id).items[-1]
-    found |= {
+    values |= {
         "talk": f"/chat/{live_site.sample.talk.id}",
         "message": f"/messaging/messages/{message.id}",
         "held": "/messaging/held",
@@ -44,7 +44,7 @@ def every_page(live_site: LiveSite) -> dict[str, str]:
         "channel": f"/messaging/channels/{live_site.sample.room.channel_id}",
     }
     race = f"/races/{live_site.sample.race.id}"
-    found |= {
+    values |= {
         "race": race,
         "race-decided": f"{race}?round=1",
         "race-under-way": f"/races/{live_site.sample.under_way.id}",
@@ -52,7 +52,7 @@ def every_page(live_site: LiveSite) -> dict[str, str]:
         "race-graft": f"{race}/diff?one=2.1&other=1.1",
         "race-statistics": "/races/statistics",
     }
-    return found
+    return values
 
 
 # Accessibility checks in one script: a call into the page costs more than the check.

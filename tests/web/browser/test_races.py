@@ -112,7 +112,7 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
     page.locator(".roundline", has_text="bold is better").wait_for()
     race = store.races.get(page.url.rpartition("/")[2])
     assert race.latest.reason == "bold is better"
-    assert str(race.latest.decided_by).startswith("token:"), "whoever has the link"
+    assert str(race.latest.decided_by).startswith("token:"), "anyone with the link"
 
     go.unlink()
     page.click("#verbs >> text=Next round")
@@ -133,7 +133,9 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
     go.touch()
 
     def over() -> bool:
-        runs = [each.run_id for each in store.races.get(race.id).latest.attempts if each.run_id]
+        runs = [
+            attempt.run_id for attempt in store.races.get(race.id).latest.attempts if attempt.run_id
+        ]
         return not any(store.runs.get(run).is_live for run in runs)
 
     wait_until(over, "its runs have ended", 60)
@@ -177,7 +179,7 @@ def test_change_of_another_process_to_a_race_is_shown_at_once(
     card(page, 1).get_by_text("Location").click()
     race_factory.choose(race, "1", reason="from elsewhere")
     page.locator(".attempt.won").wait_for()
-    assert card(page, 1).get_by_text("Branch").is_visible(), "what was opened stays open"
+    assert card(page, 1).get_by_text("Branch").is_visible(), "opened sections stay open"
     race_factory.next(race, "linus")
     page.locator("h2", has_text="Round 2").wait_for()
 
@@ -189,7 +191,7 @@ def test_person_overrules_and_grafts(
     page = tab.go(f"/races/{race.id}")
     button(page, 3, "Overrule").click()
     press(page, "overrule")
-    assert page.locator("#overrule[open]").count() == 1, "it wants a reason"
+    assert page.locator("#overrule[open]").count() == 1, "a reason is required"
     page.fill("#overrule [name=reason]", "the check is wrong")
     press(page, "overrule")
     page.locator(".timeline", has_text="the check is wrong").wait_for(timeout=LONG)

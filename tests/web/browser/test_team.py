@@ -155,14 +155,14 @@ def test_several_decisions_are_reviewed_together(
         page.locator(f"#{id} .pick input").check()
     fresh = record("Later", confirm=True, author="agent:ada").id
     page.locator(f"#{fresh}").wait_for()
-    assert page.locator(f"#{ids[0]} .pick input").is_checked(), "what comes changes no choice"
+    assert page.locator(f"#{ids[0]} .pick input").is_checked(), "updates change no selection"
     take_picture(page, "inbox-batch-light")
     page.fill("#batch [name=reason]", "both fine")
     page.locator("#batch").get_by_role("button", name="Confirm").click()
     for id in ids[:2]:
         page.locator(f"#{id}").wait_for(state="detached")
-        found = live_site.store.decisions.get(id)
-        assert (found.state, found.reason) == ("confirmed", "both fine")
+        decision = live_site.store.decisions.get(id)
+        assert (decision.state, decision.reason) == ("confirmed", "both fine")
     for id in (ids[2], fresh):
         assert live_site.store.decisions.get(id).state == "proposed"
         live_site.store.decisions.dismiss(id)
