@@ -201,23 +201,23 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
     trees = {name: add_tree(folder, name) for name in ("ann", "bobby", "carla", "away")}
     for name, tree in trees.items():
         (tree / "a.py").write_text(f"{name}\n")
-    forecaster = ConflictDetector()
+    conflict_detector = ConflictDetector()
     ann = at_work(store, "ann", trees["ann"])
     at_work(store, "away", trees["away"], host="elsewhere")
-    assert forecaster.run_once(store) == 0, "a single worktree has no conflict"
+    assert conflict_detector.run_once(store) == 0, "a single worktree has no conflict"
     at_work(store, "bobby", trees["bobby"])
-    assert [forecaster.run_once(store) for _ in range(2)] == [1, 1]
+    assert [conflict_detector.run_once(store) for _ in range(2)] == [1, 1]
     (trees["ann"] / "b.py").write_text("more\n")
     (trees["bobby"] / "b.py").write_text("of it\n")
-    assert forecaster.run_once(store) == 1
+    assert conflict_detector.run_once(store) == 1
     letters = {
         name: len(store.mail.list(mailbox=f"agent:{name}").items) for name in ("ann", "bobby")
     }
     assert letters == {"ann": 1, "bobby": 1}
     store.runs.end(ann, ExitStatus(exit_code=0))
-    assert forecaster.run_once(store) == 0
+    assert conflict_detector.run_once(store) == 0
     at_work(store, "carla", trees["carla"])
-    assert forecaster.run_once(store) == 1
+    assert conflict_detector.run_once(store) == 1
     assert len(store.mail.list(mailbox="agent:bobby").items) == 2
     assert len(store.mail.list(mailbox="agent:carla").items) == 1
     assert not store.mail.list(mailbox="agent:away").items

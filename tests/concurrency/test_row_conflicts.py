@@ -143,7 +143,7 @@ def test_what_is_acknowledged_as_its_alert_is_removed_stays_done(store: Corral) 
     first, second = (
         store._database.write(partial(_raise_alert, subject=f"run_{n}")) for n in (1, 2)
     )
-    (letter,) = store.mail.claim(alert.mailbox, owner="courier")
+    (letter,) = store.mail.claim(alert.mailbox, owner="alert_sender")
     remove = partial(store.alerts.remove, alert.id)
     assert meanwhile(store, lambda tx: mail.ack(tx, letter), remove).result().state == "removed"
     assert [store.mail.get(id).state for id in (first, second)] == ["done", "refused"]

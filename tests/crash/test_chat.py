@@ -1,4 +1,4 @@
-"""The gateway and a process that dies: receive, wake, ack, send, record.
+"""Chat and a crashing process: receive, start a turn, acknowledge, send, record.
 
 The platform outlives every process: it is the diary. What it shows is shown to people, and what it
 was told is stored it forgets.

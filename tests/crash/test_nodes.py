@@ -8,7 +8,7 @@ from corral.api import Corral
 from corral.kernel.errors import Held
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
-LOOPS = ("courier", "reaper")
+LOOPS = ("alert_sender", "reaper")
 
 
 def serve(store: Corral, world: World) -> None:

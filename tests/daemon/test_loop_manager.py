@@ -46,7 +46,7 @@ def host(live: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
 
         def make(name: str, **options: object) -> LoopManager:
             monkeypatch.setattr(process, "host", lambda: name)
-            made = LoopManager(live, loops=[Idle("scheduler"), Idle("courier")], **options)
+            made = LoopManager(live, loops=[Idle("scheduler"), Idle("alert_sender")], **options)
             stack.callback(made.end, SECONDS)
             return made
 

@@ -95,16 +95,16 @@ def test_an_agent_without_a_submit_is_restarted_up_to_the_limit(
     agent(live, tmp_path, "echo x >> tried")
     project = begin(live, repository, {"key": "A"})
     live.settings.set("tasks.max_attempts", 2, scope=f"project:{project}")
-    foreman = TaskStarter()
+    task_starter = TaskStarter()
     folders = set()
     for _ in range(2):
-        assert foreman.run_once(live) == 1
+        assert task_starter.run_once(live) == 1
         # A quick run has ended and released its task already, so the list of runs names it.
         run = live.runs.list().items[0]
         folders.add(run.cwd)
         ended = live.runs.wait(run.id, timeout_ms=60_000)
         live.runs.clean_up(ended)
-    assert foreman.run_once(live) == 0
+    assert task_starter.run_once(live) == 0
     assert board(live, project) == {"A": "failed"}
     (folder,) = folders
     assert folder is not None

@@ -30,7 +30,7 @@ def test_up_serves_until_down(one: Machine) -> None:
     assert told["health"]["status"]["pid"] == one.pid
     assert {loop["state"] for loop in told["health"]["status"]["loops"]} == {"works"}
     assert [(node["name"], node["state"]) for node in told["nodes"]] == [("one", "up")]
-    assert {"scheduler", "courier", "janitor"} <= {lead["name"] for lead in told["leaders"]}
+    assert {"scheduler", "alert_sender", "janitor"} <= {lead["name"] for lead in told["leaders"]}
     down = one.corral("down")
     assert (down.returncode, down.stderr) == (0, b"")
     assert not is_alive(one.pid)

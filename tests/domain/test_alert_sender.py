@@ -1,4 +1,4 @@
-"""The courier: letters of alerts leave by real webhooks and commands, and failures are retried."""
+"""The alert sender: alerts are sent by real webhooks and commands, and failures are retried."""
 
 import hashlib
 import hmac
@@ -306,10 +306,10 @@ def test_two_senders_deliver_each_letter_once(store: Corral, receiver: Receiver)
     webhook(store, receiver.url)
     for n in range(4):
         crash(store, f"run_{n}")
-    courier = run_alert_sender(store, "first")
-    assert next(courier).state == "done"
+    alert_sender = run_alert_sender(store, "first")
+    assert next(alert_sender).state == "done"
     deliver_once(store, "second")
-    courier.close()
+    alert_sender.close()
     subjects = [json.loads(posted.body)["subject"] for posted in receiver.posted]
     assert subjects == [f"run_{n}" for n in range(4)]
 

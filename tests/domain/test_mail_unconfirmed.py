@@ -11,14 +11,14 @@ from tests.support.store import record, refuses
 
 def put_unconfirmed(store: Corral, box: str = "place:chat") -> Letter:
     store.mail.put(box, "hello", sender="user:eve")
-    (letter,) = store.mail.claim(box, owner="courier")
+    (letter,) = store.mail.claim(box, owner="alert_sender")
     return store.mail.begin_delivery(letter)
 
 
 def test_begin_delivery_sets_a_state_and_writes_an_event(store: Corral) -> None:
     letter = put_unconfirmed(store)
     assert letter.state is LetterState.UNCONFIRMED
-    assert (letter.ended_at, letter.owner) == (None, "courier")
+    assert (letter.ended_at, letter.owner) == (None, "alert_sender")
     assert record(store) == ["letter.put", "letter.begin_delivery"]
 
 
@@ -26,7 +26,7 @@ def test_begin_delivery_sets_a_state_and_writes_an_event(store: Corral) -> None:
 def test_unconfirmed_letter_is_never_claimed(store: Corral, clock: ManualClock, box: str) -> None:
     put_unconfirmed(store, box)
     clock.advance(30 * DAY)
-    assert store.mail.claim(box, owner="courier") == []
+    assert store.mail.claim(box, owner="alert_sender") == []
     assert store.mail.claim(box, owner="other") == []
 
 

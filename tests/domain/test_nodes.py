@@ -238,7 +238,7 @@ def test_another_candidate_gets_the_leader_and_its_lease(store: Corral) -> None:
     with refuses(store, Held) as caught:
         store.nodes.acquire_leadership("scheduler", owner="b")
     assert caught.value.details == {"owner": "a", "lease_until": lead.lease_until}
-    assert store.nodes.acquire_leadership("courier", owner="b").owner == "b"
+    assert store.nodes.acquire_leadership("alert_sender", owner="b").owner == "b"
 
 
 def test_renewing_leadership_keeps_the_fence(store: Corral, clock: ManualClock) -> None:
@@ -316,20 +316,20 @@ def test_renew_extends_the_lease_and_acquires_free_leaderships(
 ) -> None:
     mine = store.nodes.join("here", "boot", owner="d1")
     theirs = store.nodes.join("there", "boot", owner="d2")
-    store.nodes.acquire_leadership("courier", owner="d2")
+    store.nodes.acquire_leadership("alert_sender", owner="d2")
     clock.advance(SECOND)
-    beat = store.nodes.renew(mine, loops=["scheduler", "courier"], lease_ms=20 * SECOND)
+    beat = store.nodes.renew(mine, loops=["scheduler", "alert_sender"], lease_ms=20 * SECOND)
     assert beat.node.lease_until == clock.now() + 20 * SECOND
     assert [(lead.name, lead.owner) for lead in beat.leaderships] == [
-        ("courier", "d2"),
+        ("alert_sender", "d2"),
         ("scheduler", "d1"),
     ]
     clock.advance(16 * SECOND)
-    beat = store.nodes.renew(mine, loops=["scheduler", "courier"])
+    beat = store.nodes.renew(mine, loops=["scheduler", "alert_sender"])
     assert {lead.owner for lead in beat.leaderships} == {"d1"}
     with refuses(store, Held):
-        store.nodes.acquire_leadership("courier", owner="d2")
-    assert [lead.name for lead in store.nodes.leaders()] == ["courier", "scheduler"]
+        store.nodes.acquire_leadership("alert_sender", owner="d2")
+    assert [lead.name for lead in store.nodes.leaders()] == ["alert_sender", "scheduler"]
     assert store.nodes.daemon_of("there") is None, "its lease has run out"
     assert store.nodes.daemon_of("here") == beat.node
     assert store.nodes.get(theirs.id).state is NodeState.UP, "nobody has said that it is lost"

@@ -17,7 +17,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def begin(store: Corral, repository: Path, *keys: str) -> tuple[str, dict[str, Path]]:
-    """A project with tasks, each with a worktree as the foreman makes it."""
+    """A project with tasks, each with a worktree as the task starter creates it."""
     project = store.projects.register(repository).id
     folders = {}
     for task in store.tasks.declare(project, [{"key": key} for key in keys]):

@@ -26,11 +26,11 @@ NOT_AN_ALERT = "the letter was not created by an alert"
 class AlertSender(BaseLoop):
     """Delivers due letters of all alerts."""
 
-    name = "courier"
+    name = "alert_sender"
     min_interval = 0.1
 
     def run_once(self, store: Corral) -> int:
-        return len(deliver_once(store, f"courier:{process.host()}:{os.getpid()}"))
+        return len(deliver_once(store, f"alert_sender:{process.host()}:{os.getpid()}"))
 
     def next_delay(self, store: Corral) -> float:
         return _seconds_until_due(store)

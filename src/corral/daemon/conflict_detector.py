@@ -9,7 +9,7 @@ MAX_SLEEP = 300.0
 class ConflictDetector(BaseLoop):
     """Merges the live worktrees of this machine on trial, and notifies agents of conflicts."""
 
-    name = "forecaster"
+    name = "conflict_detector"
     needs_leader = False  # each machine checks its own worktrees
     min_interval = 60.0  # trial merges are expensive and not urgent
 

@@ -26,7 +26,7 @@ from corral.daemon.janitor import Janitor
 from corral.daemon.launcher import Launcher
 from corral.daemon.loop import Loop, LoopStatus, LoopThread
 from corral.daemon.node_monitor import NodeMonitor
-from corral.daemon.race_loop import RaceLoop
+from corral.daemon.race_driver import RaceLoop
 from corral.daemon.reaper import Reaper
 from corral.daemon.schedule_scripts import ScheduleScripts
 from corral.daemon.scheduler import Scheduler

@@ -17,7 +17,7 @@ class NodeMonitor(BaseLoop):
     the run continues while that lease is renewed.
     """
 
-    name = "lookout"
+    name = "node_monitor"
     min_interval = 1.0
 
     def run_once(self, store: Corral) -> int:

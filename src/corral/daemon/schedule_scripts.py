@@ -13,10 +13,10 @@ MAX_SLEEP = 30.0
 class ScheduleScripts(BaseLoop):
     """Runs the script of one due occurrence per round."""
 
-    name = "checker"
+    name = "schedule_scripts"
 
     def __init__(self) -> None:
-        self._owner = f"checker:{process.host()}:{os.getpid()}:{time.monotonic_ns()}"
+        self._owner = f"schedule_scripts:{process.host()}:{os.getpid()}:{time.monotonic_ns()}"
 
     def run_once(self, store: Corral) -> int:
         due = store.schedules.next_script()

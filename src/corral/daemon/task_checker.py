@@ -9,7 +9,7 @@ MAX_SLEEP = 30.0
 class TaskChecker(BaseLoop):
     """Runs the checks of one submitted task per round."""
 
-    name = "examiner"
+    name = "task_checker"
     needs_leader = False  # a check runs where the work was done
 
     def run_once(self, store: Corral) -> int:

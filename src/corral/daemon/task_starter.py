@@ -9,7 +9,7 @@ MAX_SLEEP = 30.0
 class TaskStarter(BaseLoop):
     """Starts ready tasks, each in a worktree of its own."""
 
-    name = "foreman"
+    name = "task_starter"
     needs_leader = False  # a worktree is created where the project is
     min_interval = 0.5
 

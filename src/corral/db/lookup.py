@@ -13,6 +13,7 @@ _LIST_COMMANDS = {
     "run": "corral ps -a",
     "output": "corral ps -a",
     "letter": "corral mail list",
+    "host_request": "corral request list",
     "occurrence": "corral schedule list",
     "round": "corral race list",
     "attempt": "corral race list",

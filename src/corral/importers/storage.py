@@ -13,6 +13,7 @@ from corral.importers.mapping import EXISTING, TargetRow
 from corral.importers.rows import (
     agents,
     charges,
+    chat,
     groups,
     projects,
     questions,
@@ -20,7 +21,6 @@ from corral.importers.rows import (
     sessions,
     tasks,
 )
-from corral.importers.rows import chat as gateway
 from corral.importers.source.row import SourceRow
 from corral.services.store.declarations import find_declarations
 
@@ -99,7 +99,7 @@ _SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
     "agent_versions": agents.insert_versions,
     "attempts": races.insert_attempts,
     "selections": races.insert_winners,
-    "destinations": gateway.insert_destinations,
+    "destinations": chat.insert_destinations,
     "task_dependencies": tasks.insert_dependencies,
     "posts": groups.insert_posts,
     "projects": projects.insert_projects,
@@ -107,7 +107,7 @@ _SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
     "question_texts": questions.set_question_texts,
     "retros": sessions.insert_retros,
     "turns": sessions.insert_turns,
-    "wirings": gateway.insert_wirings,
+    "wirings": chat.insert_wirings,
 }
 
 _NUMBERED = {"events": "evt", "log_lines": "log"}

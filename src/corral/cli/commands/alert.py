@@ -182,4 +182,4 @@ def _pending_text(deliveries: Sequence[Any]) -> str:
 
 
 def _owner() -> str:
-    return f"courier:{os.getpid()}"
+    return f"alert_sender:{os.getpid()}"

@@ -111,7 +111,7 @@ def sandbox_permissions(database: Database, race: Race) -> CheckSandbox:
             processes=int(setting("processes")) * TASKS_PER_PROCESS,
             file_bytes=int(setting("disk_bytes")),
         )
-        return CheckSandbox(tuple(setting("reads")), bool(setting("network")), limits)
+        return CheckSandbox(tuple(setting("read_paths")), bool(setting("network")), limits)
 
     return database.read(read)
 

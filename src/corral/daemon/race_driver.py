@@ -12,7 +12,7 @@ RECLAIM_SECONDS = 3_600.0
 class RaceLoop(BaseLoop):
     """Advances the open races of this machine, and removes worktrees that are no longer used."""
 
-    name = "marshal"
+    name = "race_driver"
     needs_leader = False  # a race is driven where its worktrees are
     min_interval = 0.5
 
