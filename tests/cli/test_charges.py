@@ -157,7 +157,7 @@ def test_alert_is_added_tested_delivered_and_removed(
         assert result["kinds"] == ["crashed", "failed"]
         (item,) = cli.json("alert", "test", result["id"])
         assert item["state"] == "done"
-        assert json.loads(server.posted[0].body)["kind"] == "test"
+        assert json.loads(server.posted[0].body)["event"] == "test"
         shared.alerts.raise_alert("crashed", "run_1", edge=1)
         server.answers = [500]
         (item,) = cli.json("alert", "deliver")
@@ -185,7 +185,7 @@ def test_alert_is_added_tested_delivered_and_removed(
 def test_mailbox_alert_needs_no_sender(cli: Cli) -> None:
     result = cli.json("alert", "add", "--on", "finished", "--mailbox", "agent:ada")
     assert cli("alert", "test", result["id"]).out.endswith("into agent:ada.\n")
-    assert cli.json("mail", "list", "--mailbox", "agent:ada")[0]["body"]["kind"] == "test"
+    assert cli.json("mail", "list", "--mailbox", "agent:ada")[0]["body"]["event"] == "test"
 
 
 def test_alert_needs_exactly_one_target(cli: Cli) -> None:

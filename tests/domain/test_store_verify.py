@@ -441,7 +441,7 @@ ON_A_TABLE = {
         ["DROP INDEX runs_live", "CREATE INDEX runs_live ON runs (id)"],
         "index runs_live on runs was changed",
     ),
-    "no table": (["DROP TABLE file_touches"], "table touches is missing"),
+    "no table": (["DROP TABLE file_touches"], "table file_touches is missing"),
 }  # fmt: skip
 
 

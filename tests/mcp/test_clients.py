@@ -90,7 +90,7 @@ def test_agent_does_a_task_from_start_to_end(tell: Tell, team: Corral, era: str)
         sent = await call("send", to="bob", text="It is built.", data={"n": 1})
         assert team.mail.get(sent["letter"]).sender == "agent:ada"
         letters = (await call("inbox"))["letters"]
-        assert [letter["body"]["what"] for letter in letters] == ["submitted"]
+        assert [letter["body"]["event"] for letter in letters] == ["submitted"]
         assert (await call("ack", letters=[letters[0]["id"]]))["failed"] == []
         assert (await call("inbox", wait_seconds=1))["letters"] == []
 

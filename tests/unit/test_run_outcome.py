@@ -4,7 +4,7 @@ import itertools
 import signal
 
 from corral.domain.runs import outcome
-from corral.domain.runs.model import ACTIVE, MOVES, RunState, StopKind
+from corral.domain.runs.model import ACTIVE, TRANSITIONS, RunState, StopKind
 from corral.kernel.exit_status import ExitStatus
 from tests.support.grouped_cases import each_case
 
@@ -19,7 +19,7 @@ WAYS = [
 
 
 def state_after(end: ExitStatus, stop: StopKind | None) -> RunState:
-    return RunState(MOVES[outcome.end_verb(end, stop)].to)
+    return RunState(TRANSITIONS[outcome.end_verb(end, stop)].to)
 
 
 @each_case(
@@ -73,7 +73,7 @@ def test_stopped_run_is_never_completed(end: ExitStatus) -> None:
 def test_every_end_is_a_legal_transition(end: ExitStatus, well: bool) -> None:
     """A run is stopping exactly if it has a stop reason."""
     for stop in STOPS:
-        sources = MOVES[outcome.end_verb(end._replace(well=well), stop)].sources
+        sources = TRANSITIONS[outcome.end_verb(end._replace(well=well), stop)].sources
         wanted = {RunState.STOPPING} if stop else {*ACTIVE} - {RunState.STOPPING}
         assert wanted <= {*sources}, stop
 

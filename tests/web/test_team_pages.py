@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from corral.adapters.providers.facts import UsageFact
-from corral.domain.tasks.model import MOVES, TaskState
+from corral.domain.tasks.model import TRANSITIONS, TaskState
 from corral.kernel.clock import HOUR
 from corral.web.tasks import BOARD_COLUMNS, TASK_VERBS, list_task_actions
 from corral.web.team_actions import TEAM_ACTIONS
@@ -159,9 +159,9 @@ def test_team_action_error_is_shown(team_pages: TeamPages) -> None:
 def test_card_offers_only_the_allowed_transitions() -> None:
     for state in TaskState:
         offered = {choice.verb for choice in list_task_actions(state)}
-        assert offered == {*MOVES.allowed_from(state)} & {*TASK_VERBS}
+        assert offered == {*TRANSITIONS.allowed_from(state)} & {*TASK_VERBS}
         for choice in list_task_actions(state):
-            to = MOVES[choice.verb].to
+            to = TRANSITIONS[choice.verb].to
             assert any(
                 to in column.states for column in BOARD_COLUMNS if column.name in choice.columns
             )

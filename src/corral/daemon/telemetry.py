@@ -12,7 +12,7 @@ from corral import __version__
 from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.domain.events.model import Event
-from corral.domain.runs.model import MOVES, Run, RunState
+from corral.domain.runs.model import TRANSITIONS, Run, RunState
 from corral.domain.sessions.model import Turn, TurnRole
 from corral.kernel.errors import NotFound
 
@@ -23,7 +23,7 @@ PAGE = 200
 MAX_SLEEP = 60.0
 MAX_TURNS = 1_000  # exported of one run
 MAX_PARENTS = 20
-END_VERBS = {verb for verb, move in MOVES.verbs.items() if move.to in MOVES.terminal}
+END_VERBS = {verb for verb, move in TRANSITIONS.verbs.items() if move.to in TRANSITIONS.terminal}
 
 # Provider names of the semantic conventions.
 PROVIDERS = {

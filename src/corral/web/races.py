@@ -6,8 +6,8 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from corral.domain.races.model import (
-    RACE_MOVES,
-    ROUND_MOVES,
+    RACE_TRANSITIONS,
+    ROUND_TRANSITIONS,
     Attempt,
     AttemptState,
     Race,
@@ -101,7 +101,7 @@ def show_one(request: PageRequest) -> Response:
         is_running=round.needs_driver and any(attempt.is_open for attempt in round.attempts),
         decided=decided,
         verbs=allowed_race_verbs(race),
-        round_verbs=ROUND_MOVES.allowed_from(round.state),
+        round_verbs=ROUND_TRANSITIONS.allowed_from(round.state),
         tree=build_race_tree(race.rounds),
         size=(BOX_WIDTH, TITLE_HEIGHT),
         agents=store.agents.list(limit=MAX_AGENTS).items if request.can_write else [],
@@ -144,7 +144,7 @@ def attempt_names(race: Race) -> dict[str, str]:
 
 def allowed_race_verbs(race: Race) -> set[str]:
     """Return the verbs that are legal for a race."""
-    verbs = {*RACE_MOVES.allowed_from(race.state)} & {"abandon", "finish"}
+    verbs = {*RACE_TRANSITIONS.allowed_from(race.state)} & {"abandon", "finish"}
     if any(round.ended_at is None for round in race.rounds):
         verbs.discard("finish")
     elif last_decided_round(race) is not None:
@@ -190,7 +190,7 @@ def _denied(request: PageRequest, attempt: Attempt) -> tuple[str | None, str]:
 
 def allowed_attempt_verbs(attempt: Attempt, round: Round, decided: Round | None) -> set[str]:
     """Return the verbs that are legal for an attempt."""
-    allowed = ROUND_MOVES.allowed_from(round.state)
+    allowed = ROUND_TRANSITIONS.allowed_from(round.state)
     verbs = {"cancel"} if attempt.is_open else set()
     if attempt.can_win and "select" in allowed:
         verbs.add("select")

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from corral.domain.insights.model import PastBoard, PastTask
 from corral.domain.projects.model import Project
-from corral.domain.tasks.model import MOVES, Task, TaskGraph, TaskState
+from corral.domain.tasks.model import TRANSITIONS, Task, TaskGraph, TaskState
 from corral.kernel.errors import Invalid
 from corral.web.graph_layout import NODE_HEIGHT, NODE_WIDTH, layout_graph
 from corral.web.request import PageRequest
@@ -72,9 +72,9 @@ class TaskAction(NamedTuple):
 
 def list_task_actions(state: str) -> list[TaskAction]:
     """Return the actions on a task in a state, from the transition table."""
-    allowed = MOVES.allowed_from(state)
+    allowed = TRANSITIONS.allowed_from(state)
     return [
-        TaskAction(verb, label, _columns(MOVES[verb].to), DIALOGS.get(verb))
+        TaskAction(verb, label, _columns(TRANSITIONS[verb].to), DIALOGS.get(verb))
         for verb, label in TASK_VERBS.items()
         if verb in allowed
     ]

@@ -15,7 +15,7 @@ class AgentState(StrEnum):
     RETIRED = "retired"  # kept for its history; gets no new work
 
 
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "agent",
     AgentState,
     create_verb="create",

@@ -4,11 +4,11 @@ from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
-from corral.domain.agents.model import MOVES, Agent, AgentRow, AgentVersion, ToolGrant
+from corral.domain.agents.model import TRANSITIONS, Agent, AgentRow, AgentVersion, ToolGrant
 from corral.kernel.pagination import LAST_NUMBER
 
 IDS = IdColumn("agent", "agt", "agents")
-AGENTS = StatefulTable(AgentRow, MOVES, table="agents")
+AGENTS = StatefulTable(AgentRow, TRANSITIONS, table="agents")
 
 _AGENT = columns_of(
     Agent, id="agents.id", created_at="agents.created_at", updated_at="agents.updated_at"

@@ -18,7 +18,7 @@ class AlertState(StrEnum):
 
 
 S = AlertState
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "alert",
     AlertState,
     create_verb="add",

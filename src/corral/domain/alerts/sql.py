@@ -5,10 +5,10 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
-from corral.domain.alerts.model import MOVES, Alert
+from corral.domain.alerts.model import TRANSITIONS, Alert
 
 IDS = IdColumn("alert", "alr", "alerts")
-ALERTS = StatefulTable(Alert, MOVES, table="alerts", project="project_id")
+ALERTS = StatefulTable(Alert, TRANSITIONS, table="alerts", project="project_id")
 
 
 def _oldest_first(condition: str) -> Listing[Alert]:

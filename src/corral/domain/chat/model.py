@@ -36,7 +36,7 @@ class ChannelState(StrEnum):
     REMOVED = "removed"  # disconnected
 
 
-CHANNEL_MOVES = TransitionTable(
+CHANNEL_TRANSITIONS = TransitionTable(
     "channel",
     ChannelState,
     create_verb="add",
@@ -90,7 +90,7 @@ class PlaceState(StrEnum):
     BLOCKED = "blocked"  # inbound messages are rejected, outbound ones refused
 
 
-PLACE_MOVES = TransitionTable(
+PLACE_TRANSITIONS = TransitionTable(
     "place",
     PlaceState,
     create_verb="discover",
@@ -154,7 +154,7 @@ class SenderState(StrEnum):
     BLOCKED = "blocked"  # all its messages are rejected
 
 
-SENDER_MOVES = TransitionTable(
+SENDER_TRANSITIONS = TransitionTable(
     "sender",
     SenderState,
     create_verb="discover",
@@ -198,7 +198,7 @@ class WiringState(StrEnum):
     REMOVED = "removed"  # the agent receives no more messages by it
 
 
-WIRING_MOVES = TransitionTable(
+WIRING_TRANSITIONS = TransitionTable(
     "wiring",
     WiringState,
     create_verb="add",
@@ -270,7 +270,7 @@ class DestinationState(StrEnum):
     REVOKED = "revoked"  # it may not
 
 
-DESTINATION_MOVES = TransitionTable(
+DESTINATION_TRANSITIONS = TransitionTable(
     "destination",
     DestinationState,
     create_verb="grant",
@@ -308,7 +308,7 @@ class MessageState(StrEnum):
 
 
 M = MessageState
-MESSAGE_MOVES = TransitionTable(
+MESSAGE_TRANSITIONS = TransitionTable(
     "message",
     MessageState,
     create_verb="hold",

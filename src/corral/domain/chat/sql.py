@@ -8,12 +8,12 @@ from corral.db.retention import Retention
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.chat.model import (
-    CHANNEL_MOVES,
-    DESTINATION_MOVES,
-    MESSAGE_MOVES,
-    PLACE_MOVES,
-    SENDER_MOVES,
-    WIRING_MOVES,
+    CHANNEL_TRANSITIONS,
+    DESTINATION_TRANSITIONS,
+    MESSAGE_TRANSITIONS,
+    PLACE_TRANSITIONS,
+    SENDER_TRANSITIONS,
+    WIRING_TRANSITIONS,
     Channel,
     Conversation,
     Destination,
@@ -47,7 +47,7 @@ def _oldest_first(table: StatefulTable[R], condition: str = "") -> Listing[R]:
 _CHANNEL = columns_of(Channel)
 
 CHANNEL_IDS = IdColumn("channel", "chn", "channels")
-CHANNELS = StatefulTable(Channel, CHANNEL_MOVES, table="channels")
+CHANNELS = StatefulTable(Channel, CHANNEL_TRANSITIONS, table="channels")
 
 CHANNEL_BY_NAME = Query(
     Channel, f"SELECT {_CHANNEL} FROM channels WHERE state = 'active' AND name = :name"
@@ -76,7 +76,7 @@ SET_HEALTH = Statement("""
 _PLACE = columns_of(Place)
 
 PLACE_IDS = IdColumn("place", "plc", "places")
-PLACES = StatefulTable(Place, PLACE_MOVES, table="places")
+PLACES = StatefulTable(Place, PLACE_TRANSITIONS, table="places")
 
 PLACE_BY_PLATFORM = Query(
     Place,
@@ -126,7 +126,7 @@ PEOPLE = Listing(
 _SENDER = columns_of(Sender)
 
 SENDER_IDS = IdColumn("sender", "snd", "senders")
-SENDERS = StatefulTable(Sender, SENDER_MOVES, table="senders")
+SENDERS = StatefulTable(Sender, SENDER_TRANSITIONS, table="senders")
 
 SENDER_BY_PLATFORM = Query(
     Sender,
@@ -140,7 +140,7 @@ RENAME_SENDER = Statement("UPDATE senders SET name = :name, updated_at = :now WH
 # -- wirings --------------------------------------------------------------------------------------
 
 WIRING_IDS = IdColumn("wiring", "wir", "wirings")
-WIRINGS = StatefulTable(Wiring, WIRING_MOVES, table="wirings")
+WIRINGS = StatefulTable(Wiring, WIRING_TRANSITIONS, table="wirings")
 
 # A wiring without a place covers all places of its channel.
 WIRINGS_OF_PLACE = Query(
@@ -160,7 +160,7 @@ ALL_WIRINGS = _oldest_first(WIRINGS)
 _DESTINATION = columns_of(Destination)
 
 DESTINATION_IDS = IdColumn("destination", "dst", "destinations")
-DESTINATIONS = StatefulTable(Destination, DESTINATION_MOVES, table="destinations")
+DESTINATIONS = StatefulTable(Destination, DESTINATION_TRANSITIONS, table="destinations")
 
 DESTINATION_OF = Query(
     Destination,
@@ -202,7 +202,7 @@ def message_key(message: Message) -> tuple[int]:
 
 MESSAGES = StatefulTable(
     Message,
-    MESSAGE_MOVES,
+    MESSAGE_TRANSITIONS,
     table="messages",
     columns=_MESSAGE,
     key="seq",

@@ -21,7 +21,7 @@ class DecisionState(StrEnum):
 
 S = DecisionState
 _PENDING = (S.RECORDED, S.PROPOSED)
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "decision",
     DecisionState,
     create_verb="record",

@@ -6,7 +6,7 @@ from typing import NoReturn
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.decisions import sql
-from corral.domain.decisions.model import MOVES, VERDICTS, Decision, DecisionState
+from corral.domain.decisions.model import TRANSITIONS, VERDICTS, Decision, DecisionState
 from corral.domain.mail.model import agent_name_of, check_mailbox
 from corral.domain.mail.payloads import DecisionPayload
 from corral.domain.projects import ops as projects
@@ -193,7 +193,7 @@ def _review(tx: Tx, verb: str, decision: str, reason: str | None, by: str | None
     decider = check_text(by or tx.actor, "The decider", max_bytes=MAX_NAME)
     check_may_answer(current.id, decider, asker=current.author, answerers=current.answerers)
     reason = check_optional_text(reason, "The reason")
-    if current.state == MOVES[verb].to and current.decided_by == decider:
+    if current.state == TRANSITIONS[verb].to and current.decided_by == decider:
         return current
     if current.ended_at is not None or is_overdue(current, tx.now):
         _raise_late(current)
@@ -231,7 +231,7 @@ def _raise_late(current: Decision) -> NoReturn:
     if current.decided_by is not None:
         outcome += f" by {current.decided_by}"
     elif current.ended_at is not None or current.state is S.PROPOSED:
-        outcome = f"its deadline has passed, so it is {MOVES[current.deadline_outcome].to}"
+        outcome = f"its deadline has passed, so it is {TRANSITIONS[current.deadline_outcome].to}"
     raise Conflict(
         f"Too late to decide {current.id}: {outcome}.",
         id=current.id,

@@ -5,10 +5,10 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query
 from corral.db.transitions import StatefulTable
-from corral.domain.decisions.model import MOVES, Decision
+from corral.domain.decisions.model import TRANSITIONS, Decision
 
 IDS = IdColumn("decision", "dec", "decisions")
-DECISIONS = StatefulTable(Decision, MOVES, table="decisions", project="project_id")
+DECISIONS = StatefulTable(Decision, TRANSITIONS, table="decisions", project="project_id")
 
 BY_KEY = Query(
     Decision, f"SELECT {DECISIONS.columns} FROM decisions WHERE author = :author AND key = :key"

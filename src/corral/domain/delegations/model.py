@@ -21,7 +21,7 @@ class DelegationState(StrEnum):
 
 
 S = DelegationState
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "delegation",
     DelegationState,
     create_verb="delegate",

@@ -4,10 +4,10 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
-from corral.domain.delegations.model import MOVES, Delegation
+from corral.domain.delegations.model import TRANSITIONS, Delegation
 
 IDS = IdColumn("delegation", "dlg", "delegations")
-DELEGATIONS = StatefulTable(Delegation, MOVES, table="delegations", project="project_id")
+DELEGATIONS = StatefulTable(Delegation, TRANSITIONS, table="delegations", project="project_id")
 
 _DELEGATIONS = f"SELECT {DELEGATIONS.columns} FROM delegations WHERE"
 

@@ -20,7 +20,7 @@ class GroupState(StrEnum):
     ARCHIVED = "archived"  # read-only until retention deletes it; its name is free again
 
 
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "group",
     GroupState,
     create_verb="create",

@@ -6,11 +6,18 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import Retention, ScopedStatement
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
-from corral.domain.groups.model import MOVES, Group, GroupMember, Reaction, StoredPost, UnreadGroup
+from corral.domain.groups.model import (
+    TRANSITIONS,
+    Group,
+    GroupMember,
+    Reaction,
+    StoredPost,
+    UnreadGroup,
+)
 from corral.kernel.pagination import LAST_NUMBER
 
 IDS = IdColumn("group", "grp", "groups")
-GROUPS = StatefulTable(Group, MOVES, table="groups", project="project_id")
+GROUPS = StatefulTable(Group, TRANSITIONS, table="groups", project="project_id")
 
 _COLUMNS = GROUPS.columns
 

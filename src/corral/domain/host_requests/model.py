@@ -18,7 +18,7 @@ class RequestState(StrEnum):
 
 
 R = RequestState
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "host_request",
     RequestState,
     create_verb="ask",

@@ -4,10 +4,10 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
-from corral.domain.host_requests.model import MOVES, HostRequest
+from corral.domain.host_requests.model import TRANSITIONS, HostRequest
 
 IDS = IdColumn("request", "req", "host_requests")
-REQUESTS = StatefulTable(HostRequest, MOVES, table="host_requests")
+REQUESTS = StatefulTable(HostRequest, TRANSITIONS, table="host_requests")
 
 _OWN_KEY = "WHERE agent_id = :agent_id AND key = :key"
 BY_KEY = Query(HostRequest, f"SELECT {REQUESTS.columns} FROM host_requests {_OWN_KEY}")

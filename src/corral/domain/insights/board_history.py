@@ -13,7 +13,7 @@ from corral.db.tx import Tx
 from corral.domain.insights import sql
 from corral.domain.insights.model import PastBoard, PastTask, TaskEvent
 from corral.domain.projects import ops as projects
-from corral.domain.tasks.model import MOVES
+from corral.domain.tasks.model import TRANSITIONS
 from corral.domain.tasks.model import TaskState as S
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import LAST_ID, check_limit, decode_cursor, make_page
@@ -88,7 +88,7 @@ def _to_past_task(task: _BoardTask, events: dict[int, TaskEvent]) -> PastTask:
     moved = events.get(task.moved or 0)
     if moved is None:
         return unknown
-    state = MOVES.entries.get(moved.verb) or MOVES[moved.verb].to
+    state = TRANSITIONS.entries.get(moved.verb) or TRANSITIONS[moved.verb].to
     claimed = events.get(task.claimed or 0) if state in _STATES_WITH_AGENT else None
     return replace(
         unknown,

@@ -17,7 +17,7 @@ from corral.domain.insights.model import (
     TaskEvent,
 )
 from corral.domain.runs.model import Run
-from corral.domain.tasks.model import MOVES
+from corral.domain.tasks.model import TRANSITIONS
 from corral.kernel.pagination import LAST_ID
 
 _SUMMARY = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
@@ -319,7 +319,7 @@ def _last_event(verbs: Iterable[str]) -> str:
 
 
 _TASK_AT = f"""SELECT id, key, title, role, coalesce(archived_at, 0) AS left_at,
-    {_last_event([*MOVES.entries, *MOVES.verbs])} AS moved, {_last_event(["claim"])} AS claimed
+    {_last_event([*TRANSITIONS.entries, *TRANSITIONS.verbs])} AS moved, {_last_event(["claim"])} AS claimed
     FROM tasks WHERE project_id = :project AND created_at <= :at"""
 
 # The tasks that are still on the board, and those that were archived after the time.

@@ -24,7 +24,7 @@ class LockState(StrEnum):
 
 S = LockState
 LIVE = (S.HELD, S.WAITING)
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "lock",
     LockState,
     create_verb="acquire",

@@ -8,7 +8,7 @@ from corral.db.listing import Listing
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
-from corral.domain.locks.model import MOVES, FileTouch, Lock
+from corral.domain.locks.model import TRANSITIONS, FileTouch, Lock
 from corral.kernel.pagination import LAST_NUMBER
 from corral.kernel.path_patterns import literal_prefix
 
@@ -16,7 +16,7 @@ _COLUMNS = columns_of(Lock, id="'lck_' || seq", fence="seq")
 
 LOCKS = StatefulTable(
     Lock,
-    MOVES,
+    TRANSITIONS,
     table="locks",
     columns=_COLUMNS,
     key="seq",

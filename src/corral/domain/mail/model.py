@@ -27,7 +27,7 @@ class LetterState(StrEnum):
 
 
 L = LetterState
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "letter",
     LetterState,
     create_verb="put",

@@ -19,7 +19,7 @@ from corral.db.retention import Retention
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.mail.model import (
-    MOVES,
+    TRANSITIONS,
     Letter,
     LetterChain,
     StalledMailbox,
@@ -46,7 +46,7 @@ _QUEUE_AT = """
 
 LETTERS = StatefulTable(
     Letter,
-    MOVES,
+    TRANSITIONS,
     table="letters",
     columns=_COLUMNS,
     key="seq",

@@ -14,7 +14,7 @@ class NodeState(StrEnum):
 
 
 N = NodeState
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "node",
     NodeState,
     create_verb="join",

@@ -4,10 +4,10 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
-from corral.domain.nodes.model import MOVES, Leadership, Node
+from corral.domain.nodes.model import TRANSITIONS, Leadership, Node
 
 IDS = IdColumn("node", "nod", "nodes")
-NODES = StatefulTable(Node, MOVES, table="nodes")
+NODES = StatefulTable(Node, TRANSITIONS, table="nodes")
 _COLUMNS = NODES.columns
 
 ALL = NODES.newest_first()

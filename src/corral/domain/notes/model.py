@@ -13,7 +13,7 @@ class NoteState(StrEnum):
     SUPERSEDED = "superseded"  # replaced by another note
 
 
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "note",
     NoteState,
     create_verb="add",

@@ -4,10 +4,10 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import ScopedStatement
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
-from corral.domain.notes.model import MOVES, Note
+from corral.domain.notes.model import TRANSITIONS, Note
 
 IDS = IdColumn("note", "nte", "notes")
-NOTES = StatefulTable(Note, MOVES, table="notes", project="project_id")
+NOTES = StatefulTable(Note, TRANSITIONS, table="notes", project="project_id")
 
 _COLUMNS = NOTES.columns
 _IS_CURRENT = "state = 'current' AND (expires_at IS NULL OR expires_at > :now)"

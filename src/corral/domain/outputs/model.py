@@ -20,7 +20,7 @@ class OutputState(StrEnum):
 
 
 S = OutputState
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "output",
     OutputState,
     create_verb="begin",

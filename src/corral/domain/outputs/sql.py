@@ -4,13 +4,13 @@ from corral.db.listing import Listing
 from corral.db.retention import Retention, ScopedStatement
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
-from corral.domain.outputs.model import MOVES, LogLine, Output
+from corral.domain.outputs.model import TRANSITIONS, LogLine, Output
 
 _COLUMNS = columns_of(Output, id="run_id")
 
 OUTPUTS = StatefulTable(
     Output,
-    MOVES,
+    TRANSITIONS,
     table="outputs",
     columns=_COLUMNS,
     key="run_id",

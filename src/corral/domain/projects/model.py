@@ -12,7 +12,7 @@ class ProjectState(StrEnum):
     ARCHIVED = "archived"  # kept for its history; not listed
 
 
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "project",
     ProjectState,
     create_verb="register",

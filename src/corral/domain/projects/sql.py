@@ -4,11 +4,11 @@ from corral.db.listing import Listing
 from corral.db.lookup import CANDIDATES, IdColumn
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
-from corral.domain.projects.model import MOVES, Project
+from corral.domain.projects.model import TRANSITIONS, Project
 from corral.kernel.pagination import LAST_ID, LAST_NUMBER
 
 IDS = IdColumn("project", "prj", "projects")
-PROJECTS = StatefulTable(Project, MOVES, table="projects", project="id")
+PROJECTS = StatefulTable(Project, TRANSITIONS, table="projects", project="id")
 
 _COLUMNS = PROJECTS.columns
 

@@ -23,7 +23,7 @@ class QuestionState(StrEnum):
 
 
 S = QuestionState
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "question",
     QuestionState,
     create_verb="ask",

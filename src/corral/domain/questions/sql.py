@@ -5,10 +5,10 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
-from corral.domain.questions.model import MOVES, Question
+from corral.domain.questions.model import TRANSITIONS, Question
 
 IDS = IdColumn("question", "qst", "questions")
-QUESTIONS = StatefulTable(Question, MOVES, table="questions", project="project_id")
+QUESTIONS = StatefulTable(Question, TRANSITIONS, table="questions", project="project_id")
 
 BY_KEY = Query(
     Question, f"SELECT {QUESTIONS.columns} FROM questions WHERE asker = :asker AND key = :key"

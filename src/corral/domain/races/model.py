@@ -20,7 +20,7 @@ class RaceState(StrEnum):
     ABANDONED = "abandoned"  # given up; all commits and worktrees are kept
 
 
-RACE_MOVES = TransitionTable(
+RACE_TRANSITIONS = TransitionTable(
     "race",
     RaceState,
     create_verb="start",
@@ -44,7 +44,7 @@ class RoundState(StrEnum):
 
 
 R = RoundState
-ROUND_MOVES = TransitionTable(
+ROUND_TRANSITIONS = TransitionTable(
     "round",
     RoundState,
     create_verb="begin",
@@ -76,7 +76,7 @@ class AttemptState(StrEnum):
 
 A = AttemptState
 OPEN = (A.PREPARING, A.RUNNING, A.CHECKING)
-ATTEMPT_MOVES = TransitionTable(
+ATTEMPT_TRANSITIONS = TransitionTable(
     "attempt",
     AttemptState,
     create_verb="plan",
@@ -100,7 +100,7 @@ class VerdictState(StrEnum):
     FAILED = "failed"  # the answer has no valid ranking and does not count
 
 
-VERDICT_MOVES = TransitionTable(
+VERDICT_TRANSITIONS = TransitionTable(
     "verdict",
     VerdictState,
     create_verb="request",

@@ -6,10 +6,10 @@ from corral.db.retention import ScopedStatement
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.races.model import (
-    ATTEMPT_MOVES,
-    RACE_MOVES,
-    ROUND_MOVES,
-    VERDICT_MOVES,
+    ATTEMPT_TRANSITIONS,
+    RACE_TRANSITIONS,
+    ROUND_TRANSITIONS,
+    VERDICT_TRANSITIONS,
     Attempt,
     Graft,
     JudgeVerdict,
@@ -40,17 +40,19 @@ IDS = IdColumn("race", "rac", "races")
 ROUND_IDS = IdColumn("round", "rnd", "rounds")
 ATTEMPT_IDS = IdColumn("attempt", "att", "attempts")
 
-RACES = StatefulTable(Race, RACE_MOVES, table="races", columns=_RACE, project="project_id")
-ROUNDS = StatefulTable(Round, ROUND_MOVES, table="rounds", columns=_ROUND, project="project_id")
+RACES = StatefulTable(Race, RACE_TRANSITIONS, table="races", columns=_RACE, project="project_id")
+ROUNDS = StatefulTable(
+    Round, ROUND_TRANSITIONS, table="rounds", columns=_ROUND, project="project_id"
+)
 ATTEMPTS = StatefulTable(
     Attempt,
-    ATTEMPT_MOVES,
+    ATTEMPT_TRANSITIONS,
     table="attempts",
     columns=_ATTEMPT,
     project="project_id",
     unread_columns=("commit_id",),
 )
-VERDICTS = StatefulTable(JudgeVerdict, VERDICT_MOVES, table="verdicts", project="project_id")
+VERDICTS = StatefulTable(JudgeVerdict, VERDICT_TRANSITIONS, table="verdicts", project="project_id")
 
 # -- queries -----------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class RunState(StrEnum):
 S = RunState
 LIVE = (S.QUEUED, S.STARTING, S.RUNNING, S.STOPPING)
 ACTIVE = (S.STARTING, S.RUNNING, S.STOPPING)
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "run",
     RunState,
     create_verb="queue",

@@ -5,7 +5,7 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import ScopedStatement
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
-from corral.domain.runs.model import MOVES, Launch, ResourceSample, Run
+from corral.domain.runs.model import TRANSITIONS, Launch, ResourceSample, Run
 from corral.kernel.pagination import LAST_ID
 
 # Written as in the conditions of the partial indexes: a run that is not over has no end.
@@ -13,7 +13,7 @@ _LIVE = "ended_at IS NULL"
 _ACTIVE = "ended_at IS NULL AND state <> 'queued'"
 
 IDS = IdColumn("run", "run", "runs")
-RUNS = StatefulTable(Run, MOVES, table="runs", project="project_id")
+RUNS = StatefulTable(Run, TRANSITIONS, table="runs", project="project_id")
 _COLUMNS = RUNS.columns
 
 ADD_LAUNCH = Statement("""

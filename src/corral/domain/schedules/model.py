@@ -16,7 +16,7 @@ class ScheduleState(StrEnum):
 
 
 S = ScheduleState
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "schedule",
     ScheduleState,
     create_verb="create",
@@ -95,7 +95,7 @@ class OccurrenceState(StrEnum):
 
 
 OS = OccurrenceState
-OCCURRENCE_MOVES = TransitionTable(
+OCCURRENCE_TRANSITIONS = TransitionTable(
     "occurrence",
     OccurrenceState,
     create_verb="check",

@@ -6,8 +6,8 @@ from corral.db.retention import Retention
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.schedules.model import (
-    MOVES,
-    OCCURRENCE_MOVES,
+    OCCURRENCE_TRANSITIONS,
+    TRANSITIONS,
     Occurrence,
     OccurrenceWithLetter,
     Schedule,
@@ -18,7 +18,7 @@ _COLUMNS = columns_of(Schedule, last_letter_id="'let_' || last_letter_id")
 
 IDS = IdColumn("schedule", "sch", "schedules")
 SCHEDULES = StatefulTable(
-    Schedule, MOVES, table="schedules", columns=_COLUMNS, project="project_id"
+    Schedule, TRANSITIONS, table="schedules", columns=_COLUMNS, project="project_id"
 )
 
 DUE = Query(
@@ -76,7 +76,7 @@ _OCCURRENCE = columns_of(Occurrence, letter_id="'let_' || letter_id")
 
 OCCURRENCES = StatefulTable(
     Occurrence,
-    OCCURRENCE_MOVES,
+    OCCURRENCE_TRANSITIONS,
     table="occurrences",
     columns=_OCCURRENCE,
     project="project_id",

@@ -18,7 +18,7 @@ class SessionState(StrEnum):
 
 
 S = SessionState
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "session",
     SessionState,
     create_verb="open",

@@ -6,11 +6,19 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import ScopedStatement
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
-from corral.domain.sessions.model import MOVES, Handoff, Retro, Session, StateValue, Turn, TurnText
+from corral.domain.sessions.model import (
+    TRANSITIONS,
+    Handoff,
+    Retro,
+    Session,
+    StateValue,
+    Turn,
+    TurnText,
+)
 from corral.kernel.pagination import LAST_NUMBER
 
 IDS = IdColumn("session", "ses", "sessions")
-SESSIONS = StatefulTable(Session, MOVES, table="sessions", project="project_id")
+SESSIONS = StatefulTable(Session, TRANSITIONS, table="sessions", project="project_id")
 
 _COLUMNS = SESSIONS.columns
 

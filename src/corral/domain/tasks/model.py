@@ -39,7 +39,7 @@ SATISFIED = (S.DONE, S.SKIPPED)
 WAITING = (S.PENDING, S.READY, S.BLOCKED, S.PAUSED)
 # A task that has to be done again becomes pending. The same transaction then promotes it to ready
 # or blocks it, depending on its dependencies (see `propagation.follow_up`).
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "task",
     TaskState,
     create_verb="declare",

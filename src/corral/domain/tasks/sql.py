@@ -5,7 +5,7 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import ScopedStatement
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
-from corral.domain.tasks.model import MOVES, Dependency, RunningTask, Task, TaskStatus
+from corral.domain.tasks.model import TRANSITIONS, Dependency, RunningTask, Task, TaskStatus
 
 _COLUMNS = """id, project_id, key, state, role, title, description, files, priority,
     check_command, lead, assignee_id, agent_id, run_id, dir, fence, lease_until, attempts,
@@ -15,7 +15,7 @@ _COLUMNS = """id, project_id, key, state, role, title, description, files, prior
 _STATUS = columns_of(TaskStatus)
 
 IDS = IdColumn("task", "tsk", "tasks")
-TASKS = StatefulTable(Task, MOVES, table="tasks", columns=_COLUMNS, project="project_id")
+TASKS = StatefulTable(Task, TRANSITIONS, table="tasks", columns=_COLUMNS, project="project_id")
 
 # Columns whose values differ between the tasks of one bulk INSERT.
 COLUMN_TYPES = {

@@ -16,7 +16,7 @@ class TokenState(StrEnum):
     REVOKED = "revoked"  # rejected
 
 
-MOVES = TransitionTable(
+TRANSITIONS = TransitionTable(
     "token",
     TokenState,
     create_verb="create",

@@ -5,10 +5,10 @@ from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
-from corral.domain.tokens.model import MOVES, Token
+from corral.domain.tokens.model import TRANSITIONS, Token
 
 IDS = IdColumn("token", "tok", "tokens")
-TOKENS = StatefulTable(Token, MOVES, table="tokens")
+TOKENS = StatefulTable(Token, TRANSITIONS, table="tokens")
 
 _SELECT = f"SELECT {TOKENS.columns} FROM tokens"
 
