@@ -9,7 +9,7 @@ from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
 from tests.torture.chaos.journal import AttemptRecord, History, JournalEntry, StoreEvent
 
-TRANSITIONS = {
+MOVES = {
     table.transitions.kind: table.transitions for table in find_declarations(StatefulTable).values()
 }
 
@@ -64,9 +64,7 @@ def good() -> History:
     ran = [AttemptRecord("run_1", 7, wrote=2, end="exit0", shown=[1, 2])]
     talk = [("hall", 1), ("hall", 2)]
     seen = [("run_1", 1), ("run_1", 2)]
-    return History(
-        TRANSITIONS, events, notes, ran, seen=seen, said=[*talk], heard=[1, 2], shown=[*talk]
-    )
+    return History(MOVES, events, notes, ran, seen=seen, said=[*talk], heard=[1, 2], shown=[*talk])
 
 
 def test_valid_history_has_no_findings() -> None:

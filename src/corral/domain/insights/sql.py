@@ -319,7 +319,8 @@ def _last_event(verbs: Iterable[str]) -> str:
 
 
 _TASK_AT = f"""SELECT id, key, title, role, coalesce(archived_at, 0) AS left_at,
-    {_last_event([*TRANSITIONS.entries, *TRANSITIONS.verbs])} AS moved, {_last_event(["claim"])} AS claimed
+    {_last_event([*TRANSITIONS.entries, *TRANSITIONS.verbs])} AS moved,
+    {_last_event(["claim"])} AS claimed
     FROM tasks WHERE project_id = :project AND created_at <= :at"""
 
 # The tasks that are still on the board, and those that were archived after the time.
