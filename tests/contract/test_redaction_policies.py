@@ -138,7 +138,7 @@ def test_statements_of_every_kind_exist() -> None:
 def test_every_stored_parameter_has_a_policy() -> None:
     for name, statement in writing().items():
         try:
-            searched = statement.searched
+            searched = statement.redactable_params
         except LookupError as error:
             pytest.fail(f"{name}: {error}")
         assert {*statement.policies, *searched} <= {*statement.sqlite.names}, name
@@ -159,9 +159,9 @@ def test_renaming_a_parameter_keeps_its_policy() -> None:
             re.sub(r"(?<!:):([a-z_]\w*)", lambda match: f":{_renamed(match[1])}", statement.text),
             policies={_renamed(item): policy for item, policy in statement.policies.items()},
         )
-        assert {item: stored.policy for item, stored in renamed.searched.items()} == {
+        assert {item: stored.policy for item, stored in renamed.redactable_params.items()} == {
             _renamed(item) if item in own else item: stored.policy
-            for item, stored in statement.searched.items()
+            for item, stored in statement.redactable_params.items()
         }, name
 
 
@@ -199,5 +199,8 @@ def test_parameter_of_unknown_use_is_not_stored(store: Corral) -> None:
 
 def test_policy_of_the_statement_takes_precedence() -> None:
     text = "UPDATE sessions SET title = :title WHERE id = :id"
-    assert Statement(text, policies={"title": Policy.EXEMPT}).searched == {}
-    assert Statement(text, policies={"id": Policy.REJECTED}).searched.keys() == {"title", "id"}
+    assert Statement(text, policies={"title": Policy.EXEMPT}).redactable_params == {}
+    assert Statement(text, policies={"id": Policy.REJECTED}).redactable_params.keys() == {
+        "title",
+        "id",
+    }

@@ -255,7 +255,7 @@ def test_a_run_that_another_one_started_continues_its_chain(
         child = store.runs.start(command=["true"], project=str(tmp_path))
         assert child.parent_id == run.id
         store.runs.stop(child.id)
-        store.as_actor("run:child", origin=child.id).mail.put(mailbox, "again")
+        store.as_actor("run:child", run_id=child.id).mail.put(mailbox, "again")
 
     assert ping_pong(store, runner, monkeypatch, put) == 5
 

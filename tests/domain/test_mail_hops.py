@@ -42,7 +42,7 @@ def turns_until_silent(
         if not store.chat.start_turns():
             return turns
         run = runner.begin()
-        inside = store.as_actor(f"run:{run.id}", origin=run.id)
+        inside = store.as_actor(f"run:{run.id}", run_id=run.id)
         try:
             act(inside, run, mailbox)
         except Refused:
@@ -72,7 +72,7 @@ def test_timer_beyond_the_hop_limit_is_refused(
 ) -> None:
     mailbox = store.mail.write("ada", "go", to="ada", wake=True).mailbox
     store.chat.start_turns()
-    inside = store.as_actor("run:x", origin=runner.begin().id)
+    inside = store.as_actor("run:x", run_id=runner.begin().id)
     store.settings.set("mail.max_hops", 1)
     with pytest.raises(Refused, match="limit of 1 letters between agents"):
         inside.timers.set(mailbox, "again", delay_ms=MINUTE)
@@ -98,7 +98,7 @@ def test_schedule_created_or_edited_by_a_run_continues_its_chain(
         "the rule of the schedule repeats it"
     )
     (schedule,) = store.schedules.list().items
-    inside = store.as_actor("run:x", origin=store.runs.list(limit=1).items[0].id)
+    inside = store.as_actor("run:x", run_id=store.runs.list(limit=1).items[0].id)
     with pytest.raises(Refused):
         inside.schedules.edit(schedule.id, every_ms=HOUR)
 
@@ -189,7 +189,7 @@ def test_post_continues_the_chain_and_is_refused_beyond_the_limit(
     }
 
     def post(name: str) -> None:
-        inside = store.as_actor(f"agent:{name}", origin=speakers[name].id)
+        inside = store.as_actor(f"agent:{name}", run_id=speakers[name].id)
         for letter in inside.mail.claim(f"agent:{name}", owner=name):
             inside.mail.ack(letter)
         inside.groups.post("team", "again")
@@ -212,7 +212,7 @@ def test_posts_that_a_run_reads_count_as_hops(
     }
     for number in range(LIMIT + 1):
         name = "ada" if number % 2 == 0 else "ben"
-        inside = store.as_actor(f"agent:{name}", origin=speakers[name].id)
+        inside = store.as_actor(f"agent:{name}", run_id=speakers[name].id)
         if number:
             inside.groups.mark("team", number, member=f"agent:{name}")
         if number == LIMIT:

@@ -14,7 +14,7 @@ from corral import config
 from corral.adapters import process
 from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
-from corral.db.write_fence import content_tables
+from corral.db.write_guard import content_tables
 from corral.domain.insights.project_scope import EXCLUDED_TABLES, PROJECT_CONDITIONS
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Invalid, NotFound

@@ -20,7 +20,7 @@ from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.db.backup import FENCE_INCREMENT
 from corral.db.schema import tables
 from corral.db.statement import Statement
-from corral.db.write_fence import INTERNAL_TABLES
+from corral.db.write_guard import INTERNAL_TABLES
 from corral.domain.checkpoints.model import NewCheckpointWrite
 from corral.domain.imports import ops as import_ops
 from corral.domain.imports.ops import SourceTable, add_origins
@@ -594,7 +594,7 @@ STRANGE = {
     "no index": "DROP INDEX runs_live",
     "no trigger": "DROP TRIGGER events_by_subject_delete",
     "no table": "DROP TABLE checkpoint_writes",
-    "a false fence": "CREATE TRIGGER fence_letters_insert BEFORE INSERT ON letters"
+    "a false write guard": "CREATE TRIGGER write_guard_letters_insert BEFORE INSERT ON letters"
     " BEGIN DELETE FROM tokens; SELECT RAISE(ABORT, 'corral: moving to nowhere'); END",
     "a view for a table": (
         "DROP TABLE resource_samples; CREATE VIEW resource_samples AS SELECT * FROM letters"
@@ -683,11 +683,11 @@ def test_backup_changed_after_the_check_is_rejected(
         store.db.restore(file)
 
 
-def test_write_fence_in_a_backup_is_removed(store: Corral, tmp_path: Path) -> None:
+def test_write_guard_in_a_backup_is_removed(store: Corral, tmp_path: Path) -> None:
     file = store.db.backup(tmp_path / "b.db")
     change_file(
         file,
-        "CREATE TRIGGER fence_letters_insert BEFORE INSERT ON letters"
+        "CREATE TRIGGER write_guard_letters_insert BEFORE INSERT ON letters"
         " BEGIN SELECT RAISE(ABORT, 'corral: moving to nowhere'); END",
     )
     store.db.restore(file)

@@ -12,7 +12,7 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.db import connect, store_move, write_fence
+from corral.db import connect, store_move, write_guard
 from corral.db.store_move_record import read_store_move
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Conflict, CorralError, Invalid, Refused, StoreUnavailable
@@ -234,7 +234,7 @@ def test_differing_copy_is_not_switched_to(
     def lie(table: str, done: int, total: int) -> None:
         if done == total // 2:
             other = connect(new, actor="liar")
-            other.write(write_fence.remove)
+            other.write(write_guard.remove)
             other.write(lambda tx: tx.run(store_move.Statement("UPDATE letters SET body = '1'")))
             other.close()
 

@@ -11,7 +11,7 @@ import corral
 from corral.api.doctor import examine
 from corral.db import connect, migrations, store_move
 from corral.db.store_move_record import read_store_move
-from corral.db.write_fence import MOVED_OFFSET
+from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, Refused, StoreUnavailable
 from tests.crash.harness import ALL

@@ -484,18 +484,18 @@ def test_move_does_not_copy_foreign_schema_objects(
 
 
 def test_moving_store_passes_the_schema_check(store: Corral, project: str, tmp_path: Path) -> None:
-    from corral.db import write_fence
+    from corral.db import write_guard
     from corral.db.store_move_record import UPSERT
 
     with store.transaction() as tx:
-        write_fence.install(tx, write_fence.departure_statements(tx.engine, "sqlite:///it's/e.db"))
+        write_guard.install(tx, write_guard.departure_statements(tx.engine, "sqlite:///it's/e.db"))
         tx.run(UPSERT, phase="leaving", url="sqlite:///x", move_id="mov_1", now=tx.now)
     assert faults(store) == []
     store.db.cancel_move()
     assert faults(store) == []
     with store.transaction() as tx:
-        write_fence.install(
-            tx, write_fence.departure_statements(tx.engine, "sqlite:///elsewhere.db")
+        write_guard.install(
+            tx, write_guard.departure_statements(tx.engine, "sqlite:///elsewhere.db")
         )
     assert [each.check for each in faults(store)] == ["schema"]
 

@@ -11,7 +11,7 @@ from corral.kernel.prompt import (
     PromptPart,
     Quote,
     block_size,
-    contains_fence,
+    contains_block_marker,
     escape_lines,
     frame_size,
     render,
@@ -99,9 +99,9 @@ def test_no_hidden_character_is_left_in_a_line(text: str) -> None:
 @given(TEXT)
 def test_a_text_that_shows_a_fence_is_recognised(text: str) -> None:
     boundary = "0123456789abcdef"
-    assert contains_fence(render_quote(Quote("x", text), boundary))
-    assert contains_fence(f"{text}\n\uff3b\uff23\uff2fRRAL:1 end]")
-    if not contains_fence(text):
+    assert contains_block_marker(render_quote(Quote("x", text), boundary))
+    assert contains_block_marker(f"{text}\n\uff3b\uff23\uff2fRRAL:1 end]")
+    if not contains_block_marker(text):
         assert FENCE.search(text) is None
 
 

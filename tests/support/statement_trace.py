@@ -76,16 +76,16 @@ def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> Non
         trace.calls.append(Call(statement, dict(params)))
         return execute(self, statement, params)
 
-    execute_each = sqlite.SqliteConnection.execute_each
+    execute_batch = sqlite.SqliteConnection.execute_batch
 
     def recorded_each(
         self: sqlite.SqliteConnection, statement: Statement, batch: Sequence[Params]
     ) -> list[list[Row]]:
         trace.calls += [Call(statement, dict(params)) for params in batch]
-        return execute_each(self, statement, batch)
+        return execute_batch(self, statement, batch)
 
     patch.setattr(sqlite.SqliteConnection, "execute", recorded)
-    patch.setattr(sqlite.SqliteConnection, "execute_each", recorded_each)
+    patch.setattr(sqlite.SqliteConnection, "execute_batch", recorded_each)
     for connection in _connections(database):
         # SQLite reports every statement that it starts.
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: trace.texts.append(event["sql"]))
@@ -94,7 +94,7 @@ def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> Non
 def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
     execute, item, run = (
         postgres.PostgresConnection.execute,
-        postgres.PostgresConnection.execute_each,
+        postgres.PostgresConnection.execute_batch,
         postgres.PostgresConnection.run,
     )
     current = threading.get_ident()
@@ -120,5 +120,5 @@ def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
         return run(self, text)
 
     patch.setattr(postgres.PostgresConnection, "execute", recorded)
-    patch.setattr(postgres.PostgresConnection, "execute_each", recorded_each)
+    patch.setattr(postgres.PostgresConnection, "execute_batch", recorded_each)
     patch.setattr(postgres.PostgresConnection, "run", recorded_run)

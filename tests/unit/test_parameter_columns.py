@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from corral.db.column_policies import searched_parameters
+from corral.db.column_policies import find_redactable_params
 from corral.db.dialect import TOKENS
 from corral.db.parameter_columns import parameter_columns
 from corral.db.statement import Statement
@@ -70,7 +70,7 @@ def test_column_is_derived_from_the_position_of_a_parameter(
 def test_parameter_in_any_other_position_is_unknown(text: str) -> None:
     assert parameter_columns(text).unknown == {"x"}
     with pytest.raises(LookupError, match="No redaction policy for x"):
-        Statement(text).searched  # noqa: B018
+        Statement(text).redactable_params  # noqa: B018
 
 
 def test_values_of_rows_are_stored_too() -> None:
@@ -94,9 +94,9 @@ def test_whole_row_that_is_stored_is_unknown() -> None:
 
 def test_columns_with_different_policies_need_a_declaration() -> None:
     with pytest.raises(LookupError, match="Several redaction policies for x"):
-        searched_parameters("UPDATE letters SET body = :x, key = :x", "letters", {})
+        find_redactable_params("UPDATE letters SET body = :x, key = :x", "letters", {})
 
 
 def test_table_without_policies_is_an_error() -> None:
     with pytest.raises(LookupError, match="no_such"):
-        searched_parameters("UPDATE no_such SET body = :x", "no_such", {})
+        find_redactable_params("UPDATE no_such SET body = :x", "no_such", {})

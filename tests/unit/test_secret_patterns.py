@@ -53,7 +53,7 @@ def test_no_id_is_mistaken_for_a_key(moment: int, prefix: str) -> None:
 def test_redacted_json_stays_json() -> None:
     redaction = Redaction(lambda: ["12345678", 'a "quoted" one'])
     assert redaction.clean('{"n":12345678,"t":"12345678"}') == '{"n":12345678,"t":"[redacted]"}'
-    assert redaction.suspects('{"t":"a \\"quoted\\" one"}')
+    assert redaction.may_contain_secret('{"t":"a \\"quoted\\" one"}')
     assert redaction.clean('["a \\"quoted\\" one"]') == '["[redacted]"]'
     assert redaction.clean("{no json: 12345678") == "{no json: [redacted]"
 
@@ -70,7 +70,7 @@ def test_redacted_json_stays_json() -> None:
 )
 def test_key_in_json_is_found_in_any_encoding(text: str, kept: str) -> None:
     result = text.replace("KEY", KEY)
-    assert Redaction().suspects(result)
+    assert Redaction().may_contain_secret(result)
     assert Redaction().clean(result) == kept
 
 

@@ -93,7 +93,7 @@ class Redaction:
         self._encoded: tuple[str, ...] = ()
         """The subset of `_forms` that programs break into lines."""
         self._literal = False
-        self.suspects: Callable[[str], bool] = self._suspects_first
+        self.may_contain_secret: Callable[[str], bool] = self._load_values_and_check
 
     def add_known_values(self, *values: str) -> None:
         """Add known secret values."""
@@ -161,16 +161,18 @@ class Redaction:
         self._forms = tuple(form.decode("utf-8", "surrogateescape") for form in sorted(forms))
         encoded = {form for value in self._known_values() for form in encoded_forms(value)}
         self._encoded = tuple(form.decode() for form in sorted(encoded))
-        self.suspects = self._suspects_known if forms or self._literal else may_hold_key
+        self.may_contain_secret = (
+            self._may_contain_value_or_key if forms or self._literal else may_hold_key
+        )
 
-    def _suspects_first(self, text: str) -> bool:
+    def _load_values_and_check(self, text: str) -> bool:
         if self._known_values():
-            return self.suspects(text)
+            return self.may_contain_secret(text)
         if not self._literal:
-            self.suspects = may_hold_key
-        return self.suspects(text)
+            self.may_contain_secret = may_hold_key
+        return self.may_contain_secret(text)
 
-    def _suspects_known(self, text: str) -> bool:
+    def _may_contain_value_or_key(self, text: str) -> bool:
         if not self._literal and may_hold_key(text):
             return True
         if any(form in text for form in self._forms):

@@ -122,7 +122,7 @@ def open(
     from corral.api.permissions import BoundStore
 
     database = store._database
-    database.actor, database.origin = identity.actor, identity.run
+    database.actor, database.run_id = identity.actor, identity.run
     return BoundStore(store, identity)
 
 
@@ -237,7 +237,7 @@ class Corral:
         from corral.api.mail import AgentMail, Mail
 
         database = self._database
-        is_agent = database.origin is not None or database.actor.startswith("agent:")
+        is_agent = database.run_id is not None or database.actor.startswith("agent:")
         return AgentMail(database) if is_agent else Mail(database)
 
     @cached_property
@@ -450,13 +450,13 @@ class Corral:
 
         return Store(self._database)
 
-    def as_actor(self, actor: str, origin: str | None = None) -> "Corral":
+    def as_actor(self, actor: str, run_id: str | None = None) -> "Corral":
         """Return a view of this store that acts as another actor.
 
-        Events record the actor and `origin`, the run of its process. The view need not be closed.
+        Events record the actor and `run_id`, the run of its process. The view need not be closed.
         """
         author = check_text(actor, "The actor", max_bytes=MAX_NAME)
-        return Corral(self._database.as_actor(author, origin))
+        return Corral(self._database.as_actor(author, run_id))
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """Open a transaction for functions of `corral.domain`; commits at the end of the block."""
@@ -542,7 +542,11 @@ class Corral:
     def clean(self, text: str) -> str:
         """Return a text as the store would write it, with secrets redacted; for logs."""
         redaction = self._database.redaction
-        return text if redaction is None or not redaction.suspects(text) else redaction.clean(text)
+        return (
+            text
+            if redaction is None or not redaction.may_contain_secret(text)
+            else redaction.clean(text)
+        )
 
     def redact_known_values_only(self) -> None:
         """Stop redacting text that only looks like a secret.

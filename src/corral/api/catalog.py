@@ -81,7 +81,7 @@ def _summary(member: Any) -> str:
 class _NoDatabase:
     """Stands for a database that is used outside any run by a person."""
 
-    origin, actor = None, ""
+    run_id, actor = None, ""
 
 
 class _NoStore:

@@ -131,7 +131,7 @@ class Mail(Resource):
                 to=to,
                 reply_to=reply_to,
                 wake=wake,
-                run=self._database.origin or run,
+                run=self._database.run_id or run,
                 session=session,
                 priority=priority,
                 key=key,
@@ -169,7 +169,7 @@ class AgentMail(Mail):
             options["key"] = f"{self._database.actor}:{options['key']}"
         if not mailbox.startswith(("agent:", "session:")):
             return self._database.write(lambda tx: ops.put(tx, mailbox, body, **options))
-        run = self._database.origin
+        run = self._database.run_id
         result = self._database.write(
             lambda tx: agent_mail.put_from_run(tx, mailbox, body, run=run, **options)
         )

@@ -158,7 +158,7 @@ class BoundStore(Corral):
                 # Found before the property of that name, which would return the unchecked resource.
                 self.__dict__[name] = _CheckedResource(member.func, self, name)
 
-    def as_actor(self, actor: str, origin: str | None = None) -> NoReturn:
+    def as_actor(self, actor: str, run_id: str | None = None) -> NoReturn:
         raise self._not_a_person("act as another actor")
 
     def act_as(self, actor: str) -> NoReturn:
@@ -172,7 +172,7 @@ class BoundStore(Corral):
 
     def as_service(self, actor: str) -> Corral:
         """Return the store for Corral's own work, after the run's request was accepted."""
-        self._database.actor, self._database.origin = actor, None
+        self._database.actor, self._database.run_id = actor, None
         return Corral(self._database)
 
     def _not_a_person(self, what: str) -> Refused:

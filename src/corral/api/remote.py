@@ -50,7 +50,7 @@ class RemoteCorral(Corral):
                 attribute, self._wire, self._about
             )
 
-    def as_actor(self, actor: str, origin: str | None = None) -> Corral:
+    def as_actor(self, actor: str, run_id: str | None = None) -> Corral:
         raise Refused("The token determines the actor. Open the store with another token.")
 
     def transaction(self) -> AbstractContextManager[Tx]:

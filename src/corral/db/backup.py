@@ -22,14 +22,14 @@ from corral.db.schema_drift import (
     drop_statements,
     expected_schema,
     read_schema,
-    without_fence,
+    without_write_guard,
 )
 from corral.db.sqlite import SqliteDatabase
 from corral.db.sqlite_deferred_indexes import fill_deferred_indexes
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_maintenance import APPLICATION_ID, read_snapshot
 from corral.db.statement import Statement
-from corral.db.write_fence import MOVED_OFFSET, content_tables, remove
+from corral.db.write_guard import MOVED_OFFSET, content_tables, remove
 from corral.kernel.errors import Invalid
 from corral.scratch_folders import scratch_folder
 
@@ -81,10 +81,10 @@ def _damaged_error(path: Path) -> Invalid:
 def _require_known_schema(file: apsw.Connection, path: Path) -> None:
     """Raise Invalid if the schema differs from what the migrations create.
 
-    The fence of a move is allowed: a restore removes it.
+    The write guard of a move is allowed: a restore removes it.
     """
     expected = expected_schema(int(file.pragma("user_version")) % MOVED_OFFSET)
-    unexpected = compare_schemas(without_fence(read_schema(file)), expected)
+    unexpected = compare_schemas(without_write_guard(read_schema(file)), expected)
     if not unexpected:
         return
     repair = "If you know the cause, repair it with an SQLite tool"

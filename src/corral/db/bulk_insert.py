@@ -14,7 +14,7 @@ import msgspec
 from corral.db.schema import TableDoc, tables
 from corral.db.statement import Row, Statement
 from corral.db.tx import Tx
-from corral.db.write_fence import content_tables
+from corral.db.write_guard import content_tables
 
 COPY_BATCH = 1_000
 """Rows per statement of `copy_rows`."""
@@ -89,7 +89,7 @@ def copy_rows(tx: Tx, table: TableDoc, rows: Iterable[Row]) -> None:
     insert = Statement(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({values})")
     remaining = iter(rows)
     while batch := [dict(zip(names, row, strict=True)) for row in islice(remaining, COPY_BATCH)]:
-        tx.execute_each(insert, batch)
+        tx.execute_batch(insert, batch)
 
 
 def advance_sequences(tx: Tx) -> None:

@@ -618,7 +618,7 @@ def column_policies(table: str) -> Mapping[str, Policy]:
     return dict(policy.declared())
 
 
-def searched_parameters(
+def find_redactable_params(
     text: str, table: str, declared: Mapping[str, Policy]
 ) -> dict[str, StoredParameter]:
     """Return the parameters of a statement that are redacted or rejected.
@@ -633,20 +633,20 @@ def searched_parameters(
             f"No redaction policy for {', '.join(sorted(undeclared))}: the text does not show which"
             f" column stores it. Declare a policy with `policies=`. In: {text}"
         )
-    searched = {name: StoredParameter(policy, table, name) for name, policy in declared.items()}
+    redactable = {name: StoredParameter(policy, table, name) for name, policy in declared.items()}
     for name, columns in parameters.columns.items():
         if name not in declared and (stored := _stored(name, columns, text)):
-            searched[name] = stored
+            redactable[name] = stored
     rows = {
         key: stored
         for key, columns in parameters.row_columns.items()
         if (stored := _stored(key, columns, text))
     }
     if rows and "rows" not in declared:
-        searched["rows"] = StoredParameter(Policy.REDACTED, table, "rows", rows)
+        redactable["rows"] = StoredParameter(Policy.REDACTED, table, "rows", rows)
     return {
         name: parameter
-        for name, parameter in searched.items()
+        for name, parameter in redactable.items()
         if parameter.policy is not Policy.EXEMPT
     }
 

@@ -42,7 +42,7 @@ class Listener(Protocol):
         """Wait up to `timeout` seconds for a commit; return False if the time ran out."""
         ...
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Pause: use no resources until `resume`."""
         ...
 
@@ -128,7 +128,7 @@ class Database(ABC):
 
     clock: Clock
     actor: str
-    origin: str | None = None
+    run_id: str | None = None
     """The id of the run that this process belongs to; events record it."""
 
     stores_output = False
@@ -249,12 +249,12 @@ class Database(ABC):
     def transaction(self) -> AbstractContextManager[Tx]:
         """Open one write transaction around several operations."""
 
-    def as_actor(self, actor: str, origin: str | None = None) -> "Database":
+    def as_actor(self, actor: str, run_id: str | None = None) -> "Database":
         """Return a view of this store, on the same connections, that acts as another actor.
 
-        Events record the actor and `origin`, the run of the actor's process.
+        Events record the actor and `run_id`, the run of the actor's process.
         """
-        view: Any = ActorView(self, actor, origin)
+        view: Any = ActorView(self, actor, run_id)
         same: Database = view
         return same
 
@@ -277,7 +277,7 @@ class Database(ABC):
             if self.unusable:
                 listener.close()
             else:
-                listener.rest()
+                listener.pause()
                 self._listeners.append(listener)
 
     @abstractmethod
@@ -353,10 +353,10 @@ class Database(ABC):
 class ActorView:
     """A database that acts as another actor; closing it has no effect."""
 
-    def __init__(self, database: Database, actor: str, origin: str | None = None) -> None:
+    def __init__(self, database: Database, actor: str, run_id: str | None = None) -> None:
         self._database = database
         self.actor = actor
-        self.origin = origin
+        self.run_id = run_id
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
@@ -364,7 +364,7 @@ class ActorView:
     def write(self, work: Work[R], **options: Any) -> R:
         # Set inside the transaction: with group commit, another thread may run the work.
         def as_actor(tx: Tx) -> R:
-            tx.act_as(self.actor, self.origin)
+            tx.act_as(self.actor, self.run_id)
             return work(tx)
 
         return self._database.write(as_actor, **options)
@@ -372,7 +372,7 @@ class ActorView:
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         with self._database.transaction() as tx:
-            tx.act_as(self.actor, self.origin)
+            tx.act_as(self.actor, self.run_id)
             yield tx
 
     def close(self) -> None:

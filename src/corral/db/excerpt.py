@@ -16,7 +16,7 @@ from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Row
 from corral.db.store_move import mark_as_excerpt
 from corral.db.tx import Tx
-from corral.db.write_fence import content_tables
+from corral.db.write_guard import content_tables
 
 ChangeRow = Callable[[TableDoc, Row], Row]
 

@@ -16,7 +16,7 @@ from corral.db.dialect import Engine
 from corral.db.filesystem import create_private_file
 from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Statement, for_engine
-from corral.db.write_fence import MOVED_OFFSET
+from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.errors import StoreUnavailable
 
 FOLDER = Path(__file__).parent.parent / "migrations"

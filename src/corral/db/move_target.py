@@ -1,17 +1,17 @@
-"""The target of a move: claimed and fenced in one transaction, filled only by its mover.
+"""The target of a move: claimed and guarded in one transaction, filled only by its mover.
 
 Other processes may have the target open: from before the move, or because the store was there
 earlier. The engine rejects their writes until the move has arrived.
 """
 
-from corral.db import write_fence
+from corral.db import write_guard
 from corral.db.database import Database
 from corral.db.filesystem import atomic_file
 from corral.db.migrations import create_schema, ensure_schema, latest_version
 from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Statement
 from corral.db.store_move_record import (
-    OPEN_FENCE,
+    OPEN_WRITE_GUARD,
     READ_FOR_UPDATE,
     UPSERT,
     VOID_MOVE,
@@ -28,18 +28,18 @@ WAIT = "Wait until it is done"
 class MoveTarget:
     """The target of one move.
 
-    `origin` is the address of the source without passwords. `has_history` says whether the source
-    ever received or kept the content of a moved store.
+    `source_url` is the address of the source without passwords. `has_history` says whether the
+    source ever received or kept the content of a moved store.
     """
 
-    def __init__(self, target: Database, origin: str, move: str, *, has_history: bool) -> None:
+    def __init__(self, target: Database, source_url: str, move: str, *, has_history: bool) -> None:
         self.target = target
-        self._origin = origin
+        self._source_url = source_url
         self._move = move
         self._has_history = has_history
 
     def prepare(self) -> None:
-        """Fence and close the target so that only this move can fill it. Idempotent.
+        """Guard and close the target so that only this move can fill it. Idempotent.
 
         Raises Refused if the target holds other content.
         """
@@ -48,7 +48,7 @@ class MoveTarget:
         record = read_store_move_if_current(self.target)
         if record is not None and record.move_id == self._move and record.phase != "gone":
             return
-        is_ours = record is not None and record.url == self._origin
+        is_ours = record is not None and record.url == self._source_url
         if record is not None and is_ours and record.phase in ("arriving", "gone"):
             self._clear(record)
         elif record is not None and record.phase != "arrived":
@@ -58,26 +58,26 @@ class MoveTarget:
             self.target.write(self._claim)
 
     def _create(self, target: Database) -> bool:
-        """Create the schema, the fence and a version that no program opens, in one transaction.
+        """Create the schema with a write guard and a version that no program opens, atomically.
 
         Returns False if another process created a store there first.
         """
-        origin, now = self._origin.replace("'", "''"), target.clock.now()
+        quoted_url, now = self._source_url.replace("'", "''"), target.clock.now()
         then = [
             "INSERT INTO store_moves (one, phase, url, move_id, copied_rows, started_at)"
-            f" VALUES (1, 'arriving', '{origin}', '{self._move}', '{{}}', {now})",
-            *write_fence.arrival_statements(target.engine, self._origin),
-            *write_fence.close_statements(target.engine, latest_version(), now),
+            f" VALUES (1, 'arriving', '{quoted_url}', '{self._move}', '{{}}', {now})",
+            *write_guard.arrival_statements(target.engine, self._source_url),
+            *write_guard.close_statements(target.engine, latest_version(), now),
         ]
-        return create_schema(target, write_fence.MOVED_OFFSET + latest_version(), then)
+        return create_schema(target, write_guard.MOVED_OFFSET + latest_version(), then)
 
     def _claim(self, tx: Tx) -> None:
-        """Fence an existing store, if it is empty."""
-        write_fence.lock_content(tx)
+        """Guard an existing store, if it is empty."""
+        write_guard.lock_content(tx)
         record = tx.first(READ_FOR_UPDATE)
         if record is not None and record.phase != "arrived":
             raise self._occupied_error(record)
-        for table in write_fence.content_tables():
+        for table in write_guard.content_tables():
             if tx.run(Statement(f"SELECT 1 FROM {table.name} LIMIT 1")):
                 raise Refused(
                     f"{self.target.url} is not empty: it has rows in {table.name}. Give the URL of "
@@ -88,9 +88,9 @@ class MoveTarget:
         self._enter(tx)
 
     def _enter(self, tx: Tx) -> None:
-        tx.run(UPSERT, phase="arriving", url=self._origin, move_id=self._move, now=tx.now)
-        write_fence.install(tx, write_fence.arrival_statements(tx.engine, self._origin))
-        write_fence.close_store(tx, latest_version())
+        tx.run(UPSERT, phase="arriving", url=self._source_url, move_id=self._move, now=tx.now)
+        write_guard.install(tx, write_guard.arrival_statements(tx.engine, self._source_url))
+        write_guard.close_store(tx, latest_version())
 
     def _clear(self, before: StoreMoveRecord) -> None:
         """Empty a target that holds a partial copy, or content that was moved from there to here.
@@ -108,11 +108,11 @@ class MoveTarget:
                 _back_up_beside(self.target)
             self._overwrite(self.target, before)
             return
-        names = ", ".join(table.name for table in write_fence.content_tables())
+        names = ", ".join(table.name for table in write_guard.content_tables())
 
         def empty(tx: Tx) -> None:
             self._require_unchanged(tx.first(READ_FOR_UPDATE), before)
-            write_fence.remove(tx)
+            write_guard.remove(tx)
             tx.run(Statement(f"TRUNCATE {names}"))
             self._enter(tx)
 
@@ -129,12 +129,12 @@ class MoveTarget:
                 self._require_unchanged(read_store_move_if_current(target), before)
                 target.overwrite(folder / "fresh.db")
 
-    def open_fence(self, tx: Tx, copied: dict[str, int]) -> None:
+    def open_write_guard(self, tx: Tx, copied: dict[str, int]) -> None:
         """Let this transaction write to the target.
 
         Raises Refused if another process cancelled the move or continued the copy.
         """
-        record = tx.first(OPEN_FENCE, move_id=self._move)
+        record = tx.first(OPEN_WRITE_GUARD, move_id=self._move)
         if record is None or record.copied_rows != copied:
             raise Refused(
                 f"Another process cancelled the move to {self.target.url}, or continues it. Run "

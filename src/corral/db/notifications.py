@@ -94,7 +94,7 @@ class NotifyListener:
         """`connect` must not wait for a free connection: without one, `wait` polls."""
         self._connect = connect
         self._connection: ListenConnection | None = None
-        self.rested = 0.0
+        self.paused_at = 0.0
         """When the listener was last paused."""
         with suppress(psycopg.Error, StoreUnavailable):  # the server is away: `wait` tries again
             self._subscribe()
@@ -106,8 +106,8 @@ class NotifyListener:
     def resume(self) -> None:
         self._run_or_close(f"LISTEN {CHANNEL}")
 
-    def rest(self) -> None:
-        self.rested = time.monotonic()
+    def pause(self) -> None:
+        self.paused_at = time.monotonic()
         # The server would queue notifications for a client that listens and does not read.
         self._run_or_close(f"UNLISTEN {CHANNEL}")
 

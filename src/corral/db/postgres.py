@@ -38,7 +38,7 @@ from corral.db.postgres_maintenance import (
 from corral.db.postgres_pool import MIN_BACKOFF, PostgresPool, back_off
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
-from corral.db.write_fence import MOVED_OFFSET
+from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
 
 R = TypeVar("R")
@@ -56,7 +56,7 @@ class PostgresDatabase(PostgresPool):
     """A handle on a PostgreSQL store."""
 
     stores_output = True
-    _present_until = 0.0  # until when the last check for a move counts
+    _move_checked_until = 0.0  # until when the last check for a move counts
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class PostgresDatabase(PostgresPool):
         try:
             connection = self._take_begun()
             try:
-                self._present_until = 0.0
+                self._move_checked_until = 0.0
                 self._require_not_moved(connection)
                 tx = self._tx(connection, "many")
                 self.thread.is_writing = True
@@ -144,17 +144,17 @@ class PostgresDatabase(PostgresPool):
 
     def _require_not_moved(self, connection: PostgresConnection) -> None:
         """Raise StoreUnavailable if the content was moved away, or is being replaced."""
-        if not self.refuses_moved or (now := time.monotonic()) < self._present_until:
+        if not self.refuses_moved or (now := time.monotonic()) < self._move_checked_until:
             return
-        self._present_until = now + MAX_MOVE_CHECK_AGE
+        self._move_checked_until = now + MAX_MOVE_CHECK_AGE
         if connection.run(IS_AWAY)[0][0]:
-            self._present_until = 0.0
+            self._move_checked_until = 0.0
             raise self._moved_error()
 
     def _raise_if_moved(self, error: CorralError, connection: PostgresConnection) -> None:
         """Raise StoreUnavailable instead of an error that is caused by stale content.
 
-        The fence rejects writes to content that was moved away, but work that fails before it
+        The write guard rejects writes to content that was moved away, but work that fails before it
         writes has only read. Its transaction still holds locks on the tables it read, so no mover
         has emptied them since.
         """
@@ -246,7 +246,7 @@ class PostgresDatabase(PostgresPool):
                 self._free_slots.put(None)
 
     def _tx(self, connection: PostgresConnection, mode: Mode) -> Tx:
-        return Tx(connection, self.clock.now(), self.actor, mode, self.redaction, self.origin)
+        return Tx(connection, self.clock.now(), self.actor, mode, self.redaction, self.run_id)
 
     # -- wake-ups -------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class PostgresConnection:
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self.connection = connection
-        self.opened = self.rested = time.monotonic()
+        self.opened_at = self.returned_at = time.monotonic()
         """When the connection was opened, and when it was last returned to the pool."""
         self._server = connection.pgconn
         self._cursor = psycopg.RawCursor(connection)
@@ -73,12 +73,12 @@ class PostgresConnection:
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
         values = statement.postgres.values(params)
-        self._cursor.execute(statement.for_server, values, prepare=True)
+        self._cursor.execute(statement.postgres_bytes, values, prepare=True)
         return self._rows()
 
-    def execute_each(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
+    def execute_batch(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
         values = statement.postgres.values
-        self._cursor.executemany(statement.for_server, map(values, param_sets), returning=True)
+        self._cursor.executemany(statement.postgres_bytes, map(values, param_sets), returning=True)
         return [self._rows() for _ in self._cursor.results()]
 
     def insert_event(self, values: Row) -> None:

@@ -3,7 +3,7 @@
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.write_fence import fence_error
+from corral.db.write_guard import write_guard_error
 from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
 
 TOO_MANY_CLIENTS = "too_many_clients"
@@ -108,7 +108,7 @@ def translate(error: psycopg.Error, url: str) -> CorralError:
                 f"The change violates a constraint of the store: {first_line(error)}.",
                 constraint=error.diag.constraint_name,
             )
-        case pg.RaiseException() if moved := fence_error(str(error), url):
+        case pg.RaiseException() if moved := write_guard_error(str(error), url):
             return moved
         case _:
             return StoreUnavailable(

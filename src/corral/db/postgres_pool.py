@@ -238,8 +238,8 @@ class PostgresPool(Database):
             with suppress(psycopg.Error):
                 connection.run("ROLLBACK")
         if connection.is_idle:
-            connection.rested = time.monotonic()
-            if connection.rested - connection.opened > self._max_age:
+            connection.returned_at = time.monotonic()
+            if connection.returned_at - connection.opened_at > self._max_age:
                 connection.close()
                 return
             self._idle.append(connection)
@@ -275,12 +275,12 @@ class PostgresPool(Database):
     def _close_unused(self) -> float | None:
         """Close connections that were not used for a while; called by the helper thread."""
         unused_since = time.monotonic() - self._idle_seconds
-        for connection in [idle for idle in self._idle if idle.rested <= unused_since]:
+        for connection in [idle for idle in self._idle if idle.returned_at <= unused_since]:
             with suppress(ValueError, psycopg.Error):  # another thread took it
                 self._idle.remove(connection)
                 connection.close()
         for listener in list(self._listeners):
-            if isinstance(listener, NotifyListener) and listener.rested <= unused_since:
+            if isinstance(listener, NotifyListener) and listener.paused_at <= unused_since:
                 with suppress(ValueError):
                     self._listeners.remove(listener)
                     listener.close()

@@ -52,13 +52,13 @@ class ScopedStatement:
             else "TRUE",
         }
         # In a table without imported rows, a request for only imported rows selects nothing.
-        origins = _IMPORTED if imported else {False: "", True: " AND FALSE", None: ""}
+        import_conditions = _IMPORTED if imported else {False: "", True: " AND FALSE", None: ""}
         self.variants = {
             (scope, choice): Statement(
-                text.replace("{in_scope}", condition + origin.format(imported))
+                text.replace("{in_scope}", condition + import_condition.format(imported))
             )
             for scope, condition in scopes.items()
-            for choice, origin in origins.items()
+            for choice, import_condition in import_conditions.items()
         }
 
     def run(self, tx: Tx, scope: RetentionScope, **params: Any) -> list[Row]:

@@ -15,7 +15,7 @@ from corral.db.database import Database, SchemaObject, SchemaObjects
 from corral.db.migrations import schema_statements
 from corral.db.statement import Row, Statement
 from corral.db.store_move_record import read_store_move
-from corral.db.write_fence import MOVED_OFFSET, is_fence
+from corral.db.write_guard import MOVED_OFFSET, is_write_guard
 
 
 class SchemaDifference(NamedTuple):
@@ -49,7 +49,7 @@ def compare_schemas(actual: SchemaObjects, expected: SchemaObjects) -> list[Sche
 
 
 def find_drift(database: Database) -> list[SchemaDifference]:
-    """Compare the schema of a store with its migrations; the fence of a move is allowed."""
+    """Compare the schema of a store with its migrations; the write guard of a move is allowed."""
     version = database.schema_version() % MOVED_OFFSET
     if database.engine == "sqlite":
         actual = _schema_from_rows(database.read(lambda tx: tx.run(_READ_SCHEMA)))
@@ -63,18 +63,18 @@ def find_drift(database: Database) -> list[SchemaDifference]:
             )
         )
         expected = postgres_maintenance.expected_schema(database, version)
-    differences = compare_schemas(without_fence(actual), expected)
+    differences = compare_schemas(without_write_guard(actual), expected)
     if differences or actual.keys() == expected.keys():
         return differences
-    # Only a fence is left; it belongs there while the store is being moved.
+    # Only a write guard is left; it belongs there while the store is being moved.
     store_move = read_store_move(database)
     is_leaving = store_move is not None and store_move.phase == "leaving"
     return [] if is_leaving else compare_schemas(actual, expected)
 
 
-def without_fence(schema: SchemaObjects) -> SchemaObjects:
-    """Return the schema without the triggers of a write fence."""
-    return {item: text for item, text in schema.items() if not is_fence(item, text)}
+def without_write_guard(schema: SchemaObjects) -> SchemaObjects:
+    """Return the schema without the triggers of a write guard."""
+    return {item: text for item, text in schema.items() if not is_write_guard(item, text)}
 
 
 def describe_differences(differences: list[SchemaDifference]) -> str:

@@ -27,7 +27,7 @@ from corral.db.sqlite_maintenance import (
 )
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
-from corral.db.write_fence import MOVED_OFFSET
+from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, StoreUnavailable
 
@@ -55,7 +55,7 @@ class SqliteDatabase(Database):
         """
         require_current_sqlite()
         super().__init__()
-        self._present_until = 0.0  # until when the last check for a move counts
+        self._move_checked_until = 0.0  # until when the last check for a move counts
         self.path = path
         self.url = self.address = self.pointer = f"sqlite:///{path}"
         self.actor = actor
@@ -93,11 +93,11 @@ class SqliteDatabase(Database):
             if now > shared.stale_at:
                 shared.require_in_place()
                 shared.stale_at = now + MAX_CHECK_AGE
-            if now > self._present_until:
+            if now > self._move_checked_until:
                 self._require_not_moved(reader, now)
             if mode == "many":
                 reader.run("BEGIN")
-            return work(Tx(reader, self.clock.now(), self.actor, mode, self.redaction, self.origin))
+            return work(Tx(reader, self.clock.now(), self.actor, mode, self.redaction, self.run_id))
         except apsw.Error as error:
             self._raise(error)
         finally:
@@ -219,7 +219,7 @@ class SqliteDatabase(Database):
 
     def _require_not_moved(self, connection: SqliteConnection, now: float) -> None:
         """Raise StoreUnavailable if the content was moved away, or is being replaced."""
-        self._present_until = now + MAX_CHECK_AGE
+        self._move_checked_until = now + MAX_CHECK_AGE
         if self.refuses_moved and _is_moved(connection):
             raise self._moved_error()
 
@@ -228,7 +228,7 @@ class SqliteDatabase(Database):
     ) -> StoreUnavailable | None:
         """Return the error to raise instead of one that is caused by stale content.
 
-        The fence rejects writes to content that was moved away, but work that fails before it
+        The write guard rejects writes to content that was moved away, but work that fails before it
         writes has only read. The caller still holds the write lock, so the phase cannot have
         changed since.
         """
@@ -265,7 +265,7 @@ class SqliteDatabase(Database):
             if job.handle is not handle:  # another handle may have another clock
                 handle = job.handle
                 now = handle._write_now()
-            tx.for_another(now, handle.actor, handle.redaction, handle.origin)
+            tx.continue_for(now, handle.actor, handle.redaction, handle.run_id)
             try:
                 job.result = job.work(tx)
                 job.error = None
@@ -292,7 +292,7 @@ class SqliteDatabase(Database):
             shared.require_room(writer)
             if not shared.full and durable is not shared.syncs:
                 shared.wait_for_disk(writer, durable)
-            if (now := monotonic()) > self._present_until:
+            if (now := monotonic()) > self._move_checked_until:
                 self._require_not_moved(writer, now)
         except BaseException:  # also Ctrl-C just after the lock was acquired
             self._write_lock.release()
@@ -320,7 +320,7 @@ class SqliteDatabase(Database):
             self._probe("after commit")
 
     def _tx(self, writer: SqliteConnection, mode: Mode) -> Tx:
-        return Tx(writer, self._write_now(), self.actor, mode, self.redaction, self.origin)
+        return Tx(writer, self._write_now(), self.actor, mode, self.redaction, self.run_id)
 
     # -- connections ----------------------------------------------------------------------------
 

@@ -35,16 +35,16 @@ class SqliteConnection:
         text, _, values = statement.sqlite
         try:
             self.run(text, values(params))
-            if statement.unread:
+            if statement.returns_key_only:
                 return self._inserted_number()
             rows: list[Row] = self._fetch()
         except UnicodeDecodeError as error:
             raise invalid_text_error(error) from None
         return rows
 
-    def execute_each(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
+    def execute_batch(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
         text, _, values = statement.sqlite
-        if not statement.unread:
+        if not statement.returns_key_only:
             self._run_each(text, map(values, param_sets))
             return []
         run, inserted_number = self.run, self._inserted_number
@@ -55,7 +55,7 @@ class SqliteConnection:
         return results
 
     def _inserted_number(self) -> list[Row]:
-        """Return the result of an `unread` statement: the row number, or no row if none changed."""
+        """Return the row number of a statement that returns only a key; no row if none changed."""
         return [(self.connection.last_insert_rowid(),)] if self.connection.changes() else []
 
     def insert_event(self, values: Row) -> None:

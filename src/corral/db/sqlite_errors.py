@@ -4,7 +4,7 @@ from pathlib import Path
 
 import apsw
 
-from corral.db.write_fence import fence_error
+from corral.db.write_guard import write_guard_error
 from corral.kernel.errors import Conflict, CorralError, Invalid, StoreUnavailable
 
 
@@ -65,7 +65,7 @@ def translate(error: apsw.Error, path: Path) -> CorralError:
                 path=where,
             )
         case apsw.ConstraintError():
-            return fence_error(str(error), where) or Conflict(
+            return write_guard_error(str(error), where) or Conflict(
                 f"The change violates a constraint of the store: {error}."
             )
         case apsw.FullError():

@@ -125,13 +125,15 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
 
 def _is_ours(connection: apsw.Connection) -> bool:
     from corral.db.migrations import latest_version
-    from corral.db.schema_drift import expected_schema, read_schema, without_fence
-    from corral.db.write_fence import MOVED_OFFSET
+    from corral.db.schema_drift import expected_schema, read_schema, without_write_guard
+    from corral.db.write_guard import MOVED_OFFSET
 
     version = int(connection.pragma("user_version")) % MOVED_OFFSET
     # The schema of a newer Corral is unknown here; the schema finding reports that.
     supported = min(version, latest_version())
-    return without_fence(read_schema(connection)) == without_fence(expected_schema(supported))
+    return without_write_guard(read_schema(connection)) == without_write_guard(
+        expected_schema(supported)
+    )
 
 
 def _check_pages(connection: apsw.Connection) -> list[Finding]:

@@ -25,7 +25,7 @@ _LISTED = re.compile(
 # Comments explain a predicate where it stands. They are not sent to the engine: line breaks are
 # collapsed below, so a comment would swallow the rest of the statement.
 _COMMENT = re.compile(r"--[^\n]*")
-# Quoted text and PostgreSQL's casts hold colons that are no parameters.
+# A colon in quoted text or in a PostgreSQL cast (`::`) does not start a parameter.
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|::|:([a-z_][a-z0-9_]*)|\s+")
 
 
@@ -84,9 +84,10 @@ def _picker(names: Sequence[str]) -> Callable[[Params], tuple[Any, ...]]:
 class Statement:
     """SQL with `:name` parameters whose result is plain rows.
 
-    An `unread` statement writes at most one row and does not read it back. Its result is the number
-    of the inserted row, or any number if it updated a row. SQLite knows the number anyway, and
-    RETURNING would cost a table in memory; for PostgreSQL the text must return it.
+    A statement with `returns_key_only` writes at most one row and does not read it back. For an
+    INSERT the result is the new row number. For an UPDATE only the presence of a row is meaningful.
+    SQLite knows the number anyway, and RETURNING would cost a table in memory; for PostgreSQL the
+    text must return it.
 
     `policies` declares the redaction policy of a parameter by name. It is required where the text
     does not show which column stores the parameter; elsewhere it overrides the column's policy.
@@ -96,11 +97,11 @@ class Statement:
         self,
         text: str,
         *,
-        unread: bool = False,
+        returns_key_only: bool = False,
         policies: Mapping[str, Policy] | None = None,
     ) -> None:
         self.text = _COMMENT.sub("", text)
-        self.unread = unread
+        self.returns_key_only = returns_key_only
         self.policies = policies or {}
 
     @cached_property
@@ -109,17 +110,17 @@ class Statement:
         return self.text.lstrip().startswith("SELECT")
 
     @cached_property
-    def searched(self) -> Mapping[str, StoredParameter]:
-        """The stored parameters that are searched for secrets: the redacted and the rejected ones.
+    def redactable_params(self) -> Mapping[str, StoredParameter]:
+        """The stored parameters that are searched for secrets: redacted and rejected ones.
 
         Raises LookupError if the policy of a stored parameter is not known.
         """
         if not _STORES.search(self.text) or not self.sqlite.names:
             return {}
         # Imported here: most commands only read, and the list of columns is long.
-        from corral.db.column_policies import searched_parameters
+        from corral.db.column_policies import find_redactable_params
 
-        return searched_parameters(self.text, self.table, self.policies)
+        return find_redactable_params(self.text, self.table, self.policies)
 
     @cached_property
     def table(self) -> str:
@@ -136,8 +137,8 @@ class Statement:
         return _compile(self.text, "postgres", "$")
 
     @cached_property
-    def for_server(self) -> bytes:
-        """The text for PostgreSQL; always the same object, which finds the prepared statement."""
+    def postgres_bytes(self) -> bytes:
+        """The text for PostgreSQL; always the same object, by which psycopg finds the plan."""
         return self.postgres.text.encode()
 
 
@@ -149,10 +150,10 @@ class Query(Statement, Generic[T]):
         record: type[T],
         text: str,
         *,
-        unread: bool = False,
+        returns_key_only: bool = False,
         policies: Mapping[str, Policy] | None = None,
     ) -> None:
-        super().__init__(text, unread=unread, policies=policies)
+        super().__init__(text, returns_key_only=returns_key_only, policies=policies)
         self.record = record
 
     @cached_property
@@ -199,8 +200,8 @@ def record_maker(record: type[T]) -> Callable[[Row], T]:
 
 
 def _decoder(kind: Any) -> Callable[[Any], Any] | None:
-    options = [part for part in getattr(kind, "__args__", ()) if part is not type(None)]
-    plain = options[0] if len(options) == 1 and not hasattr(kind, "__origin__") else kind
+    """Return the function that decodes a stored value; None if the value needs no decoding."""
+    plain = _without_none(kind)
     if isinstance(plain, EnumType):
         return plain._value2member_map_.__getitem__  # the same as calling the enum, but faster
     if plain is bool:
@@ -208,3 +209,15 @@ def _decoder(kind: Any) -> Callable[[Any], Any] | None:
     if plain in (str, int, float, bytes):
         return None
     return msgspec.json.Decoder(plain).decode
+
+
+def _without_none(kind: Any) -> Any:
+    """Return `X` for the type `X | None`, and any other type unchanged.
+
+    `make` never decodes None. Generic types such as `list[X]` have arguments too, but only they
+    have an `__origin__`.
+    """
+    if hasattr(kind, "__origin__"):
+        return kind
+    options = [part for part in getattr(kind, "__args__", ()) if part is not type(None)]
+    return options[0] if len(options) == 1 else kind

@@ -1,9 +1,9 @@
-"""Move a store to another place, on either engine: fence, copy, compare, switch.
+"""Move a store to another place, on either engine: block writes, copy, compare, switch.
 
-1. The target is fenced and closed in the transaction that creates or claims it, so another process
-   can never open it as an ordinary empty store.
-2. The source is fenced. It stays unchanged from here on: after a crash, the same call continues
-   from the rows that were copied.
+1. The target gets a write guard and is closed in the transaction that creates or claims it, so
+   another process can never open it as an ordinary empty store.
+2. The source gets a write guard. It stays unchanged from here on: after a crash, the same call
+   continues from the rows that were copied.
 3. All tables are copied and compared.
 4. The target is opened, and then the source is closed for good, with a pointer to the target. At no
    moment do both accept writes.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.db import write_fence
+from corral.db import write_guard
 from corral.db.bulk_insert import COPY_BATCH, advance_sequences, copy_rows
 from corral.db.database import Database, Progress
 from corral.db.migrations import latest_version
@@ -104,7 +104,7 @@ class StoreMove:
             self._held = held.pop_all()
         try:
             record = read_store_move_if_current(source)
-            if source.schema_version() > write_fence.MOVED_OFFSET:
+            if source.schema_version() > write_guard.MOVED_OFFSET:
                 raise moved_error(source)
         except BaseException:
             self.close()
@@ -118,7 +118,7 @@ class StoreMove:
 
     @property
     def begun(self) -> bool:
-        """Whether an earlier call has fenced the source and not finished the move."""
+        """Whether an earlier call has blocked writes to the source and not finished the move."""
         return self._begun is not None
 
     @property
@@ -142,25 +142,25 @@ class StoreMove:
     # -- the target -----------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Fence and close the target so that only this move can fill it. Idempotent."""
+        """Guard and close the target so that only this move can fill it. Idempotent."""
         if self._begun and self._begun.url != self.target.pointer:
             raise _move_in_progress(self._begun)
         self._target.prepare()
 
-    # -- under the fence ------------------------------------------------------------------------
+    # -- while writes are blocked ----------------------------------------------------------------
 
-    def fence(self) -> None:
+    def block_writes(self) -> None:
         """Reject all writes to the source from now on, until the switch or a cancellation."""
         if self._begun:
             return
 
         def leave(tx: Tx) -> None:
-            write_fence.lock_content(tx)
+            write_guard.lock_content(tx)
             record = tx.first(READ_FOR_UPDATE)
             if record is not None and record.phase == "leaving":
                 raise _move_in_progress(record)
-            write_fence.install(
-                tx, write_fence.departure_statements(tx.engine, self.target.pointer)
+            write_guard.install(
+                tx, write_guard.departure_statements(tx.engine, self.target.pointer)
             )
             tx.run(UPSERT, phase="leaving", url=self.target.pointer, move_id=self.id, now=tx.now)
 
@@ -187,14 +187,14 @@ class StoreMove:
         copied = dict(arrived.copied_rows)
         done, total = 0, 2 * self._count()
         with self.source.read_snapshot() as read_table:
-            for table in write_fence.content_tables():
+            for table in write_guard.content_tables():
                 digest = digests[table.name] = RowDigest()
                 rows = read_table(table.name, table.names, table.key)
                 for added in self._copy_table(table, rows, copied, digest):
                     done += added
                     progress(table.name, done, total)
         with self.target.read_snapshot() as read_table:
-            for table in write_fence.content_tables():
+            for table in write_guard.content_tables():
                 rows = read_table(table.name, table.names, table.key)
                 done += self._compare(table.name, rows, digests[table.name])
                 progress(table.name, done, total)
@@ -204,7 +204,7 @@ class StoreMove:
         def count(tx: Tx) -> int:
             return sum(
                 int(tx.value(Statement(f"SELECT count(*) FROM {table.name}")))
-                for table in write_fence.content_tables()
+                for table in write_guard.content_tables()
             )
 
         return self.source.read(count)
@@ -231,7 +231,7 @@ class StoreMove:
         text = msgspec.json.encode(copied).decode()
 
         def fill(tx: Tx) -> None:
-            self._target.open_fence(tx, before)
+            self._target.open_write_guard(tx, before)
             copy_rows(tx, table, batch)
             tx.run(SAVE_PROGRESS, copied_rows=text)
 
@@ -260,12 +260,12 @@ class StoreMove:
         assert arrived is not None
 
         def arrive(tx: Tx) -> None:
-            self._target.open_fence(tx, arrived.copied_rows)
+            self._target.open_write_guard(tx, arrived.copied_rows)
             advance_sequences(tx)
             if promised == "full":  # a move never lowers the durability
                 tx.run(SET_DURABILITY, promised=promised)
-            write_fence.remove(tx)
-            write_fence.reopen_store(tx, latest_version())
+            write_guard.remove(tx)
+            write_guard.reopen_store(tx, latest_version())
             tx.emit("store", "move", "store", data={"from": self.source.url, "move": self.id})
 
         def go(tx: Tx) -> None:
@@ -275,7 +275,7 @@ class StoreMove:
                     "with `corral doctor`.",
                     url=self.target.url,
                 )
-            write_fence.close_store(tx, latest_version())
+            write_guard.close_store(tx, latest_version())
 
         if arrived.phase == "arriving":
             self.target.write(arrive, durable=True)
@@ -317,21 +317,21 @@ def mark_as_excerpt(tx: Tx, url: str) -> None:
 
 
 def keep_here(database: Database) -> None:
-    """Remove the fence of an unfinished move, if any, so that the store stays here.
+    """Remove the write guard of an unfinished move, if any, so that the store stays here.
 
     An excerpt of another store becomes an ordinary store.
     """
 
-    def unfence(tx: Tx) -> None:
+    def remove_guard(tx: Tx) -> None:
         record = tx.first(READ_FOR_UPDATE)
         if record is not None and record.phase in ("leaving", "excerpt"):
-            write_fence.remove(tx)
+            write_guard.remove(tx)
             tx.run(MARK_CANCELLED)
             tx.run(DELETE_EXCERPT_MARK)
 
     record = read_store_move(database)
     if record is not None and record.phase in ("leaving", "excerpt"):
-        database.write(unfence, durable=True)
+        database.write(remove_guard, durable=True)
 
 
 class RowDigest:

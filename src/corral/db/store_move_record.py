@@ -2,7 +2,7 @@
 
 import msgspec
 
-from corral.db import write_fence
+from corral.db import write_guard
 from corral.db.database import Database
 from corral.db.migrations import latest_version
 from corral.db.statement import Query, Statement
@@ -12,9 +12,15 @@ class StoreMoveRecord(msgspec.Struct, frozen=True):
     """The only row of the table `store_moves`; a store that was never moved has none."""
 
     phase: str
-    """leaving: this store is fenced and being copied to `url`. gone: its content is at `url`.
-    arriving: it is being filled from `url`. arrived: it was filled and is in use. excerpt: it is
-    an excerpt of `url`."""
+    """The phase of the move.
+
+    - leaving: writes are blocked, and the content is being copied to `url`.
+    - gone: the content is at `url`.
+    - arriving: the store is being filled from `url`.
+    - arrived: the store is in use. It was filled from `url`, or a move to `url` was cancelled; both
+      mean that it once held content of its own (see `MoveTarget._clear`).
+    - excerpt: the store is an excerpt of `url`.
+    """
     url: str
     move_id: str
     """The id of the move; empty if it was cancelled."""
@@ -34,19 +40,21 @@ UPSERT = Statement("""
         move_id = excluded.move_id, copied_rows = excluded.copied_rows,
         started_at = excluded.started_at
 """)
-# Opens the target's fence for the transaction that runs it; see `write_fence.arrival_statements`.
+# Opens the target's write guard for the transaction that runs it; see
+# `write_guard.arrival_statements`. Other transactions never see this 'arrived': SAVE_PROGRESS sets
+# the phase back before the commit, and only the last transaction of the move keeps it.
 # `phase = 'arriving'`: the target is not open yet. `move_id = :move_id`: the move was neither
 # cancelled nor replaced by another one.
-OPEN_FENCE = Query(
+OPEN_WRITE_GUARD = Query(
     StoreMoveRecord,
     """
     UPDATE store_moves SET phase = 'arrived' WHERE phase = 'arriving' AND move_id = :move_id
     RETURNING phase, url, move_id, copied_rows
     """,
 )
-# Closes the fence again before the commit, and records the progress.
+# Closes the guard again before the commit, and records the progress.
 SAVE_PROGRESS = Statement("UPDATE store_moves SET phase = 'arriving', copied_rows = :copied_rows")
-# `phase = 'leaving'`: the source is still fenced. `move_id = :move_id`: by this move.
+# `phase = 'leaving'`: writes to the source are still blocked. `move_id = :move_id`: by this move.
 MARK_GONE = Statement("""
     UPDATE store_moves SET phase = 'gone' WHERE phase = 'leaving' AND move_id = :move_id
     RETURNING move_id
@@ -56,7 +64,8 @@ VOID_MOVE = Statement("""
     UPDATE store_moves SET move_id = '' WHERE phase = 'arriving' AND move_id = :move_id
     RETURNING url
 """)
-# Records that this store once held content of its own; see `MoveTarget._clear`.
+# After a cancelled move the store is in use again. 'arrived' also records that it once held content
+# of its own; see `MoveTarget._clear`.
 MARK_CANCELLED = Statement("UPDATE store_moves SET phase = 'arrived' WHERE phase = 'leaving'")
 DELETE_EXCERPT_MARK = Statement("DELETE FROM store_moves WHERE phase = 'excerpt'")
 READ_DURABILITY = Statement("SELECT durability FROM store_options")
@@ -75,9 +84,9 @@ def read_export_origin(database: Database) -> str | None:
 
 
 def read_store_move_if_current(database: Database) -> StoreMoveRecord | None:
-    """As `read_store_move`; None also if the store is empty or has another schema version."""
+    """Call `read_store_move`, unless the store is empty or has another schema version: None."""
     return (
         read_store_move(database)
-        if database.schema_version() % write_fence.MOVED_OFFSET == latest_version()
+        if database.schema_version() % write_guard.MOVED_OFFSET == latest_version()
         else None
     )

@@ -41,8 +41,8 @@ class StatefulTable(Generic[R]):
     - `id_prefix`: the prefix of the public id, for tables whose key is a sequence number.
     - `make_record`: builds the record of a new row from its number, values and state, so that the
       row is not read back. For tables with so many inserts that this matters.
-    - `unread_columns`: columns that transitions set and that are not fields of the record by the
-      same name.
+    - `extra_columns`: columns that transitions may set although the record has no field with their
+      name.
     - `insert_expressions`: columns whose INSERT value is a SQL expression in terms of the given
       values (`:column`). PostgreSQL only, where concurrent writers could otherwise choose the same
       queue position; SQLite has one writer and inserts the values as given.
@@ -59,7 +59,7 @@ class StatefulTable(Generic[R]):
         id_prefix: str | None = None,
         project: str | None = None,
         make_record: Callable[[int, Mapping[str, Any], Any], R] | None = None,
-        unread_columns: Iterable[str] = (),
+        extra_columns: Iterable[str] = (),
         insert_expressions: Mapping[str, str] | None = None,
     ) -> None:
         self.record = record
@@ -72,7 +72,7 @@ class StatefulTable(Generic[R]):
         self.make_record = make_record
         self.insert_expressions = insert_expressions or {}
         fields: Any = record
-        self.writable = {*fields.__struct_fields__, *unread_columns} - {"id", "state", key}
+        self.writable = {*fields.__struct_fields__, *extra_columns} - {"id", "state", key}
         self._inserts: dict[tuple[str, ...], Query[R]] = {}
         self.by_key = Query(record, f"SELECT {self.columns} FROM {table} WHERE {key} = :key_")
         self.by_key_for_update = Query(record, f"{self.by_key.text} {{locked}}")
@@ -127,10 +127,10 @@ class StatefulTable(Generic[R]):
 
         Ids and sequence numbers ascend with the creation time.
         """
-        also = f" AND {condition}" if condition else ""
+        and_condition = f" AND {condition}" if condition else ""
         query = Query(
             self.record,
-            f"SELECT {self.columns} FROM {self.table} WHERE {self.key} < :before{also}"
+            f"SELECT {self.columns} FROM {self.table} WHERE {self.key} < :before{and_condition}"
             f" ORDER BY {self.key} DESC LIMIT :limit",
         )
         start = LAST_NUMBER if self.id_prefix else LAST_ID
@@ -179,7 +179,7 @@ def create_if_absent(
     verb = verb or table.transitions.create_verb
     query = table.insert_query(values, on_conflict, verb, tx.engine)
     make_record = table.make_record
-    if make_record is None or not query.unread:
+    if make_record is None or not query.returns_key_only:
         return _write(tx, table, query, query.make, values, verb, event_data)
     state = table.transitions.entries[verb]
 
@@ -191,7 +191,7 @@ def create_if_absent(
     return _write(tx, table, query, make, values, verb, event_data)
 
 
-def create_each(
+def create_numbered(
     tx: Tx,
     table: StatefulTable[R],
     rows: Sequence[dict[str, Any]],
@@ -210,14 +210,14 @@ def create_each(
         return []
     verb = verb or table.transitions.create_verb
     query = table.insert_query(rows[0], on_conflict, verb, tx.engine)
-    assert query.unread, "only a table with `make_record` returns sequence numbers"
+    assert query.returns_key_only, "only a table with `make_record` returns sequence numbers"
     data = event_data or [None] * len(rows)
     if tx.engine == "postgres":
         # In place: redaction changes these dictionaries, and the caller builds records from them.
         for row, row_data in zip(rows, data, strict=True):
             row |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": row_data}
-            row["origin_id"] = tx.origin
-    numbers = [result[0][0] if result else None for result in tx.execute_each(query, rows)]
+            row["run_id_"] = tx.run_id
+    numbers = [result[0][0] if result else None for result in tx.execute_batch(query, rows)]
     if tx.engine == "sqlite":
         shared = {"at": tx.now, "actor": tx.actor, "kind": table.transitions.kind, "verb": verb}
         prefix, project = f"{table.id_prefix}_", table.project
@@ -231,7 +231,7 @@ def create_each(
             for number, row, row_data in zip(numbers, rows, data, strict=True)
             if number is not None
         ]
-        tx.emit_each(events)
+        tx.emit_batch(events)
     tx.has_events = True
     return numbers
 
@@ -260,10 +260,10 @@ def transition(
     query: Query[R] = _update_query(
         table, verb, names, expected_fence is not None, current is None, tx.engine
     )
-    params = {**columns, "key_": key, "guard_": expected_fence}
+    params = {**columns, "key_": key, "fence_": expected_fence}
 
     def update_current(_: Row) -> R:
-        stored = {name: params[name] for name in names} if query.searched else columns
+        stored = {name: params[name] for name in names} if query.redactable_params else columns
         updated: R = replace(current, state=table.transitions[verb].to, **stored)
         return updated
 
@@ -287,7 +287,7 @@ def _write(
     if tx.engine == "postgres":
         data = encode_json(event_data, "An event") if event_data else None
         params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": data}
-        params["origin_id"] = tx.origin
+        params["run_id_"] = tx.run_id
         rows = tx.execute(query, params)
         tx.has_events = tx.has_events or bool(rows)
         return make(rows[0]) if rows else None
@@ -318,7 +318,7 @@ def _update_query(
     assignments = "".join(f", {name} = :{name}" for name in columns)
     states = ", ".join(f"'{state}'" for state in sources)
     # Rejects a late write of an owner whose lease was taken over.
-    fence = " AND fence = :guard_" if has_fence else ""
+    fence = " AND fence = :fence_" if has_fence else ""
     # `state IN` is the transition table: from any other state the statement updates no row.
     update = (
         f"UPDATE {table.table} SET state = '{to}'{assignments}"
@@ -344,7 +344,7 @@ def _returning_key(
     """
     columns = ", ".join((table.key, *computed))
     text = change if engine == "sqlite" else _with_event(table, change, columns)
-    return Query(table.record, text, unread=True)
+    return Query(table.record, text, returns_key_only=True)
 
 
 def _with_event(table: StatefulTable[R], change: str, columns: str) -> str:
@@ -356,7 +356,7 @@ def _with_event(table: StatefulTable[R], change: str, columns: str) -> str:
             INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
             SELECT :at_, :actor_, '{table.transitions.kind}', :verb_, {table.public_id},
                    {table.project or "CAST(NULL AS TEXT)"}, CAST(:data_ AS JSON),
-                   CAST(:origin_id AS TEXT)
+                   CAST(:run_id_ AS TEXT)
             FROM written
         )
         SELECT {columns} FROM written
@@ -449,10 +449,10 @@ def import_many(
     params = {
         "at": tx.now,
         "actor": tx.actor,
-        "origin_id": tx.origin,
+        "run_id_": tx.run_id,
         "rows": encode_rows(subjects),
     }
-    tx.emit_all(_import_events(transitions.kind), params, len(subjects))
+    tx.emit_with(_import_events(transitions.kind), params, len(subjects))
     return [written[key][0] if key in written else None for key in keys]
 
 
@@ -463,7 +463,7 @@ def _import_events(kind: str) -> Statement:
         INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
         SELECT :at, :actor, '{kind}', 'import', each.value ->> 0, each.value ->> 1,
                CAST('{{"state":"' || (each.value ->> 2) || '"}}' AS {{json}}),
-               CAST(:origin_id AS TEXT)
+               CAST(:run_id_ AS TEXT)
         FROM {{each_of_rows}}
     """)
 
@@ -474,15 +474,15 @@ def _write_many(
     """Run the statement and write an event for each changed row; return the ids of these rows."""
     if tx.engine == "postgres":
         params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": None}
-        params["origin_id"] = tx.origin
+        params["run_id_"] = tx.run_id
         written = tx.execute(query, params)
         tx.has_events = tx.has_events or bool(written)
     else:
         tx.begin()
         written = tx.execute(query, params)
-        events = {"at": tx.now, "actor": tx.actor, "origin_id": tx.origin, "verb": verb}
+        events = {"at": tx.now, "actor": tx.actor, "run_id_": tx.run_id, "verb": verb}
         events["rows"] = encode_rows(written)
-        tx.emit_all(_change_events(table), events, len(written))
+        tx.emit_with(_change_events(table), events, len(written))
     return [row[0] for row in written]
 
 
@@ -491,7 +491,7 @@ def _change_events(table: StatefulTable[R]) -> Statement:
     return Statement(f"""
         INSERT INTO events (at, actor, kind, verb, subject, project_id, run_id)
         SELECT :at, :actor, '{table.transitions.kind}', :verb, each.value ->> 0, each.value ->> 1,
-               CAST(:origin_id AS TEXT)
+               CAST(:run_id_ AS TEXT)
         FROM {{each_of_rows}}
     """)
 

@@ -21,12 +21,12 @@ INSERT_EVENT = Statement("""
 
 
 class Connection(Protocol):
-    """A connection to either engine, as far as a transaction needs it."""
+    """The subset of a connection that a transaction uses."""
 
     engine: Engine
 
     def execute(self, statement: Statement, params: Params) -> list[Row]: ...
-    def execute_each(
+    def execute_batch(
         self, statement: Statement, param_sets: Sequence[Params]
     ) -> list[list[Row]]: ...
     def begin(self) -> None: ...
@@ -46,7 +46,7 @@ class Redaction(Protocol):
     def redact_known_values_only(self) -> None:
         """Keep text that only looks like a secret."""
 
-    suspects: Callable[[str], bool]
+    may_contain_secret: Callable[[str], bool]
     """Whether a text may contain a secret; False is certain. Cheap."""
 
     def clean(self, text: str) -> str:
@@ -67,8 +67,8 @@ class Tx:
     """
 
     __slots__ = (
+        "_connection",
         "_execute",
-        "_link",
         "_redaction",
         "_wrote",
         "actor",
@@ -76,45 +76,45 @@ class Tx:
         "has_events",
         "mode",
         "now",
-        "origin",
         "redacted_columns",
+        "run_id",
     )
 
     def __init__(
         self,
-        link: Connection,
+        connection: Connection,
         now: int,
         actor: str,
         mode: Mode,
         redaction: Redaction | None = None,
-        origin: str | None = None,
+        run_id: str | None = None,
     ) -> None:
-        self._link = link
+        self._connection = connection
         self._redaction = redaction
-        self._execute = link.execute
+        self._execute = connection.execute
         self._wrote = False
-        self.engine = link.engine
+        self.engine = connection.engine
         self.now = now
         self.actor = actor
-        self.origin = origin
+        self.run_id = run_id
         """The id of the run that the calling process belongs to, if any."""
         self.mode = mode
         self.has_events = False
         """Whether an event was written, so that listeners are notified after the commit."""
         self.redacted_columns: Sequence[str] = ()
 
-    def for_another(
-        self, now: int, actor: str, redaction: Redaction | None, origin: str | None
+    def continue_for(
+        self, now: int, actor: str, redaction: Redaction | None, run_id: str | None
     ) -> None:
         """Continue the same transaction for another operation, perhaps of another handle."""
         self.now = now
         self._redaction = redaction
-        self.act_as(actor, origin)
+        self.act_as(actor, run_id)
 
-    def act_as(self, actor: str, origin: str | None) -> None:
+    def act_as(self, actor: str, run_id: str | None) -> None:
         """Record the following changes under another actor and the run of its process."""
         self.actor = actor
-        self.origin = origin
+        self.run_id = run_id
         self.redacted_columns = ()
 
     def run(self, statement: Statement, **params: Any) -> list[Row]:
@@ -129,10 +129,10 @@ class Tx:
                 self._wrote = True
             redaction = self._redaction
             if redaction is not None:
-                suspects = redaction.suspects
-                for name in statement.searched:
+                may_contain_secret = redaction.may_contain_secret
+                for name in statement.redactable_params:
                     value = params[name]
-                    if value.__class__ is str and suspects(value):
+                    if value.__class__ is str and may_contain_secret(value):
                         self._redact(redaction, statement, params)
                         break
         return self._execute(statement, params)
@@ -144,9 +144,9 @@ class Tx:
         """
         values: Any = params
         redacted: list[StoredParameter] = []
-        for name, stored in statement.searched.items():
+        for name, stored in statement.redactable_params.items():
             value = values[name]
-            if value.__class__ is not str or not redaction.suspects(value):
+            if value.__class__ is not str or not redaction.may_contain_secret(value):
                 continue
             rows = stored.rows
             clean = redaction.clean(value) if rows is None else redaction.clean_rows(value, rows)
@@ -173,19 +173,19 @@ class Tx:
         redaction.
         """
         redaction = self._redaction
-        return redaction.clean(text) if redaction and redaction.suspects(text) else text
+        return redaction.clean(text) if redaction and redaction.may_contain_secret(text) else text
 
-    def execute_each(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
-        """Execute a statement with each of the parameters, in order; pipelined on PostgreSQL.
+    def execute_batch(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
+        """Execute a statement once for each set of parameters, in order; pipelined on PostgreSQL.
 
-        An `unread` statement returns the row number for each, or no row.
+        A statement with `returns_key_only` returns the row number for each set, or no row.
         """
         self.begin()
         redaction = self._redaction
-        if redaction is not None and statement.searched:
+        if redaction is not None and statement.redactable_params:
             for params in param_sets:
                 self._redact(redaction, statement, params)
-        return self._link.execute_each(statement, param_sets) if param_sets else []
+        return self._connection.execute_batch(statement, param_sets) if param_sets else []
 
     def all(self, query: Query[T], **params: Any) -> list[T]:
         """Return all records."""
@@ -227,31 +227,31 @@ class Tx:
         if (
             encoded is not None
             and self._redaction is not None
-            and self._redaction.suspects(encoded)
+            and self._redaction.may_contain_secret(encoded)
         ):
             encoded = self._redaction.clean(encoded)
-        self._link.insert_event(
-            (self.now, self.actor, kind, verb, subject, project_id, encoded, self.origin)
+        self._connection.insert_event(
+            (self.now, self.actor, kind, verb, subject, project_id, encoded, self.run_id)
         )
 
-    def emit_each(self, events: Sequence[Params]) -> None:
-        """Write several events with the parameters of INSERT_EVENT; `run_id` is set here."""
+    def emit_batch(self, events: Sequence[Params]) -> None:
+        """Write several events, each given as the parameters of INSERT_EVENT except `run_id`."""
         if events:
             self.has_events = True
-            self.execute_each(INSERT_EVENT, [{**event, "run_id": self.origin} for event in events])
-            self._link.count_inserted_events(len(events))
+            self.execute_batch(INSERT_EVENT, [{**event, "run_id": self.run_id} for event in events])
+            self._connection.count_inserted_events(len(events))
 
-    def emit_all(self, statement: Statement, params: Params, count: int) -> None:
-        """Write `count` events with one statement."""
+    def emit_with(self, statement: Statement, params: Params, count: int) -> None:
+        """Write events with a statement that inserts `count` of them from `params`."""
         if count:
             self.has_events = True
             self._execute(statement, params)
-            self._link.count_inserted_events(count)
+            self._connection.count_inserted_events(count)
 
     def begin(self) -> None:
         """Promote a transaction in mode "one" to an explicit transaction. Idempotent."""
         if self.mode == "one":
-            self._link.begin()
+            self._connection.begin()
             self.mode = "many"
 
     def serialize(self, name: str) -> None:

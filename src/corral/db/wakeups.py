@@ -72,7 +72,7 @@ class WalListener:
         # only now.
         self._seen = self._version()
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         pass
 
     def wait(self, timeout: float) -> bool:

@@ -2,9 +2,9 @@
 
 A prompt mixes text from Corral, people in chats, other agents, notes and earlier turns. Each text
 that Corral did not write is a `Quote`: a block that starts with a line naming the source, with
-every line of the text indented. The fence lines carry a boundary that is random for each prompt and
-does not occur in any of the texts. A text therefore cannot end its block, start another one, or
-pose as Corral or another source:
+every line of the text indented. The first and the last line of a block carry a boundary that is
+random for each prompt and does not occur in any of the texts. A text therefore cannot end its
+block, start another one, or pose as Corral or another source:
 
     [corral:3f9a1c0d5e7b2a48 begin] chat message msg_7 from "Ann (ann)" in "The Room"
         Is the build green?
@@ -26,7 +26,7 @@ INDENT = "    "
 MAX_SOURCE = 500
 """Maximum length of a source line in characters."""
 
-_FENCE = re.compile(r"\[\s*corral\s*:", re.IGNORECASE)
+_BLOCK_MARKER = re.compile(r"\[\s*corral\s*:", re.IGNORECASE)
 # Control characters (except tabs), characters that change the direction of text, and invisible tag
 # characters: with them a terminal or a model sees a different text than a person does.
 _HIDDEN = re.compile(
@@ -139,9 +139,10 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\u{ord(match[0]):04x}"
 
 
-def contains_fence(text: str) -> bool:
-    """Whether a text contains something like a fence line; such a text must be put into a block.
+def contains_block_marker(text: str) -> bool:
+    """Whether a text contains something like the first or last line of a block.
 
-    Look-alike characters (full-width brackets and letters) count.
+    Such a text must be put into a block of its own. Look-alike characters (full-width brackets and
+    letters) count.
     """
-    return _FENCE.search(unicodedata.normalize("NFKC", text)) is not None
+    return _BLOCK_MARKER.search(unicodedata.normalize("NFKC", text)) is not None

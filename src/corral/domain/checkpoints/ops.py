@@ -90,7 +90,7 @@ def put_writes(
     if len(rows) == 1:
         tx.execute(statement, rows[0])
     elif rows:
-        tx.execute_each(statement, rows)
+        tx.execute_batch(statement, rows)
 
 
 def get(tx: Tx, thread: str, *, ns: str = "", id: str | None = None) -> Checkpoint | None:

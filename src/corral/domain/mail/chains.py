@@ -46,8 +46,8 @@ def get_for_caller(tx: Tx, speaker: str | None = None) -> Chain | None:
 
     None: the caller is a person or Corral itself.
     """
-    if tx.origin is not None:
-        return get_for_run(tx, tx.origin)
+    if tx.run_id is not None:
+        return get_for_run(tx, tx.run_id)
     for actor in (speaker or "", tx.actor):
         kind, _, name = actor.partition(":")
         if kind == "agent" and (rows := tx.run(sql.AGENT_BY_NAME, name=name)):
@@ -162,7 +162,7 @@ def mark_read(tx: Tx, letter: str, run: str) -> LetterChain | None:
 
 def mark_read_by_caller(tx: Tx, letters: Sequence[str]) -> None:
     """Record that the calling run, if any, read these letters."""
-    if tx.origin is not None and letters:
+    if tx.run_id is not None and letters:
         tx.run(
-            sql.SET_ALL_READ_BY, keys_=encode_json(list(letters), "The letters"), run_id=tx.origin
+            sql.SET_ALL_READ_BY, keys_=encode_json(list(letters), "The letters"), run_id=tx.run_id
         )

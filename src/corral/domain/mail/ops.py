@@ -11,9 +11,9 @@ import msgspec
 
 from corral.db.transitions import (
     create,
-    create_each,
     create_if_absent,
     create_many,
+    create_numbered,
     encode_rows,
     transition,
     transition_many,
@@ -74,7 +74,7 @@ def put(
         mailbox = resolve_mailbox(tx, mailbox)
     values = _column_values(tx, body, key, due_at, priority, sender, expires_at, project)
     values["mailbox"] = mailbox
-    if (tx.origin is not None or tx.actor.startswith("agent:")) and chains.is_read_by_agent(
+    if (tx.run_id is not None or tx.actor.startswith("agent:")) and chains.is_read_by_agent(
         mailbox
     ):
         tx.begin()
@@ -201,7 +201,7 @@ def put_many(tx: Tx, drafts: Sequence[LetterDraft]) -> list[str]:
         | _column_values(tx, draft.body, key=draft.key, sender=draft.sender)
         for draft in drafts
     ]
-    numbers = create_each(tx, sql.LETTERS, rows, on_conflict=_UNIQUE_KEY)
+    numbers = create_numbered(tx, sql.LETTERS, rows, on_conflict=_UNIQUE_KEY)
     return [
         f"let_{number}"
         if number is not None
@@ -298,7 +298,7 @@ def claim(
     """
     check_mailbox(mailbox)
     check_text(owner, "The owner", max_bytes=MAX_NAME)
-    is_read_by_run = tx.origin is not None and chains.is_read_by_agent(mailbox)
+    is_read_by_run = tx.run_id is not None and chains.is_read_by_agent(mailbox)
     if is_read_by_run:
         tx.begin()
     statement = sql.CLAIM_ONE if limit == 1 else sql.CLAIM

@@ -14,7 +14,7 @@ OUTPUTS = StatefulTable(
     table="outputs",
     columns=_COLUMNS,
     key="run_id",
-    unread_columns=("frames",),
+    extra_columns=("frames",),
 )
 
 PROGRESS = Statement("""

@@ -50,7 +50,7 @@ ATTEMPTS = StatefulTable(
     table="attempts",
     columns=_ATTEMPT,
     project="project_id",
-    unread_columns=("commit_id",),
+    extra_columns=("commit_id",),
 )
 VERDICTS = StatefulTable(JudgeVerdict, VERDICT_TRANSITIONS, table="verdicts", project="project_id")
 

@@ -33,7 +33,7 @@ def quote_caller(tx: Tx, prompt: str) -> tuple[str, str]:
 
     Returns the quoted prompt, and the turn that the session records.
     """
-    quote = Quote(f"prompt from {quote_inline(tx.actor)} in {tx.origin}", prompt)
+    quote = Quote(f"prompt from {quote_inline(tx.actor)} in {tx.run_id}", prompt)
     return render([quote]), transcribe([quote])
 
 

@@ -60,13 +60,13 @@ def _mail(tx: Tx, run: Run, text: str) -> Letter | HopLimitReached:
     From inside another run, the letter is signed by that run's agent and counts as a hop.
     """
     mailbox = f"session:{run.session_id}"
-    if tx.origin is None:
+    if tx.run_id is None:
         return mail.put(tx, mailbox, text, project=run.project_id)
     from corral.domain.chat.conversations import agent_mail
 
-    sender = tx.actor if tx.actor.startswith("agent:") else f"queue:{tx.origin}"
+    sender = tx.actor if tx.actor.startswith("agent:") else f"queue:{tx.run_id}"
     return agent_mail.put_from_run(
-        tx, mailbox, text, run=tx.origin, sender=sender, project=run.project_id
+        tx, mailbox, text, run=tx.run_id, sender=sender, project=run.project_id
     )
 
 

@@ -121,7 +121,7 @@ def request_run(tx: Tx, request: RunRequest) -> Run:
         prompt
         and request.session is not None
         and request.recorded_turns is None
-        and tx.origin is not None
+        and tx.run_id is not None
     ):
         from corral.services.runs import conversation
 
@@ -455,7 +455,7 @@ def _is_watched(request: RunRequest) -> bool:
 
 def _parent(tx: Tx) -> str | None:
     """Return the run that this process is inside of, if it is in this store."""
-    given = tx.origin or config.run_id()
+    given = tx.run_id or config.run_id()
     with suppress(NotFound, Invalid):
         return runs.get(tx, given).id if given else None
     return None

@@ -1,6 +1,6 @@
 """Moves of a store to another database.
 
-A move fences the old store against writes, copies and compares all rows, and then switches: from
+A move blocks writes to the old store, copies and compares all rows, and then switches: from
 then on the old store redirects to the new one. Every step can be repeated after a crash.
 """
 
@@ -59,8 +59,8 @@ def _move(database: Database, url: str, on_progress: Progress | None) -> Moved:
             if transfer.target.stores_output:
                 _store_outputs(database)
         transfer.prepare()
-        transfer.fence()
-        if not transfer.arrived:  # otherwise the target is in use, and the fence must stay
+        transfer.block_writes()
+        if not transfer.arrived:  # otherwise the target is in use, and the write guard must stay
             try:
                 _refuse_while_used(database)
             except Refused:
@@ -95,7 +95,7 @@ def _store_outputs(database: Database) -> None:
 
 
 def cancel_move(database: Database) -> bool:
-    """Remove the fence, unless the target is in use already; returns False without a move."""
+    """Remove the write guard, unless the target is in use already; returns False without a move."""
     with database.allow_moved(), require_move_lock(database):
         return _cancel_move(database)
 
@@ -150,7 +150,7 @@ def _refuse_while_used(database: Database) -> None:
 
 
 def _has_ended(database: Database, id: str) -> bool:
-    """Return whether a run has ended. Under the fence its end cannot be recorded any more."""
+    """Whether a run has ended, or its end cannot be recorded because writes are blocked."""
     try:
         return not refresh(database, get_run(database, id)).is_live
     except StoreUnavailable as error:

@@ -26,7 +26,14 @@ from corral.domain.schedules import ops as schedules
 from corral.domain.schedules.model import Schedule
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import parse_number
-from corral.kernel.prompt import OwnText, PromptPart, Quote, contains_fence, render, transcribe
+from corral.kernel.prompt import (
+    OwnText,
+    PromptPart,
+    Quote,
+    contains_block_marker,
+    render,
+    transcribe,
+)
 from corral.kernel.text import encode_json, quote_inline
 
 MAX_CONTEXT_MESSAGES = 20
@@ -92,7 +99,7 @@ def _direct_prompt(tx: Tx, conversation: Conversation, letter: Letter) -> str | 
     chat = parse_chat(letter)
     if chat is None or not chat.direct or chat.files or conversation.place_id != chat.place:
         return None
-    if contains_fence(chat.text) or _find_message(tx, conversation, chat) is None:
+    if contains_block_marker(chat.text) or _find_message(tx, conversation, chat) is None:
         return None
     return chat.text
 

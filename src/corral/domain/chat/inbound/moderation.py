@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from corral.adapters.channels.contract import IncomingEvent, MessageKind
-from corral.db.transitions import create, create_each, transition
+from corral.db.transitions import create, create_numbered, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat import sql
@@ -122,7 +122,7 @@ def deliver_all(tx: Tx, routables: Sequence[Routable]) -> list[Message]:
             rows.append(_build_row(tx, inbound, reason, recipients))
             notes.append(_encode_event_data(inbound.place.id, reason))
         verb = "ignore" if is_ignored else "route"
-        numbers = create_each(tx, sql.MESSAGES, rows, verb=verb, event_data=notes)
+        numbers = create_numbered(tx, sql.MESSAGES, rows, verb=verb, event_data=notes)
         state = MessageState.IGNORED if is_ignored else MessageState.ROUTED
         for number, row in zip(numbers, rows, strict=True):
             assert number is not None, "the event id was checked under its lock"

@@ -1,6 +1,6 @@
-"""The write fence: triggers on all tables that reject every write while a store is moved.
+"""The write guard: triggers on all tables that reject every write while a store is moved.
 
-The engine itself rejects the writes, so the fence also stops processes that opened the store long
+The engine itself rejects the writes, so the guard also stops processes that opened the store long
 ago, and it survives the process that installed it. Once it is installed, no write is in progress:
 SQLite has one writer at a time, and PostgreSQL waits for transactions that have begun.
 """
@@ -22,7 +22,7 @@ INTERNAL_TABLES = ("migrations", "store_options", "store_moves")
 
 MOVED_OFFSET = 1_000_000
 """Added to the schema version of a store that must not be opened: its content was moved away or
-has not arrived yet. Every program, also an older one, refuses such a version."""
+has not arrived yet. Every program, including older ones, refuses such a version."""
 
 _LEAVING = "corral: moving to "
 _ARRIVING = "corral: arriving from "
@@ -36,8 +36,8 @@ def content_tables() -> "list[TableDoc]":
     return [table for table in tables() if table.name not in INTERNAL_TABLES]
 
 
-def fence_error(message: str, where: str) -> StoreUnavailable | None:
-    """Return the error to raise if a fence rejected the write; None for any other error."""
+def write_guard_error(message: str, where: str) -> StoreUnavailable | None:
+    """Return the error to raise if a write guard rejected the write; None for any other error."""
     for mark, reason in ((_LEAVING, "moved"), (_ARRIVING, "arriving")):
         _, matched, rest = message.partition(mark)
         if not matched:
@@ -91,7 +91,7 @@ def _statements(engine: Engine, message: str, *, allowed_when: str | None) -> li
     if engine == "sqlite":
         where = f" WHERE NOT {allowed_when}" if allowed_when else ""
         return [
-            f"CREATE TRIGGER fence_{name}_{verb.lower()} BEFORE {verb} ON {name}"
+            f"CREATE TRIGGER write_guard_{name}_{verb.lower()} BEFORE {verb} ON {name}"
             f" BEGIN SELECT RAISE(ABORT, '{quoted}'){where}; END"
             for name in names
             for verb in _VERBS
@@ -100,54 +100,56 @@ def _statements(engine: Engine, message: str, *, allowed_when: str | None) -> li
     if allowed_when:
         reject = f"IF NOT {allowed_when} THEN {reject} END IF; RETURN NULL;"
     return [
-        "CREATE OR REPLACE FUNCTION fence() RETURNS trigger LANGUAGE plpgsql AS $$"
+        "CREATE OR REPLACE FUNCTION write_guard() RETURNS trigger LANGUAGE plpgsql AS $$"
         f" BEGIN {reject} END $$",
         *(
-            f"CREATE TRIGGER fence BEFORE {' OR '.join(_VERBS)} ON {name}"
-            " FOR EACH STATEMENT EXECUTE FUNCTION fence()"
+            f"CREATE TRIGGER write_guard BEFORE {' OR '.join(_VERBS)} ON {name}"
+            " FOR EACH STATEMENT EXECUTE FUNCTION write_guard()"
             for name in names
         ),
     ]
 
 
 def install(tx: Tx, statements: list[str]) -> None:
-    """Install a fence when this transaction commits, replacing an existing one."""
+    """Install a write guard when this transaction commits, replacing an existing one."""
     remove(tx)
     for statement in statements:
         tx.run(Statement(statement))
 
 
-_FENCES = re.compile(
-    r"CREATE TRIGGER fence_(?P<table>\w+)_(?:insert|update|delete) BEFORE (?:INSERT|UPDATE|DELETE)"
-    r" ON (?P=table) BEGIN SELECT RAISE\(ABORT, '"
+_GUARD_TRIGGERS = re.compile(
+    r"CREATE TRIGGER write_guard_(?P<table>\w+)_(?:insert|update|delete)"
+    r" BEFORE (?:INSERT|UPDATE|DELETE) ON (?P=table) BEGIN SELECT RAISE\(ABORT, '"
     rf"(?:{_LEAVING}(?:[^']|'')*'\)"
     rf"|{_ARRIVING}(?:[^']|'')*'\) WHERE NOT \(SELECT phase FROM store_moves\) = 'arrived'); END"
-    r"|CREATE TRIGGER fence BEFORE INSERT OR DELETE OR UPDATE ON \w+ FOR EACH STATEMENT"
-    r" EXECUTE FUNCTION fence\(\)"
+    r"|CREATE TRIGGER write_guard BEFORE INSERT OR DELETE OR UPDATE ON \w+ FOR EACH STATEMENT"
+    r" EXECUTE FUNCTION write_guard\(\)"
 )
 
 
-def is_fence(schema_object: "SchemaObject", definition: str) -> bool:
+def is_write_guard(schema_object: "SchemaObject", definition: str) -> bool:
     """Whether a schema object is a trigger that `install` creates and `remove` drops."""
-    match = _FENCES.fullmatch(definition) if schema_object.kind == "trigger" else None
+    match = _GUARD_TRIGGERS.fullmatch(definition) if schema_object.kind == "trigger" else None
     if match is None or not definition.startswith(f"CREATE TRIGGER {schema_object.name} "):
         return False
     return (match["table"] or schema_object.table) in {table.name for table in content_tables()}
 
 
 def remove(tx: Tx) -> None:
-    """Remove the fence, so that writes are accepted again."""
+    """Remove the write guard, so that writes are accepted again."""
     for table in content_tables():
         if tx.engine == "sqlite":
             for verb in _VERBS:
-                tx.run(Statement(f"DROP TRIGGER IF EXISTS fence_{table.name}_{verb.lower()}"))
+                tx.run(Statement(f"DROP TRIGGER IF EXISTS write_guard_{table.name}_{verb.lower()}"))
         else:
-            tx.run(Statement(f"DROP TRIGGER IF EXISTS fence ON {table.name}"))
+            tx.run(Statement(f"DROP TRIGGER IF EXISTS write_guard ON {table.name}"))
 
 
 def close_statements(engine: Engine, version: int, now: int) -> list[str]:
-    """Return the statements that close the store: programs, also older ones, can open it only to
-    learn where its content is."""
+    """Return the statements that close the store.
+
+    All programs, including older ones, can then open it only to read where its content is.
+    """
     if engine == "sqlite":
         return [f"PRAGMA user_version = {MOVED_OFFSET + version}"]
     return [
