@@ -17,9 +17,10 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.db import write_lock
-from corral.db.write_lock import WriteLock, is_stopped
+from corral.db.write_lock import WriteLock
 from corral.domain.mail import ops as mail
 from corral.kernel.errors import StoreUnavailable
+from corral.kernel.process_state import is_stopped
 from tests.support.home import wait_until
 from tests.support.invariants import check_store
 from tests.support.kernel_locks import holds_lock
@@ -171,7 +172,7 @@ def test_one_that_is_stopped_while_it_waits_for_its_turn_is_named(file_url: str)
         taken.wait()
         come.send()
         arrived.wait()
-        door = f"{store.db.path}-line-door"
+        door = f"{store.db.path}-writers-queue"
         wait_until(partial(holds_lock, door, waiter.pid), "it is the next in line")
         with stopped(waiter.pid):
             go.send()

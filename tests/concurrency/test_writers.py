@@ -107,7 +107,7 @@ def test_processes_on_one_file_are_all_served_and_lose_nothing(file_url: str) ->
 
 def door_of(url: str) -> str:
     """The lock of the next process in line; those behind that process wait for it."""
-    return url.removeprefix("sqlite:///") + "-line-door"
+    return url.removeprefix("sqlite:///") + "-writers-queue"
 
 
 def test_who_comes_first_is_served_first(file_url: str) -> None:

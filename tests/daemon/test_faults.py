@@ -117,14 +117,14 @@ def test_doctor_reports_the_daemon_and_unplaceable_runs(one: Machine) -> None:
     assert "Not running" in findings()["daemon"]["message"]
     one.up()
     assert f"{one.pid}" in findings()["daemon"]["message"]
-    assert findings()["line"]["state"] == "ok"
+    assert findings()["run queue"]["state"] == "ok"
     with one.store() as store:
         asked_for = store.runs.start(command=["true"], project=str(one.work), labels=["tape"])
         with store.transaction() as tx:
             from corral.db.statement import Statement
 
             tx.run(Statement("UPDATE runs SET due_at = 1 WHERE id = :id"), id=asked_for.id)
-    assert asked_for.id in findings()["line"]["message"]
+    assert asked_for.id in findings()["run queue"]["message"]
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])

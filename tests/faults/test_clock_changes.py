@@ -177,7 +177,7 @@ def test_reader_that_opened_first_sees_the_time_of_later_writers(
 ) -> None:
     path = tmp_path / "corral.db"
     corral.open(path).close()
-    Path(f"{path}-line-door").unlink()  # as if only the store file was copied
+    Path(f"{path}-writers-queue").unlink()  # as if only the store file was copied
     with corral.open(path) as reader, corral.open(path) as writer:
         assert reader.now() == TRUE_TIME
         system.now += 20 * SECOND

@@ -42,7 +42,7 @@ def refused(store: Corral) -> StoreUnavailable:
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["corral.db-line", "corral.db-line-door"])
+@pytest.mark.parametrize("name", ["corral.db-writers", "corral.db-writers-queue"])
 @pytest.mark.parametrize("put", [link, fifo, folder])
 def test_planted_lock_file_is_neither_written_nor_waited_for(
     tmp_path: Path, victim: Path, name: str, put: Callable[[Path, Path], None]
@@ -51,7 +51,7 @@ def test_planted_lock_file_is_neither_written_nor_waited_for(
     corral.open(tmp_path / "corral.db").close()
     place.unlink()
     put(victim, place)
-    if (name, put) == ("corral.db-line", fifo):
+    if (name, put) == ("corral.db-writers", fifo):
         return  # it can be locked like any file
     with corral.open(tmp_path / "corral.db") as store:
         error = refused(store)
@@ -83,11 +83,11 @@ def write_to_the_sign(path: str) -> None:
 def test_sparse_copy_of_shared_memory_on_a_full_disk_kills_no_process(
     small_disk: Path,
 ) -> None:
-    (small_disk / "line").touch()
-    (small_disk / "line-door").touch()
-    os.truncate(small_disk / "line-door", 1)
+    (small_disk / "store-writers").touch()
+    (small_disk / "store-writers-queue").touch()
+    os.truncate(small_disk / "store-writers-queue", 1)
     fill(small_disk / "ballast")
-    with Child(lambda: write_to_the_sign(str(small_disk / "line"))) as child:
+    with Child(lambda: write_to_the_sign(str(small_disk / "store"))) as child:
         child.result()
 
 
@@ -107,7 +107,7 @@ def test_process_interrupted_at_its_turn_releases_the_lock(
         with pytest.raises(KeyboardInterrupt):
             store.mail.put("queue:work", "interrupted")
         monkeypatch.undo()
-        other = WriteLock(f"{tmp_path}/corral.db-line")
+        other = WriteLock(f"{tmp_path}/corral.db")
         monkeypatch.setattr(write_lock, "MAX_WAIT", 0.1)
         other.acquire()
         other.close()
@@ -124,7 +124,7 @@ def test_truncated_shared_memory_kills_no_process_and_loses_nothing(
     def write_and_read() -> list[object]:
         with corral.open(path) as store:
             store.mail.put("queue:work", "before")
-            os.truncate(tmp_path / "corral.db-line-door", size)
+            os.truncate(tmp_path / "corral.db-writers-queue", size)
             store.mail.put("queue:work", "after")
             line: Any = getattr(store._database, "_write_lock")  # noqa: B009
             door, _ = line._files

@@ -127,8 +127,8 @@ def test_handles_under_any_name_share_connections_and_side_files(file: Path, nam
         two.mail.put("agent:ada", "two")
         open_here = [c for c in apsw.connections() if str(file.parent) in c.filename]
         assert len(open_here) <= 3, "one writer and one reader for each handle"
-        results = {path.name for path in file.parent.rglob("*-line*")}
-        assert results == {"corral.db-line", "corral.db-line-door"}
+        results = {path.name for path in file.parent.rglob("*-writers*")}
+        assert results == {"corral.db-writers", "corral.db-writers-queue"}
     file.with_name("hard.db").unlink()
     assert bodies(file) == ["first", "one", "two"]
 

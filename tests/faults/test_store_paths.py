@@ -95,7 +95,7 @@ def test_parent_folder_that_cannot_be_created_is_rejected(folder: Path) -> None:
 
 def test_lock_file_of_another_user_is_rejected(folder: Path) -> None:
     make_store(folder / "corral.db")
-    (folder / "corral.db-line").chmod(0o000)
+    (folder / "corral.db-writers").chmod(0o000)
     before = (folder / "corral.db").read_bytes()
     assert refusal(folder / "corral.db").reason == "unwritable"
     assert (folder / "corral.db").read_bytes() == before
@@ -139,7 +139,7 @@ def test_created_files_are_private(tmp_path: Path) -> None:
         os.umask(before)
     files = {
         f"a/b/corral.db{end}"
-        for end in ("", "-wal", "-shm", "-line", "-line-door", "-move", ".before-restore")
+        for end in ("", "-wal", "-shm", "-writers", "-writers-queue", "-move", ".before-restore")
     }
     assert modes == {"a": "0o700", "a/b": "0o700", "a/copy.db": "0o600"} | dict.fromkeys(
         files, "0o600"

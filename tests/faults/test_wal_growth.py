@@ -13,8 +13,8 @@ from corral.api.doctor import examine
 from corral.db import sqlite_wal
 from corral.db.statement import Statement
 from corral.db.tx import Tx
-from corral.db.write_lock import is_stopped
 from corral.kernel.errors import StoreUnavailable
+from corral.kernel.process_state import is_stopped
 from tests.support.home import wait_until
 from tests.support.processes import Child, Signal
 

@@ -42,7 +42,7 @@ def stop_outside_of_a_write(home: Home, pid: int | None) -> None:
     """Stop a process while it neither writes nor waits to: else no other process could write."""
     assert pid is not None
     store = home.url.removeprefix("sqlite:///")
-    locks = [f"{store}-line", f"{store}-line-door"]
+    locks = [f"{store}-writers", f"{store}-writers-queue"]
 
     def stopped() -> bool:
         os.kill(pid, signal.SIGSTOP)

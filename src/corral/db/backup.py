@@ -15,6 +15,7 @@ import apsw
 
 from corral.db import store_move
 from corral.db.bulk_insert import advance_sequences, copy_rows
+from corral.db.lock_file import QUEUE_LOCK_SUFFIX, TURN_LOCK_SUFFIX
 from corral.db.migrations import ensure_schema, latest_version
 from corral.db.schema_drift import (
     compare_schemas,
@@ -111,8 +112,8 @@ def require_restorable(path: Path) -> None:
 @contextmanager
 def current_copy(source: Path) -> Iterator[Path]:
     """Provide a temporary copy of a back-up, migrated to the current schema."""
-    with scratch_folder("restore") as folder:
-        copy = folder / "copy.db"
+    with scratch_folder("restore") as directory:
+        copy = directory / "copy.db"
         _copy_file(source, copy)
         _reopen(copy, source)
         database = SqliteDatabase(copy, actor="corral")
@@ -293,5 +294,5 @@ def finish_file(path: Path) -> None:
         fill_deferred_indexes(file.execute)
     file.execute("PRAGMA journal_mode = DELETE").fetchall()
     file.close()
-    for suffix in ("-line", "-line-door", "-wal", "-shm"):
+    for suffix in (TURN_LOCK_SUFFIX, QUEUE_LOCK_SUFFIX, "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -132,11 +132,14 @@ class Database(ABC):
     """The id of the run that this process belongs to; events record it."""
 
     stores_output = False
-    """Whether the store holds sealed outputs: machines that share it cannot share a file."""
+    """Whether the store holds sealed outputs, because its machines share no file system."""
 
     refuses_moved = False
     """Whether calls raise StoreUnavailable once the content was moved away or is being replaced.
-    Set for every handle that was opened for use. A mover reads and writes in every phase."""
+
+    True for handles that `corral.open` returns; False for a mover, which reads and writes in
+    every phase of a move.
+    """
 
     redaction: Redaction | None = None
     """Removes secrets from stored text; None for handles that only copy rows between stores."""
@@ -264,8 +267,10 @@ class Database(ABC):
 
     @contextmanager
     def listener(self) -> Iterator[Listener]:
-        """Use a listener, which is kept for the next caller: opening one takes longer than a
-        wake-up."""
+        """Use a listener, and keep it for the next caller.
+
+        Opening a listener takes longer than a wake-up.
+        """
         try:
             listener = self._listeners.pop()
             listener.resume()

@@ -135,7 +135,7 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "durability": {"sqlite": "'normal'", "postgres": "'full'"},
     "strict": {"sqlite": "STRICT", "postgres": ""},
     # -- search -------------------------------------------------------------------------------
-    # SQLite: an FTS5 table, filled by triggers, so that every insert (also of a restore) is
+    # SQLite: an FTS5 table, filled by triggers, so that every insert (including a restore) is
     # indexed. PostgreSQL: a generated column. Words are separated by white space and punctuation.
     # Beyond ASCII the engines, and servers with different locales, tokenize differently, so Corral
     # stores its own tokens in `folded`.

@@ -44,7 +44,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 _BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
 
-def _make_folder(path: Path) -> None:
+def _make_directory(path: Path) -> None:
     try:
         make_private_folder(path.parent)
     except OSError as error:
@@ -52,11 +52,11 @@ def _make_folder(path: Path) -> None:
 
 
 def _cannot_create(path: Path, error: OSError) -> StoreUnavailable:
-    """Build an error that names the existing folder in which nothing can be created."""
-    folder = next((parent for parent in path.parents if parent.exists()), path.parent)
-    why = error.strerror if folder.is_dir() else os.strerror(errno.ENOTDIR)
+    """Build an error that names the existing directory in which nothing can be created."""
+    directory = next((parent for parent in path.parents if parent.exists()), path.parent)
+    why = error.strerror if directory.is_dir() else os.strerror(errno.ENOTDIR)
     return StoreUnavailable(
-        f"Cannot create the store {path}: cannot write to the folder {folder} ({why}). Give "
+        f"Cannot create the store {path}: cannot write to the directory {directory} ({why}). Give "
         "another path.",
         reason="unwritable",
         path=str(path),
@@ -71,7 +71,7 @@ def ensure_private_file(path: Path, *, create: bool) -> None:
     """
     try:
         if create and not path.exists():
-            _make_folder(path)
+            _make_directory(path)
             with suppress(FileExistsError):  # another process created it in the meantime
                 target = os.path.realpath(path)  # a symlink to a missing file: create its target
                 os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -92,7 +92,7 @@ def ensure_private_file(path: Path, *, create: bool) -> None:
         ) from None
     except (IsADirectoryError, NotADirectoryError):
         raise StoreUnavailable(
-            f"{path} cannot be a store: it is a folder, or a part of its path is a file. Give "
+            f"{path} cannot be a store: it is a directory, or a part of its path is a file. Give "
             "another path with --store.",
             reason="unwritable",
             path=str(path),
@@ -128,8 +128,8 @@ def _unwritable(path: Path, error: OSError) -> Invalid:
 def atomic_file(target: Path) -> Iterator[Path]:
     """Create a private file atomically: it gets its name only when it is complete and synced.
 
-    The file is written in a hidden folder beside the target, which is removed afterwards. Folders
-    left by killed processes are removed too: they are not locked, unlike those in use.
+    The file is written in a hidden directory beside the target, which is removed afterwards.
+    Directories that killed processes left are removed too: unlike those in use, they are unlocked.
     """
     import glob
     import shutil
@@ -140,20 +140,20 @@ def atomic_file(target: Path) -> Iterator[Path]:
     for stale in target.parent.glob(f".{glob.escape(target.name)}.part-*"):
         _remove_if_unlocked(stale)
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.part-", dir=target.parent))
+        directory = Path(tempfile.mkdtemp(prefix=f".{target.name}.part-", dir=target.parent))
     except OSError as error:
         raise _unwritable(target, error) from None
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        part = folder / target.name
+        part = directory / target.name
         create_private_file(part)
         yield part
         fsync_path(part)
         _place(part, target)
         fsync_path(target.parent)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
 
 
@@ -169,14 +169,14 @@ def _place(part: Path, target: Path) -> None:
         os.replace(part, target)
 
 
-def _remove_if_unlocked(folder: Path) -> None:
+def _remove_if_unlocked(directory: Path) -> None:
     import shutil
 
     with suppress(OSError):
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
         finally:
             os.close(lock)
 

@@ -105,7 +105,8 @@ class CommitQueue:
     def join(self, job: Job) -> bool:
         """Wait until another thread has run the job (False) or the job's thread leads (True)."""
         try:
-            # Inside the try block: an interrupt right after it would leave a job without a thread.
+            # Append inside the try: otherwise Ctrl-C between append and try would leave a job whose
+            # thread is gone.
             self.waiting.append(job)
             # The leader may have checked the queue before this append: then this thread leads.
             if not self._leadership.locked():

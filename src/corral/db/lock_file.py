@@ -10,6 +10,10 @@ UNLOCK = LOCK_UN
 # O_NOFOLLOW: never open a symlink that an attacker planted, and write into its target.
 OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
+# Lock files beside a SQLite store, named by appending these to its path; see `db/write_lock.py`.
+TURN_LOCK_SUFFIX = "-writers"
+QUEUE_LOCK_SUFFIX = "-writers-queue"
+
 
 class LockFile:
     """An open lock file.

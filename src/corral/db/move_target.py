@@ -119,15 +119,15 @@ class MoveTarget:
         self.target.write(empty)
 
     def _overwrite(self, target: SqliteDatabase, before: StoreMoveRecord) -> None:
-        with scratch_folder("move") as folder:
-            fresh = SqliteDatabase(folder / "fresh.db", clock=target.clock, actor=target.actor)
+        with scratch_folder("move") as directory:
+            fresh = SqliteDatabase(directory / "fresh.db", clock=target.clock, actor=target.actor)
             try:
                 self._create(fresh)
             finally:
                 fresh.close()
             with target.migration_lock():
                 self._require_unchanged(read_store_move_if_current(target), before)
-                target.overwrite(folder / "fresh.db")
+                target.overwrite(directory / "fresh.db")
 
     def open_write_guard(self, tx: Tx, copied: dict[str, int]) -> None:
         """Let this transaction write to the target.

@@ -35,8 +35,11 @@ class CommitNotifier:
     """
 
     def __init__(self, send: Callable[[], None], close_unused: Callable[[], float | None]) -> None:
-        """`close_unused` returns the seconds until its next call, or None: not before the next
-        `watch_connections`."""
+        """Start no thread yet.
+
+        `close_unused` returns the seconds until its next call, or None: not before the next
+        `watch_connections`.
+        """
         self._send = send
         self._close_unused = close_unused
         self._wake = threading.Event()

@@ -113,7 +113,7 @@ def read_all(database: Database) -> list[Finding]:
 _SCHEMA_OBJECTS = """
     WITH ours AS (
         SELECT oid, relname AS name, relkind AS kind, relrowsecurity AS guarded FROM pg_class
-        -- tables (also partitioned and foreign ones), views and materialized views
+        -- tables (including partitioned and foreign ones), views and materialized views
         WHERE relnamespace = {schema} AND relkind IN ('r', 'p', 'f', 'v', 'm')
         -- without objects of an extension (deptype e), such as pg_stat_statements
         AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = CAST('pg_class' AS REGCLASS)

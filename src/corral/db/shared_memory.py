@@ -28,8 +28,10 @@ class LastWrite(NamedTuple):
     boot: int
     """The boot of the machine that the monotonic clock counts from."""
     doubted_at: int
-    """Since when no writer's clock agreed with the store's time, by the monotonic clock; 0: the
-    last writer's clock agreed."""
+    """Since when no writer's clock agreed with the store's time, by the monotonic clock.
+
+    0: the last writer's clock agreed.
+    """
 
 
 class SharedState:

@@ -294,7 +294,7 @@ class SqliteDatabase(Database):
                 shared.wait_for_disk(writer, durable)
             if (now := monotonic()) > self._move_checked_until:
                 self._require_not_moved(writer, now)
-        except BaseException:  # also Ctrl-C just after the lock was acquired
+        except BaseException:  # including Ctrl-C just after the lock was acquired
             self._write_lock.release()
             raise
         return writer

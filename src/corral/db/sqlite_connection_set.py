@@ -5,8 +5,8 @@ of that file. SQLite knows this and keeps one table of open files per process; c
 does not. So Corral follows three rules:
 
 - No code opens and closes the database file, its `-wal` or its `-shm` outside SQLite while it may
-  be open here. `filesystem.make_private_file` creates a new file under the lock of this module, and
-  code that opens external paths calls `kernel/open_files.py` first.
+  be open here. `filesystem.ensure_private_file` creates a new file under the lock of this module,
+  and code that opens external paths calls `kernel/open_files.py` first.
 - All handles on one file, identified by device and inode, share one `ConnectionSet`.
 - A forked process never opens a file that its parent had open: it inherits SQLite's table of locks
   without the locks.
@@ -26,6 +26,7 @@ import apsw
 from corral.db import filesystem, sqlite_wal
 from corral.db.database import ThreadState
 from corral.db.group_commit import CommitQueue
+from corral.db.lock_file import QUEUE_LOCK_SUFFIX
 from corral.db.sqlite_connection import SqliteConnection
 from corral.db.sqlite_errors import hard_linked, replaced, translate
 from corral.db.store_clock import StoreClock
@@ -52,8 +53,8 @@ class ConnectionSet:
         self.identity = identity
         self.handles = 0
         self.queue = CommitQueue()
-        self.write_lock = WriteLock(f"{path}-line")
-        self.clock = StoreClock(f"{path}-line-door")
+        self.write_lock = WriteLock(path)
+        self.clock = StoreClock(path + QUEUE_LOCK_SUFFIX)
         self.thread = ThreadState()
         self.readers: list[SqliteConnection] = []
         self.writer: SqliteConnection | None = None
@@ -69,10 +70,12 @@ class ConnectionSet:
         self.registered: set[FileIdentity] = {identity}
         IN_USE.add(identity)
         weakref.finalize(self, _unregister, self.registered)
-        self._folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._close_folder = weakref.finalize(self, os.close, self._folder)
+        self._directory = os.open(
+            os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        )
+        self._close_directory = weakref.finalize(self, os.close, self._directory)
         self._checked: int | None = None
-        """The change time of the folder when its names were last checked."""
+        """The change time of the directory when its names were last checked."""
         self.stale_at = 0.0
         """When a read must check the file again, by the monotonic clock."""
         self.lost = ""
@@ -146,9 +149,9 @@ class ConnectionSet:
 
         SQLite does not notice when they are moved, deleted or replaced. A commit is in the store if
         they have their names after it, so every write checks, and reads every 10 ms. That costs one
-        `fstat`: a changed name also changes the time of its folder.
+        `fstat`: a changed name also changes the time of its directory.
         """
-        changed_at = os.fstat(self._folder).st_ctime_ns
+        changed_at = os.fstat(self._directory).st_ctime_ns
         if changed_at != self._checked or self.lost:
             self._check_names()
             # A second change within the same tick of the file system's clock is not visible.
@@ -243,7 +246,7 @@ class ConnectionSet:
         for connection in connections:
             connection.close()
         _unregister(self.registered)
-        self._close_folder()
+        self._close_directory()
         self.write_lock.close()
         self.clock.close()
         if self._exclusive_use is not None:

@@ -11,7 +11,7 @@ import apsw
 
 from corral.db.database import Finding
 from corral.db.sqlite_errors import wal_full
-from corral.db.write_lock import is_stopped
+from corral.kernel.process_state import is_stopped
 
 WARN_BYTES = 256 * 1024 * 1024
 """From this size on, `corral doctor` reports the log."""

@@ -36,8 +36,10 @@ class StoreClock(SystemClock):
     """
 
     def __init__(self, path: str) -> None:
-        """`path` is the file of the shared state. Until the first write creates the file, the
-        system's time is used."""
+        """Use the shared state in the file `path`.
+
+        Until the first write creates the file, the system's time is used.
+        """
         self._path: str | None = path
         self._shared: SharedState | None = None
         self._last_write = LastWrite(0, 0, 0, 0)
@@ -77,12 +79,13 @@ class StoreClock(SystemClock):
 
     def _correct(self, now: int, last: LastWrite) -> tuple[int, bool]:
         """Return the store's time, and whether the system's time differs too much from it."""
-        if last.boot == self._boot != 0:
+        is_same_boot = self._boot != 0 and last.boot == self._boot
+        if is_same_boot:
             steady = steady_ms()
             expected = last.time + steady - last.steady
-            if abs(now - expected) > MAX_TRUSTED_DIFFERENCE and not (
-                last.doubted_at and steady - last.doubted_at > CONFIRMED_AFTER
-            ):
+            differs = abs(now - expected) > MAX_TRUSTED_DIFFERENCE
+            is_confirmed = bool(last.doubted_at) and steady - last.doubted_at > CONFIRMED_AFTER
+            if differs and not is_confirmed:
                 return max(expected, last.time), True
         if now < last.time <= now + MAX_TRUSTED_DIFFERENCE:
             return last.time, False
@@ -111,8 +114,11 @@ def _boot_number() -> int:
     load OpenSSL into every command.
     """
     boot_id = read_boot_id()
+    if not boot_id:
+        return 0
     try:
         namespace = os.stat("/proc/self/ns/time").st_ino
     except OSError:
         return 0
-    return int(boot_id.replace("-", "")[:14], 16) ^ namespace or 1 if boot_id else 0
+    number = int(boot_id.replace("-", "")[:14], 16) ^ namespace
+    return number or 1  # 0 means that there is no boot id

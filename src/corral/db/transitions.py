@@ -348,8 +348,10 @@ def _returning_key(
 
 
 def _with_event(table: StatefulTable[R], change: str, columns: str) -> str:
-    """Return PostgreSQL's statement that makes a change, inserts an event for each changed row, and
-    selects `columns` of the changed rows."""
+    """Return PostgreSQL's statement for a change and its events.
+
+    It makes the change, inserts an event for each changed row, and selects `columns` of these rows.
+    """
     return f"""
         WITH written AS ({change} RETURNING *),
         noted AS (
@@ -541,8 +543,10 @@ def _update_many(
 
 
 def _returning_ids(table: StatefulTable[R], change: str, engine: Engine) -> Statement:
-    """Return the change as a statement that yields the public ids of the changed rows; on SQLite
-    also their projects, from which the events are then written."""
+    """Return the change as a statement that yields the public ids of the changed rows.
+
+    On SQLite it yields their projects too, from which the events are then written.
+    """
     if engine == "sqlite":
         return Statement(f"{change} RETURNING {table.public_id}, {table.project or 'NULL'}")
     return Statement(_with_event(table, change, table.public_id))

@@ -33,8 +33,8 @@ _IN_MODIFY = 0x2
 class _WalWatch:
     """An inotify watch on the log of the store.
 
-    No process deletes the log while the listener's connection is open. The folder is not watched,
-    because its other files change at every write.
+    No process deletes the log while the listener's connection is open. The directory is not
+    watched, because its other files change at every write.
     """
 
     def __init__(self, path: Path) -> None:

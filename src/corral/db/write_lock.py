@@ -19,12 +19,18 @@ import errno
 import threading
 import time
 from fcntl import flock
-from pathlib import Path
 
-from corral.db.lock_file import TRY_LOCK, UNLOCK, LockFile
+from corral.db.lock_file import (
+    QUEUE_LOCK_SUFFIX,
+    TRY_LOCK,
+    TURN_LOCK_SUFFIX,
+    UNLOCK,
+    LockFile,
+)
 from corral.db.shared_memory import SharedState
 from corral.db.sqlite_errors import disk_full
 from corral.kernel.errors import StoreUnavailable
+from corral.kernel.process_state import is_stopped
 
 MAX_WAIT = 30.0
 
@@ -33,14 +39,13 @@ _MIN_PAUSE, _MAX_PAUSE = 0.000_01, 0.005
 
 
 class WriteLock:
-    """The write lock of one store in this process.
+    """The write lock of the store at `store_path` in this process.
 
-    The files `path` (turn lock) and `path` + "-door" (queue lock) are created on first use,
-    readable only by their user.
+    The lock files beside the store are created on first use, readable only by their user.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, store_path: str) -> None:
+        self._store_path = store_path
         self._files: tuple[QueueLock, LockFile] | None = None
         self._waiter: _QueueWaiter | None = None
 
@@ -75,21 +80,22 @@ class WriteLock:
 
     def _open(self) -> "tuple[QueueLock, LockFile]":
         try:
-            queue = QueueLock(self._path + "-door")
+            queue = QueueLock(self._store_path + QUEUE_LOCK_SUFFIX)
             try:
-                self._files = queue, LockFile(self._path)
+                self._files = queue, LockFile(self._store_path + TURN_LOCK_SUFFIX)
             except BaseException:
                 queue.close()
                 raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise disk_full(self._path.removesuffix("-line")) from None
+                raise disk_full(self._store_path) from None
+            lock_path = error.filename or self._store_path + TURN_LOCK_SUFFIX
             raise StoreUnavailable(
-                f"Cannot create the lock file {error.filename or self._path} beside the store: "
-                f"{error.strerror}. Correct the permissions of the folder, remove the object with "
-                "that name, or give another path with --store.",
+                f"Cannot create the lock file {lock_path} beside the store: {error.strerror}. "
+                "Correct the permissions of the directory, remove the object with that name, or "
+                "give another path with --store.",
                 reason="unwritable",
-                path=self._path,
+                path=self._store_path + TURN_LOCK_SUFFIX,
             ) from None
         return self._files
 
@@ -115,11 +121,10 @@ class WriteLock:
             )
         else:
             cause = f"process {holder} does not finish a write. Wait for it, or end it"
-        store = self._path.removesuffix("-line")
         return StoreUnavailable(
-            f"Cannot write to the store {store}: {cause}.",
+            f"Cannot write to the store {self._store_path}: {cause}.",
             reason="locked",
-            path=store,
+            path=self._store_path,
             holder=holder,
         )
 
@@ -235,12 +240,3 @@ class _QueueWaiter(threading.Thread):
             self._is_stopping = True
             if not self._is_waiting:
                 self._requested.release()
-
-
-def is_stopped(process: int) -> bool:
-    """Whether a process is stopped by a signal (state T)."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[:1] == ["T"]

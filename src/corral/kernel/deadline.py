@@ -1,6 +1,6 @@
 """Objects that wait for an answer until a deadline.
 
-A deadline takes effect by comparison with the current time, so it holds without a running process.
+Expiry is decided when the row is read; no background process is needed.
 """
 
 from typing import Protocol

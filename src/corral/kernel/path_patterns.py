@@ -1,22 +1,22 @@
 """Path patterns: which files a pattern covers, and whether two patterns can overlap.
 
 A pattern is a path relative to its project, with `/` between its parts. A trailing slash makes it a
-folder and covers everything below it; `src/*` and `src/**` mean the same. `.` is the whole project.
-`*` matches any characters within one part, `?` exactly one, and a part `**` any number of parts.
-Brackets are literal, because they occur in real file names (`app/[id]/page.tsx`).
+directory and covers everything below it; `src/*` and `src/**` mean the same. `.` is the whole
+project. `*` matches any characters within one part, `?` exactly one, and a part `**` any number of
+parts. Brackets are literal, because they occur in real file names (`app/[id]/page.tsx`).
 
 The overlap test uses dynamic programming over parts and, where both parts have wildcards, over
 characters. Its cost is at most the product of the lengths, so no pattern makes it exponential.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 WHOLE_PROJECT = "."
 
 
 def subtree_pattern(path: str) -> str:
-    """Return the pattern of a path and everything below it, in case it is a folder."""
+    """Return the pattern of a path and everything below it, in case it is a directory."""
     parts, _ = strip_trailing_wildcards(path.rstrip("/").split("/"))
     pattern = "/".join(parts)
     if pattern in ("", WHOLE_PROJECT):
@@ -25,7 +25,7 @@ def subtree_pattern(path: str) -> str:
 
 
 def strip_trailing_wildcards(parts: Sequence[str]) -> tuple[Sequence[str], bool]:
-    """Remove `*` and `**` at the end, and return whether there were any (then it is a folder)."""
+    """Remove `*` and `**` at the end; returns the rest and whether there were any (a directory)."""
     end = len(parts)
     while end and parts[end - 1] in ("*", "**"):
         end -= 1
@@ -33,7 +33,7 @@ def strip_trailing_wildcards(parts: Sequence[str]) -> tuple[Sequence[str], bool]
 
 
 def split_pattern(pattern: str) -> list[str]:
-    """Split a pattern into its parts; a folder ends with `**`."""
+    """Split a pattern into its parts; a directory ends with `**`."""
     if pattern == WHOLE_PROJECT:
         return ["**"]
     parts = pattern.split("/")
@@ -55,7 +55,7 @@ def literal_prefix(pattern: str) -> str:
 
 
 def ancestor_prefixes(prefix: str) -> list[str]:
-    """Return the prefix and the prefixes of all its parent folders, up to the whole project."""
+    """Return the prefix and the prefixes of all its parent directories, up to the whole project."""
     ends = [index + 1 for index, character in enumerate(prefix) if character == "/"]
     return ["", *(prefix[:end] for end in ends)]
 
@@ -67,32 +67,48 @@ def has_wildcard(part: str) -> bool:
 def patterns_overlap(one: str, other: str) -> bool:
     """Whether any path can match both patterns.
 
-    Two literal paths overlap if one is below the other: today's file may become a folder.
+    Two literal paths overlap if one is below the other: today's file may become a directory.
     """
     if one == other:
         return True
     if not has_wildcard(one) and not has_wildcard(other) and WHOLE_PROJECT not in (one, other):
         above, below = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len)
         return below.startswith(above)
-    others = split_pattern(other)
-    # `reachable` has the indexes in `others` at which matching can continue after the parts so far.
+    return _sequences_overlap(split_pattern(one), split_pattern(other), "**", _parts_overlap)
+
+
+def _sequences_overlap(
+    one: Sequence[str],
+    other: Sequence[str],
+    any_number: str,
+    items_overlap: Callable[[str, str], bool],
+) -> bool:
+    """Whether two sequences can match the same items.
+
+    The items are the parts of a pattern or the characters of a part. `any_number` is the item that
+    matches any number of items; `items_overlap` compares two others.
+    """
+    # The indexes in `other` at which matching can continue after the items of `one` so far.
     reachable = {0}
-    for part in split_pattern(one):
+    for item in one:
         following: set[int] = set()
-        for index in range(len(others) + 1):
+        for index in range(len(other) + 1):
             if index not in reachable:
                 continue
-            if part == "**" or others[index : index + 1] == ["**"]:
-                # `**` matches this part as well, or ends here.
+            candidate = other[index] if index < len(other) else None
+            if any_number in (item, candidate):
+                # The wildcard matches the item of the other sequence as well, or ends here.
                 following.add(index)
                 reachable.add(index + 1)
-            elif index < len(others) and _parts_overlap(part, others[index]):
+            elif candidate is not None and items_overlap(item, candidate):
                 following.add(index + 1)
         if not following:
             return False
         reachable = following
     return any(
-        all(part == "**" for part in others[index:]) for index in reachable if index <= len(others)
+        all(item == any_number for item in other[index:])
+        for index in reachable
+        if index <= len(other)
     )
 
 
@@ -114,25 +130,9 @@ def _parts_overlap(one: str, other: str) -> bool:
 
 @lru_cache(16_384)  # the lock queue compares the same wildcard patterns at every release
 def _characters_overlap(one: str, other: str) -> bool:
-    """Whether two parts with wildcards can match the same name; the algorithm is as above."""
-    reachable = {0}
-    for character in one:
-        following: set[int] = set()
-        for index in range(len(other) + 1):
-            if index not in reachable:
-                continue
-            if character == "*":
-                following.add(index)
-                if index < len(other):
-                    reachable.add(index + 1)
-            elif index < len(other):
-                candidate = other[index]
-                if candidate == "*":
-                    following.add(index)
-                    reachable.add(index + 1)
-                elif candidate == character or "?" in (candidate, character):
-                    following.add(index + 1)
-        if not following:
-            return False
-        reachable = following
-    return any(not other[index:].strip("*") for index in reachable)
+    """Whether two parts with wildcards can match the same name."""
+    return _sequences_overlap(one, other, "*", _characters_match)
+
+
+def _characters_match(one: str, other: str) -> bool:
+    return one == other or "?" in (one, other)

@@ -225,13 +225,13 @@ def _check_queue(database: Database) -> Finding:
     """Report due runs that no process starts, or that fit no machine."""
     late = database.clock.now() - LATE_MS
     if not database.read(dispatch.count_free_slots):
-        return Finding("line", "ok", "The maximum number of concurrent runs is reached.")
+        return Finding("run queue", "ok", "The maximum number of concurrent runs is reached.")
     page = database.read(lambda tx: runs.list_runs(tx, state="queued", limit=200))
     waiting = [run for run in page.items if run.due_at <= late]
     if not waiting:
-        return Finding("line", "ok", "No due run is waiting.")
+        return Finding("run queue", "ok", "No due run is waiting.")
     return Finding(
-        "line",
+        "run queue",
         "warning",
         f"{len(waiting)} due runs are waiting, for example {waiting[0].id}. No daemon is running, "
         "or no machine has their directory, their labels and a free slot; see `corral node list`.",
@@ -370,6 +370,6 @@ def check_nodes(known: Sequence[Node]) -> list[Finding]:
     up = {node.name for node in known if node.state is NodeState.UP}
     lost = sorted({node.name for node in known if node.state is NodeState.LOST} - up)
     return [
-        Finding("machines", "warning", f"{name} is lost. If it is alive, start `corral up` there.")
+        Finding("nodes", "warning", f"{name} is lost. If it is alive, start `corral up` there.")
         for name in lost
     ]
