@@ -22,21 +22,20 @@ class LockState(StrEnum):
     REVOKED = "revoked"  # taken away by a person
 
 
-S = LockState
-LIVE = (S.HELD, S.WAITING)
+LIVE = (LockState.HELD, LockState.WAITING)
 TRANSITIONS = TransitionTable(
     "lock",
     LockState,
     create_verb="acquire",
-    initial=S.HELD,
-    import_states=(S.RELEASED, S.EXPIRED),
-    other_create_verbs={"request": S.WAITING},
+    initial=LockState.HELD,
+    import_states=(LockState.RELEASED, LockState.EXPIRED),
+    other_create_verbs={"request": LockState.WAITING},
     verbs={
-        "grant": transition(S.WAITING, to=S.HELD),
-        "release": transition(S.HELD, to=S.RELEASED),
-        "expire": transition(S.HELD, S.WAITING, to=S.EXPIRED),
-        "withdraw": transition(S.WAITING, to=S.WITHDRAWN),
-        "revoke": transition(S.HELD, S.WAITING, to=S.REVOKED),
+        "grant": transition(LockState.WAITING, to=LockState.HELD),
+        "release": transition(LockState.HELD, to=LockState.RELEASED),
+        "expire": transition(LockState.HELD, LockState.WAITING, to=LockState.EXPIRED),
+        "withdraw": transition(LockState.WAITING, to=LockState.WITHDRAWN),
+        "revoke": transition(LockState.HELD, LockState.WAITING, to=LockState.REVOKED),
     },
 )
 

@@ -26,26 +26,35 @@ class LetterState(StrEnum):
     EXPIRED = "expired"  # not claimed before `expires_at`
 
 
-L = LetterState
 TRANSITIONS = TransitionTable(
     "letter",
     LetterState,
     create_verb="put",
-    initial=L.WAITING,
-    import_states=(L.DONE, L.DEAD, L.REFUSED, L.EXPIRED),
+    initial=LetterState.WAITING,
+    import_states=(LetterState.DONE, LetterState.DEAD, LetterState.REFUSED, LetterState.EXPIRED),
     verbs={
         # Before a side effect that must happen at most once: after a crash it stays unconfirmed.
-        "begin_delivery": transition(L.WAITING, to=L.UNCONFIRMED),
-        "ack": transition(L.WAITING, L.UNCONFIRMED, to=L.DONE),
-        "fail": transition(L.WAITING, L.UNCONFIRMED, to=L.WAITING),
-        "dead_letter": transition(L.WAITING, L.UNCONFIRMED, to=L.DEAD),
-        "refuse": transition(L.WAITING, L.UNCONFIRMED, to=L.REFUSED),
-        "expire": transition(L.WAITING, to=L.EXPIRED),
+        "begin_delivery": transition(LetterState.WAITING, to=LetterState.UNCONFIRMED),
+        "ack": transition(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.DONE),
+        "fail": transition(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.WAITING),
+        "dead_letter": transition(
+            LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.DEAD
+        ),
+        "refuse": transition(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.REFUSED),
+        "expire": transition(LetterState.WAITING, to=LetterState.EXPIRED),
         # Resolve an unconfirmed delivery without its owner: it arrived, or it must be retried.
-        "confirm": transition(L.UNCONFIRMED, to=L.DONE),
-        "retry": transition(L.UNCONFIRMED, to=L.WAITING),
-        "resend": transition(L.DEAD, L.REFUSED, L.EXPIRED, to=L.WAITING),
-        "drop": transition(L.WAITING, L.UNCONFIRMED, L.DEAD, L.EXPIRED, to=L.REFUSED),
+        "confirm": transition(LetterState.UNCONFIRMED, to=LetterState.DONE),
+        "retry": transition(LetterState.UNCONFIRMED, to=LetterState.WAITING),
+        "resend": transition(
+            LetterState.DEAD, LetterState.REFUSED, LetterState.EXPIRED, to=LetterState.WAITING
+        ),
+        "drop": transition(
+            LetterState.WAITING,
+            LetterState.UNCONFIRMED,
+            LetterState.DEAD,
+            LetterState.EXPIRED,
+            to=LetterState.REFUSED,
+        ),
     },
 )
 
