@@ -12,7 +12,7 @@ from corral.services.store.declarations import find_declarations
 
 
 def statements() -> dict[str, Statement]:
-    """Return statements by name (`mail.CLAIM`), including those of state tables, look-ups and
+    """Return statements by name (`mail.CLAIM_UNORDERED`), including those of state tables, look-ups and
     retention."""
     return {
         name + suffix: statement

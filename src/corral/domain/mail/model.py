@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from corral.kernel.errors import Invalid
+from corral.kernel.ids import parse_number
 from corral.kernel.states import TransitionTable, transition
 from corral.kernel.text import check_int, encode_text
 
@@ -82,6 +83,11 @@ class Letter(msgspec.Struct, frozen=True):
     last_error: str | None
     created_at: int
     ended_at: int | None
+
+    @property
+    def number(self) -> int:
+        """The number in its id: the key of its row."""
+        return parse_number("let", self.id)
 
     def is_claimed(self, now: int) -> bool:
         """Whether `owner` holds an unexpired lease on it."""
@@ -200,9 +206,21 @@ def check_priority(priority: int) -> int:
     return priority
 
 
-def agent_name_of(mailbox: str) -> str | None:
-    """Return the name of the mailbox's agent, for settings of that agent; None: not an agent's."""
-    return mailbox.removeprefix("agent:") if mailbox.startswith("agent:") else None
+def mailbox_kind(address: str) -> str:
+    """Return the kind of a mailbox, actor or owner: `agent` for `agent:ada`."""
+    return address.partition(":")[0]
+
+
+def agent_name_of(address: str) -> str | None:
+    """Return the agent's name in a mailbox, actor or owner; None: it is not an agent's."""
+    kind, _, name = address.partition(":")
+    return name if kind == "agent" else None
+
+
+def session_id_of(address: str) -> str | None:
+    """Return the session's id in a mailbox or owner; None: it is not a session's."""
+    kind, _, id = address.partition(":")
+    return id if kind == "session" else None
 
 
 def is_ordered(mailbox: str) -> bool:
@@ -210,7 +228,7 @@ def is_ordered(mailbox: str) -> bool:
 
     Only `queue:…` mailboxes do not: several workers claim from them concurrently.
     """
-    return not mailbox.startswith("queue:")
+    return mailbox_kind(mailbox) != "queue"
 
 
 # Fields of the bodies that Corral itself writes which contain text for people, best first.
