@@ -70,7 +70,10 @@ class Lock(msgspec.Struct, frozen=True):
     ended_by: str | None
 
     def is_live(self, now: int) -> bool:
-        """Whether it is held or waits at this time. Leases expire by comparison, not by a sweep."""
+        """Whether it is held or waits at this time.
+
+        Expiry is decided when the row is read; no background process is needed.
+        """
         return self.state in LIVE and self.lease_until > now
 
 
