@@ -47,7 +47,7 @@ def _postgres_columns(server: "psycopg.Connection[Any]", statement: Statement) -
 
 
 def test_statements_exist() -> None:
-    assert {"mail.CLAIM", "mail.LETTERS.by_key", "projects.IDS.resolve"} <= {*STATEMENTS}
+    assert {"mail.CLAIM_UNORDERED", "mail.LETTERS.by_key", "projects.IDS.resolve"} <= {*STATEMENTS}
 
 
 def test_every_query_selects_the_fields_of_its_record_in_order(describe: Describe) -> None:

@@ -70,8 +70,11 @@ def _texts(file: Path) -> Iterator[str]:
 
 # Packages that read or connect several concepts and therefore have no table of their own.
 WITHOUT_TABLES = {"insights"}
-# Concepts whose operations are split over several modules instead of `ops.py`.
-SPLIT_OPS = {"tasks": {"declare.py", "delegation.py", "lifecycle.py", "management.py", "review.py"}}
+# Concepts whose operations are split over several modules.
+SPLIT_OPS = {
+    "mail": {"ops.py", "put.py", "claims.py", "outcomes.py"},
+    "tasks": {"declare.py", "delegation.py", "lifecycle.py", "management.py", "review.py"},
+}
 WITHOUT_OPS = {"chat", "insights"}
 
 

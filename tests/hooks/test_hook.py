@@ -291,7 +291,7 @@ def test_hook_process_rejects_and_loads_nothing_heavy(folder: Path) -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", script], input=result, capture_output=True, text=True, timeout=60
     ).stdout.split()
-    heavy = HEAVY | {"click", "typing_extensions", "inspect", "corral.domain.mail.ops"}
+    heavy = HEAVY | {"click", "typing_extensions", "inspect", "corral.domain.mail.put"}
     assert "corral.domain.locks.queries" in loaded
     assert not {*loaded} & heavy
 

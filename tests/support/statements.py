@@ -12,8 +12,10 @@ from corral.services.store.declarations import find_declarations
 
 
 def statements() -> dict[str, Statement]:
-    """Return statements by name (`mail.CLAIM`), including those of state tables, look-ups and
-    retention."""
+    """Return all statements by name, such as `mail.CLAIM_UNORDERED`.
+
+    Includes those of state tables, look-ups and retention.
+    """
     return {
         name + suffix: statement
         for name, value in find_declarations(object).items()

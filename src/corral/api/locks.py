@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from corral.api.operation import Resource, read, write
-from corral.domain.locks import ops, queries, resolve
+from corral.domain.locks import ops, queries, resolve, touches
 from corral.domain.locks.model import Lock
 from corral.domain.projects import ops as projects
 from corral.kernel.pagination import Page
@@ -34,8 +34,8 @@ class Locks(Resource):
     expire_due = write(ops.expire_due, repeatable=True)
     get = read(ops.get, mode="one")
     holders = read(queries.list_holders)
-    touch = write(queries.record_touch)
-    touches = read(queries.list_touches)
+    touch = write(touches.record_touch)
+    touches = read(touches.list_touches)
 
     def acquire(
         self,

@@ -47,6 +47,11 @@ def utc_date(ms: int) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(ms // 1_000))
 
 
+def utc_time(ms: int) -> str:
+    """Format a time in UTC, such as `2027-01-31 09:30:00 UTC`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(ms // 1_000))
+
+
 _UNITS = {"ms": 1, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 

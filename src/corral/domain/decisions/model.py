@@ -19,19 +19,23 @@ class DecisionState(StrEnum):
     DISMISSED = "dismissed"  # closed without a verdict
 
 
-S = DecisionState
-_PENDING = (S.RECORDED, S.PROPOSED)
+_PENDING = (DecisionState.RECORDED, DecisionState.PROPOSED)
 TRANSITIONS = TransitionTable(
     "decision",
     DecisionState,
     create_verb="record",
-    initial=S.RECORDED,
-    import_states=(S.RECORDED, S.CONFIRMED, S.REJECTED, S.DISMISSED),
+    initial=DecisionState.RECORDED,
+    import_states=(
+        DecisionState.RECORDED,
+        DecisionState.CONFIRMED,
+        DecisionState.REJECTED,
+        DecisionState.DISMISSED,
+    ),
     verbs={
-        "propose": transition(S.RECORDED, to=S.PROPOSED),
-        "confirm": transition(*_PENDING, to=S.CONFIRMED),
-        "reject": transition(*_PENDING, to=S.REJECTED),
-        "dismiss": transition(*_PENDING, to=S.DISMISSED),
+        "propose": transition(DecisionState.RECORDED, to=DecisionState.PROPOSED),
+        "confirm": transition(*_PENDING, to=DecisionState.CONFIRMED),
+        "reject": transition(*_PENDING, to=DecisionState.REJECTED),
+        "dismiss": transition(*_PENDING, to=DecisionState.DISMISSED),
     },
 )
 

@@ -25,7 +25,6 @@ from corral.kernel.text import (
 )
 
 RETENTION = sql.RETENTION
-S = DecisionState
 MAX_TITLE = 2_000
 MAX_ALTERNATIVES = 20
 MAX_BATCH = 1_000
@@ -214,7 +213,7 @@ def _end(tx: Tx, verb: str, current: Decision, decider: str | None, reason: str 
         reason=reason,
         ended_at=tx.now,
     )
-    if current.state is S.PROPOSED or verb == "reject":
+    if current.state is DecisionState.PROPOSED or verb == "reject":
         questions.send_outcome(
             tx,
             ended.id,
@@ -230,7 +229,7 @@ def _raise_late(current: Decision) -> NoReturn:
     outcome = f"it is {current.state}"
     if current.decided_by is not None:
         outcome += f" by {current.decided_by}"
-    elif current.ended_at is not None or current.state is S.PROPOSED:
+    elif current.ended_at is not None or current.state is DecisionState.PROPOSED:
         outcome = f"its deadline has passed, so it is {TRANSITIONS[current.deadline_outcome].to}"
     raise Conflict(
         f"Too late to decide {current.id}: {outcome}.",

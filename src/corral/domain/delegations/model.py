@@ -20,18 +20,22 @@ class DelegationState(StrEnum):
     EXPIRED = "expired"  # no result before the deadline
 
 
-S = DelegationState
 TRANSITIONS = TransitionTable(
     "delegation",
     DelegationState,
     create_verb="delegate",
-    initial=S.ACTIVE,
-    import_states=(S.DONE, S.FAILED, S.CANCELLED, S.EXPIRED),
+    initial=DelegationState.ACTIVE,
+    import_states=(
+        DelegationState.DONE,
+        DelegationState.FAILED,
+        DelegationState.CANCELLED,
+        DelegationState.EXPIRED,
+    ),
     verbs={
-        "finish": transition(S.ACTIVE, to=S.DONE),
-        "fail": transition(S.ACTIVE, to=S.FAILED),
-        "cancel": transition(S.ACTIVE, to=S.CANCELLED),
-        "expire": transition(S.ACTIVE, to=S.EXPIRED),
+        "finish": transition(DelegationState.ACTIVE, to=DelegationState.DONE),
+        "fail": transition(DelegationState.ACTIVE, to=DelegationState.FAILED),
+        "cancel": transition(DelegationState.ACTIVE, to=DelegationState.CANCELLED),
+        "expire": transition(DelegationState.ACTIVE, to=DelegationState.EXPIRED),
     },
 )
 

@@ -18,7 +18,6 @@ from corral.kernel.pagination import Page, check_limit
 from corral.kernel.text import check_int, check_optional_text, check_text, encode_json
 
 RETENTION = sql.RETENTION
-S = DelegationState
 LETTER_MS = 30 * DAY
 """Expiry of a notification, so that a recipient who is away for weeks still receives it."""
 
@@ -87,7 +86,7 @@ def create_delegation(
             deadline_at=deadline_at,
         )
     above = _lock(tx, parent) if parent else None
-    if above is not None and above.state is not S.ACTIVE:
+    if above is not None and above.state is not DelegationState.ACTIVE:
         raise Conflict(f"{above.id} is {above.state}. A part needs an active delegation.")
     created = create(
         tx,
@@ -132,7 +131,7 @@ def create_delegation(
 def finish(tx: Tx, delegation: str, result: Any, *, agent: str | None = None) -> Delegation:
     """Send the result of a delegation back. Idempotent; only the recipient can."""
     own = _lock_as_recipient(tx, delegation, agent)
-    if own.state is S.DONE:
+    if own.state is DelegationState.DONE:
         return own
     if result is None or result == "":
         raise Invalid("The result is empty. Send text, or JSON that says what was done.")
@@ -328,7 +327,7 @@ def _lock_as_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation
             id=locked.id,
             reason="other_delegate",
         )
-    if locked.task_id is not None and locked.state is S.ACTIVE:
+    if locked.task_id is not None and locked.state is DelegationState.ACTIVE:
         raise Refused(
             f"{locked.id} delegates the task {locked.task_id}. Submit or fail the task; that sends "
             "the result back.",

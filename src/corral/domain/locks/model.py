@@ -22,21 +22,20 @@ class LockState(StrEnum):
     REVOKED = "revoked"  # taken away by a person
 
 
-S = LockState
-LIVE = (S.HELD, S.WAITING)
+LIVE = (LockState.HELD, LockState.WAITING)
 TRANSITIONS = TransitionTable(
     "lock",
     LockState,
     create_verb="acquire",
-    initial=S.HELD,
-    import_states=(S.RELEASED, S.EXPIRED),
-    other_create_verbs={"request": S.WAITING},
+    initial=LockState.HELD,
+    import_states=(LockState.RELEASED, LockState.EXPIRED),
+    other_create_verbs={"request": LockState.WAITING},
     verbs={
-        "grant": transition(S.WAITING, to=S.HELD),
-        "release": transition(S.HELD, to=S.RELEASED),
-        "expire": transition(S.HELD, S.WAITING, to=S.EXPIRED),
-        "withdraw": transition(S.WAITING, to=S.WITHDRAWN),
-        "revoke": transition(S.HELD, S.WAITING, to=S.REVOKED),
+        "grant": transition(LockState.WAITING, to=LockState.HELD),
+        "release": transition(LockState.HELD, to=LockState.RELEASED),
+        "expire": transition(LockState.HELD, LockState.WAITING, to=LockState.EXPIRED),
+        "withdraw": transition(LockState.WAITING, to=LockState.WITHDRAWN),
+        "revoke": transition(LockState.HELD, LockState.WAITING, to=LockState.REVOKED),
     },
 )
 
@@ -71,7 +70,10 @@ class Lock(msgspec.Struct, frozen=True):
     ended_by: str | None
 
     def is_live(self, now: int) -> bool:
-        """Whether it is held or waits at this time. Leases expire by comparison, not by a sweep."""
+        """Whether it is held or waits at this time.
+
+        Expiry is decided when the row is read; no background process is needed.
+        """
         return self.state in LIVE and self.lease_until > now
 
 

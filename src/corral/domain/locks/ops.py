@@ -7,27 +7,31 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
-from corral.domain.locks import resolve, sql, wait_queue
+from corral.domain.locks import errors, resolve, sql, wait_queue
+from corral.domain.locks.candidates import list_candidates
 from corral.domain.locks.model import Lock, LockRequest, LockState
 from corral.domain.mail import ops as mail
+from corral.domain.mail.model import mailbox_kind
 from corral.domain.mail.payloads import LockNotice
 from corral.kernel.clock import MINUTE
-from corral.kernel.errors import Conflict, IllegalMove, Refused
+from corral.kernel.errors import IllegalMove, Refused
 from corral.kernel.ids import parse_number
 from corral.kernel.lease import lease_expiry
 from corral.kernel.pagination import LAST_NUMBER, check_limit
 from corral.kernel.path_patterns import literal_prefix
 from corral.kernel.text import MAX_NAME, check_optional_text, check_text
 
-RETENTION, TOUCHES_RETENTION = sql.RETENTION, sql.TOUCHES_RETENTION
+RETENTION = sql.RETENTION
 TTL_MS = 5 * MINUTE
 WAIT_MS = 30 * MINUTE
 """How long a place in the wait queue is kept without a renewal."""
 MAX_LOCKS = 1_000
 MAX_REASON = 1_000
-_MAILBOXES = ("agent:", "user:", "session:")
+_OWNERS_WITH_MAILBOX = ("agent", "user", "session")
 
 
 # -- acquire and release ------------------------------------------------------------------------
@@ -88,11 +92,27 @@ def request(
 
 
 def _acquire(tx: Tx, request: LockRequest) -> Lock:
-    until = lease_expiry(tx.now, request.ttl_ms)
+    """Renew the owner's own lock, or grant, queue or refuse a new one."""
     wait_until = None if request.wait_ms is None else lease_expiry(tx.now, request.wait_ms)
+    draft = _build_draft(tx, request)
+    tx.serialize(f"locks:{draft.project_id}")
+    candidates = _list_candidates(tx, draft)
+    own = _find_own(draft, candidates)
+    if own is not None:
+        return _renew_own(tx, own, draft, wait_until, candidates)
+    blockers = wait_queue.list_blockers(draft, candidates)
+    if not blockers:
+        return _create(tx, draft, "acquire")
+    if wait_until is None:
+        raise errors.held_error(tx.now, draft.path, blockers[0])
+    return _enqueue(tx, draft, wait_until)
+
+
+def _build_draft(tx: Tx, request: LockRequest) -> Lock:
+    """Return the lock as it would be granted. It has no row yet, so it ranks behind all others."""
+    until = lease_expiry(tx.now, request.ttl_ms)
     target = resolve.get_project(tx, request.project)
-    # The lock as it would be granted. It has no row yet, so it ranks behind all others.
-    draft = Lock(
+    return Lock(
         id="",
         fence=LAST_NUMBER,
         state=LockState.HELD,
@@ -110,28 +130,26 @@ def _acquire(tx: Tx, request: LockRequest) -> Lock:
         ended_at=None,
         ended_by=None,
     )
-    tx.serialize(f"locks:{target.id}")
-    candidates = _list_candidates(tx, draft)
-    own = _find_own(draft, candidates)
-    if own is not None and own.state is LockState.HELD:
-        return _extend(tx, own, request.ttl_ms, until)
-    blockers = wait_queue.list_blockers(own or draft, candidates)
-    if not blockers and own is None:
-        return _create(tx, draft, "acquire")
+
+
+def _renew_own(
+    tx: Tx, own: Lock, draft: Lock, wait_until: int | None, candidates: Sequence[Lock]
+) -> Lock:
+    """Renew the same lock of the same owner, or its place in the wait queue."""
+    if own.state is LockState.HELD:
+        return _extend(tx, own, draft.ttl_ms, draft.lease_until)
     if wait_until is None:
-        raise resolve.held_error(tx.now, draft.path, blockers[0])
-    if own is not None:
-        return _extend(tx, own, request.ttl_ms, wait_until)
-    if (deadlock := wait_queue.find_deadlock(draft, _list_live(tx, target.id))) is not None:
-        raise Conflict(
-            f"Deadlock: {deadlock.owner} waits for {deadlock.path}, which you hold. Release that "
-            "lock first.",
-            path=draft.path,
-            waits=deadlock.id,
-            owner=deadlock.owner,
-            reason="deadlock",
-        )
-    return _create(tx, draft, "request", lease_until=wait_until, held_at=None)
+        blockers = wait_queue.list_blockers(own, candidates)
+        raise errors.held_error(tx.now, draft.path, blockers[0])
+    return _extend(tx, own, draft.ttl_ms, wait_until)
+
+
+def _enqueue(tx: Tx, draft: Lock, wait_until: int) -> Lock:
+    """Enter the wait queue; raises Conflict when waiting would be a deadlock."""
+    deadlock = wait_queue.find_deadlock(draft, _list_live(tx, draft.project_id))
+    if deadlock is not None:
+        raise errors.deadlock_error(draft.path, deadlock)
+    return _create(tx, replace(draft, lease_until=wait_until, held_at=None), "request")
 
 
 def _list_candidates(tx: Tx, draft: Lock) -> list[Lock]:
@@ -140,10 +158,10 @@ def _list_candidates(tx: Tx, draft: Lock) -> list[Lock]:
     Expired ones are ended first, so that the requests that waited for them are granted before this
     one.
     """
-    candidates = resolve.list_candidates(tx, draft.project_id, draft.path)
+    candidates = list_candidates(tx, draft.project_id, draft.path)
     if any(lock.lease_until <= tx.now for lock in candidates):
         _update_queue(tx, draft.project_id)
-        candidates = resolve.list_candidates(tx, draft.project_id, draft.path)
+        candidates = list_candidates(tx, draft.project_id, draft.path)
     return candidates
 
 
@@ -156,7 +174,7 @@ def _find_own(draft: Lock, candidates: Sequence[Lock]) -> Lock | None:
     )
 
 
-def _create(tx: Tx, draft: Lock, verb: str, **other: Any) -> Lock:
+def _create(tx: Tx, draft: Lock, verb: str) -> Lock:
     if tx.value(sql.COUNT_OF_OWNER, owner=draft.owner, most=MAX_LOCKS) >= MAX_LOCKS:
         raise Refused(
             f"{draft.owner} has reached the limit of {MAX_LOCKS:,} locks. Release some, or lock a "
@@ -176,9 +194,9 @@ def _create(tx: Tx, draft: Lock, verb: str, **other: Any) -> Lock:
         "notify": int(bool(draft.notify)),
         "created_at": draft.created_at,
         "held_at": draft.held_at,
-    } | other
-    note = {"path": draft.path, "mode": draft.mode, "owner": draft.owner}
-    return create(tx, sql.LOCKS, values, verb=verb, event_data=note)
+    }
+    event_data = {"path": draft.path, "mode": draft.mode, "owner": draft.owner}
+    return create(tx, sql.LOCKS, values, verb=verb, event_data=event_data)
 
 
 def renew(tx: Tx, lock: Lock | str, *, agent: str | None = None, ttl_ms: int | None = None) -> Lock:
@@ -186,7 +204,7 @@ def renew(tx: Tx, lock: Lock | str, *, agent: str | None = None, ttl_ms: int | N
     current = resolve.get_owned(tx, lock, agent)
     duration = current.ttl_ms if ttl_ms is None else ttl_ms
     if not current.is_live(tx.now):
-        raise resolve.lost_error(tx, current)
+        raise errors.lost_error(tx, current)
     return _extend(tx, current, duration, lease_expiry(tx.now, duration))
 
 
@@ -204,7 +222,7 @@ def _extend(tx: Tx, lock: Lock, ttl_ms: int, until: int) -> Lock:
         until=max(until, lock.lease_until),
     )
     if renewed is None:
-        raise resolve.lost_error(tx, sql.LOCKS.get(tx, lock.fence))
+        raise errors.lost_error(tx, sql.LOCKS.get(tx, lock.fence))
     return renewed
 
 
@@ -221,25 +239,28 @@ def release(tx: Tx, lock: Lock | str, *, agent: str | None = None) -> Lock:
     if current.state in (LockState.RELEASED, LockState.WITHDRAWN):
         return current
     if not current.is_live(tx.now):
-        raise resolve.lost_error(tx, current)
+        raise errors.lost_error(tx, current)
     return _release(tx, current)
 
 
 def _release(tx: Tx, lock: Lock) -> Lock:
     tx.serialize(f"locks:{lock.project_id}")
-    released = _end(tx, lock)
+    released = _end(tx, lock, _release_verb(lock))
     _grant_waiting(tx, lock.project_id)
     return released
 
 
-def _end(tx: Tx, lock: Lock, verb: str | None = None, **note: Any) -> Lock:
-    default = "release" if lock.state is LockState.HELD else "withdraw"
+def _release_verb(lock: Lock) -> str:
+    return "release" if lock.state is LockState.HELD else "withdraw"
+
+
+def _end(tx: Tx, lock: Lock, verb: str, **event_data: Any) -> Lock:
     return transition(
         tx,
         sql.LOCKS,
-        verb or default,
+        verb,
         lock.fence,
-        event_data={"path": lock.path, "owner": lock.owner} | note,
+        event_data={"path": lock.path, "owner": lock.owner} | event_data,
         ended_at=tx.now,
         ended_by=tx.actor,
     )
@@ -247,7 +268,7 @@ def _end(tx: Tx, lock: Lock, verb: str | None = None, **note: Any) -> Lock:
 
 def revoke(tx: Tx, lock: str, *, reason: str) -> Lock:
     """Revoke a lock; its owner gets a letter with the reason. Only people may do this."""
-    if not tx.actor.startswith(("user:", "token:")):  # an agent's token acts as agent:NAME
+    if mailbox_kind(tx.actor) not in ("user", "token"):  # an agent's token acts as agent:NAME
         raise Refused(
             f"{tx.actor} cannot revoke a lock. Ask its owner to release it, or ask a person.",
             actor=tx.actor,
@@ -256,7 +277,7 @@ def revoke(tx: Tx, lock: str, *, reason: str) -> Lock:
     current = get(tx, lock)
     tx.serialize(f"locks:{current.project_id}")
     revoked = _end(tx, current, "revoke", reason=text)
-    _notify_owner(tx, revoked, f"revoked by {tx.actor}: {text}")
+    _notify_owner(tx, revoked, f"was revoked by {tx.actor}: {text}.")
     _grant_waiting(tx, current.project_id)
     return revoked
 
@@ -279,7 +300,7 @@ def _end_all(tx: Tx, locks: Sequence[Lock]) -> list[Lock]:
     for project_id in project_ids:
         tx.serialize(f"locks:{project_id}")
     live = [lock for lock in (get(tx, lock.id) for lock in locks) if lock.ended_at is None]
-    ended = [_end(tx, lock) for lock in live]
+    ended = [_end(tx, lock, _release_verb(lock)) for lock in live]
     for project_id in project_ids:
         _grant_waiting(tx, project_id)
     return ended
@@ -319,7 +340,7 @@ def _update_queue(tx: Tx, project_id: str) -> list[Lock]:
     ended = [_end(tx, lock, "expire") for lock in locks if lock.fence in expired]
     for lock in ended:
         if lock.held_at is not None or lock.notify:
-            _notify_owner(tx, lock, "the lease ran out. Acquire it again if you still need it")
+            _notify_owner(tx, lock, "has expired. Acquire it again if you still need it.")
     for lock in wait_queue.list_grantable([lock for lock in locks if lock.fence not in expired]):
         granted = transition(
             tx,
@@ -331,7 +352,7 @@ def _update_queue(tx: Tx, project_id: str) -> list[Lock]:
             lease_until=tx.now + lock.ttl_ms,
         )
         if lock.notify:
-            _notify_owner(tx, granted, "it was granted to you. Release it when you are done")
+            _notify_owner(tx, granted, "was granted. Release it when you are done.")
     return ended
 
 
@@ -351,9 +372,12 @@ def _list_live(tx: Tx, project_id: str, *, include_expired: bool = False) -> lis
     return locks if include_expired else [lock for lock in locks if lock.lease_until > tx.now]
 
 
-def _notify_owner(tx: Tx, lock: Lock, text: str) -> None:
-    """Put a letter to the lock's owner, once for each state of the lock."""
-    if lock.owner.startswith(_MAILBOXES):
+def _notify_owner(tx: Tx, lock: Lock, predicate: str) -> None:
+    """Put a letter to the lock's owner, once for each state of the lock.
+
+    `predicate` completes the sentence "Your lock …".
+    """
+    if mailbox_kind(lock.owner) in _OWNERS_WITH_MAILBOX:
         mail.put_caused_by(
             tx,
             None,
@@ -364,7 +388,7 @@ def _notify_owner(tx: Tx, lock: Lock, text: str) -> None:
                 path=lock.path,
                 mode=lock.mode,
                 until=lock.lease_until if lock.state is LockState.HELD else None,
-                text=f"Your lock {lock.id} on {lock.path} is {lock.state}: {text}.",
+                text=f"Your lock {lock.id} on {lock.path} {predicate}",
             ),
             key=f"lock:{lock.id}:{lock.state}",
             project=lock.project_id,

@@ -1,16 +1,16 @@
-"""Read-only queries of locks, and the record of who changed which file."""
+"""Read-only queries of locks."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from corral.db.tx import Tx
-from corral.domain.locks import resolve, sql, wait_queue
-from corral.domain.locks.model import FileTouch, Lock, LockConflict, LockState
+from corral.domain.locks import errors, resolve, sql, wait_queue
+from corral.domain.locks.candidates import list_candidates
+from corral.domain.locks.model import Lock, LockConflict, LockState
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import Page
-from corral.kernel.path_patterns import WHOLE_PROJECT, patterns_overlap
+from corral.kernel.path_patterns import patterns_overlap
 
 MAX_PATHS = 100_000
 MAX_SEPARATE_LOOKUPS = 4
@@ -21,7 +21,7 @@ def list_holders(tx: Tx, project: str, path: str) -> list[Lock]:
     """List the locks that are held now on a path or on anything that it covers."""
     target = resolve.get_project(tx, project)
     pattern = resolve.resolve_pattern(target, path)
-    candidates = resolve.list_candidates(tx, target.id, pattern)
+    candidates = list_candidates(tx, target.id, pattern)
     return [lock for lock in candidates if _is_held(lock, pattern, tx.now)]
 
 
@@ -56,18 +56,18 @@ def find_conflicts(
     conflicts = []
     for path, pattern in patterns.items():
         if separate:
-            candidates = resolve.list_candidates(tx, target.id, pattern)
+            candidates = list_candidates(tx, target.id, pattern)
             others = _exclude_own(candidates, owner, run)
         lock = next((lock for lock in others if _is_held(lock, pattern, tx.now)), None)
         if lock is not None:
-            message = resolve.held_error(tx.now, pattern, lock).message
+            message = errors.held_error(tx.now, pattern, lock).message
             conflicts.append(LockConflict(path, lock, message))
     return conflicts
 
 
 def list_blocking(tx: Tx, lock: Lock) -> list[Lock]:
     """List what a waiting lock waits for: conflicting held locks, and earlier requests."""
-    candidates = resolve.list_candidates(tx, lock.project_id, lock.path)
+    candidates = list_candidates(tx, lock.project_id, lock.path)
     return wait_queue.list_blockers(lock, [other for other in candidates if other.is_live(tx.now)])
 
 
@@ -87,8 +87,8 @@ def _exclude_own(locks: Sequence[Lock], owner: str, run: str | None) -> list[Loc
 
 
 def _is_held(lock: Lock, pattern: str, now: int) -> bool:
-    held = lock.state is LockState.HELD and lock.lease_until > now
-    return held and patterns_overlap(lock.path, pattern)
+    is_held = lock.state is LockState.HELD and lock.lease_until > now
+    return is_held and patterns_overlap(lock.path, pattern)
 
 
 def list_live(
@@ -104,7 +104,7 @@ def list_live(
 def list_all(
     tx: Tx, *, project: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Lock]:
-    """List all locks, also ended ones, newest first."""
+    """List all locks, including ended ones, newest first."""
     if project is None:
         return sql.ALL.page(tx, after=after, limit=limit)
     project_id = resolve.get_project(tx, project).id
@@ -115,40 +115,3 @@ def list_of_owner(tx: Tx, agent: str, *, after: str | None = None, limit: int = 
     """List the locks that an owner holds or waits for, oldest first."""
     owner = resolve.resolve_owner(tx, agent)
     return sql.LIVE_OF_OWNER.page(tx, after=after, limit=limit, owner=owner, now=tx.now)
-
-
-def record_touch(tx: Tx, project: str, path: str, agent: str) -> FileTouch:
-    """Record that an owner changed a file."""
-    target = resolve.get_project(tx, project)
-    return tx.one(
-        sql.ADD_TOUCH,
-        project_id=target.id,
-        path=resolve.resolve_pattern(target, path, lockable=False),
-        owner=resolve.resolve_owner(tx, agent),
-        now=tx.now,
-    )
-
-
-def list_touches(
-    tx: Tx,
-    project: str,
-    path: str = WHOLE_PROJECT,
-    *,
-    agent: str | None = None,
-    after: str | None = None,
-    limit: int = 50,
-) -> Page[FileTouch]:
-    """List who changed a file or the files below a directory, by path; optionally of one owner."""
-    target = resolve.get_project(tx, project)
-    pattern = resolve.resolve_pattern(target, path).rstrip("/")
-    is_root = pattern == WHOLE_PROJECT
-    bounds: dict[str, Any] = {
-        "project_id": target.id,
-        "path": "" if is_root else pattern,
-        "below": "" if is_root else f"{pattern}/",
-        "high": resolve.HIGHEST_KEY if is_root else f"{pattern}0",  # "0" follows "/" in ASCII
-    }
-    if agent is None:
-        return sql.TOUCHES.page(tx, after=after, limit=limit, **bounds)
-    owner = resolve.resolve_owner(tx, agent)
-    return sql.TOUCHES_OF_OWNER.page(tx, after=after, limit=limit, owner=owner, **bounds)

@@ -1,24 +1,18 @@
-"""Resolve the projects, paths and owners that callers give; build the errors of a conflict."""
+"""Resolve the projects, paths, owners, modes and locks that callers give."""
 
 import re
-import time
 from functools import lru_cache
-from typing import Any
 
 from corral.db.tx import Tx
-from corral.domain.locks import patterns, sql, wait_queue
-from corral.domain.locks.model import Lock, LockMode, LockState
+from corral.domain.locks import patterns, sql
+from corral.domain.locks.model import Lock, LockMode
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
-from corral.kernel.clock import SECOND, format_duration
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import parse_number
-from corral.kernel.path_patterns import ancestor_prefixes, literal_prefix
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json, quote_inline
+from corral.kernel.text import MAX_NAME, check_int, check_text
 
 _MODES = {mode.value: mode for mode in LockMode}
-HIGHEST_KEY = "\U0010ffff"
-"""Sorts after every path."""
 _OWNER = re.compile(r"(agent|user|session|run):[^\s\x00-\x1f\x7f]{1,200}")
 
 
@@ -98,70 +92,3 @@ def get_owned(tx: Tx, lock: Lock | str, agent: str | None) -> Lock:
             reason="other_owner",
         )
     return current
-
-
-def lost_error(tx: Tx, lock: Lock) -> Held:
-    """Build the error for an owner that has lost its lock."""
-    if lock.state in (LockState.HELD, LockState.WAITING, LockState.EXPIRED):
-        how = f"expired at {format_time(lock.lease_until)}"
-    else:
-        how = f"is {lock.state}"
-    holders = [
-        other
-        for other in list_candidates(tx, lock.project_id, lock.path)
-        if other.is_live(tx.now)
-        and other.state is LockState.HELD
-        and wait_queue.is_conflict(lock, other)
-    ]
-    by = f", and {holders[0].owner} holds {holders[0].path} now" if holders else ""
-    return Held(
-        f"{lock.id} on {lock.path} {how}{by}. Check what changed, then acquire it again.",
-        id=lock.id,
-        state=lock.state,
-        path=lock.path,
-        fence=lock.fence,
-        owner=holders[0].owner if holders else None,
-        reason="expired",
-    )
-
-
-def held_error(now: int, path: str, lock: Lock) -> Held:
-    """Build the error that names the conflicting owner and the end of its lease."""
-    covering = f" by its lock on {lock.path}" if lock.path != path else ""
-    shown = path if path.isprintable() else repr(path)
-    verb = "holds" if lock.state is LockState.HELD else "is queued before you for"
-    # The reason is text of another owner that an agent reads, so it is one quoted line.
-    why = f", for: {quote_inline(lock.reason)}" if lock.reason else ""
-    left = format_duration(max(lock.lease_until - now, SECOND) // SECOND * SECOND)
-    return Held(
-        f"{lock.owner} {verb} {shown}{covering} ({lock.id}, {lock.mode}{why}) until "
-        f"{format_time(lock.lease_until)}, {left} from now unless renewed. "
-        "Queue for it, or work on something else.",
-        path=path,
-        lock=lock.id,
-        owner=lock.owner,
-        locked=lock.path,
-        mode=lock.mode,
-        until=lock.lease_until,
-        reason="locked",
-    )
-
-
-def format_time(ms: int) -> str:
-    """Format a time in milliseconds as UTC."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(ms // 1_000))
-
-
-def list_candidates(tx: Tx, project_id: str, path: str) -> list[Lock]:
-    """List the locks that can overlap a pattern, also expired ones."""
-    return tx.all(sql.CANDIDATES, project_id=project_id, **_index_bounds(path))
-
-
-@lru_cache(1_024)
-def _index_bounds(path: str) -> dict[str, Any]:
-    path_prefix = literal_prefix(path)
-    return {
-        "prefixes": encode_json(ancestor_prefixes(path_prefix), "The path"),
-        "low": path_prefix,
-        "high": f"{path_prefix[:-1]}0" if path_prefix else HIGHEST_KEY,  # "0" follows "/" in ASCII
-    }

@@ -10,34 +10,42 @@ from collections.abc import Sequence
 from typing import Literal
 
 from corral.db.tx import Tx
-from corral.domain.mail import sql
-from corral.domain.mail.model import Chain, HopLimitReached, LetterChain
+from corral.domain.mail import chains_sql
+from corral.domain.mail.model import (
+    Chain,
+    HopLimitReached,
+    LetterChain,
+    agent_name_of,
+    mailbox_kind,
+)
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Refused
 from corral.kernel.text import encode_json
 
-RETENTION = sql.LETTER_CHAINS_RETENTION
+RETENTION = chains_sql.LETTER_CHAINS_RETENTION
 ChainTable = Literal["schedules", "questions", "delegations"]
 """The tables whose rows put letters later."""
 
 
 def is_read_by_agent(mailbox: str) -> bool:
     """Whether an agent reads this mailbox."""
-    return mailbox.startswith(("agent:", "session:"))
+    return mailbox_kind(mailbox) in ("agent", "session")
 
 
 def get_for_run(tx: Tx, run: str) -> Chain:
     """Return the chain that led to a run, by the letters that it and its parents read."""
-    agent = tx.run(sql.AGENT_OF_RUN, run_id=run)
-    hops = tx.value(sql.HOPS_OF_RUN, run_id=run)
-    correlation = tx.value(sql.CORRELATION_OF_RUN, run_id=run, hops=hops) if hops else None
+    agent = tx.run(chains_sql.AGENT_OF_RUN, run_id=run)
+    hops = tx.value(chains_sql.HOPS_OF_RUN, run_id=run)
+    correlation = tx.value(chains_sql.CORRELATION_OF_RUN, run_id=run, hops=hops) if hops else None
     return _build_chain(tx, correlation, hops, *(agent[0] if agent else ()))
 
 
 def get_for_agent(tx: Tx, agent_id: str, name: str) -> Chain:
     """Return the longest chain of an agent's live runs, for callers whose run is unknown."""
-    hops = tx.value(sql.HOPS_OF_AGENT, agent_id=agent_id)
-    correlation = tx.value(sql.CORRELATION_OF_AGENT, agent_id=agent_id, hops=hops) if hops else None
+    hops = tx.value(chains_sql.HOPS_OF_AGENT, agent_id=agent_id)
+    correlation = (
+        tx.value(chains_sql.CORRELATION_OF_AGENT, agent_id=agent_id, hops=hops) if hops else None
+    )
     return _build_chain(tx, correlation, hops, agent_id, name)
 
 
@@ -49,8 +57,8 @@ def get_for_caller(tx: Tx, speaker: str | None = None) -> Chain | None:
     if tx.run_id is not None:
         return get_for_run(tx, tx.run_id)
     for actor in (speaker or "", tx.actor):
-        kind, _, name = actor.partition(":")
-        if kind == "agent" and (rows := tx.run(sql.AGENT_BY_NAME, name=name)):
+        name = agent_name_of(actor)
+        if name is not None and (rows := tx.run(chains_sql.AGENT_BY_NAME, name=name)):
             return get_for_agent(tx, *rows[0])
     return None
 
@@ -63,7 +71,7 @@ def get_for_letter(tx: Tx, letter: str) -> Chain | None:
 
 def find(tx: Tx, letter: str) -> LetterChain | None:
     """Return the chain and reply address of a letter; None: the letter is not from an agent."""
-    return tx.first(sql.LETTER_CHAIN, letter_id=letter)
+    return tx.first(chains_sql.LETTER_CHAIN, letter_id=letter)
 
 
 def get_for_subject(tx: Tx, subject: str) -> Chain:
@@ -109,7 +117,7 @@ def check_hop_limit(tx: Tx, chain: Chain | None) -> None:
 
 def load(tx: Tx, table: ChainTable, id: str) -> Chain | None:
     """Return the chain of a schedule, question or delegation; None: a person created it."""
-    for correlation_id, hops in tx.run(sql.get_chain(table), id=id):
+    for correlation_id, hops in tx.run(chains_sql.get_chain(table), id=id):
         return Chain(correlation_id, hops) if correlation_id is not None else None
     return None
 
@@ -120,7 +128,9 @@ def save(tx: Tx, table: ChainTable, id: str, chain: Chain | None) -> None:
         return
     stored = load(tx, table, id)
     if stored is None or chain.hops > stored.hops:
-        tx.run(sql.set_chain(table), id=id, correlation_id=chain.correlation_id, hops=chain.hops)
+        tx.run(
+            chains_sql.set_chain(table), id=id, correlation_id=chain.correlation_id, hops=chain.hops
+        )
 
 
 # -- letters --------------------------------------------------------------------------------------
@@ -131,7 +141,7 @@ def record(
 ) -> None:
     """Record that a letter continues a chain."""
     tx.run(
-        sql.ADD_LETTER_CHAIN,
+        chains_sql.ADD_LETTER_CHAIN,
         letter_id=letter,
         correlation_id=chain.correlation_id,
         hops=chain.hops + 1,
@@ -145,7 +155,7 @@ def record(
 def record_all(tx: Tx, mailboxes: Sequence[str], key: str, chain: Chain) -> None:
     """Record that the letters with this key in several mailboxes continue a chain."""
     tx.run(
-        sql.ADD_LETTER_CHAINS,
+        chains_sql.ADD_LETTER_CHAINS,
         keys_=encode_json(list(mailboxes), "The mailboxes"),
         key=key,
         correlation_id=chain.correlation_id,
@@ -157,12 +167,14 @@ def record_all(tx: Tx, mailboxes: Sequence[str], key: str, chain: Chain) -> None
 
 def mark_read(tx: Tx, letter: str, run: str) -> LetterChain | None:
     """Record that a run read a letter; returns its chain, None: not from an agent."""
-    return tx.first(sql.SET_READ_BY, letter_id=letter, run_id=run)
+    return tx.first(chains_sql.SET_READ_BY, letter_id=letter, run_id=run)
 
 
 def mark_read_by_caller(tx: Tx, letters: Sequence[str]) -> None:
     """Record that the calling run, if any, read these letters."""
     if tx.run_id is not None and letters:
         tx.run(
-            sql.SET_ALL_READ_BY, keys_=encode_json(list(letters), "The letters"), run_id=tx.run_id
+            chains_sql.SET_ALL_READ_BY,
+            keys_=encode_json(list(letters), "The letters"),
+            run_id=tx.run_id,
         )

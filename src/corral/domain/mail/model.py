@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from corral.kernel.errors import Invalid
+from corral.kernel.ids import parse_number
 from corral.kernel.states import TransitionTable, transition
 from corral.kernel.text import check_int, encode_text
 
@@ -26,26 +27,35 @@ class LetterState(StrEnum):
     EXPIRED = "expired"  # not claimed before `expires_at`
 
 
-L = LetterState
 TRANSITIONS = TransitionTable(
     "letter",
     LetterState,
     create_verb="put",
-    initial=L.WAITING,
-    import_states=(L.DONE, L.DEAD, L.REFUSED, L.EXPIRED),
+    initial=LetterState.WAITING,
+    import_states=(LetterState.DONE, LetterState.DEAD, LetterState.REFUSED, LetterState.EXPIRED),
     verbs={
         # Before a side effect that must happen at most once: after a crash it stays unconfirmed.
-        "begin_delivery": transition(L.WAITING, to=L.UNCONFIRMED),
-        "ack": transition(L.WAITING, L.UNCONFIRMED, to=L.DONE),
-        "fail": transition(L.WAITING, L.UNCONFIRMED, to=L.WAITING),
-        "dead_letter": transition(L.WAITING, L.UNCONFIRMED, to=L.DEAD),
-        "refuse": transition(L.WAITING, L.UNCONFIRMED, to=L.REFUSED),
-        "expire": transition(L.WAITING, to=L.EXPIRED),
+        "begin_delivery": transition(LetterState.WAITING, to=LetterState.UNCONFIRMED),
+        "ack": transition(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.DONE),
+        "fail": transition(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.WAITING),
+        "dead_letter": transition(
+            LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.DEAD
+        ),
+        "refuse": transition(LetterState.WAITING, LetterState.UNCONFIRMED, to=LetterState.REFUSED),
+        "expire": transition(LetterState.WAITING, to=LetterState.EXPIRED),
         # Resolve an unconfirmed delivery without its owner: it arrived, or it must be retried.
-        "confirm": transition(L.UNCONFIRMED, to=L.DONE),
-        "retry": transition(L.UNCONFIRMED, to=L.WAITING),
-        "resend": transition(L.DEAD, L.REFUSED, L.EXPIRED, to=L.WAITING),
-        "drop": transition(L.WAITING, L.UNCONFIRMED, L.DEAD, L.EXPIRED, to=L.REFUSED),
+        "confirm": transition(LetterState.UNCONFIRMED, to=LetterState.DONE),
+        "retry": transition(LetterState.UNCONFIRMED, to=LetterState.WAITING),
+        "resend": transition(
+            LetterState.DEAD, LetterState.REFUSED, LetterState.EXPIRED, to=LetterState.WAITING
+        ),
+        "drop": transition(
+            LetterState.WAITING,
+            LetterState.UNCONFIRMED,
+            LetterState.DEAD,
+            LetterState.EXPIRED,
+            to=LetterState.REFUSED,
+        ),
     },
 )
 
@@ -73,6 +83,11 @@ class Letter(msgspec.Struct, frozen=True):
     last_error: str | None
     created_at: int
     ended_at: int | None
+
+    @property
+    def number(self) -> int:
+        """The number in its id: the key of its row."""
+        return parse_number("let", self.id)
 
     def is_claimed(self, now: int) -> bool:
         """Whether `owner` holds an unexpired lease on it."""
@@ -191,9 +206,21 @@ def check_priority(priority: int) -> int:
     return priority
 
 
-def agent_name_of(mailbox: str) -> str | None:
-    """Return the name of the mailbox's agent, for settings of that agent; None: not an agent's."""
-    return mailbox.removeprefix("agent:") if mailbox.startswith("agent:") else None
+def mailbox_kind(address: str) -> str:
+    """Return the kind of a mailbox, actor or owner: `agent` for `agent:ada`."""
+    return address.partition(":")[0]
+
+
+def agent_name_of(address: str) -> str | None:
+    """Return the agent's name in a mailbox, actor or owner; None: it is not an agent's."""
+    kind, _, name = address.partition(":")
+    return name if kind == "agent" else None
+
+
+def session_id_of(address: str) -> str | None:
+    """Return the session's id in a mailbox or owner; None: it is not a session's."""
+    kind, _, id = address.partition(":")
+    return id if kind == "session" else None
 
 
 def is_ordered(mailbox: str) -> bool:
@@ -201,7 +228,7 @@ def is_ordered(mailbox: str) -> bool:
 
     Only `queue:…` mailboxes do not: several workers claim from them concurrently.
     """
-    return not mailbox.startswith("queue:")
+    return mailbox_kind(mailbox) != "queue"
 
 
 # Fields of the bodies that Corral itself writes which contain text for people, best first.

@@ -1,4 +1,4 @@
-"""Read-only lists of letters and mailboxes."""
+"""Read letters, and list letters and mailboxes."""
 
 from collections.abc import Sequence
 
@@ -21,6 +21,22 @@ LISTED_STATES = (
 )
 
 
+def get(tx: Tx, id: str) -> Letter:
+    """Return a letter by its id."""
+    return sql.LETTERS.get(tx, parse_number("let", id))
+
+
+def find_by_number(tx: Tx, number: int) -> Letter | None:
+    """Return a letter by its number; None when it was pruned."""
+    return tx.first(sql.LETTERS.by_key, key_=number)
+
+
+def find_for_update(tx: Tx, number: int) -> Letter | None:
+    """Return a letter by its number and lock its row until the transaction ends."""
+    tx.begin()
+    return tx.first(sql.LETTERS.by_key_for_update, key_=number)
+
+
 def list_waiting(
     tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Letter]:
@@ -33,7 +49,7 @@ def list_waiting(
 def list_all(
     tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Letter]:
-    """List all letters, also ended ones, newest first."""
+    """List all letters, including ended ones, newest first."""
     if mailbox is None:
         return sql.ALL.page(tx, after=after, limit=limit)
     return sql.ALL_OF_MAILBOX.page(tx, after=after, limit=limit, mailbox=check_mailbox(mailbox))

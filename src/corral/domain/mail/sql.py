@@ -11,8 +11,6 @@ Ordered mailboxes (all but `queue:…`) keep `queue_at` when a letter is claimed
 move `queue_at` along with `due_at`, so that the index starts with what can be claimed now.
 """
 
-from functools import cache
-
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
@@ -21,12 +19,17 @@ from corral.db.transitions import StatefulTable
 from corral.domain.mail.model import (
     TRANSITIONS,
     Letter,
-    LetterChain,
     StalledMailbox,
     letter_from_values,
 )
 from corral.kernel.ids import parse_number
 from corral.kernel.pagination import LAST_NUMBER
+
+
+def _is_ordered(column: str = "mailbox") -> str:
+    """Return the SQL form of `model.is_ordered`. Partial indexes have this condition."""
+    return f"(substr({column}, 1, 6) <> 'queue:')"
+
 
 _COLUMNS = columns_of(Letter, id="'let_' || seq", priority="-rank")
 
@@ -100,7 +103,7 @@ _LEVEL = """
 
 # Work queues (`queue:…`): several owners claim concurrently. A claim moves `queue_at` to the end of
 # the lease, so that claimed letters do not stand at the head of the index.
-CLAIM_ONE = Query(
+CLAIM_ONE_UNORDERED = Query(
     Letter,
     f"""
     WITH RECURSIVE {_LEVEL}
@@ -124,8 +127,8 @@ CLAIM_ONE = Query(
 """,
 )
 
-# CLAIM_ONE for up to `limit` letters. The predicates are the same.
-CLAIM = Query(
+# CLAIM_ONE_UNORDERED for up to `limit` letters. The predicates are the same.
+CLAIM_UNORDERED = Query(
     Letter,
     f"""
     WITH RECURSIVE {_LEVEL},
@@ -157,10 +160,10 @@ _STILL_DUE = "state = 'waiting' AND due_at <= :now"
 # The letters that can block a claim in an ordered mailbox: attempted before, and not due yet. They
 # are under a lease, or in back-off and without an owner. An unconfirmed letter counts while its
 # lease lasts: its owner may still be delivering.
-_STARTED_NOT_DUE = """
+_STARTED_NOT_DUE = f"""
     started.mailbox = :mailbox AND started.state IN ('waiting', 'unconfirmed')
     -- Repeats the condition of the partial index letters_started.
-    AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
+    AND started.attempts > 0 AND {_is_ordered("started.mailbox")}
     AND started.due_at > :now
 """
 
@@ -202,15 +205,15 @@ CLAIM_ONE_IN_ORDER = Query(
 # Lock the letters whose lease has expired before CLAIM_IN_ORDER picks. Only for these can a late
 # owner commit an acknowledgement or a failure concurrently, which changes what may be claimed
 # behind them. After this lock the picked set is stable.
-LOCK_EXPIRED_LEASES = Statement("""
+LOCK_EXPIRED_LEASES = Statement(f"""
     SELECT seq FROM letters
     -- The first two lines repeat the condition of the partial index letters_started.
-    WHERE mailbox = :mailbox AND substr(mailbox, 1, 6) <> 'queue:'
+    WHERE mailbox = :mailbox AND {_is_ordered()}
       AND state IN ('waiting', 'unconfirmed') AND attempts > 0
       -- The lease has expired, or the back-off is over.
       AND due_at <= :now
     -- One order for all callers, to avoid deadlocks.
-    ORDER BY due_at {locked}
+    ORDER BY due_at {{locked}}
 """)
 
 # CLAIM_ONE_IN_ORDER for up to `limit` letters: pick what is due (`ahead`), find the first letter of
@@ -289,12 +292,12 @@ RENEW = Query(
     f"""
     UPDATE letters SET due_at = :until,
         -- Work queues order by the end of the lease, ordered mailboxes keep the position.
-        queue_at = CASE WHEN substr(mailbox, 1, 6) = 'queue:' THEN :until ELSE queue_at END
+        queue_at = CASE WHEN {_is_ordered()} THEN queue_at ELSE :until END
     WHERE seq = :seq
       -- A claim since then would have incremented the fence.
       AND fence = :fence AND owner IS NOT NULL AND state IN ('waiting', 'unconfirmed')
       -- In an ordered mailbox an expired lease is lost: later letters may have been claimed since.
-      AND (due_at > :now OR substr(mailbox, 1, 6) = 'queue:')
+      AND (due_at > :now OR NOT {_is_ordered()})
     RETURNING {_COLUMNS}
 """,
 )
@@ -344,7 +347,7 @@ MAILBOXES = Statement("""
 # seek for each, however many letters wait behind it.
 STALLED = Query(
     StalledMailbox,
-    """
+    f"""
     WITH RECURSIVE head (seq) AS (
         SELECT (
             SELECT seq FROM letters WHERE state = 'waiting' AND mailbox > ''
@@ -375,7 +378,7 @@ STALLED = Query(
       AND NOT EXISTS (
         SELECT 1 FROM letters AS started
         WHERE started.mailbox = letters.mailbox AND started.state IN ('waiting', 'unconfirmed')
-          AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
+          AND started.attempts > 0 AND {_is_ordered("started.mailbox")}
           AND started.due_at > :now AND started.owner IS NOT NULL
     )
     LIMIT :limit
@@ -460,11 +463,6 @@ EXPIRED = Statement("""
     ORDER BY expires_at LIMIT :limit {skip_locked}
 """)
 
-SESSION_IDS = IdColumn("session", "ses", "sessions")
-
-# Locks the row, so that no letter is put while the session is closed or replaced.
-SESSION = Statement("SELECT state, replaced_by FROM sessions WHERE id = :id {locked}")
-
 RETENTION = Retention(
     "letters",
     setting="mail.retention_ms",
@@ -475,108 +473,9 @@ RETENTION = Retention(
     imported="imported_at",
 )
 
-LETTER_CHAINS_RETENTION = Retention(
-    "letter_chains",
-    setting="mail.retention_ms",
-    key="letter_id",
-    created=None,
-    # Kept as long as the letter, which may wait longer than the retention period.
-    ended="""created_at < :before AND NOT EXISTS (
-        SELECT 1 FROM letters WHERE seq = CAST(substr(letter_id, 5) AS {integer})
-        AND (ended_at IS NULL OR ended_at >= :before))""",
-)
+# -- recipients ----------------------------------------------------------------------------------
 
-# -- chains ---------------------------------------------------------------------------------------
+SESSION_IDS = IdColumn("session", "ses", "sessions")
 
-_LETTER_CHAIN = columns_of(LetterChain)
-_AGENT = "SELECT id, name FROM agents WHERE"
-_MAX_RUNS = 50
-_MAX_PARENTS = 50
-
-_PARENTS = f"""
-        UNION ALL
-        SELECT runs.parent_id, ancestry.distance + 1
-        FROM runs JOIN ancestry ON runs.id = ancestry.id
-        -- Bounded: rows that form a cycle must not loop.
-        WHERE runs.parent_id IS NOT NULL AND ancestry.distance < {_MAX_PARENTS}
-    )"""
-
-# The letters that a run and its parents read. The run itself is matched separately, because
-# `letter_chains` outlives a deleted run.
-_OF_RUN = f"""
-    WITH RECURSIVE ancestry (id, distance) AS (
-        SELECT parent_id, 1 FROM runs WHERE id = :run_id AND parent_id IS NOT NULL {_PARENTS},
-    letters_read AS (
-        SELECT correlation_id, hops FROM letter_chains WHERE read_by = :run_id
-        UNION ALL
-        SELECT correlation_id, hops FROM letter_chains WHERE read_by IN (SELECT id FROM ancestry)
-    )
-"""
-
-# The letters that the live runs of an agent and their parents read.
-_OF_AGENT = f"""
-    WITH RECURSIVE ancestry (id, distance) AS (
-        SELECT id, 0 FROM (
-            SELECT id FROM runs
-            WHERE agent_id = :agent_id AND ended_at IS NULL AND state <> 'queued' LIMIT {_MAX_RUNS}
-        ) AS live {_PARENTS},
-    letters_read AS (
-        SELECT correlation_id, hops FROM letter_chains WHERE read_by IN (SELECT id FROM ancestry)
-    )
-"""
-# Aggregates instead of ORDER BY: a run may have read many letters, and sorting them costs more.
-_MAX_HOPS = "SELECT max(hops) FROM letters_read"
-_WITH_HOPS = "SELECT min(correlation_id) FROM letters_read WHERE hops = :hops"
-
-HOPS_OF_RUN = Statement(f"{_OF_RUN} {_MAX_HOPS}")
-CORRELATION_OF_RUN = Statement(f"{_OF_RUN} {_WITH_HOPS}")
-HOPS_OF_AGENT = Statement(f"{_OF_AGENT} {_MAX_HOPS}")
-CORRELATION_OF_AGENT = Statement(f"{_OF_AGENT} {_WITH_HOPS}")
-
-AGENT_OF_RUN = Statement(f"{_AGENT} id = (SELECT agent_id FROM runs WHERE runs.id = :run_id)")
-AGENT_BY_NAME = Statement(f"{_AGENT} name = :name")
-
-LETTER_CHAIN = Query(
-    LetterChain, f"SELECT {_LETTER_CHAIN} FROM letter_chains WHERE letter_id = :letter_id"
-)
-
-ADD_LETTER_CHAIN = Statement("""
-    INSERT INTO letter_chains
-        (letter_id, correlation_id, hops, in_reply_to, agent_id, reply_to, created_at)
-    VALUES (:letter_id, :correlation_id, :hops, :in_reply_to, :agent_id, :reply_to, :now)
-    ON CONFLICT (letter_id) DO NOTHING
-""")
-
-ADD_LETTER_CHAINS = Statement("""
-    INSERT INTO letter_chains (letter_id, correlation_id, hops, agent_id, reply_to, created_at)
-    SELECT 'let_' || seq, CAST(:correlation_id AS TEXT), CAST(:hops AS {integer}),
-        CAST(:agent_id AS TEXT), '', CAST(:now AS {integer})
-    FROM letters WHERE key = :key AND mailbox {is_listed}
-    ON CONFLICT (letter_id) DO NOTHING
-""")
-
-SET_READ_BY = Query(
-    LetterChain,
-    f"""
-    UPDATE letter_chains SET read_by = :run_id WHERE letter_id = :letter_id
-    RETURNING {_LETTER_CHAIN}
-""",
-)
-
-SET_ALL_READ_BY = Statement(
-    "UPDATE letter_chains SET read_by = :run_id WHERE letter_id {is_listed}"
-)
-
-
-@cache
-def get_chain(table: str) -> Statement:
-    """Build the statement that reads the chain of a row in another concept's table."""
-    return Statement(f"SELECT correlation_id, hops FROM {table} WHERE id = :id")
-
-
-@cache
-def set_chain(table: str) -> Statement:
-    """Build the statement that stores the chain of a row in another concept's table."""
-    return Statement(
-        f"UPDATE {table} SET correlation_id = :correlation_id, hops = :hops WHERE id = :id"
-    )
+# Locks the row, so that no letter is put while the session is closed or replaced.
+SESSION = Statement("SELECT state, replaced_by FROM sessions WHERE id = :id {locked}")

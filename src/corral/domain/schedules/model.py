@@ -15,19 +15,20 @@ class ScheduleState(StrEnum):
     CANCELLED = "cancelled"  # was cancelled
 
 
-S = ScheduleState
 TRANSITIONS = TransitionTable(
     "schedule",
     ScheduleState,
     create_verb="create",
-    initial=S.ACTIVE,
-    import_states=(S.PAUSED, S.FINISHED, S.CANCELLED),
+    initial=ScheduleState.ACTIVE,
+    import_states=(ScheduleState.PAUSED, ScheduleState.FINISHED, ScheduleState.CANCELLED),
     verbs={
-        "fire": transition(S.ACTIVE, to=S.ACTIVE),
-        "finish": transition(S.ACTIVE, to=S.FINISHED),
-        "pause": transition(S.ACTIVE, to=S.PAUSED),
-        "resume": transition(S.PAUSED, to=S.ACTIVE),
-        "cancel": transition(S.ACTIVE, S.PAUSED, to=S.CANCELLED),
+        "fire": transition(ScheduleState.ACTIVE, to=ScheduleState.ACTIVE),
+        "finish": transition(ScheduleState.ACTIVE, to=ScheduleState.FINISHED),
+        "pause": transition(ScheduleState.ACTIVE, to=ScheduleState.PAUSED),
+        "resume": transition(ScheduleState.PAUSED, to=ScheduleState.ACTIVE),
+        "cancel": transition(
+            ScheduleState.ACTIVE, ScheduleState.PAUSED, to=ScheduleState.CANCELLED
+        ),
     },
 )
 
@@ -94,19 +95,18 @@ class OccurrenceState(StrEnum):
     FAILED = "failed"  # its script failed in every attempt
 
 
-OS = OccurrenceState
 OCCURRENCE_TRANSITIONS = TransitionTable(
     "occurrence",
     OccurrenceState,
     create_verb="check",
-    initial=OS.CHECKING,
-    other_create_verbs={"record": OS.PUT},
+    initial=OccurrenceState.CHECKING,
+    other_create_verbs={"record": OccurrenceState.PUT},
     verbs={
         # Its script failed and is retried after a back-off.
-        "fail": transition(OS.CHECKING, to=OS.CHECKING),
-        "put": transition(OS.CHECKING, to=OS.PUT),
-        "skip": transition(OS.CHECKING, to=OS.SKIPPED),
-        "give_up": transition(OS.CHECKING, to=OS.FAILED),
+        "fail": transition(OccurrenceState.CHECKING, to=OccurrenceState.CHECKING),
+        "put": transition(OccurrenceState.CHECKING, to=OccurrenceState.PUT),
+        "skip": transition(OccurrenceState.CHECKING, to=OccurrenceState.SKIPPED),
+        "give_up": transition(OccurrenceState.CHECKING, to=OccurrenceState.FAILED),
     },
 )
 

@@ -10,8 +10,6 @@ from corral.domain.tasks.management import reassign
 from corral.domain.tasks.model import WAITING, Task, TaskState
 from corral.domain.tasks.propagation import follow_up
 
-S = TaskState
-
 
 def delegate(
     tx: Tx,
@@ -75,7 +73,10 @@ def _release_task(tx: Tx, ended: Delegation) -> None:
     task = lock_task(tx, ended.task_id)
     if task.state in WAITING and task.assignee_id == ended.to_agent_id:
         tx.run(sql.SET_ASSIGNEE, id=task.id, assignee_id=None)
-    elif task.state in (S.RUNNING, S.SUBMITTED) and task.agent_id == ended.to_agent_id:
+    elif (
+        task.state in (TaskState.RUNNING, TaskState.SUBMITTED)
+        and task.agent_id == ended.to_agent_id
+    ):
         after = transition(
             tx,
             sql.TASKS,

@@ -26,7 +26,6 @@ from corral.kernel.errors import Held, Refused
 from corral.kernel.lease import lease_expiry, stale_fence_error
 from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
-S = TaskState
 CLAIM_BATCH = 20
 """How many claimable tasks a claim reads at a time."""
 MAX_EVIDENCE = 256 * 1024
@@ -110,7 +109,7 @@ def _require_claimable(tx: Tx, task: Task, claimant: Agent) -> Task:
     if task.assignee_id not in (None, claimant.id):
         name = agents.get(tx, task.assignee_id or "").name
         raise Refused(f"{task.key} is assigned to {name}. Claim another task.", id=task.id)
-    if task.state is S.READY:
+    if task.state is TaskState.READY:
         conflicting = _find_conflicting(task, tx.all(sql.RUNNING_TASKS, project=task.project_id))
         if conflicting is not None:
             raise Held(
@@ -214,7 +213,7 @@ def submit(
     """
     parsed = parse_evidence(evidence)
     claimed = _lock_claimed(tx, task, agent, fence)
-    if claimed.state in (S.SUBMITTED, S.DONE):
+    if claimed.state in (TaskState.SUBMITTED, TaskState.DONE):
         return with_dependencies(tx, claimed)
     submitted = transition(
         tx,

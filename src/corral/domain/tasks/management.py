@@ -20,9 +20,6 @@ from corral.kernel.errors import Conflict, Invalid
 from corral.kernel.text import check_optional_text, check_text, encode_json
 from corral.kernel.unset import UNSET
 
-S = TaskState
-
-
 # -- states --------------------------------------------------------------------------------------
 
 
@@ -132,7 +129,7 @@ def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = No
     """
     before = lock_as_lead(tx, task, agent)
     assignee = get_active_agent(tx, to) if to else None
-    if before.state not in (S.RUNNING, S.SUBMITTED):
+    if before.state not in (TaskState.RUNNING, TaskState.SUBMITTED):
         if before.state not in WAITING:
             raise Conflict(
                 f"{before.id} is {before.state}. Reopen or retry it before you reassign it.",
@@ -267,7 +264,9 @@ def edit(
         priority=before.priority if priority is UNSET else check_priority(priority),
         files=encode_json(paths, "The files"),
     )
-    if before.state is S.RUNNING:  # other tasks may be held back for files it no longer reserves
+    if (
+        before.state is TaskState.RUNNING
+    ):  # other tasks may be held back for files it no longer reserves
         tx.run(sql.RELEASE_HELD_BACK, running=before.id)
     tx.emit("task", "edit", before.id, project_id=before.project_id)
     return with_dependencies(tx, changed)

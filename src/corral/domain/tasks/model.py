@@ -33,38 +33,58 @@ class TaskState(StrEnum):
     CANCELLED = "cancelled"  # given up; dependents are blocked
 
 
-S = TaskState
-ENDED = (S.DONE, S.FAILED, S.SKIPPED, S.CANCELLED)
-SATISFIED = (S.DONE, S.SKIPPED)
-WAITING = (S.PENDING, S.READY, S.BLOCKED, S.PAUSED)
+ENDED = (TaskState.DONE, TaskState.FAILED, TaskState.SKIPPED, TaskState.CANCELLED)
+SATISFIED = (TaskState.DONE, TaskState.SKIPPED)
+WAITING = (TaskState.PENDING, TaskState.READY, TaskState.BLOCKED, TaskState.PAUSED)
 # A task that has to be done again becomes pending. The same transaction then promotes it to ready
 # or blocks it, depending on its dependencies (see `propagation.follow_up`).
 TRANSITIONS = TransitionTable(
     "task",
     TaskState,
     create_verb="declare",
-    initial=S.PENDING,
-    import_states=(S.PAUSED, S.DONE, S.FAILED, S.SKIPPED, S.CANCELLED),
+    initial=TaskState.PENDING,
+    import_states=(
+        TaskState.PAUSED,
+        TaskState.DONE,
+        TaskState.FAILED,
+        TaskState.SKIPPED,
+        TaskState.CANCELLED,
+    ),
     verbs={
-        "promote": transition(S.PENDING, to=S.READY),
+        "promote": transition(TaskState.PENDING, to=TaskState.READY),
         # A dependency was added or reopened.
-        "wait": transition(S.READY, to=S.PENDING),
-        "block": transition(S.PENDING, S.READY, to=S.BLOCKED),
-        "unblock": transition(S.BLOCKED, to=S.PENDING),
-        "claim": transition(S.READY, to=S.RUNNING),
-        "submit": transition(S.RUNNING, to=S.SUBMITTED),
-        "accept": transition(S.SUBMITTED, to=S.DONE),
-        "reject": transition(S.SUBMITTED, to=S.PENDING),
+        "wait": transition(TaskState.READY, to=TaskState.PENDING),
+        "block": transition(TaskState.PENDING, TaskState.READY, to=TaskState.BLOCKED),
+        "unblock": transition(TaskState.BLOCKED, to=TaskState.PENDING),
+        "claim": transition(TaskState.READY, to=TaskState.RUNNING),
+        "submit": transition(TaskState.RUNNING, to=TaskState.SUBMITTED),
+        "accept": transition(TaskState.SUBMITTED, to=TaskState.DONE),
+        "reject": transition(TaskState.SUBMITTED, to=TaskState.PENDING),
         # The agent gave the task back, its lease expired, or its run ended without a submission.
-        "release": transition(S.RUNNING, to=S.PENDING),
-        "fail": transition(S.RUNNING, S.SUBMITTED, to=S.FAILED),
-        "retry": transition(S.FAILED, to=S.PENDING),
-        "reopen": transition(S.DONE, S.SKIPPED, S.CANCELLED, to=S.PENDING),
-        "pause": transition(S.PENDING, S.READY, to=S.PAUSED),
-        "resume": transition(S.PAUSED, to=S.PENDING),
-        "reassign": transition(S.RUNNING, S.SUBMITTED, to=S.PENDING),
-        "skip": transition(*WAITING, S.RUNNING, S.SUBMITTED, S.FAILED, S.CANCELLED, to=S.SKIPPED),
-        "cancel": transition(*WAITING, S.RUNNING, S.SUBMITTED, S.FAILED, to=S.CANCELLED),
+        "release": transition(TaskState.RUNNING, to=TaskState.PENDING),
+        "fail": transition(TaskState.RUNNING, TaskState.SUBMITTED, to=TaskState.FAILED),
+        "retry": transition(TaskState.FAILED, to=TaskState.PENDING),
+        "reopen": transition(
+            TaskState.DONE, TaskState.SKIPPED, TaskState.CANCELLED, to=TaskState.PENDING
+        ),
+        "pause": transition(TaskState.PENDING, TaskState.READY, to=TaskState.PAUSED),
+        "resume": transition(TaskState.PAUSED, to=TaskState.PENDING),
+        "reassign": transition(TaskState.RUNNING, TaskState.SUBMITTED, to=TaskState.PENDING),
+        "skip": transition(
+            *WAITING,
+            TaskState.RUNNING,
+            TaskState.SUBMITTED,
+            TaskState.FAILED,
+            TaskState.CANCELLED,
+            to=TaskState.SKIPPED,
+        ),
+        "cancel": transition(
+            *WAITING,
+            TaskState.RUNNING,
+            TaskState.SUBMITTED,
+            TaskState.FAILED,
+            to=TaskState.CANCELLED,
+        ),
     },
 )
 
@@ -196,7 +216,7 @@ class TaskStatus(msgspec.Struct, frozen=True):
 
 
 def _is_blocking(task: "Task | TaskStatus") -> bool:
-    return task.state in (S.FAILED, S.CANCELLED) or (
+    return task.state in (TaskState.FAILED, TaskState.CANCELLED) or (
         task.state in WAITING and task.failed_dependencies > 0
     )
 

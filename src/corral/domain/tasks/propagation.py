@@ -15,8 +15,7 @@ from corral.domain.delegations import ops as delegations
 from corral.domain.tasks import sql
 from corral.domain.tasks.model import WAITING, Task, TaskState, TaskStatus
 
-S = TaskState
-ROOTS = (S.FAILED, S.CANCELLED)  # states that block dependents
+ROOTS = (TaskState.FAILED, TaskState.CANCELLED)  # states that block dependents
 MAX_REASON = 1_000
 
 
@@ -47,7 +46,7 @@ def follow_up(tx: Tx, before: Task, after: Task) -> Task:
     Settles the task itself, frees the tasks that were held back for its files, updates its
     dependents, and ends its delegations when the task has ended.
     """
-    if before.state is S.RUNNING:
+    if before.state is TaskState.RUNNING:
         tx.run(sql.RELEASE_HELD_BACK, running=before.id)
     settled = settle(tx, after)
     update_dependents(tx, before, settled)
@@ -70,9 +69,9 @@ def _delegation_result(task: Task) -> dict[str, Any]:
 
 def settle(tx: Tx, task: Task) -> Task:
     """Move a waiting task to the state that its own counts require."""
-    if task.state is S.BLOCKED and not task.failed_dependencies:
+    if task.state is TaskState.BLOCKED and not task.failed_dependencies:
         task = transition(tx, sql.TASKS, "unblock", task.id, blocked_by_id=None, reason=None)
-    if task.state in (S.PENDING, S.READY) and task.failed_dependencies:
+    if task.state in (TaskState.PENDING, TaskState.READY) and task.failed_dependencies:
         blocker = _find_blocker(tx, task.id)
         return transition(
             tx,
@@ -84,11 +83,11 @@ def settle(tx: Tx, task: Task) -> Task:
             reason=blocker.reason,
             event_data={"blocked_by": blocker.id},
         )
-    if task.state is S.READY and task.open_dependencies:
+    if task.state is TaskState.READY and task.open_dependencies:
         return transition(tx, sql.TASKS, "wait", task.id, conflicts_with_id=None)
-    if task.state is S.PENDING and not task.open_dependencies:
+    if task.state is TaskState.PENDING and not task.open_dependencies:
         return transition(tx, sql.TASKS, "promote", task.id, ready_at=task.ready_at or tx.now)
-    if task.state is S.PAUSED:
+    if task.state is TaskState.PAUSED:
         _set_blocker(
             tx, [task.id], _find_blocker(tx, task.id) if task.failed_dependencies else NO_BLOCKER
         )
@@ -142,10 +141,14 @@ def _move_waiting(tx: Tx, tasks: Sequence[UpdatedCounts], blocker: Blocker) -> N
     """Move waiting tasks to the states that their new counts require."""
     blocked = [task for task in tasks if task.failed_dependencies]
     intact = [task for task in tasks if not task.failed_dependencies]
-    block = _ids(blocked, S.PENDING, S.READY)
-    unblock = _ids(intact, S.BLOCKED)
-    promote = _ids([task for task in intact if not task.open_dependencies], S.PENDING, S.BLOCKED)
-    wait = _ids([task for task in intact if task.open_dependencies], S.READY)
+    block = _ids(blocked, TaskState.PENDING, TaskState.READY)
+    unblock = _ids(intact, TaskState.BLOCKED)
+    promote = _ids(
+        [task for task in intact if not task.open_dependencies],
+        TaskState.PENDING,
+        TaskState.BLOCKED,
+    )
+    wait = _ids([task for task in intact if task.open_dependencies], TaskState.READY)
     transition_many(
         tx,
         sql.TASKS,
@@ -159,8 +162,12 @@ def _move_waiting(tx: Tx, tasks: Sequence[UpdatedCounts], blocker: Blocker) -> N
     transition_many(tx, sql.TASKS, "promote", promote, ready_at=tx.now)
     transition_many(tx, sql.TASKS, "wait", wait, conflicts_with_id=None)
     # A paused task stays paused. Its blocker is stored for the time when it is resumed.
-    _set_blocker(tx, _ids([task for task in blocked if not task.was_blocked], S.PAUSED), blocker)
-    _set_blocker(tx, _ids([task for task in intact if task.was_blocked], S.PAUSED), NO_BLOCKER)
+    _set_blocker(
+        tx, _ids([task for task in blocked if not task.was_blocked], TaskState.PAUSED), blocker
+    )
+    _set_blocker(
+        tx, _ids([task for task in intact if task.was_blocked], TaskState.PAUSED), NO_BLOCKER
+    )
 
 
 def _ids(tasks: Sequence[UpdatedCounts], *states: TaskState) -> list[str]:
@@ -188,11 +195,11 @@ def recount_dependencies(tx: Tx, before: Task) -> Task:
 
 def blocker_of(task: Task | TaskStatus) -> Blocker:
     """Return what blocks the dependents of a task: the task itself, or its own blocker."""
-    if task.state is S.PAUSED:  # the reason of a paused task says why it was paused
+    if task.state is TaskState.PAUSED:  # the reason of a paused task says why it was paused
         return Blocker(task.blocked_by_id, f"{task.key} is paused, and blocked")
-    if task.state not in (S.FAILED, S.CANCELLED):
+    if task.state not in (TaskState.FAILED, TaskState.CANCELLED):
         return Blocker(task.blocked_by_id, task.reason)
-    text = f"{task.key} {'failed' if task.state is S.FAILED else 'was cancelled'}"
+    text = f"{task.key} {'failed' if task.state is TaskState.FAILED else 'was cancelled'}"
     return Blocker(task.id, f"{text}: {task.reason}"[:MAX_REASON] if task.reason else text)
 
 
@@ -201,7 +208,7 @@ def _find_blocker(tx: Tx, id: str) -> Blocker:
     first = tx.first(sql.FAILED_DEPENDENCIES, id=id, limit=1)
     if first is None:
         return NO_BLOCKER
-    if first.state is S.PAUSED and first.blocked_by_id is not None:
+    if first.state is TaskState.PAUSED and first.blocked_by_id is not None:
         return blocker_of(sql.TASKS.get(tx, first.blocked_by_id))
     return blocker_of(first)
 
@@ -211,7 +218,7 @@ def _replace_blocker(tx: Tx, root: str) -> None:
     blockers: dict[str, str] = {}
     dependents: dict[str, list[str]] = {}
     for id, dependency_id, state, blocker in tx.run(sql.BLOCKED_BY, blocker=root):
-        if state in (S.FAILED, S.CANCELLED):
+        if state in (TaskState.FAILED, TaskState.CANCELLED):
             blockers.setdefault(id, dependency_id)
         elif blocker is not None and blocker != root:
             blockers.setdefault(id, blocker)

@@ -21,7 +21,6 @@ from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.text import check_optional_text, check_text, encode_json
 
-S = TaskState
 MAX_CHECKS = 20
 """How many results of checks the evidence of a task keeps; older ones are dropped."""
 
@@ -32,7 +31,7 @@ def accept(tx: Tx, task: Task | str, *, note: str | None = None, agent: str | No
     Raises Refused when the caller is the agent that did the work.
     """
     reviewed = lock_as_reviewer(tx, task, agent)
-    if reviewed.state is S.DONE:
+    if reviewed.state is TaskState.DONE:
         return with_dependencies(tx, reviewed)
     comment = check_optional_text(note, "The note")
     after = transition(
@@ -108,7 +107,7 @@ def begin_check(tx: Tx, task: str) -> Task:
     if claimed is None:
         current = sql.TASKS.get(tx, candidate.id)
         why = f"it is {current.state}"
-        if current.state is S.SUBMITTED:
+        if current.state is TaskState.SUBMITTED:
             why = "its check is already running"
         raise Conflict(f"Cannot check {current.id}: {why}.", id=current.id, state=current.state)
     return claimed
@@ -137,7 +136,7 @@ def conclude_check(tx: Tx, task: Task, result: CommandResult) -> Task:
     Does nothing when the task was reviewed or claimed again meanwhile.
     """
     locked = lock_task(tx, task)
-    if locked.state is not S.SUBMITTED or locked.fence != task.fence:
+    if locked.state is not TaskState.SUBMITTED or locked.fence != task.fence:
         return with_dependencies(tx, locked)
     evidence = locked.evidence or Evidence()
     evidence = msgspec.structs.replace(evidence, checks=[*evidence.checks, result][-MAX_CHECKS:])

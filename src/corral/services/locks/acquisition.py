@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from corral.db.tx import Tx
-from corral.domain.locks import heartbeat, ops, queries, resolve
+from corral.domain.locks import errors, heartbeat, ops, queries
 from corral.domain.locks.model import Lock, LockState
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.kernel.pagination import Page
@@ -101,14 +101,14 @@ def wait_for_lock(database: "Database", lock: str, *, timeout_ms: int | None = N
                 renewed_at = time.monotonic()
             listener.wait(min(left, MAX_SLEEP))
     if current.state is not LockState.HELD:
-        raise database.read(lambda tx: resolve.lost_error(tx, current))
+        raise database.read(lambda tx: errors.lost_error(tx, current))
     return current
 
 
 def _timeout_error(tx: Tx, lock: Lock) -> Refused:
     ahead = queries.list_blocking(tx, lock)
-    held = resolve.held_error(tx.now, lock.path, ahead[0] if ahead else lock)
-    return Refused(held.message, **held.details)
+    error = errors.held_error(tx.now, lock.path, ahead[0] if ahead else lock)
+    return Refused(error.message, **error.details)
 
 
 def _leave_queue(database: "Database", lock: Lock) -> None:

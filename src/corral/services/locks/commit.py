@@ -9,7 +9,7 @@ import msgspec
 
 from corral.adapters import commits, git
 from corral.db.database import Database
-from corral.domain.locks import queries, resolve
+from corral.domain.locks import resolve, touches
 from corral.domain.locks.model import Lock, LockMode, LockState
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.kernel.pagination import iter_all
@@ -95,7 +95,7 @@ def commit(
         for name in chosen:
             with suppress(Invalid):  # a symlink that leads out of the project
                 touch = partial(
-                    queries.record_touch,
+                    touches.record_touch,
                     project=place.project.id,
                     path=lock_paths[name],
                     agent=owner,

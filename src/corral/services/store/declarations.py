@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def find_declarations(kind: type[T]) -> dict[str, T]:
-    """Return every declaration of a type by its name, such as `mail.CLAIM`."""
+    """Return every declaration of a type by its name, such as `mail.CLAIM_UNORDERED`."""
     return {name: value for name, value in _constants().items() if isinstance(value, kind)}
 
 

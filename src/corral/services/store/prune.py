@@ -23,6 +23,7 @@ from corral.domain.host_requests import ops as requests
 from corral.domain.idempotency import ops as answers
 from corral.domain.imports import ops as imports
 from corral.domain.locks import ops as locks
+from corral.domain.locks import touches
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.nodes import ops as nodes
@@ -268,7 +269,7 @@ RETENTIONS: tuple[Retention | CascadingRetention, ...] = (
     CascadingRetention("tasks", "tasks.retention_ms", _prune_tasks),
     CascadingRetention("races", "races.retention_ms", _prune_races),
     locks.RETENTION,
-    locks.TOUCHES_RETENTION,
+    touches.RETENTION,
     questions.RETENTION,
     decisions.RETENTION,
     channels.MESSAGES_RETENTION,
