@@ -219,7 +219,7 @@ class LaunchPlan:
             context = self._store.sessions.context(run.session_id, limit=MAX_TURNS)
             session, prompt, self._is_moved = None, prepend_context(context, None) or prompt, False
         resumes = session is not None and (resume or launch.resume_session is not None)
-        if session is None and getattr(self.provider, "chooses_session", False):
+        if session is None and self.provider.accepts_session_id:
             session = _random_uuid()
         return LaunchRequest(
             prompt=None if resume and resumes else prompt,
@@ -243,7 +243,7 @@ class LaunchPlan:
         )
 
     def _is_root_allowed(self) -> bool:
-        name = getattr(self.provider, "root_variable", None)
+        name = self.provider.root_variable
         return name is not None and bool((os.environ | self._launch.env).get(name))
 
     def _acp_start(self, ask: LaunchRequest) -> LaunchCommand:
