@@ -7,7 +7,8 @@ import pytest
 from corral.adapters.providers.facts import LimitFact, ResultFact, TurnFact, UsageFact
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor import agent_io as voices
-from corral.supervisor.agent_io import MAX_PENDING_FACTS, AgentIO, Recorder
+from corral.supervisor.agent_io import AgentIO
+from corral.supervisor.recorder import MAX_PENDING_FACTS, Recorder
 from tests.support.home import Home
 from tests.support.run_factories import running
 
@@ -36,8 +37,8 @@ def test_records_are_buffered_in_order_while_the_store_is_unavailable(
         )
         recorder.record([LimitFact("no more")])
         assert (recorder.has_pending, tries) == (True, 1), "tried now and then, not once a fact"
-        assert voice.finished is not None, "what the supervisor goes by waits for nobody"
-        assert voice.limit is not None
+        assert voice.result is not None, "what the supervisor goes by waits for nobody"
+        assert voice.quota_limit is not None
         recorder.record([TurnFact("assistant", str(number)) for number in range(MAX_PENDING_FACTS)])
         assert recorder.is_behind
         away = False

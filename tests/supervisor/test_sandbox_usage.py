@@ -111,7 +111,7 @@ def test_a_budget_stops_a_sandboxed_run(
     real = home.folder / ("elsewhere/sessions" if variable else "own/.codex/sessions")
     assert len(list(real.rglob("rollout-*.jsonl"))) == 1, "its transcript is written back"
     left = {path.name for path in home.folder_of(ended).iterdir()}
-    assert not [name for name in left if name.startswith(("home", "records"))], left
+    assert not [name for name in left if name.startswith(("home", "transcripts"))], left
     home.wait_for_all_processes()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from corral.adapters.providers.facts import TurnFact, UsageFact
 from corral.adapters.transcripts.reader import TranscriptItem
-from corral.supervisor.transcript import RecordFollower, RecordLocator, RecordUse
+from corral.supervisor.transcript import TranscriptFollower, TranscriptLocator, TranscriptUse
 
 
 class Recorder:
@@ -38,7 +38,9 @@ def test_a_repeated_prompt_is_not_recorded() -> None:
         read=lambda path, offset: items,
     )
     recorder: Any = Recorder()
-    record = RecordFollower(place, recorder, use=RecordUse.ALL, session="ses_1", prompt="do it")
+    record = TranscriptFollower(
+        place, recorder, use=TranscriptUse.ALL, session="ses_1", prompt="do it"
+    )
     for _ in range(3):
         record.next_poll = 0.0
         record.poll(None)
@@ -59,7 +61,9 @@ def test_a_repeated_item_is_not_activity() -> None:
         read=lambda path, offset: [item for item in items if item.offset >= offset],
     )
     recorder: Any = Recorder()
-    record = RecordFollower(place, recorder, use=RecordUse.ALL, session="ses_1", prompt=None)
+    record = TranscriptFollower(
+        place, recorder, use=TranscriptUse.ALL, session="ses_1", prompt=None
+    )
 
     def look() -> bool:
         record.next_poll = 0.0
@@ -94,7 +98,9 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
         read=lambda path, offset: [item for item in items if item.offset > offset],
     )
     recorder: Any = Recorder()
-    record = RecordFollower(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
+    record = TranscriptFollower(
+        place, recorder, use=TranscriptUse.ESTIMATE, session="ses_1", prompt=None
+    )
 
     def pending() -> list[int]:
         record.next_poll = 0.0
@@ -124,7 +130,7 @@ def test_the_model_is_read_from_an_unread_transcript() -> None:
         find=lambda folder, session: Path("record") if session == "ses_1" else None,
         read=lambda path, offset: items,
     )
-    place = RecordLocator(
+    place = TranscriptLocator(
         reader,
         Path("folder"),
         cwd="/",
@@ -133,6 +139,8 @@ def test_the_model_is_read_from_an_unread_transcript() -> None:
         is_taken=lambda session: False,
     )
     recorder: Any = Recorder()
-    record = RecordFollower(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
+    record = TranscriptFollower(
+        place, recorder, use=TranscriptUse.ESTIMATE, session="ses_1", prompt=None
+    )
     assert record.model("ses_2") is None
     assert record.model("ses_1") == "first"

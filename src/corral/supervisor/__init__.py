@@ -19,7 +19,7 @@ Who writes what
 ---------------
 
     store: state, lease, exit status, usage   supervisor, with its fencing token
-    store: turns, charges, log                supervisor (`agent_io.Recorder`), keyed by position
+    store: turns, charges, log                supervisor (`recorder.py`), keyed by position
     <run folder>/output, stderr               the agent itself, or the supervisor if it must redact
     <run folder>/exit.<attempt>.<pid>         guard
     <run folder>/line                         supervisor: the control socket

@@ -9,7 +9,8 @@ from corral.adapters.providers.facts import PermissionFact, ResultFact
 from corral.domain.agents.tools import is_allowed
 from corral.domain.runs.model import Attention, Run, build_dialog
 from corral.kernel.errors import CorralError
-from corral.supervisor.agent_io import MAX_PAUSE, AgentIO, Log, Recorder, Reply
+from corral.supervisor.agent_io import MAX_PAUSE, AgentIO, Log, Reply
+from corral.supervisor.recorder import Recorder
 
 if TYPE_CHECKING:
     from corral.api import Corral
@@ -57,11 +58,11 @@ class AcpIO(AgentIO):
                 if isinstance(fact, PermissionFact):
                     self._questions.append(fact)
         self._show_question()
-        self._recorder.check_budget([*self._client.pending(), *self.pending_in_record()])
+        self._recorder.check_budget([*self._client.pending(), *self.pending_in_transcript()])
 
     def poll(self) -> bool:
         self._recorder.flush()
-        self._recorder.check_budget([*self._client.pending(), *self.pending_in_record()])
+        self._recorder.check_budget([*self._client.pending(), *self.pending_in_transcript()])
         self.pause = MAX_PAUSE if self._recorder.has_pending else None
         return False
 
@@ -123,7 +124,7 @@ class AcpIO(AgentIO):
         self._questions.clear()
         self._show_question()
         self.is_done = True
-        self.finished = ResultFact(done.ok, done.message or (None if done.ok else done.reason))
+        self.result = ResultFact(done.ok, done.message or (None if done.ok else done.reason))
 
 
 def _denied(names: set[str], allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:

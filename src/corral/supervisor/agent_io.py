@@ -6,47 +6,21 @@
     ScreenIO    a terminal interface drawn for a person (`screen_io.py`)
     AcpIO       the Agent Client Protocol over its input and output (`acp_io.py`)
 
-`Recorder` writes the reported facts to the store. The key of a turn is made of the run, the attempt
-and its position in the output, so a supervisor that takes over can read the output again without
-adding anything twice.
+`Recorder` (`recorder.py`) writes the reported facts to the store.
 """
 
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict, replace
-
-from corral.adapters.providers.facts import (
-    DenialFact,
-    LimitFact,
-    LogFact,
-    PermissionFact,
-    PlanFact,
-    ProviderFact,
-    ResultFact,
-    SessionFact,
-    TurnFact,
-    UsageFact,
-)
-from corral.adapters.redaction import redact_record
-from corral.domain.runs.model import Attention, Dialog, Run
-from corral.kernel.clock import SystemClock
-from corral.kernel.errors import CorralError, StoreUnavailable
-from corral.supervisor.budget import STORE_TIMEOUT, BudgetWatch
-from corral.supervisor.retry import retry_while_unavailable
+from corral.adapters.providers.facts import LimitFact, ResultFact, UsageFact
+from corral.domain.runs.model import Attention, Dialog
 
 if TYPE_CHECKING:
-    from corral.api import Corral
-    from corral.domain.charges.model import Charge
-    from corral.supervisor.transcript import RecordFollower
+    from corral.supervisor.recorder import Recorder
+    from corral.supervisor.transcript import TranscriptFollower
 
 MIN_PAUSE = 0.05  # seconds between two polls
 MAX_PAUSE = 1.0
-RETRY_TIMEOUT = 15 * 60.0  # seconds, after the agent has ended; as in `lease.py`
-MAX_PENDING_FACTS = 1_000  # while the store is unavailable; the rest stays in the output
 
 Log = Callable[[str, str, dict[str, Any] | None], None]
 Reply = Callable[[dict[str, Any]], None]
@@ -62,14 +36,14 @@ class AgentIO:
         self.attention: Attention | None = None
         self.dialog: Dialog | None = None
         """The open question, while `attention` is NEEDS_INPUT and the question is known."""
-        self.limit: LimitFact | None = None
-        self.finished: ResultFact | None = None
+        self.quota_limit: LimitFact | None = None
+        self.result: ResultFact | None = None
         self.over_budget: str | None = None
         """Why the run must stop; None: within budget."""
         self.denied: dict[str, str] = {}
         """The denied tools, by call."""
-        self.record: RecordFollower | None = None
-        """The record that the CLI itself keeps of the conversation."""
+        self.transcript: TranscriptFollower | None = None
+        """The reader of the transcript that the CLI itself writes."""
         self.recorder: Recorder | None = None
         """The recorder of its stream, if it has one."""
         self.is_working = False
@@ -90,25 +64,25 @@ class AgentIO:
         return False
 
     def follow(self, agent: int | None) -> bool:
-        """Record the new items of the CLI's own record; return whether there were any."""
-        if self.record is None:
+        """Record the new items of the CLI's transcript; return whether there were any."""
+        if self.transcript is None:
             return False
-        has_items = self.record.poll(agent)
-        recorder = self.recorder or self.record.recorder
-        if self.is_working or (self.recorder is None and not self.record.is_screened):
+        has_items = self.transcript.poll(agent)
+        recorder = self.recorder or self.transcript.recorder
+        if self.is_working or (self.recorder is None and not self.transcript.is_screened):
             recorder.budget.notice_activity()
         if self.recorder is None:
-            recorder.check_budget(self.record.pending)
+            recorder.check_budget(self.transcript.pending)
         return has_items
 
-    def pending_in_record(self) -> list[UsageFact]:
-        """Usage in the record that is not charged yet."""
-        return self.record.pending if self.record is not None else []
+    def pending_in_transcript(self) -> list[UsageFact]:
+        """Usage in the transcript that is not charged yet."""
+        return self.transcript.pending if self.transcript is not None else []
 
-    def close_record(self) -> None:
-        """Close the record after the agent has ended and its stream was read to the end."""
-        if self.record is not None:
-            self.record.close()
+    def close_transcript(self) -> None:
+        """Close the transcript after the agent has ended and its stream was read to the end."""
+        if self.transcript is not None:
+            self.transcript.close()
 
     def send(self, text: str, *, enter: bool, dialog: str | None, reply: Reply) -> bool:
         """Pass a text to the agent, and call `reply` with the outcome, now or later.
@@ -128,241 +102,3 @@ class AgentIO:
 
     def close(self) -> None:
         """Process the rest of the output, after the agent has ended."""
-
-
-class Recorder:
-    """Writes facts to the store: turns, charges, session ids, log lines.
-
-    Facts are queued and written in order. While the store is unavailable they wait in memory.
-    """
-
-    def __init__(
-        self,
-        store: "Corral",
-        run: Run,
-        agent_io: AgentIO,
-        log: Log,
-        *,
-        secrets: Sequence[str] = (),
-        budget: BudgetWatch | None = None,
-    ) -> None:
-        self._store = store
-        self._secrets = secrets
-        self._run = run
-        self._agent_io = agent_io
-        self._log = log
-        self._count = 0
-        self._place = ""
-        self._at: int | None = None
-        self._pending: deque[tuple[str, int | None, ProviderFact]] = deque()
-        self._next_try = 0.0
-        self._charged: UsageFact | None = None
-        self._charge_added: Charge | None = None
-        self._session: str | None = None
-        self._model: str | None = run.model
-        self.budget = budget or BudgetWatch(store, run, agent_io)
-        self._is_raw = store.runs.get_launch(run.id).raw
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether facts wait for an unavailable store."""
-        return bool(self._pending)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether so many facts are pending that no more output should be read."""
-        return len(self._pending) >= MAX_PENDING_FACTS
-
-    def record(
-        self,
-        facts: Sequence[ProviderFact],
-        *,
-        place: str | None = None,
-        at: int | None = None,
-        is_whole_place: bool = False,
-    ) -> None:
-        """Record the facts in order. A fact that the store rejects does not end the run: it is
-        logged, and the output still has it.
-
-        `place` is the position of the facts in the output or in a record. It makes recording
-        idempotent; with `is_whole_place`, across attempts too. `at` is the time of the facts.
-        """
-        for nth, fact in enumerate(facts):
-            self._count += 1
-            key = f"{self._run.attempts}:{self._count if place is None else f'{place}.{nth}'}"
-            clean = redact_record(fact, self._secrets)
-            self._notice(clean)
-            self._pending.append((str(place) if is_whole_place else key, at, clean))
-        self.flush()
-
-    def flush(self) -> None:
-        """Write the pending facts, if the store is available.
-
-        Bounded wait: blocking here would hide lease expiry, and the agent would continue beside one
-        that another machine has started.
-        """
-        if not self._pending or time.monotonic() < self._next_try:
-            return
-        try:
-            with self._store.server_timeout(STORE_TIMEOUT):
-                self._write_pending()
-        except StoreUnavailable:
-            self._next_try = time.monotonic() + MAX_PAUSE
-
-    def finish(self) -> None:
-        """Write all pending facts after the agent has ended, waiting for the store."""
-        try:
-            retry_while_unavailable(self._write_pending, timeout=RETRY_TIMEOUT, max_pause=MAX_PAUSE)
-        except StoreUnavailable as error:
-            self._log("warn", f"Not recorded: {error.message}", {"facts": len(self._pending)})
-            self._pending.clear()
-
-    def _write_pending(self) -> None:
-        while self._pending:
-            self._place, self._at, fact = self._pending[0]
-            try:
-                self._write(fact)
-            except StoreUnavailable:
-                raise
-            except CorralError as error:
-                self._log("warn", f"Not recorded: {error.message}", {"fact": type(fact).__name__})
-            self._pending.popleft()
-
-    def _notice(self, fact: ProviderFact) -> None:
-        """Apply a fact that the supervisor itself acts on, independently of the store."""
-        if isinstance(fact, LimitFact):
-            self._agent_io.limit = fact
-        elif isinstance(fact, ResultFact):
-            self._agent_io.finished = fact
-        elif isinstance(fact, UsageFact):
-            self._notice_usage(fact)
-        elif isinstance(fact, TurnFact):
-            self.budget.notice_activity()
-        elif isinstance(fact, SessionFact) and self._agent_io.record is not None:
-            self._agent_io.record.name(fact.id)
-
-    def _notice_usage(self, used: UsageFact) -> None:
-        """Note that usage is measured. A cancelled prompt reports zero tokens, which says nothing
-        about its requests."""
-        tokens = used.input + used.output + used.cache_read + used.cache_write
-        if tokens or used.cost_micros:
-            self.budget.is_measured = True
-            if self._agent_io.record is not None:
-                self._agent_io.record.settle(SystemClock().now())
-
-    def check_budget(self, pending: Sequence[UsageFact]) -> None:
-        """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
-        self.budget.check(pending)
-
-    def _write(self, fact: ProviderFact) -> None:
-        match fact:
-            case TurnFact():
-                self._append_turn(fact)
-            case UsageFact():
-                self._add_charge(fact)
-            case SessionFact():
-                self._set_session(fact)
-            case LimitFact():
-                self._log("warn", fact.message, {"reset_at": fact.reset_at})
-            case DenialFact():
-                self._count_denial(fact)
-            case PermissionFact():
-                self._log("info", f"The agent asks: {fact.title}", {"tool": fact.tool})
-            case PlanFact():
-                run = self._run
-                self._store.plans.set(
-                    fact.steps, agent=run.agent_id, run=run.id, project_id=run.project_id
-                )
-            case LogFact():
-                self._log(fact.level, fact.message, fact.metadata)
-
-    def link(self, fact: SessionFact, *, title: str | None) -> None:
-        """Link the run to the session that its CLI records.
-
-        For a command line of the user, the session is opened here, or found if it exists.
-        """
-        if self._is_raw:
-            with suppress(CorralError), self._store.server_timeout(STORE_TIMEOUT):
-                run = self._run
-                session = self._store.sessions.open(
-                    project=run.project_id,
-                    title=title,
-                    provider=run.provider,
-                    provider_session=fact.id,
-                )
-                self._run = self._store.runs.link_session(run, session.id)
-        self.record([fact])
-
-    def _count_denial(self, fact: DenialFact) -> None:
-        """Count each denied call once, even if stream and record both report it."""
-        denied = self._agent_io.denied
-        denied.setdefault(fact.call or f"#{len(denied)}", fact.tool)
-        counts: dict[str, int] = {}
-        for tool in denied.values():
-            counts[tool] = counts.get(tool, 0) + 1
-        self._store.runs.record_denials(self._run, counts)
-
-    def _set_session(self, fact: SessionFact) -> None:
-        run = self._run
-        if run.session_id is not None:
-            self._store.sessions.set_provider_session(run.session_id, run.provider, fact.id)
-        self._session = fact.id
-        self._model = fact.model or self._model
-        self._store.runs.update_details(run, model=fact.model, provider_version=fact.version)
-
-    def _model_in_record(self) -> str | None:
-        """Return the model from the CLI's own record; some streams do not report it."""
-        record = self._agent_io.record
-        if self._session is None or record is None:
-            return None
-        return record.model(self._session)
-
-    def _append_turn(self, fact: TurnFact) -> None:
-        if self._run.session_id is None:
-            return
-        key, run, sessions = f"{self._run.id}:{self._place}", self._run.id, self._store.sessions
-        if self._at is None:
-            sessions.append(self._run.session_id, **asdict(fact), key=key, run=run)
-        else:
-            from corral.domain.sessions.model import NewTurn  # a plain run has no turns
-
-            turn = NewTurn(**asdict(fact), key=key, run=run, at=self._at)
-            sessions.append_many(self._run.session_id, [turn])
-
-    def _add_charge(self, used: UsageFact) -> None:
-        run, reported = self._run, used
-        if used.model is None:
-            self._model = self._model or self._model_in_record()
-            used = replace(used, model=self._model)
-        if reported is not self._charged:  # a retry: the charge was added, the rest was not
-            self._charge_added = self._store.charges.add(
-                used,
-                run_id=run.id,
-                session_id=run.session_id,
-                project_id=run.project_id,
-                agent_id=run.agent_id,
-                provider=run.provider,
-                at=None if self._at is None else min(self._at, self._store.now()),
-            )
-            self._charged = reported
-        is_priced = self._price(self._charge_added)
-        total = self._store.charges.total(f"run:{run.id}")
-        self._store.runs.update_details(
-            run, model=used.model, tokens=total.tokens, cost_micros=total.cost_micros
-        )
-        self.budget.compare()
-        if not is_priced:
-            self.budget.refuse_unknown_price(used.model)
-
-    def _price(self, charge: "Charge | None") -> bool:
-        """Price a charge without a cost by its tokens; False when the price is unknown."""
-        if charge is None or charge.cost_micros is not None:
-            return True
-        rates = self.budget.rates_of(charge.model)
-        if rates is not None:
-            from corral.domain.charges.model import ChargePrice
-
-            self._store.charges.set_prices(
-                [ChargePrice(charge.id, rates.cost(charge), rates.version)]
-            )
-        return rates is not None

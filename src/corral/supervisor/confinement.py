@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from corral.adapters.worktree_registry import Checkout
     from corral.api import Corral
 
-HOME, GIT, SCRATCH, RECORDS = "home", "git", "scratch", "records"
+HOME, GIT, SCRATCH, TRANSCRIPTS = "home", "git", "scratch", "transcripts"
 TOKEN_MS = 30 * DAY  # longer than a run; the token is revoked when the run ends
 LIMIT_CHECK_SECONDS = 0.5
 DISK_CHECK_SECONDS = 2.0
@@ -115,10 +115,12 @@ class Confinement:
         return environment | self._added | self._daemon_access()
 
     @property
-    def records_folder(self) -> Path:
-        """Where this supervisor copies the CLI's records to. The pid is in the name because a
-        replaced supervisor may still run."""
-        return self._folder / f"{RECORDS}.{os.getpid()}"
+    def transcripts_folder(self) -> Path:
+        """The folder into which this supervisor copies the CLI's transcripts.
+
+        The pid is in the name because a replaced supervisor may still run.
+        """
+        return self._folder / f"{TRANSCRIPTS}.{os.getpid()}"
 
     def _daemon_access(self) -> dict[str, str]:
         from corral.adapters import daemon_process
@@ -201,7 +203,7 @@ class Confinement:
         """Delete the private folders, with the copies of logins, and revoke the token."""
         with suppress(OSError, CorralError):
             private_git.discard(checkout, self._git)
-        copies = [str(path) for path in self._folder.glob(f"{RECORDS}.*")]
+        copies = [str(path) for path in self._folder.glob(f"{TRANSCRIPTS}.*")]
         for folder in (self.home, self._scratch, *copies):
             with suppress(OSError):
                 delete_tree(folder)

@@ -15,7 +15,8 @@ from corral.adapters.transcripts.reader import READABLE_PROVIDERS
 from corral.config import write_private_file
 from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.clock import SystemClock
-from corral.supervisor.agent_io import AgentIO, Log, Recorder
+from corral.supervisor.agent_io import AgentIO, Log
+from corral.supervisor.recorder import Recorder
 from corral.supervisor.streams import (
     OUTPUT,
     AgentStreams,
@@ -219,7 +220,7 @@ class LaunchPlan:
             context = self._store.sessions.context(run.session_id, limit=MAX_TURNS)
             session, prompt, self._is_moved = None, prepend_context(context, None) or prompt, False
         resumes = session is not None and (resume or launch.resume_session is not None)
-        if session is None and getattr(self.provider, "chooses_session", False):
+        if session is None and self.provider.accepts_session_id:
             session = _random_uuid()
         return LaunchRequest(
             prompt=None if resume and resumes else prompt,
@@ -243,7 +244,7 @@ class LaunchPlan:
         )
 
     def _is_root_allowed(self) -> bool:
-        name = getattr(self.provider, "root_variable", None)
+        name = self.provider.root_variable
         return name is not None and bool((os.environ | self._launch.env).get(name))
 
     def _acp_start(self, ask: LaunchRequest) -> LaunchCommand:
@@ -302,7 +303,7 @@ class LaunchPlan:
         """Return the interface to the agent of an attempt that was just started."""
         agent_io = self._new_agent_io(start, run, streams, log)
         if self.provider.name in READABLE_PROVIDERS:
-            self._follow_record(agent_io, start, run, log, started_at=SystemClock().now())
+            self._follow_transcript(agent_io, start, run, log, started_at=SystemClock().now())
         return agent_io
 
     def _new_agent_io(
@@ -330,14 +331,14 @@ class LaunchPlan:
         if self.provider.name in READABLE_PROVIDERS:
             session = self._provider_session() if run.session_id else None
             start = LaunchCommand([run.command, *run.args], structured=is_stream, session=session)
-            self._follow_record(agent_io, start, run, log, started_at=run.started_at or 0)
+            self._follow_transcript(agent_io, start, run, log, started_at=run.started_at or 0)
         return agent_io
 
-    def _follow_record(
+    def _follow_transcript(
         self, agent_io: AgentIO, start: LaunchCommand, run: Run, log: Log, *, started_at: int
     ) -> None:
-        """Make `agent_io` follow the record that the CLI keeps of the conversation."""
-        from corral.supervisor.transcript import follow_record
+        """Make `agent_io` follow the transcript that the CLI writes."""
+        from corral.supervisor.transcript import follow_transcript
 
         recorder = Recorder(
             self._store,
@@ -347,7 +348,7 @@ class LaunchPlan:
             secrets=self._secret_values,
             budget=agent_io.recorder.budget if agent_io.recorder else None,
         )
-        follow_record(
+        follow_transcript(
             agent_io,
             recorder,
             store=self._store,
@@ -378,7 +379,7 @@ class LaunchPlan:
             offset=offset,
             secrets=self._secret_values,
             log=log,
-            # A command line of the user has no session yet; its record has all turns.
+            # A command line of the user has no session yet; its transcript has all turns.
             only_outcome=self._launch.raw and self.provider.name in READABLE_PROVIDERS,
         )
 

@@ -108,7 +108,7 @@ class ScreenIO(AgentIO):
         if reading.answer is not None:
             self._answer(reading.answer, reading.question, reading.kind)
         elif reading.state == "limit":
-            self.limit = LimitFact(reading.detail or "The provider's quota is exhausted.")
+            self.quota_limit = LimitFact(reading.detail or "The provider's quota is exhausted.")
 
     # -- text from a person --------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from corral.adapters.output.lines import LineSplitter, OutputLine
 from corral.adapters.providers.facts import ProviderFact, TurnFact, UsageFact
 from corral.adapters.providers.json_lines import MAX_LINE, parse_line
 from corral.domain.runs.model import Run
-from corral.supervisor.agent_io import MAX_PAUSE, MIN_PAUSE, AgentIO, Log, Recorder
+from corral.supervisor.agent_io import MAX_PAUSE, MIN_PAUSE, AgentIO, Log
+from corral.supervisor.recorder import Recorder
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import StreamParser
@@ -33,7 +34,7 @@ class StreamIO(AgentIO):
         log: Log,
         only_outcome: bool = False,
     ) -> None:
-        """`only_outcome`: turns and usage come from the CLI's own record instead."""
+        """`only_outcome`: turns and usage come from the CLI's transcript instead."""
         super().__init__()
         self._store, self._run, self._log = store, run, log
         self.recorder = self._recorder = Recorder(store, run, self, log, secrets=secrets)
@@ -51,7 +52,7 @@ class StreamIO(AgentIO):
             has_output = True
             self._record(self._splitter.feed(data))
         pending = [] if self.only_outcome else self._parser.pending()
-        self._recorder.check_budget([*pending, *self.pending_in_record()])
+        self._recorder.check_budget([*pending, *self.pending_in_transcript()])
         self.pause = MIN_PAUSE if has_output else min((self.pause or 0) * 2, MAX_PAUSE)
         return has_output
 
@@ -71,7 +72,7 @@ class StreamIO(AgentIO):
             self._recorder.record(facts, place=str(line.at))
 
     def _without_recorded(self, facts: list[ProviderFact]) -> list[ProviderFact]:
-        """Drop the facts that the CLI's own record also has, with time and model."""
+        """Drop the facts that the CLI's transcript also has, with time and model."""
         if self.only_outcome:
             return [fact for fact in facts if not isinstance(fact, TurnFact | UsageFact)]
         if any(isinstance(fact, UsageFact) for fact in facts) and self._is_recorded():
@@ -79,7 +80,7 @@ class StreamIO(AgentIO):
         return facts
 
     def _is_recorded(self) -> bool:
-        return self.record is not None and self.record.replaces_usage()
+        return self.transcript is not None and self.transcript.replaces_usage()
 
     def _read(self) -> bytes:
         """Read the next piece of the output, skipping what the cap has cut out of the file."""

@@ -136,7 +136,7 @@ class Supervisor:
             quick = outcome.count_quick_failures(self.run.quick_failures, end, lasted_ms)
             self._renew_lease()
             previous: ExitStatus | None = end
-            limit = self._agent_io.limit
+            limit = self._agent_io.quota_limit
             if limit is not None and self._is_quota_end(end) and self._lease.park(limit):
                 if not self._wait_for_quota():
                     return self.run
@@ -283,10 +283,10 @@ class Supervisor:
     def _interpret_end(self, end: ExitStatus) -> ExitStatus:
         """Combine the exit status with the outcome that the agent itself reported."""
         self._agent_io.close()
-        self._agent_io.close_record()
-        # After the record was read: the provider's session, whose files are imported, is now known.
+        self._agent_io.close_transcript()
+        # The transcript names the provider's session, whose files are imported.
         self._plan.collect(self._lease.log)
-        finished = self._agent_io.finished
+        finished = self._agent_io.result
         if self._is_idle:
             return self._interpret_idle_end(end)
         forwarded = self._control.forwarded_signals if self._control is not None else set()
@@ -393,8 +393,8 @@ class Supervisor:
             deadlines.append(now + self._agent_io.pause)
         if self._plan.confinement is not None:
             deadlines.append(self._plan.confinement.next_poll)
-        if self._agent_io.record is not None:
-            deadlines.append(max(self._agent_io.record.next_poll, now + 0.05))
+        if self._agent_io.transcript is not None:
+            deadlines.append(max(self._agent_io.transcript.next_poll, now + 0.05))
         return min(deadlines) - now
 
     def _handle_deadlines(self) -> None:
@@ -493,8 +493,8 @@ class Supervisor:
     def _poll_agent(self) -> None:
         """Record what the agent reported since the last call: turns, usage, questions."""
         agent_pid = self._agent.pid if self._agent is not None else None
-        has_output, has_record = self._agent_io.poll(), self._agent_io.follow(agent_pid)
-        if has_output or has_record:
+        has_output, has_items = self._agent_io.poll(), self._agent_io.follow(agent_pid)
+        if has_output or has_items:
             self._active_at = time.monotonic()
         agent_io, dialog = self._agent_io, self.run.dialog
         is_recorded = (agent_io.dialog and agent_io.dialog.id) == (dialog and dialog.id)

@@ -1,9 +1,9 @@
-"""The live reader of the record that an agent CLI keeps of its conversation.
+"""The live reader of the transcript that an agent CLI writes of its conversation.
 
-At a terminal, or with a command line of the user, turns and usage are only in that record. Some
-streams report usage at the end of a turn or not at all; the record has each request to the model.
-Every item keeps its own time. Reading a record again, after a supervisor took over, adds nothing
-twice: the key of a turn is its place in the record.
+At a terminal, or with a command line of the user, turns and usage are only in the transcript. Some
+streams report usage at the end of a turn or not at all; the transcript has each request to the model.
+Every item keeps its own time. Reading a transcript again, after a supervisor took over, adds nothing
+twice: the key of a turn is its place in the transcript.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ from corral.adapters.providers.provider import SESSION_ID
 from corral.adapters.transcript_copies import TranscriptCopy
 from corral.adapters.transcripts.reader import TranscriptItem, TranscriptReader, get_reader
 from corral.domain.runs.model import Run, RunMode
-from corral.supervisor.agent_io import AgentIO, Recorder
+from corral.supervisor.agent_io import AgentIO
+from corral.supervisor.recorder import Recorder
 from corral.supervisor.stream_io import StreamIO
 
 if TYPE_CHECKING:
@@ -32,31 +33,37 @@ if TYPE_CHECKING:
 
 PROC = "/proc"
 
-POLL_SECONDS = 1.0  # seconds
-SEARCH_SECONDS = 5.0  # seconds, once a session is known: the user may switch to another
-MAX_READ_SHARE = 0.1  # of the time may be spent on reading: a long record is read less often
-CLOCK_SLACK_MS = 1_000  # maximum difference between the file system's clock and ours
+POLL_SECONDS = 1.0
+# The search continues after a session was found, because the user may switch to another one.
+SEARCH_SECONDS = 5.0
+# The maximum share of time that is spent on reading. A long transcript is read less often.
+MAX_READ_SHARE = 0.1
+# The maximum difference between the clock of the file system and ours.
+CLOCK_SLACK_MS = 1_000
 
 
-class RecordUse(StrEnum):
-    """Which parts of a record are used."""
+class TranscriptUse(StrEnum):
+    """Which parts of a transcript are used."""
 
-    ALL = "all"  # turns, usage and denials: the only source
-    USAGE = "usage"  # usage and denials; what the stream reports has the same keys and counters
-    ESTIMATE = "estimate"  # usage counts against budgets; it is charged if the stream reports none
+    ALL = "all"
+    """Turns, usage and denials. The transcript is the only source of them."""
+    USAGE = "usage"
+    """Usage and denials. The stream reports its usage with the same keys and counters."""
+    ESTIMATE = "estimate"
+    """Usage counts against budgets. It is charged only if the stream reports none."""
 
 
 # For providers with a stream: the parts that complement the stream.
 BESIDE_STREAM = {
-    "codex": RecordUse.USAGE,
-    "copilot": RecordUse.USAGE,
-    "opencode": RecordUse.USAGE,
-    "gemini": RecordUse.ESTIMATE,
+    "codex": TranscriptUse.USAGE,
+    "copilot": TranscriptUse.USAGE,
+    "opencode": TranscriptUse.USAGE,
+    "gemini": TranscriptUse.ESTIMATE,
 }
 
 
-class RecordLocator:
-    """Finds and reads the records that belong to a run."""
+class TranscriptLocator:
+    """Finds and reads the transcripts that belong to a run."""
 
     def __init__(
         self,
@@ -76,7 +83,7 @@ class RecordLocator:
         self._copy = copy
 
     def refresh(self) -> None:
-        """Bring the copy of a sandboxed run's records up to date."""
+        """Bring the copy of a sandboxed run's transcripts up to date."""
         if self._copy is not None:
             self._copy.refresh()
 
@@ -103,7 +110,7 @@ class RecordLocator:
         return free if len(free) == 1 and self._is_alone() else []
 
     def files(self, session: str) -> list[tuple[Path, bool]]:
-        """List the record of a session and those of its sub-agents (only for usage)."""
+        """List the transcript of a session and those of its sub-agents (only for usage)."""
         path = self._reader.find(self._folder, session)
         if path is None:
             return []  # no turn yet
@@ -114,7 +121,7 @@ class RecordLocator:
         return head.title if head is not None else None
 
     def model(self, session: str) -> str | None:
-        """Return the model of the last request of the conversation, if the record has it."""
+        """Return the model of the last request of the conversation, if the transcript has it."""
         path = self._reader.find(self._folder, session)
         if path is None:
             return None
@@ -129,15 +136,15 @@ class RecordLocator:
         return list(self._reader.read(path, offset=offset))
 
 
-class RecordFollower:
-    """The conversation of one attempt, read from the CLI's record."""
+class TranscriptFollower:
+    """The conversation of one attempt, read from the CLI's transcript."""
 
     def __init__(
         self,
-        locator: RecordLocator,
+        locator: TranscriptLocator,
         recorder: Recorder,
         *,
-        use: RecordUse,
+        use: TranscriptUse,
         session: str | None,
         prompt: str | None,
         is_screened: bool = False,
@@ -151,8 +158,8 @@ class RecordFollower:
         self._offsets: dict[Path, int] = {}
         self._newest: dict[Path, set[bytes]] = {}
         """The digests of the items at the offset: a reader may yield those again."""
-        self._named: str | None = session
-        self._searches = session is None or use is RecordUse.ALL
+        self._linked_session: str | None = session
+        self._searches = session is None or use is TranscriptUse.ALL
         self._next_search = 0.0
         self.next_poll = 0.0
         self._before: dict[str, UsageFact] = {}
@@ -171,7 +178,7 @@ class RecordFollower:
         """Usage that counts against budgets and is not charged."""
         return [self._since_start(used) for used in self._estimate.values()]
 
-    def name(self, session: str) -> None:
+    def set_session(self, session: str) -> None:
         """Set the session that the stream reports."""
         if session not in self._sessions and SESSION_ID.fullmatch(session):
             self._sessions.append(session)
@@ -191,16 +198,18 @@ class RecordFollower:
         return has_items
 
     def replaces_usage(self) -> bool:
-        """Read the record, and return whether its usage replaces what the stream reports (with the
-        same keys or counters)."""
-        if self._use is not RecordUse.USAGE:
+        """Read the transcript; return whether its usage replaces that of the stream.
+
+        Both then have the same keys or counters.
+        """
+        if self._use is not TranscriptUse.USAGE:
             return False
         self._read()
         return bool(self._offsets)
 
     def settle(self, now_ms: int) -> None:
         """Drop the estimate: the stream has reported all usage until now, and it is charged."""
-        if self._use is RecordUse.ESTIMATE:
+        if self._use is TranscriptUse.ESTIMATE:
             self._before |= {key: used for key, used in self._estimate.items() if used.counter}
             self._estimate.clear()
             self._settled_at = now_ms
@@ -224,7 +233,7 @@ class RecordFollower:
                 self._locator.refresh()
                 self._newest_model = self._locator.model(session)
         except OSError:
-            pass  # no record yet; the next call tries again
+            pass  # no transcript yet; the next call tries again
         return self._newest_model
 
     def _search(self, agent: int | None, now: float) -> None:
@@ -249,7 +258,7 @@ class RecordFollower:
             try:
                 for path, is_main in self._locator.files(session):
                     self.recorder.budget.is_measured = True
-                    if is_main and session != self._named:
+                    if is_main and session != self._linked_session:
                         self._link(session, path)
                     has_items = self._read_file(session, path, is_main=is_main) or has_items
             except OSError:
@@ -258,8 +267,8 @@ class RecordFollower:
 
     def _link(self, session: str, path: Path) -> None:
         """Link the run to the session before any of its turns are recorded."""
-        self._named = session
-        if self._use is RecordUse.ALL:
+        self._linked_session = session
+        if self._use is TranscriptUse.ALL:
             self.recorder.link(SessionFact(session), title=self._locator.title(path))
 
     def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
@@ -293,7 +302,7 @@ class RecordFollower:
         elif not is_new or not is_main:
             return
         elif isinstance(fact, DenialFact) or (
-            self._use is RecordUse.ALL and not self._is_prompt(fact, place)
+            self._use is TranscriptUse.ALL and not self._is_prompt(fact, place)
         ):
             self.recorder.record([fact], place=place, at=item.at, is_whole_place=True)
 
@@ -304,7 +313,7 @@ class RecordFollower:
             if used.counter:
                 self._before[key] = used
             return
-        if self._use is RecordUse.ESTIMATE:
+        if self._use is TranscriptUse.ESTIMATE:
             self._estimate[key] = used
         else:
             self.recorder.record([used], place=place, at=at, is_whole_place=True)
@@ -326,7 +335,7 @@ class RecordFollower:
     def _is_prompt(self, fact: TurnFact, place: str) -> bool:
         """Whether the turn is the run's own prompt, which is in the session already.
 
-        A record can yield one item again, so the place of the prompt is remembered.
+        A transcript can yield one item again, so the place of the prompt is remembered.
         """
         if place == self._prompt_place:
             return True
@@ -343,7 +352,7 @@ def _digest(item: TranscriptItem) -> bytes:
     return hashlib.blake2b(repr(item).encode(errors="replace"), digest_size=16).digest()
 
 
-def follow_record(
+def follow_transcript(
     agent_io: AgentIO,
     recorder: Recorder,
     *,
@@ -356,14 +365,14 @@ def follow_record(
     prompt: str | None,
     confinement: "Confinement | None",
 ) -> None:
-    """Make `agent_io` follow the record of the CLI, if its stream does not report everything.
+    """Make `agent_io` follow the transcript of the CLI, if its stream does not report everything.
 
-    The records in the private home of a sandboxed run are not trusted and read from a copy.
+    The transcripts in the private home of a sandboxed run are not trusted and read from a copy.
     """
     reader = get_reader(provider.name)
-    use: RecordUse | None = RecordUse.ALL
+    use: TranscriptUse | None = TranscriptUse.ALL
     if run.mode is RunMode.ACP:
-        use = RecordUse.ESTIMATE
+        use = TranscriptUse.ESTIMATE
     elif isinstance(agent_io, StreamIO) and not agent_io.only_outcome:
         use = BESIDE_STREAM.get(provider.name)
     if reader is None or use is None:
@@ -382,10 +391,10 @@ def follow_record(
     if confinement is not None:
         below = root.relative_to(confinement.home)
         patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
-        copy = TranscriptCopy(confinement.home, patterns, confinement.records_folder)
-        root = confinement.records_folder / below
-    agent_io.record = RecordFollower(
-        RecordLocator(
+        copy = TranscriptCopy(confinement.home, patterns, confinement.transcripts_folder)
+        root = confinement.transcripts_folder / below
+    agent_io.transcript = TranscriptFollower(
+        TranscriptLocator(
             reader,
             root,
             cwd=run.cwd,

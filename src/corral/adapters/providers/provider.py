@@ -107,6 +107,8 @@ class Provider(Protocol):
     accepts_session_id: bool
     """Whether a new conversation accepts an id. Pass one: then the conversation can be resumed
     even if the CLI dies before its first output."""
+    root_variable: str | None
+    """The variable that lets the CLI skip permission checks as root."""
 
     def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         """Return the command for a request. Starts no process."""
