@@ -1,6 +1,5 @@
 """Delivery of alerts to webhooks, commands and desktop notifications."""
 
-import os
 from collections.abc import Iterator
 
 import msgspec
@@ -30,7 +29,7 @@ class AlertSender(BaseLoop):
     min_interval = 0.1
 
     def run_once(self, store: Corral) -> int:
-        return len(deliver_once(store, f"alert_sender:{process.host()}:{os.getpid()}"))
+        return len(deliver_once(store, process.identify_self().as_owner("alert_sender")))
 
     def next_delay(self, store: Corral) -> float:
         return _seconds_until_due(store)

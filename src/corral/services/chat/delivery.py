@@ -8,7 +8,6 @@ setting decides whether to send it again.
 """
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -69,19 +68,7 @@ class DeliveryResult(msgspec.Struct, frozen=True):
 
 def delivery_owner() -> str:
     """Return a claim owner that identifies this process, so that others can detect its death."""
-    me = process.identify(os.getpid())
-    assert me is not None
-    return f"delivery:{me.host}:{me.pid}:{me.start_token}:{time.monotonic_ns()}"
-
-
-def _is_gone(owner: str | None) -> bool:
-    """Return whether a letter's owner was a process of this machine that has died."""
-    kind, _, rest = (owner or "").partition(":")
-    parts = rest.rsplit(":", 3)
-    if kind != "delivery" or len(parts) != 4 or parts[0] != process.host():
-        return False
-    identity = process.identify(int(parts[1])) if parts[1].isdigit() else None
-    return identity is None or identity.start_token != parts[2]
+    return process.identify_self().as_owner("delivery", time.monotonic_ns())
 
 
 class Delivery:
@@ -146,7 +133,7 @@ class Delivery:
             lambda tx: queries.list_waiting(tx, mailbox=place.mailbox, limit=1), mode="one"
         )
         for letter in page.items:
-            if _is_gone(letter.owner):
+            if process.is_dead(letter.owner):
                 with suppress(Conflict):
                     self._renew(letter, SECOND)
 
@@ -259,7 +246,7 @@ class Delivery:
         expired = [
             letter
             for letter in self._unconfirmed(place)
-            if letter.due_at <= now or _is_gone(letter.owner)
+            if letter.due_at <= now or process.is_dead(letter.owner)
         ]
         return [self._settle_one(letter) for letter in expired]
 
