@@ -326,9 +326,9 @@ def _modified_at(path: str) -> int:
 
 
 def _sandboxes(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
-    from corral.services.chat import sandbox_sync
+    from corral.services.chat import session_folder
 
-    orphaned = [str(path) for path in sandbox_sync.find_orphaned_folders(database)]
+    orphaned = [str(path) for path in session_folder.find_orphaned_folders(database)]
     if orphaned:
         yield (
             "warning",
@@ -340,7 +340,7 @@ def _sandboxes(database: Database, on_progress: Progress) -> Iterator[FileProble
     after = ""
     while page := database.read(partial(integrity.list_sandboxed_sessions, after=after)):
         for id in page:
-            if not os.path.isdir(sandbox_sync.session_folder(id).top):
+            if not os.path.isdir(session_folder.session_folder(id).top):
                 yield (
                     "warning",
                     f"The folder of the sandboxed session {id} is missing, with the files and "
