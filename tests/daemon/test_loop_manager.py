@@ -10,6 +10,7 @@ import pytest
 
 import corral
 from corral.adapters import process
+from corral.adapters.process import ProcessIdentity
 from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.daemon.loop_manager import LoopManager
@@ -99,15 +100,14 @@ def test_a_second_daemon_of_a_living_process_is_refused(
 ) -> None:
     me = process.identify(os.getppid())
     assert me is not None
-    live.nodes.join(
-        "one", process.boot_id(), owner=f"daemon:one:{me.pid}:{me.start_token}", slots=1
-    )
+    owner = me._replace(host="one").as_owner("daemon")
+    live.nodes.join("one", process.boot_id(), owner=owner, slots=1)
     with pytest.raises(Held, match="CORRAL_HOST"):
         host("one").begin()
 
 
 def test_a_dead_daemon_is_replaced_at_once(live: Corral, host: Callable[..., LoopManager]) -> None:
-    dead = "daemon:one:4190000:1"
+    dead = ProcessIdentity("one", process.boot_id(), 4190000, "1").as_owner("daemon")
     live.nodes.join("one", process.boot_id(), owner=dead, slots=1)
     live.nodes.acquire_leadership("scheduler", owner=dead, lease_ms=3_600_000)
     one = host("one")

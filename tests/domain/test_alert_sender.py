@@ -19,7 +19,7 @@ import pytest
 
 from corral.adapters import notifications
 from corral.api import Corral
-from corral.daemon.alert_sender import deliver_once, run_alert_sender
+from corral.daemon.alert_sender import deliver_once, deliver_test, run_alert_sender
 from corral.domain.alerts.model import Alert
 from corral.kernel.clock import MINUTE, ManualClock
 from tests.support.errors import because
@@ -323,3 +323,13 @@ def test_a_letter_of_a_dead_sender_is_delivered_later(
     assert deliver_once(store, "me") == []
     clock.advance(MINUTE)
     assert [one.state for one in deliver_once(store, "me")] == ["done"]
+
+
+def test_a_test_returns_the_delivery_of_its_own_letter(store: Corral, receiver: Receiver) -> None:
+    alert = webhook(store, receiver.url)
+    letter, concurrent = store.alerts.test(alert.id), store.alerts.test(alert.id)
+    delivery = deliver_test(store, "me", letter)
+    assert delivery is not None
+    assert (delivery.letter_id, delivery.state, delivery.error) == (letter.id, "done", None)
+    assert store.mail.get(concurrent.id).state == "refused"
+    assert deliver_test(store, "me", letter) is None

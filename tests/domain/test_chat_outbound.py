@@ -1,6 +1,5 @@
 """What goes out: in order, once, with permission; failures, doubt and what is said of them."""
 
-import os
 import subprocess
 import sys
 
@@ -8,6 +7,7 @@ import pytest
 
 from corral.adapters import process
 from corral.adapters.channels.contract import ChannelTraits, OutgoingMessage, PostedMessage
+from corral.adapters.process import ProcessIdentity
 from corral.api import Corral
 from corral.domain.chat.outbound import queue
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
@@ -237,7 +237,7 @@ def test_lease_of_a_dead_local_process_is_taken_over_at_once(
     store.messages.send("one", agent="ada", to="room")
     store.messages.send("two", agent="ada", to="room")
     box = store.places.get(chat.place()).mailbox
-    dead = f"delivery:{process.host()}:{gone.pid}:1:1"
+    dead = ProcessIdentity(process.host(), process.boot_id(), gone.pid, "1").as_owner("delivery")
     (letter,) = store.mail.claim(box, owner=dead, lease_ms=MINUTE)
     if kind == "forgetful":
         store.mail.begin_delivery(letter)  # it was about to send it
@@ -262,7 +262,8 @@ def test_reused_pid_does_not_count_as_the_lease_owner(store: Corral, clock: Manu
     chat = chat_with(store)
     store.messages.send("one", agent="ada", to="room")
     box = store.places.get(chat.place()).mailbox
-    before = f"delivery:{process.host()}:{os.getpid()}:1:1"  # of this number, in another life
+    # Of this pid, in another life.
+    before = process.identify_self()._replace(start_token="1").as_owner("delivery")
     store.mail.claim(box, owner=before, lease_ms=MINUTE)
     chat.deliver()
     clock.advance(2 * SECOND)
@@ -273,7 +274,7 @@ def test_lease_of_a_live_process_is_respected(store: Corral, clock: ManualClock)
     chat = chat_with(store)
     store.messages.send("one", agent="ada", to="room")
     box = store.places.get(chat.place()).mailbox
-    for owner in (delivery_owner(), "delivery:elsewhere:1:1:1"):
+    for owner in (delivery_owner(), ProcessIdentity("elsewhere", "1", 1, "1").as_owner("delivery")):
         store.mail.claim(box, owner=owner, lease_ms=MINUTE)
         chat.deliver()
         clock.advance(2 * SECOND)

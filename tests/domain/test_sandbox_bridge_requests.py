@@ -10,7 +10,7 @@ from corral import config
 from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.ids import new_id
-from corral.services.chat.sandbox_sync import session_folder
+from corral.services.chat.session_folder import session_folder
 from tests.support.fake_sandbox_agent import FakeSandboxAgent, SandboxConversation
 from tests.support.invariants import check_store
 

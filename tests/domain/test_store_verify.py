@@ -16,9 +16,12 @@ from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.db.database import Finding
 from corral.db.statement import Statement
+from corral.db.tx import Tx
 from corral.domain.insights.integrity_sql import PARENT_REFERENCES
+from corral.domain.runs.model import Run
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import StoreUnavailable
+from corral.services.store import verify
 from tests.domain.test_store_backup import live, race
 from tests.support.cli_runner import Cli
 from tests.support.errors import because
@@ -319,6 +322,31 @@ def test_missing_unsealed_output_is_reported(store: Corral) -> None:
     (fault,) = faults(store)
     assert over in fault.message
     assert "`corral recover`" in fault.message
+
+
+def test_unavailable_store_is_not_reported_as_missing_output(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = add_run(store, "running")
+    store.outputs.begin(run, host=process.host(), folder=str(config.home() / "runs" / run))
+
+    def fail(tx: Tx, id: str) -> Run:
+        raise StoreUnavailable("The store is away.", reason="unreachable")
+
+    monkeypatch.setattr(verify.runs, "get", fail)
+    with pytest.raises(StoreUnavailable):
+        store.db.verify()
+
+
+def test_unavailable_store_is_not_reported_as_damaged_output(
+    store: Corral, sealed: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tx: Tx, run_id: str) -> None:
+        raise StoreUnavailable("The store is away.", reason="unreachable")
+
+    monkeypatch.setattr(verify.outputs, "get_index", fail)
+    with pytest.raises(StoreUnavailable):
+        store.db.verify()
 
 
 def test_output_of_another_machine_is_not_checked(store: Corral) -> None:

@@ -17,7 +17,7 @@ from corral.adapters.sandbox import SandboxKind
 from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import Refused
-from corral.services.chat import sandbox_sync
+from corral.services.chat import session_sandbox
 from tests.support.home import Home, wait_until
 
 KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]
@@ -231,8 +231,8 @@ def test_file_bridge_without_sandbox_needs_the_setting(
         os.mkdir(path)
     given = {"work": None, "store": "sqlite:///x", "scratch": str(tmp_path / "scratch")}
     with pytest.raises(Refused, match="Install bubblewrap"):
-        sandbox_sync.wrap_command(["true"], folder, by="auto", **given)
-    wrapped = sandbox_sync.wrap_command(["true"], folder, by="none", **given)
+        session_sandbox.wrap_command(["true"], folder, kind="auto", **given)
+    wrapped = session_sandbox.wrap_command(["true"], folder, kind="none", **given)
     assert wrapped.words == ["true"]
     assert "Not sandboxed" in wrapped.lacks[0]
 

@@ -8,7 +8,7 @@ from corral.adapters.sandbox_bridge.files import SessionFiles, acknowledge
 from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.api import Corral
 from corral.domain.runs.model import Run
-from corral.services.chat.sandbox_sync import session_folder
+from corral.services.chat.session_folder import session_folder
 from tests.support.fake_channels import Chat, Runner
 
 

@@ -37,7 +37,7 @@ def make_safe_name(file_name: str, number: int) -> str:
 
 
 def store_attachments(
-    folder: Path, event: str, attached: list[RawAttachment], *, most: int
+    folder: Path, event: str, attached: list[RawAttachment], *, max_bytes: int
 ) -> list[StoredFile]:
     """Store the attachments of an event in private files. Idempotent.
 
@@ -47,7 +47,7 @@ def store_attachments(
     own = folder / sha256(event.encode(errors="replace")).hexdigest()[:32]
     files = []
     for number, attachment in enumerate(attached[:MAX_FILES], 1):
-        files.append(_store_one(own, number, attachment, most))
+        files.append(_store_one(own, number, attachment, max_bytes))
     for attachment in attached[MAX_FILES:]:
         files.append(
             StoredFile(
@@ -61,16 +61,16 @@ def store_attachments(
     return files
 
 
-def _store_one(folder: Path, number: int, attached: RawAttachment, most: int) -> StoredFile:
+def _store_one(folder: Path, number: int, attached: RawAttachment, max_bytes: int) -> StoredFile:
     name = make_safe_name(attached.name, number)
     size = len(attached.data) if attached.data is not None else attached.bytes
     display_name = attached.name[:MAX_NAME_LENGTH].replace("\0", "")
     if attached.data is None:
         reason = attached.reason or "it could not be downloaded"
         return StoredFile(display_name, None, size, attached.type, reason)
-    if size > most:
+    if size > max_bytes:
         return StoredFile(
-            display_name, None, size, attached.type, f"it is larger than {most:,} bytes"
+            display_name, None, size, attached.type, f"it is larger than {max_bytes:,} bytes"
         )
     try:
         path = _write(folder, name, attached.data)
@@ -92,7 +92,9 @@ def _write(folder: Path, name: str, data: bytes) -> Path:
 # -- files from agents ----------------------------------------------------------------------------
 
 
-def read_attachment(file_name: str, folders: Sequence[str], *, most: int, never: Path) -> bytes:
+def read_attachment(
+    file_name: str, folders: Sequence[str], *, max_bytes: int, never: Path
+) -> bytes:
     """Read a file that lies in one of these folders.
 
     Each path component is opened without following symlinks, so that nothing outside is read
@@ -117,7 +119,7 @@ def read_attachment(file_name: str, folders: Sequence[str], *, most: int, never:
         if Path(folder, *steps).is_relative_to(never) and never not in Path(folder).parents:
             raise Refused(f"{file_name!r} belongs to Corral itself.", file=file_name)
         try:
-            return _read(folder, steps, file_name, most)
+            return _read(folder, steps, file_name, max_bytes)
         except OSError as error:
             first_error = first_error or error
     assert first_error is not None
@@ -140,7 +142,7 @@ def _match_folders(path: PurePath, folders: Sequence[str]) -> Iterator[tuple[str
                 break
 
 
-def _read(folder: str, steps: tuple[str, ...], file_name: str, most: int) -> bytes:
+def _read(folder: str, steps: tuple[str, ...], file_name: str, max_bytes: int) -> bytes:
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     parent = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
@@ -156,10 +158,10 @@ def _read(folder: str, steps: tuple[str, ...], file_name: str, most: int) -> byt
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Invalid(f"{file_name!r} is not a regular file.", file=file_name)
-        data = file.read(most + 1)
-    if len(data) > most:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
         raise Invalid(
-            f"{file_name!r} is larger than {most:,} bytes (setting `chat.max_file_bytes`).",
+            f"{file_name!r} is larger than {max_bytes:,} bytes (setting `chat.max_file_bytes`).",
             file=file_name,
         )
     return data

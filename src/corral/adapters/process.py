@@ -45,6 +45,42 @@ class ProcessIdentity(NamedTuple):
     pid: int
     start_token: str
 
+    def as_owner(self, role: str, instance: int | None = None) -> str:
+        """Return the name under which this process holds leases: `ROLE:HOST:PID:START:BOOT`.
+
+        `instance` distinguishes several owners in one process. `parse_owner` reverses it.
+        """
+        fields = (role, self.host, str(self.pid), self.start_token, self.boot_id)
+        owner = ":".join(_escape(field) for field in fields)
+        return owner if instance is None else f"{owner}:{instance}"
+
+
+def parse_owner(owner: str | None) -> ProcessIdentity | None:
+    """Return the process in an owner of `as_owner`; None for any other owner."""
+    _, *fields = (owner or "").split(":")
+    if len(fields) not in (4, 5) or not fields[1].isdecimal():
+        return None
+    host_name, pid, start_token, boot = (_unescape(field) for field in fields[:4])
+    return ProcessIdentity(host_name, boot, int(pid), start_token)
+
+
+def is_dead(owner: str | None) -> bool:
+    """Return whether an owner is a process of this machine that is known to be dead."""
+    identity = parse_owner(owner)
+    return identity is not None and check(identity) in (
+        Liveness.GONE,
+        Liveness.REUSED,
+        Liveness.REBOOTED,
+    )
+
+
+def _escape(field: str) -> str:
+    return field.replace("%", "%25").replace(":", "%3A")
+
+
+def _unescape(field: str) -> str:
+    return field.replace("%3A", ":").replace("%25", "%")
+
 
 @cache
 def host() -> str:
@@ -147,6 +183,13 @@ def identify(pid: int) -> ProcessIdentity | None:
     if stat is None or stat.state in "ZX":
         return None
     return ProcessIdentity(host(), boot_id(), pid, stat.start_token)
+
+
+def identify_self() -> ProcessIdentity:
+    """Return the identity of this process."""
+    identity = identify(os.getpid())
+    assert identity is not None
+    return identity
 
 
 def check(process: ProcessIdentity) -> Liveness:

@@ -257,7 +257,7 @@ class Chat(Resource):
         from corral.services.chat.delivery import Delivery
 
         found = Channels(self._database).get(channel)
-        return Delivery(self._database, found, adapter, owner).due(place)
+        return Delivery(self._database, found, adapter, owner).deliver_due(place)
 
     def poll(self, channel: str, adapter: "ChannelAdapter", *, seconds: float = 0) -> Stored:
         """Fetch the new events of a platform, store them, and then advance the cursor.

@@ -1,6 +1,5 @@
 """Delivery of alerts to webhooks, commands and desktop notifications."""
 
-import os
 from collections.abc import Iterator
 
 import msgspec
@@ -30,7 +29,7 @@ class AlertSender(BaseLoop):
     min_interval = 0.1
 
     def run_once(self, store: Corral) -> int:
-        return len(deliver_once(store, f"alert_sender:{process.host()}:{os.getpid()}"))
+        return len(deliver_once(store, process.identify_self().as_owner("alert_sender")))
 
     def next_delay(self, store: Corral) -> float:
         return _seconds_until_due(store)
@@ -70,19 +69,19 @@ def deliver_once(store: Corral, owner: str, *, only: str | None = None) -> list[
 def deliver_test(store: Corral, owner: str, letter: Letter) -> AlertDelivery | None:
     """Deliver a test letter now, without retries.
 
-    None when another sender has claimed it.
+    Letters of other tests, such as those left by a sender that died, are refused. Returns None when
+    another sender has claimed the letter.
     """
     alert = store.alerts.get(letter.body["alert"])
-    letters = store.mail.claim(letter.mailbox, owner=owner, limit=BATCH, lease_ms=LEASE_MS)
-    delivery = None
-    for claimed in letters:  # earlier ones were left by a sender that died
-        if claimed.id == letter.id:
-            error = _send(store, alert, claimed)
-        else:
-            error = "replaced by a later test"
+    result = None
+    for claimed in store.mail.claim(letter.mailbox, owner=owner, limit=BATCH, lease_ms=LEASE_MS):
+        if claimed.id != letter.id:
+            store.mail.refuse(claimed, "replaced by another test")
+            continue
+        error = _send(store, alert, claimed)
         ended = store.mail.ack(claimed) if error is None else store.mail.refuse(claimed, error)
-        delivery = AlertDelivery(alert.id, claimed.id, ended.state, error, None)
-    return delivery
+        result = AlertDelivery(alert.id, claimed.id, ended.state, error, None)
+    return result
 
 
 def list_waiting(store: Corral) -> list[AlertDelivery]:

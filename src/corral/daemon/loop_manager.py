@@ -6,7 +6,6 @@ only when another daemon serves this machine, or when the store's file was moved
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ import msgspec
 
 from corral import __version__
 from corral.adapters import process
-from corral.adapters.process import Liveness, ProcessIdentity
+from corral.adapters.process import Liveness
 from corral.api import Corral
 from corral.daemon.alert_sender import AlertSender
 from corral.daemon.conflict_detector import ConflictDetector
@@ -99,10 +98,8 @@ class LoopManager:
         self._slots = slots
         self._labels = labels
         self._give_up = give_up
-        me = process.identify(os.getpid())
-        assert me is not None
-        self.owner = f"daemon:{me.host}:{me.pid}:{me.start_token}"
-        self._me = me
+        self._me = process.identify_self()
+        self.owner = self._me.as_owner("daemon")
         self._started_at = store.now()
         self._recovered: list[RecoveryResult] = []
         self._node: Node | None = None
@@ -186,7 +183,7 @@ class LoopManager:
     def _replace_dead_daemon(self) -> None:
         """Release the leaderships of a daemon that served this machine before and is gone."""
         node = self._store.nodes.daemon_of(self._me.host)
-        other = _daemon_of(node) if node is not None else None
+        other = process.parse_owner(node.owner) if node is not None else None
         if node is None or other is None or other == self._me:
             return
         liveness = process.check(other)
@@ -306,14 +303,6 @@ class LoopManager:
         for loop_thread in self._loop_threads:
             if loop_thread.loop.wakes_on_commit:
                 loop_thread.wake()
-
-
-def _daemon_of(node: Node) -> ProcessIdentity | None:
-    """Return the identity of the daemon that serves a node, parsed from its owner."""
-    parts = (node.owner or "").rsplit(":", 2)
-    if len(parts) != 3 or not parts[1].isdigit():
-        return None
-    return ProcessIdentity(node.name, node.boot_id, int(parts[1]), parts[2])
 
 
 def _inode(store: Corral) -> tuple[int, int] | None:

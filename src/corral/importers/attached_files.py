@@ -17,7 +17,7 @@ from corral.adapters import attachments
 from corral.db.database import Database
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import CorralError, NotFound
-from corral.services.chat.sandbox_sync import store_mark
+from corral.services.chat.session_folder import store_mark
 
 
 class FileCopier:
@@ -35,7 +35,7 @@ class FileCopier:
         """
         try:
             data = attachments.read_attachment(
-                given, [source], most=self._most, never=config.home()
+                given, [source], max_bytes=self._most, never=config.home()
             )
             kept = attachments.store_sent(self._folder / session_id, given, data)
         except CorralError as error:

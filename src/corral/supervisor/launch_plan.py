@@ -99,14 +99,14 @@ class LaunchPlan:
         """Return the start inside a sandbox without network, whose agent exchanges messages through
         the files of its session."""
         from corral.domain.runs.spec import BOXED_PREFIX
-        from corral.services.chat import sandbox_sync
+        from corral.services.chat import session_sandbox
 
         run, folder = self._run, self._session_files
-        order = sandbox_sync.write_start_file(folder, start, self.provider.name)
-        wrapped = sandbox_sync.wrap_command(
-            [sys.executable, "-P", "-m", sandbox_sync.AGENT_CLIENT, "run", order],
+        order = session_sandbox.write_start_file(folder, start, self.provider.name)
+        wrapped = session_sandbox.wrap_command(
+            [sys.executable, "-P", "-m", session_sandbox.AGENT_CLIENT, "run", order],
             folder,
-            by=str(self._launch.sandbox).removeprefix(BOXED_PREFIX),
+            kind=str(self._launch.sandbox).removeprefix(BOXED_PREFIX),
             work=run.cwd,
             store=self._store.address,
             programs=start.args,
@@ -116,7 +116,7 @@ class LaunchPlan:
         self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.lacks}
         return LaunchCommand(
             wrapped.words,
-            env=sandbox_sync.agent_environment(folder) | wrapped.environment,
+            env=session_sandbox.agent_environment(folder) | wrapped.environment,
             structured=start.structured,
             session=start.session,
         )

@@ -5,7 +5,6 @@ rejected. The store may be unavailable for a while; the agent then continues. Th
 is retried for `RETRY_TIMEOUT`; heartbeats, samples and log lines are skipped.
 """
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -49,9 +48,7 @@ class RunLease:
         self._store = store
         self._secrets = secrets
         self._is_bound = is_bound
-        me = process.identify(os.getpid())
-        assert me is not None
-        self._me = me
+        self._me = process.identify_self()
         self.run = run
         self.stop_reason: str | None = None
         """Why the run is to stop; None: it is not to stop."""
@@ -82,7 +79,7 @@ class RunLease:
 
     @property
     def _owner(self) -> str:
-        return f"supervisor:{self._me.host}:{self._me.pid}"
+        return self._me.as_owner("supervisor")
 
     # -- acquire -------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import time
 
 from corral.adapters.sandbox_bridge import outbound
 from corral.kernel.errors import CorralError
-from corral.services.chat.sandbox_sync import session_folder
+from corral.services.chat.session_folder import session_folder
 from corral.supervisor.budget import STORE_TIMEOUT
 from corral.supervisor.stream_io import StreamIO
 

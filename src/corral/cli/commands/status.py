@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from corral.adapters import daemon_process
+from corral.adapters import daemon_process, process
 from corral.cli.app import App, Command, pass_app
 from corral.cli.render import format_age, format_time, write_line, write_table
 
@@ -24,11 +24,9 @@ LEADERS = [
 
 
 def _format_owner(owner: str | None) -> str | None:
-    """Format an owner `daemon:HOST:PID:START` as host and pid."""
-    parts = (owner or "").rsplit(":", 2)
-    if len(parts) != 3:
-        return owner
-    return f"{parts[0].removeprefix('daemon:')} (pid {parts[1]})"
+    """Format the owner of a lease as host and pid."""
+    identity = process.parse_owner(owner)
+    return owner if identity is None else f"{identity.host} (pid {identity.pid})"
 
 
 @click.command("status", cls=Command)

@@ -8,7 +8,6 @@ setting decides whether to send it again.
 """
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -62,26 +61,14 @@ class DeliveryResult(msgspec.Struct, frozen=True):
     message_id: str
     place_id: str
     state: str
-    """done, waiting (retried at `due_at`), unknown, dead or refused."""
+    """done, waiting (retried at `due_at`), unconfirmed, dead or refused."""
     reason: str | None
     due_at: int | None = None
 
 
 def delivery_owner() -> str:
     """Return a claim owner that identifies this process, so that others can detect its death."""
-    me = process.identify(os.getpid())
-    assert me is not None
-    return f"delivery:{me.host}:{me.pid}:{me.start_token}:{time.monotonic_ns()}"
-
-
-def _is_gone(owner: str | None) -> bool:
-    """Return whether a letter's owner was a process of this machine that has died."""
-    kind, _, rest = (owner or "").partition(":")
-    parts = rest.rsplit(":", 3)
-    if kind != "delivery" or len(parts) != 4 or parts[0] != process.host():
-        return False
-    identity = process.identify(int(parts[1])) if parts[1].isdigit() else None
-    return identity is None or identity.start_token != parts[2]
+    return process.identify_self().as_owner("delivery", time.monotonic_ns())
 
 
 class Delivery:
@@ -95,13 +82,13 @@ class Delivery:
         self._adapter = adapter
         self._owner = owner
 
-    def due(self, only: str | None = None) -> list[DeliveryResult]:
+    def deliver_due(self, place_id: str | None = None) -> list[DeliveryResult]:
         """Send the due messages of all places, or of one, each place in its order."""
         results: list[DeliveryResult] = []
         for place in self._places():
-            if only not in (None, place.id):
+            if place_id not in (None, place.id):
                 continue
-            results += self._settle(place)
+            results += self._resolve_expired(place)
             if not self._unconfirmed(place):  # keeps the order: nothing overtakes such a letter
                 results += self._send_due(place)
         return results
@@ -146,7 +133,7 @@ class Delivery:
             lambda tx: queries.list_waiting(tx, mailbox=place.mailbox, limit=1), mode="one"
         )
         for letter in page.items:
-            if _is_gone(letter.owner):
+            if process.is_dead(letter.owner):
                 with suppress(Conflict):
                     self._renew(letter, SECOND)
 
@@ -164,14 +151,15 @@ class Delivery:
                 mark = partial(mail.begin_delivery, letter=letter)
                 letter = self._database.write(mark, mode="one", durable=True)
                 dispatch = msgspec.structs.replace(dispatch, letter=letter)
-            return self._record(dispatch, self._find_earlier(dispatch) or self._send(dispatch))
+            outcome = self._outcome_of_earlier_attempt(dispatch) or self._send(dispatch)
+            return self._record(dispatch, outcome)
         except Conflict:
-            return None  # it was dropped or taken over meanwhile
+            return None  # the letter was dropped or taken over meanwhile
 
-    def _find_earlier(self, dispatch: Dispatch) -> SendOutcome | None:
+    def _outcome_of_earlier_attempt(self, dispatch: Dispatch) -> SendOutcome | None:
         """Return the outcome of an earlier attempt, after the platform has forgotten its key.
 
-        None: the message has to be sent.
+        Returns None when the message has to be sent.
         """
         retention_ms = self._adapter.traits.remembers_ms
         age = self._database.clock.now() - dispatch.message.created_at
@@ -179,10 +167,10 @@ class Delivery:
             return None
         if dispatch.message.kind in (MessageKind.EDIT, MessageKind.REACTION):
             return None  # idempotent: repeating them changes nothing
-        ids = self._look_up(dispatch)
+        ids = self._search_history(dispatch)
         if ids is None:
             return FailedMessage(
-                "the history of the platform cannot be read to see whether it arrived"
+                "the history of the platform cannot be read to see whether the message arrived"
             )
         return SentMessage(ids) if ids else None
 
@@ -198,7 +186,10 @@ class Delivery:
             return UnconfirmedMessage(f"the adapter failed ({type(error).__name__})")
 
     def _file_problem(self, dispatch: Dispatch) -> SendOutcome | None:
-        """Return why a file cannot be sent: it is unsupported, or not the copy that was queued."""
+        """Return why a file cannot be sent; None when it can.
+
+        The channel must support files, and the file must be the copy that was queued.
+        """
         from corral.adapters import attachments
         from corral.services.chat.attachments import sent_folder
 
@@ -207,11 +198,11 @@ class Delivery:
                 f"a channel of kind {self._channel.kind} does not support files"
             )
         file = _file(dispatch)
-        if (
-            problem := attachments.explain_undeliverable(file, sent_folder())
-            if file
-            else "there is none"
-        ):
+        if file is None:
+            problem: str | None = "there is none"
+        else:
+            problem = attachments.explain_undeliverable(file, sent_folder())
+        if problem:
             return RejectedMessage(f"the file {dispatch.message.text} is not sent: {problem}")
         return None
 
@@ -253,41 +244,46 @@ class Delivery:
 
     # -- unconfirmed letters --------------------------------------------------------------------
 
-    def _settle(self, place: Place) -> list[DeliveryResult]:
+    def _resolve_expired(self, place: Place) -> list[DeliveryResult]:
         """Resolve unconfirmed letters whose lease has expired or whose sender has died."""
         now = self._database.clock.now()
         expired = [
             letter
             for letter in self._unconfirmed(place)
-            if letter.due_at <= now or _is_gone(letter.owner)
+            if letter.due_at <= now or process.is_dead(letter.owner)
         ]
-        return [self._settle_one(letter) for letter in expired]
+        return [self._resolve_one(letter) for letter in expired]
 
     def _unconfirmed(self, place: Place) -> list[Letter]:
         return self._database.read(
             lambda tx: queue.list_unconfirmed(tx, place, limit=MAX_UNCONFIRMED)
         )
 
-    def _settle_one(self, letter: Letter) -> DeliveryResult:
+    def _resolve_one(self, letter: Letter) -> DeliveryResult:
         write = self._database.write
         dispatch = self._database.read(lambda tx: queue.load_unconfirmed(tx, letter))
         message = dispatch.message
-        ids = self._find(dispatch)
+        ids = self._delivered_ids(dispatch)
         if ids is not None:
-            reason = "the platform shows it" if ids else "the platform does not show it"
+            reason = (
+                "the platform shows the message"
+                if ids
+                else "the platform does not show the message"
+            )
             write(lambda tx: queue.resolve(tx, letter.id, message.id, ids or None, reason))
         elif self._channel.on_unconfirmed is UnconfirmedPolicy.RETRY:
-            reason = "unconfirmed: it is sent again and may appear twice"
+            reason = "unconfirmed: the message is sent again and may appear twice"
             write(lambda tx: queue.resolve(tx, letter.id, message.id, None, reason))
         else:
-            reason = "unconfirmed: it is not sent again"
+            reason = "unconfirmed: the message is not sent again"
             write(lambda tx: queue.give_up_unconfirmed(tx, letter, message.id, reason))
         return self._result(letter)
 
-    def _find(self, dispatch: Dispatch) -> list[str] | None:
+    def _delivered_ids(self, dispatch: Dispatch) -> list[str] | None:
         """Return the platform's ids of an unconfirmed message.
 
-        []: it certainly did not arrive. None: unknown.
+        The list is empty when the message certainly did not arrive. Returns None when that is
+        unknown.
         """
         if self._adapter.traits.idempotent:
             return []  # safe to send again: the platform deduplicates by key
@@ -296,10 +292,10 @@ class Delivery:
             MessageKind.REACTION,
         ):
             return None
-        return self._look_up(dispatch)
+        return self._search_history(dispatch)
 
-    def _look_up(self, dispatch: Dispatch) -> list[str] | None:
-        """Search the platform's history for a message; returns as `_find`."""
+    def _search_history(self, dispatch: Dispatch) -> list[str] | None:
+        """Search the platform's history for a message; returns as `_delivered_ids`."""
         outgoing = build_outgoing(dispatch, self._adapter)
         try:
             history = self._adapter.history(outgoing)

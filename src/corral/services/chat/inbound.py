@@ -74,7 +74,7 @@ def store_attachments(database: "Database", channel: str, event: IncomingEvent) 
         attached.append(RawAttachment("message.txt", text, len(text), "text/plain"))
     max_bytes = int(database.read(lambda tx: settings.get_value(tx, "chat.max_file_bytes")))
     folder = config.home() / "channels" / channel_id
-    files = attachments.store_attachments(folder, event.event_id, attached, most=max_bytes)
+    files = attachments.store_attachments(folder, event.event_id, attached, max_bytes=max_bytes)
     return msgspec.structs.replace(event, attached=[], files=[*event.files, *files])
 
 
@@ -91,19 +91,31 @@ def poll_channel(
     for event_id, reason in batch.unreadable.items():  # before the cursor passes them
         _record_unreadable(database, target.id, event_id, reason)
     stored: list[Message] = []
-    for first in range(0, len(batch.events), BATCH):
-        events = batch.events[first : first + BATCH]
-        is_last = first + BATCH >= len(batch.events)
-        try:
-            stored += receive_events(
-                database, target.id, events, cursor=cursor if is_last else None
-            )
-        except Invalid:
-            stored += _receive_one_by_one(database, target.id, events)
-            if is_last and cursor is not None:
-                _set_cursor(database, target.id, cursor)
-    if cursor is not None and not batch.events:
-        _set_cursor(database, target.id, cursor)
+    last = max(0, len(batch.events) - 1) // BATCH * BATCH
+    for first in range(0, last, BATCH):
+        stored += _receive_batch(database, target.id, batch.events[first : first + BATCH])
+    return stored + _receive_batch(database, target.id, batch.events[last:], cursor=cursor)
+
+
+def _receive_batch(
+    database: "Database",
+    channel: str,
+    events: Sequence[IncomingEvent],
+    *,
+    cursor: str | None = None,
+) -> list[Message]:
+    """Store events and advance the cursor, in one transaction.
+
+    If one of the events is invalid, each is stored on its own, and the cursor after them.
+    """
+    stored: list[Message] = []
+    try:
+        if events:
+            return receive_events(database, channel, events, cursor=cursor)
+    except Invalid:
+        stored = _receive_one_by_one(database, channel, events)
+    if cursor is not None:
+        _set_cursor(database, channel, cursor)
     return stored
 
 

@@ -30,6 +30,7 @@ from corral.domain.settings import ops as settings
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, NotFound, Refused, StoreUnavailable
 from corral.services.chat import sandbox_sync
+from corral.services.chat.session_folder import session_folder
 from corral.services.runs import request
 
 if TYPE_CHECKING:
@@ -89,7 +90,10 @@ def _reason(error: Exception) -> str:
 
 
 def _folder(tx: Tx, conversation: Conversation) -> str | None:
-    """Return the private folder of an agent without a project and workspace; None: not needed."""
+    """Return the private folder of an agent that has no project and no workspace.
+
+    Returns None when the agent has either.
+    """
     session = sessions.get(tx, conversation.session_id)
     agent = agents.get(tx, conversation.agent_id)
     if session.project_id is not None or agent.workspace is not None:
@@ -126,7 +130,7 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
         return None
     sandbox = sandbox_bridge.select_sandbox(tx, conversation)
     if sandbox != "none":
-        letters = with_sandbox_paths(letters, sandbox_sync.session_folder(session))
+        letters = with_sandbox_paths(letters, session_folder(session))
     prompt = prompts.build_prompt(tx, conversation, letters)
     run_request = request.RunRequest(
         prompt=prompt.text,
@@ -148,10 +152,10 @@ def _has_live_run(tx: Tx, session: str) -> bool:
 
 
 def _replacement_host(tx: Tx, session: str) -> str | None:
-    """Return this machine if the machine of a session is gone; None: stay on that machine.
+    """Return this machine if the machine of a session is gone.
 
-    The provider's own conversation was on the lost machine, so its id is cleared, and the next
-    prompt repeats the conversation.
+    Returns None when the session stays on its machine. The provider's own conversation was on the
+    lost machine, so its id is cleared, and the next prompt repeats the conversation.
     """
     latest = runs.list_runs(tx, session=session, limit=1).items
     if not latest:
@@ -212,34 +216,27 @@ def end_turns(database: "Database", *, local: bool = False) -> list[Conversation
 
 
 def _end(database: "Database", conversation: Conversation, local: bool) -> Conversation | None:
-    run = _run_of(database, str(conversation.run_id))
-    if run is not None and run.is_live and (local or run.state is not RunState.QUEUED):
-        return None
-    launch = _launch_of(database, run)
-    if local and not _was_local(run, launch):
-        return None
-    if run is not None and run.is_live:
+    """End the turn if its run has ended; returns None when there is nothing to do."""
+    run = _find_run(database, str(conversation.run_id))
+    if run is None:
+        return None if local else _end_plain(database, conversation, None)
+    if run.is_live:
+        if local or run.state is not RunState.QUEUED:
+            return None
         return database.write(partial(cancel_unstarted_turn, conversation=conversation, run=run))
-    if run is not None and launch is not None and launch.is_boxed:
+    launch = database.read(lambda tx: runs.get_launch(tx, run.id))
+    if local and process.host() not in (run.host, launch.host):
+        return None
+    if launch.is_boxed:
         return _end_sandboxed(database, conversation, run, launch)
     return _end_plain(database, conversation, run)
 
 
-def _run_of(database: "Database", id: str) -> Run | None:
+def _find_run(database: "Database", id: str) -> Run | None:
     try:
         return database.read(lambda tx: runs.get(tx, id))
     except NotFound:
         return None
-
-
-def _launch_of(database: "Database", run: Run | None) -> Launch | None:
-    return database.read(lambda tx: runs.get_launch(tx, run.id)) if run is not None else None
-
-
-def _was_local(run: Run | None, launch: Launch | None) -> bool:
-    """Return whether a run was, or had to be, on this machine."""
-    hosts = (run and run.host, launch and launch.host)
-    return process.host() in hosts
 
 
 def _end_plain(
@@ -293,17 +290,21 @@ def end_sandboxed_turn(
     conversations_turns.ack_letters(tx, msgspec.structs.replace(conversation, claimed_letters=done))
     if run.state is RunState.CANCELLED:
         left = msgspec.structs.replace(conversation, claimed_letters=rest)
-        conversations_turns.refuse_letters(tx, left, run.reason or "it was stopped")
+        conversations_turns.refuse_letters(tx, left, run.reason or "the run was stopped")
     elif rest:
-        rejected = result.error and f"the file of its agent was rejected: {result.error}"
-        completed = run.state is RunState.COMPLETED
-        reason = (
-            "its agent did not acknowledge it" if completed else run.reason or f"it {run.state}"
-        )
-        conversations_turns.fail_letters(tx, rest, rejected or reason)
+        conversations_turns.fail_letters(tx, rest, _why_not_acknowledged(run, result))
     elif not conversations_turns.has_sent_message(tx, conversation, run.id):
         _notify_no_answer(tx, conversation, run)
     return ended
+
+
+def _why_not_acknowledged(run: Run, result: sandbox_sync.SyncResult) -> str:
+    """Return why a sandboxed turn left letters that its agent did not acknowledge."""
+    if result.error:
+        return f"the file of the agent was rejected: {result.error}"
+    if run.state is RunState.COMPLETED:
+        return "the agent did not acknowledge the letter"
+    return run.reason or f"the run ended as {run.state}"
 
 
 def end_unreadable_turn(
@@ -320,7 +321,7 @@ def end_unreadable_turn(
     if ended is None:
         return None
     if run.state is RunState.CANCELLED:
-        conversations_turns.refuse_letters(tx, conversation, run.reason or "it was stopped")
+        conversations_turns.refuse_letters(tx, conversation, run.reason or "the run was stopped")
     elif conversations_turns.has_sent_message(tx, conversation, run.id):
         conversations_turns.ack_letters(tx, conversation)
         name = agents.get(tx, conversation.agent_id).name
@@ -328,7 +329,7 @@ def end_unreadable_turn(
         conversations_turns.send_notice(tx, conversation, run.id, text)
     else:
         conversations_turns.fail_letters(
-            tx, conversation.claimed_letters, f"{host}, where its agent was running, is gone"
+            tx, conversation.claimed_letters, f"{host}, where the agent was running, is gone"
         )
     return ended
 
@@ -344,7 +345,7 @@ def cancel_unstarted_turn(tx: Tx, conversation: Conversation, run: Run) -> Conve
         return None
     ended = conversations_turns.end_turn(tx, conversation)
     if ended is not None:
-        reason = f"{current.host}, where it had to run, is gone"
+        reason = f"{current.host}, where the run had to start, is gone"
         runs.request_stop(tx, current.id, reason=reason)
         conversations_turns.fail_letters(tx, conversation.claimed_letters, reason)
     return ended
@@ -368,15 +369,17 @@ def end_turn(
     if ended is None or conversation.run_id is None:
         return None
     if run is None:
-        conversations_turns.fail_letters(tx, conversation.claimed_letters, "its run was deleted")
+        conversations_turns.fail_letters(
+            tx, conversation.claimed_letters, "the run of the turn was deleted"
+        )
     elif run.state is RunState.COMPLETED:
         _answer(tx, conversation, run, text)
         conversations_turns.ack_letters(tx, conversation)
     elif run.state is RunState.CANCELLED:
-        conversations_turns.refuse_letters(tx, conversation, run.reason or "it was stopped")
+        conversations_turns.refuse_letters(tx, conversation, run.reason or "the run was stopped")
     else:
         conversations_turns.fail_letters(
-            tx, conversation.claimed_letters, run.reason or f"its run ended as {run.state}"
+            tx, conversation.claimed_letters, run.reason or f"the run ended as {run.state}"
         )
     return ended
 

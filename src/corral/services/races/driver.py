@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeVar
 from corral import config
 from corral.adapters import git_history, ports, private_git, process, worktrees
 from corral.adapters.checks import run_check
-from corral.adapters.process import Liveness, ProcessIdentity
 from corral.adapters.redaction import redact_value
 from corral.adapters.sandbox import SandboxKind
 from corral.adapters.worktree_registry import find_checkout
@@ -58,7 +57,7 @@ from corral.services.runs.recovery import get_run
 T = TypeVar("T")
 
 HEARTBEAT_SECONDS = races_driver.LEASE_MS / 3_000
-_numbers = itertools.count(1)
+_instances = itertools.count(1)
 
 
 def advance(database: Database, round_id: str) -> bool:
@@ -99,21 +98,18 @@ class RoundDriver:
     """Drives rounds. Each instance has its own owner name for leases.
 
     The name contains the identity of the process, so that another driver can find out whether this
-    one is dead (`_is_dead`).
+    one is dead (`process.is_dead`).
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        me = process.identify(os.getpid())
-        assert me is not None
-        number = next(_numbers)
-        self.owner = f"driver:{number}:{me.pid}:{me.start_token}:{me.boot_id}:{me.host}"
+        self.owner = process.identify_self().as_owner("driver", next(_instances))
 
     @contextmanager
     def holding(self, round_id: str) -> Iterator[Round]:
         """Hold the lease of a round during the block; a thread renews it."""
         before = self._read(lambda tx: races_driver.get_round(tx, round_id))
-        dead_owner = before.owner if before.owner and _is_dead(before.owner) else None
+        dead_owner = before.owner if before.owner and process.is_dead(before.owner) else None
         round = self._write(
             lambda tx: races_driver.acquire_round(tx, round_id, self.owner, dead_owner=dead_owner)
         )
@@ -499,12 +495,3 @@ def _fork_conversation(tx: Tx, race: Race, round: Round) -> str | None:
     if winner.session_id is None:
         return None
     return conversations.fork(tx, winner.session_id).id
-
-
-def _is_dead(owner: str) -> bool:
-    """Return whether a driver on this machine is known to be dead."""
-    parts = owner.split(":", 5)
-    if len(parts) != 6 or not parts[2].isdigit():
-        return False
-    identity = ProcessIdentity(parts[5], parts[4], int(parts[2]), parts[3])
-    return process.check(identity) in (Liveness.GONE, Liveness.REUSED, Liveness.REBOOTED)

@@ -6,7 +6,6 @@ process on another machine is judged by its lease alone, and a process whose sta
 readable is left alone.
 """
 
-import os
 import time
 from contextlib import suppress
 from functools import partial
@@ -228,13 +227,12 @@ class Recovery:
 
     def _take_over(self, run: Run) -> Run:
         """Take over a run without a supervisor; raises Conflict if another process was first."""
-        me = process.identify(os.getpid())
-        assert me is not None
+        me = process.identify_self()
         return self._database.write(
             lambda tx: heartbeat.take_over(
                 tx,
                 run,
-                owner=f"recovery:{me.host}:{me.pid}",
+                owner=me.as_owner("recovery"),
                 supervisor_pid=me.pid,
                 supervisor_token=me.start_token,
             )

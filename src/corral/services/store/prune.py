@@ -131,14 +131,14 @@ def _prune_files(database: Database) -> None:
     from corral.adapters import attachments
     from corral.importers import attached_files
     from corral.services.chat import attachments as chat_attachments
-    from corral.services.chat import sandbox_sync
+    from corral.services.chat import session_folder
 
     retention_ms = database.read(lambda tx: settings.get_value(tx, "messages.retention_ms"))
     # Twice the time, because a message that waits is kept longer.
     before = database.clock.now() - 2 * retention_ms
     for folder in chat_attachments.list_own_folders(database):
         attachments.delete_older(folder, before / 1_000)
-    sandbox_sync.remove_orphaned_folders(database)
+    session_folder.remove_orphaned_folders(database)
     attached_files.remove_orphaned_copies(database)
 
 

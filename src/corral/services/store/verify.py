@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Set
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corral import config
 from corral.adapters import process
@@ -23,6 +24,9 @@ from corral.domain.runs import ops as runs
 from corral.kernel.errors import NotFound, StoreUnavailable
 from corral.services.store.declarations import find_declarations
 from corral.services.store.schema_check import check_schema
+
+if TYPE_CHECKING:
+    from corral.adapters.output.sealed_format import SealIndex
 
 MAX_REPORTED = 20
 """Problems of one kind that are listed; the others are counted."""
@@ -175,12 +179,14 @@ def _find_output_problem(database: Database, row: Output) -> FileProblem | None:
 
 
 MISSING = "is missing"
+DAMAGED = "is damaged"
 
 
 def _check_sealed(database: Database, folder: Path, stream: str, row: Output) -> str | None:
     from corral.adapters.output.seal import sealed_path
     from corral.adapters.output.sealed_file import open_sealed
 
+    known_index = _known_index(database, row) if stream == "output" else None
     path = sealed_path(folder / stream)
     try:
         sealed = open_sealed(path)
@@ -189,36 +195,57 @@ def _check_sealed(database: Database, folder: Path, stream: str, row: Output) ->
         size = row.sealed_bytes if stream == "output" else row.stderr_bytes
         if sealed.index.sealed_bytes != size:
             return f"has {sealed.index.sealed_bytes:,} bytes instead of {size:,}"
-        known = stream != "output" or sealed.index == database.read(
-            partial(outputs.get_index, run_id=row.id)
-        )
-        if not known or sealed.text_hash() != sealed.index.sha256:
+        if stream == "output" and known_index is None:
+            return "is unknown"  # the row says why
+        is_expected = stream != "output" or sealed.index == known_index
+        if not is_expected or sealed.text_hash() != sealed.index.sha256:
             return "was changed after it was sealed"
-    except StoreUnavailable:
-        return "is damaged"
-    except NotFound:
-        return "is unknown"  # the row says why
+    except StoreUnavailable:  # raised for the file; the store was read before
+        return DAMAGED
     except OSError as error:
         return f"is not readable ({error.strerror})"
     return None
 
 
-def _check_open_output(database: Database, row: Output, folder: Path) -> FileProblem | None:
-    """Check that an ended run has its output. A live run may not have written anything yet."""
-    from corral.adapters.output.reader import OutputReader as Files
-
+def _known_index(database: Database, row: Output) -> "SealIndex | None":
+    """Return the index of a sealed output in the store; None when the store has none."""
     try:
-        if database.read(partial(runs.get, id=row.id)).is_live or Files(folder).exists():
-            return None
+        return database.read(partial(outputs.get_index, run_id=row.id))
     except NotFound:
-        if Files(folder).exists():
+        return None
+
+
+def _check_open_output(database: Database, row: Output, folder: Path) -> FileProblem | None:
+    """Check that an ended run has its output. A live run may not have written anything yet.
+
+    Raises StoreUnavailable when the run cannot be read from the store.
+    """
+    from corral.adapters.output.reader import OutputReader
+
+    if _is_live(database, row.id):
+        return None
+    try:
+        if OutputReader(folder).exists():
             return None
-    except (OSError, StoreUnavailable):
-        pass
+    except StoreUnavailable:  # raised for the file; the store was read before
+        return "broken", f"The output of {row.id} in {folder} {DAMAGED}. Restore it from a copy."
+    except OSError as error:
+        return (
+            "broken",
+            f"The output of {row.id} in {folder} is not readable ({error.strerror}). Make it "
+            "readable, and check again.",
+        )
     return (
         "broken",
         f"{row.id} has ended without an output in {folder}. Record that with `corral recover`.",
     )
+
+
+def _is_live(database: Database, run_id: str) -> bool:
+    try:
+        return database.read(partial(runs.get, id=run_id)).is_live
+    except NotFound:
+        return False
 
 
 def _run_folders(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
@@ -299,9 +326,9 @@ def _modified_at(path: str) -> int:
 
 
 def _sandboxes(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
-    from corral.services.chat import sandbox_sync
+    from corral.services.chat import session_folder
 
-    orphaned = [str(path) for path in sandbox_sync.find_orphaned_folders(database)]
+    orphaned = [str(path) for path in session_folder.find_orphaned_folders(database)]
     if orphaned:
         yield (
             "warning",
@@ -313,7 +340,7 @@ def _sandboxes(database: Database, on_progress: Progress) -> Iterator[FileProble
     after = ""
     while page := database.read(partial(integrity.list_sandboxed_sessions, after=after)):
         for id in page:
-            if not os.path.isdir(sandbox_sync.session_folder(id).top):
+            if not os.path.isdir(session_folder.session_folder(id).top):
                 yield (
                     "warning",
                     f"The folder of the sandboxed session {id} is missing, with the files and "

@@ -1,0 +1,170 @@
+"""The sandbox of a session: the command line, environment and programs of its agent."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corral import config
+from corral.adapters import sandbox
+from corral.adapters.sandbox import ResourceLimits, SandboxBounds, SandboxKind, WrappedCommand
+from corral.adapters.sandbox_bridge.schema import SessionFolder
+from corral.domain.runs.spec import BOXED_PREFIX
+from corral.kernel.errors import CorralError, Refused
+
+if TYPE_CHECKING:
+    from corral.adapters.providers.provider import LaunchCommand
+
+AGENT_CLIENT = "corral.adapters.sandbox_bridge.agent_client"
+REPAIR_SECONDS = 20
+MAX_PROCESSES = 512  # concurrent processes of a sandboxed agent
+
+
+def wrap_command(
+    command: Sequence[str],
+    folder: SessionFolder,
+    *,
+    kind: str,
+    work: str | None,
+    store: str,
+    programs: Sequence[str] = (),
+    reads: Sequence[str] = (),
+    scratch: str,
+) -> WrappedCommand:
+    """Return a command that runs inside the sandbox of a session.
+
+    The sandbox has no network. It can read the system's programs and the session's files, and write
+    only its working directory and its own files. Raises Refused when no sandbox on this machine
+    guarantees that, unless `kind` is `none`.
+    """
+    selected = _select_kind(kind)
+    own = {folder.outside, folder.home} | ({work} if work is not None else set())
+    hidden = [str(config.home()), *_store_files(store)]
+    inner = [path for path in (*hidden, folder.top) if work is not None and _is_in(path, work)]
+    if selected is SandboxKind.LANDLOCK and inner:
+        raise Refused(
+            f"Landlock cannot protect {inner[0]}, which is inside the working directory. Install "
+            "bubblewrap, or use another working directory.",
+            path=inner[0],
+        )
+    readable = [*_programs(programs), *reads, folder.inside]
+    return sandbox.wrap_command(
+        command,
+        SandboxBounds(
+            writable=tuple(sorted(own)),
+            readable=tuple(dict.fromkeys(path for path in readable if os.path.exists(path))),
+            hidden=tuple(path for path in inner if path != folder.top),
+            network=False,
+            limits=ResourceLimits(processes=MAX_PROCESSES),
+        ),
+        scratch=scratch,
+        kind=selected,
+    )
+
+
+def _select_kind(kind: str) -> SandboxKind:
+    """Return the sandbox of this name; for `auto`, the best one that works on this machine."""
+    if kind != "auto":
+        return SandboxKind(kind)
+    probe = sandbox.probe_sandboxes(network=False)
+    if probe.kind is SandboxKind.NONE or not sandbox.can_block_network(probe.kind):
+        problems = probe.why_not | {probe.kind: "it does not block the network"}
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in problems.items())
+        raise Refused(
+            f"The agent requires a sandbox, and none works here ({reasons}). Install bubblewrap, "
+            "or run the agent without one: `corral setting set chat.sandbox none`."
+        )
+    return probe.kind
+
+
+def _programs(command: Sequence[str]) -> list[str]:
+    """Return the paths of the programs and scripts of a command, with their link targets."""
+    first = shutil.which(command[0]) if command else None
+    named = [word for word in command if os.path.isabs(word) and os.path.isfile(word)]
+    paths = [path for path in (first, *named) if path is not None]
+    return [name for path in paths for name in (path, os.path.realpath(path))]
+
+
+def _store_files(store: str) -> list[str]:
+    """Return the files of a SQLite store, which the sandbox must hide."""
+    if not store.startswith("sqlite"):
+        return []
+    path = Path("/" + store.partition("://")[2].lstrip("/"))
+    return [str(file) for file in sorted(path.parent.glob(f"{path.name}*"))]
+
+
+def _is_in(path: str, folder: str) -> bool:
+    real, top = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath((real, top)) == top
+
+
+def agent_environment(folder: SessionFolder) -> dict[str, str]:
+    """Return the environment of a sandboxed agent: few variables of the host, and its paths."""
+    inherited = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")
+    own = {name: os.environ[name] for name in inherited if name in os.environ}
+    paths = [os.path.join(folder.inside, "bin"), os.path.dirname(sys.executable)]
+    package = str(Path(config.__file__).parent.parent)
+    return own | {
+        "PATH": os.pathsep.join([*paths, os.environ.get("PATH", os.defpath)]),
+        "HOME": folder.home,
+        "PYTHONPATH": package,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "CORRAL_BOXED": folder.top,
+        "CORRAL_AGENT_HOME": folder.home,
+    }
+
+
+def write_start_file(folder: SessionFolder, started: "LaunchCommand", provider: str) -> str:
+    """Write the file with the start parameters of the agent for the sandbox; returns its path."""
+    path = Path(folder.inside) / "order.json"
+    content = {
+        "top": folder.top,
+        "args": started.args,
+        "stdin": started.stdin,
+        "env": started.env,
+        "provider": provider,
+    }
+    config.write_private_file(path, json.dumps(content))
+    return str(path)
+
+
+def write_command(folder: SessionFolder) -> None:
+    """Write the `corral` command of the sandbox."""
+    path = Path(folder.inside) / "bin" / "corral"
+    config.make_private_folder(path.parent)
+    config.write_private_file(
+        path, f'#!/bin/sh\nexec "{sys.executable}" -P -m {AGENT_CLIENT} "$@"\n'
+    )
+    path.chmod(0o700)
+
+
+def repair_outbound(folder: SessionFolder, kind: str, store: str) -> None:
+    """Roll back an interrupted transaction in the agent's file.
+
+    Runs inside the sandbox, because opening an untrusted database can be exploited.
+    """
+    command = [sys.executable, "-P", "-m", AGENT_CLIENT, "mend", folder.outbound]
+    try:
+        wrapped = wrap_command(
+            command,
+            folder,
+            kind=kind.removeprefix(BOXED_PREFIX),
+            work=None,
+            store=store,
+            scratch=os.path.join(folder.top, "scratch"),
+        )
+        subprocess.run(
+            wrapped.words,
+            env=agent_environment(folder) | wrapped.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=REPAIR_SECONDS,
+            check=False,
+        )
+    except (CorralError, OSError, subprocess.TimeoutExpired):
+        return  # the next read reports that the file is not readable
