@@ -113,7 +113,7 @@ class RemoteResource:
         if call is None:
             self._refuse(verb)
         method = (
-            _waiting(call, self._method(call))
+            repeat_until_result(call, self._method(call))
             if call.name in WAIT_ARGUMENTS
             else self._method(call)
         )
@@ -285,7 +285,7 @@ RESOURCE_CLASSES: dict[str, type[RemoteResource]] = {
 }
 
 
-def _waiting(call: RemoteCall, method: Callable[..., Any]) -> Callable[..., Any]:
+def repeat_until_result(call: RemoteCall, method: Callable[..., Any]) -> Callable[..., Any]:
     """Repeat a bounded request until it has a result or the caller's own time is over."""
     name = WAIT_ARGUMENTS[call.name]
 
@@ -294,15 +294,17 @@ def _waiting(call: RemoteCall, method: Callable[..., Any]) -> Callable[..., Any]
         ends = None if asked is None else time.monotonic() + asked / 1_000
         while True:
             left = MAX_WAIT_MS if ends is None else round((ends - time.monotonic()) * 1_000)
+            is_last_request = ends is not None and left <= MAX_WAIT_MS
             kwargs[name] = max(0, min(left, MAX_WAIT_MS))
             try:
                 result = method(*args, **kwargs)
-                if result or left <= MAX_WAIT_MS:
-                    return result
             except Refused as error:
                 # A timeout has the state of what was waited for; other refusals have none.
-                if "state" not in error.details or (ends is not None and left <= MAX_WAIT_MS):
+                if is_last_request or "state" not in error.details:
                     raise
+            else:
+                if result or is_last_request:
+                    return result
 
     return wait
 
