@@ -66,7 +66,7 @@ class StreamEndpoints:
         after = last_id or filter.after
         if after:  # validate the cursor while an error status can still be sent
             await self._api.run_in_thread(lambda: store.events.after(after, limit=1))
-        if self._feed.subscribers >= MAX_SUBSCRIBERS:
+        if self._feed.subscriber_count >= MAX_SUBSCRIBERS:
             raise ApiError(
                 429,
                 "too_many",
