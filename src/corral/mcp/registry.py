@@ -82,7 +82,7 @@ TOOLS = (
     ToolSpec(tasks.task_claim, tasks.TaskClaimArguments, tasks.TaskClaimResult, "tasks.claim"),
     ToolSpec(tasks.task_submit, tasks.TaskSubmitArguments, tasks.TaskStateResult, "tasks.submit"),
     ToolSpec(tasks.task_fail, tasks.TaskFailArguments, tasks.TaskStateResult, "tasks.fail"),
-    ToolSpec(tasks.task_judge, tasks.TaskJudgeArguments, tasks.TaskStateResult, "tasks.accept"),
+    ToolSpec(tasks.task_review, tasks.TaskReviewArguments, tasks.TaskStateResult, "tasks.accept"),
     ToolSpec(
         delegations.delegate,
         delegations.DelegateArguments,
