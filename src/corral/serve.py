@@ -116,7 +116,7 @@ class DaemonServer:
                         seat.publish(me)
                         log.info("serving %s at %s", store.db.url, me.url)
                         _report_start(
-                            options.ready, {"daemon": me, "link": me.link, "found": recovered}
+                            options.ready, {"daemon": me, "link": me.link, "recovered": recovered}
                         )
 
                     self._server = Server(app, started)

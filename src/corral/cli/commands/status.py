@@ -65,8 +65,8 @@ def _write(
         write_line(f"The daemon reports an error: {health['error']['message']}")
     status = (health or {}).get("status")
     if status is not None:
-        if status["trouble"]:
-            write_line(f"The daemon cannot renew its lease: {status['trouble']}")
+        if status["lease_error"]:
+            write_line(f"The daemon cannot renew its lease: {status['lease_error']}")
         write_table(status["loops"], LOOPS)
     elif leaders:
         write_table(leaders, LEADERS)

@@ -104,16 +104,16 @@ def _report_started(app: App, answer: dict[str, Any]) -> None:
     from corral.cli.render import write_line, write_table
     from corral.domain.runs.model import RecoveryResult
 
-    if answer["found"] and not app.json:
+    if answer["recovered"] and not app.json:
         import msgspec
 
         write_line("Recovered runs:")
-        write_table([msgspec.convert(run, RecoveryResult) for run in answer["found"]], COLUMNS)
+        write_table([msgspec.convert(run, RecoveryResult) for run in answer["recovered"]], COLUMNS)
     app.report(f"Started the daemon (pid {answer['daemon']['pid']}): {answer['link']}", answer)
 
 
 def _record(daemon: daemon_process.Daemon) -> dict[str, Any]:
-    return {"daemon": daemon, "link": daemon.link, "found": []}
+    return {"daemon": daemon, "link": daemon.link, "recovered": []}
 
 
 def _start_error(answer: dict[str, Any], log: str) -> CorralError:
