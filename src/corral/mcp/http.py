@@ -1,10 +1,10 @@
 """The tools over HTTP: `POST /mcp` of the daemon, one request and one response.
 
-It uses this package's protocol instead of the server of the SDK. Both transports share one
-implementation, which the tests check with the SDK's client; the daemon does not import the SDK
-(over a second, and pydantic); a call costs what the library costs. No state is kept between
-requests: a client may continue with another daemon of the same store. The middleware has checked
-token, Host and Origin; the caller's identity is in the request's state.
+The endpoint uses `mcp/protocol.py`, as the stdio transport does, and not the server of the MCP
+SDK: importing the SDK would delay the start of the daemon by more than a second. The tests check
+both transports with the SDK's client. The endpoint keeps no state between requests, so a client may
+continue with another daemon of the same store. The middleware has already checked the token, Host
+and Origin, and has put the caller's identity into the state of the request.
 """
 
 import asyncio

@@ -144,8 +144,10 @@ class AccessMiddleware:
     # -- authentication -------------------------------------------------------------------------
 
     async def _authenticate(self, scope: Scope, secret: str | None) -> TokenIdentity | None:
-        """Return the identity of the token; None without one. Raises ApiError 401 for an invalid
-        token, and 429 when an address tries many."""
+        """Return the identity of the token; None without one.
+
+        Raises ApiError 401 for an invalid token, and 429 when an address tries many.
+        """
         if secret is None:
             return None
         who = self._tokens.get_cached(secret)
