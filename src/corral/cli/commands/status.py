@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from corral.adapters import daemon_process
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age, format_time, write_line, write_table
 
 LOOPS = [

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from corral.adapters import daemon_process
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
 from corral.kernel.errors import CorralError, Refused, error_from_code
 
 
@@ -35,7 +36,7 @@ from corral.kernel.errors import CorralError, Refused, error_from_code
     help="Host name that browsers may use to reach the daemon.",
 )
 @click.option(
-    "--slots", type=int, metavar="N", help="Maximum number of concurrent runs on this machine."
+    "--slots", type=int, metavar="N", help="Maximum number of concurrent runs on this node."
 )
 @click.option("--label", multiple=True, metavar="L", help="Label of this node, such as gpu.")
 @click.option("--foreground", is_flag=True, help="Run in the foreground.")
