@@ -10,8 +10,8 @@ import msgspec
 
 from corral.api import Corral
 from corral.api.remote_table import MAX_WAIT_MS
+from corral.asgi import Receive, Scope, Send
 from corral.http.api import ApiRouter, DisconnectWatcher
-from corral.http.asgi import Receive, Scope, Send
 from corral.http.errors import ApiError
 from corral.http.feed import EventFeed
 from corral.http.middleware.rate_limits import retry_after

@@ -10,14 +10,13 @@ and Origin, and has put the caller's identity into the state of the request.
 import asyncio
 import binascii
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 from urllib.parse import parse_qsl
 
 from anyio import CapacityLimiter, to_thread
 from starlette.routing import BaseRoute, Route
 
 from corral.api import Corral
+from corral.asgi import IncompleteBody, Receive, Scope, Send, read_body
 from corral.mcp.identity import Caller, caller_from_token
 from corral.mcp.protocol import (
     HANDSHAKE_VERSIONS,
@@ -35,10 +34,6 @@ from corral.mcp.protocol import (
     handle_message,
     parse_message,
 )
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 FAST_THREADS = 32
 WAITING_THREADS = 64
@@ -73,7 +68,7 @@ class McpEndpoint:
         headers = dict(reversed(scope["headers"]))
         message: RpcMessage | None = None
         try:
-            body = await _read_body(receive)
+            body = await read_body(receive)
             scope["state"]["check_body"](body)
             message = parse_message(body)
             if message.id is None:
@@ -81,6 +76,8 @@ class McpEndpoint:
                 return
             check_headers(message, headers)
             response = await self._handle(scope, receive, message)
+        except IncompleteBody:
+            response = error_response(RpcError(PARSE_ERROR, "The request body is incomplete."))
         except RpcError as error:
             response = error_response(error, message.id if message else None)
         is_stateless = message is None or message.version is not None
@@ -111,17 +108,6 @@ async def _cancel_on_disconnect(receive: Receive, cancelled: threading.Event) ->
     while (await receive())["type"] != "http.disconnect":
         pass
     cancelled.set()
-
-
-async def _read_body(receive: Receive) -> bytes:
-    chunks = []
-    while True:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise RpcError(PARSE_ERROR, "The request body is incomplete.")
-        chunks.append(event.get("body", b""))
-        if not event.get("more_body", False):
-            return b"".join(chunks)
 
 
 async def _send(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import Corral
-from corral.http.asgi import READ_METHODS, AsgiApp, AsgiMessage, Receive, Scope, Send
+from corral.asgi import READ_METHODS, AsgiApp, AsgiMessage, Receive, Scope, Send
 from corral.http.connections import CONNECTION_KEY, HttpConnection
 from corral.http.errors import JSON, ApiError, error_body, from_corral_error
 from corral.http.metrics import Metrics
