@@ -49,7 +49,7 @@ REQUEST_SECONDS = 2  # the part of it for requests in progress
 BACKLOG = 1_024
 MAX_OPEN_FILES = 8_192  # for open browser tabs, and one for each supervisor
 MAX_LOG_BYTES = 1 << 20
-EXIT_CODES = {"store_unavailable": 5, "invalid": 2}
+ERROR_EXIT_CODES = {"store_unavailable": 5, "invalid": 2}
 
 log = logging.getLogger("corral")
 
@@ -116,7 +116,7 @@ class DaemonServer:
                         seat.publish(me)
                         log.info("serving %s at %s", store.db.url, me.url)
                         _report_start(
-                            options.ready, {"daemon": me, "link": me.link, "found": recovered}
+                            options.ready, {"daemon": me, "link": me.link, "recovered": recovered}
                         )
 
                     self._server = Server(app, started)
@@ -176,7 +176,7 @@ class DaemonServer:
         self._stop(0)
 
     def _give_up(self, reason: str) -> None:
-        self._stop(EXIT_CODES["store_unavailable"])
+        self._stop(ERROR_EXIT_CODES["store_unavailable"])
 
     def _stop(self, exit_code: int) -> None:
         self._is_stopping = True
@@ -303,7 +303,7 @@ def main(arguments: list[str] | None = None) -> int:
         log.error("%s", error.message)
         details = {"code": error.code, "message": error.message, "details": error.details}
         _report_start(options.ready, {"error": details})
-        return EXIT_CODES.get(error.code, 4)
+        return ERROR_EXIT_CODES.get(error.code, 4)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from corral.cli.app import Command, Option
+from corral.cli.click_classes import Command, Option
 from corral.cli.main import ALIASES, COMMANDS, root
 from tests.support.cli_runner import Cli
 

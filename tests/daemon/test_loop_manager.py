@@ -77,9 +77,9 @@ def test_a_daemon_recovers_runs_before_its_loops_start(
     live.runs.heartbeat(gone, output_bytes=0, lease_ms=1_000)
     wait_until(lambda: live.runs.get(gone.id).lease_until < live.now(), "its lease is over")
     one = host("one")
-    (found,) = one.begin()
-    assert (found.run_id, found.state) == (gone.id, "interrupted")
-    assert one.status().found == [found]
+    (recovered,) = one.begin()
+    assert (recovered.run_id, recovered.state) == (gone.id, "interrupted")
+    assert one.status().recovered == [recovered]
 
 
 def test_the_remaining_daemon_takes_over_all_loops(

@@ -121,7 +121,7 @@ def test_loops_fail_over_and_the_run_of_a_dead_daemon_continues(both: Two) -> No
     other = both.two if leading is both.one else both.one
     assert other.loop("scheduler")["state"] == "waits"
     assert f":{leading.name}:" in other.loop("scheduler")["leader"]
-    assert other.loop("launcher")["state"] == "works"
+    assert other.loop("dispatcher")["state"] == "works"
     with other.store() as store:
         store.settings.set("runs.lease_ms", 3_000)  # its supervisor beats often
     run = both.ask("sleep", "600", host=leading.name)

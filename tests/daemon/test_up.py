@@ -24,7 +24,7 @@ on_one_engine = pytest.mark.parametrize("engine", ["sqlite"])
 @on_one_engine
 def test_up_serves_until_down(one: Machine) -> None:
     said = one.up()
-    assert said["found"] == []
+    assert said["recovered"] == []
     told = one.status()
     assert told["health"]["ok"]
     assert told["health"]["status"]["pid"] == one.pid
@@ -89,7 +89,7 @@ def test_another_home_on_the_same_machine_needs_its_own_name(one: Machine, tmp_p
     )
     assert other.returncode == 4
     assert b"CORRAL_HOST" in other.stderr
-    assert one.loop("launcher")["state"] == "works"
+    assert one.loop("dispatcher")["state"] == "works"
 
 
 @on_one_engine
@@ -221,7 +221,7 @@ def test_a_killed_daemon_stops_no_agent_and_reports_after_restart(one: Machine) 
     for pid in (lost.supervisor_pid, lost.pid):
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-    found = one.up()["found"]
+    found = one.up()["recovered"]
     assert [(each["run_id"], each["was"]) for each in found] == [(lost.id, "running")]
     assert one.get(run.id).state == "running"
     assert is_alive(run.pid)

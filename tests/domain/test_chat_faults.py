@@ -14,7 +14,7 @@ from corral.adapters.channels.contract import (
 )
 from corral.api import Corral
 from corral.daemon import delivery
-from corral.daemon.delivery import ChatDelivery
+from corral.daemon.chat import ChatLoop
 from tests.support import fake_channels
 from tests.support.fake_channels import Chat, FakeAdapter, Platform, register_adapters
 from tests.support.home import wait_until
@@ -96,7 +96,7 @@ def test_hanging_or_failing_adapter_does_not_block_other_channels(
         monkeypatch.setitem(fake_channels.KINDS, each.kind, each)
     register_adapters(monkeypatch)
     monkeypatch.setattr(delivery, "RETRY_SECONDS", (0.05, 0.1))
-    loop = ChatDelivery()
+    loop = ChatLoop()
     with corral.open(url) as store:
         for kind in ("hanging", "throwing", "shared"):
             store.channels.add(kind, kind, policy="public")
@@ -135,7 +135,7 @@ def test_channel_with_a_dead_thread_is_reopened(url: str, monkeypatch: pytest.Mo
     Shared.place = Platform()
     monkeypatch.setitem(fake_channels.KINDS, Slow.kind, Slow)
     register_adapters(monkeypatch)
-    loop = ChatDelivery()
+    loop = ChatLoop()
     with corral.open(url) as store:
         store.channels.add("slow", "slow", policy="public")
         loop.run_once(store)

@@ -3,7 +3,7 @@
 import pytest
 
 from corral.api import Corral
-from corral.daemon.delivery import ChatDelivery
+from corral.daemon.chat import ChatLoop
 from corral.db.tx import Tx
 from corral.domain.chat.model import Conversation
 from corral.domain.runs.model import Run
@@ -209,7 +209,7 @@ def test_daemon_starts_turns_in_a_store_without_channels(
     store.schedules.task("ada", "report", every_ms=MINUTE)
     clock.advance(2 * MINUTE)
     store.schedules.fire_due()
-    assert ChatDelivery().run_once(store) == 1
+    assert ChatLoop().run_once(store) == 1
     assert len(store.runs.list(state="queued").items) == 1
 
 

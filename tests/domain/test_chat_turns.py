@@ -6,7 +6,7 @@ import pytest
 
 from corral import config
 from corral.api import Corral
-from corral.daemon.delivery import ChatDelivery
+from corral.daemon.chat import ChatLoop
 from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import LetterDraft
@@ -308,7 +308,7 @@ def test_machine_with_the_output_ends_the_turn(store: Corral, tmp_path: Path) ->
     run = store.runs.launch(store.runs.acquire(queued.id, held(folder=str(tmp_path))))
     (tmp_path / "output").write_text("hello yourself\n")
     store.runs.end(run, ExitStatus(exit_code=0))
-    aside = ChatDelivery().run_as_follower
+    aside = ChatLoop().run_as_follower
     assert aside(store) == 0, "what is on another machine is not looked for"
     with on_machine(ELSEWHERE):
         assert aside(store) == 1

@@ -11,7 +11,7 @@ import pytest
 from corral.adapters import process
 from corral.adapters.channels.contract import RawAttachment
 from corral.api import Corral
-from corral.daemon.delivery import ChatDelivery
+from corral.daemon.chat import ChatLoop
 from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Invalid, Refused
 from tests.adapters.test_sandbox_bridge import leave_a_journal
@@ -157,8 +157,8 @@ def test_machine_with_the_session_file_ends_the_turn(
     talk.runner.end(ada.run)
     with on_machine("a-third-machine"):
         assert talk.store.chat.finish_turns() == []
-        assert ChatDelivery().run_as_follower(talk.store) == 0
-    assert ChatDelivery().run_as_follower(talk.store) == 1
+        assert ChatLoop().run_as_follower(talk.store) == 0
+    assert ChatLoop().run_as_follower(talk.store) == 1
     talk.chat.deliver()
     assert talk.store.mail.get(letter).state == "done"
     assert talk.shown() == ["hi ann"]

@@ -49,10 +49,10 @@ def reason(call: Any, tool: str, **arguments: Any) -> str:
 # -- the table ---------------------------------------------------------------------------------
 
 
-def test_at_most_thirty_tools_and_each_is_an_operation() -> None:
+def test_at_most_thirty_tools_and_each_calls_known_operations() -> None:
     known = {f"{row.attribute}.{row.verb}" for row in list_operations()}
     assert len({tool.name for tool in TOOLS}) == len(TOOLS) <= MAX_TOOLS
-    assert {tool.operation for tool in TOOLS} <= known
+    assert {operation for tool in TOOLS for operation in tool.operations} <= known
 
 
 @each_case("tool", TOOLS, ids=lambda tool: tool.name)
@@ -237,15 +237,15 @@ def test_worker_cannot_review_itself_and_sees_why_it_was_rejected(
     assert bob("task_claim")["task"] is None
     assert reason(bob, "task_submit", task="a") == "evidence_missing"
     assert bob("task_submit", task="a", text="done")["state"] == "submitted"
-    assert reason(bob, "task_judge", task="a", accept=True) == "own_work"
-    assert reason(ada, "task_judge", task="a", accept=False) == "feedback_missing"
-    assert ada("task_judge", task="a", accept=False, words="no tests")["state"] == "ready"
+    assert reason(bob, "task_review", task="a", accept=True) == "own_work"
+    assert reason(ada, "task_review", task="a", accept=False) == "feedback_missing"
+    assert ada("task_review", task="a", accept=False, comment="no tests")["state"] == "ready"
     assert bob("inbox")["letters"][0]["body"]["reason"] == "no tests"
     bob("task_claim", task="a")
     bob("task_submit", task="a", commands=[{"command": "make test", "exit_code": 0}])
-    assert ada("task_judge", task="a", accept=True)["state"] == "done"
+    assert ada("task_review", task="a", accept=True)["state"] == "done"
     assert bob("task_claim")["task"]["key"] == "b"
-    assert bob("task_fail", task="b", reason="no disk", give_back=True)["state"] == "ready"
+    assert bob("task_fail", task="b", reason="no disk", release=True)["state"] == "ready"
 
 
 def test_task_of_another_agent_cannot_be_submitted(ada: Agent, bob: Agent) -> None:

@@ -21,7 +21,7 @@ from corral.adapters.channels.contract import (
 )
 from corral.adapters.channels.matrix import MatrixAdapter
 from corral.api import Corral
-from corral.daemon.delivery import ChatDelivery
+from corral.daemon.chat import ChatLoop
 from corral.domain.chat.model import Message
 from corral.kernel.clock import HOUR, MINUTE, ManualClock
 from tests.real.home import wait_until
@@ -434,7 +434,7 @@ def test_repeatedly_killed_server_loses_and_duplicates_nothing(
     url: str, server: Homeserver
 ) -> None:
     each_way = 40
-    loop = ChatDelivery()
+    loop = ChatLoop()
     with corral.open(url) as store:
         store.settings.set("mail.max_attempts", 30)
         matrix_chat = MatrixChat(store, server)

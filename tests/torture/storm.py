@@ -341,14 +341,14 @@ def _story(store: Corral, message: Message | None) -> str:
 
 def host(url: str) -> None:
     """The host: it receives, starts turns, finishes them and sends, until it is killed."""
-    from corral.daemon.delivery import ChatDelivery
-    from corral.daemon.launcher import Launcher
+    from corral.daemon.chat import ChatLoop
+    from corral.daemon.dispatcher import Dispatcher
     from corral.daemon.loop_manager import LoopManager
     from corral.daemon.reaper import Reaper
 
     register_adapters()
     with corral.open(url, actor="host") as store:
-        LoopManager(store, loops=[Launcher(), Reaper(), ChatDelivery()]).begin()
+        LoopManager(store, loops=[Dispatcher(), Reaper(), ChatLoop()]).begin()
         parent = os.getppid()
         while os.getppid() == parent:
             time.sleep(0.5)

@@ -73,13 +73,13 @@ class DaemonClient:
         self.on_redaction: Callable[[list[str]], None] | None = None
         """Callback that gets the names of redacted fields."""
 
-    def ask(
-        self, method: str, path: str, body: bytes | None = None, *, twice: bool = True
+    def request(
+        self, method: str, path: str, body: bytes | None = None, *, retryable: bool = True
     ) -> HttpResponse:
         """Send a request and return the response.
 
-        Raises the library's error for an error response. A request that must not be performed
-        `twice` gets an idempotency key, so that it can be retried after its response was lost.
+        Raises the library's error for an error response. A request that is not
+        `retryable` gets an idempotency key, so that it can be resent after its response was lost.
         Waits and retries while the server is rate limiting (429).
         """
         if self._closed:
@@ -87,7 +87,7 @@ class DaemonClient:
         headers = dict(self._headers)
         if body is not None:
             headers["Content-Type"] = "application/json"
-            if not twice:
+            if not retryable:
                 headers["Idempotency-Key"] = os.urandom(16).hex()
         deadline = time.monotonic() + RETRY_SECONDS
         while True:

@@ -5,8 +5,9 @@
         store.runs.start_queued()
         print(store.runs.wait(run.id).state)
 
-The command line, the HTTP API, the MCP server, the dashboard and the daemon use only this API, so
-all of them can do the same. A store may be shared between threads. Modules are imported when an
+The command line, the HTTP API, the MCP server, the dashboard and the daemon call these operations
+and never the database. A few also import types and helpers of `corral.services`, such as the
+renderer of transcripts. A store may be shared between threads. Modules are imported when an
 attribute is first used. Errors are subclasses of `CorralError`.
 """
 
@@ -500,7 +501,9 @@ class Corral:
     def run_of_peer(self, client: tuple[str, int], port: int) -> "RunIdentity | None":
         """Return the run of the local process that connected to `port` from `client`.
 
-        Returns None for a process outside all runs, or on another machine.
+        Returns None for a process outside all runs or on another machine. Returns
+        `services.identity.UNKNOWN_PEER` for a process that cannot be identified: it may be inside
+        a run.
         """
         from corral.services.identity import find_run_of_peer
 

@@ -216,7 +216,7 @@ class Chat(Resource):
     reply_address = read(turns.find_reply_address)
     conversations = read(queries.list_conversations)
     next_due = read(turns.next_due)
-    _is_used = read(turns.is_used, mode="one")
+    is_used = read(turns.is_used, mode="one")
 
     def start_turns(self) -> Runs:
         """Start a turn for each session with pending letters, oldest first, within the limits.

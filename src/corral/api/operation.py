@@ -25,9 +25,9 @@ class Resource:
 class Operation(Generic[P, R]):
     """A function of a transaction, offered as a method without that parameter.
 
-    One call is one transaction. The declaration says everything that callers, interfaces and docs
-    need: read or write, one statement or several, whether it must survive a power cut, and whether
-    it may be retried.
+    One call is one transaction. The declaration says whether it reads or writes, whether it is one
+    statement or several, whether it must survive a power cut, and whether it may be retried. An
+    operation with other side effects, such as starting a process, is a method of its resource.
     """
 
     def __init__(

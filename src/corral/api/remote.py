@@ -37,17 +37,17 @@ class RemoteCorral(Corral):
     """A store that a daemon serves over HTTP. It may be shared between threads."""
 
     def __init__(self, url: str, token: str) -> None:
-        self._wire = DaemonClient(url, token)
+        self._client = DaemonClient(url, token)
         try:
-            self._about = msgspec.json.decode(self._wire.ask("GET", "/api").body)
+            self._server_info = msgspec.json.decode(self._client.request("GET", "/api").body)
         except BaseException:
-            self._wire.close()
+            self._client.close()
             raise
-        self._ahead = self._about["now"] - SystemClock().now()
+        self._clock_offset_ms = self._server_info["now"] - SystemClock().now()
         for attribute in resource_names():
             # Found before the property of that name, which would need a database.
             self.__dict__[attribute] = RESOURCE_CLASSES.get(attribute, RemoteResource)(
-                attribute, self._wire, self._about
+                attribute, self._client, self._server_info
             )
 
     def as_actor(self, actor: str, run_id: str | None = None) -> Corral:
@@ -68,11 +68,11 @@ class RemoteCorral(Corral):
 
     @contextmanager
     def report_redactions(self, callback: RedactionCallback) -> Iterator[None]:
-        previous, self._wire.on_redaction = self._wire.on_redaction, callback
+        previous, self._client.on_redaction = self._client.on_redaction, callback
         try:
             yield
         finally:
-            self._wire.on_redaction = previous
+            self._client.on_redaction = previous
 
     def redact_known_values_only(self) -> None:
         raise Refused(
@@ -90,30 +90,30 @@ class RemoteCorral(Corral):
 
     @property
     def address(self) -> str:
-        return self._wire.url
+        return self._client.url
 
     def now(self) -> int:
-        """Return the time of the store, by its difference from this clock when it was opened."""
-        return SystemClock().now() + int(self._ahead)
+        """Return the time of the store, by the clock offset measured when it was opened."""
+        return SystemClock().now() + int(self._clock_offset_ms)
 
     def close(self) -> None:
-        self._wire.close()
+        self._client.close()
 
 
 class RemoteResource:
     """The operations of one noun, as HTTP requests."""
 
-    def __init__(self, attribute: str, wire: DaemonClient, about: dict[str, Any]) -> None:
+    def __init__(self, attribute: str, client: DaemonClient, server_info: dict[str, Any]) -> None:
         self._attribute = attribute
-        self._wire = wire
-        self._about = about
+        self._client = client
+        self._server_info = server_info
 
     def __getattr__(self, verb: str) -> Any:
         call = find_call(self._attribute, verb)
         if call is None:
             self._refuse(verb)
         method = (
-            _waiting(call, self._method(call))
+            repeat_until_result(call, self._method(call))
             if call.name in WAIT_ARGUMENTS
             else self._method(call)
         )
@@ -130,7 +130,7 @@ class RemoteResource:
 
     def _method(self, call: RemoteCall) -> Callable[..., Any]:
         decode = msgspec.json.Decoder(call.result, dec_hook=_decode_custom).decode
-        wire, repeatable = self._wire, _is_repeatable(call)
+        client, repeatable = self._client, _is_repeatable(call)
 
         def method(*args: Any, **kwargs: Any) -> Any:
             sent = _encode_arguments(call, args, kwargs)
@@ -143,9 +143,11 @@ class RemoteResource:
                 else:
                     path = path.replace(f"{{{call.subject}}}", quote(subject, safe=""))
             if call.method == "GET":
-                return decode(wire.ask("GET", path + _query(sent)).body)
-            retry = repeatable or bool(sent.get("key"))
-            return decode(wire.ask("POST", path, msgspec.json.encode(sent), twice=retry).body)
+                return decode(client.request("GET", path + _query(sent)).body)
+            retryable = repeatable or bool(sent.get("key"))
+            return decode(
+                client.request("POST", path, msgspec.json.encode(sent), retryable=retryable).body
+            )
 
         method.__name__ = method.__qualname__ = call.verb
         method.__doc__ = call.help
@@ -159,11 +161,11 @@ class RemoteDb(RemoteResource):
 
     @property
     def url(self) -> str:
-        return self._wire.url
+        return self._client.url
 
     @property
     def engine(self) -> str:
-        return str(self._about["engine"])
+        return str(self._server_info["engine"])
 
 
 class RemoteEvents(RemoteResource):
@@ -183,7 +185,7 @@ class RemoteEvents(RemoteResource):
         wanted = {"subject": subject, "project": project}
         query = {name: value for name, value in wanted.items() if value is not None}
         decode = msgspec.json.Decoder(Event).decode
-        for frame in self._wire.stream(
+        for frame in self._client.stream(
             "/api/events" + _query(query), last=cursor, timeout_ms=timeout_ms, over=over
         ):
             yield decode(frame)
@@ -192,25 +194,25 @@ class RemoteEvents(RemoteResource):
 class RemoteOutput:
     """A reader of a run's output, which is fetched in pieces."""
 
-    def __init__(self, wire: DaemonClient, run_id: str, stream: str) -> None:
-        self._wire = wire
+    def __init__(self, client: DaemonClient, run_id: str, stream: str) -> None:
+        self._client = client
         self._path = f"/api/runs/{quote(run_id, safe='')}/output"
         self._stream = stream
 
     @property
     def size(self) -> int:
-        return int(self._ask(limit=1).headers["x-size"])
+        return int(self._request(limit=1).headers["x-size"])
 
     def lines(self, start: int, count: int) -> list[Data]:
-        return _split(self._ask(line=start, count=count).body)
+        return _split(self._request(line=start, count=count).body)
 
     def tail(self, count: int) -> list[Data]:
-        return _split(self._ask(tail=count).body)
+        return _split(self._request(tail=count).body)
 
     def bytes(self, offset: int, length: int) -> Data:
         data = b""
         while len(data) < length:
-            part = self._ask(offset=offset, limit=min(length - len(data), MAX_READ_BYTES))
+            part = self._request(offset=offset, limit=min(length - len(data), MAX_READ_BYTES))
             if not part.body:
                 break
             data += part.body
@@ -227,7 +229,7 @@ class RemoteOutput:
         """Yield text from `offset` on, as it is written, until `over()` is true."""
         while True:
             ended = over()  # before the read, so that text written before the end is read
-            part = self._ask(offset=offset, limit=MAX_READ_BYTES)
+            part = self._request(offset=offset, limit=MAX_READ_BYTES)
             if part.body:
                 offset = int(part.headers["x-next-offset"])
                 yield OutputChunk(offset, part.body)
@@ -236,8 +238,10 @@ class RemoteOutput:
             else:
                 wait(POLL_SECONDS)
 
-    def _ask(self, **wanted: int) -> HttpResponse:
-        return self._wire.ask("GET", self._path + _query({"stream": self._stream, **wanted}))
+    def _request(self, **range_arguments: int) -> HttpResponse:
+        return self._client.request(
+            "GET", self._path + _query({"stream": self._stream, **range_arguments})
+        )
 
 
 def _split(body: bytes) -> list[bytes]:
@@ -249,7 +253,7 @@ class RemoteOutputs(RemoteResource):
 
     def open(self, run_id: str, *, stream: str = "output") -> RemoteOutput:
         """Return a reader of a run's output, while the run writes it or after it was sealed."""
-        text = RemoteOutput(self._wire, run_id, stream)
+        text = RemoteOutput(self._client, run_id, stream)
         _ = text.size  # raises NotFound or Refused now
         return text
 
@@ -285,7 +289,7 @@ RESOURCE_CLASSES: dict[str, type[RemoteResource]] = {
 }
 
 
-def _waiting(call: RemoteCall, method: Callable[..., Any]) -> Callable[..., Any]:
+def repeat_until_result(call: RemoteCall, method: Callable[..., Any]) -> Callable[..., Any]:
     """Repeat a bounded request until it has a result or the caller's own time is over."""
     name = WAIT_ARGUMENTS[call.name]
 
@@ -294,15 +298,17 @@ def _waiting(call: RemoteCall, method: Callable[..., Any]) -> Callable[..., Any]
         ends = None if asked is None else time.monotonic() + asked / 1_000
         while True:
             left = MAX_WAIT_MS if ends is None else round((ends - time.monotonic()) * 1_000)
+            is_last_request = ends is not None and left <= MAX_WAIT_MS
             kwargs[name] = max(0, min(left, MAX_WAIT_MS))
             try:
                 result = method(*args, **kwargs)
-                if result or left <= MAX_WAIT_MS:
-                    return result
             except Refused as error:
                 # A timeout has the state of what was waited for; other refusals have none.
-                if "state" not in error.details or (ends is not None and left <= MAX_WAIT_MS):
+                if is_last_request or "state" not in error.details:
                     raise
+            else:
+                if result or is_last_request:
+                    return result
 
     return wait
 

@@ -65,6 +65,7 @@ LOCAL_ONLY = {
     "chat.deliver": _DAEMON,
     "chat.sync_sandbox": _SUPERVISOR,
     "chat.run_upkeep": _DAEMON,
+    "chat.is_used": _DAEMON,
     "chat.next_due": _DAEMON,
     "chat.prepare_sandbox": _SUPERVISOR,
     "chat.finish_turns": _DAEMON,

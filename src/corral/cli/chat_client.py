@@ -17,7 +17,7 @@ from corral.adapters import process
 from corral.adapters.channels.contract import IncomingEvent
 from corral.adapters.channels.terminal import TerminalAdapter
 from corral.cli import render
-from corral.cli.app import App
+from corral.cli.context import App
 from corral.domain.chat.model import Channel, Message, MessageState, Place
 from corral.domain.mail.model import Letter, LetterState
 from corral.kernel.errors import CorralError, Invalid, NotFound

@@ -10,7 +10,7 @@ import click
 from corral.adapters import process
 from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.cli import terminal
-from corral.cli.app import App, terminal_size
+from corral.cli.context import App
 from corral.cli.run_command import (
     queued_text,
     report_start_failure,
@@ -18,6 +18,7 @@ from corral.cli.run_command import (
     supervisor_exited,
 )
 from corral.cli.terminal import OutputSink
+from corral.cli.tty import terminal_size
 from corral.config import run_folder
 from corral.domain.outputs.model import OutputState
 from corral.domain.runs.model import Run, RunMode, RunState
@@ -28,7 +29,7 @@ OUTPUT_WAIT_SECONDS = 30.0
 """Maximum time to wait until another machine has stored the output of a run."""
 MAX_POLL_SECONDS = 1.0
 """Maximum time between two checks, in case a wake-up is lost."""
-EXIT_CODES = {
+RUN_EXIT_CODES = {
     RunState.TIMED_OUT: 124,
     RunState.CANCELLED: 130,
     RunState.INTERRUPTED: 1,
@@ -198,10 +199,10 @@ def exit_status(run: Run) -> int:
     if run.state is RunState.COMPLETED:
         return 0
     if run.state in (RunState.TIMED_OUT, RunState.INTERRUPTED):
-        return EXIT_CODES[run.state]
+        return RUN_EXIT_CODES[run.state]
     if run.exit_code is not None:
-        return run.exit_code or EXIT_CODES[run.state]
-    return 128 + run.signal if run.signal is not None else EXIT_CODES[run.state]
+        return run.exit_code or RUN_EXIT_CODES[run.state]
+    return 128 + run.signal if run.signal is not None else RUN_EXIT_CODES[run.state]
 
 
 def _is_split() -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from corral.cli.app import App, common_options, literal_option
+from corral.cli.click_classes import common_options, literal_option
+from corral.cli.context import App
 
 # Command -> module and one-line help. A module is imported only when its command is called.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -20,12 +21,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("resume", "Resume a run or a session."),
     "show": ("show", "Show any record by its id."),
     "wait": ("wait", "Wait for a run to exit."),
-    "recover": ("recover", "Detect dead runs and report their state."),
+    "recover": ("recover", "Record runs that have died, and start what is due."),
     "init": ("init", "Set up a directory as a project."),
     "project": ("project", "Manage projects: directories that agents work in."),
     "agent": ("agent", "Manage agents, their instructions and permissions."),
     "session": ("session", "Manage sessions: conversations with agents."),
-    "checkpoint": ("checkpoint", "Manage checkpoints of agent frameworks."),
+    "checkpoint": ("checkpoint", "Manage checkpoints for agent frameworks."),
     "search": ("search", "Search sessions, output and notes."),
     "task": ("task", "Manage tasks and their dependencies."),
     "delegation": ("delegation", "Delegate work to an agent and collect the result."),
@@ -35,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "race": ("race", "Run several attempts in parallel and select a winner."),
     "lock": ("lock", "Lock files, and install hooks that enforce locks."),
     "commit": ("commit", "Commit only the files that you have locked."),
-    "hook": ("hook", "Entry point for agent CLI and git hooks."),
+    "hook": ("hook", "Run a lock hook; called by agent CLIs and git."),
     "ask": ("ask", "Ask a question and wait for the answer."),
     "question": ("question", "List and answer questions."),
     "decision": ("decision", "Record, propose and confirm decisions."),
@@ -47,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wiring": ("wiring", "Choose which agents receive messages from which chats."),
     "destination": ("destination", "Choose which chats an agent may send to."),
     "message": ("message", "Send and inspect messages on channels."),
-    "request": ("request", "Manage requests of agents to the host."),
+    "request": ("request", "Manage agents' requests to the host."),
     "sender": ("sender", "Approve or block accounts on channels."),
     "person": ("person", "Manage people and their roles."),
     "mail": ("mail", "Put, claim and acknowledge letters in mailboxes."),
@@ -60,10 +61,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "events": ("events", "Show the event log."),
     "setting": ("setting", "Show and change settings."),
     "secret": ("secret", "Manage references to secrets."),
-    "token": ("token", "Manage access tokens of the HTTP API."),
+    "token": ("token", "Manage access tokens for the HTTP API."),
     "mcp": ("mcp", "Serve the MCP tools for agents on standard input and output."),
-    "node": ("node", "List the machines that serve the store."),
-    "import": ("import_", "Import transcripts and data of other agent tools."),
+    "node": ("node", "List the nodes that serve the store."),
+    "import": ("import_", "Import transcripts and data from other agent tools."),
     "db": ("db", "Check, back up, restore, move, query and prune the store."),
     "up": ("up", "Start the daemon, the HTTP API and the dashboard."),
     "down": ("down", "Stop the daemon; runs continue."),
@@ -87,7 +88,7 @@ SECTIONS = {
     "db": "Store and daemon",
 }
 
-EXIT_CODES = {
+ERROR_EXIT_CODES = {
     "invalid": 2,
     "not_found": 3,
     "refused": 4,
@@ -236,7 +237,7 @@ def _report_os_error(error: OSError, arguments: list[str]) -> int:
     file = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
     message = f"Cannot open {file}: {error.strerror}."
     _print_error("refused", message, {"path": file}, arguments)
-    return EXIT_CODES["refused"]
+    return ERROR_EXIT_CODES["refused"]
 
 
 def _report_exception(error: Exception, arguments: list[str]) -> int:
@@ -244,7 +245,7 @@ def _report_exception(error: Exception, arguments: list[str]) -> int:
 
     if isinstance(error, CorralError):
         _print_error(error.code, error.message, error.details, arguments)
-        return EXIT_CODES.get(error.code, 1)
+        return ERROR_EXIT_CODES.get(error.code, 1)
     if os.environ.get("CORRAL_DEBUG"):
         raise error
     _print_error(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.app import App
+from corral.cli.context import App
 from corral.cli.render import write_line
 from corral.kernel.clock import format_duration
 from corral.kernel.errors import NotFound
@@ -27,7 +27,7 @@ race_or_latest_argument = click.argument("race", default="latest")
 def wait_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--wait` and `--timeout` to a command that starts attempts or a judge."""
     wait = click.option("--wait", is_flag=True, help="Wait until a winner can be selected.")
-    from corral.cli.app import DURATION
+    from corral.cli.parameters import DURATION
 
     timeout = click.option(
         "--timeout", "wait_ms", type=DURATION, help="Maximum time to wait (default: no limit)."

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +20,7 @@ from corral.kernel.text import escape_unprintable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from corral.cli.app import Columns
+    from corral.cli.context import Columns
 
 UNLIMITED_WIDTH = 10_000  # used when the output is not a terminal
 
@@ -307,8 +308,25 @@ def to_text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-# Ages are relative to the clock of the open store, which also decides leases and due times.
-now: Callable[[], int] = SystemClock().now
+_clock: ContextVar[Callable[[], int]] = ContextVar("clock", default=SystemClock().now)
+
+
+@contextmanager
+def use_clock(clock: Callable[[], int]) -> Iterator[None]:
+    """Show ages relative to `clock` within the block; by default the clock of this machine.
+
+    The clock of the open store also decides leases and due times.
+    """
+    token = _clock.set(clock)
+    try:
+        yield
+    finally:
+        _clock.reset(token)
+
+
+def now() -> int:
+    """Return the time that ages are relative to, in milliseconds since 1970."""
+    return _clock.get()()
 
 
 def format_time(ms: int) -> str:

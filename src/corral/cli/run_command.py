@@ -11,7 +11,9 @@ import click
 
 from corral.adapters import supervisor_process
 from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
-from corral.cli.app import App, is_terminal, parse_pairs, terminal_size
+from corral.cli.context import App
+from corral.cli.parameters import parse_pairs
+from corral.cli.tty import is_terminal, terminal_size
 from corral.kernel.errors import Invalid, Refused, error_from_code
 from corral.kernel.text import escape_unprintable
 
@@ -174,7 +176,7 @@ def _prompt(arguments: tuple[str, ...], is_command: bool, session: str | None) -
 
 
 def _read_prompt(source: str) -> str:
-    from corral.cli.app import read_body
+    from corral.cli.parameters import read_body
 
     text = read_body(source, False) if source == "-" or source.startswith("@") else source
     assert isinstance(text, str)

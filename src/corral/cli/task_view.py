@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from corral.cli.app import App, Columns, read_body
+from corral.cli.context import App, Columns
+from corral.cli.parameters import read_body
 from corral.cli.render import format_field
 from corral.kernel.errors import Invalid
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Self
 
 from corral.adapters import control_socket
 from corral.adapters.output.regular_file import open_regular_file
-from corral.cli.app import terminal_size
 from corral.cli.terminal_modes import TerminalModes
+from corral.cli.tty import terminal_size
 
 DETACH_KEY = b"\x1c"  # Ctrl-\
 MAX_POLL_SECONDS = 0.05

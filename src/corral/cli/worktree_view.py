@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from corral.cli.app import App, Columns
+from corral.cli.context import App, Columns
 from corral.cli.render import write_line
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Expiry of leases and deadlines, and retention."""
+"""The janitor loop: expires leases and deadlines, and deletes rows by retention.
+
+Reads also expire overdue rows; the janitor expires the rows that are not read.
+"""
 
 import time
 

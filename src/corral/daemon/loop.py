@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
@@ -66,12 +67,22 @@ class BaseLoop:
         return ()
 
 
+class LoopState(StrEnum):
+    """Whether a loop does its work."""
+
+    WORKS = "works"
+    """The last round succeeded."""
+    WAITS = "waits"
+    """Another daemon is the leader of the loop."""
+    FAILS = "fails"
+    """The last round failed and is retried."""
+
+
 class LoopStatus(msgspec.Struct, frozen=True):
     """The state of one loop of a daemon."""
 
     name: str
-    state: str
-    """works; waits: another daemon is the leader; fails: the last round failed."""
+    state: LoopState
     leader: str | None
     """The daemon that is the leader; None: each machine runs its own."""
     worked_at: int | None
@@ -111,10 +122,13 @@ class LoopThread:
         self.wake()
 
     def status(self, leader: str | None) -> LoopStatus:
-        is_follower = self.loop.needs_leader and not self._is_leader()
+        if self.loop.needs_leader and not self._is_leader():
+            state = LoopState.WAITS
+        else:
+            state = LoopState.FAILS if self._failures else LoopState.WORKS
         return LoopStatus(
             name=self.loop.name,
-            state="waits" if is_follower else "fails" if self._failures else "works",
+            state=state,
             leader=leader if self.loop.needs_leader else None,
             worked_at=self._worked_at,
             done=self._done,
@@ -139,18 +153,21 @@ class LoopThread:
         run_round = self.loop.run_once if is_leading else self.loop.run_as_follower
         try:
             done = run_round(self._store)
-            if done:
-                self._done += done
-                self._worked_at = self._store.now()
-            delay = (
-                self.loop.next_delay(self._store) if is_leading and not done else FOLLOWER_SECONDS
-            )
+            delay = self._record_round(done, is_leading)
         except Exception as error:
             return self._fail(error)
         if self._failures:
             log.info("%s works again", self.loop.name)
         self._failures = 0
-        return 0.0 if done else delay
+        return delay
+
+    def _record_round(self, done: int, is_leading: bool) -> float:
+        """Count what a round did and return the seconds until the next."""
+        if done:
+            self._done += done
+            self._worked_at = self._store.now()
+            return 0.0
+        return self.loop.next_delay(self._store) if is_leading else FOLLOWER_SECONDS
 
     def _fail(self, error: Exception) -> float:
         self._failures += 1

@@ -18,11 +18,11 @@ from corral.adapters import process
 from corral.adapters.process import Liveness
 from corral.api import Corral
 from corral.daemon.alert_sender import AlertSender
+from corral.daemon.chat import ChatLoop
 from corral.daemon.conflict_detector import ConflictDetector
-from corral.daemon.delivery import ChatDelivery
+from corral.daemon.dispatcher import Dispatcher
 from corral.daemon.indexer import Indexer
 from corral.daemon.janitor import Janitor
-from corral.daemon.launcher import Launcher
 from corral.daemon.loop import Loop, LoopStatus, LoopThread
 from corral.daemon.node_monitor import NodeMonitor
 from corral.daemon.race_driver import RaceLoop
@@ -55,20 +55,20 @@ class DaemonStatus(msgspec.Struct, frozen=True):
     started_at: int
     node: Node | None
     loops: list[LoopStatus]
-    found: list[RecoveryResult]
+    recovered: list[RecoveryResult]
     """What the recovery at its start found, newest runs last."""
-    trouble: str | None
+    lease_error: str | None
     """Why the node's lease could not be renewed; None: it was renewed."""
 
 
 def all_loops() -> list[Loop]:
     return [
-        Launcher(),
+        Dispatcher(),
         Reaper(),
         Scheduler(),
         ScheduleScripts(),
         AlertSender(),
-        ChatDelivery(),
+        ChatLoop(),
         Indexer(),
         Janitor(),
         NodeMonitor(),
@@ -92,8 +92,11 @@ class LoopManager:
         give_up: Callable[[str], None] = lambda reason: None,
         loops: Sequence[Loop] | None = None,
     ) -> None:
-        """`give_up` is called from a thread when this daemon must exit. `slots` defaults to the
-        setting `runs.max_concurrent`."""
+        """Prepare the loops.
+
+        `give_up` is called from a thread when this daemon must exit. `slots` defaults to the
+        setting `runs.max_concurrent`.
+        """
         self._store = store
         self._slots = slots
         self._labels = labels
@@ -103,14 +106,14 @@ class LoopManager:
         self._started_at = store.now()
         self._recovered: list[RecoveryResult] = []
         self._node: Node | None = None
-        self._trouble: str | None = None
+        self._lease_error: str | None = None
         self._leaderships: dict[str, Leadership] = {}
         self._leadership_ends: dict[str, float] = {}
         self._lease_ms = int(store.settings.get("nodes.lease_ms").value)
         self._file = _inode(store)
         self._stopping = threading.Event()
         self._loop_threads = [
-            LoopThread(loop, store, is_leader=self._lead_check(loop.name))
+            LoopThread(loop, store, is_leader=self._leadership_test(loop.name))
             for loop in (all_loops() if loops is None else loops)
         ]
         self._elected_loops = [
@@ -150,8 +153,8 @@ class LoopManager:
                 loop_thread.status(self._leader(loop_thread.loop.name))
                 for loop_thread in self._loop_threads
             ],
-            found=self._recovered[-MAX_RECOVERED:],
-            trouble=self._trouble,
+            recovered=self._recovered[-MAX_RECOVERED:],
+            lease_error=self._lease_error,
         )
 
     def end(self, seconds: float) -> bool:
@@ -167,7 +170,7 @@ class LoopManager:
         for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
-        if self._trouble is None:  # otherwise the store is unavailable, and this would block
+        if self._lease_error is None:  # otherwise the store is unavailable, and this would block
             self._leave()
         return not any(thread.is_alive() for thread in threads)
 
@@ -217,14 +220,14 @@ class LoopManager:
             try:
                 self._require_file()
                 self._beat()
-                self._trouble = None
+                self._lease_error = None
             except CorralError as error:
-                if self._trouble != error.message:
+                if self._lease_error != error.message:
                     log.error("cannot renew the lease of this node: %s", error.message)
-                self._trouble = error.message
+                self._lease_error = error.message
             except Exception as error:
                 log.exception("cannot renew the lease of this node")
-                self._trouble = f"{type(error).__name__}: {error}"
+                self._lease_error = f"{type(error).__name__}: {error}"
 
     def _beat(self) -> None:
         before = time.monotonic()
@@ -272,7 +275,8 @@ class LoopManager:
             self._stopping.set()
             self._give_up(reason)
 
-    def _lead_check(self, name: str) -> Callable[[], bool]:
+    def _leadership_test(self, name: str) -> Callable[[], bool]:
+        """Return a function that says whether this daemon leads the loop now."""
         return lambda: time.monotonic() < self._leadership_ends.get(name, 0.0)
 
     def _leader(self, name: str) -> str | None:

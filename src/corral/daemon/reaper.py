@@ -1,4 +1,8 @@
-"""Detection of dead supervisors on this machine, and forwarding of stop requests to live ones."""
+"""The reaper loop: recovers runs whose supervisor died on this machine.
+
+It also forwards stop requests to live supervisors, and deletes output files that retention has
+released.
+"""
 
 import os
 import select
@@ -20,9 +24,9 @@ CLEAR_SECONDS = 3_600.0  # between two deletions of old output files
 
 
 class Reaper(BaseLoop):
-    """Recovers runs whose supervisor died.
+    """Recovers runs whose supervisor died, and forwards stop requests to live supervisors.
 
-    It watches the supervisors by pidfd, so the exit of one wakes the loop at once.
+    It watches the supervisors by pidfd, so the exit of a supervisor wakes the loop at once.
     """
 
     name = "reaper"
@@ -87,8 +91,10 @@ class Reaper(BaseLoop):
         return is_one_gone
 
     def _forward_stops(self, store: Corral, runs: Sequence[Run]) -> None:
-        """Notify the supervisors of runs that are to stop. A command on another machine cannot
-        reach their control socket."""
+        """Send new stop requests to the supervisors.
+
+        A command on another machine cannot reach their control sockets.
+        """
         stopping = {run.id: run for run in runs if run.state is RunState.STOPPING}
         for id in stopping.keys() - self._stop_forwarded:
             Recovery(store._database).request_stop(stopping[id], None)

@@ -26,8 +26,8 @@ from corral.api.remote_table import (
     RemoteCall,
     find_call,
 )
+from corral.asgi import READ_METHODS, IncompleteBody, Receive, Scope, Send, read_body
 from corral.http import agent_permissions
-from corral.http.asgi import READ_METHODS, Receive, Scope, Send
 from corral.http.errors import JSON, ApiError
 from corral.http.middleware.rate_limits import retry_after
 from corral.kernel.errors import Invalid, NotFound, Refused
@@ -105,7 +105,7 @@ class ApiRouter:
         if call.method == "GET":
             payload = _parse_query(call, scope["query_string"])
         else:
-            payload = await _read_body(receive, headers)
+            payload = await _read_json_body(receive, headers)
             scope["state"]["check_body"](payload)
         arguments = _decode_arguments(call, payload, subject)
         who: TokenIdentity = scope["state"]["who"]
@@ -339,21 +339,17 @@ def _parse_query(call: RemoteCall, query: bytes) -> dict[str, Any]:
     return values
 
 
-async def _read_body(receive: Receive, headers: dict[bytes, bytes]) -> bytes:
+async def _read_json_body(receive: Receive, headers: dict[bytes, bytes]) -> bytes:
     """Read the body; raises ApiError 415 unless its content type is JSON."""
     content_type = headers.get(b"content-type", b"application/json")
     if content_type.partition(b";")[0].strip().lower() != b"application/json":
         raise ApiError(
             415, "invalid", "The body must be JSON. Send `Content-Type: application/json`."
         )
-    chunks = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ApiError(400, "invalid", "The request body is incomplete.")
-        chunks.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(chunks)
+    try:
+        return await read_body(receive)
+    except IncompleteBody:
+        raise ApiError(400, "invalid", "The request body is incomplete.") from None
 
 
 def _decode_arguments(

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from corral.api import Corral
+from corral.asgi import Receive, Scope, Send
 from corral.http.api import ApiRouter, Handler, send_response, server_info
-from corral.http.asgi import Receive, Scope, Send
 from corral.http.errors import ApiError
 from corral.http.feed import EventFeed
 from corral.http.health import HealthEndpoint

@@ -102,7 +102,7 @@ class EventFeed:
     def __init__(self, store: Corral, *, on_event: Callable[[Event], object] | None = None) -> None:
         self._store = store
         self._on_event = on_event
-        self._subscribers: set[FeedSubscriber] = set()
+        self._registered: set[FeedSubscriber] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,7 +112,7 @@ class EventFeed:
         self._last_cursor = "0-0"
         self.seen = 0
         """Number of events read."""
-        self.subscribers = 0
+        self.subscriber_count = 0
         """Number of subscribers, including those that are lagging."""
 
     async def start(self) -> None:
@@ -138,7 +138,7 @@ class EventFeed:
             await to_thread.run_sync(self._thread.join, 5.0)
 
     def _wake_all(self) -> None:
-        for subscriber in self._subscribers:
+        for subscriber in self._registered:
             subscriber.wake()
 
     async def subscribe(
@@ -162,7 +162,7 @@ class EventFeed:
             )
 
         subscriber = FeedSubscriber(is_wanted, after or self._last_cursor)
-        self.subscribers += 1
+        self.subscriber_count += 1
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             while not self._stopping.is_set():
@@ -171,15 +171,15 @@ class EventFeed:
                 async for chunk in self._backlog(subscriber):
                     yield chunk
                 subscriber.clear()
-                self._subscribers.add(subscriber)
+                self._registered.add(subscriber)
                 async for chunk in self._backlog(subscriber):
                     yield chunk
                 while not subscriber.is_lagging and not self._stopping.is_set():
                     yield await subscriber.take(HEARTBEAT_SECONDS) or HEARTBEAT_FRAME
-                self._subscribers.discard(subscriber)
+                self._registered.discard(subscriber)
         finally:
-            self._subscribers.discard(subscriber)
-            self.subscribers -= 1
+            self._registered.discard(subscriber)
+            self.subscriber_count -= 1
 
     async def _backlog(self, subscriber: FeedSubscriber) -> AsyncIterator[bytes]:
         while not self._stopping.is_set():
@@ -235,7 +235,7 @@ class EventFeed:
         for _ in range(min(DISPATCH_BATCH, len(self._undispatched))):
             frame = self._undispatched.popleft()
             self._last_cursor = frame.event.cursor
-            for subscriber in self._subscribers:
+            for subscriber in self._registered:
                 subscriber.put(frame)
         if self._undispatched and not self._is_dispatch_scheduled:
             self._is_dispatch_scheduled = True

@@ -39,7 +39,7 @@ class Metrics:
                 "corral_feed_subscribers",
                 "gauge",
                 "Subscribers of the event feed.",
-                feed.subscribers,
+                feed.subscriber_count,
             ),
             *_metric("corral_feed_events_total", "counter", "Events read by the feed.", feed.seen),
             *self._request_metrics(),

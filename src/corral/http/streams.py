@@ -10,8 +10,8 @@ import msgspec
 
 from corral.api import Corral
 from corral.api.remote_table import MAX_WAIT_MS
+from corral.asgi import Receive, Scope, Send
 from corral.http.api import ApiRouter, DisconnectWatcher
-from corral.http.asgi import Receive, Scope, Send
 from corral.http.errors import ApiError
 from corral.http.feed import EventFeed
 from corral.http.middleware.rate_limits import retry_after
@@ -66,7 +66,7 @@ class StreamEndpoints:
         after = last_id or filter.after
         if after:  # validate the cursor while an error status can still be sent
             await self._api.run_in_thread(lambda: store.events.after(after, limit=1))
-        if self._feed.subscribers >= MAX_SUBSCRIBERS:
+        if self._feed.subscriber_count >= MAX_SUBSCRIBERS:
             raise ApiError(
                 429,
                 "too_many",

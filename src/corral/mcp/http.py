@@ -1,23 +1,22 @@
 """The tools over HTTP: `POST /mcp` of the daemon, one request and one response.
 
-It uses this package's protocol instead of the server of the SDK. Both transports share one
-implementation, which the tests check with the SDK's client; the daemon does not import the SDK
-(over a second, and pydantic); a call costs what the library costs. No state is kept between
-requests: a client may continue with another daemon of the same store. The middleware has checked
-token, Host and Origin; the caller's identity is in the request's state.
+The endpoint uses `mcp/protocol.py`, as the stdio transport does, and not the server of the MCP
+SDK: importing the SDK would delay the start of the daemon by more than a second. The tests check
+both transports with the SDK's client. The endpoint keeps no state between requests, so a client may
+continue with another daemon of the same store. The middleware has already checked the token, Host
+and Origin, and has put the caller's identity into the state of the request.
 """
 
 import asyncio
 import binascii
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 from urllib.parse import parse_qsl
 
 from anyio import CapacityLimiter, to_thread
 from starlette.routing import BaseRoute, Route
 
 from corral.api import Corral
+from corral.asgi import IncompleteBody, Receive, Scope, Send, read_body
 from corral.mcp.identity import Caller, caller_from_token
 from corral.mcp.protocol import (
     HANDSHAKE_VERSIONS,
@@ -35,10 +34,6 @@ from corral.mcp.protocol import (
     handle_message,
     parse_message,
 )
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 FAST_THREADS = 32
 WAITING_THREADS = 64
@@ -73,7 +68,7 @@ class McpEndpoint:
         headers = dict(reversed(scope["headers"]))
         message: RpcMessage | None = None
         try:
-            body = await _read_body(receive)
+            body = await read_body(receive)
             scope["state"]["check_body"](body)
             message = parse_message(body)
             if message.id is None:
@@ -81,6 +76,8 @@ class McpEndpoint:
                 return
             check_headers(message, headers)
             response = await self._handle(scope, receive, message)
+        except IncompleteBody:
+            response = error_response(RpcError(PARSE_ERROR, "The request body is incomplete."))
         except RpcError as error:
             response = error_response(error, message.id if message else None)
         is_stateless = message is None or message.version is not None
@@ -111,17 +108,6 @@ async def _cancel_on_disconnect(receive: Receive, cancelled: threading.Event) ->
     while (await receive())["type"] != "http.disconnect":
         pass
     cancelled.set()
-
-
-async def _read_body(receive: Receive) -> bytes:
-    chunks = []
-    while True:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            raise RpcError(PARSE_ERROR, "The request body is incomplete.")
-        chunks.append(event.get("body", b""))
-        if not event.get("more_body", False):
-            return b"".join(chunks)
 
 
 async def _send(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 STATELESS_VERSIONS = ("2026-07-28",)
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-VERSION = "io.modelcontextprotocol/protocolVersion"
-CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-SERVER = "io.modelcontextprotocol/serverInfo"
+META_VERSION = "io.modelcontextprotocol/protocolVersion"
+META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+META_SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -37,7 +37,9 @@ UNSUPPORTED_VERSION = -32022
 
 SERVER_INFO = {"name": "corral", "title": "Corral", "version": __version__}
 SERVER_CAPABILITIES: dict[str, Any] = {"tools": {}}
-TTL_MS = 3_600_000  # the list of tools is the same for all callers of one version of Corral
+TOOL_LIST_TTL_MS = (
+    3_600_000  # the list of tools is the same for all callers of one version of Corral
+)
 
 Identify = Callable[[], "tuple[Corral, Caller]"]
 
@@ -86,7 +88,7 @@ class RpcMessage(NamedTuple):
     @property
     def version(self) -> Any:
         """The protocol version that a stateless request names; otherwise None."""
-        return (self.params.meta or {}).get(VERSION)
+        return (self.params.meta or {}).get(META_VERSION)
 
     @property
     def tool(self) -> ToolSpec | None:
@@ -183,25 +185,26 @@ def handle_message(
     if is_stateless:
         result |= {"resultType": "complete", "_meta": result.get("_meta", {}) | _SERVER_META}
         if message.method in ("tools/list", "server/discover"):
-            result |= {"ttlMs": TTL_MS, "cacheScope": "public"}
+            result |= {"ttlMs": TOOL_LIST_TTL_MS, "cacheScope": "public"}
     return RpcResponse(encode({"jsonrpc": "2.0", "id": message.id, "result": result}))
 
 
-_SERVER_META = {SERVER: SERVER_INFO}
+_SERVER_META = {META_SERVER_INFO: SERVER_INFO}
 
 
 def _check_version(message: RpcMessage) -> bool:
     """Return whether the request is stateless; raises RpcError for an unsupported version."""
     meta = message.params.meta
-    if meta is None or VERSION not in meta:
+    if meta is None or META_VERSION not in meta:
         if message.method == "server/discover":
             raise RpcError(
-                INVALID_PARAMS, f"params._meta must contain {VERSION!r} and {CAPABILITIES!r}."
+                INVALID_PARAMS,
+                f"params._meta must contain {META_VERSION!r} and {META_CAPABILITIES!r}.",
             )
         return False
-    version = meta[VERSION]
-    if CAPABILITIES not in meta or not isinstance(version, str):
-        raise RpcError(INVALID_PARAMS, f"params._meta must contain {CAPABILITIES!r} too.")
+    version = meta[META_VERSION]
+    if META_CAPABILITIES not in meta or not isinstance(version, str):
+        raise RpcError(INVALID_PARAMS, f"params._meta must contain {META_CAPABILITIES!r} too.")
     if version not in STATELESS_VERSIONS:
         data = {"supported": [*STATELESS_VERSIONS], "requested": version}
         raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)

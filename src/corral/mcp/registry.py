@@ -1,7 +1,7 @@
 """The table of tools that agents may call.
 
 A tool is a function whose docstring is its description, the types of its arguments and result, and
-the operation of the library that it stands for. The list that clients get is generated from these.
+the operations of the library that it calls. The list that clients get is generated from these.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,8 @@ class ToolSpec(msgspec.Struct, frozen=True):
     run: Callable[[ToolCall, Any], ToolResult | msgspec.Raw]
     arguments: type[ToolArguments]
     result: type[ToolResult]
-    operation: str
+    operations: tuple[str, ...]
+    """The operations that the tool may call, the usual one first."""
     waits: bool = False
     """The call may block: the server handles other calls meanwhile."""
 
@@ -74,70 +75,134 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 # In the order in which agents need them. The order is stable, so that clients can cache the list.
 TOOLS = (
-    ToolSpec(identity.whoami, identity.WhoamiArguments, identity.WhoamiResult, "agents.get"),
-    ToolSpec(identity.team, identity.TeamArguments, identity.TeamResult, "agents.list"),
-    ToolSpec(tasks.task_list, tasks.TaskListArguments, tasks.TaskListResult, "tasks.list"),
-    ToolSpec(tasks.task_show, tasks.TaskShowArguments, tasks.TaskShowResult, "tasks.get"),
-    ToolSpec(tasks.task_add, tasks.TaskAddArguments, tasks.TaskAddResult, "tasks.declare"),
-    ToolSpec(tasks.task_claim, tasks.TaskClaimArguments, tasks.TaskClaimResult, "tasks.claim"),
-    ToolSpec(tasks.task_submit, tasks.TaskSubmitArguments, tasks.TaskStateResult, "tasks.submit"),
-    ToolSpec(tasks.task_fail, tasks.TaskFailArguments, tasks.TaskStateResult, "tasks.fail"),
-    ToolSpec(tasks.task_judge, tasks.TaskJudgeArguments, tasks.TaskStateResult, "tasks.accept"),
+    ToolSpec(
+        identity.whoami,
+        identity.WhoamiArguments,
+        identity.WhoamiResult,
+        ("agents.get", "tasks.list", "locks.list", "mail.list"),
+    ),
+    ToolSpec(
+        identity.team,
+        identity.TeamArguments,
+        identity.TeamResult,
+        ("agents.list", "tasks.list", "progress.list"),
+    ),
+    ToolSpec(tasks.task_list, tasks.TaskListArguments, tasks.TaskListResult, ("tasks.list",)),
+    ToolSpec(tasks.task_show, tasks.TaskShowArguments, tasks.TaskShowResult, ("tasks.get",)),
+    ToolSpec(tasks.task_add, tasks.TaskAddArguments, tasks.TaskAddResult, ("tasks.declare",)),
+    ToolSpec(tasks.task_claim, tasks.TaskClaimArguments, tasks.TaskClaimResult, ("tasks.claim",)),
+    ToolSpec(
+        tasks.task_submit, tasks.TaskSubmitArguments, tasks.TaskStateResult, ("tasks.submit",)
+    ),
+    ToolSpec(
+        tasks.task_fail,
+        tasks.TaskFailArguments,
+        tasks.TaskStateResult,
+        ("tasks.fail", "tasks.release"),
+    ),
+    ToolSpec(
+        tasks.task_review,
+        tasks.TaskReviewArguments,
+        tasks.TaskStateResult,
+        ("tasks.accept", "tasks.reject"),
+    ),
     ToolSpec(
         delegations.delegate,
         delegations.DelegateArguments,
         delegations.DelegationResult,
-        "delegations.delegate",
+        ("delegations.delegate", "tasks.delegate"),
     ),
     ToolSpec(
         delegations.result,
         delegations.ResultArguments,
         delegations.DelegationResult,
-        "delegations.finish",
+        ("delegations.finish", "delegations.fail"),
     ),
     ToolSpec(
-        progress.progress, progress.ProgressArguments, progress.ProgressResult, "progress.report"
+        progress.progress,
+        progress.ProgressArguments,
+        progress.ProgressResult,
+        ("progress.report", "tasks.renew"),
     ),
-    ToolSpec(progress.plan, progress.PlanArguments, progress.PlanResult, "plans.set"),
-    ToolSpec(locks.lock, locks.LockArguments, locks.LockResult, "locks.acquire", waits=True),
-    ToolSpec(locks.lock_release, locks.LockReleaseArguments, locks.LockResult, "locks.release"),
-    ToolSpec(locks.lock_list, locks.LockListArguments, locks.LockListResult, "locks.list"),
-    ToolSpec(mail.send, mail.SendArguments, mail.SendResult, "mail.write"),
-    ToolSpec(mail.inbox, mail.InboxArguments, mail.InboxResult, "mail.claim", waits=True),
-    ToolSpec(mail.ack, mail.AckArguments, mail.AckResult, "mail.ack"),
-    ToolSpec(groups.group_post, groups.GroupPostArguments, groups.GroupPostResult, "groups.post"),
-    ToolSpec(groups.group_read, groups.GroupReadArguments, groups.GroupReadResult, "groups.read"),
+    ToolSpec(progress.plan, progress.PlanArguments, progress.PlanResult, ("plans.set",)),
     ToolSpec(
-        questions.ask, questions.AskArguments, questions.AnswerResult, "questions.ask", waits=True
+        locks.lock,
+        locks.LockArguments,
+        locks.LockResult,
+        ("locks.acquire", "locks.request"),
+        waits=True,
+    ),
+    ToolSpec(locks.lock_release, locks.LockReleaseArguments, locks.LockResult, ("locks.release",)),
+    ToolSpec(
+        locks.lock_list,
+        locks.LockListArguments,
+        locks.LockListResult,
+        ("locks.list", "locks.holders"),
+    ),
+    ToolSpec(
+        mail.send,
+        mail.SendArguments,
+        mail.SendResult,
+        ("mail.write", "messages.send", "messages.send_files"),
+    ),
+    ToolSpec(
+        mail.inbox, mail.InboxArguments, mail.InboxResult, ("mail.claim", "mail.list"), waits=True
+    ),
+    ToolSpec(mail.ack, mail.AckArguments, mail.AckResult, ("mail.ack",)),
+    ToolSpec(
+        groups.group_post,
+        groups.GroupPostArguments,
+        groups.GroupPostResult,
+        ("groups.post", "groups.broadcast"),
+    ),
+    ToolSpec(
+        groups.group_read, groups.GroupReadArguments, groups.GroupReadResult, ("groups.read",)
+    ),
+    ToolSpec(
+        questions.ask,
+        questions.AskArguments,
+        questions.AnswerResult,
+        ("questions.ask",),
+        waits=True,
     ),
     ToolSpec(
         questions.answer_wait,
         questions.AnswerWaitArguments,
         questions.AnswerResult,
-        "questions.wait",
+        ("questions.wait",),
         waits=True,
     ),
     ToolSpec(
-        questions.answer, questions.AnswerArguments, questions.AnswerResult, "questions.answer"
+        questions.answer,
+        questions.AnswerArguments,
+        questions.AnswerResult,
+        ("questions.answer", "decisions.confirm", "decisions.reject"),
     ),
     ToolSpec(
         questions.decide,
         questions.DecideArguments,
         questions.AnswerResult,
-        "decisions.record",
+        ("decisions.record",),
         waits=True,
     ),
     ToolSpec(
         host_requests.request,
         host_requests.RequestArguments,
         host_requests.RequestResult,
-        "host_requests.ask",
+        ("host_requests.ask",),
         waits=True,
     ),
-    ToolSpec(notes.remember, notes.RememberArguments, notes.RememberResult, "notes.add"),
-    ToolSpec(notes.recall, notes.RecallArguments, notes.RecallResult, "notes.search"),
-    ToolSpec(mail.timer_set, mail.TimerSetArguments, mail.TimerSetResult, "timers.set"),
-    ToolSpec(identity.history, identity.HistoryArguments, identity.HistoryResult, "sessions.turns"),
+    ToolSpec(notes.remember, notes.RememberArguments, notes.RememberResult, ("notes.add",)),
+    ToolSpec(
+        notes.recall,
+        notes.RecallArguments,
+        notes.RecallResult,
+        ("notes.search", "notes.record_use"),
+    ),
+    ToolSpec(mail.timer_set, mail.TimerSetArguments, mail.TimerSetResult, ("timers.set",)),
+    ToolSpec(
+        identity.history, identity.HistoryArguments, identity.HistoryResult, ("sessions.turns",)
+    ),
 )
 assert len(TOOLS) <= MAX_TOOLS
 

@@ -193,7 +193,7 @@ def _lead_prompt(team: Team) -> str:
             f"You are {team.lead.name}, the lead of a team: {workers or 'no workers yet'}.",
             f"The goal: {team.goal}" if team.goal else "The goal is in the tasks.",
             "You have Corral's tools. Begin with whoami and task_list. Split the remaining work "
-            "into tasks with task_add. Review submitted tasks and decide with task_judge. Answer "
+            "into tasks with task_add. Review submitted tasks and decide with task_review. Answer "
             "letters (inbox with wait_seconds, then ack). When every task is done, tell the team "
             "with send what was achieved and what was not.",
         )

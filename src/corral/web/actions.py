@@ -14,7 +14,7 @@ from corral.kernel.errors import Invalid, Refused
 from corral.kernel.money import format_usd, parse_usd
 from corral.web.channel_actions import CHANNEL_ACTIONS
 from corral.web.race_actions import RACE_ACTIONS
-from corral.web.request import PageRequest, Show
+from corral.web.request import PageHandler, PageRequest
 from corral.web.simple_actions import simple_action
 from corral.web.team_actions import TEAM_ACTIONS
 
@@ -78,15 +78,15 @@ def send_to_run(request: PageRequest) -> Response:
 
 def drop_letter(request: PageRequest) -> Response:
     letter = request.store.mail.drop(
-        request.require("id", "The message"), reason=request.field("reason")
+        request.require("id", "The letter"), reason=request.field("reason")
     )
-    return request.success(f"Message {letter.id} deleted.")
+    return request.success(f"Letter {letter.id} dropped.")
 
 
-def settle_letter(request: PageRequest) -> Response:
+def resolve_letter(request: PageRequest) -> Response:
     arrived = request.field("arrived") == "yes"
-    letter = request.store.mail.resolve(request.require("id", "The message"), delivered=arrived)
-    return request.success(f"Message {letter.id} marked as {letter.state}.")
+    letter = request.store.mail.resolve(request.require("id", "The letter"), delivered=arrived)
+    return request.success(f"Letter {letter.id} marked as {letter.state}.")
 
 
 def put_letter(request: PageRequest) -> Response:
@@ -95,7 +95,7 @@ def put_letter(request: PageRequest) -> Response:
         request.require("body", "The text"),
         sender="user:dashboard",
     )
-    return request.success(f"Message {letter.id} sent to {letter.mailbox}.")
+    return request.success(f"Letter {letter.id} sent to {letter.mailbox}.")
 
 
 def create_schedule(request: PageRequest) -> Response:
@@ -183,7 +183,7 @@ def _display_name(record: Any) -> str:
     return str(getattr(record, "name", None) or record.id)
 
 
-ACTIONS: dict[str, Show] = {
+ACTIONS: dict[str, PageHandler] = {
     "runs/start": start_run,
     "runs/stop": stop_run,
     "runs/resume": resume_run,
@@ -195,10 +195,10 @@ ACTIONS: dict[str, Show] = {
     "mail/resend": simple_action(
         lambda store: store.mail.resend,
         "message",
-        lambda letter: f"Message {letter.id} sent to {letter.mailbox} again.",
+        lambda letter: f"Letter {letter.id} sent to {letter.mailbox} again.",
     ),
     "mail/drop": drop_letter,
-    "mail/resolve": settle_letter,
+    "mail/resolve": resolve_letter,
     "schedules/create": create_schedule,
     "schedules/pause": simple_action(
         lambda store: store.schedules.pause,

@@ -10,7 +10,7 @@ from corral.kernel.errors import Conflict, Invalid
 from corral.services.chat.model import ChannelHealth
 from corral.web.background import run_with_deadline
 from corral.web.chat import CHAT_ACTIONS
-from corral.web.request import PageRequest, Show
+from corral.web.request import PageHandler, PageRequest
 from corral.web.simple_actions import simple_action
 
 
@@ -113,7 +113,7 @@ def give_secret(request: PageRequest) -> Response:
     return request.success(f"Secret {name} stored. The agent was notified.")
 
 
-CHANNEL_ACTIONS: dict[str, Show] = {
+CHANNEL_ACTIONS: dict[str, PageHandler] = {
     **CHAT_ACTIONS,
     "secrets/give": give_secret,
     "senders/approve": approve_sender,

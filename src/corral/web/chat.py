@@ -16,7 +16,7 @@ from corral.domain.chat.model import Channel, Message, Place, list_files
 from corral.domain.questions.model import Question
 from corral.kernel.errors import Invalid, NotFound
 from corral.web.message_status import DeliveryStatus, delivery_statuses
-from corral.web.request import PageRequest, Show
+from corral.web.request import PageHandler, PageRequest
 
 KIND = "web"
 NAME = "dashboard"
@@ -212,4 +212,4 @@ def _user(request: PageRequest) -> str:
     return request.user.removeprefix("user:")
 
 
-CHAT_ACTIONS: dict[str, Show] = {"chat/begin": begin, "chat/say": say, "chat/answer": answer}
+CHAT_ACTIONS: dict[str, PageHandler] = {"chat/begin": begin, "chat/say": say, "chat/answer": answer}

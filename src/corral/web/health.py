@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from corral.web.request import PageRequest, Show
+from corral.web.request import PageHandler, PageRequest
 
 
-def page(status: Callable[[], Any] | None) -> Show:
+def page(status: Callable[[], Any] | None) -> PageHandler:
     """Make the page; `status` returns the state of the daemon."""
 
     def show(request: PageRequest) -> Response:

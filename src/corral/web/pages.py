@@ -35,9 +35,9 @@ from corral.web import (
     tasks,
     terminal,
 )
-from corral.web.request import THEMES, Show, endpoint
+from corral.web.request import THEMES, PageHandler, endpoint
 
-PAGES: dict[str, Show] = {
+PAGES: dict[str, PageHandler] = {
     "/": overview.show,
     "/runs": runs.show_all,
     "/runs/{id}": runs.show_one,

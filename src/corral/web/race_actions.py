@@ -8,7 +8,7 @@ from corral.domain.races.model import Race
 from corral.kernel.errors import Conflict, Invalid
 from corral.kernel.money import parse_usd
 from corral.web.background import run_with_deadline
-from corral.web.request import PageRequest, Show
+from corral.web.request import PageHandler, PageRequest
 
 
 def _race_id(request: PageRequest) -> str:
@@ -149,7 +149,7 @@ def merge(request: PageRequest) -> Response:
     )
 
 
-RACE_ACTIONS: dict[str, Show] = {
+RACE_ACTIONS: dict[str, PageHandler] = {
     "races/start": start_race,
     "races/select": select,
     "races/graft": graft,

@@ -38,7 +38,7 @@ KINDS = ("agent", "model", "provider", "variation")
 
 
 def show_all(request: PageRequest) -> Response:
-    """List races, filtered by state or project (the library supports one of both)."""
+    """List races, filtered by state or by project; the API accepts one filter at a time."""
     store = request.store
     state, project = request.query("state"), request.query("project")
     page = store.insights.races(state=state, project=project, after=request.query("after"))
@@ -179,8 +179,10 @@ def _card(
 
 
 def _denied(request: PageRequest, attempt: Attempt) -> tuple[str | None, str]:
-    """Return the denied tools of an attempt and the options that approve them; None also when its
-    run was deleted."""
+    """Return the denied tools of an attempt, and the options that approve them.
+
+    Without denied tools, or when the run was deleted: None and an empty text.
+    """
     if attempt.run_id is not None:
         with suppress(NotFound):
             run = request.store.runs.get(attempt.run_id)

@@ -144,16 +144,16 @@ class PageRequest:
         return "/" + parts.path.lstrip("/\\") + (f"?{parts.query}" if parts.query else "")
 
 
-Show = Callable[[PageRequest], Response]
+PageHandler = Callable[[PageRequest], Response]
 
 
-def endpoint(show: Show) -> Callable[[Request], Any]:
+def endpoint(handler: PageHandler) -> Callable[[Request], Any]:
     """Make a handler of a page function. It runs on a thread, because the library blocks."""
 
     async def handle(http: Request) -> Response:
         form = Form([])
         if http.method == "POST":
             form = read_form(http.headers.get("content-type", ""), await http.body())
-        return await to_thread.run_sync(lambda: show(PageRequest(http, form)))
+        return await to_thread.run_sync(lambda: handler(PageRequest(http, form)))
 
     return handle

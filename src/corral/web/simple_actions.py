@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import Response
 
 from corral.api import Corral
-from corral.web.request import PageRequest, Show
+from corral.web.request import PageHandler, PageRequest
 
 
 def simple_action(
@@ -15,7 +15,7 @@ def simple_action(
     message: Callable[[Any], str],
     *,
     go: str | None = None,
-) -> Show:
+) -> PageHandler:
     """Make an action that calls an operation with the form's `id`.
 
     `noun` names the object in the error for a missing id, `message` makes the notice from the

@@ -14,7 +14,6 @@ from corral.web.graph_layout import NODE_HEIGHT, NODE_WIDTH, layout_graph
 from corral.web.request import PageRequest
 from corral.web.task_timeline import build_timeline
 
-S = TaskState
 MAX_PROJECTS = 100
 MAX_PROJECTS_SEARCHED = 20
 """How many projects are searched for tasks when none is named."""
@@ -52,12 +51,12 @@ class BoardColumn(NamedTuple):
 
 
 BOARD_COLUMNS = (
-    BoardColumn("waiting", "Waiting", (S.PENDING, S.BLOCKED, S.PAUSED)),
-    BoardColumn("ready", "Ready", (S.READY,)),
-    BoardColumn("running", "Running", (S.RUNNING,)),
-    BoardColumn("submitted", "Submitted", (S.SUBMITTED,)),
-    BoardColumn("done", "Done", (S.DONE,)),
-    BoardColumn("out", "Closed", (S.FAILED, S.SKIPPED, S.CANCELLED)),
+    BoardColumn("waiting", "Waiting", (TaskState.PENDING, TaskState.BLOCKED, TaskState.PAUSED)),
+    BoardColumn("ready", "Ready", (TaskState.READY,)),
+    BoardColumn("running", "Running", (TaskState.RUNNING,)),
+    BoardColumn("submitted", "Submitted", (TaskState.SUBMITTED,)),
+    BoardColumn("done", "Done", (TaskState.DONE,)),
+    BoardColumn("out", "Closed", (TaskState.FAILED, TaskState.SKIPPED, TaskState.CANCELLED)),
 )
 
 
@@ -85,7 +84,7 @@ def _columns(to: str) -> str:
     return " ".join(
         column.name
         for column in BOARD_COLUMNS
-        if to in column.states or (to == S.PENDING and column.name == "ready")
+        if to in column.states or (to == TaskState.PENDING and column.name == "ready")
     )
 
 

@@ -9,7 +9,7 @@ from corral.domain.chat.model import asker_label
 from corral.domain.questions.model import Question, QuestionState
 from corral.kernel.errors import Invalid
 from corral.web.notes import parse_scope
-from corral.web.request import PageRequest, Show
+from corral.web.request import PageHandler, PageRequest
 from corral.web.tasks import TASK_VERBS
 
 
@@ -182,7 +182,7 @@ def _split_list(request: PageRequest, name: str) -> list[str]:
     return [part.strip() for part in (request.field(name) or "").split(",") if part.strip()]
 
 
-TEAM_ACTIONS: dict[str, Show] = {
+TEAM_ACTIONS: dict[str, PageHandler] = {
     "tasks/add": add_task,
     "tasks/move": move_task,
     "questions/answer": answer_question,

@@ -5,16 +5,9 @@ from typing import Any
 
 import click
 
-from corral.cli.app import (
-    DURATION,
-    App,
-    Columns,
-    CommandGroup,
-    option,
-    paging_options,
-    pass_app,
-    read_body,
-)
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, Columns, pass_app
+from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age, format_field
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd

@@ -4,7 +4,9 @@ import sys
 
 import click
 
-from corral.cli.app import DURATION, App, Command, option, pass_app, read_body
+from corral.cli.click_classes import Command, option
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION, read_body
 
 
 @click.command(

@@ -4,7 +4,8 @@ import os
 
 import click
 
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
 from corral.kernel.errors import Conflict
 
 

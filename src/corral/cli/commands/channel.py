@@ -2,7 +2,9 @@
 
 import click
 
-from corral.cli.app import App, CommandGroup, option, paging_options, parse_pairs, pass_app
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import parse_pairs
 from corral.cli.render import format_age
 
 COLUMNS = [

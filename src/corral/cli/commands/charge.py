@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 from corral.kernel.money import format_usd
 

@@ -1,8 +1,9 @@
-"""`corral checkpoint`: manage checkpoints of agent frameworks."""
+"""`corral checkpoint`: manage checkpoints for agent frameworks."""
 
 import click
 
-from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 
 COLUMNS = [
@@ -15,7 +16,7 @@ COLUMNS = [
 ]
 
 
-@click.group("checkpoint", cls=CommandGroup, help="Manage checkpoints of agent frameworks.")
+@click.group("checkpoint", cls=CommandGroup, help="Manage checkpoints for agent frameworks.")
 def command() -> None:
     pass
 

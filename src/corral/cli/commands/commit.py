@@ -5,8 +5,9 @@ import os
 import click
 
 from corral import config
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
 from corral.cli.commands.lock import resolve_owner
+from corral.cli.context import App, pass_app
 
 MAX_SHOWN = 15
 """Maximum number of files that are named in a warning."""

@@ -2,7 +2,7 @@
 
 import click
 
-from corral.cli.app import Command
+from corral.cli.click_classes import Command
 
 
 @click.command(

@@ -8,7 +8,10 @@ import click
 
 from corral import config
 from corral.cli import render
-from corral.cli.app import DURATION, App, CommandGroup, confirm, pass_app
+from corral.cli.click_classes import CommandGroup
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION
+from corral.cli.tty import confirm
 from corral.kernel.clock import format_duration
 from corral.kernel.errors import StoreUnavailable
 

@@ -3,16 +3,9 @@
 import click
 
 from corral.cli import identity
-from corral.cli.app import (
-    DURATION,
-    App,
-    Columns,
-    CommandGroup,
-    option,
-    paging_options,
-    pass_app,
-    read_body,
-)
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, Columns, pass_app
+from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
 from corral.cli.task_view import agent_option, reason_option
 

@@ -2,7 +2,8 @@
 
 import click
 
-from corral.cli.app import App, Columns, CommandGroup, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, Columns, pass_app
 
 
 def columns(app: App) -> Columns:

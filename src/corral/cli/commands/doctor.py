@@ -2,8 +2,9 @@
 
 import click
 
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
 from corral.cli.commands.db import FINDINGS
+from corral.cli.context import App, pass_app
 
 
 @click.command("doctor", cls=Command)

@@ -3,7 +3,9 @@
 import click
 
 from corral.adapters import daemon_process
-from corral.cli.app import DURATION, App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION
 from corral.kernel.errors import Refused
 
 

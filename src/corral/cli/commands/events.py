@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from corral.cli import render
-from corral.cli.app import DURATION, App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION
 
 COLUMNS = [
     ("CURSOR", lambda event: event.cursor),

@@ -1,8 +1,9 @@
-"""`corral hook`: the entry point for agent CLI and git hooks."""
+"""`corral hook`: run the lock hooks of agent CLIs and git."""
 
 import click
 
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
 
 
 @click.command("hook", cls=Command)
@@ -10,7 +11,7 @@ from corral.cli.app import App, Command, pass_app
 @click.argument("event")
 @pass_app
 def command(app: App, provider: str, event: str) -> int:
-    """Entry point for agent CLI and git hooks.
+    """Run a lock hook; called by agent CLIs and git.
 
     `corral lock install` sets these hooks up. PROVIDER is claude, codex, copilot, gemini or qwen,
     and EVENT is pre-tool-use or post-tool-use, with the JSON of the agent CLI on standard input;

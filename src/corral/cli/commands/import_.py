@@ -1,17 +1,18 @@
-"""`corral import`: import transcripts and data of other agent tools."""
+"""`corral import`: import transcripts and data from other agent tools."""
 
 from typing import Any
 
 import click
 
 from corral.cli import render
-from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, pass_app
 
 
 @click.group(
     "import",
     cls=CommandGroup,
-    help="""Import transcripts and data of other agent tools.
+    help="""Import transcripts and data from other agent tools.
 
     Transcripts: claude, codex. Databases: agent-yes, agents, flightdeck, multishot, nanoclaw. An
     import never changes its source, and repeating it imports only what is new.

@@ -2,7 +2,8 @@
 
 import click
 
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
 from corral.cli.render import write_line
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import click
 
 from corral import config
-from corral.cli.app import DURATION, App, Columns, CommandGroup, option, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, Columns, pass_app
+from corral.cli.parameters import DURATION
 from corral.cli.render import format_age, format_clock
 from corral.kernel.errors import Refused
 

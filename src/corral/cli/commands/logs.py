@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corral.cli.app import App, Command, option, pass_app, refresh_run
+from corral.cli.click_classes import Command, option
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
+from corral.cli.run_refresh import refresh_run
 
 if TYPE_CHECKING:
     from corral.domain.runs.model import Run

@@ -6,7 +6,9 @@ import click
 
 from corral import config
 from corral.cli import render
-from corral.cli.app import DURATION, App, CommandGroup, paging_options, pass_app, read_body
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, Column, pass_app
+from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
 
 if TYPE_CHECKING:
@@ -18,22 +20,27 @@ def shown_state(letter: "Letter") -> str:
     return "claimed" if letter.is_claimed(render.now()) else str(letter.state)
 
 
-def _gist(letter: "Letter") -> object:
+def _body_summary(letter: "Letter") -> object:
     from corral.domain.mail.model import summarize_body
 
     return summarize_body(letter.body)
 
 
+ID: Column = ("ID", lambda letter: letter.id)
+MAILBOX: Column = ("MAILBOX", lambda letter: letter.mailbox)
+ATTEMPTS: Column = ("ATTEMPTS", lambda letter: letter.attempts)
+BODY: Column = ("BODY", _body_summary)
 COLUMNS = [
-    ("ID", lambda letter: letter.id),
-    ("MAILBOX", lambda letter: letter.mailbox),
+    ID,
+    MAILBOX,
     ("STATE", shown_state),
-    ("ATTEMPTS", lambda letter: letter.attempts),
+    ATTEMPTS,
     ("DUE", lambda letter: format_age(letter.due_at)),
     ("OWNER", lambda letter: letter.owner if shown_state(letter) != "waiting" else None),
-    ("BODY", _gist),
+    BODY,
     ("LAST ERROR", lambda letter: letter.last_error),
 ]
+CLAIM_COLUMNS = [ID, MAILBOX, ("FENCE", lambda letter: letter.fence), ATTEMPTS, BODY]
 
 fence_option = click.option(
     "--fence", type=int, required=True, help="Fencing token printed by `claim`."
@@ -166,8 +173,7 @@ def claim(
     letters = app.store.mail.claim(
         mailbox, owner=owner, limit=limit, lease_ms=lease, wait_ms=timeout if wait else 0
     )
-    columns = [*COLUMNS[:2], ("FENCE", lambda letter: letter.fence), *COLUMNS[3:4], COLUMNS[6]]
-    app.show_list(letters, columns, empty=f"No letters to claim in {mailbox}.")
+    app.show_list(letters, CLAIM_COLUMNS, empty=f"No letters to claim in {mailbox}.")
     return 1 if wait and not letters else 0
 
 

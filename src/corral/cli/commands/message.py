@@ -5,15 +5,9 @@ import os
 import click
 
 from corral import config
-from corral.cli.app import (
-    DURATION,
-    App,
-    Columns,
-    CommandGroup,
-    paging_options,
-    pass_app,
-    read_body,
-)
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, Columns, pass_app
+from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age, format_time
 from corral.domain.chat.model import Message, list_files
 from corral.kernel.errors import Invalid, NotFound

@@ -1,8 +1,9 @@
-"""`corral node`: list the machines that serve the store."""
+"""`corral node`: list the nodes that serve the store."""
 
 import click
 
-from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 
 COLUMNS = [
@@ -16,7 +17,7 @@ COLUMNS = [
 ]
 
 
-@click.group("node", cls=CommandGroup, help="List the machines that serve the store.")
+@click.group("node", cls=CommandGroup, help="List the nodes that serve the store.")
 def command() -> None:
     pass
 

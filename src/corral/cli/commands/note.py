@@ -5,15 +5,9 @@ from typing import Any
 
 import click
 
-from corral.cli.app import (
-    DURATION,
-    App,
-    CommandGroup,
-    option,
-    paging_options,
-    pass_app,
-    read_body,
-)
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
 
 COLUMNS = [

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from corral.cli.app import App
 from corral.cli.commands.ps import shown_state
+from corral.cli.context import App
 from corral.cli.render import format_age, write_line, write_table
 from corral.kernel.money import format_usd
 

@@ -3,7 +3,8 @@
 import click
 
 from corral.cli import identity
-from corral.cli.app import App, Columns, CommandGroup, option, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, Columns, pass_app
 from corral.cli.render import format_age
 from corral.cli.task_view import agent_option, resolve_task
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
-from corral.cli.app import App, CommandGroup, confirm, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age, progress_by_part
+from corral.cli.tty import confirm
 
 COLUMNS = [
     ("ID", lambda project: project.id),

@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from corral.cli import render
-from corral.cli.app import RECOVERY_SECONDS, App, Columns, Command, paging_options, pass_app
+from corral.cli.click_classes import Command, paging_options
+from corral.cli.context import App, Columns, pass_app
+from corral.cli.run_refresh import RECOVERY_SECONDS
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd

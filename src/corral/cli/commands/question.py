@@ -2,8 +2,10 @@
 
 import click
 
-from corral.cli.app import DURATION, App, CommandGroup, paging_options, pass_app, read_body
+from corral.cli.click_classes import CommandGroup, paging_options
 from corral.cli.commands.ps import subject
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION, read_body
 from corral.cli.render import format_age
 from corral.domain.chat import model
 

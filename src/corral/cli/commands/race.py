@@ -5,16 +5,9 @@ from typing import Any
 
 import click
 
-from corral.cli.app import (
-    DURATION,
-    App,
-    CommandGroup,
-    option,
-    paging_options,
-    parse_pairs,
-    pass_app,
-    read_body,
-)
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION, parse_pairs, read_body
 from corral.cli.race_view import (
     COLUMNS,
     race_argument,
@@ -423,7 +416,10 @@ def stats(app: App, by: str, since_ms: int | None) -> None:
 )
 @pass_app
 def select(app: App, race: str, attempt: str | None, reason: str | None, overrule: bool) -> None:
-    """Select the winner: ATTEMPT (2, ROUND.NUMBER or an id), or the first in the ranking."""
+    """Select the winner of a race: ATTEMPT, or without it the first in the ranking.
+
+    ATTEMPT is a number (2), a round and number (1.2) or an id.
+    """
     selected = app.store.races.select(
         resolve_race(app, race), attempt, reason=reason, overrule=overrule
     )

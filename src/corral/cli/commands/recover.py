@@ -1,8 +1,9 @@
-"""`corral recover`: detect dead runs."""
+"""`corral recover`: record dead runs and start queued ones."""
 
 import click
 
-from corral.cli.app import App, Columns, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, Columns, pass_app
 
 COLUMNS: Columns = (
     ("RUN", lambda recovery: recovery.run_id),
@@ -15,9 +16,10 @@ COLUMNS: Columns = (
 @click.command("recover", cls=Command)
 @pass_app
 def command(app: App) -> None:
-    """Check every active run, record those that have died, and list the changes.
+    """Record runs that have died, start what is due, and list the changes.
 
-    Every start of Corral does this too.
+    The daemon does this when it starts and while it runs. Without a daemon, call it after a crash
+    or a reboot.
     """
     recovered = app.store.runs.recover()
     app.show_list(recovered, COLUMNS, empty="All runs are in the recorded state.")

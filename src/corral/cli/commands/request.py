@@ -1,18 +1,12 @@
-"""`corral request`: manage requests of agents to the host."""
+"""`corral request`: manage agents' requests to the host."""
 
 import click
 
 from corral import config
 from corral.cli import identity
-from corral.cli.app import (
-    App,
-    Columns,
-    CommandGroup,
-    paging_options,
-    parse_pairs,
-    pass_app,
-    read_body,
-)
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, Columns, pass_app
+from corral.cli.parameters import parse_pairs, read_body
 from corral.cli.render import format_age
 
 
@@ -29,7 +23,7 @@ def columns(app: App) -> Columns:
     ]
 
 
-@click.group("request", cls=CommandGroup, help="Manage requests of agents to the host.")
+@click.group("request", cls=CommandGroup, help="Manage agents' requests to the host.")
 def command() -> None:
     pass
 

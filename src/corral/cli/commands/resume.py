@@ -4,8 +4,9 @@ from typing import Any
 
 import click
 
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
 from corral.cli.commands.run import run_options
+from corral.cli.context import App, pass_app
 
 
 @click.command(

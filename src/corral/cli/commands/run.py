@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 
-from corral.cli.app import DURATION, App, Command, option, pass_app
+from corral.cli.click_classes import Command, option
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION
 
 IS_COMMAND = "corral.is_command"
 
@@ -30,7 +32,7 @@ OPTIONS = (
     click.option(
         "--agent",
         metavar="NAME",
-        help="Agent to run: a name of `corral agent list`, or a provider.",
+        help="Agent to run: a name from `corral agent list`, or a provider.",
     ),
     click.option(
         "--project", metavar="DIR", help="Directory to run in (default: the current directory)."
@@ -82,9 +84,7 @@ OPTIONS = (
         default=None,
         help="Allocate a pseudo-terminal (default: when stdin is a terminal).",
     ),
-    click.option(
-        "--host", metavar="NAME", help="Node to run on, or `any` (default: this machine)."
-    ),
+    click.option("--host", metavar="NAME", help="Node to run on, or `any` (default: this node)."),
     click.option(
         "--label",
         "labels",

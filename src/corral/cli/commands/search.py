@@ -2,7 +2,8 @@
 
 import click
 
-from corral.cli.app import App, Command, paging_options, pass_app
+from corral.cli.click_classes import Command, paging_options
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age
 
 COLUMNS = [

@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from corral.cli import render
-from corral.cli.app import App, Columns, CommandGroup, option, paging_options, pass_app, read_body
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, Columns, pass_app
+from corral.cli.parameters import read_body
 from corral.cli.render import format_age
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd

@@ -5,7 +5,8 @@ from typing import Any
 import click
 import msgspec
 
-from corral.cli.app import App, CommandGroup, pass_app
+from corral.cli.click_classes import CommandGroup
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_field, to_text
 from corral.kernel.clock import format_duration, parse_duration
 from corral.kernel.errors import Invalid

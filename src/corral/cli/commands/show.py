@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.app import App, Command, pass_app, refresh_run
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
+from corral.cli.run_refresh import refresh_run
 from corral.kernel.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -63,10 +65,20 @@ def command(app: App, id: str) -> None:
     from corral.cli.task_view import task_fields
 
     fields = {KINDS["run"]: run_fields, KINDS["tsk"]: task_fields}.get(get)
-    record = get(app.store, id)
+    record = get(app.store, id) if underscore else _find_run(app.store, id)
     if app.json and get is KINDS["run"]:
         record = _run_with_launch(app.store, record)
     app.show(record, fields(app) if fields else None)
+
+
+def _find_run(store: "Corral", name: str) -> "Run":
+    try:
+        return refresh_run(store, name)
+    except NotFound as error:
+        message = (
+            f"There is no record or run {name}. Give an id such as run_01abc, or the name of a run."
+        )
+        raise NotFound(message, **error.details) from None
 
 
 def _run_with_launch(store: "Corral", run: "Run") -> dict[str, Any]:

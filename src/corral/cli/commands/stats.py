@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 
-from corral.cli.app import DURATION, App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION
 from corral.cli.render import write_line
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd

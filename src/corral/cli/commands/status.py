@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from corral.adapters import daemon_process, process
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
 from corral.cli.render import format_age, format_time, write_line, write_table
 
 LOOPS = [
@@ -63,8 +64,8 @@ def _write(
         write_line(f"The daemon reports an error: {health['error']['message']}")
     status = (health or {}).get("status")
     if status is not None:
-        if status["trouble"]:
-            write_line(f"The daemon cannot renew its lease: {status['trouble']}")
+        if status["lease_error"]:
+            write_line(f"The daemon cannot renew its lease: {status['lease_error']}")
         write_table(status["loops"], LOOPS)
     elif leaders:
         write_table(leaders, LEADERS)

@@ -2,7 +2,9 @@
 
 import click
 
-from corral.cli.app import DURATION, App, Command, option, pass_app
+from corral.cli.click_classes import Command, option
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION
 from corral.kernel.errors import Refused
 
 MARGIN_MS = 15_000

@@ -5,17 +5,9 @@ from typing import Any
 import click
 
 from corral.cli import identity
-from corral.cli.app import (
-    DURATION,
-    TIMESTAMP,
-    App,
-    Columns,
-    CommandGroup,
-    option,
-    paging_options,
-    pass_app,
-    read_body,
-)
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, Columns, pass_app
+from corral.cli.parameters import DURATION, TIMESTAMP, read_body
 from corral.cli.render import format_age, write_line, write_table
 from corral.cli.task_view import (
     agent_option,

@@ -4,7 +4,8 @@ import os
 
 import click
 
-from corral.cli.app import App, CommandGroup, pass_app
+from corral.cli.click_classes import CommandGroup
+from corral.cli.context import App, pass_app
 from corral.cli.task_view import read_data_file
 from corral.kernel.errors import Invalid
 

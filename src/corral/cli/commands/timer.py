@@ -2,15 +2,9 @@
 
 import click
 
-from corral.cli.app import (
-    DURATION,
-    TIMESTAMP,
-    App,
-    CommandGroup,
-    paging_options,
-    pass_app,
-    read_body,
-)
+from corral.cli.click_classes import CommandGroup, paging_options
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION, TIMESTAMP, read_body
 from corral.cli.render import format_age, format_time
 from corral.domain.mail.model import summarize_body
 

@@ -1,8 +1,10 @@
-"""`corral token`: manage access tokens of the HTTP API."""
+"""`corral token`: manage access tokens for the HTTP API."""
 
 import click
 
-from corral.cli.app import DURATION, App, CommandGroup, option, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION
 from corral.cli.render import format_age
 
 COLUMNS = [
@@ -17,7 +19,7 @@ COLUMNS = [
 ]
 
 
-@click.group("token", cls=CommandGroup, help="Manage access tokens of the HTTP API.")
+@click.group("token", cls=CommandGroup, help="Manage access tokens for the HTTP API.")
 def command() -> None:
     pass
 

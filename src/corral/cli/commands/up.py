@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from corral.adapters import daemon_process
-from corral.cli.app import App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
 from corral.kernel.errors import CorralError, Refused, error_from_code
 
 
@@ -35,7 +36,7 @@ from corral.kernel.errors import CorralError, Refused, error_from_code
     help="Host name that browsers may use to reach the daemon.",
 )
 @click.option(
-    "--slots", type=int, metavar="N", help="Maximum number of concurrent runs on this machine."
+    "--slots", type=int, metavar="N", help="Maximum number of concurrent runs on this node."
 )
 @click.option("--label", multiple=True, metavar="L", help="Label of this node, such as gpu.")
 @click.option("--foreground", is_flag=True, help="Run in the foreground.")
@@ -104,16 +105,16 @@ def _report_started(app: App, answer: dict[str, Any]) -> None:
     from corral.cli.render import write_line, write_table
     from corral.domain.runs.model import RecoveryResult
 
-    if answer["found"] and not app.json:
+    if answer["recovered"] and not app.json:
         import msgspec
 
         write_line("Recovered runs:")
-        write_table([msgspec.convert(run, RecoveryResult) for run in answer["found"]], COLUMNS)
+        write_table([msgspec.convert(run, RecoveryResult) for run in answer["recovered"]], COLUMNS)
     app.report(f"Started the daemon (pid {answer['daemon']['pid']}): {answer['link']}", answer)
 
 
 def _record(daemon: daemon_process.Daemon) -> dict[str, Any]:
-    return {"daemon": daemon, "link": daemon.link, "found": []}
+    return {"daemon": daemon, "link": daemon.link, "recovered": []}
 
 
 def _start_error(answer: dict[str, Any], log: str) -> CorralError:

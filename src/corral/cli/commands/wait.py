@@ -2,7 +2,9 @@
 
 import click
 
-from corral.cli.app import DURATION, App, Command, pass_app
+from corral.cli.click_classes import Command
+from corral.cli.context import App, pass_app
+from corral.cli.parameters import DURATION
 
 
 @click.command(

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from corral.cli.app import App, Columns, CommandGroup, option, paging_options, pass_app
+from corral.cli.click_classes import CommandGroup, option, paging_options
+from corral.cli.context import App, Columns, pass_app
 
 
 def columns(app: App) -> Columns:

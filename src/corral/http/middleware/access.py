@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.api import Corral
-from corral.http.asgi import READ_METHODS, AsgiApp, AsgiMessage, Receive, Scope, Send
+from corral.asgi import READ_METHODS, AsgiApp, AsgiMessage, Receive, Scope, Send
 from corral.http.connections import CONNECTION_KEY, HttpConnection
 from corral.http.errors import JSON, ApiError, error_body, from_corral_error
 from corral.http.metrics import Metrics
@@ -144,8 +144,10 @@ class AccessMiddleware:
     # -- authentication -------------------------------------------------------------------------
 
     async def _authenticate(self, scope: Scope, secret: str | None) -> TokenIdentity | None:
-        """Return the identity of the token; None without one. Raises ApiError 401 for an invalid
-        token, and 429 when an address tries many."""
+        """Return the identity of the token; None without one.
+
+        Raises ApiError 401 for an invalid token, and 429 when an address tries many.
+        """
         if secret is None:
             return None
         who = self._tokens.get_cached(secret)

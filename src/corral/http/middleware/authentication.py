@@ -2,7 +2,7 @@
 
 from urllib.parse import parse_qsl, urlencode
 
-from corral.http.asgi import Scope
+from corral.asgi import Scope
 from corral.http.errors import ApiError
 from corral.http.middleware.security_headers import SecureResponse
 

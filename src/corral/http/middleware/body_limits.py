@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
-from corral.http.asgi import AsgiMessage, Receive
+from corral.asgi import AsgiMessage, Receive
 from corral.http.errors import ApiError
 from corral.http.middleware.rate_limits import retry_after
 from corral.services.tokens import TokenIdentity

@@ -1,6 +1,6 @@
 """Security headers, added to every response."""
 
-from corral.http.asgi import AsgiMessage, Send
+from corral.asgi import AsgiMessage, Send
 
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; "

@@ -1,4 +1,4 @@
-"""Tools: task_list, task_show, task_add, task_claim, task_submit, task_fail, task_judge."""
+"""Tools: task_list, task_show, task_add, task_claim, task_submit, task_fail, task_review."""
 
 from typing import Annotated
 
@@ -135,7 +135,7 @@ _NEXT_STEPS = {
     "pending": "Waiting for its dependencies.",
     "ready": "Claim it with task_claim.",
     "running": "Its agent finishes it with task_submit or task_fail.",
-    "submitted": "Another agent or a person reviews the evidence, then calls task_judge.",
+    "submitted": "Another agent or a person reviews the evidence, then calls task_review.",
     "blocked": "A dependency failed; see reason.",
     "failed": "Its lead or a person decides whether to retry it.",
 }
@@ -272,17 +272,17 @@ def _state_result(task: Task, step: str) -> TaskStateResult:
 class TaskFailArguments(WriteArguments, kw_only=True):
     task: TaskName
     reason: Annotated[str, Meta(min_length=1)]
-    give_back: Annotated[
+    release: Annotated[
         bool, Meta(description="true: another agent may try it. false: it cannot be done at all.")
     ] = False
 
 
 def task_fail(call: ToolCall, arguments: TaskFailArguments) -> TaskStateResult | msgspec.Raw:
     """Report that you cannot do your task, and why. Tasks that depend on it are blocked, and its
-    lead is notified. With give_back it becomes ready for another agent instead."""
+    lead is notified. With release it becomes ready for another agent instead."""
     step = "Release your locks, then claim another task with task_claim."
     return call.perform(
-        "tasks.release" if arguments.give_back else "tasks.fail",
+        "tasks.release" if arguments.release else "tasks.fail",
         arguments,
         lambda task: _state_result(task, step),
         task=find_task(call, arguments.task).id,
@@ -294,15 +294,15 @@ def task_fail(call: ToolCall, arguments: TaskFailArguments) -> TaskStateResult |
 # -- review ------------------------------------------------------------------------------------
 
 
-class TaskJudgeArguments(WriteArguments, kw_only=True):
+class TaskReviewArguments(WriteArguments, kw_only=True):
     task: TaskName
     accept: bool
-    words: Annotated[
+    comment: Annotated[
         str | None, Meta(description="A comment. When rejecting: what must be improved.")
     ] = None
 
 
-def task_judge(call: ToolCall, arguments: TaskJudgeArguments) -> TaskStateResult | msgspec.Raw:
+def task_review(call: ToolCall, arguments: TaskReviewArguments) -> TaskStateResult | msgspec.Raw:
     """Accept a task that another agent submitted, or reject it with a reason. Review the evidence
     (task_show) and the work itself first. You cannot review your own task."""
     parameters = {"task": find_task(call, arguments.task).id, "agent": call.caller.name}
@@ -312,18 +312,18 @@ def task_judge(call: ToolCall, arguments: TaskJudgeArguments) -> TaskStateResult
             "tasks.accept",
             arguments,
             lambda task: _state_result(task, step),
-            note=arguments.words,
+            note=arguments.comment,
             **parameters,
         )
-    if not arguments.words:
+    if not arguments.comment:
         raise Invalid(
-            "To reject a task, state in `words` what must be improved.", reason="feedback_missing"
+            "To reject a task, state in `comment` what must be improved.", reason="feedback_missing"
         )
     step = "Rejected. Its agent was notified, and the task can be claimed again."
     return call.perform(
         "tasks.reject",
         arguments,
         lambda task: _state_result(task, step),
-        reason=arguments.words,
+        reason=arguments.comment,
         **parameters,
     )

@@ -1,4 +1,4 @@
-"""Chat channels: receive messages, start the turns of agents, and send their replies.
+"""The chat loop: receives messages, starts the turns of agents, and sends their replies.
 
 The loop itself starts turns, ends them and checks questions. Each channel has a worker with two
 threads, one that receives and one that sends, so that a platform that hangs or an adapter that
@@ -25,18 +25,17 @@ from corral.services.chat.delivery import delivery_owner
 MAX_SLEEP = 5.0
 POLL_SECONDS = 25.0  # long-poll time of a platform
 RETRY_SECONDS = (1.0, 60.0)  # first and maximum pause after a failure
-ORPHAN_SECONDS = (
-    30.0  # a worker that its loop does not wake for so long stops: the leadership is lost
-)
+# A worker stops when its loop has not woken it for this long: another daemon leads the loop now.
+ORPHAN_SECONDS = 30.0
 HEALTH_SECONDS = 60.0  # between two records of a healthy channel
 
 log = logging.getLogger("corral")
 
 
-class ChatDelivery(BaseLoop):
-    """Serves all channels of the store."""
+class ChatLoop(BaseLoop):
+    """Starts and ends the turns of agents, and runs one worker for each channel of the store."""
 
-    name = "delivery"
+    name = "chat"
     min_interval = 0.05
 
     def __init__(self) -> None:
@@ -44,7 +43,7 @@ class ChatDelivery(BaseLoop):
         self._owner = delivery_owner()
 
     def run_once(self, store: Corral) -> int:
-        if not store.chat._is_used():
+        if not store.chat.is_used():
             return 0
         self._update_workers(store)
         done = len(store.chat.finish_turns())
@@ -58,9 +57,8 @@ class ChatDelivery(BaseLoop):
         return done + len(runs)
 
     def run_as_follower(self, store: Corral) -> int:
-        """End the turns of agents on this machine: the leader may not be able to read their
-        output."""
-        if not store.chat._is_used():
+        """End turns on this machine: the leader may not be able to read their output."""
+        if not store.chat.is_used():
             return 0
         return len(store.chat.finish_turns(local=True))
 

@@ -16,7 +16,7 @@ from corral.adapters.channels.contract import (
     SendOutcome,
 )
 from corral.api import Corral
-from corral.daemon.delivery import ChatDelivery
+from corral.daemon.chat import ChatLoop
 from corral.kernel.errors import IllegalMove
 from tests.support import fake_channels
 from tests.support.fake_channels import FakeAdapter, Platform, register_adapters
@@ -51,7 +51,7 @@ class Broken(Shared):
         raise RuntimeError("it cannot write")
 
 
-def eventually(store: Corral, loop: ChatDelivery, found: Callable[[], object]) -> None:
+def eventually(store: Corral, loop: ChatLoop, found: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
     while not found():
         assert time.monotonic() < deadline, "not in time"
@@ -66,7 +66,7 @@ def test_hanging_or_broken_channel_does_not_block_others(
     for each in (Shared, Broken):
         monkeypatch.setitem(fake_channels.KINDS, each.kind, each)
     register_adapters(monkeypatch)
-    loop = ChatDelivery()
+    loop = ChatLoop()
     with corral.open(url) as store:
         store.agents.create("ada", command="cat")
         for name in ("broken", "shared"):
@@ -101,7 +101,7 @@ def test_sandboxed_agent_is_woken_and_answers(url: str, monkeypatch: pytest.Monk
     Shared.place = Platform()
     monkeypatch.setitem(fake_channels.KINDS, Shared.kind, Shared)
     register_adapters(monkeypatch)
-    loop = ChatDelivery()
+    loop = ChatLoop()
     with corral.open(url) as store:
         store.agents.create("ada", command="cat")
         store.settings.set("chat.sandbox", "auto", scope="agent:ada")

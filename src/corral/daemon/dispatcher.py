@@ -1,4 +1,4 @@
-"""Dispatch of queued runs on this machine."""
+"""The dispatcher loop: starts queued runs on this machine."""
 
 from corral.api import Corral
 from corral.daemon.loop import BaseLoop
@@ -6,10 +6,10 @@ from corral.daemon.loop import BaseLoop
 MAX_SLEEP = 30.0
 
 
-class Launcher(BaseLoop):
+class Dispatcher(BaseLoop):
     """Starts queued runs that are due, match this machine's labels, and have a free slot."""
 
-    name = "launcher"
+    name = "dispatcher"
     needs_leader = False
 
     def run_once(self, store: Corral) -> int:

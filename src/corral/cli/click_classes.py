@@ -1,0 +1,140 @@
+"""Classes of commands and options, and the options that many commands share."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from corral.cli.context import App
+
+
+class Option(click.Option):
+    """An option with hidden aliases: former spellings that are accepted but not shown."""
+
+    def __init__(self, *args: Any, aliases: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.aliases = tuple(aliases)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Register the aliases with the parser only, so that help and errors omit them."""
+        visible = self.opts
+        self.opts = [*visible, *self.aliases]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = visible
+
+
+def option(*names: str, aliases: Sequence[str] = (), **attributes: Any) -> Callable[..., Any]:
+    """Declare an option like `click.option`, with hidden aliases."""
+    return click.option(*names, cls=Option, aliases=aliases, **attributes)
+
+
+class Command(click.Command):
+    """A command with `--store` and `--json`, examples in its help, and hidden aliases.
+
+    `aliases` are former names of the command; they are accepted but not listed.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        aliases: Sequence[str] = (),
+        examples: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.aliases = tuple(aliases)
+        self.examples = tuple(examples)
+        self.params.extend(common_options())
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, each on a line of its own and never wrapped."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+        super().format_epilog(ctx, formatter)
+
+
+class CommandGroup(click.Group):
+    """The commands of one noun, such as `corral mail`."""
+
+    command_class = Command
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command with this name or hidden alias."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            return command
+        commands = self.commands.values()
+        return next((each for each in commands if cmd_name in getattr(each, "aliases", ())), None)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their complete one-line help, wrapped instead of truncated."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, each.get_short_help_str(limit=500)) for name, each in commands if each]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def common_options() -> list[click.Parameter]:
+    """Return `--store` and `--json`, which are accepted before and after the command."""
+    return [
+        click.Option(
+            ["--store"],
+            metavar="URL",
+            expose_value=False,
+            callback=_set_store,
+            help="URL of the store, or of a daemon (default: $CORRAL_STORE).",
+        ),
+        click.Option(
+            ["--json"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_json,
+            help="Print the result as one JSON value.",
+        ),
+    ]
+
+
+def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(App).json = True
+
+
+def _set_store(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value:
+        context.ensure_object(App).url = value
+
+
+def literal_option() -> click.Option:
+    """Return `--literal`, which turns off redaction by shape. Refused for agents."""
+    return click.Option(
+        ["--literal"],
+        is_flag=True,
+        expose_value=False,
+        callback=_set_literal,
+        help="Do not redact text that only looks like a secret. Known secret values are still "
+        "redacted.",
+    )
+
+
+def _set_literal(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):
+        from corral.kernel.errors import Refused
+
+        raise Refused("Agents cannot turn off redaction. Remove --literal.")
+    context.ensure_object(App).literal = True
+
+
+def paging_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--after` and `--limit` to a command that prints one page of a list."""
+    after = click.option("--after", metavar="CURSOR", help="Start after this cursor.")
+    limit = click.option(
+        "--limit", type=int, default=50, show_default=True, help="Maximum number of rows."
+    )
+    return after(limit(function))
