@@ -22,19 +22,18 @@ class QuestionState(StrEnum):
     WITHDRAWN = "withdrawn"  # taken back by the asker or a person
 
 
-S = QuestionState
 TRANSITIONS = TransitionTable(
     "question",
     QuestionState,
     create_verb="ask",
-    initial=S.OPEN,
-    import_states=(S.ANSWERED, S.EXPIRED, S.WITHDRAWN),
+    initial=QuestionState.OPEN,
+    import_states=(QuestionState.ANSWERED, QuestionState.EXPIRED, QuestionState.WITHDRAWN),
     verbs={
         # One of several required answers; the question stays open.
-        "vote": transition(S.OPEN, to=S.OPEN),
-        "answer": transition(S.OPEN, to=S.ANSWERED),
-        "expire": transition(S.OPEN, to=S.EXPIRED),
-        "withdraw": transition(S.OPEN, to=S.WITHDRAWN),
+        "vote": transition(QuestionState.OPEN, to=QuestionState.OPEN),
+        "answer": transition(QuestionState.OPEN, to=QuestionState.ANSWERED),
+        "expire": transition(QuestionState.OPEN, to=QuestionState.EXPIRED),
+        "withdraw": transition(QuestionState.OPEN, to=QuestionState.WITHDRAWN),
     },
 )
 

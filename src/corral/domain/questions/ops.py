@@ -29,7 +29,6 @@ from corral.kernel.pagination import Page, check_limit
 from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 RETENTION = sql.RETENTION
-S = QuestionState
 MAX_OPTIONS = 20
 MAX_OPTION = 500
 OUTCOME_LETTER_MS = 30 * DAY
@@ -115,7 +114,10 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
     check_may_answer(current.id, answerer, asker=current.asker, answerers=current.answerers)
     text = _resolve_answer(tx, answer, current.options, current.free_text)
     kept = tx.without_secrets(text)
-    if current.state is S.ANSWERED and (current.answered_by, current.answer) == (answerer, kept):
+    if current.state is QuestionState.ANSWERED and (current.answered_by, current.answer) == (
+        answerer,
+        kept,
+    ):
         return current
     if current.ended_at is not None or is_overdue(current, tx.now):
         _raise_late(current)
@@ -208,7 +210,7 @@ def expire_due(tx: Tx, *, limit: int = 100) -> list[Question]:
 def acknowledge(tx: Tx, question: str) -> Question:
     """Record that the asker knows the outcome: its letter is closed. Idempotent."""
     current = get(tx, question)
-    if current.state is not S.OPEN:
+    if current.state is not QuestionState.OPEN:
         close_outcome_letter(tx, current.id, current.asker)
     return current
 
@@ -340,9 +342,9 @@ def _letter_key(id: str) -> str:
 
 
 def _raise_late(current: Question) -> NoReturn:
-    if current.state is S.ANSWERED:
+    if current.state is QuestionState.ANSWERED:
         outcome = f"{current.answered_by} answered it: {current.answer}"
-    elif current.state is S.WITHDRAWN:
+    elif current.state is QuestionState.WITHDRAWN:
         outcome = "it was withdrawn"
     elif current.votes and current.ended_at is not None and current.ended_at < current.deadline_at:
         outcome = "the answerers did not agree"

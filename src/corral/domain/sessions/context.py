@@ -28,7 +28,7 @@ def clear(tx: Tx, session: Session | str, *, keep_provider_session: bool = False
     """
     id = resolve_id(tx, session)
     tx.serialize(f"session:{id}")
-    # The move locks the row, so no turn is appended between it and SET_CLEARED_TURN.
+    # The transition locks the row, so no turn is appended between it and SET_CLEARED_TURN.
     cleared_columns = {} if keep_provider_session else {"provider_session": None}
     transition(tx, sql.SESSIONS, "clear", id, handoff=None, **cleared_columns)
     tx.run(sql.DELETE_STATE, session_id=id)
@@ -61,7 +61,7 @@ def handoff(
     tx.serialize(f"session:{id}")
     number = int(tx.value(sql.LAST_HANDOFF, session_id=id) or 0) + 1
     before = sql.SESSIONS.get(tx, id)
-    # The move locks the row, so no turn is appended between it and the record of the hand-off.
+    # The transition locks the row, so no turn is appended before the hand-off is recorded.
     after = transition(
         tx,
         sql.SESSIONS,

@@ -17,20 +17,19 @@ class SessionState(StrEnum):
     CLOSED = "closed"  # read-only, and deleted by retention
 
 
-S = SessionState
 TRANSITIONS = TransitionTable(
     "session",
     SessionState,
     create_verb="open",
-    initial=S.OPEN,
-    import_states=(S.OPEN, S.CLOSED),
+    initial=SessionState.OPEN,
+    import_states=(SessionState.OPEN, SessionState.CLOSED),
     verbs={
         # Another agent continues the session, with the context that the policy selects.
-        "handoff": transition(S.OPEN, to=S.OPEN),
+        "handoff": transition(SessionState.OPEN, to=SessionState.OPEN),
         # The context starts again from empty; earlier turns stay readable.
-        "clear": transition(S.OPEN, to=S.OPEN),
-        "close": transition(S.OPEN, to=S.CLOSED),
-        "reopen": transition(S.CLOSED, to=S.OPEN),
+        "clear": transition(SessionState.OPEN, to=SessionState.OPEN),
+        "close": transition(SessionState.OPEN, to=SessionState.CLOSED),
+        "reopen": transition(SessionState.CLOSED, to=SessionState.OPEN),
     },
 )
 

@@ -418,7 +418,7 @@ def _repair(folder: SessionFolder, by: str, database: "Database") -> None:
 
     Runs inside the sandbox, because opening an untrusted database can be exploited.
     """
-    command = [sys.executable, "-P", "-m", AGENT_CLIENT, "mend", folder.outbound]
+    command = [sys.executable, "-P", "-m", AGENT_CLIENT, "repair", folder.outbound]
     try:
         wrapped = wrap_command(
             command,

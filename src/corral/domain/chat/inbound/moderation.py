@@ -21,13 +21,13 @@ from corral.domain.chat import sql
 from corral.domain.chat.channels import people, places
 from corral.domain.chat.conversations import turns
 from corral.domain.chat.inbound import commands
-from corral.domain.chat.inbound.context import (
+from corral.domain.chat.inbound.router import RoutingInput, parse_command
+from corral.domain.chat.inbound.routing_cache import (
     Recipient,
-    RoutingContext,
+    RoutingCache,
     encode_routes,
     explain_ignored,
 )
-from corral.domain.chat.inbound.router import RoutingInput, parse_command
 from corral.domain.chat.model import (
     CHAT_MAILBOX,
     Channel,
@@ -74,17 +74,17 @@ class InboundMessage(NamedTuple):
         return self.place.policy or self.channel.policy
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self.sender.state is SenderState.KNOWN
 
     @property
     def is_stranger(self) -> bool:
         """Whether an owner must approve the sender first."""
-        return not self.known and self.policy is StrangerPolicy.ASK
+        return not self.is_known and self.policy is StrangerPolicy.ASK
 
     @property
     def routing_input(self) -> RoutingInput:
-        return RoutingInput(self.text, self.place.direct, self.incoming.mentioned, self.known)
+        return RoutingInput(self.text, self.place.direct, self.incoming.mentioned, self.is_known)
 
 
 class Routable(NamedTuple):
@@ -99,13 +99,13 @@ class Routable(NamedTuple):
 # -- the fast path --------------------------------------------------------------------------------
 
 
-def find_recipients(context: RoutingContext, inbound: InboundMessage) -> Routable | None:
+def find_recipients(cache: RoutingCache, inbound: InboundMessage) -> Routable | None:
     """Route a plain message of an admitted sender; None when it needs moderation."""
     if inbound.place.awaits_secret or not is_for_agents(inbound) or is_empty(inbound):
         return None
     if inbound.is_stranger or explain_rejection(inbound):
         return None
-    recipients = context.find_recipients(
+    recipients = cache.find_recipients(
         inbound.routing_input, inbound.place, inbound.incoming.thread
     )
     if not recipients and inbound.policy is StrangerPolicy.ASK:
@@ -166,7 +166,7 @@ def explain_rejection(inbound: InboundMessage) -> str | None:
         return f"{inbound.place.display_name} is blocked"
     if inbound.sender.state is SenderState.BLOCKED:
         return f"{inbound.sender.display_name} is blocked"
-    if inbound.policy is StrangerPolicy.STRICT and not inbound.known:
+    if inbound.policy is StrangerPolicy.STRICT and not inbound.is_known:
         return f"{inbound.sender.display_name} is unknown, and the policy rejects strangers"
     return None
 
@@ -195,8 +195,8 @@ def moderate(tx: Tx, inbound: InboundMessage, message: Message) -> Message:
             return handled
     if message.kind is not MessageKind.TEXT:
         return finish_held(tx, message, "dismiss", f"a {message.kind} does not wake agents")
-    context = RoutingContext(tx, inbound.channel.id)
-    recipients = context.find_recipients(inbound.routing_input, inbound.place, message.thread)
+    cache = RoutingCache(tx, inbound.channel.id)
+    recipients = cache.find_recipients(inbound.routing_input, inbound.place, message.thread)
     if not recipients and inbound.policy is StrangerPolicy.ASK:
         return _hold_for_agent(tx, inbound, message)
     reason = explain_ignored(recipients)

@@ -63,7 +63,7 @@ def show_card(
 
 
 def render_question(question: Question) -> str:
-    """Render everything that a person must know to answer: the text, the effect and the quorum.
+    """Render what a person must know to answer: the text, the effect and the required votes.
 
     Invisible characters are escaped, so that nothing in the text can hide.
     """
@@ -136,7 +136,7 @@ def find_request_id(question: Question) -> str | None:
     return rest.partition(":")[0] if is_request else None
 
 
-def may_be_secret(tx: Tx, place: Place, incoming: IncomingEvent) -> bool:
+def can_be_secret(tx: Tx, place: Place, incoming: IncomingEvent) -> bool:
     """Whether an event may contain a secret that is asked for in its place.
 
     That is an answer to the card, a single long word, or a file in a direct chat.
