@@ -104,7 +104,16 @@ def inspect(repository: str, folder: str) -> WorktreeState:
 
 def _build_state(checkout: Checkout | None, folder: str) -> WorktreeState:
     if checkout is None:
-        return WorktreeState(folder, True, None, None, [], [], 0, None)
+        return WorktreeState(
+            folder,
+            missing=True,
+            head=None,
+            branch=None,
+            uncommitted=[],
+            untracked=[],
+            unmerged=0,
+            locked=None,
+        )
     missing = not os.path.isdir(folder)
     branch = checkout.branch
     result = checkout.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
@@ -112,13 +121,13 @@ def _build_state(checkout: Checkout | None, folder: str) -> WorktreeState:
     uncommitted, untracked = ([], []) if missing else list_changed_files(checkout)
     return WorktreeState(
         folder,
-        missing,
-        head,
-        branch,
-        uncommitted,
-        untracked,
-        _count_unmerged(checkout, branch) if head else 0,
-        _read_lock_reason(checkout),
+        missing=missing,
+        head=head,
+        branch=branch,
+        uncommitted=uncommitted,
+        untracked=untracked,
+        unmerged=_count_unmerged(checkout, branch) if head else 0,
+        locked=_read_lock_reason(checkout),
     )
 
 

@@ -44,14 +44,10 @@ def add_wiring(
     priority: int = 0,
     project: str | None = None,
 ) -> Wiring:
-    """Let an agent receive the messages of one place, or of all places of a channel.
+    """Create a wiring, and the destination that lets the agent answer in its place.
 
-    `trigger` selects the messages that wake the agent: always, mention, sticky (a mention, then the
-    rest of the thread), pattern or command; the last two need `pattern`. `unmatched` drops the
-    other messages, or keeps them as context for the next one that wakes the agent. `mode` is shared
-    (one session for each place), thread (one for each thread) or agent (one for all places).
-
-    The agent may answer in the place. Raises Conflict when the agent is wired there already.
+    Held messages stay held; `inbound.held.add_wiring` routes them too. Raises Conflict when the
+    agent is wired there already.
     """
     listener = agents.get(tx, agent)
     if listener.state is not AgentState.ACTIVE:

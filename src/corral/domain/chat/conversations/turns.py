@@ -11,8 +11,6 @@ the outcome of the letters.
 
 from collections.abc import Sequence
 
-import msgspec
-
 from corral.db.tx import Tx
 from corral.domain.alerts import ops as alerts
 from corral.domain.chat import sql
@@ -33,6 +31,7 @@ from corral.domain.chat.model import (
     Wiring,
 )
 from corral.domain.chat.outbound import queue
+from corral.domain.chat.outbound.queue import ReplyAddress
 from corral.domain.mail import chains, queries
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, LetterDraft, LetterState
@@ -74,18 +73,10 @@ def list_of_place(tx: Tx, place_id: str) -> list[Conversation]:
     return tx.all(sql.CONVERSATIONS_OF_PLACE, place_id=place_id, limit=MAX_OF_PLACE)
 
 
-class ReplyAddress(msgspec.Struct, frozen=True):
-    """Where the answers of a session go."""
-
-    place: Place
-    thread: str | None
-
-
 def find_reply_address(tx: Tx, session: str) -> ReplyAddress | None:
     """Return where a session's answers go; None when they go to no channel."""
     conversation = find_conversation(tx, session)
-    address = queue.reply_address(tx, conversation) if conversation is not None else None
-    return ReplyAddress(*address) if address is not None else None
+    return queue.find_reply_address(tx, conversation) if conversation is not None else None
 
 
 def open_for_wiring(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Conversation:
@@ -268,12 +259,19 @@ def next_batch(tx: Tx, conversation: Conversation) -> list[Letter]:
     The rules only cut a prefix of what a claim gives, and an empty result means that no letter but
     notices is due. So no letter can block a session for longer than its own retries.
     """
+    claimable = queries.list_claimable(
+        tx, conversation.mailbox, owner=_owner(conversation), limit=MAX_CLAIMED
+    )
+    batch = _take_prefix(claimable)
+    return batch if _is_worth_a_turn(tx, conversation, batch) else []
+
+
+def _take_prefix(claimable: Sequence[Letter]) -> list[Letter]:
+    """Return the first letters that may share a chat turn, with the notices between them."""
     batch: list[Letter] = []
     address: tuple[str, str | None] | None = None
     count = 0
-    for letter in queries.list_claimable(
-        tx, conversation.mailbox, owner=_owner(conversation), limit=MAX_CLAIMED
-    ):
+    for letter in claimable:
         if is_notice(letter):
             batch.append(letter)
             continue
@@ -286,9 +284,14 @@ def next_batch(tx: Tx, conversation: Conversation) -> list[Letter]:
         count += 1
         if letter.attempts:
             break
-    if count or len(batch) == MAX_CLAIMED or (batch and _has_other_due(tx, conversation)):
-        return batch
-    return []
+    return batch
+
+
+def _is_worth_a_turn(tx: Tx, conversation: Conversation, batch: Sequence[Letter]) -> bool:
+    """Whether a batch starts a chat turn: it has a letter, or its notices block other letters."""
+    if not all(is_notice(letter) for letter in batch):
+        return True
+    return len(batch) == MAX_CLAIMED or (bool(batch) and _has_other_due(tx, conversation))
 
 
 def _has_other_due(tx: Tx, conversation: Conversation) -> bool:
@@ -408,33 +411,35 @@ def send_answer(tx: Tx, conversation: Conversation, run_id: str, text: str) -> l
 
     Skipped when the agent sent the same text there during that time.
     """
-    address = queue.reply_address(tx, conversation)
+    address = queue.find_reply_address(tx, conversation)
     if address is None:
         return []
-    place = address[0]
     if any(
-        message.place_id == place.id and message.text.strip() == text.strip()
+        message.place_id == address.place.id and message.text.strip() == text.strip()
         for message in _list_sent(tx, conversation, run_id)
     ):
         return []
-    return send_reply(tx, conversation, run_id, text)
+    return _send_to(tx, address, conversation, run_id, text)
 
 
 def send_reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
     """Send a run's answer to its current letters. Idempotent."""
-    address = queue.reply_address(tx, conversation)
-    if address is None:
-        return []
-    place, thread = address
+    address = queue.find_reply_address(tx, conversation)
+    return _send_to(tx, address, conversation, run_id, text) if address is not None else []
+
+
+def _send_to(
+    tx: Tx, address: ReplyAddress, conversation: Conversation, run_id: str, text: str
+) -> list[Message]:
     letters = conversation.claimed_letters
     # One answer for the letters that the run began with, and one for each `take_next`.
     batch = f":{letters[0].id}" if letters and letters[0].late else ""
     return queue.enqueue(
         tx,
-        place,
+        address.place,
         text,
         agent_id=conversation.agent_id,
-        thread=thread,
+        thread=address.thread,
         run_id=run_id,
         sender=conversation.mailbox,
         key=f"{run_id}:answer{batch}",
@@ -456,8 +461,8 @@ def has_sent_message(tx: Tx, conversation: Conversation, run_id: str) -> bool:
 
 def send_notice(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
     """Send a message about a chat turn to the reply address, in Corral's own name. Idempotent."""
-    address = queue.reply_address(tx, conversation)
+    address = queue.find_reply_address(tx, conversation)
     if address is None:
         return []
-    place, thread = address
-    return queue.enqueue(tx, place, text, thread=thread, key=f"{run_id}:notice")
+    key = f"{run_id}:notice"
+    return queue.enqueue(tx, address.place, text, thread=address.thread, key=key)

@@ -50,7 +50,9 @@ def route_message(
     for wiring in sorted(wirings, key=lambda candidate: (-candidate.priority, candidate.id)):
         name = names.get(wiring.agent_id)
         if name is None:
-            routes.append(Route(wiring.id, wiring.agent_id, False, "the agent is retired"))
+            routes.append(
+                Route(wiring.id, wiring.agent_id, wakes=False, reason="the agent is retired")
+            )
             continue
         # A mention of one agent by name is not meant for the others.
         addressed = (
@@ -63,7 +65,7 @@ def route_message(
             wakes, reason = False, "another wiring of the agent matched first"
         if wakes:
             woken.add(wiring.agent_id)
-        routes.append(Route(wiring.id, wiring.agent_id, wakes, reason))
+        routes.append(Route(wiring.id, wiring.agent_id, wakes=wakes, reason=reason))
     return routes
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.chat import sql
@@ -192,7 +194,7 @@ class RoutingCache:
             session_id = conversation.session_id
         if not listener.allowed or listener.session_id is None:
             self._audiences.clear()
-        opened = Route(route.wiring_id, route.agent_id, True, route.reason, session_id)
+        opened = msgspec.structs.replace(route, session_id=session_id)
         return Recipient(opened, listener.wiring)
 
     def _list_followed(self, wirings: list[Wiring], place: Place, thread: str | None) -> set[str]:

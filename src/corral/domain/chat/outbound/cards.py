@@ -91,10 +91,10 @@ def show_open(tx: Tx) -> list[QuestionCard]:
     shown = []
     for question in reversed(questions.list_questions(tx, limit=MAX_CARDS).items):  # oldest first
         conversation = _find_conversation(tx, question)
-        address = queue.reply_address(tx, conversation) if conversation is not None else None
+        address = queue.find_reply_address(tx, conversation) if conversation is not None else None
         if conversation is None or address is None:
             continue
-        card = show_card(tx, question, address[0], conversation)
+        card = show_card(tx, question, address.place, conversation)
         if card is not None:
             shown.append(card)
     return shown
