@@ -211,26 +211,36 @@ def create(
 def _lock_folder(folder: str) -> Iterator[int]:
     """Create `folder` if needed and hold an exclusive flock on it."""
     existed = os.path.lexists(folder)
+    lock = _open_locked(folder)
+    try:
+        yield lock
+    except BaseException:
+        if not existed:
+            with suppress(OSError):  # git has removed it, or it is not empty
+                os.rmdir(folder)
+        raise
+    finally:
+        os.close(lock)
+
+
+def _open_locked(folder: str) -> int:
+    """Return a locked descriptor of `folder`; retry while other processes remove the folder."""
     while True:
         os.makedirs(folder, exist_ok=True)
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
+        is_current = False
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(lock), os.stat(folder)):
-                    try:
-                        yield lock
-                    except BaseException:
-                        if not existed:
-                            with suppress(OSError):  # git has removed it, or it is not empty
-                                os.rmdir(folder)
-                        raise
-                    return
+                is_current = os.path.samestat(os.fstat(lock), os.stat(folder))
         finally:
-            os.close(lock)
+            if not is_current:
+                os.close(lock)
+        if is_current:
+            return lock
 
 
 def _add_worktree(
