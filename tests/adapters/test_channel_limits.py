@@ -22,7 +22,8 @@ from tests.support.chat_server_stub import Answer, platform
 
 
 @pytest.mark.parametrize(
-    ("count", "size"), [(LengthUnit.CHARACTERS, 3), (LengthUnit.UNITS, 4), (LengthUnit.BYTES, 7)]
+    ("count", "size"),
+    [(LengthUnit.CHARACTERS, 3), (LengthUnit.UTF16_UNITS, 4), (LengthUnit.BYTES, 7)],
 )
 def test_text_length_is_counted_as_the_platform_does(count: LengthUnit, size: int) -> None:
     assert measure_text("aé🦙", count) == size
@@ -46,7 +47,7 @@ def test_each_part_is_as_long_as_possible(text: str, most: int, count: LengthUni
 
 
 def test_single_message_text_is_truncated() -> None:
-    traits = ChannelTraits(max_text=8, counts=LengthUnit.UNITS)
+    traits = ChannelTraits(max_text=8, length_unit=LengthUnit.UTF16_UNITS)
     assert split_for_channel("🦙🦙🦙🦙🦙", traits, MessageKind.TEXT) == ["🦙🦙🦙🦙", "🦙"]
     assert split_for_channel("🦙🦙🦙🦙🦙", traits, MessageKind.EDIT) == ["🦙🦙🦙🦙"]
 
@@ -56,8 +57,8 @@ def test_every_kind_accepts_text_of_its_maximum_length(kind: str) -> None:
     traits = get_traits(kind)
     text = "🦙" * traits.max_text
     assert all(
-        measure_text(each, traits.counts) <= traits.max_text
-        for each in split_text(text, traits.max_text, traits.counts)
+        measure_text(each, traits.length_unit) <= traits.max_text
+        for each in split_text(text, traits.max_text, traits.length_unit)
     )
 
 

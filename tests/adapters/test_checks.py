@@ -97,7 +97,7 @@ def test_a_folder_that_is_gone_is_no_failed_check(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
 def test_a_sandbox_keeps_a_check_in_its_folder(tmp_path: Path, kind: SandboxKind) -> None:
-    trouble, _ = sandbox._tried(kind, True)
+    trouble = sandbox._probe_kind(kind, network=True).problem
     if trouble is not None:
         pytest.skip(f"{kind} does not work here: {trouble}")
     inside, outside = tmp_path / "inside", tmp_path / "outside"

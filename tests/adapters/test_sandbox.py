@@ -24,7 +24,7 @@ KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> SandboxKind:
     kind: SandboxKind = request.param
-    trouble, _ = sandbox._tried(kind, False)
+    trouble = sandbox._probe_kind(kind, network=False).problem
     if trouble is not None:
         pytest.skip(f"{kind} does not work here: {trouble}")
     return kind
@@ -47,7 +47,7 @@ def test_available_sandboxes_work(kind: SandboxKind) -> None:
     any more."""
     if not is_there(kind):
         pytest.skip(f"this system has no {kind}")
-    assert sandbox._tried(kind, True)[0] is None
+    assert sandbox._probe_kind(kind, network=True).problem is None
 
 
 def run(
@@ -199,13 +199,15 @@ def test_probe_reports_available_kinds_and_reasons() -> None:
 def test_probe_reports_when_no_sandbox_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "_tried", lambda kind, network: ("it is switched off", False))
+    monkeypatch.setattr(
+        sandbox, "_probe_kind", lambda kind, network: sandbox._KindProbe("it is switched off")
+    )
     assert sandbox.probe_sandboxes().why_not == dict.fromkeys(KINDS, "it is switched off")
     wrapped = sandbox.wrap_command(
         ["true"], SandboxBounds(network=False), scratch=str(tmp_path / "s")
     )
     assert (wrapped.kind, wrapped.words) == (SandboxKind.NONE, ["true"])
-    assert "Not sandboxed" in wrapped.lacks[0]
+    assert "Not sandboxed" in wrapped.missing_protections[0]
     with pytest.raises(Refused, check=because("sandbox_unavailable")):
         sandbox.wrap_command(
             ["true"], SandboxBounds(), scratch=str(tmp_path / "s"), kind=SandboxKind.LANDLOCK
@@ -218,5 +220,5 @@ def test_probe_reports_when_no_sandbox_works(
 
 def test_probe_suggests_installing_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    trouble, _ = sandbox._tried.__wrapped__(SandboxKind.BUBBLEWRAP, True)
+    trouble = sandbox._probe_kind.__wrapped__(SandboxKind.BUBBLEWRAP, network=True).problem
     assert "install bubblewrap" in str(trouble)

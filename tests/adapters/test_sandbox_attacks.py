@@ -32,7 +32,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 @pytest.fixture(params=[SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
 def kind(request: pytest.FixtureRequest) -> SandboxKind:
     kind: SandboxKind = request.param
-    trouble, _ = sandbox._tried(kind, False)
+    trouble = sandbox._probe_kind(kind, network=False).problem
     if trouble is not None:
         pytest.skip(f"{kind} does not work here: {trouble}")
     return kind
@@ -142,7 +142,7 @@ def test_no_attack_succeeds(stage: Stage, kind: SandboxKind, user: int | None) -
         named.bind(str(stage.folder / "socket"))
         named.listen()
         report = stage.attack(kind, user=user)
-    # Landlock cannot close a socket in a folder; `Wrapped.lacks` says so.
+    # Landlock cannot close a socket in a folder; `WrappedCommand.missing_protections` says so.
     allowed = {"connects_to_a_socket_in_a_folder"} if kind is SandboxKind.LANDLOCK else set()
     assert set(report["won"]) <= allowed
     assert report["user"] == (os.getuid() if user is None else user)

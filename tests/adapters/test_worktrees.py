@@ -416,3 +416,10 @@ def test_threads_make_worktrees_side_by_side(repository: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         folders = list(pool.map(lambda number: made(repository, f"t{number}"), range(8)))
     assert all((folder / "README").exists() for folder in folders)
+
+
+def test_missing_file_during_creation_is_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with pytest.raises(FileNotFoundError), worktrees._lock_folder(str(folder)):
+        raise FileNotFoundError
+    assert not folder.exists()

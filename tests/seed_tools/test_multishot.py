@@ -96,7 +96,7 @@ def test_2_failed_attempts_cannot_be_selected(
     lost = live.races.wait(lost.id, timeout_ms=WAIT_MS)
     assert (states(lost), lost.latest.state) == (["failed", "failed"], "failed")
     assert "retry" in (lost.latest.reason or "")
-    with pytest.raises(Refused, check=because("nothing_to_choose")):
+    with pytest.raises(Refused, check=because("no_candidate")):
         live.races.select(lost.id)
     (tmp_path / "bad.sh").write_text(WRITES)
     again = live.races.retry(lost.id, "2")

@@ -234,7 +234,7 @@ def test_file_bridge_without_sandbox_needs_the_setting(
         session_sandbox.wrap_command(["true"], folder, kind="auto", **given)
     wrapped = session_sandbox.wrap_command(["true"], folder, kind="none", **given)
     assert wrapped.words == ["true"]
-    assert "Not sandboxed" in wrapped.lacks[0]
+    assert "Not sandboxed" in wrapped.missing_protections[0]
 
 
 def test_host_rejects_forged_rows_from_a_real_sandbox(home: Home, any_kind: SandboxKind) -> None:

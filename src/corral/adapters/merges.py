@@ -84,16 +84,15 @@ def _compute_merge(
         )
     commit = resolve_commit(repository, commit)
     if git_history.is_ancestor(repository, commit, before):
-        return MergeResult("already", before, before, [], False), ""
+        return MergeResult("already", before, before, conflicts=[], forward=False), ""
     if forward and git_history.is_ancestor(repository, before, commit):
-        return MergeResult("merged", commit, before, [], True), git_history.resolve_tree(
-            repository, commit
-        )
+        tree = git_history.resolve_tree(repository, commit)
+        return MergeResult("merged", commit, before, conflicts=[], forward=True), tree
     find_merge_base(repository, before, commit)
     tree, conflicts = merge_tree(repository, before, commit)
     if conflicts:
-        return MergeResult("conflicts", None, before, conflicts, False), ""
-    return MergeResult("merged", None, before, [], False), tree
+        return MergeResult("conflicts", None, before, conflicts=conflicts, forward=False), ""
+    return MergeResult("merged", None, before, conflicts=[], forward=False), tree
 
 
 def merge_commit(

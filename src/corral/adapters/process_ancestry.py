@@ -14,7 +14,7 @@ PROC = "/proc"
 
 
 class Ancestor(NamedTuple):
-    """A process, as `Identity` names it on this boot."""
+    """A process, as `ProcessIdentity` names it on this boot."""
 
     pid: int
     start_token: str

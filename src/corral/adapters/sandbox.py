@@ -107,7 +107,7 @@ class WrappedCommand(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     """Variables to add to the environment."""
     kind: SandboxKind
-    lacks: list[str]
+    missing_protections: list[str]
     """Requested protections that this kind does not provide, as sentences for the user."""
 
 
@@ -127,26 +127,34 @@ def probe_sandboxes(*, network: bool = True) -> ProbeResult:
     """
     why_not: dict[SandboxKind, str] = {}
     for kind in (SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK):
-        problem, _ = _tried(kind, network)
-        if problem is None:
+        probe = _probe_kind(kind, network=network)
+        if probe.problem is None:
             return ProbeResult(kind, why_not)
-        why_not[kind] = problem
+        why_not[kind] = probe.problem
     return ProbeResult(SandboxKind.NONE, why_not)
 
 
 def can_block_network(kind: SandboxKind) -> bool:
     """Whether a kind works here and blocks all networks, not only TCP."""
-    problem, blocks_all = _tried(kind, False)
-    return problem is None and blocks_all
+    probe = _probe_kind(kind, network=False)
+    return probe.problem is None and probe.blocks_all_networks
+
+
+class _KindProbe(NamedTuple):
+    """The result of starting one kind of sandbox."""
+
+    problem: str | None
+    """Why the kind does not work here; None when it does."""
+    blocks_all_networks: bool = False
 
 
 @cache
-def _tried(kind: SandboxKind, network: bool) -> tuple[str | None, bool]:
-    """Start a kind; return why it does not work (or None), and whether it blocks all networks."""
+def _probe_kind(kind: SandboxKind, *, network: bool) -> _KindProbe:
+    """Start a kind of sandbox once, and check what it confines."""
     if not sys.platform.startswith("linux"):
-        return f"{kind} needs Linux", False
+        return _KindProbe(f"{kind} needs Linux")
     if kind is SandboxKind.BUBBLEWRAP and shutil.which("bwrap") is None:
-        return "`bwrap` is not on the PATH; install bubblewrap", False
+        return _KindProbe("`bwrap` is not on the PATH; install bubblewrap")
     with scratch_folder("sandbox") as folder:
         inside, outside, temporary = (os.path.join(folder, name) for name in ("in", "out", "tmp"))
         os.mkdir(inside)
@@ -165,11 +173,12 @@ def _tried(kind: SandboxKind, network: bool) -> tuple[str | None, bool]:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error), False
+            return _KindProbe(str(error))
         if result.returncode or not os.path.exists(os.path.join(inside, "in")):
             last_line = result.stderr.strip().rpartition("\n")[2]
-            return last_line or f"the probe was not confined (exit code {result.returncode})", False
-        return None, result.stdout.strip() == ONLY_LOOPBACK
+            code = result.returncode
+            return _KindProbe(last_line or f"the probe was not confined (exit code {code})")
+        return _KindProbe(None, result.stdout.strip() == ONLY_LOOPBACK)
 
 
 def wrap_command(
@@ -190,7 +199,7 @@ def wrap_command(
     if kind is None:
         kind = probe_sandboxes(network=bounds.network).kind
     elif kind is not SandboxKind.NONE:
-        problem, _ = _tried(kind, bounds.network)
+        problem = _probe_kind(kind, network=bounds.network).problem
         if problem is not None:
             raise Refused(
                 f"{kind} does not work here: {problem}.",
@@ -198,10 +207,12 @@ def wrap_command(
                 reason="sandbox_unavailable",
             )
     wrapped = _WRAPPERS[kind](command, bounds, scratch)
-    if kind is SandboxKind.NONE or bounds.network or _tried(kind, False)[1]:
+    if kind is SandboxKind.NONE or bounds.network:
+        return wrapped
+    if _probe_kind(kind, network=False).blocks_all_networks:
         return wrapped
     gap = "TCP is blocked, but other network protocols are not."
-    return msgspec.structs.replace(wrapped, lacks=[*wrapped.lacks, gap])
+    return msgspec.structs.replace(wrapped, missing_protections=[*wrapped.missing_protections, gap])
 
 
 class _Mount(NamedTuple):
@@ -334,15 +345,15 @@ def _landlock(command: Sequence[str], bounds: SandboxBounds, scratch: str) -> Wr
                     "bubblewrap, or work in another folder.",
                     path=path,
                 )
-    lacks = [*LANDLOCK_GAPS]
+    missing = [*LANDLOCK_GAPS]
     if bounds.own_processes:
-        lacks.append("It can see other processes.")
+        missing.append("It can see other processes.")
     visible_paths = [
         visible for path in readable for visible in landlock.list_visible(path, bounds.hidden)
     ]
     order = {"write": writable, "hidden": ["/"], "readable": visible_paths}
     launcher = _launcher(bounds, files=True, **order)
-    return WrappedCommand([*launcher, *command], {"TMPDIR": scratch}, SandboxKind.LANDLOCK, lacks)
+    return WrappedCommand([*launcher, *command], {"TMPDIR": scratch}, SandboxKind.LANDLOCK, missing)
 
 
 def _is_in(path: str, folder: str) -> bool:

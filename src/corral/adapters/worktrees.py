@@ -104,7 +104,16 @@ def inspect(repository: str, folder: str) -> WorktreeState:
 
 def _build_state(checkout: Checkout | None, folder: str) -> WorktreeState:
     if checkout is None:
-        return WorktreeState(folder, True, None, None, [], [], 0, None)
+        return WorktreeState(
+            folder,
+            missing=True,
+            head=None,
+            branch=None,
+            uncommitted=[],
+            untracked=[],
+            unmerged=0,
+            locked=None,
+        )
     missing = not os.path.isdir(folder)
     branch = checkout.branch
     result = checkout.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
@@ -112,13 +121,13 @@ def _build_state(checkout: Checkout | None, folder: str) -> WorktreeState:
     uncommitted, untracked = ([], []) if missing else list_changed_files(checkout)
     return WorktreeState(
         folder,
-        missing,
-        head,
-        branch,
-        uncommitted,
-        untracked,
-        _count_unmerged(checkout, branch) if head else 0,
-        _read_lock_reason(checkout),
+        missing=missing,
+        head=head,
+        branch=branch,
+        uncommitted=uncommitted,
+        untracked=untracked,
+        unmerged=_count_unmerged(checkout, branch) if head else 0,
+        locked=_read_lock_reason(checkout),
     )
 
 
@@ -202,26 +211,36 @@ def create(
 def _lock_folder(folder: str) -> Iterator[int]:
     """Create `folder` if needed and hold an exclusive flock on it."""
     existed = os.path.lexists(folder)
+    lock = _open_locked(folder)
+    try:
+        yield lock
+    except BaseException:
+        if not existed:
+            with suppress(OSError):  # git has removed it, or it is not empty
+                os.rmdir(folder)
+        raise
+    finally:
+        os.close(lock)
+
+
+def _open_locked(folder: str) -> int:
+    """Return a locked descriptor of `folder`; retry while other processes remove the folder."""
     while True:
         os.makedirs(folder, exist_ok=True)
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
+        is_current = False
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(lock), os.stat(folder)):
-                    try:
-                        yield lock
-                    except BaseException:
-                        if not existed:
-                            with suppress(OSError):  # git has removed it, or it is not empty
-                                os.rmdir(folder)
-                        raise
-                    return
+                is_current = os.path.samestat(os.fstat(lock), os.stat(folder))
         finally:
-            os.close(lock)
+            if not is_current:
+                os.close(lock)
+        if is_current:
+            return lock
 
 
 def _add_worktree(

@@ -13,7 +13,7 @@ class Schedules(Resource):
     noun = "schedule"
 
     create = write(ops.create_schedule)
-    task = write(scheduled_prompts.add_task)
+    task = write(scheduled_prompts.add_scheduled_prompt)
     edit = write(schedules_edit.edit, repeatable=True)
     get = read(ops.get)
     list = read(ops.list_schedules, mode="one")

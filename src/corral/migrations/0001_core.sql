@@ -33,7 +33,7 @@ CREATE TABLE events (
     project_id {key},                   -- project of the changed object; null: none
     data {json},                        -- further details
     run_id {key},                       -- the run whose process made the change; null: not made by a run
-    imported_at {integer}               -- import time of a row from another tool; null: created by Corral
+    imported_at {integer}               -- time of the import; null: not imported
 ) {strict};
 
 {feed_index};
@@ -125,7 +125,7 @@ CREATE TABLE letters (
     last_error TEXT,                    -- why the last attempt failed, or why the letter ended
     created_at {integer} NOT NULL,      -- time of the put
     ended_at {integer},                 -- time of done, dead, refused or expired; null: open
-    imported_at {integer},              -- time of the import from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     CHECK ((ended_at IS NULL) = (state IN ('waiting', 'unconfirmed')))
 ) {strict};
 
@@ -171,7 +171,7 @@ CREATE TABLE schedules (
     sender {key},                       -- the mailbox that is notified if a letter is not delivered; null: none
     created_at {integer} NOT NULL,      -- time of creation
     ended_at {integer},                 -- time when it finished or was cancelled; null: open
-    imported_at {integer},              -- time of the import from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     correlation_id {key},               -- the letter chain that its letters continue; null: created by a person
     hops {integer},                     -- length of that chain; null: created by a person
     CHECK (state <> 'active' OR next_at IS NOT NULL),

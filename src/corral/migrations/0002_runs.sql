@@ -50,7 +50,7 @@ CREATE TABLE runs (
     created_at {integer} NOT NULL,      -- time of the request
     started_at {integer},               -- first start of the agent; null: not started
     ended_at {integer},                 -- end of the run; null: live
-    imported_at {integer},              -- time of the import from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     dialog {json},                      -- open question on the screen, with its options; null: none
     screen_rows {integer},              -- rows of the terminal; null: no terminal
     screen_columns {integer},           -- columns of the terminal; null: no terminal

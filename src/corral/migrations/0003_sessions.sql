@@ -7,7 +7,7 @@ CREATE TABLE agents (
     version {integer} NOT NULL,         -- number of the current version
     admin {integer} NOT NULL            -- 1: may change the configuration of Corral
         CHECK (admin IN (0, 1)),
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     updated_at {integer} NOT NULL       -- last change of version, state or admin
 ) {strict};
 
@@ -25,7 +25,7 @@ CREATE TABLE agent_versions (
     workspace TEXT,                     -- the agent's own directory
     limits {json} NOT NULL,             -- limits of cost, time and concurrency
     hash {key} NOT NULL,                -- SHA-256 of the content
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     created_by TEXT NOT NULL,           -- actor that created it
     PRIMARY KEY (agent_id, number)
 ) {strict};
@@ -57,10 +57,10 @@ CREATE TABLE sessions (
     parent_id {key},                    -- the session that it was forked from; null: not a fork
     parent_turn {integer} NOT NULL,     -- latest turn inherited from the parent; 0: not a fork
     reply_to {key},                     -- mailbox that gets the answers
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     updated_at {integer} NOT NULL,      -- last turn or other change
     closed_at {integer},                -- closing time
-    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     replaced_by {key},                  -- session that receives its letters after it is closed; null: none
     CHECK ((closed_at IS NULL) = (state = 'open'))
 ) {strict};
@@ -136,7 +136,7 @@ CREATE TABLE retros (
     session_id {key} NOT NULL,          -- the session
     number {integer} NOT NULL,          -- from 1, without gaps
     body {json} NOT NULL,               -- the retrospective
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     PRIMARY KEY (session_id, number)
 ) {strict};
 

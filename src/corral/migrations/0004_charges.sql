@@ -18,7 +18,7 @@ CREATE TABLE charges (
     prices_version TEXT,                -- version of the price table that was tried last
     key {key},                          -- idempotency key, unique within the run or session
     at {integer} NOT NULL,              -- time of the usage
-    imported_at {integer},              -- time of the import from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     CHECK ((cost_micros IS NULL) = (source IS NULL))
 ) {strict};
 

@@ -7,7 +7,7 @@ CREATE TABLE tokens (
     scope {key} NOT NULL,               -- full, read, or agent:ID
     project_id {key},                   -- the only project of an agent's token; null: any
     hash {key} NOT NULL,                -- SHA-256 of the secret, which has 256 random bits
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     created_by {key} NOT NULL,          -- actor that created it
     expires_at {integer},               -- time from which it is rejected; null: never
     used_at {integer},                  -- time of the last use, accurate to a minute

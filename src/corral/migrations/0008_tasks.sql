@@ -34,7 +34,7 @@ CREATE TABLE tasks (
     submitted_at {integer},             -- time of the last submission
     ended_at {integer},                 -- time of the end
     archived_at {integer},              -- time of archival; null: shown in lists
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     CHECK ((ended_at IS NULL) = (state NOT IN ('done', 'failed', 'skipped', 'cancelled')))
 ) {strict};
 
@@ -91,9 +91,9 @@ CREATE TABLE delegations (
     reason TEXT,                        -- reason of the outcome
     letter_id {key},                    -- letter with the assignment
     deadline_at {integer},              -- expires without a result at this time; null: no deadline
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     ended_at {integer},                 -- end time
-    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     correlation_id {key},               -- letter chain that its letters continue; null: created by a person
     hops {integer},                     -- agent letters that led to the delegating run; null: created by a person
     CHECK ((ended_at IS NULL) = (state = 'active'))
@@ -116,7 +116,7 @@ CREATE TABLE plans (
     project_id {key},                   -- the project; null: none
     entries {json} NOT NULL,            -- steps: content, priority, status
     updated_at {integer} NOT NULL,      -- time of the last report
-    imported_at {integer}               -- import time of a row from another tool; null: created by Corral
+    imported_at {integer}               -- time of the import; null: not imported
 ) {strict};
 
 -- The latest progress report of each agent and task. Writer: plans.

@@ -18,7 +18,7 @@ CREATE TABLE locks (
     held_at {integer},                  -- time of the grant
     ended_at {integer},                 -- time of the end
     ended_by TEXT,                      -- actor that ended it
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     CHECK ((ended_at IS NULL) = (state IN ('held', 'waiting')))
 ) {strict};
 
@@ -40,7 +40,7 @@ CREATE TABLE file_touches (
     count {integer} NOT NULL,           -- number of changes
     first_at {integer} NOT NULL,        -- time of the first change
     last_at {integer} NOT NULL,         -- time of the last change
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     UNIQUE (project_id, path, owner)
 ) {strict};
 

@@ -21,9 +21,9 @@ CREATE TABLE questions (
     answer TEXT,                        -- the answer, or the fallback
     answered_by {key},                  -- who answered
     deadline_at {integer} NOT NULL,     -- time from which answers are rejected
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     ended_at {integer},                 -- time of the answer, expiry or withdrawal
-    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     correlation_id {key},               -- letter chain that its letters continue; null: created by a person
     hops {integer},                     -- agent letters that led to the asking run; null: created by a person
     CHECK ((ended_at IS NULL) = (state = 'open'))
@@ -48,10 +48,10 @@ CREATE TABLE groups (
         CHECK (state IN ('open', 'archived')),
     posts {integer} NOT NULL,           -- number of the latest post
     created_by {key} NOT NULL,          -- actor that created it
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     updated_at {integer} NOT NULL,      -- last post, join or leave
     ended_at {integer},                 -- time of archiving
-    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     CHECK ((ended_at IS NULL) = (state = 'open'))
 ) {strict};
 
@@ -92,7 +92,7 @@ CREATE TABLE posts (
     reply_to {integer},                 -- number of the post that it replies to; null: none
     key {key},                          -- idempotency key, unique per author
     at {integer} NOT NULL,              -- time of the post
-    imported_at {integer}               -- import time of a row from another tool; null: created by Corral
+    imported_at {integer}               -- time of the import; null: not imported
 ) {strict};
 
 CREATE UNIQUE INDEX posts_by_number ON posts (group_id, number);
@@ -104,7 +104,7 @@ CREATE TABLE reactions (
     emoji {key} NOT NULL,               -- an emoji or a short word
     member {key} NOT NULL,              -- agent:NAME or user:NAME
     at {integer} NOT NULL,              -- time of the reaction
-    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     PRIMARY KEY (post_id, emoji, member)
 ) {strict};
 
@@ -127,9 +127,9 @@ CREATE TABLE decisions (
     decided_by {key},                   -- who confirmed, rejected or dismissed it; null: the deadline
     reason TEXT,                        -- reason of the outcome
     deadline_at {integer},              -- time from which it cannot be confirmed; null: needs no confirmation
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     ended_at {integer},                 -- time of the confirmation, rejection or dismissal
-    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     CHECK ((ended_at IS NULL) = (state IN ('recorded', 'proposed')))
 ) {strict};
 
@@ -158,9 +158,9 @@ CREATE TABLE notes (
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('current', 'superseded')),
     expires_at {integer},               -- time from which it is ignored; null: never
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     ended_at {integer},                 -- time when it was superseded
-    imported_at {integer},              -- import time of a row from another tool; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     CHECK ((ended_at IS NULL) = (state = 'current'))
 ) {strict};
 

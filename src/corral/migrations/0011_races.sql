@@ -20,7 +20,7 @@ CREATE TABLE races (
     created_at {integer} NOT NULL,      -- time of the start
     created_by TEXT NOT NULL,           -- actor that started it; its mailbox is notified
     ended_at {integer},                 -- time of the end
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    imported_at {integer},              -- time of the import; null: not imported
     CHECK ((ended_at IS NULL) = (state = 'active'))
 ) {strict};
 

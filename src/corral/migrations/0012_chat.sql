@@ -14,7 +14,7 @@ CREATE TABLE channels (
     cursor TEXT,                        -- the platform's position up to which all events are stored
     last_error TEXT,                    -- error of the last connection check; null: it succeeded
     checked_at {integer},               -- time of the last connection check
-    created_at {integer} NOT NULL,      -- when it was added
+    created_at {integer} NOT NULL,      -- time of creation
     created_by {key} NOT NULL,          -- who added it
     ended_at {integer},                 -- when it was removed
     CHECK ((ended_at IS NULL) = (state = 'active'))
@@ -36,7 +36,7 @@ CREATE TABLE places (
         DEFAULT 0 CHECK (awaits_secret IN (0, 1)),
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('open', 'blocked')),
-    created_at {integer} NOT NULL,      -- when it was discovered
+    created_at {integer} NOT NULL,      -- time of creation
     updated_at {integer} NOT NULL,      -- when it last changed
     UNIQUE (channel_id, platform_id)
 ) {strict};
@@ -46,7 +46,7 @@ CREATE TABLE people (
     name {key} PRIMARY KEY,             -- the person acts as user:NAME
     role {key} NOT NULL                 -- owner: everything; admin: approve senders, control agents; member: talk to agents
         CHECK (role IN ('owner', 'admin', 'member')),
-    created_at {integer} NOT NULL,      -- when the person was added
+    created_at {integer} NOT NULL,      -- time of creation
     updated_at {integer} NOT NULL       -- when the role last changed
 ) {strict};
 
@@ -59,7 +59,7 @@ CREATE TABLE senders (
     person {key},                       -- the person; null: not known
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('unknown', 'known', 'blocked')),
-    created_at {integer} NOT NULL,      -- when it first wrote
+    created_at {integer} NOT NULL,      -- time of creation
     updated_at {integer} NOT NULL,      -- when it last changed
     UNIQUE (channel_id, platform_id),
     CHECK (state <> 'known' OR person IS NOT NULL)
@@ -84,7 +84,7 @@ CREATE TABLE wirings (
     project_id {key},                   -- the project the agent works in; null: its own folder
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'removed')),
-    created_at {integer} NOT NULL,      -- when it was added
+    created_at {integer} NOT NULL,      -- time of creation
     created_by {key} NOT NULL,          -- who added it
     ended_at {integer},                 -- when it was removed
     CHECK ((ended_at IS NULL) = (state = 'active'))
@@ -101,7 +101,7 @@ CREATE TABLE destinations (
     place_id {key} NOT NULL,            -- the chat
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('granted', 'revoked')),
-    created_at {integer} NOT NULL,      -- when it was granted
+    created_at {integer} NOT NULL,      -- time of the grant
     created_by {key} NOT NULL,          -- who granted it
     ended_at {integer},                 -- when it was revoked
     UNIQUE (agent_id, place_id),
@@ -135,7 +135,7 @@ CREATE TABLE messages (
     routes {json} NOT NULL,             -- the result of each wiring: agent, session, whether it wakes the agent, and why
     letter_id {integer},                -- outbound: the number of its letter
     at {integer} NOT NULL,              -- when it was written
-    created_at {integer} NOT NULL,      -- when it was stored
+    created_at {integer} NOT NULL,      -- time of creation
     ended_at {integer},                 -- when it reached a final state
     CHECK ((ended_at IS NULL) = (state IN ('held', 'queued')))
 ) {strict};
@@ -160,7 +160,7 @@ CREATE TABLE conversations (
     seen_seq {integer} NOT NULL,        -- number of the last message that the agent was given
     ingested_seq {integer} NOT NULL     -- sandboxed agent: number of the last message ingested from its file
         DEFAULT 0,
-    created_at {integer} NOT NULL,      -- when it was opened
+    created_at {integer} NOT NULL,      -- time of creation
     UNIQUE (agent_id, place_id, thread)
 ) {strict};
 
@@ -175,7 +175,7 @@ CREATE TABLE sandbox_outcomes (
     message_id {integer},               -- number of the message that was queued; null: none
     question_id {key},                  -- the question that was asked; null: none
     reason TEXT,                        -- why it was rejected; null: it was accepted
-    created_at {integer} NOT NULL       -- when it was ingested
+    created_at {integer} NOT NULL       -- time of the ingestion
 ) {strict};
 
 CREATE UNIQUE INDEX sandbox_outcomes_of_session ON sandbox_outcomes (session_id, out_id);
@@ -190,7 +190,7 @@ CREATE TABLE question_cards (
         DEFAULT 0 CHECK (secret IN (0, 1)),
     closed {integer} NOT NULL           -- 1: the card shows the outcome, and the asker was notified
         CHECK (closed IN (0, 1)),
-    created_at {integer} NOT NULL       -- when it was shown
+    created_at {integer} NOT NULL       -- time of creation
 ) {strict};
 
 CREATE INDEX question_cards_open ON question_cards (place_id) WHERE closed = 0;
@@ -212,7 +212,7 @@ CREATE TABLE host_requests (
     decided_by {key},                   -- who approved or refused it; rule: a tool grant or denial
     result {json},                      -- ids and names of what was created
     reason TEXT,                        -- reason of the refusal or failure
-    created_at {integer} NOT NULL,      -- creation time
+    created_at {integer} NOT NULL,      -- time of creation
     ended_at {integer},                 -- time of the outcome
     CHECK ((ended_at IS NULL) = (state = 'waiting'))
 ) {strict};

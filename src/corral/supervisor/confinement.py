@@ -97,7 +97,7 @@ class Confinement:
             scratch=self._scratch,
             kind=self._kind,
         )
-        self.lacks = wrapped.lacks
+        self.lacks = wrapped.missing_protections
         self._measured_folders = [checkout.folder, self.home, self._git, self._scratch]
         self._disk_before = None
         self._added = wrapped.environment

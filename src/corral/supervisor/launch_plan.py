@@ -113,7 +113,7 @@ class LaunchPlan:
             reads=self._setting("chat.sandbox_read_paths"),
             scratch=str(self.folder / "scratch"),
         )
-        self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.lacks}
+        self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.missing_protections}
         return LaunchCommand(
             wrapped.words,
             env=session_sandbox.agent_environment(folder) | wrapped.environment,

@@ -26,7 +26,7 @@ class LengthUnit(StrEnum):
     """The unit in which a platform limits the length of a text."""
 
     CHARACTERS = "characters"
-    UNITS = "units"  # UTF-16 code units: a character outside the BMP counts twice
+    UTF16_UNITS = "utf16_units"  # UTF-16 code units: a character outside the BMP counts twice
     BYTES = "bytes"  # UTF-8 bytes
 
 
@@ -107,7 +107,7 @@ class SentMessage(msgspec.Struct, frozen=True, tag="Sent"):
     ids: list[str]
 
 
-class RejectedMessage(msgspec.Struct, frozen=True, tag="Refused"):
+class RejectedMessage(msgspec.Struct, frozen=True, tag="Rejected"):
     """The platform rejected the message permanently. Do not retry."""
 
     reason: str
@@ -126,7 +126,7 @@ class FailedMessage(msgspec.Struct, frozen=True, tag="Failed"):
     retry_ms: int | None = None
 
 
-class UnconfirmedMessage(msgspec.Struct, frozen=True, tag="Unknown"):
+class UnconfirmedMessage(msgspec.Struct, frozen=True, tag="Unconfirmed"):
     """The message may have arrived: the connection broke after the request was sent."""
 
     reason: str
@@ -181,7 +181,7 @@ class ChannelTraits(msgspec.Struct, frozen=True):
     """The capabilities of a platform."""
 
     max_text: int = 4_000
-    counts: LengthUnit = LengthUnit.CHARACTERS
+    length_unit: LengthUnit = LengthUnit.CHARACTERS
     """The unit of `max_text`."""
     threads: bool = False
     edits: bool = False
@@ -304,7 +304,7 @@ def validate_event(event: IncomingEvent) -> IncomingEvent:
 def mentions_account(text: str, account: str) -> bool:
     """Return whether a text mentions an account by its full name.
 
-    A longer name with the same prefix does not unit.
+    A longer name with the same prefix does not count.
     """
     if not account:
         return False
@@ -317,7 +317,7 @@ def measure_text(text: str, unit: LengthUnit = LengthUnit.CHARACTERS) -> int:
     match unit:
         case LengthUnit.CHARACTERS:
             return len(text)
-        case LengthUnit.UNITS:
+        case LengthUnit.UTF16_UNITS:
             return len(text.encode("utf-16-le", "surrogatepass")) // 2
         case LengthUnit.BYTES:
             return len(text.encode("utf-8", "surrogatepass"))
@@ -352,8 +352,8 @@ def split_text(text: str, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS) 
 def split_for_channel(text: str, traits: ChannelTraits, kind: MessageKind) -> list[str]:
     """Split a text message for a platform; other kinds are truncated to one message."""
     if kind is MessageKind.TEXT:
-        return split_text(text, traits.max_text, traits.counts)
-    return [truncate_text(text, traits.max_text, traits.counts)]
+        return split_text(text, traits.max_text, traits.length_unit)
+    return [truncate_text(text, traits.max_text, traits.length_unit)]
 
 
 def format_card(text: str, options: list[str]) -> str:

@@ -62,7 +62,7 @@ class MatrixAdapter(BaseAdapter):
     traits = ChannelTraits(
         # An event is limited to 65,536 bytes, including its envelope and escapes.
         max_text=20_000,
-        counts=LengthUnit.BYTES,
+        length_unit=LengthUnit.BYTES,
         threads=True,
         edits=True,
         reactions=True,

@@ -45,7 +45,7 @@ class TelegramAdapter(BaseAdapter):
     kind = "telegram"
     traits = ChannelTraits(
         max_text=4_096,
-        counts=LengthUnit.UNITS,
+        length_unit=LengthUnit.UTF16_UNITS,
         threads=True,
         edits=True,
         reactions=True,

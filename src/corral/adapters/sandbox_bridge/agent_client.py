@@ -2,7 +2,7 @@
 
     python -m corral.adapters.sandbox_bridge.agent_client run ORDER
         answer the pending messages, then exit
-    python -m corral.adapters.sandbox_bridge.agent_client mend OUTBOUND
+    python -m corral.adapters.sandbox_bridge.agent_client repair OUTBOUND
         roll back the journal of a killed writer
     corral message send TEXT [--to NAME] [--edit N | --react N | --file PATH…]
     corral ask TEXT [--option ANSWER]… [--timeout SECONDS] [--no-wait]
@@ -317,7 +317,7 @@ def main(arguments: list[str]) -> int:
         if arguments[:1] == ["run"]:
             with open(arguments[1], encoding="utf-8") as file:
                 return run(json.load(file))
-        if arguments[:1] == ["mend"]:
+        if arguments[:1] == ["repair"]:
             return recover_journal(arguments[1])
         return run_tool(arguments)
     except sqlite3.Error as error:

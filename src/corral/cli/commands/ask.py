@@ -42,9 +42,8 @@ from corral.cli.parameters import DURATION, read_body
     help="Description of what the answer will cause, shown with the question; or @FILE.",
 )
 @option(
-    "--quorum",
-    "required_votes",
-    aliases=["--needed"],
+    "--required-votes",
+    aliases=["--quorum", "--needed"],
     type=int,
     default=1,
     show_default=True,

@@ -408,9 +408,8 @@ def stats(app: App, by: str, since_ms: int | None) -> None:
 @click.argument("attempt", required=False)
 @click.option("--reason", metavar="TEXT", help="Reason, for the event log.")
 @option(
-    "--force",
-    "overrule",
-    aliases=["--overrule"],
+    "--overrule",
+    aliases=["--force"],
     is_flag=True,
     help="Select an attempt that failed its checks, or replace an earlier selection.",
 )

@@ -15,17 +15,17 @@
         receive         store each event of a platform once, then moderate and route it
         moderation      route, hold or reject a message; answers and commands
         router          which wirings wake their agents, and why (pure functions)
-        context         the data that routing needs, cached for a batch
+        routing_cache   the data that routing needs, cached for a batch
         held            release or reject messages that waited for an owner's decision
         commands        commands to Corral itself: /clear, /stop …
         patterns        linear-time patterns of wirings
 
     conversations/      sessions that are woken by letters
-        turns           conversations, their batches of letters and the turns of runs
+        turns           conversations, their batches of letters and their chat turns
         payloads        the bodies of these letters, and when they are trusted
-        prompts         the prompt of a turn
+        prompts         the prompt of a chat turn
         long_running    runs that take their next letters themselves
-        scheduled_prompts   tasks that a schedule gives to an agent
+        scheduled_prompts   prompts that a schedule sends to an agent
         agent_mail      letters between agents, with a hop limit
 
     outbound/           from agents to the platform

@@ -307,28 +307,27 @@ class MessageState(StrEnum):
     UNDELIVERED = "undelivered"  # outbound; given up for the stated reason
 
 
-M = MessageState
 MESSAGE_TRANSITIONS = TransitionTable(
     "message",
     MessageState,
     create_verb="hold",
-    initial=M.HELD,
+    initial=MessageState.HELD,
     other_create_verbs={
         # Messages that need no moderation are never held.
-        "route": M.ROUTED,
-        "ignore": M.IGNORED,
-        "refuse": M.REFUSED,
-        "queue": M.QUEUED,
+        "route": MessageState.ROUTED,
+        "ignore": MessageState.IGNORED,
+        "refuse": MessageState.REFUSED,
+        "queue": MessageState.QUEUED,
     },
     verbs={
         # Still held, for another reason.
-        "hold_again": transition(M.HELD, to=M.HELD),
-        "release": transition(M.HELD, to=M.ROUTED),
-        "dismiss": transition(M.HELD, to=M.IGNORED),
-        "reject": transition(M.HELD, to=M.REFUSED),
+        "hold_again": transition(MessageState.HELD, to=MessageState.HELD),
+        "release": transition(MessageState.HELD, to=MessageState.ROUTED),
+        "dismiss": transition(MessageState.HELD, to=MessageState.IGNORED),
+        "reject": transition(MessageState.HELD, to=MessageState.REFUSED),
         # Also from undelivered: an operator can send the letter again.
-        "deliver": transition(M.QUEUED, M.UNDELIVERED, to=M.SENT),
-        "give_up": transition(M.QUEUED, to=M.UNDELIVERED),
+        "deliver": transition(MessageState.QUEUED, MessageState.UNDELIVERED, to=MessageState.SENT),
+        "give_up": transition(MessageState.QUEUED, to=MessageState.UNDELIVERED),
     },
 )
 
@@ -419,7 +418,7 @@ class ClaimedLetter(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     fence: int
     late: bool = False
-    """Whether the run was going already and asked for it (`long_running.take_next`)."""
+    """Whether the run claimed it after its start, by `long_running.take_next`."""
 
 
 class NextLetters(msgspec.Struct, frozen=True):

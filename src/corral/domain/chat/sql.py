@@ -362,7 +362,7 @@ IS_USED = Statement("""
 COUNT_BUSY_CONVERSATIONS = Statement("SELECT count(*) FROM conversations WHERE run_id IS NOT NULL")
 
 # Compare-and-set: returns no row while another run has the session. `seen_seq` only grows.
-BEGIN_TURN = Query(
+BEGIN_CHAT_TURN = Query(
     Conversation,
     f"""
     UPDATE conversations SET run_id = :run_id, claimed_letters = :claimed_letters,
@@ -387,8 +387,8 @@ SET_LETTERS = Query(
 """,
 )
 
-# Returns no row when another process has ended the turn.
-END_TURN = Query(
+# Returns no row when another process has ended the chat turn.
+END_CHAT_TURN = Query(
     Conversation,
     f"""
     UPDATE conversations SET run_id = NULL, claimed_letters = '[]'
@@ -397,7 +397,7 @@ END_TURN = Query(
 """,
 )
 
-# A conversation with a run is kept: the run still has to end its turn.
+# A conversation with a run is kept: the run still has to end its chat turn.
 DELETE_IDLE_CONVERSATION = Statement("""
     DELETE FROM conversations WHERE session_id = :session_id AND run_id IS NULL RETURNING session_id
 """)

@@ -15,12 +15,12 @@ from corral.domain.chat.channels import ops as channels
 from corral.domain.chat.conversations import scheduled_prompts, turns
 from corral.domain.chat.model import check_name
 from corral.domain.host_requests.model import (
-    ChangeTask,
+    ChangeScheduledPrompt,
     CreateAgent,
     GiveSecret,
     GrantDestination,
     RequestArguments,
-    ScheduleTask,
+    SchedulePrompt,
 )
 from corral.domain.schedules import ops as schedules
 from corral.domain.schedules.occurrences import check_script
@@ -94,7 +94,7 @@ def _create_agent(tx: Tx, requester: Requester, args: CreateAgent) -> dict[str, 
     return {"agent": created.name, "agent_id": created.id}
 
 
-def _describe_task(tx: Tx, requester: Requester, args: ScheduleTask) -> str:
+def _describe_scheduled_prompt(tx: Tx, requester: Requester, args: SchedulePrompt) -> str:
     check_text(args.text, "The text", max_bytes=MAX_TEXT)
     load_zone(args.time_zone)
     check_script(args.script, None)
@@ -116,11 +116,11 @@ def _describe_task(tx: Tx, requester: Requester, args: ScheduleTask) -> str:
     return f"Wake {requester.agent.name} {when} with this text:\n{args.text}{first}"
 
 
-def _schedule_task(tx: Tx, requester: Requester, args: ScheduleTask) -> dict[str, Any]:
+def _add_scheduled_prompt(tx: Tx, requester: Requester, args: SchedulePrompt) -> dict[str, Any]:
     address = turns.find_reply_address(tx, requester.session_id) if requester.session_id else None
     target = {"place": address.place.id} if address else {"session": requester.session_id}
     every = args.every_seconds * 1_000 if args.every_seconds is not None else None
-    created = scheduled_prompts.add_task(
+    created = scheduled_prompts.add_scheduled_prompt(
         tx,
         requester.agent.id,
         args.text,
@@ -134,7 +134,7 @@ def _schedule_task(tx: Tx, requester: Requester, args: ScheduleTask) -> dict[str
     return {"task": created.id, "next_at": created.next_at}
 
 
-def _describe_change(tx: Tx, requester: Requester, args: ChangeTask) -> str:
+def _describe_change(tx: Tx, requester: Requester, args: ChangeScheduledPrompt) -> str:
     schedule = schedules.get(tx, args.task)
     session = schedule.mailbox.removeprefix("session:")
     if session == schedule.mailbox or sessions.get(tx, session).agent_id != requester.agent.id:
@@ -142,7 +142,9 @@ def _describe_change(tx: Tx, requester: Requester, args: ChangeTask) -> str:
     return f"Change the task {schedule.id} of {requester.agent.name}: {args.verb}."
 
 
-def _change_task(tx: Tx, requester: Requester, args: ChangeTask) -> dict[str, Any]:
+def _change_scheduled_prompt(
+    tx: Tx, requester: Requester, args: ChangeScheduledPrompt
+) -> dict[str, Any]:
     id = schedules.get(tx, args.task).id
     if args.verb == "run":
         return {"task": id, "letter": schedules.run(tx, id).id}
@@ -198,10 +200,19 @@ ACTIONS = {
         CreateAgent, "name", "create the agent {name}", _describe_agent, _create_agent
     ),
     "schedule_task": Action(
-        ScheduleTask, "name", "run a scheduled task", _describe_task, _schedule_task
+        SchedulePrompt,
+        "name",
+        "run a scheduled task",
+        _describe_scheduled_prompt,
+        _add_scheduled_prompt,
     ),
     "change_task": Action(
-        ChangeTask, "task", "{verb} its task {task}", _describe_change, _change_task, is_own=True
+        ChangeScheduledPrompt,
+        "task",
+        "{verb} its task {task}",
+        _describe_change,
+        _change_scheduled_prompt,
+        is_own=True,
     ),
     "destination": Action(
         GrantDestination, "place", "send to {place}", _describe_destination, _grant_destination

@@ -17,17 +17,16 @@ class RequestState(StrEnum):
     FAILED = "failed"  # approved, but the action failed
 
 
-R = RequestState
 TRANSITIONS = TransitionTable(
     "host_request",
     RequestState,
     create_verb="ask",
-    initial=R.WAITING,
+    initial=RequestState.WAITING,
     verbs={
-        "do": transition(R.WAITING, to=R.DONE),
-        "refuse": transition(R.WAITING, to=R.REFUSED),
-        "expire": transition(R.WAITING, to=R.EXPIRED),
-        "fail": transition(R.WAITING, to=R.FAILED),
+        "do": transition(RequestState.WAITING, to=RequestState.DONE),
+        "refuse": transition(RequestState.WAITING, to=RequestState.REFUSED),
+        "expire": transition(RequestState.WAITING, to=RequestState.EXPIRED),
+        "fail": transition(RequestState.WAITING, to=RequestState.FAILED),
     },
 )
 
@@ -64,7 +63,7 @@ class CreateAgent(RequestArguments, frozen=True):
     model: str | None = None
 
 
-class ScheduleTask(RequestArguments, frozen=True):
+class SchedulePrompt(RequestArguments, frozen=True):
     text: str
     cron: str | None = None
     every_seconds: int | None = None
@@ -73,7 +72,7 @@ class ScheduleTask(RequestArguments, frozen=True):
     name: str | None = None
 
 
-class ChangeTask(RequestArguments, frozen=True):
+class ChangeScheduledPrompt(RequestArguments, frozen=True):
     task: str
     verb: Literal["pause", "resume", "run", "cancel"]
 

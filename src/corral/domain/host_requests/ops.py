@@ -158,7 +158,9 @@ def _ask_approvers(
 ) -> HostRequest:
     approvers = people.list_approvers(tx)
     project = sessions.get(tx, request.session_id).project_id if request.session_id else None
-    quorum = int(settings.get_value(tx, "chat.approvals", agent=agent.name, project=project))
+    required_votes = int(
+        settings.get_value(tx, "chat.approvals", agent=agent.name, project=project)
+    )
     is_secret = spec.run is None
     reason = f" Its reason: {getattr(args, 'reason', '')}" if is_secret else ""
     question = questions.ask(
@@ -169,7 +171,7 @@ def _ask_approvers(
         answerers=approvers,
         fallback=NO,
         effect=request.effect,
-        required_votes=1 if is_secret else min(quorum, len(approvers) or quorum),
+        required_votes=1 if is_secret else min(required_votes, len(approvers) or required_votes),
         run=request.run_id,
         key=f"request:{request.id}:{request.action}",
     )

@@ -62,6 +62,10 @@ def ask(
     """
     asker_mailbox = check_mailbox(asker or tx.actor)
     choices = _clean_options(options)
+    allowed_answerers = check_answerers(answerers)
+    fallback_answer = None
+    if fallback is not None:
+        fallback_answer = _resolve_answer(tx, fallback, choices, free_text)
     timeout_ms = deadline_ms or settings.get_value(
         tx, "questions.deadline_ms", agent=agent_name_of(asker_mailbox), project=project
     )
@@ -74,19 +78,17 @@ def ask(
         "text": check_text(text, "The question"),
         "options": encode_json(choices, "The options"),
         "free_text": int(bool(free_text) or not choices),
-        "answerers": encode_json(check_answerers(answerers), "Who may answer"),
-        "fallback": None if fallback is None else _resolve_answer(tx, fallback, choices, free_text),
+        "answerers": encode_json(allowed_answerers, "Who may answer"),
+        "fallback": fallback_answer,
         "effect": check_optional_text(effect, "The effect"),
-        "required_votes": check_required_votes(required_votes, check_answerers(answerers)),
+        "required_votes": check_required_votes(required_votes, allowed_answerers),
         "deadline_at": compute_deadline(tx.now, timeout_ms),
         "created_at": tx.now,
     }
     # Serialized: concurrent calls would all pass the limit.
     tx.serialize(f"questions:{asker_mailbox}")
-    if (
-        key is not None
-        and (existing := tx.first(sql.BY_KEY, asker=asker_mailbox, key=key)) is not None
-    ):
+    existing = find_by_key(tx, asker_mailbox, key) if key is not None else None
+    if existing is not None:
         return existing
     _check_limit(tx, asker_mailbox, project)
     created = create(tx, sql.QUESTIONS, values, event_data={"asker": asker_mailbox})
@@ -106,23 +108,22 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
     and the question stays open until enough agree. `by` defaults to the caller.
     """
     current = get(tx, question)
-    if current.required_votes > 1:
+    needs_votes = current.required_votes > 1
+    if needs_votes:
         # Serialized: concurrent answers would miss each other's vote.
         tx.serialize(f"question:{current.id}")
         current = get(tx, current.id)
     answerer = check_text(by or tx.actor, "The answerer", max_bytes=MAX_NAME)
     check_may_answer(current.id, answerer, asker=current.asker, answerers=current.answerers)
     text = _resolve_answer(tx, answer, current.options, current.free_text)
-    kept = tx.without_secrets(text)
-    if current.state is QuestionState.ANSWERED and (current.answered_by, current.answer) == (
-        answerer,
-        kept,
-    ):
+    redacted = tx.without_secrets(text)  # stored answers are redacted
+    is_repeated = (current.answered_by, current.answer) == (answerer, redacted)
+    if current.state is QuestionState.ANSWERED and is_repeated:
         return current
     if current.ended_at is not None or is_overdue(current, tx.now):
         _raise_late(current)
     try:
-        if current.required_votes > 1:
+        if needs_votes:
             return _vote(tx, current, text, answerer)
         return _end_answered(tx, current, text, answerer, {"by": answerer})
     except IllegalMove:

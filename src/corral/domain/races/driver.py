@@ -234,32 +234,40 @@ def close_round(tx: Tx, race: Race, round: Round) -> Round:
         return current
     candidates = [attempt for attempt in current.attempts if attempt.can_win]
     if not candidates:
-        why = "no attempt passed; retry one, or abandon the round"
-        after = transition(
-            tx,
-            sql.ROUNDS,
-            "fail",
-            current.id,
-            reason=why,
-            needs_driver=0,
-            event_data={"reason": why},
-        )
-        failed = load_round(tx, after)
-        notify_starter(tx, race, failed, "failed", why)
-        return failed
+        return _fail_round(tx, race, current)
+    return _open_selection(tx, race, current, candidates)
+
+
+def _fail_round(tx: Tx, race: Race, round: Round) -> Round:
+    reason = "no attempt passed; retry one, or abandon the round"
+    after = transition(
+        tx,
+        sql.ROUNDS,
+        "fail",
+        round.id,
+        reason=reason,
+        needs_driver=0,
+        event_data={"reason": reason},
+    )
+    failed = load_round(tx, after)
+    notify_starter(tx, race, failed, "failed", reason)
+    return failed
+
+
+def _open_selection(tx: Tx, race: Race, round: Round, candidates: Sequence[Attempt]) -> Round:
     needs_driver = race.plan.auto or (race.plan.judge is not None and len(candidates) > 1)
     after = transition(
         tx,
         sql.ROUNDS,
         "begin_selection",
-        current.id,
+        round.id,
         event_data={"can_win": [attempt.number for attempt in candidates]},
         needs_driver=int(needs_driver),
     )
-    settled = load_round(tx, after)
+    selecting = load_round(tx, after)
     if not needs_driver:
-        notify_starter(tx, race, settled, "selecting")
-    return settled
+        notify_starter(tx, race, selecting, "selecting")
+    return selecting
 
 
 def mark_idle(tx: Tx, race: Race, round: Round) -> Round:

@@ -33,10 +33,11 @@ def validate_plan(plan: RacePlan) -> None:
         raise Invalid(f"A race can have at most {MAX_CHECKS} checks, not {len(plan.checks)}.")
     for command in (*plan.checks, *([plan.setup] if plan.setup is not None else [])):
         check_text(command, "A check or set-up command")
+    stop_after = plan.stop_after if plan.stop_after is not None else 1
     for name, value, low, high in (
         ("The number of rounds", plan.rounds, 1, 100),
         ("The number of samples", plan.samples, 1, 20),
-        ("Enough", plan.stop_after if plan.stop_after is not None else 1, 1, 1_000),
+        ("The number of attempts to stop after", stop_after, 1, 1_000),
     ):
         if not low <= check_int(value, name) <= high:
             raise Invalid(f"{name} must be between {low} and {high}, not {value}.", value=value)

@@ -43,23 +43,26 @@ class RoundState(StrEnum):
     ABANDONED = "abandoned"  # given up without a winner
 
 
-R = RoundState
 ROUND_TRANSITIONS = TransitionTable(
     "round",
     RoundState,
     create_verb="begin",
-    initial=R.RUNNING,
-    import_states=(R.COMPLETED, R.ABANDONED),
+    initial=RoundState.RUNNING,
+    import_states=(RoundState.COMPLETED, RoundState.ABANDONED),
     verbs={
-        "begin_selection": transition(R.RUNNING, to=R.SELECTING),
-        "fail": transition(R.RUNNING, to=R.FAILED),
-        "retry": transition(R.SELECTING, R.FAILED, to=R.RUNNING),
-        "select": transition(R.SELECTING, to=R.COMPLETED),
+        "begin_selection": transition(RoundState.RUNNING, to=RoundState.SELECTING),
+        "fail": transition(RoundState.RUNNING, to=RoundState.FAILED),
+        "retry": transition(RoundState.SELECTING, RoundState.FAILED, to=RoundState.RUNNING),
+        "select": transition(RoundState.SELECTING, to=RoundState.COMPLETED),
         # A person overrides the checks, the ranking, or an earlier selection.
-        "overrule": transition(R.SELECTING, R.FAILED, R.COMPLETED, to=R.COMPLETED),
+        "overrule": transition(
+            RoundState.SELECTING, RoundState.FAILED, RoundState.COMPLETED, to=RoundState.COMPLETED
+        ),
         # Files of another attempt were added to the winner's commit.
-        "graft": transition(R.COMPLETED, to=R.COMPLETED),
-        "abandon": transition(R.RUNNING, R.SELECTING, R.FAILED, to=R.ABANDONED),
+        "graft": transition(RoundState.COMPLETED, to=RoundState.COMPLETED),
+        "abandon": transition(
+            RoundState.RUNNING, RoundState.SELECTING, RoundState.FAILED, to=RoundState.ABANDONED
+        ),
     },
 )
 
@@ -74,22 +77,32 @@ class AttemptState(StrEnum):
     CANCELLED = "cancelled"  # by a caller, by the budget, or because it could no longer win
 
 
-A = AttemptState
-OPEN = (A.PREPARING, A.RUNNING, A.CHECKING)
+OPEN = (AttemptState.PREPARING, AttemptState.RUNNING, AttemptState.CHECKING)
 ATTEMPT_TRANSITIONS = TransitionTable(
     "attempt",
     AttemptState,
     create_verb="plan",
-    initial=A.PREPARING,
-    import_states=(A.COMPLETED, A.FAILED, A.TIMED_OUT, A.CANCELLED),
+    initial=AttemptState.PREPARING,
+    import_states=(
+        AttemptState.COMPLETED,
+        AttemptState.FAILED,
+        AttemptState.TIMED_OUT,
+        AttemptState.CANCELLED,
+    ),
     verbs={
-        "start": transition(A.PREPARING, to=A.RUNNING),
-        "finish": transition(A.RUNNING, to=A.CHECKING),
-        "complete": transition(A.CHECKING, to=A.COMPLETED),
-        "fail": transition(*OPEN, to=A.FAILED),
-        "time_out": transition(A.RUNNING, to=A.TIMED_OUT),
-        "cancel": transition(*OPEN, to=A.CANCELLED),
-        "retry": transition(A.FAILED, A.TIMED_OUT, A.CANCELLED, A.COMPLETED, to=A.PREPARING),
+        "start": transition(AttemptState.PREPARING, to=AttemptState.RUNNING),
+        "finish": transition(AttemptState.RUNNING, to=AttemptState.CHECKING),
+        "complete": transition(AttemptState.CHECKING, to=AttemptState.COMPLETED),
+        "fail": transition(*OPEN, to=AttemptState.FAILED),
+        "time_out": transition(AttemptState.RUNNING, to=AttemptState.TIMED_OUT),
+        "cancel": transition(*OPEN, to=AttemptState.CANCELLED),
+        "retry": transition(
+            AttemptState.FAILED,
+            AttemptState.TIMED_OUT,
+            AttemptState.CANCELLED,
+            AttemptState.COMPLETED,
+            to=AttemptState.PREPARING,
+        ),
     },
 )
 
@@ -220,7 +233,7 @@ class Attempt(msgspec.Struct, frozen=True):
     @property
     def can_win(self) -> bool:
         """Whether the attempt completed and failed no check."""
-        return self.state is A.COMPLETED and self.passed is not False
+        return self.state is AttemptState.COMPLETED and self.passed is not False
 
     @property
     def duration_ms(self) -> int | None:

@@ -81,7 +81,6 @@ def next_round(
     folder: str,
     prompt: str | None = None,
     from_round: int | None = None,
-    by_fence: Round | None = None,
 ) -> Race:
     """Start another round from the winner of the last round, or of `from_round`.
 
@@ -91,8 +90,6 @@ def next_round(
     locked = lock_race(tx, race)
     require_repository(locked)
     parent = _find_parent(locked, from_round)
-    if by_fence is not None and parent.number != locked.latest.number:
-        return locked  # another caller has started the next round already
     if locked.state is not RaceState.ACTIVE:
         transition(tx, sql.RACES, "reopen", locked.id, ended_at=None, reason=None)
     text = locked.latest.prompt if prompt is None else prompt

@@ -36,8 +36,8 @@ def select(
     """Select the winner of a round: the given attempt, or else the one that ranks first.
 
     Only a completed attempt that failed no check can be selected, and only once for each round.
-    With `overrule`, a person can ignore failed checks and replace an earlier selection; the choice
-    records which attempt ranked first.
+    With `overrule`, a person can ignore failed checks and replace an earlier selection; the
+    selection records which attempt ranked first.
     """
     locked = lock_race(tx, race)
     why = check_optional_text(reason, "The reason")
@@ -112,7 +112,7 @@ def _first_ranked(race: Race) -> Attempt:
             "abandon the round.",
             id=race.id,
             state=race.latest.state,
-            reason="nothing_to_choose",
+            reason="no_candidate",
         )
     return ranked[0]
 

@@ -126,7 +126,7 @@ def _send(
         agent_mail.reply(tx, conversation, run.id, text)
         if where.place is None and _reply_place(tx, conversation) is None:
             return None  # a letter of another agent, which has got its answer
-    sent = queue.send_in_thread(
+    sent = queue.send(
         tx,
         text,
         agent=conversation.agent_id,
@@ -151,7 +151,7 @@ def _send_files(
     files: Sequence[StoredFile],
 ) -> int:
     where = _address(tx, conversation, row)
-    sent = attachments.send_in_thread(
+    sent = attachments.send(
         tx,
         list(files),
         agent=conversation.agent_id,
@@ -231,8 +231,8 @@ def _target(
 
 
 def _reply_place(tx: Tx, conversation: Conversation) -> str | None:
-    match = queue.reply_address(tx, conversation)
-    return match[0].id if match is not None else None
+    address = queue.find_reply_address(tx, conversation)
+    return address.place.id if address is not None else None
 
 
 def _write(

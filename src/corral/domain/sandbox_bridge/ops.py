@@ -111,11 +111,11 @@ def build_addresses(tx: Tx, conversation: Conversation) -> InboundView:
                 destination.name, place.display_name, "channel", channel, place.platform_id
             )
         )
-    address = queue.reply_address(tx, conversation)
+    address = queue.find_reply_address(tx, conversation)
     routing: tuple[str | None, str | None, str | None] = (None, None, None)
     if address is not None:
-        place, thread = address
-        routing = (places.load_channel(tx, place).name, place.platform_id, thread)
+        place = address.place
+        routing = (places.load_channel(tx, place).name, place.platform_id, address.thread)
     return InboundView(destinations=targets, routing=routing)
 
 

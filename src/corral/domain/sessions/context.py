@@ -28,7 +28,7 @@ def clear(tx: Tx, session: Session | str, *, keep_provider_session: bool = False
     """
     id = resolve_id(tx, session)
     tx.serialize(f"session:{id}")
-    # The move locks the row, so no turn is appended between it and SET_CLEARED_TURN.
+    # The transition locks the row, so no turn is appended between it and SET_CLEARED_TURN.
     cleared_columns = {} if keep_provider_session else {"provider_session": None}
     transition(tx, sql.SESSIONS, "clear", id, handoff=None, **cleared_columns)
     tx.run(sql.DELETE_STATE, session_id=id)
@@ -61,7 +61,7 @@ def handoff(
     tx.serialize(f"session:{id}")
     number = int(tx.value(sql.LAST_HANDOFF, session_id=id) or 0) + 1
     before = sql.SESSIONS.get(tx, id)
-    # The move locks the row, so no turn is appended between it and the record of the hand-off.
+    # The transition locks the row, so no turn is appended before the hand-off is recorded.
     after = transition(
         tx,
         sql.SESSIONS,
@@ -113,11 +113,7 @@ def get_context(
 ) -> Context:
     """Return what the agent of a session gets: note, summary, and the turns it may see."""
     current = get_current(tx, session)
-    active = (
-        tx.first(sql.HANDOFF, session_id=current.id, number=current.handoff)
-        if current.handoff
-        else None
-    )
+    active = _find_active_handoff(tx, current)
     from_turn = active.from_turn if active else current.cleared_turn
     page = list_turns(tx, current, after=max(parse_number(after, 0), from_turn), limit=limit)
     return Context(
@@ -153,11 +149,7 @@ def fork(
     check_not_pruned(tx, source)
     # The agent that had the session at this turn, if the session was handed off later.
     handed_off = tx.run(sql.AGENT_AT_TURN, session_id=parent_id, turn=turn)
-    active = (
-        tx.first(sql.HANDOFF, session_id=parent_id, number=source.handoff)
-        if source.handoff
-        else None
-    )
+    active = _find_active_handoff(tx, source)
     if active is not None and active.at_turn > turn:
         active = None
     forked = insert_session(
@@ -177,6 +169,13 @@ def fork(
         fields = {name: getattr(active, name) for name in Handoff.__struct_fields__}
         tx.run(sql.ADD_HANDOFF, **fields | {"session_id": forked.id, "number": 1})
     return forked
+
+
+def _find_active_handoff(tx: Tx, session: Session) -> Handoff | None:
+    """Return the hand-off that selects the context of a session; None without one."""
+    if not session.handoff:
+        return None
+    return tx.first(sql.HANDOFF, session_id=session.id, number=session.handoff)
 
 
 def _check_policy(policy: str, last: int | None, summary: str | None, note: str | None) -> None:

@@ -338,7 +338,7 @@ def set_provider_session(
     )
     tx.emit(
         "session",
-        "point",
+        "set_provider_session",
         full_id,
         project_id=changed.project_id,
         data={"provider": provider, "provider_session": pointer},

@@ -67,7 +67,7 @@ def store_attachments(database: "Database", channel: str, event: IncomingEvent) 
     from corral.domain.settings import ops as settings
 
     channel_id = database.read(partial(ops.get_channel, channel=channel)).id
-    if database.read(partial(receive.may_be_secret, channel=channel_id, incoming=event)):
+    if database.read(partial(receive.has_possible_secret, channel=channel_id, incoming=event)):
         return event
     attached = list(event.attached)
     if len(text) > MAX_TEXT:

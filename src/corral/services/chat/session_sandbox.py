@@ -147,7 +147,7 @@ def repair_outbound(folder: SessionFolder, kind: str, store: str) -> None:
 
     Runs inside the sandbox, because opening an untrusted database can be exploited.
     """
-    command = [sys.executable, "-P", "-m", AGENT_CLIENT, "mend", folder.outbound]
+    command = [sys.executable, "-P", "-m", AGENT_CLIENT, "repair", folder.outbound]
     try:
         wrapped = wrap_command(
             command,

@@ -141,7 +141,7 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
         host=_replacement_host(tx, session),
     )
     run = request.resume_run(tx, session, run_request)
-    conversations_turns.begin_turn(tx, conversation, run.id, letters)
+    conversations_turns.begin_chat_turn(tx, conversation, run.id, letters)
     return run
 
 
@@ -283,7 +283,7 @@ def end_sandboxed_turn(
     This does not depend on how the run ended. The other letters are retried, or refused when the
     run was cancelled. Returns None when another process has ended the turn.
     """
-    ended = conversations_turns.end_turn(tx, conversation)
+    ended = conversations_turns.end_chat_turn(tx, conversation)
     if ended is None:
         return None
     done, rest = split_by_ack(conversation, result.acks)
@@ -317,7 +317,7 @@ def end_unreadable_turn(
     """
     if not _is_gone(tx, host, run.ended_at or 0):
         return None
-    ended = conversations_turns.end_turn(tx, conversation)
+    ended = conversations_turns.end_chat_turn(tx, conversation)
     if ended is None:
         return None
     if run.state is RunState.CANCELLED:
@@ -343,7 +343,7 @@ def cancel_unstarted_turn(tx: Tx, conversation: Conversation, run: Run) -> Conve
     waits = current.state is RunState.QUEUED and current.host is not None
     if not waits or not _is_gone(tx, str(current.host), max(current.created_at, current.due_at)):
         return None
-    ended = conversations_turns.end_turn(tx, conversation)
+    ended = conversations_turns.end_chat_turn(tx, conversation)
     if ended is not None:
         reason = f"{current.host}, where the run had to start, is gone"
         runs.request_stop(tx, current.id, reason=reason)
@@ -365,7 +365,7 @@ def end_turn(
     The letters are refused when the run was cancelled, otherwise retried. Returns None when another
     process has ended the turn.
     """
-    ended = conversations_turns.end_turn(tx, conversation)
+    ended = conversations_turns.end_chat_turn(tx, conversation)
     if ended is None or conversation.run_id is None:
         return None
     if run is None:

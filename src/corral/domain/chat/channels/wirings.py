@@ -44,15 +44,10 @@ def add_wiring(
     priority: int = 0,
     project: str | None = None,
 ) -> Wiring:
-    """Let an agent receive the messages of one place, or of all places of a channel.
+    """Create a wiring, and the destination that lets the agent answer in its place.
 
-    `trigger` selects the messages that wake the agent: always, mention, sticky (a mention, then the
-    rest of the thread), pattern or command; the last two need `pattern`. `unmatched` drops the
-    other messages, or keeps them as context for the next one that wakes the agent. `mode` is shared
-    (one session for each place), thread (one for each thread) or agent (one for all places).
-
-    The agent may answer in the place. Messages that were held because the place had no agent are
-    routed now. Raises Conflict when the agent is wired there already.
+    Held messages stay held; `inbound.held.add_wiring` routes them too. Raises Conflict when the
+    agent is wired there already.
     """
     listener = agents.get(tx, agent)
     if listener.state is not AgentState.ACTIVE:
@@ -63,9 +58,12 @@ def add_wiring(
     target = places.get_place(tx, place) if place else None
     if target is None and channel is None:
         raise Invalid("Give a place (--place), or a channel for all its places (--channel).")
-    on = ops.get_channel(tx, target.channel_id if target is not None else str(channel))
-    if on.state is not ChannelState.ACTIVE:
-        raise Refused(f"Channel {on.name} was removed. Add it again first.", channel=on.id)
+    target_channel = ops.get_channel(tx, target.channel_id if target is not None else str(channel))
+    if target_channel.state is not ChannelState.ACTIVE:
+        raise Refused(
+            f"Channel {target_channel.name} was removed. Add it again first.",
+            channel=target_channel.id,
+        )
     if (trigger, mode) == (Trigger.STICKY, SessionMode.AGENT):
         raise Invalid(
             "A sticky wiring follows one thread or chat, so it cannot use one session for all "
@@ -79,7 +77,7 @@ def add_wiring(
         sql.WIRINGS,
         {
             "id": tx.new_id("wir"),
-            "channel_id": on.id,
+            "channel_id": target_channel.id,
             "place_id": target.id if target else None,
             "agent_id": listener.id,
             **_rule_columns(trigger, pattern, scope, unmatched, mode, priority),
@@ -88,7 +86,7 @@ def add_wiring(
             "created_by": tx.actor,
         },
         on_conflict="(channel_id, coalesce(place_id, ''), agent_id) WHERE state = 'active'",
-        event_data={"agent": listener.name, "channel": on.name},
+        event_data={"agent": listener.name, "channel": target_channel.name},
     )
     if wiring is None:
         raise Conflict(

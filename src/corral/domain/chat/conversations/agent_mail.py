@@ -88,7 +88,7 @@ def put_from_run(
 
 
 def reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> None:
-    """Send the result of a turn to the agents whose letters began it. Idempotent for a run.
+    """Send the result of a chat turn to the agents whose letters began it. Idempotent for a run.
 
     A letter that is itself an answer gets no automatic answer; else two agents would answer each
     other until the hop limit.

@@ -1,4 +1,4 @@
-"""Runs that outlive a turn: they acknowledge their letters and take the next ones themselves."""
+"""Runs that outlive a chat turn: they acknowledge their letters and take the next ones."""
 
 from contextlib import suppress
 

@@ -33,7 +33,7 @@ class TaskPayload(msgspec.Struct, frozen=True):
     """The output of the task's script."""
 
 
-def parse_task(letter: Letter) -> TaskPayload | None:
+def parse_scheduled_prompt(letter: Letter) -> TaskPayload | None:
     """Return the scheduled task of a letter; None for any other letter.
 
     A schedule's letter has the schedule's key, and a place or nothing as its sender. Letters of
@@ -62,4 +62,4 @@ def is_notice(letter: Letter) -> bool:
 
 def parse_request(letter: Letter) -> ChatPayload | TaskPayload | None:
     """Return what a letter asks a session to answer: a chat message or a task, or None."""
-    return parse_chat(letter) or parse_task(letter)
+    return parse_chat(letter) or parse_scheduled_prompt(letter)

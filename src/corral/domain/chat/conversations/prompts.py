@@ -1,4 +1,4 @@
-"""The prompt of a turn: the letters of a session, and the chat messages in between.
+"""The prompt of a chat turn: the letters of a session, and the chat messages in between.
 
 All of it comes from other sources, so all of it is quoted (`kernel/prompt.py`). A letter can claim
 to be a chat message, an answer or a task, and any process of the user can put one. So the claim is
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.conversations.payloads import is_notice, parse_chat, parse_task
+from corral.domain.chat.conversations.payloads import is_notice, parse_chat, parse_scheduled_prompt
 from corral.domain.chat.model import Conversation, Message
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
@@ -43,7 +43,7 @@ MAX_CONTEXT_MESSAGES = 20
 class RecordedTurn(NamedTuple):
     """A turn that a session records for a part of a prompt.
 
-    The key makes it idempotent when the turn is retried.
+    The key makes it idempotent when the chat turn is retried.
     """
 
     key: str
@@ -51,7 +51,7 @@ class RecordedTurn(NamedTuple):
 
 
 class TurnPrompt(NamedTuple):
-    """The prompt of one turn, and the turns that its session records."""
+    """The prompt of one chat turn, and the turns that its session records."""
 
     text: str
     turns: list[RecordedTurn]
@@ -60,7 +60,7 @@ class TurnPrompt(NamedTuple):
 
 
 def build_prompt(tx: Tx, conversation: Conversation, letters: Sequence[Letter]) -> TurnPrompt:
-    """Build the prompt of a turn with these letters."""
+    """Build the prompt of a chat turn with these letters."""
     sections: list[tuple[str, list[PromptPart]]]
     sections = [
         (f"{message.id}:told", [quote])
@@ -111,7 +111,7 @@ def quote_letter(tx: Tx, conversation: Conversation, letter: Letter) -> list[Pro
     if chat is not None and message is not None:
         files = tuple(str(file.get("path") or file.get("reason")) for file in chat.files)
         return [Quote(_describe_source(tx, message, chat.place_name), chat.text, files)]
-    task = parse_task(letter)
+    task = parse_scheduled_prompt(letter)
     schedule = _find_schedule(tx, conversation, letter)
     if task is not None and schedule is not None:
         source = f"scheduled task {schedule.id}"
@@ -206,7 +206,7 @@ def _quote_other(letter: Letter, origin: str = "") -> Quote:
 def _load_context(
     tx: Tx, conversation: Conversation, letters: Sequence[Letter]
 ) -> list[tuple[Message, Quote]]:
-    """Return the chat messages since the agent's last turn that did not wake it."""
+    """Return the chat messages since the agent's last chat turn that did not wake it."""
     chats = [chat for letter in letters if (chat := parse_chat(letter)) is not None and chat.keeps]
     if not chats or _find_message(tx, conversation, chats[0]) is None:
         return []

@@ -1,4 +1,4 @@
-"""Scheduled prompts: tasks that a schedule gives to an agent in a session."""
+"""Scheduled prompts: texts that a schedule sends to an agent as letters."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from corral.kernel.text import MAX_TEXT, check_int, check_text, shorten
 MAX_TITLE = 60
 
 
-def add_task(
+def add_scheduled_prompt(
     tx: Tx,
     agent: str,
     text: str,
@@ -43,7 +43,7 @@ def add_task(
 
     Each occurrence starts a run, or resumes the agent's conversation, with this text. The answer
     goes to `place`, which the agent must have as a destination, or to `session`. Without both, the
-    task has its own session, whose turns keep the answers. A `script` is run first: it decides
+    schedule has its own session, whose turns keep the answers. A `script` is run first: it decides
     whether the agent is woken, and its output is added to the prompt. The other options are those
     of a schedule.
     """

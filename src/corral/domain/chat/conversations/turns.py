@@ -1,14 +1,15 @@
-"""Conversations and their turns.
+"""Conversations and their chat turns.
 
-A conversation is a session that is woken by the letters in its mailbox. A turn is one run that
-works on a batch of these letters: `next_batch` selects them, `claim_letters` claims them,
-`begin_turn` and `end_turn` bracket the run, and `ack_letters`, `refuse_letters` or `fail_letters`
-settle the letters when it ends.
+A conversation is a session that is woken by the letters in its mailbox. A chat turn is one run that
+works on a batch of these letters. It is not a turn of a session, which is one message of it:
+a chat turn appends several.
+
+`next_batch` selects the letters and `claim_letters` claims them. `begin_chat_turn` assigns them to
+the run; `end_chat_turn` detaches the run. `ack_letters`, `refuse_letters` or `fail_letters` record
+the outcome of the letters.
 """
 
 from collections.abc import Sequence
-
-import msgspec
 
 from corral.db.tx import Tx
 from corral.domain.alerts import ops as alerts
@@ -30,6 +31,7 @@ from corral.domain.chat.model import (
     Wiring,
 )
 from corral.domain.chat.outbound import queue
+from corral.domain.chat.outbound.queue import ReplyAddress
 from corral.domain.mail import chains, queries
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, LetterDraft, LetterState
@@ -45,14 +47,16 @@ from corral.kernel.pagination import MAX_LIMIT
 from corral.kernel.text import encode_json
 
 MAX_LETTERS = 10
-"""Letters of one turn, not counting notices."""
+"""The maximum of letters in one chat turn, not counting notices."""
 MAX_CLAIMED = 50
-"""Letters and notices of one turn. A full batch of notices is worth a turn: it must not hide the
-letters behind it."""
+"""The maximum of letters and notices in one chat turn.
+
+This many notices start a chat turn by themselves: otherwise the letters behind them would wait
+for ever."""
 MAX_OF_PLACE = 200
 MAX_SENT = 100
 MAX_TITLE = 60
-MAIL_THREAD = "desk"
+MAIL_THREAD = "mail"
 """The thread of an agent's session for mail."""
 
 
@@ -69,18 +73,10 @@ def list_of_place(tx: Tx, place_id: str) -> list[Conversation]:
     return tx.all(sql.CONVERSATIONS_OF_PLACE, place_id=place_id, limit=MAX_OF_PLACE)
 
 
-class ReplyAddress(msgspec.Struct, frozen=True):
-    """Where the answers of a session go."""
-
-    place: Place
-    thread: str | None
-
-
 def find_reply_address(tx: Tx, session: str) -> ReplyAddress | None:
     """Return where a session's answers go; None when they go to no channel."""
     conversation = find_conversation(tx, session)
-    address = queue.reply_address(tx, conversation) if conversation is not None else None
-    return ReplyAddress(*address) if address is not None else None
+    return queue.find_reply_address(tx, conversation) if conversation is not None else None
 
 
 def open_for_wiring(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Conversation:
@@ -108,7 +104,7 @@ def open_for_place(
         title=place.display_name[:MAX_TITLE],
         reply_to=place.mailbox,
     )
-    return _succeed(tx, closed, create_conversation(tx, session, place_id, thread))
+    return _redirect_letters(tx, closed, create_conversation(tx, session, place_id, thread))
 
 
 def open_for_mail(tx: Tx, agent_id: str) -> Conversation:
@@ -117,7 +113,7 @@ def open_for_mail(tx: Tx, agent_id: str) -> Conversation:
     if current is not None:
         return current
     session = sessions.open_session(tx, agent_id, title="Letters of other agents")
-    return _succeed(tx, closed, create_conversation(tx, session, "", MAIL_THREAD))
+    return _redirect_letters(tx, closed, create_conversation(tx, session, "", MAIL_THREAD))
 
 
 def create_conversation(tx: Tx, session: Session, place_id: str, thread: str) -> Conversation:
@@ -151,7 +147,9 @@ def _find_open(
     return None, conversation
 
 
-def _succeed(tx: Tx, closed: Conversation | None, conversation: Conversation) -> Conversation:
+def _redirect_letters(
+    tx: Tx, closed: Conversation | None, conversation: Conversation
+) -> Conversation:
     """Redirect later letters for a closed session to the new conversation."""
     if closed is not None:
         sessions.set_successor(tx, closed.session_id, conversation.session_id)
@@ -173,7 +171,7 @@ def _is_session_open(tx: Tx, session_id: str) -> bool:
 def advance_ingested(tx: Tx, session: str, run_id: str, number: int) -> Conversation | None:
     """Record that a message of a sandboxed agent is ingested, by its number.
 
-    None when it was ingested before, or when the run's turn is over.
+    None when it was ingested before, or when the run's chat turn is over.
     """
     return tx.first(sql.ADVANCE_INGESTED, session_id=session, run_id=run_id, seq=number)
 
@@ -236,7 +234,7 @@ def next_due(tx: Tx) -> int | None:
 
 
 def claim_letters(tx: Tx, conversation: Conversation) -> list[Letter]:
-    """Claim the letters of the next turn (see `next_batch`); they stay claimed until it ends."""
+    """Claim the letters of the next chat turn (see `next_batch`), until that turn ends."""
     batch = next_batch(tx, conversation)
     if not batch:
         return []
@@ -251,21 +249,29 @@ def _owner(conversation: Conversation) -> str:
 
 
 def next_batch(tx: Tx, conversation: Conversation) -> list[Letter]:
-    """Return the letters of the next turn; empty when nothing has to be done now.
+    """Return the letters of the next chat turn; empty when nothing has to be done now.
 
-    Letters from one place share a turn. A letter that failed before goes without other letters, so
-    that a poison message takes no other down with it. Notices go with the letter behind them and
-    wake no agent by themselves, unless they fill a batch, or a letter of a lower priority waits.
+    Letters from one place share a chat turn. A letter that failed before gets a chat turn of its
+    own, so that a poison message does not make other letters fail. Notices go with the letter
+    behind them and wake no agent by themselves, unless they fill a batch, or a letter of a lower
+    priority waits.
 
     The rules only cut a prefix of what a claim gives, and an empty result means that no letter but
     notices is due. So no letter can block a session for longer than its own retries.
     """
+    claimable = queries.list_claimable(
+        tx, conversation.mailbox, owner=_owner(conversation), limit=MAX_CLAIMED
+    )
+    batch = _take_prefix(claimable)
+    return batch if _is_worth_a_turn(tx, conversation, batch) else []
+
+
+def _take_prefix(claimable: Sequence[Letter]) -> list[Letter]:
+    """Return the first letters that may share a chat turn, with the notices between them."""
     batch: list[Letter] = []
     address: tuple[str, str | None] | None = None
     count = 0
-    for letter in queries.list_claimable(
-        tx, conversation.mailbox, owner=_owner(conversation), limit=MAX_CLAIMED
-    ):
+    for letter in claimable:
         if is_notice(letter):
             batch.append(letter)
             continue
@@ -278,14 +284,19 @@ def next_batch(tx: Tx, conversation: Conversation) -> list[Letter]:
         count += 1
         if letter.attempts:
             break
-    if count or len(batch) == MAX_CLAIMED or (batch and _has_other_due(tx, conversation)):
-        return batch
-    return []
+    return batch
+
+
+def _is_worth_a_turn(tx: Tx, conversation: Conversation, batch: Sequence[Letter]) -> bool:
+    """Whether a batch starts a chat turn: it has a letter, or its notices block other letters."""
+    if not all(is_notice(letter) for letter in batch):
+        return True
+    return len(batch) == MAX_CLAIMED or (bool(batch) and _has_other_due(tx, conversation))
 
 
 def _has_other_due(tx: Tx, conversation: Conversation) -> bool:
     """Whether a letter of a lower priority waits behind notices: one claim holds one priority, so
-    the notices need a turn of their own first."""
+    the notices need a chat turn of their own first."""
     waiting = queries.list_waiting(tx, mailbox=conversation.mailbox, limit=MAX_LIMIT).items
     return any(letter.due_at <= tx.now and not is_notice(letter) for letter in waiting)
 
@@ -295,7 +306,7 @@ def _origin(letter: Letter) -> tuple[str, str | None] | None:
     return (request.place, request.thread) if request is not None and request.place else None
 
 
-# -- turns ----------------------------------------------------------------------------------------
+# -- chat turns ------------------------------------------------------------------------------------
 
 
 def list_busy(tx: Tx, *, after: str = "", limit: int = 200) -> list[Conversation]:
@@ -308,14 +319,14 @@ def count_busy(tx: Tx) -> int:
     return int(tx.value(sql.COUNT_BUSY_CONVERSATIONS))
 
 
-def begin_turn(
+def begin_chat_turn(
     tx: Tx, conversation: Conversation, run_id: str, letters: Sequence[Letter]
 ) -> Conversation | None:
     """Assign claimed letters to a run; None when another run has the session."""
     record_given(tx, letters, run_id)
     claimed = [ClaimedLetter(letter.id, letter.fence) for letter in letters]
     return tx.first(
-        sql.BEGIN_TURN,
+        sql.BEGIN_CHAT_TURN,
         session_id=conversation.session_id,
         run_id=run_id,
         claimed_letters=encode_json(claimed, "The letters"),
@@ -337,29 +348,31 @@ def last_message_number(letters: Sequence[Letter]) -> int:
     return max((parse_number("msg", chat.message) for chat in chats if chat is not None), default=0)
 
 
-def end_turn(tx: Tx, conversation: Conversation) -> Conversation | None:
+def end_chat_turn(tx: Tx, conversation: Conversation) -> Conversation | None:
     """Detach the run from its session; None when another process did so already."""
-    return tx.first(sql.END_TURN, session_id=conversation.session_id, run_id=conversation.run_id)
+    return tx.first(
+        sql.END_CHAT_TURN, session_id=conversation.session_id, run_id=conversation.run_id
+    )
 
 
 def ack_letters(tx: Tx, conversation: Conversation) -> None:
-    """Acknowledge the letters of a turn that succeeded."""
+    """Acknowledge the letters of a chat turn that succeeded."""
     for letter in _list_still_claimed(tx, conversation.claimed_letters):
         mail.ack(tx, letter)
 
 
 def refuse_letters(tx: Tx, conversation: Conversation, reason: str) -> None:
-    """Refuse the letters of a turn that a person stopped; their senders are notified."""
+    """Refuse the letters of a chat turn that a person stopped; their senders are notified."""
     for letter in _list_still_claimed(tx, conversation.claimed_letters):
         mail.refuse(tx, letter, reason)
 
 
 def fail_letters(tx: Tx, letters: Sequence[Letter | ClaimedLetter], reason: str) -> None:
-    """Retry the letters of a failed turn after a back-off.
+    """Retry the letters of a failed chat turn after a back-off.
 
     At the limit of attempts they become dead letters; their senders and the operator are notified.
     A notice becomes dead one attempt earlier than the letters that it goes with, so that a notice
-    which makes every turn fail leaves them an attempt without it.
+    which makes every chat turn fail leaves them an attempt without it.
     """
     for letter in _list_still_claimed(tx, letters):
         if is_notice(letter) and letter.attempts >= mail.max_attempts(tx, letter) - 1:
@@ -377,8 +390,11 @@ def fail_letters(tx: Tx, letters: Sequence[Letter | ClaimedLetter], reason: str)
 
 
 def _list_still_claimed(tx: Tx, letters: Sequence[Letter | ClaimedLetter]) -> list[Letter]:
-    """Return the letters that the turn still holds. A letter that was dropped, has expired or was
-    claimed by another owner has its outcome already, and must not block the end of the turn."""
+    """Return the letters that the chat turn still holds.
+
+    A letter that was dropped, has expired or was claimed by another owner has its outcome already.
+    It must not block the end of the chat turn.
+    """
     held = (mail.find_for_update(tx, parse_number("let", letter.id)) for letter in letters)
     return [
         letter
@@ -391,40 +407,42 @@ def _list_still_claimed(tx: Tx, letters: Sequence[Letter | ClaimedLetter]) -> li
 
 
 def send_answer(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
-    """Send the result of a turn to the session's reply address.
+    """Send the result of a chat turn to the session's reply address.
 
-    Skipped when the agent sent the same text there during the turn.
+    Skipped when the agent sent the same text there during that time.
     """
-    address = queue.reply_address(tx, conversation)
+    address = queue.find_reply_address(tx, conversation)
     if address is None:
         return []
-    place = address[0]
     if any(
-        message.place_id == place.id and message.text.strip() == text.strip()
+        message.place_id == address.place.id and message.text.strip() == text.strip()
         for message in _list_sent(tx, conversation, run_id)
     ):
         return []
-    return send_reply(tx, conversation, run_id, text)
+    return _send_to(tx, address, conversation, run_id, text)
 
 
 def send_reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
     """Send a run's answer to its current letters. Idempotent."""
-    address = queue.reply_address(tx, conversation)
-    if address is None:
-        return []
-    place, thread = address
+    address = queue.find_reply_address(tx, conversation)
+    return _send_to(tx, address, conversation, run_id, text) if address is not None else []
+
+
+def _send_to(
+    tx: Tx, address: ReplyAddress, conversation: Conversation, run_id: str, text: str
+) -> list[Message]:
     letters = conversation.claimed_letters
     # One answer for the letters that the run began with, and one for each `take_next`.
-    turn = f":{letters[0].id}" if letters and letters[0].late else ""
+    batch = f":{letters[0].id}" if letters and letters[0].late else ""
     return queue.enqueue(
         tx,
-        place,
+        address.place,
         text,
         agent_id=conversation.agent_id,
-        thread=thread,
+        thread=address.thread,
         run_id=run_id,
         sender=conversation.mailbox,
-        key=f"{run_id}:answer{turn}",
+        key=f"{run_id}:answer{batch}",
     )
 
 
@@ -442,9 +460,9 @@ def has_sent_message(tx: Tx, conversation: Conversation, run_id: str) -> bool:
 
 
 def send_notice(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
-    """Send a message about a turn to the reply address, in Corral's own name. Idempotent."""
-    address = queue.reply_address(tx, conversation)
+    """Send a message about a chat turn to the reply address, in Corral's own name. Idempotent."""
+    address = queue.find_reply_address(tx, conversation)
     if address is None:
         return []
-    place, thread = address
-    return queue.enqueue(tx, place, text, thread=thread, key=f"{run_id}:notice")
+    key = f"{run_id}:notice"
+    return queue.enqueue(tx, address.place, text, thread=address.thread, key=key)

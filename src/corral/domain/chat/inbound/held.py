@@ -5,10 +5,6 @@ approving or blocking the sender, or by wiring an agent to the place. In that ca
 is withdrawn.
 """
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec
-
 from corral.adapters.channels.contract import IncomingEvent
 from corral.db.tx import Tx
 from corral.domain.chat import sql
@@ -20,14 +16,10 @@ from corral.domain.chat.model import (
     Message,
     Place,
     Sender,
-    StrangerPolicy,
     Wiring,
 )
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import Question, QuestionState
-
-P = ParamSpec("P")
-
 
 # -- by answering a question ----------------------------------------------------------------------
 
@@ -90,21 +82,45 @@ def block_sender(tx: Tx, sender: str) -> Sender:
     return blocked
 
 
-def _then_release(
-    add: Callable[Concatenate[Tx, P], Wiring],
-) -> Callable[Concatenate[Tx, P], Wiring]:
-    """Route the messages that were held for lack of an agent after a wiring is added."""
+def add_wiring(
+    tx: Tx,
+    agent: str,
+    *,
+    place: str | None = None,
+    channel: str | None = None,
+    trigger: str = "always",
+    pattern: str | None = None,
+    scope: str = "all",
+    unmatched: str = "drop",
+    mode: str = "shared",
+    priority: int = 0,
+    project: str | None = None,
+) -> Wiring:
+    """Let an agent receive the messages of one place, or of all places of a channel.
 
-    @wraps(add)
-    def added(tx: Tx, /, *args: P.args, **options: P.kwargs) -> Wiring:
-        wiring = add(tx, *args, **options)
-        _release_for_wiring(tx, wiring)
-        return wiring
+    `trigger` selects the messages that wake the agent: always, mention, sticky (a mention, then the
+    rest of the thread), pattern or command; the last two need `pattern`. `unmatched` drops the
+    other messages, or keeps them as context for the next one that wakes the agent. `mode` is shared
+    (one session for each place), thread (one for each thread) or agent (one for all places).
 
-    return added
-
-
-add_wiring = _then_release(wirings.add_wiring)
+    The agent may answer in the place. Messages that were held because the place had no agent are
+    routed now. Raises Conflict when the agent is wired there already.
+    """
+    wiring = wirings.add_wiring(
+        tx,
+        agent,
+        place=place,
+        channel=channel,
+        trigger=trigger,
+        pattern=pattern,
+        scope=scope,
+        unmatched=unmatched,
+        mode=mode,
+        priority=priority,
+        project=project,
+    )
+    _release_for_wiring(tx, wiring)
+    return wiring
 
 
 def _release_for_wiring(tx: Tx, wiring: Wiring) -> None:
@@ -159,9 +175,7 @@ def _moderate_again(tx: Tx, held: list[Message], *, without_agent: bool = False)
             moderation.finish_held(tx, message, "reject", reason)
         elif inbound.is_stranger:
             continue
-        elif without_agent or (
-            not wirings.list_covering(tx, place) and inbound.policy is not StrangerPolicy.ASK
-        ):
+        elif without_agent or not (inbound.can_ask_for_agent or wirings.list_covering(tx, place)):
             moderation.finish_held(tx, message, "dismiss", "no agent is wired to this place")
         else:
             moderation.moderate(tx, inbound, message)

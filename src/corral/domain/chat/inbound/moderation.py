@@ -6,7 +6,7 @@ command or as text for agents. Messages that wait for an owner's decision stay h
 them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -21,13 +21,13 @@ from corral.domain.chat import sql
 from corral.domain.chat.channels import people, places
 from corral.domain.chat.conversations import turns
 from corral.domain.chat.inbound import commands
-from corral.domain.chat.inbound.context import (
+from corral.domain.chat.inbound.router import RoutingInput, parse_command
+from corral.domain.chat.inbound.routing_cache import (
     Recipient,
-    RoutingContext,
+    RoutingCache,
     encode_routes,
     explain_ignored,
 )
-from corral.domain.chat.inbound.router import RoutingInput, parse_command
 from corral.domain.chat.model import (
     CHAT_MAILBOX,
     Channel,
@@ -44,6 +44,7 @@ from corral.domain.chat.model import (
 )
 from corral.domain.chat.outbound import cards, queue
 from corral.domain.mail import ops as mail
+from corral.domain.mail.model import LetterDraft
 from corral.domain.questions import ops as questions
 from corral.kernel.errors import Refused
 from corral.kernel.ids import parse_number
@@ -74,17 +75,22 @@ class InboundMessage(NamedTuple):
         return self.place.policy or self.channel.policy
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self.sender.state is SenderState.KNOWN
 
     @property
     def is_stranger(self) -> bool:
         """Whether an owner must approve the sender first."""
-        return not self.known and self.policy is StrangerPolicy.ASK
+        return not self.is_known and self.policy is StrangerPolicy.ASK
+
+    @property
+    def can_ask_for_agent(self) -> bool:
+        """Whether the owners are asked for an agent when none is wired to the place."""
+        return self.policy is StrangerPolicy.ASK
 
     @property
     def routing_input(self) -> RoutingInput:
-        return RoutingInput(self.text, self.place.direct, self.incoming.mentioned, self.known)
+        return RoutingInput(self.text, self.place.direct, self.incoming.mentioned, self.is_known)
 
 
 class Routable(NamedTuple):
@@ -96,65 +102,90 @@ class Routable(NamedTuple):
     """Why it wakes no agent; None when it wakes one."""
 
 
+class Delivery(NamedTuple):
+    """A routable message, and the record that was stored for it."""
+
+    routable: Routable
+    message: Message
+
+    def draft_letters(self) -> list[LetterDraft]:
+        """Draft one letter for each session that the message wakes."""
+        inbound = self.routable.inbound
+        return [
+            turns.draft_letter(route, wiring, self.message, inbound.place, inbound.sender)
+            for route, wiring in self.routable.recipients
+            if route.wakes
+        ]
+
+
 # -- the fast path --------------------------------------------------------------------------------
 
 
-def find_recipients(context: RoutingContext, inbound: InboundMessage) -> Routable | None:
+def find_recipients(cache: RoutingCache, inbound: InboundMessage) -> Routable | None:
     """Route a plain message of an admitted sender; None when it needs moderation."""
     if inbound.place.awaits_secret or not is_for_agents(inbound) or is_empty(inbound):
         return None
     if inbound.is_stranger or explain_rejection(inbound):
         return None
-    recipients = context.find_recipients(
+    recipients = cache.find_recipients(
         inbound.routing_input, inbound.place, inbound.incoming.thread
     )
-    if not recipients and inbound.policy is StrangerPolicy.ASK:
+    if not recipients and inbound.can_ask_for_agent:
         return None  # an owner is asked which agent should listen here
     return Routable(inbound, recipients, explain_ignored(recipients))
 
 
 def deliver_all(tx: Tx, routables: Sequence[Routable]) -> list[Message]:
     """Store routable messages in order, and put a letter to each session that they wake."""
-    messages: list[Message] = []
+    deliveries: list[Delivery] = []
+    # Messages with the same first state are stored by one statement.
     for is_ignored, group in groupby(routables, key=lambda routable: routable.reason is not None):
-        rows, notes = [], []
-        for inbound, recipients, reason in group:
-            rows.append(_build_row(tx, inbound, reason, recipients))
-            notes.append(_encode_event_data(inbound.place.id, reason))
-        verb = "ignore" if is_ignored else "route"
-        numbers = create_numbered(tx, sql.MESSAGES, rows, verb=verb, event_data=notes)
-        state = MessageState.IGNORED if is_ignored else MessageState.ROUTED
-        for number, row in zip(numbers, rows, strict=True):
-            assert number is not None, "the event id was checked under its lock"
-            messages.append(build_message(number, row, state))
-    return _put_letters(tx, messages, routables)
+        deliveries += _store_routables(tx, list(group), is_ignored=is_ignored)
+    return _put_letters(tx, deliveries)
 
 
-def _put_letters(
-    tx: Tx, messages: Sequence[Message], routables: Sequence[Routable]
-) -> list[Message]:
+def _store_routables(tx: Tx, routables: Sequence[Routable], *, is_ignored: bool) -> list[Delivery]:
+    rows = [
+        _build_row(tx, routable.inbound, routable.reason, routable.recipients)
+        for routable in routables
+    ]
+    event_data = [
+        _encode_event_data(routable.inbound.place.id, routable.reason) for routable in routables
+    ]
+    verb = "ignore" if is_ignored else "route"
+    state = MessageState.IGNORED if is_ignored else MessageState.ROUTED
+    numbers = create_numbered(tx, sql.MESSAGES, rows, verb=verb, event_data=event_data)
+    deliveries: list[Delivery] = []
+    for routable, row, number in zip(routables, rows, numbers, strict=True):
+        assert number is not None, "the event id was checked under its lock"
+        deliveries.append(Delivery(routable, build_message(number, row, state)))
+    return deliveries
+
+
+def _put_letters(tx: Tx, deliveries: Sequence[Delivery]) -> list[Message]:
     """Put the letters of messages; return the messages with the letter ids in their routes."""
-    drafts = [
-        turns.draft_letter(
-            recipient.route, recipient.wiring, message, inbound.place, inbound.sender
-        )
-        for message, (inbound, recipients, _) in zip(messages, routables, strict=True)
-        for recipient in recipients
-        if recipient.route.wakes
-    ]
-    letter_ids = iter(mail.put_many(tx, drafts))
-    return [
-        msgspec.structs.replace(
-            message, routes=[_with_letter(recipient, letter_ids) for recipient in recipients]
-        )
-        for message, (_, recipients, _) in zip(messages, routables, strict=True)
-    ]
+    drafts = [draft for delivery in deliveries for draft in delivery.draft_letters()]
+    letter_ids = {
+        (draft.mailbox, draft.key): letter_id
+        for draft, letter_id in zip(drafts, mail.put_many(tx, drafts), strict=True)
+    }
+    messages: list[Message] = []
+    for routable, message in deliveries:
+        routes = [
+            _with_letter(recipient.route, message, letter_ids) for recipient in routable.recipients
+        ]
+        messages.append(msgspec.structs.replace(message, routes=routes))
+    return messages
 
 
-def _with_letter(recipient: Recipient, letter_ids: Iterator[str]) -> Route:
-    if not recipient.route.wakes:
-        return recipient.route
-    return msgspec.structs.replace(recipient.route, letter_id=next(letter_ids))
+def _with_letter(
+    route: Route, message: Message, letter_ids: Mapping[tuple[str, str], str]
+) -> Route:
+    """Return a route with the id of its letter, if it wakes its agent."""
+    if not route.wakes:
+        return route
+    letter_id = letter_ids[f"session:{route.session_id}", message.id]
+    return msgspec.structs.replace(route, letter_id=letter_id)
 
 
 # -- checks ---------------------------------------------------------------------------------------
@@ -166,7 +197,7 @@ def explain_rejection(inbound: InboundMessage) -> str | None:
         return f"{inbound.place.display_name} is blocked"
     if inbound.sender.state is SenderState.BLOCKED:
         return f"{inbound.sender.display_name} is blocked"
-    if inbound.policy is StrangerPolicy.STRICT and not inbound.known:
+    if inbound.policy is StrangerPolicy.STRICT and not inbound.is_known:
         return f"{inbound.sender.display_name} is unknown, and the policy rejects strangers"
     return None
 
@@ -195,13 +226,14 @@ def moderate(tx: Tx, inbound: InboundMessage, message: Message) -> Message:
             return handled
     if message.kind is not MessageKind.TEXT:
         return finish_held(tx, message, "dismiss", f"a {message.kind} does not wake agents")
-    context = RoutingContext(tx, inbound.channel.id)
-    recipients = context.find_recipients(inbound.routing_input, inbound.place, message.thread)
-    if not recipients and inbound.policy is StrangerPolicy.ASK:
+    cache = RoutingCache(tx, inbound.channel.id)
+    recipients = cache.find_recipients(inbound.routing_input, inbound.place, message.thread)
+    if not recipients and inbound.can_ask_for_agent:
         return _hold_for_agent(tx, inbound, message)
     reason = explain_ignored(recipients)
     finished = finish_held(tx, message, "dismiss" if reason else "release", reason, recipients)
-    return _put_letters(tx, [finished], [Routable(inbound, recipients, reason)])[0]
+    delivery = Delivery(Routable(inbound, recipients, reason), finished)
+    return _put_letters(tx, [delivery])[0]
 
 
 def _handle_answer(

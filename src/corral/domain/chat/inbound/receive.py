@@ -26,9 +26,9 @@ from corral.domain.chat.channels import ops, people, places
 from corral.domain.chat.channels import wirings as channels_wirings
 from corral.domain.chat.conversations import turns
 from corral.domain.chat.inbound import moderation
-from corral.domain.chat.inbound.context import EventContext, RoutingContext
 from corral.domain.chat.inbound.moderation import MAX_EVENT_ID, MAX_TEXT, InboundMessage, Routable
 from corral.domain.chat.inbound.router import RoutingInput, route_message
+from corral.domain.chat.inbound.routing_cache import EventContext, RoutingCache
 from corral.domain.chat.model import (
     MAX_PLATFORM_ID,
     ChannelState,
@@ -66,7 +66,7 @@ def receive_all(
         batch.receive(event_id, event)
     messages = batch.flush()
     if cursor is not None:
-        ops.save_cursor(tx, batch.context.channel_id, cursor)
+        ops.save_cursor(tx, batch.cache.channel_id, cursor)
     return messages
 
 
@@ -75,8 +75,8 @@ class _Batch:
 
     def __init__(self, tx: Tx, channel: str, event_ids: list[str]) -> None:
         self._tx = tx
-        self.context = RoutingContext(tx, channel)
-        self.context.lock_events(event_ids)
+        self.cache = RoutingCache(tx, channel)
+        self.cache.lock_events(event_ids)
         self._messages: list[Message] = []
         self._pending: dict[str, Routable] = {}
 
@@ -85,26 +85,30 @@ class _Batch:
             check_text(value, what, max_bytes=MAX_PLATFORM_ID)
         if event_id in self._pending:  # the same event twice in one batch
             self.flush()
-        event = self.context.look_up(event_id, incoming.place, incoming.sender)
+        event = self.cache.look_up(event_id, incoming.place, incoming.sender)
         if event.channel.state is not ChannelState.ACTIVE:
             raise Refused(f"Channel {event.channel.name} was removed.", channel=event.channel.id)
         if event.number is not None:
-            self.flush().append(queries.get_message(self._tx, f"msg_{event.number}"))
+            self.flush()
+            self._messages.append(queries.get_message(self._tx, f"msg_{event.number}"))
             return
         inbound = self._resolve(event, incoming)
-        # A place with an open question: the message may be its answer.
-        routable = None if event.asked else moderation.find_recipients(self.context, inbound)
+        routable = None  # in a place with an open question, the message may be its answer
+        if not event.has_open_question:
+            routable = moderation.find_recipients(self.cache, inbound)
         if routable is not None:
             self._pending[event_id] = routable
         else:
-            self.flush().append(self.context.remember(event_id, self._moderate(inbound)))
+            self.flush()
+            message = self._moderate(inbound)
+            self._messages.append(self.cache.record_stored(event_id, message))
 
     def flush(self) -> list[Message]:
         """Store the pending messages; return all messages of the batch so far."""
         if self._pending:
             delivered = moderation.deliver_all(self._tx, list(self._pending.values()))
             for event_id, message in zip(self._pending, delivered, strict=True):
-                self._messages.append(self.context.remember(event_id, message))
+                self._messages.append(self.cache.record_stored(event_id, message))
             self._pending.clear()
         return self._messages
 
@@ -118,12 +122,12 @@ class _Batch:
             or incoming.place_name not in (None, "", place.name)
             or direct not in (None, place.direct)
         ):
-            self.context.invalidate()
+            self.cache.invalidate()
             place = places.ensure_place(
                 self._tx, channel, incoming.place, name=incoming.place_name, direct=direct
             )
         if sender is None or incoming.sender_name not in (None, "", sender.name):
-            self.context.invalidate()
+            self.cache.invalidate()
             sender = people.ensure_sender(self._tx, channel, incoming.sender, incoming.sender_name)
         text = moderation.clean_message(incoming.text)
         return InboundMessage(channel, place, sender, incoming, text)
@@ -131,7 +135,7 @@ class _Batch:
     def _moderate(self, inbound: InboundMessage) -> Message:
         """Store a message that cannot be routed at once."""
         tx = self._tx
-        if inbound.place.awaits_secret and cards.may_be_secret(tx, inbound.place, inbound.incoming):
+        if inbound.place.awaits_secret and cards.can_be_secret(tx, inbound.place, inbound.incoming):
             return _reject_secret(tx, inbound)
         if reason := moderation.explain_rejection(inbound):
             return moderation.store_message(tx, inbound, "refuse", reason)
@@ -139,20 +143,20 @@ class _Batch:
             return moderation.store_message(
                 tx, inbound, "ignore", "the message has no text and no file"
             )
-        self.context.invalidate()  # a command or an answer may change how later events are routed
+        self.cache.invalidate()  # a command or an answer may change how later events are routed
         if inbound.is_stranger:
             return moderation.hold_for_approval(tx, inbound)
         held = moderation.store_message(tx, inbound, "hold", "moderation is in progress")
         return moderation.moderate(tx, inbound, held)
 
 
-def may_be_secret(tx: Tx, channel: str, incoming: IncomingEvent) -> bool:
+def has_possible_secret(tx: Tx, channel: str, incoming: IncomingEvent) -> bool:
     """Whether an event may contain a secret that is asked for in its place.
 
     If so, neither its text nor its files may be stored.
     """
     place = tx.first(sql.PLACE_BY_PLATFORM, channel_id=channel, platform_id=incoming.place)
-    return place is not None and place.awaits_secret and cards.may_be_secret(tx, place, incoming)
+    return place is not None and place.awaits_secret and cards.can_be_secret(tx, place, incoming)
 
 
 def _reject_secret(tx: Tx, inbound: InboundMessage) -> Message:

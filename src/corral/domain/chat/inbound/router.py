@@ -19,7 +19,7 @@ class RoutingInput(NamedTuple):
     """The chat has one person and the agents, so every message addresses the agents."""
     mentioned: bool
     """The platform reports that our account was mentioned."""
-    known: bool
+    is_known: bool
     """Whether the sender is a known person."""
 
 
@@ -50,26 +50,30 @@ def route_message(
     for wiring in sorted(wirings, key=lambda candidate: (-candidate.priority, candidate.id)):
         name = names.get(wiring.agent_id)
         if name is None:
-            routes.append(Route(wiring.id, wiring.agent_id, False, "the agent is retired"))
+            routes.append(
+                Route(wiring.id, wiring.agent_id, wakes=False, reason="the agent is retired")
+            )
             continue
         # A mention of one agent by name is not meant for the others.
         addressed = (
             name.lower() in mentions if mentions_an_agent else message.mentioned or message.direct
         )
-        wakes, reason = _match(message, wiring, addressed, wiring.agent_id in followed)
+        wakes, reason = _match(
+            message, wiring, addressed=addressed, followed=wiring.agent_id in followed
+        )
         if wakes and wiring.agent_id in woken:
             wakes, reason = False, "another wiring of the agent matched first"
         if wakes:
             woken.add(wiring.agent_id)
-        routes.append(Route(wiring.id, wiring.agent_id, wakes, reason))
+        routes.append(Route(wiring.id, wiring.agent_id, wakes=wakes, reason=reason))
     return routes
 
 
 def _match(
-    message: RoutingInput, wiring: Wiring, addressed: bool, followed: bool
+    message: RoutingInput, wiring: Wiring, *, addressed: bool, followed: bool
 ) -> tuple[bool, str]:
     """Return whether a wiring wakes its agent, and the reason."""
-    if wiring.scope is WiringScope.KNOWN and not message.known:
+    if wiring.scope is WiringScope.KNOWN and not message.is_known:
         return False, "the wiring is for known people only"
     pattern = wiring.pattern or ""
     match wiring.trigger:
@@ -80,19 +84,16 @@ def _match(
         case Trigger.STICKY if addressed:
             return True, _explain_addressed(True)
         case Trigger.STICKY:
-            return (
-                (True, "the agent was addressed here before")
-                if followed
-                else (
-                    False,
-                    _explain_addressed(False),
-                )
-            )
+            if followed:
+                return True, "the agent was addressed here before"
+            return False, _explain_addressed(False)
         case Trigger.PATTERN:
             matches = compile_pattern(pattern).found_in(message.text)
             return matches, f"the text {'matches' if matches else 'does not match'} {pattern!r}"
-    matches = parse_command(message.text) == pattern.lower()
-    return matches, f"the command {'is' if matches else 'is not'} /{pattern}"
+        case Trigger.COMMAND:
+            matches = parse_command(message.text) == pattern.lower()
+            return matches, f"the command {'is' if matches else 'is not'} /{pattern}"
+    raise AssertionError(wiring.trigger)
 
 
 def _explain_addressed(addressed: bool) -> str:

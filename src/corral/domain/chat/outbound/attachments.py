@@ -51,32 +51,19 @@ def send(
     agent: str,
     text: str = "",
     to: str | None = None,
-    session: str | None = None,
-    run: str | None = None,
-    key: str | None = None,
-) -> list[Message]:
-    """Queue stored files, each as a message of its own, after the text. Idempotent by `key`."""
-    return send_in_thread(
-        tx, files, agent=agent, text=text, to=to, session=session, run=run, key=key
-    )
-
-
-def send_in_thread(
-    tx: Tx,
-    files: list[StoredFile],
-    *,
-    agent: str,
-    text: str = "",
-    to: str | None = None,
     thread: str | None = None,
     session: str | None = None,
     run: str | None = None,
     key: str | None = None,
 ) -> list[Message]:
-    """Queue files for a thread; None is the thread of the session's reply address."""
+    """Queue stored files, each as a message of its own, after the text. Idempotent by `key`.
+
+    `thread` defaults to the thread of the session's reply address.
+    """
     sender = agents.get(tx, agent)
-    place, reply_thread = queue.resolve_target(tx, sender.id, to, session)
-    thread = queue.check_thread(tx, place, thread) or reply_thread
+    address = queue.resolve_target(tx, sender.id, to, session)
+    place = address.place
+    thread = queue.check_thread(tx, place, thread) or address.thread
     channel = sql.CHANNELS.get(tx, place.channel_id)
     if not get_traits(channel.kind).files:
         raise Refused(

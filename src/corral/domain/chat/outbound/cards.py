@@ -63,7 +63,7 @@ def show_card(
 
 
 def render_question(question: Question) -> str:
-    """Render everything that a person must know to answer: the text, the effect and the quorum.
+    """Render what a person must know to answer: the text, the effect and the required votes.
 
     Invisible characters are escaped, so that nothing in the text can hide.
     """
@@ -91,10 +91,10 @@ def show_open(tx: Tx) -> list[QuestionCard]:
     shown = []
     for question in reversed(questions.list_questions(tx, limit=MAX_CARDS).items):  # oldest first
         conversation = _find_conversation(tx, question)
-        address = queue.reply_address(tx, conversation) if conversation is not None else None
+        address = queue.find_reply_address(tx, conversation) if conversation is not None else None
         if conversation is None or address is None:
             continue
-        card = show_card(tx, question, address[0], conversation)
+        card = show_card(tx, question, address.place, conversation)
         if card is not None:
             shown.append(card)
     return shown
@@ -136,7 +136,7 @@ def find_request_id(question: Question) -> str | None:
     return rest.partition(":")[0] if is_request else None
 
 
-def may_be_secret(tx: Tx, place: Place, incoming: IncomingEvent) -> bool:
+def can_be_secret(tx: Tx, place: Place, incoming: IncomingEvent) -> bool:
     """Whether an event may contain a secret that is asked for in its place.
 
     That is an answer to the card, a single long word, or a file in a direct chat.

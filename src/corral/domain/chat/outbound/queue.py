@@ -49,6 +49,7 @@ def send(
     *,
     agent: str,
     to: str | None = None,
+    thread: str | None = None,
     session: str | None = None,
     run: str | None = None,
     reply_to: str | None = None,
@@ -58,44 +59,17 @@ def send(
 ) -> list[Message]:
     """Queue a message of an agent: to a destination, or to the reply address of its session.
 
-    Raises Refused unless the agent has the destination; that is checked again at delivery. `edit`
-    and `react` name an earlier message (msg_…) whose text is replaced, or which gets `text` as a
-    reaction. A long text becomes several messages. Idempotent by `key`.
+    Raises Refused unless the agent has the destination; that is checked again at delivery. `thread`
+    defaults to the thread of the reply address. `edit` and `react` name an earlier message (msg_…)
+    whose text is replaced, or which gets `text` as a reaction. A long text becomes several
+    messages. Idempotent by `key`.
     """
-    return send_in_thread(
-        tx,
-        text,
-        agent=agent,
-        to=to,
-        session=session,
-        run=run,
-        reply_to=reply_to,
-        edit=edit,
-        react=react,
-        key=key,
-    )
-
-
-def send_in_thread(
-    tx: Tx,
-    text: str,
-    *,
-    agent: str,
-    to: str | None = None,
-    thread: str | None = None,
-    session: str | None = None,
-    run: str | None = None,
-    reply_to: str | None = None,
-    edit: str | None = None,
-    react: str | None = None,
-    key: str | None = None,
-) -> list[Message]:
-    """Send to a thread; None is the thread of the session's reply address."""
     sender = agents.get(tx, agent)
     for value, what in ((to, "destination"), (session, "session"), (run, "run")):
         _clean_short(value, f"The {what}")
-    place, reply_thread = resolve_target(tx, sender.id, to, session)
-    thread = check_thread(tx, place, thread) or reply_thread
+    address = resolve_target(tx, sender.id, to, session)
+    place = address.place
+    thread = check_thread(tx, place, thread) or address.thread
     kind, target = _resolve_reference(tx, place, edit, react, reply_to)
     return enqueue(
         tx,
@@ -218,7 +192,14 @@ def _clean_short(value: str | None, what: str) -> str | None:
 # -- the target of a message ----------------------------------------------------------------------
 
 
-def reply_address(tx: Tx, conversation: Conversation) -> tuple[Place, str | None] | None:
+class ReplyAddress(msgspec.Struct, frozen=True):
+    """Where the answers of a session go."""
+
+    place: Place
+    thread: str | None
+
+
+def find_reply_address(tx: Tx, conversation: Conversation) -> ReplyAddress | None:
     """Return the place and thread where a session's answers go.
 
     That is the origin of the newest message that it works on, else the place of the conversation.
@@ -227,44 +208,49 @@ def reply_address(tx: Tx, conversation: Conversation) -> tuple[Place, str | None
         letter = mail.find_by_number(tx, parse_number("let", claimed.id))
         request = parse_request(letter) if letter is not None else None
         if request is not None and request.place:
-            return sql.PLACES.get(tx, request.place), request.thread
+            return ReplyAddress(sql.PLACES.get(tx, request.place), request.thread)
     if conversation.place_id:
-        return sql.PLACES.get(tx, conversation.place_id), conversation.thread or None
+        place = sql.PLACES.get(tx, conversation.place_id)
+        return ReplyAddress(place, conversation.thread or None)
     return None
 
 
-def resolve_target(
-    tx: Tx, agent_id: str, to: str | None, session: str | None
-) -> tuple[Place, str | None]:
+def resolve_target(tx: Tx, agent_id: str, to: str | None, session: str | None) -> ReplyAddress:
     """Return the place and thread that an agent sends to: a destination, or its reply address.
 
     Raises Refused unless the agent has the destination.
     """
     conversation = tx.first(sql.CONVERSATION, session_id=session) if session else None
-    is_own = conversation is not None and conversation.agent_id == agent_id
-    address = reply_address(tx, conversation) if conversation is not None and is_own else None
-    if to is None:
-        if address is None:
-            raise Refused("This session has no reply address. Name a destination.")
-        place, thread = address
-    else:
-        found = destinations.find_granted(tx, agent_id, to)
-        if found is None:
-            granted = destinations.list_destinations(tx, agent=agent_id, limit=20).items
-            names = ", ".join(destination.name for destination in granted) or "none yet"
-            raise Refused(
-                f"You have no destination {to!r}. Your destinations: {names}.",
-                to=to,
-                reason="unknown_destination",
-            )
-        place = sql.PLACES.get(tx, found.place_id)
-        thread = address[1] if address and address[0].id == place.id else None
+    address = None
+    if conversation is not None and conversation.agent_id == agent_id:
+        address = find_reply_address(tx, conversation)
+    if to is not None:
+        place = _get_destination_place(tx, agent_id, to)
+        is_reply = address is not None and address.place.id == place.id
+        address = address if is_reply else ReplyAddress(place, None)
+    if address is None:
+        raise Refused("This session has no reply address. Name a destination.")
+    place = address.place
     if destinations.find_granted(tx, agent_id, place.id) is None:
         raise Refused(
             f"You may no longer send to {place.display_name}. Request the destination.",
             to=place.id,
         )
-    return place, thread
+    return address
+
+
+def _get_destination_place(tx: Tx, agent_id: str, to: str) -> Place:
+    """Return the place of a destination that the agent has; raises Refused for any other name."""
+    destination = destinations.find_granted(tx, agent_id, to)
+    if destination is None:
+        granted = destinations.list_destinations(tx, agent=agent_id, limit=20).items
+        names = ", ".join(destination.name for destination in granted) or "none yet"
+        raise Refused(
+            f"You have no destination {to!r}. Your destinations: {names}.",
+            to=to,
+            reason="unknown_destination",
+        )
+    return sql.PLACES.get(tx, destination.place_id)
 
 
 def _resolve_reference(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.chat import sql
@@ -37,7 +39,7 @@ class EventContext(NamedTuple):
     sender: Sender | None
     number: int | None
     """The number of the message when the event was stored before."""
-    asked: bool
+    has_open_question: bool
     """Whether the place shows an open question."""
 
 
@@ -61,7 +63,7 @@ class Audience(NamedTuple):
     wirings: list[Wiring]
     names: dict[str, str]
     """The names of the active agents, by agent id."""
-    sticks: bool
+    has_sticky_wiring: bool
     """Whether a wiring is sticky, so that routing depends on earlier messages."""
 
 
@@ -75,7 +77,7 @@ class Recipient(NamedTuple):
     wiring: Wiring
 
 
-class RoutingContext:
+class RoutingCache:
     """Caches channel, places, senders and listeners while one transaction receives events."""
 
     def __init__(self, tx: Tx, channel: str) -> None:
@@ -98,7 +100,7 @@ class RoutingContext:
             )
             self._numbers = dict(rows)
 
-    def remember(self, event_id: str, message: Message) -> Message:
+    def record_stored(self, event_id: str, message: Message) -> Message:
         """Record that an event is stored now: the same batch may contain it again."""
         if self._numbers is not None:
             self._numbers[event_id] = parse_number("msg", message.id)
@@ -119,9 +121,13 @@ class RoutingContext:
             and place in self._places
             and sender in self._senders
         ):
-            known_place, asked = self._places[place]
+            known_place, has_open_question = self._places[place]
             return EventContext(
-                self._channel, known_place, self._senders[sender], numbers.get(event_id), asked
+                self._channel,
+                known_place,
+                self._senders[sender],
+                numbers.get(event_id),
+                has_open_question,
             )
         rows = self._tx.run(
             sql.EVENT_CONTEXT,
@@ -132,12 +138,14 @@ class RoutingContext:
         )
         if not rows:
             raise sql.CHANNELS.not_found(self.channel_id)
-        number, asked = rows[0][-2:]
+        number, has_open_question = rows[0][-2:]
         self._channel, found_place, found_sender = _decode_event_row(rows[0][:-2])
         if found_place is not None and found_sender is not None:
-            self._places[place] = found_place, bool(asked)
+            self._places[place] = found_place, bool(has_open_question)
             self._senders[sender] = found_sender
-        return EventContext(self._channel, found_place, found_sender, number, bool(asked))
+        return EventContext(
+            self._channel, found_place, found_sender, number, bool(has_open_question)
+        )
 
     def find_recipients(
         self, message: RoutingInput, place: Place, thread: str | None
@@ -149,7 +157,9 @@ class RoutingContext:
         """
         audience = self._load_audience(place, thread or "")
         followed = (
-            self._list_followed(audience.wirings, place, thread) if audience.sticks else set()
+            self._list_followed(audience.wirings, place, thread)
+            if audience.has_sticky_wiring
+            else set()
         )
         routes = route_message(message, audience.wirings, names=audience.names, followed=followed)
         return [
@@ -184,7 +194,7 @@ class RoutingContext:
             session_id = conversation.session_id
         if not listener.allowed or listener.session_id is None:
             self._audiences.clear()
-        opened = Route(route.wiring_id, route.agent_id, True, route.reason, session_id)
+        opened = msgspec.structs.replace(route, session_id=session_id)
         return Recipient(opened, listener.wiring)
 
     def _list_followed(self, wirings: list[Wiring], place: Place, thread: str | None) -> set[str]:
