@@ -58,7 +58,7 @@ def stop_outside_of_a_write(home: Home, pid: int | None) -> None:
 
 
 @on_both_engines
-def test_a_killed_supervisor_is_replaced_and_the_exit_code_is_recorded(home: Home) -> None:
+def test_killed_supervisor_is_replaced_and_the_exit_code_is_recorded(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid)
     (found,) = home.recover()
@@ -75,7 +75,7 @@ def test_a_killed_supervisor_is_replaced_and_the_exit_code_is_recorded(home: Hom
     assert ended.output_bytes == len(b"went on\n")
 
 
-def test_a_new_supervisor_handles_stop(home: Home) -> None:
+def test_new_supervisor_handles_stop(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid)
     ended = home.json("stop", run.id, "--json")
@@ -83,7 +83,7 @@ def test_a_new_supervisor_handles_stop(home: Home) -> None:
     assert not home.processes_of(run)
 
 
-def test_a_new_supervisor_enforces_the_time_limit(home: Home) -> None:
+def test_new_supervisor_enforces_the_time_limit(home: Home) -> None:
     from corral.db.statement import Statement
 
     run = waiting(home, "--timeout", "10m")
@@ -96,7 +96,7 @@ def test_a_new_supervisor_enforces_the_time_limit(home: Home) -> None:
     assert ended.state is RunState.TIMED_OUT
 
 
-def test_a_new_supervisor_continues_the_restarts(home: Home) -> None:
+def test_new_supervisor_continues_the_restarts(home: Home) -> None:
     script = (
         "echo x >>count; touch here; while [ ! -e go ]; do sleep 0.1; done; "
         "test $(wc -l <count) -ge 2"
@@ -109,7 +109,7 @@ def test_a_new_supervisor_continues_the_restarts(home: Home) -> None:
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
 
 
-def test_the_next_attempt_starts_after_all_processes_were_killed(home: Home) -> None:
+def test_next_attempt_starts_after_all_processes_were_killed(home: Home) -> None:
     script = (
         "echo attempt; echo x >>count; touch here; "
         "[ $(wc -l <count) -ge 2 ] && exit 0; while :; do sleep 0.1; done"
@@ -137,7 +137,7 @@ def test_wait_detects_a_dead_supervisor(home: Home) -> None:
     assert waits.returncode == 5
 
 
-def test_the_foreground_command_survives_its_supervisor(home: Home) -> None:
+def test_foreground_command_survives_its_supervisor(home: Home) -> None:
     with home.begin("run", "--", "sh", "-c", WAITS) as command:
         wait_until((home.work / "here").exists, "its program has begun")
         run = home.in_state(home.only_run().id, RunState.RUNNING)
@@ -151,7 +151,7 @@ def test_the_foreground_command_survives_its_supervisor(home: Home) -> None:
 
 
 @pytest.mark.parametrize("detach", [False, True], ids=["stays", "leaves"])
-def test_a_run_continues_when_its_supervisor_dies_before_reporting_the_start(
+def test_run_continues_when_its_supervisor_dies_before_reporting_the_start(
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -185,7 +185,7 @@ def test_a_run_continues_when_its_supervisor_dies_before_reporting_the_start(
     home.wait_for_all_processes()
 
 
-def test_a_killed_agent_is_crashed_with_its_signal(home: Home) -> None:
+def test_killed_agent_is_crashed_with_its_signal(home: Home) -> None:
     run = waiting(home)
     kill(run.pid)
     ended = home.wait_for_end(run.id)
@@ -193,7 +193,7 @@ def test_a_killed_agent_is_crashed_with_its_signal(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_the_guard_records_the_exit_when_supervisor_and_agent_are_killed(home: Home) -> None:
+def test_guard_records_the_exit_when_supervisor_and_agent_are_killed(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid)
     kill(run.pid)
@@ -202,7 +202,7 @@ def test_the_guard_records_the_exit_when_supervisor_and_agent_are_killed(home: H
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, 9)
 
 
-def test_an_agent_that_exits_without_a_supervisor_has_its_exit_code(home: Home) -> None:
+def test_agent_that_exits_without_a_supervisor_has_its_exit_code(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid)
     (home.work / "go").touch()
@@ -213,7 +213,7 @@ def test_an_agent_that_exits_without_a_supervisor_has_its_exit_code(home: Home) 
     assert home.output(ended) == b"went on\n"
 
 
-def test_a_killed_guard_loses_only_the_exit_code(home: Home) -> None:
+def test_killed_guard_loses_only_the_exit_code(home: Home) -> None:
     """The agent goes on; how it ended cannot be known, and is not made up."""
     run = waiting(home)
     kill(home.guard_pid(run))
@@ -229,7 +229,7 @@ def test_a_killed_guard_loses_only_the_exit_code(home: Home) -> None:
     assert home.output(ended) == b"went on\n"
 
 
-def test_a_killed_guard_does_not_end_a_run_whose_agent_lives(home: Home) -> None:
+def test_killed_guard_does_not_end_a_run_whose_agent_lives(home: Home) -> None:
     run = waiting(home)
     kill(home.guard_pid(run))
     home.recover()
@@ -239,7 +239,7 @@ def test_a_killed_guard_does_not_end_a_run_whose_agent_lives(home: Home) -> None
         time.sleep(0.1)
 
 
-def test_a_terminal_run_ends_with_its_supervisor_and_says_so(home: Home) -> None:
+def test_terminal_run_ends_with_its_supervisor_and_reports_it(home: Home) -> None:
     """The terminal was the supervisor's: the agent is hung up on, as when a window closes."""
     run = waiting(home, "--pty")
     kill(run.supervisor_pid)
@@ -250,7 +250,7 @@ def test_a_terminal_run_ends_with_its_supervisor_and_says_so(home: Home) -> None
     assert not home.processes_of(run)
 
 
-def test_a_terminal_program_that_ignores_sighup_is_killed(home: Home) -> None:
+def test_terminal_program_that_ignores_sighup_is_killed(home: Home) -> None:
     run = waiting(home, "--pty", script="trap '' HUP; " + WAITS)
     kill(run.supervisor_pid)
     home.recover()
@@ -262,7 +262,7 @@ def test_a_terminal_program_that_ignores_sighup_is_killed(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_a_supervisor_that_gets_sigterm_interrupts_its_run(home: Home) -> None:
+def test_supervisor_that_gets_sigterm_interrupts_its_run(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid, signal.SIGTERM)
     ended = home.wait_for_end(run.id)
@@ -287,7 +287,7 @@ def test_sigterm_during_the_start_interrupts_the_run() -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def test_a_supervisor_ignores_sighup_and_sigint(home: Home) -> None:
+def test_supervisor_ignores_sighup_and_sigint(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid, signal.SIGHUP)
     kill(run.supervisor_pid, signal.SIGINT)
@@ -295,7 +295,7 @@ def test_a_supervisor_ignores_sighup_and_sigint(home: Home) -> None:
     assert home.wait_for_end(run.id).exit_code == 5
 
 
-def test_a_supervisor_that_was_stopped_during_a_takeover_does_no_harm(home: Home) -> None:
+def test_supervisor_that_was_stopped_during_a_takeover_does_no_harm(home: Home) -> None:
     """Stopped past its lease; another takes the run as such a recovery would; then it goes on."""
     run = waiting(home)
     stop_outside_of_a_write(home, run.supervisor_pid)
@@ -314,7 +314,7 @@ def test_a_supervisor_that_was_stopped_during_a_takeover_does_no_harm(home: Home
     wait_until(lambda: not is_alive(run.pid or 0), "the agent ended")
 
 
-def test_a_stopped_supervisor_whose_run_was_ended_kills_its_agent(home: Home) -> None:
+def test_stopped_supervisor_whose_run_was_ended_kills_its_agent(home: Home) -> None:
     run = waiting(home)
     stop_outside_of_a_write(home, run.supervisor_pid)
     with home.store() as store:
@@ -326,7 +326,7 @@ def test_a_stopped_supervisor_whose_run_was_ended_kills_its_agent(home: Home) ->
     home.wait_for_all_processes()
 
 
-def test_a_replaced_supervisor_does_not_signal_the_next_attempt(home: Home) -> None:
+def test_replaced_supervisor_does_not_signal_the_next_attempt(home: Home) -> None:
     """Two homes of one machine may share a store: the next attempt may run beside the old one."""
     run = waiting(home)
     stop_outside_of_a_write(home, run.supervisor_pid)
@@ -431,7 +431,7 @@ def test_processes_of_the_last_attempt_are_ended_before_the_next(home: Home) -> 
     assert (ended.state, ended.attempts) == (RunState.COMPLETED, 2)
 
 
-def test_a_recorded_process_that_vanished_is_detected(home: Home) -> None:
+def test_recorded_process_that_vanished_is_detected(home: Home) -> None:
     import subprocess
 
     with subprocess.Popen(["sleep", "600"]) as stranger, home.store() as store:
@@ -444,7 +444,7 @@ def test_a_recorded_process_that_vanished_is_detected(home: Home) -> None:
     assert home.get(run.id).exit_code is None
 
 
-def test_a_reused_pid_is_never_signalled(home: Home) -> None:
+def test_reused_pid_is_never_signalled(home: Home) -> None:
     """The row names a pid that is now somebody else's: the run is gone, and the other lives."""
     import subprocess
 
@@ -466,7 +466,7 @@ def test_a_reused_pid_is_never_signalled(home: Home) -> None:
         stranger.kill()
 
 
-def test_a_run_of_an_earlier_boot_is_interrupted(home: Home) -> None:
+def test_run_of_an_earlier_boot_is_interrupted(home: Home) -> None:
     from corral.db.statement import Statement
 
     run = waiting(home)
@@ -481,7 +481,7 @@ def test_a_run_of_an_earlier_boot_is_interrupted(home: Home) -> None:
     assert (ended.state, ended.reason, ended.exit_code) == (RunState.INTERRUPTED, "rebooted", None)
 
 
-def test_the_stream_is_continued_after_a_takeover(home: Home) -> None:
+def test_stream_is_continued_after_a_takeover(home: Home) -> None:
     """What was said while nobody kept it is in the session once, and only once."""
     killed, taken = home.folder / "killed", home.folder / "taken"
     run = home.start_agent(
@@ -508,7 +508,7 @@ def test_the_stream_is_continued_after_a_takeover(home: Home) -> None:
     assert ended.tokens == 15
 
 
-def test_a_deleted_run_ends_the_agent_and_its_output_stays(home: Home) -> None:
+def test_deleted_run_ends_the_agent_and_its_output_stays(home: Home) -> None:
     """Another store was put in the place of the one that knew it, in spite of all."""
     with home.store() as store:
         empty = store.db.backup(home.folder / "empty.db")

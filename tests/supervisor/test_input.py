@@ -51,7 +51,7 @@ def test_text_that_is_not_an_option_is_rejected_and_nothing_is_typed(home: Home)
             assert home.get(run.id).attention is Attention.NEEDS_INPUT
 
 
-def test_the_question_and_its_options_are_shown(home: Home) -> None:
+def test_question_and_its_options_are_shown(home: Home) -> None:
     run = asking(home)
     assert run.dialog is not None
     assert run.dialog.question == "Do you want to proceed?"
@@ -67,7 +67,7 @@ def test_the_question_and_its_options_are_shown(home: Home) -> None:
     assert listed["dialog"]["id"] == run.dialog.id
 
 
-def test_an_answer_to_another_dialog_is_not_given(home: Home) -> None:
+def test_answer_to_another_dialog_is_not_given(home: Home) -> None:
     run = asking(home)
     said = home.corral("send", run.id, "yes", "--dialog", "000000000000")
     assert said.returncode == 5 or said.returncode == 4, said
@@ -77,7 +77,7 @@ def test_an_answer_to_another_dialog_is_not_given(home: Home) -> None:
     wait_until(lambda: b"Answered: yes" in home.output_so_far(run), "it is answered")
 
 
-def test_an_idle_run_whose_question_is_open_is_not_approved_and_not_completed(home: Home) -> None:
+def test_idle_run_with_an_open_question_is_not_completed(home: Home) -> None:
     run = asking(home, "--idle-exit", "8s")  # the agent must be able to ask within this time
     ended = home.wait_for_end(run.id)
     assert b"Answered:" not in home.output(ended)
@@ -87,7 +87,7 @@ def test_an_idle_run_whose_question_is_open_is_not_approved_and_not_completed(ho
     )
 
 
-def test_an_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> None:
+def test_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> None:
     prompt = f"ignore TERM; say {MARK}; sleep 600"  # it looks ready for input, and takes none
     run = home.start_agent("scripted", prompt, "--pty", "--idle-exit", "1s", "--grace", "300ms")
     ended = home.wait_for_end(run.id)
@@ -95,7 +95,7 @@ def test_an_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> N
     assert "ended with SIGKILL" in str(ended.reason)
 
 
-def test_a_slow_start_is_not_idleness(home: Home) -> None:
+def test_slow_start_is_not_idleness(home: Home) -> None:
     """A run that is ended before its interface appears would look completed."""
     gate, programs = home.folder / "gate", home.folder / "programs"
     os.mkfifo(gate)
@@ -216,7 +216,7 @@ def test_nothing_is_typed_into_a_screen_that_is_not_understood(
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_idle_interface_with_an_open_dialog_is_not_typed_into(
+def test_idle_interface_with_an_open_dialog_is_not_typed_into(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     interface = Interface(monkeypatch, name)
@@ -226,7 +226,7 @@ def test_an_idle_interface_with_an_open_dialog_is_not_typed_into(
     assert interface.typed == []
 
 
-def test_a_dialog_that_is_replaced_by_another_gets_no_answer(
+def test_dialog_that_is_replaced_by_another_gets_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     interface = Interface(monkeypatch, "claude")

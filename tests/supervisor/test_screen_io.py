@@ -45,7 +45,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
     return Agent(monkeypatch)
 
 
-def test_an_answer_without_effect_is_retried_and_then_needs_input(
+def test_answer_without_effect_is_retried_and_then_needs_input(
     agent: Agent,
 ) -> None:
     agent.shows("claude-run")
@@ -58,7 +58,7 @@ def test_an_answer_without_effect_is_retried_and_then_needs_input(
     assert agent.voice.attention is Attention.NEEDS_INPUT
 
 
-def test_an_accepted_answer_is_typed_once(agent: Agent) -> None:
+def test_accepted_answer_is_typed_once(agent: Agent) -> None:
     agent.shows("claude-run")
     agent.passes(0.1)
     agent.shows("claude-working")

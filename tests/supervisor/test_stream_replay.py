@@ -44,7 +44,7 @@ def numbers(store: Corral, run: Run) -> list[int]:
     return [int(turn.content.split()[0]) for turn in found if turn.role == "assistant"]
 
 
-def test_a_stream_read_again_after_a_gap_has_no_duplicates_or_losses(
+def test_stream_read_again_after_a_gap_has_no_duplicates_or_losses(
     store: Corral, run: Run, tmp_path: Path
 ) -> None:
     path = tmp_path / "output"
@@ -62,7 +62,7 @@ def test_a_stream_read_again_after_a_gap_has_no_duplicates_or_losses(
     assert numbers(store, run) == list(range(110))
 
 
-def test_a_gap_before_the_reader_is_skipped(store: Corral, run: Run, tmp_path: Path) -> None:
+def test_gap_before_the_reader_is_skipped(store: Corral, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "output"
     path.write_bytes(b"".join(map(told, range(100))))
     cut_middle(path, 20_000, 40_000)
