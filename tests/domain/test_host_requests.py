@@ -301,7 +301,7 @@ def secret_card(store: Corral, ada: str, **message: Any) -> tuple[Chat, HostRequ
         {"text": SECRET, "kind": MessageKind.EDIT},
     ],
 )
-def test_secret_typed_into_chat_is_not_stored_and_sender_is_told(
+def test_secret_typed_into_chat_is_not_stored_and_sender_notified(
     store: Corral, ada: str, typed: dict[str, Any], tmp_path: Any
 ) -> None:
     chat, request = secret_card(store, ada, direct=True)

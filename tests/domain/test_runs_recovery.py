@@ -92,7 +92,7 @@ def told(store: Corral) -> list[tuple[str, str, str]]:
 # -- on this machine ---------------------------------------------------------------------------
 
 
-def test_a_run_without_process_and_supervisor_has_crashed(store: Corral) -> None:
+def test_run_without_process_and_supervisor_has_crashed(store: Corral) -> None:
     run = here(store)
     assert told(store) == [("running", "crashed", "gone")]
     over = store.runs.get(run.id)
@@ -100,7 +100,7 @@ def test_a_run_without_process_and_supervisor_has_crashed(store: Corral) -> None
     assert told(store) == []
 
 
-def test_an_output_is_left_to_a_live_supervisor(
+def test_output_is_left_to_a_live_supervisor(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     supervisor = identity(sleeper)
@@ -127,7 +127,7 @@ def test_an_output_is_left_to_a_live_supervisor(
         (ExitStatus(signal=9), "crashed"),
     ],
 )
-def test_a_recorded_exit_status_is_used_and_none_is_invented(
+def test_recorded_exit_status_is_used_and_none_is_invented(
     store: Corral, end: ExitStatus, state: str
 ) -> None:
     run = here(store)
@@ -138,7 +138,7 @@ def test_a_recorded_exit_status_is_used_and_none_is_invented(
     assert (over.exit_code, over.signal) == (end.exit_code, end.signal)
 
 
-def test_an_exit_file_of_an_earlier_attempt_is_ignored(store: Corral) -> None:
+def test_exit_file_of_an_earlier_attempt_is_ignored(store: Corral) -> None:
     run = here(store, max_restarts=1)
     note_exit(run, ExitStatus(exit_code=0))
     again = held(1, pid=GONE, start_token="2")
@@ -146,13 +146,13 @@ def test_an_exit_file_of_an_earlier_attempt_is_ignored(store: Corral) -> None:
     assert told(store) == [("running", "crashed", "gone")]
 
 
-def test_a_stopping_run_whose_supervisor_died_is_cancelled(store: Corral) -> None:
+def test_stopping_run_whose_supervisor_died_is_cancelled(store: Corral) -> None:
     run = here(store)
     store.runs.request_stop(run.id, reason="enough")
     assert told(store) == [("stopping", "cancelled", "enough")]
 
 
-def test_a_pid_of_another_process_is_not_signalled(
+def test_pid_of_another_process_is_not_signalled(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     run = here(store, pid=sleeper.pid, began="1")
@@ -161,7 +161,7 @@ def test_a_pid_of_another_process_is_not_signalled(
     assert store.runs.get(run.id).exit_code is None
 
 
-def test_a_reboot_interrupts_the_runs_of_the_machine(
+def test_reboot_interrupts_the_runs_of_the_machine(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     same_pid = identity(sleeper)
@@ -170,7 +170,7 @@ def test_a_reboot_interrupts_the_runs_of_the_machine(
     assert sleeper.poll() is None
 
 
-def test_a_live_supervisor_keeps_its_run_after_the_lease_expired(
+def test_live_supervisor_keeps_its_run_after_the_lease_expired(
     store: Corral, clock: ManualClock, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     supervisor = identity(sleeper)
@@ -180,7 +180,7 @@ def test_a_live_supervisor_keeps_its_run_after_the_lease_expired(
         assert told(store) == []
 
 
-def test_a_live_agent_without_a_supervisor_gets_a_new_one(
+def test_live_agent_without_a_supervisor_gets_a_new_one(
     store: Corral, sleeper: "subprocess.Popen[bytes]", no_supervisors: list[dict[str, Any]]
 ) -> None:
     agent = identity(sleeper)
@@ -192,7 +192,7 @@ def test_a_live_agent_without_a_supervisor_gets_a_new_one(
 
 
 @pytest.mark.parametrize("who", ["agent", "supervisor"])
-def test_a_run_whose_process_cannot_be_read_stays_unchanged(
+def test_run_whose_process_cannot_be_read_stays_unchanged(
     store: Corral, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     run = here(store, pid=4_000_001, supervisor_pid=4_000_002 if who == "supervisor" else GONE)
@@ -209,7 +209,7 @@ def test_a_run_whose_process_cannot_be_read_stays_unchanged(
         assert told(store) == []
 
 
-def test_a_zombie_process_counts_as_gone(store: Corral) -> None:
+def test_zombie_process_counts_as_gone(store: Corral) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     agent = identity(child)
     here(store, pid=agent.pid, began=agent.start_token)
@@ -244,7 +244,7 @@ def test_recovery_checks_all_runs_in_batches(store: Corral) -> None:
 # -- on other machines -------------------------------------------------------------------------
 
 
-def test_a_remote_run_is_recovered_only_by_its_lease(store: Corral, clock: ManualClock) -> None:
+def test_remote_run_is_recovered_only_by_its_lease(store: Corral, clock: ManualClock) -> None:
     runs = [starting(store, 1), running(store, 2), stopping(store, 3)]
     with unchanged(store):
         assert told(store) == []
@@ -257,7 +257,7 @@ def test_a_remote_run_is_recovered_only_by_its_lease(store: Corral, clock: Manua
     assert [store.runs.get(run.id).exit_code for run in runs] == [None] * 3
 
 
-def test_a_run_with_restarts_left_is_requeued_with_an_event(
+def test_run_with_restarts_left_is_requeued_with_an_event(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store, max_restarts=1)
@@ -271,7 +271,7 @@ def test_a_run_with_restarts_left_is_requeued_with_an_event(
     assert store.runs.get(run.id).attempts == again.attempts == 2
 
 
-def test_a_run_whose_output_is_lost_is_requeued(store: Corral, clock: ManualClock) -> None:
+def test_run_whose_output_is_lost_is_requeued(store: Corral, clock: ManualClock) -> None:
     run = running(store, max_restarts=1)
     store.outputs.lose(run.id, "its folder is gone")
     clock.advance(HOUR)
@@ -279,16 +279,14 @@ def test_a_run_whose_output_is_lost_is_requeued(store: Corral, clock: ManualCloc
     assert store.runs.acquire(run.id, held(2, host="another")).attempts == 2
 
 
-def test_a_stopping_run_with_restarts_left_is_not_requeued(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_stopping_run_with_restarts_left_is_not_requeued(store: Corral, clock: ManualClock) -> None:
     run = stopping(store, max_restarts=1)
     clock.advance(HOUR)
     assert told(store) == [("stopping", "cancelled", "stopped")]
     assert store.runs.get(run.id).attempts == 1
 
 
-def test_a_lease_is_valid_until_its_end(store: Corral, clock: ManualClock) -> None:
+def test_lease_is_valid_until_its_end(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     assert run.lease_until is not None
     clock.advance(run.lease_until - clock.now() - 1)
@@ -297,7 +295,7 @@ def test_a_lease_is_valid_until_its_end(store: Corral, clock: ManualClock) -> No
     assert told(store) == [("running", "interrupted", "lease expired")]
 
 
-def test_a_renewed_lease_is_not_recovered(store: Corral, clock: ManualClock) -> None:
+def test_renewed_lease_is_not_recovered(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     for _ in range(5):
         clock.advance(50_000)
@@ -305,7 +303,7 @@ def test_a_renewed_lease_is_not_recovered(store: Corral, clock: ManualClock) -> 
         assert told(store) == []
 
 
-def test_a_clock_jump_back_takes_no_run_from_its_supervisor(
+def test_clock_jump_back_takes_no_run_from_its_supervisor(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
@@ -317,7 +315,7 @@ def test_a_clock_jump_back_takes_no_run_from_its_supervisor(
 # -- processes that Corral did not start -------------------------------------------------------
 
 
-def test_a_recorded_process_is_identified_by_pid_start_time_and_boot(
+def test_recorded_process_is_identified_by_pid_start_time_and_boot(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     run = store.runs.record(pid=sleeper.pid)
@@ -335,7 +333,7 @@ def test_a_recorded_process_is_identified_by_pid_start_time_and_boot(
     assert store.runs.get(run.id).exit_code is None
 
 
-def test_the_parent_of_a_recorded_process_records_its_exit(
+def test_parent_of_a_recorded_process_records_its_exit(
     store: Corral, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -359,7 +357,7 @@ def test_recording_a_missing_process_raises_not_found(store: Corral, pid: Any) -
 # -- beside others -----------------------------------------------------------------------------
 
 
-def test_of_concurrent_recovering_threads_one_decides(store: Corral, clock: ManualClock) -> None:
+def test_one_of_concurrent_recovering_threads_decides(store: Corral, clock: ManualClock) -> None:
     near = [here(store) for _ in range(5)]
     far = [running(store, n) for n in range(5)]
     clock.advance(HOUR)
@@ -373,7 +371,7 @@ def test_of_concurrent_recovering_threads_one_decides(store: Corral, clock: Manu
         assert len(ends) == 1
 
 
-def test_of_concurrent_recovering_processes_one_decides(url: str) -> None:
+def test_one_of_concurrent_recovering_processes_decides(url: str) -> None:
     with corral.open(url) as store:
         ids = [here(store).id for _ in range(6)]
 
@@ -389,7 +387,7 @@ def test_of_concurrent_recovering_processes_one_decides(url: str) -> None:
             assert record(store, id).count("run.crash") == 1
 
 
-def test_a_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
+def test_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
     store: Corral, clock: ManualClock
 ) -> None:
     for n in range(10):
@@ -406,13 +404,13 @@ def test_a_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
             assert ended.error is not None or ended.value == found
 
 
-def test_an_output_of_an_unknown_run_does_not_stop_a_recovery(store: Corral) -> None:
+def test_output_of_an_unknown_run_does_not_stop_a_recovery(store: Corral) -> None:
     store.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/nowhere")
     here(store)
     assert told(store) == [("running", "crashed", "gone")]
 
 
-def test_a_recovery_tolerates_concurrent_deletions(store: Corral) -> None:
+def test_recovery_tolerates_concurrent_deletions(store: Corral) -> None:
     over = [here(store) for _ in range(10)]
     store.runs.recover()
     stop = threading.Event()
