@@ -142,7 +142,7 @@ def test_no_attack_succeeds(stage: Stage, kind: SandboxKind, user: int | None) -
         named.bind(str(stage.folder / "socket"))
         named.listen()
         report = stage.attack(kind, user=user)
-    # Landlock cannot close a socket in a folder; `Wrapped.lacks` says so.
+    # Landlock cannot block a socket in a folder; `WrappedCommand.lacks` reports it.
     allowed = {"connects_to_a_socket_in_a_folder"} if kind is SandboxKind.LANDLOCK else set()
     assert set(report["won"]) <= allowed
     assert report["user"] == (os.getuid() if user is None else user)

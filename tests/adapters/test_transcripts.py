@@ -25,11 +25,11 @@ BOTH = [
 ]
 
 
-def said(items: list[TranscriptItem]) -> list[TurnFact]:
+def turns_of(items: list[TranscriptItem]) -> list[TurnFact]:
     return [item.fact for item in items if isinstance(item.fact, TurnFact)]
 
 
-def used(items: list[TranscriptItem]) -> list[UsageFact]:
+def usage_of(items: list[TranscriptItem]) -> list[UsageFact]:
     return [item.fact for item in items if isinstance(item.fact, UsageFact)]
 
 
@@ -90,13 +90,15 @@ def test_head_contains_session_folder_and_version() -> None:
 
 def test_claude_usage_is_counted_once_for_each_message() -> None:
     items = list(claude.read(RECORDED / "claude.jsonl"))
-    assert [(one.input, one.output, one.cache_read, one.cache_write) for one in used(items)] == [
+    assert [
+        (one.input, one.output, one.cache_read, one.cache_write) for one in usage_of(items)
+    ] == [
         (1000, 50, 300, 20),
         (2000, 10, 1000, 0),
         (3000, 5, 0, 0),
     ]
-    assert len({one.key for one in used(items)}) == 3
-    assert [turn.role for turn in said(items)] == [
+    assert len({one.key for one in usage_of(items)}) == 3
+    assert [turn.role for turn in turns_of(items)] == [
         "user",
         "assistant",
         "assistant",
@@ -109,22 +111,22 @@ def test_claude_usage_is_counted_once_for_each_message() -> None:
 
 def test_killed_claude_transcript_has_usage() -> None:
     items = list(claude.read(RECORDED / "claude-killed.jsonl"))
-    assert [(one.input, one.output) for one in used(items)] == [(1000, 50), (2000, 10)]
-    assert not any("No response requested" in turn.content for turn in said(items))
+    assert [(one.input, one.output) for one in usage_of(items)] == [(1000, 50), (2000, 10)]
+    assert not any("No response requested" in turn.content for turn in turns_of(items))
 
 
 def test_codex_usage_is_the_running_total_of_the_thread() -> None:
     items = list(codex.read(RECORDED / "codex.jsonl"))
-    assert [(one.input, one.cache_read, one.output) for one in used(items)] == [
+    assert [(one.input, one.cache_read, one.output) for one in usage_of(items)] == [
         (700, 300, 50),
         (1700, 1300, 60),
         (4700, 1300, 65),
     ]
-    assert {one.model for one in used(items)} == {"stub"}
+    assert {one.model for one in usage_of(items)} == {"stub"}
     found = codex.head(RECORDED / "codex.jsonl")
     assert found is not None
-    assert {one.counter for one in used(items)} == {f"codex/{found.session}"}
-    call, answer = said(items)[2:4]
+    assert {one.counter for one in usage_of(items)} == {f"codex/{found.session}"}
+    call, answer = turns_of(items)[2:4]
     assert (call.tool_name, call.arguments) == ("exec_command", {"cmd": "echo hi > a2.txt"})
     assert (answer.role, answer.tool_name) == ("tool", "exec_command")
 
@@ -154,10 +156,10 @@ def denied(items: list[TranscriptItem]) -> list[str]:
 @pytest.mark.parametrize(("module", "name"), [(gemini, "gemini"), (copilot, "copilot")])
 def test_each_request_is_counted_once_by_its_key(module: ModuleType, name: str) -> None:
     items = list(module.read(RECORDED / f"{name}.jsonl"))
-    figures = [(one.input, one.output, one.cache_read) for one in used(items)]
+    figures = [(one.input, one.output, one.cache_read) for one in usage_of(items)]
     assert figures == [(700, 50, 300), (5, 6, 0)]
-    assert len({one.key for one in used(items)}) == 2
-    roles = [turn.role for turn in said(items)]
+    assert len({one.key for one in usage_of(items)}) == 2
+    roles = [turn.role for turn in turns_of(items)]
     assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
     assert all(item.at is not None for item in items)
     assert denied(items) == []
@@ -165,12 +167,12 @@ def test_each_request_is_counted_once_by_its_key(module: ModuleType, name: str) 
 
 def test_qwen_usage_is_the_running_total_of_its_stream() -> None:
     items = list(qwen.read(RECORDED / "qwen.jsonl"))
-    figures = [(one.input, one.output, one.cache_read) for one in used(items)]
+    figures = [(one.input, one.output, one.cache_read) for one in usage_of(items)]
     assert figures == [(700, 50, 300), (705, 56, 300)]
     found = qwen.head(RECORDED / "qwen.jsonl")
     assert found is not None
-    assert {one.counter for one in used(items)} == {f"qwen/{found.session}"}
-    assert [turn.tool_name for turn in said(items) if turn.role == "tool"] == ["write_file"]
+    assert {one.counter for one in usage_of(items)} == {f"qwen/{found.session}"}
+    assert [turn.tool_name for turn in turns_of(items) if turn.role == "tool"] == ["write_file"]
 
 
 def test_denied_calls_are_reported_with_their_tool() -> None:
@@ -196,9 +198,9 @@ def test_opencode_is_read_from_its_database(database: Path) -> None:
     assert found is not None
     assert (found.session, found.cwd) == (session, "/demo/place")
     items = list(opencode.read(path))
-    figures = [(one.input, one.output, one.cache_read, one.model) for one in used(items)]
+    figures = [(one.input, one.output, one.cache_read, one.model) for one in usage_of(items)]
     assert figures == [(700, 50, 300, "stub"), (5, 6, 0, "stub")]
-    assert [turn.role for turn in said(items)] == [
+    assert [turn.role for turn in turns_of(items)] == [
         "user",
         "assistant",
         "assistant",
@@ -225,8 +227,8 @@ def test_opencode_counts_usage_of_sub_agents_without_their_turns(database: Path)
     )
     opened.close()
     after = list(opencode.read(database / "opencode.db" / session))
-    assert len(used(after)) == 2 * len(used(before))
-    assert len(said(after)) == len(said(before))
+    assert len(usage_of(after)) == 2 * len(usage_of(before))
+    assert len(turns_of(after)) == len(turns_of(before))
 
 
 def test_open_sessions_are_found_by_process_files(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class Counted(BaseLoop):
     min_interval = 0.0
 
     def __init__(self) -> None:
-        self.rounds = self.asides = 0
+        self.rounds = self.follower_rounds = 0
         self.work: list[int | Exception] = []
         self.held = threading.Event()
         self.held.set()
@@ -37,7 +37,7 @@ class Counted(BaseLoop):
         return told
 
     def run_as_follower(self, store: Corral) -> int:
-        self.asides += 1
+        self.follower_rounds += 1
         return 0
 
     def next_delay(self, store: Corral) -> float:
@@ -122,7 +122,7 @@ def test_follower_does_only_the_work_of_its_machine(
     loop = Counted()
     with going(loop, store, leads=False) as runner:
         for turn in range(1, 4):
-            wait_until(lambda turn=turn: loop.asides == turn, "it looked aside")
+            wait_until(lambda turn=turn: loop.follower_rounds == turn, "it ran as a follower")
             runner.wake()
         assert loop.rounds == 0
         assert runner.status("somebody").state == "waits"

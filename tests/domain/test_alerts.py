@@ -43,22 +43,22 @@ def test_only_matching_alerts_are_notified(store: Corral) -> None:
     gone = store.alerts.add(["crashed"], **COMMAND)
     store.alerts.remove(gone.id)
 
-    def told(kind: str, **where: Any) -> set[str]:
+    def raise_and_list(kind: str, **where: Any) -> set[str]:
         return {
             letter.body["alert"]
             for letter in store.alerts.raise_alert(kind, "run_1", edge=str(where), **where)
         }
 
-    assert told("crashed") == {every.id}
-    assert told("crashed", project_id="prj_1") == {every.id, of_project.id}
-    assert told("crashed", agent_id="agn_1") == {every.id, of_agent.id}
-    assert told("crashed", project_id="prj_1", agent_id="agn_1") == {
+    assert raise_and_list("crashed") == {every.id}
+    assert raise_and_list("crashed", project_id="prj_1") == {every.id, of_project.id}
+    assert raise_and_list("crashed", agent_id="agn_1") == {every.id, of_agent.id}
+    assert raise_and_list("crashed", project_id="prj_1", agent_id="agn_1") == {
         every.id,
         of_project.id,
         of_agent.id,
     }
-    assert told("failed") == {every.id}
-    assert told("finished") == set()
+    assert raise_and_list("failed") == {every.id}
+    assert raise_and_list("finished") == set()
 
 
 def test_mailbox_target_gets_one_letter_per_alert(store: Corral) -> None:

@@ -43,7 +43,7 @@ def untouched(store: Corral, folder: Path, days: int) -> None:
         os.utime(path, (at, at))
 
 
-def told(store: Corral, **how: bool) -> dict[str, str]:
+def clean_orphans(store: Corral, **how: bool) -> dict[str, str]:
     return {each.worktree: each.action for each in store.races.clean(orphans=True, **how)}
 
 
@@ -71,10 +71,10 @@ def test_confirmed_clean_removes_orphans_without_work(
     race = race_factory.start("ada")
     empty = orphan(race_factory, race, "empty", days=0)
     with_work = orphan(race_factory, race, "work", made="by hand\n")
-    assert told(store)[str(empty)] == "remove"
+    assert clean_orphans(store)[str(empty)] == "remove"
     assert empty.exists(), "it was only asked"
-    assert told(store, confirm=True)[str(empty)] == "removed"
-    assert told(store, confirm=True)[str(with_work)] == "keep"
+    assert clean_orphans(store, confirm=True)[str(empty)] == "removed"
+    assert clean_orphans(store, confirm=True)[str(with_work)] == "keep"
     assert (with_work / "made").read_text() == "by hand\n"
 
 
@@ -116,7 +116,7 @@ def test_worktrees_of_another_store_are_not_orphans(
         # A race of this store in the same repository, which so is known to it.
         race_factory.repository = theirs.repository
         race_factory.start("ada")
-        assert attempt.worktree not in told(store, confirm=True)
+        assert attempt.worktree not in clean_orphans(store, confirm=True)
         assert store.races.reclaim() == []
         assert Path(attempt.worktree).exists()
         assert other.races.reclaim() == [], "it is no orphan there either"
@@ -130,7 +130,7 @@ def test_folder_without_a_marker_is_listed_and_kept(
     worktrees.create(str(race_factory.repository), str(folder), "corral/unknown")
     untouched(store, folder, 400)
     assert store.races.reclaim() == []
-    assert [*told(store, confirm=True).values()][-1] == "keep"
+    assert [*clean_orphans(store, confirm=True).values()][-1] == "keep"
     assert folder.exists()
 
 
@@ -169,7 +169,7 @@ def test_worktrees_of_a_missing_repository_are_kept(
     race = race_factory.start("ada")
     folder = orphan(race_factory, race, "lost")
     shutil.rmtree(race_factory.repository)
-    assert told(store, confirm=True)[str(folder)] == "keep"
+    assert clean_orphans(store, confirm=True)[str(folder)] == "keep"
     assert store.races.reclaim() == []
     assert folder.exists()
 

@@ -316,7 +316,7 @@ def test_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> No
 # -- being told --------------------------------------------------------------------------------
 
 
-def told(store: Corral) -> list[tuple[str, str]]:
+def list_alerts(store: Corral) -> list[tuple[str, str]]:
     letters = store.mail.list(mailbox="agent:boss", limit=100).items
     return [(letter.body["event"], letter.body["subject"]) for letter in letters]
 
@@ -335,7 +335,7 @@ def test_end_raises_one_alert(store: Corral) -> None:
     for _ in range(3):
         store.runs.end(run, ExitStatus(exit_code=1))
     store.runs.lose(run.id)
-    assert told(store) == [("failed", run.id)]
+    assert list_alerts(store) == [("failed", run.id)]
 
 
 @pytest.mark.usefixtures("boss")
@@ -358,7 +358,7 @@ def test_each_end_raises_the_alert_of_its_kind(
     if stop:
         store.runs.request_stop(run.id, kind=stop)
     store.runs.end(run, how)
-    assert told(store) == ([(kind, run.id)] if kind else [])
+    assert list_alerts(store) == ([(kind, run.id)] if kind else [])
 
 
 @pytest.mark.usefixtures("boss")
@@ -374,7 +374,7 @@ def test_attention_raises_one_alert_for_each_change(store: Corral, clock: Manual
     clock.advance(SECOND)
     store.runs.set_attention(run, Attention.NEEDS_INPUT)
     store.runs.set_attention(run, Attention.STUCK)
-    assert told(store) == [
+    assert list_alerts(store) == [
         ("needs_input", run.id),
         ("needs_input", run.id),
         ("stuck", run.id),

@@ -1,5 +1,7 @@
-"""What agents talk in and what lies where others can write, spoilt: every parser gives a value or
-the one error that it promises. See `test_foreign.py` for the others."""
+"""Parsers of agent protocols and of files that others can write, with malformed input.
+
+Every parser returns a value or raises its documented error. `test_input_parsers.py` has the others.
+"""
 
 import json
 import os

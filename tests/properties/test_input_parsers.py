@@ -1,7 +1,6 @@
-"""Whatever comes from outside is read or refused in words: every parser of foreign input gives a
-value or the one error that it promises, and never takes for ever.
+"""Every parser of foreign input returns a value or raises its documented error, in bounded time.
 
-What agents talk in, and what lies on disk, is in `test_foreign_talk.py`.
+Parsers of agent protocols and of files on disk are in `test_agent_parsers.py`.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What was promised of projects and runs, sentence by sentence (behaviours 1 to 10)."""
+"""The promised behaviours 1 to 10 of projects and runs."""
 
 import json
 import os
@@ -21,9 +21,8 @@ from tests.support.errors import because
 from tests.support.home import Home, is_alive, wait_until
 from tests.support.processes import NOBODY
 from tests.support.run_factories import ended, held, run_spec, running, without_supervisors
+from tests.support.screen_files import SCREEN_FILES
 from tests.support.store import rows, unchanged
-
-SCREEN_FILES = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
 
 
 @pytest.fixture

@@ -69,19 +69,23 @@ def test_2_message_numbers_are_unique_and_in_commit_order(url: str) -> None:
         place = chat.place()
     each = 40
 
-    def come(which: int) -> None:
+    def receive_messages(which: int) -> None:
         with corral.open(url) as mine:
             for n in range(each):
                 talk = chat.__class__.__new__(chat.__class__)
                 talk.__dict__ |= chat.__dict__ | {"store": mine}
                 talk.says(f"{which}:{n}", event=f"{which}:{n}")
 
-    def go(which: int) -> None:
+    def send_messages(which: int) -> None:
         with corral.open(url) as mine:
             for n in range(each):
                 mine.messages.send_as_system(place, f"{which}:{n}")
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2) for work in (come, go)]
+    threads = [
+        threading.Thread(target=work, args=(n,))
+        for n in (1, 2)
+        for work in (receive_messages, send_messages)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
