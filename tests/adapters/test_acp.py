@@ -96,24 +96,24 @@ def test_invalid_lines_are_ignored(noise: bytes) -> None:
     assert TurnFact("assistant", "still here") in facts
 
 
-def test_an_endless_line_is_an_error() -> None:
+def test_endless_line_is_an_error() -> None:
     line = Line()
     facts = line.talk.feed(b"x" * (17 * 1024 * 1024))
     assert facts[-1] == PromptResult(False, "failed", "The agent sent a line that is too long.")
 
 
-def test_an_unsupported_protocol_version_is_a_clear_error() -> None:
+def test_unsupported_protocol_version_is_a_clear_error() -> None:
     facts = Line().reply({"protocolVersion": 2})
     assert isinstance(facts[-1], PromptResult)
     assert "Update the agent" in str(facts[-1].message)
 
 
-def test_an_agent_without_resume_is_a_clear_error() -> None:
+def test_agent_without_resume_is_a_clear_error() -> None:
     facts = Line(session="old").reply({"protocolVersion": 1, "agentCapabilities": {}})
     assert "cannot resume" in str(facts[-1].message)
 
 
-def test_a_failed_resume_falls_back_to_load() -> None:
+def test_failed_resume_falls_back_to_load() -> None:
     line = Line(session="old")
     able = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
     line.reply({"protocolVersion": 1, "agentCapabilities": able})
@@ -123,7 +123,7 @@ def test_a_failed_resume_falls_back_to_load() -> None:
     assert line.reply({}) == [SessionFact("old")]
 
 
-def test_an_agent_that_exits_during_a_turn_has_failed() -> None:
+def test_agent_that_exits_during_a_turn_has_failed() -> None:
     line = Line().open()
     line.update("agent_message_chunk", content={"type": "text", "text": "half a"})
     facts = line.talk.close()
@@ -141,19 +141,19 @@ def test_file_and_terminal_requests_are_refused(method: str) -> None:
     assert line.sent[0]["params"]["clientCapabilities"]["fs"]["readTextFile"] is False
 
 
-def test_a_second_prompt_waits_for_the_first() -> None:
+def test_second_prompt_waits_for_the_first() -> None:
     line = Line().open()
     with pytest.raises(Conflict):
         line.talk.prompt("again")
 
 
-def test_a_closed_dialog_cannot_be_answered() -> None:
+def test_closed_dialog_cannot_be_answered() -> None:
     line = Line().open()
     with pytest.raises(NotFound):
         line.talk.answer("1-1-x", False)
 
 
-def test_an_option_that_allows_always_is_not_chosen_by_policy() -> None:
+def test_option_that_allows_always_is_not_chosen_by_policy() -> None:
     line = Line(policy=frozenset({"all"})).open()
     options = [{"optionId": "a", "name": "Always", "kind": "allow_always"}]
     params = {"sessionId": "s1", "toolCall": {"toolCallId": "t", "kind": "edit"}}
@@ -169,7 +169,7 @@ def test_an_option_that_allows_always_is_not_chosen_by_policy() -> None:
     }
 
 
-def test_an_update_of_another_session_is_ignored() -> None:
+def test_update_of_another_session_is_ignored() -> None:
     line = Line().open()
     update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}}
     line.say(method="session/update", params={"sessionId": "s2", "update": update})
@@ -179,7 +179,7 @@ def test_an_update_of_another_session_is_ignored() -> None:
 # -- the SDK's agent ------------------------------------------------------------------------------
 
 
-def test_a_prompt_is_answered_by_the_sdks_agent(tmp_path: Path) -> None:
+def test_prompt_is_answered_by_the_sdks_agent(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="hello") as run:
         assert run.done() == PromptResult(True, "end_turn")
         assert facts_of(run, TurnFact) == [TurnFact("assistant", "You said: hello")]
@@ -190,7 +190,7 @@ def test_a_prompt_is_answered_by_the_sdks_agent(tmp_path: Path) -> None:
         assert facts_of(run, TurnFact)[-1].content == "You said: more"
 
 
-def test_a_permission_request_is_answered_by_a_person(tmp_path: Path) -> None:
+def test_permission_request_is_answered_by_a_person(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it") as run:
         asked = run.wait_for_permission_request()
         assert (asked.title, asked.tool) == ("touch a", "execute")
@@ -203,7 +203,7 @@ def test_a_permission_request_is_answered_by_a_person(tmp_path: Path) -> None:
         assert (told.role, told.content, told.is_error) == ("tool", "option 3", True)
 
 
-def test_a_policy_grants_its_class_once_and_logs_it(tmp_path: Path) -> None:
+def test_policy_grants_its_class_once_and_logs_it(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it", policy=frozenset({"run"})) as run:
         run.done()
         assert facts_of(run, PermissionFact) == []
@@ -213,7 +213,7 @@ def test_a_policy_grants_its_class_once_and_logs_it(tmp_path: Path) -> None:
         ]
 
 
-def test_a_policy_for_another_class_grants_nothing(tmp_path: Path) -> None:
+def test_policy_for_another_class_grants_nothing(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it", policy=frozenset({"edit"})) as run:
         run.wait_for_permission_request()
 
@@ -225,7 +225,7 @@ def test_loading_a_session_does_not_repeat_earlier_turns(tmp_path: Path) -> None
         assert facts_of(run, SessionFact) == [SessionFact("abc")]
 
 
-def test_a_required_login_is_a_clear_error(tmp_path: Path) -> None:
+def test_required_login_is_a_clear_error(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="login") as run:
         done = run.done()
         assert not done.ok
@@ -235,7 +235,7 @@ def test_a_required_login_is_a_clear_error(tmp_path: Path) -> None:
 # -- the scripted agent ---------------------------------------------------------------------------
 
 
-def test_the_scripted_agent_works_and_reports_usage(tmp_path: Path) -> None:
+def test_scripted_agent_works_and_reports_usage(tmp_path: Path) -> None:
     prompt = "say hi; write a.txt hello; spend 1000 100"
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt=prompt) as run:
         assert run.done().ok
@@ -251,7 +251,7 @@ def test_the_scripted_agent_works_and_reports_usage(tmp_path: Path) -> None:
         assert facts_of(run, UsageFact)[-1].cost_micros == 3000
 
 
-def test_the_scripted_agent_resumes_in_a_new_process(tmp_path: Path) -> None:
+def test_scripted_agent_resumes_in_a_new_process(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="say one") as run:
         run.done()
         session = run.talk.session
@@ -260,21 +260,21 @@ def test_the_scripted_agent_resumes_in_a_new_process(tmp_path: Path) -> None:
         assert [fact.content.strip() for fact in facts_of(run, TurnFact)] == ["two"]
 
 
-def test_an_unknown_session_fails_with_the_message_of_the_agent(tmp_path: Path) -> None:
+def test_unknown_session_fails_with_the_message_of_the_agent(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="x", session="gone") as run:
         assert run.done() == PromptResult(
             False, "failed", "No conversation found with session ID: gone"
         )
 
 
-def test_a_hanging_agent_is_cancelled(tmp_path: Path) -> None:
+def test_hanging_agent_is_cancelled(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="ask may I; hang") as run:
         run.talk.answer(run.wait_for_permission_request().id, "Yes")
         run.talk.cancel()
         assert run.done() == PromptResult(True, "cancelled")
 
 
-def test_a_cancellation_closes_the_dialog(tmp_path: Path) -> None:
+def test_cancellation_closes_the_dialog(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="ask may I") as run:
         asked = run.wait_for_permission_request()
         run.talk.cancel()
@@ -283,20 +283,20 @@ def test_a_cancellation_closes_the_dialog(tmp_path: Path) -> None:
             run.talk.answer(asked.id, "Yes")
 
 
-def test_a_crash_is_reported(tmp_path: Path) -> None:
+def test_crash_is_reported(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="say hi; crash 3") as run:
         assert run.done() == PromptResult(False, "failed", "The agent exited before it answered.")
         assert run.process.wait() == 3
 
 
-def test_a_quota_reports_its_reset_time(tmp_path: Path) -> None:
+def test_quota_reports_its_reset_time(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="quota 3600") as run:
         assert run.done().reason == "refused"
         (limit,) = facts_of(run, LimitFact)
         assert limit.reset_at is not None
 
 
-def test_the_client_of_the_sdk_works_with_the_scripted_agent(tmp_path: Path) -> None:
+def test_client_of_the_sdk_works_with_the_scripted_agent(tmp_path: Path) -> None:
     from acp import PROTOCOL_VERSION, Client, spawn_agent_process, text_block
     from acp.schema import AllowedOutcome, RequestPermissionResponse
 
@@ -340,7 +340,7 @@ def test_the_client_of_the_sdk_works_with_the_scripted_agent(tmp_path: Path) -> 
     assert (tmp_path / "b.txt").read_text() == "hi\n"
 
 
-def test_a_reset_time_is_relative_to_the_given_clock() -> None:
+def test_reset_time_is_relative_to_the_given_clock() -> None:
     line = Line(clock=ManualClock(1_800_000_000_000)).open()
     error = {"code": -32603, "message": "Usage limit reached; try again in 2 hours."}
     facts = line.say(id=line.sent[-1]["id"], error=error)
@@ -348,7 +348,7 @@ def test_a_reset_time_is_relative_to_the_given_clock() -> None:
     assert isinstance(facts[1], ResultFact)
 
 
-def test_a_plan_is_recorded_up_to_a_limit() -> None:
+def test_plan_is_recorded_up_to_a_limit() -> None:
     entries = [
         {"content": "look", "status": "completed", "priority": "high"},
         {"content": "x" * 9_000, "status": 7},

@@ -38,7 +38,7 @@ def pid_in(file: Path) -> int:
         ("pwd", 0, "a place\n"),
     ],
 )
-def test_a_check_is_told_as_a_shell_tells_it(
+def test_check_returns_exit_code_and_output_like_a_shell(
     tmp_path: Path, command: str, code: int, printed: str
 ) -> None:
     place = tmp_path / "a place"
@@ -48,7 +48,7 @@ def test_a_check_is_told_as_a_shell_tells_it(
     assert printed in ended.output
 
 
-def test_a_check_that_hangs_is_ended_with_all_that_it_started(
+def test_hanging_check_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its time begins when it has started them, however long that takes here."""
@@ -70,14 +70,14 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(
     assert not is_alive(pid_in(escaped))
 
 
-def test_nobody_is_left_behind_a_check_that_has_ended(tmp_path: Path) -> None:
+def test_processes_left_by_a_check_are_killed(tmp_path: Path) -> None:
     escaped = tmp_path / "escaped"
     ended = run_check(f"{ESCAPES.format(file=escaped)}; exit 0", str(tmp_path), timeout_ms=FAR)
     assert ended.exit_code == 0
     assert not is_alive(pid_in(escaped))
 
 
-def test_a_check_does_not_outlive_whoever_runs_it(tmp_path: Path) -> None:
+def test_check_ends_when_its_runner_is_killed(tmp_path: Path) -> None:
     mine, escaped = tmp_path / "mine", tmp_path / "escaped"
     command = f"{ESCAPES.format(file=escaped)}; echo $$ > {mine}; sleep 600"
     script = (
@@ -90,13 +90,13 @@ def test_a_check_does_not_outlive_whoever_runs_it(tmp_path: Path) -> None:
     wait_until(lambda: not any(map(is_alive, found)), "all of the check have ended")
 
 
-def test_a_folder_that_is_gone_is_no_failed_check(tmp_path: Path) -> None:
+def test_missing_folder_is_an_error_and_not_a_failed_check(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         run_check("true", str(tmp_path / "gone"), timeout_ms=FAR)
 
 
 @pytest.mark.parametrize("kind", [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
-def test_a_sandbox_keeps_a_check_in_its_folder(tmp_path: Path, kind: SandboxKind) -> None:
+def test_sandboxed_check_writes_only_in_its_folder(tmp_path: Path, kind: SandboxKind) -> None:
     trouble = sandbox._probe_kind(kind, network=True).problem
     if trouble is not None:
         pytest.skip(f"{kind} does not work here: {trouble}")

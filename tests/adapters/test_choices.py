@@ -39,7 +39,7 @@ def test_yes_selects_the_option_that_allows_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIALOGS)
-def test_an_option_is_selected_by_number_or_label(name: str) -> None:
+def test_option_is_selected_by_number_or_label(name: str) -> None:
     screen, reading = read(name)
     for at, option in enumerate(reading.options):
         assert find_option(screen, reading, str(at + 1)) == at
@@ -68,14 +68,14 @@ def test_other_text_selects_no_option(name: str, text: str) -> None:
         ("opencode-run", (RIGHT * 2, False)),
     ],
 )
-def test_the_keys_for_no_do_not_select_the_marked_yes(name: str, keys: tuple[str, bool]) -> None:
+def test_keys_for_no_do_not_select_the_marked_yes(name: str, keys: tuple[str, bool]) -> None:
     screen, reading = read(name)
     wanted = find_option(screen, reading, "no")
     assert wanted is not None
     assert keys_for(screen, reading, wanted) == keys
 
 
-def test_an_ambiguous_no_selects_no_option() -> None:
+def test_ambiguous_no_selects_no_option() -> None:
     screen, reading = read("claude-run")
     declines = ["4. No, not now", "5. No, and never ask"]
     both = ScreenReading("needs_input", options=[*reading.options[:3], *declines], marked=0)
@@ -94,14 +94,14 @@ def lines(name: str) -> list[str]:
     return (RECORDED / f"{name}.txt").read_text().splitlines()
 
 
-def test_a_message_below_a_dialog_of_gemini_does_not_hide_it() -> None:
+def test_message_below_a_dialog_of_gemini_does_not_hide_it() -> None:
     _, reading = read("gemini-notice")
     assert (reading.state, reading.kind) == ("needs_input", "run")
     assert len(reading.options) == 3
 
 
 @pytest.mark.parametrize("marked", [0, 1, 2])
-def test_the_option_that_opencode_marks_by_colour_is_recognized(marked: int) -> None:
+def test_option_that_opencode_marks_by_colour_is_recognized(marked: int) -> None:
     terminal = TerminalEmulator(110, 40, history=0, colours=True)
     data = (RECORDED / "opencode-run.ansi").read_bytes()
     terminal.feed(data.split(b"\n#\n")[0])
@@ -125,7 +125,7 @@ def test_the_option_that_opencode_marks_by_colour_is_recognized(marked: int) -> 
         ("gemini-run", None),
     ],
 )
-def test_the_text_in_the_input_line_is_read(name: str, draft: str | None) -> None:
+def test_text_in_the_input_line_is_read(name: str, draft: str | None) -> None:
     _, reading = read(name)
     assert reading.draft == draft
     if draft is not None:

@@ -41,9 +41,7 @@ def export(repository: Path, target: Path, **more: object) -> exports.ExportMani
     return exports.write_export(target, trees=trees, files=files, **more)
 
 
-def test_a_tree_and_logs_are_written_byte_for_byte_with_a_manifest(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_export_writes_exact_files_and_a_manifest(repository: Path, tmp_path: Path) -> None:
     target = tmp_path / "out" / "race"
     before = os.umask(0o077)
     try:
@@ -73,11 +71,11 @@ def test_a_tree_and_logs_are_written_byte_for_byte_with_a_manifest(
 
 
 @given(st.binary(max_size=30))
-def test_any_path_in_a_manifest_can_be_had_again(path: bytes) -> None:
+def test_every_path_in_a_manifest_can_be_decoded(path: bytes) -> None:
     assert unquote_to_bytes(exports._encode_path(path)) == path
 
 
-def test_what_was_changed_since_is_told(repository: Path, tmp_path: Path) -> None:
+def test_verify_lists_changed_files(repository: Path, tmp_path: Path) -> None:
     target = tmp_path / "race"
     export(repository, target)
     winner = target / "round-1-winner"
@@ -96,7 +94,7 @@ def test_what_was_changed_since_is_told(repository: Path, tmp_path: Path) -> Non
     ]
 
 
-def test_a_target_that_is_there(repository: Path, tmp_path: Path) -> None:
+def test_existing_export_is_kept_replaced_or_rejected(repository: Path, tmp_path: Path) -> None:
     target = tmp_path / "race"
     export(repository, target)
     inode = target.stat().st_ino
@@ -121,7 +119,7 @@ def test_a_target_that_is_there(repository: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "link", ["/etc/passwd", "../x", "../../x", "deep/../../x", "to-folder/../../../../x", ".."]
 )
-def test_a_link_that_leads_out_is_refused(repository: Path, tmp_path: Path, link: str) -> None:
+def test_symlink_out_of_the_tree_is_rejected(repository: Path, tmp_path: Path, link: str) -> None:
     (repository / "bad").symlink_to(link)
     commit(repository, {})
     with pytest.raises(Refused, check=because("link_outside_tree", link="bad")):
@@ -130,7 +128,7 @@ def test_a_link_that_leads_out_is_refused(repository: Path, tmp_path: Path, link
 
 
 @pytest.mark.parametrize("name", [b"..", b".git", b".GIT", b"."])
-def test_a_path_that_climbs_is_refused(repository: Path, tmp_path: Path, name: bytes) -> None:
+def test_path_traversal_is_rejected(repository: Path, tmp_path: Path, name: bytes) -> None:
     blob = git(repository, "hash-object", "-w", "--stdin", given=b"evil")
     words = ("hash-object", "-t", "tree", "-w", "--stdin", "--literally")
     tree = git(repository, *words, given=b"100644 evil\0" + bytes.fromhex(blob))
@@ -142,7 +140,7 @@ def test_a_path_that_climbs_is_refused(repository: Path, tmp_path: Path, name: b
     assert sorted(path.name for path in tmp_path.iterdir()) == ["repository"]
 
 
-def test_bad_names_and_bad_sources_are_refused(repository: Path, tmp_path: Path) -> None:
+def test_invalid_names_and_sources_are_rejected(repository: Path, tmp_path: Path) -> None:
     for name in ("../x", "/x", "a//b", "", "manifest.json", "a/./b", "x\0"):
         with pytest.raises(Invalid):
             exports.write_export(tmp_path / "race", trees={}, files={name: b""})
@@ -161,7 +159,7 @@ def test_bad_names_and_bad_sources_are_refused(repository: Path, tmp_path: Path)
     assert exports.find_leftovers(tmp_path) == []
 
 
-def test_a_submodule_is_named_and_left_out(repository: Path, tmp_path: Path) -> None:
+def test_submodule_is_listed_and_not_exported(repository: Path, tmp_path: Path) -> None:
     git(repository, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
     git(repository, "commit", "-qm", "sub")
     made = export(repository, tmp_path / "race")
@@ -169,7 +167,7 @@ def test_a_submodule_is_named_and_left_out(repository: Path, tmp_path: Path) -> 
     assert exports.verify_export(tmp_path / "race") == []
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(repository: Path, tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_leaves_no_files(repository: Path, tmp_path: Path) -> None:
     commit(repository, {"big": b"x" * 300_000})
     program = (
         "import resource, signal, sys; from pathlib import Path\n"
@@ -210,7 +208,7 @@ exports.write_export(Path(sys.argv[2]), trees=trees, files={"logs/a": b"x"}, exi
 """
 
 
-def test_a_crash_at_any_point_leaves_the_old_or_the_new(repository: Path, tmp_path: Path) -> None:
+def test_crash_leaves_the_old_or_the_new_export(repository: Path, tmp_path: Path) -> None:
     target = tmp_path / "out" / "race"
     target.parent.mkdir()
     exports.write_export(target, trees={}, files={"old": b"old"})
@@ -229,7 +227,7 @@ def test_a_crash_at_any_point_leaves_the_old_or_the_new(repository: Path, tmp_pa
     assert code == 0
 
 
-def test_what_is_being_written_is_no_leftover(tmp_path: Path) -> None:
+def test_export_in_progress_is_not_a_leftover(tmp_path: Path) -> None:
     def slowly() -> object:
         assert exports.find_leftovers(tmp_path) == []
         assert len([*tmp_path.iterdir()]) == 1

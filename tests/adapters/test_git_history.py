@@ -93,7 +93,7 @@ def test_assume_unchanged_files_are_committed_too(folder: Path) -> None:
     assert git(folder, "show", f"{save(folder).commit}:README") == "hidden"
 
 
-def test_a_branch_that_moves_in_the_meantime_is_left_alone(
+def test_concurrently_moved_branch_is_not_overwritten(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, {"mine": "x"})

@@ -153,7 +153,7 @@ def test_branch_that_is_not_checked_out_is_moved(repository: Path) -> None:
         merged(repository, work, "nowhere")
 
 
-def test_a_branch_that_moves_in_the_meantime_is_left_alone(
+def test_concurrently_moved_branch_is_not_overwritten(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = attempt(repository, "one", {"new": "x\n"})

@@ -12,7 +12,7 @@ from corral.kernel.errors import Invalid, Refused
 from tests.support.errors import because
 
 
-def test_every_owner_has_ports_of_its_own_and_the_same_ones_again(tmp_path: Path) -> None:
+def test_every_owner_keeps_its_own_ports(tmp_path: Path) -> None:
     one = ports.allocate_ports(tmp_path, "att_1", 2)
     two = ports.allocate_ports(tmp_path, "att_2", 2)
     assert len({*one, *two}) == 4
@@ -25,9 +25,7 @@ def test_every_owner_has_ports_of_its_own_and_the_same_ones_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_port_that_somebody_listens_on_is_passed_over(
-    tmp_path: Path, family: socket.AddressFamily
-) -> None:
+def test_port_in_use_is_not_allocated(tmp_path: Path, family: socket.AddressFamily) -> None:
     with socket.socket(family) as server:
         server.bind(("::1" if family is socket.AF_INET6 else "127.0.0.1", 0))
         server.listen()
@@ -39,7 +37,7 @@ def test_a_port_that_somebody_listens_on_is_passed_over(
             ports.allocate_ports(tmp_path, "b", first=busy, last=busy)
 
 
-def test_bad_ranges_and_a_damaged_list(tmp_path: Path) -> None:
+def test_invalid_range_is_rejected_and_damaged_file_ignored(tmp_path: Path) -> None:
     with pytest.raises(Invalid):
         ports.allocate_ports(tmp_path, "a", first=0)
     with pytest.raises(Invalid):
@@ -49,7 +47,7 @@ def test_bad_ranges_and_a_damaged_list(tmp_path: Path) -> None:
     assert ports.allocate_ports(tmp_path, "a")
 
 
-def test_processes_do_not_get_the_same(tmp_path: Path) -> None:
+def test_concurrent_processes_get_different_ports(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from corral.adapters import ports\n"
         "for n in range(10):\n"

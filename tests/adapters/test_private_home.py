@@ -46,7 +46,7 @@ def private(tmp_path: Path, real: Path) -> Path:
     return tmp_path / "private"
 
 
-def test_a_cli_finds_its_own_files_and_nothing_else(private: Path) -> None:
+def test_private_home_contains_only_files_of_its_cli(private: Path) -> None:
     found = {str(path.relative_to(private)) for path in private.rglob("*") if path.is_file()}
     assert found == {
         ".claude.json",
@@ -59,7 +59,7 @@ def test_a_cli_finds_its_own_files_and_nothing_else(private: Path) -> None:
     assert (private / ".nvm").is_symlink(), "toolchains are shown where they are"
 
 
-def test_only_the_transcripts_of_its_session_come_back(private: Path, real: Path) -> None:
+def test_only_transcripts_of_the_session_are_written_back(private: Path, real: Path) -> None:
     before = {path: path.read_text() for path in real.rglob("*") if path.is_file()}
     put(
         private,
@@ -91,7 +91,7 @@ def test_only_the_transcripts_of_its_session_come_back(private: Path, real: Path
 
 
 @pytest.mark.parametrize("trick", ["symlink", "hard link", "pipe", "folder link", "rewritten"])
-def test_a_trick_at_write_back_writes_nothing(
+def test_hostile_file_is_not_written_back(
     tmp_path: Path, private: Path, real: Path, trick: str
 ) -> None:
     victim = tmp_path / "victim"
@@ -121,7 +121,7 @@ def test_a_trick_at_write_back_writes_nothing(
     assert victim.read_text() == "one\nsecret\n"
 
 
-def test_a_link_in_the_real_home_is_not_written_through(private: Path, real: Path) -> None:
+def test_write_back_does_not_follow_a_symlink_in_the_real_home(private: Path, real: Path) -> None:
     """A run without a sandbox may have left one."""
     target = real / PROJECT / f"{SESSION}.jsonl"
     target.unlink()
@@ -137,7 +137,7 @@ def test_a_link_in_the_real_home_is_not_written_through(private: Path, real: Pat
 
 
 @pytest.mark.parametrize("session", [None, "", "../../..", "a/b", "*"])
-def test_a_session_id_that_is_none_brings_nothing_back(
+def test_invalid_session_id_writes_nothing_back(
     private: Path, real: Path, session: str | None
 ) -> None:
     put(private, {f"{PROJECT}/{SESSION}.jsonl": "one\ntwo\n"})
@@ -149,7 +149,7 @@ def test_a_session_id_that_is_none_brings_nothing_back(
     )
 
 
-def test_only_variables_of_the_system_and_of_its_cli_go_on() -> None:
+def test_only_system_and_cli_variables_are_passed_on() -> None:
     whole = {
         "PATH": "/bin",
         "LC_ALL": "C",
@@ -168,14 +168,14 @@ def test_only_variables_of_the_system_and_of_its_cli_go_on() -> None:
     assert set(private_home.build_environment("plain", whole)) == {"PATH", "LC_ALL"}
 
 
-def test_a_folder_on_the_path_is_shown_unless_it_is_the_home(tmp_path: Path, real: Path) -> None:
+def test_toolchain_folders_exclude_the_home_itself(tmp_path: Path, real: Path) -> None:
     (real / "bin").mkdir()
     path = os.pathsep.join([str(real), str(real / "bin"), str(tmp_path), "/", ".", "relative"])
     shown = private_home.list_toolchains(path, str(real))
     assert shown == [str(real / ".nvm"), str(real / "bin")]
 
 
-def test_links_that_an_earlier_attempt_left_are_not_followed(
+def test_symlinks_of_an_earlier_attempt_are_not_followed(
     private: Path, real: Path, tmp_path: Path
 ) -> None:
     """A later attempt completes the home of the one before, which could change all of it."""
@@ -206,7 +206,7 @@ def test_links_that_an_earlier_attempt_left_are_not_followed(
         ("opencode", "session_diff", ".local/share/opencode/storage/session_diff/ses_1.json"),
     ],
 )
-def test_an_id_that_is_not_one_names_no_transcripts(
+def test_invalid_session_id_selects_no_transcripts(
     provider: str, session: str, transcript: str, tmp_path: Path
 ) -> None:
     """The id comes from the stream of a program that a sandboxed agent may have started."""
@@ -224,7 +224,7 @@ def test_an_id_that_is_not_one_names_no_transcripts(
         ("claude", OTHER, f".claude/projects/-work/{OTHER}/subagents/agent-1.jsonl"),
     ],
 )
-def test_the_transcripts_of_each_cli_are_found_by_their_session(
+def test_transcripts_of_each_cli_are_found_by_session(
     provider: str, session: str, transcript: str, tmp_path: Path
 ) -> None:
     real = put(tmp_path / "real", {transcript: "talk"})
@@ -247,7 +247,9 @@ MOVED = {
 
 
 @pytest.mark.parametrize("provider", sorted(MOVED))
-def test_files_that_a_variable_moves_are_in_the_usual_place(tmp_path: Path, provider: str) -> None:
+def test_files_moved_by_a_variable_are_copied_to_the_default_path(
+    tmp_path: Path, provider: str
+) -> None:
     variable, below, usual, transcript = MOVED[provider]
     put(tmp_path / "moved" / below, {"settings.json": "mine", "config.toml": "mine"})
     put(tmp_path / "moved" / below, {transcript: "one\n"})
@@ -267,7 +269,7 @@ def test_files_that_a_variable_moves_are_in_the_usual_place(tmp_path: Path, prov
     assert private_home.drop_path_variables({variable: "/x", "HOME": "/x", "A": "b"}) == {"A": "b"}
 
 
-def test_claude_has_its_main_file_in_the_moved_folder(tmp_path: Path) -> None:
+def test_claude_main_file_is_read_from_the_moved_folder(tmp_path: Path) -> None:
     put(tmp_path / "moved", {".claude.json": "mine"})
     put(tmp_path / "real", {".claude.json": "not in use"})
     real = RealHome(str(tmp_path / "real"), {"CLAUDE_CONFIG_DIR": str(tmp_path / "moved")})
@@ -276,7 +278,7 @@ def test_claude_has_its_main_file_in_the_moved_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".claude", ".claude/hooks", PROJECT, ".local"])
-def test_a_link_of_an_earlier_attempt_is_not_written_through(
+def test_prepare_does_not_write_through_an_earlier_symlink(
     tmp_path: Path, real: Path, name: str
 ) -> None:
     (real / ".local/bin").mkdir(parents=True)
@@ -293,7 +295,7 @@ def test_a_link_of_an_earlier_attempt_is_not_written_through(
 DATA = ".local/share/opencode"
 
 
-def test_the_database_of_a_session_is_kept_for_the_next_run_of_it(tmp_path: Path) -> None:
+def test_session_database_is_kept_for_its_next_run(tmp_path: Path) -> None:
     real = put(tmp_path / "real", {f"{DATA}/opencode.db": "all conversations of the user"})
     where = RealHome(str(real), {})
     first, second, other = (tmp_path / name for name in ("first", "second", "other"))
@@ -315,7 +317,7 @@ def test_the_database_of_a_session_is_kept_for_the_next_run_of_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("trick", ["symlink", "pipe", "folder"])
-def test_a_database_that_is_a_trick_is_not_kept(tmp_path: Path, trick: str) -> None:
+def test_hostile_session_database_is_not_kept(tmp_path: Path, trick: str) -> None:
     real = put(tmp_path / "real", {".ssh/id_rsa": "key"})
     private = tmp_path / "private"
     (private / DATA).mkdir(parents=True)

@@ -29,19 +29,19 @@ def marks_after(script: str, *wanted: str, user: int | None = None) -> list[bool
     return found
 
 
-def test_a_process_has_the_mark_that_was_set() -> None:
+def test_process_has_the_mark_that_was_set() -> None:
     assert marks_after("pass", ONE) == [False]
     assert marks_after(f"mark_process({ONE!r})", ONE, TWO) == [True, False]
 
 
-def test_a_nested_run_has_its_own_mark_without_privileges() -> None:
+def test_nested_run_has_its_own_mark_without_privileges() -> None:
     drop = "import os, resource; os.setgid(65534); os.setuid(65534)" if os.getuid() == 0 else "pass"
     script = f"{drop}; mark_process({ONE!r}); leave_run(); mark_process({TWO!r})"
     assert marks_after(script, ONE, TWO) == [False, True]
     assert marks_after(f"{drop}; mark_process({ONE!r}); leave_run()", ONE, TWO) == [False, False]
 
 
-def test_a_child_with_an_empty_environment_keeps_the_mark() -> None:
+def test_child_with_an_empty_environment_keeps_the_mark() -> None:
     script = (
         f"mark_process({ONE!r})\n"
         "import os, sys\n"
@@ -52,5 +52,5 @@ def test_a_child_with_an_empty_environment_keeps_the_mark() -> None:
     assert marks_after(script, ONE) == [True]
 
 
-def test_an_unreadable_process_has_no_mark() -> None:
+def test_unreadable_process_has_no_mark() -> None:
     assert not process_marks.is_marked(1 << 30, ONE)

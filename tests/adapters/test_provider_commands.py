@@ -40,7 +40,7 @@ def test_every_provider_implements_the_contract(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "cloude", "../claude", "CLAUDE"])
-def test_an_unknown_provider_is_not_found(name: str) -> None:
+def test_unknown_provider_is_not_found(name: str) -> None:
     with pytest.raises(NotFound, check=because("unknown_provider")):
         registry.get_provider(name)
 
@@ -48,25 +48,23 @@ def test_an_unknown_provider_is_not_found(name: str) -> None:
 @pytest.mark.parametrize(
     "session", ["--dangerously-skip-permissions", "", " ", "a b", "a\nb", "-x", "a" * 201, "ä"]
 )
-def test_a_session_id_that_looks_like_an_option_is_rejected(
-    provider: Provider, session: str
-) -> None:
+def test_session_id_that_looks_like_an_option_is_rejected(provider: Provider, session: str) -> None:
     with pytest.raises(Invalid):
         provider.start(LaunchRequest("hi", session=session, resume=True))
 
 
-def test_a_resume_needs_a_session(provider: Provider) -> None:
+def test_resume_needs_a_session(provider: Provider) -> None:
     with pytest.raises(Invalid, check=because("session_missing")):
         provider.start(LaunchRequest("hi", resume=True))
 
 
 @pytest.mark.parametrize("name", ["codex", "gemini"])
-def test_a_denial_that_cannot_be_enforced_is_rejected(name: str) -> None:
+def test_denial_that_cannot_be_enforced_is_rejected(name: str) -> None:
     with pytest.raises(Refused, check=because("denials_unsupported")):
         registry.get_provider(name).start(LaunchRequest("hi", deny=("shell",)))
 
 
-def test_a_one_shot_prompt_is_never_an_argument(provider: Provider) -> None:
+def test_one_shot_prompt_is_never_an_argument(provider: Provider) -> None:
     prompt = "x" * (1024 * 1024)
     start = provider.start(LaunchRequest(prompt))
     assert start.structured
@@ -74,7 +72,7 @@ def test_a_one_shot_prompt_is_never_an_argument(provider: Provider) -> None:
     assert sum(map(len, start.args)) < 1_000
 
 
-def test_a_long_prompt_at_a_terminal_is_typed(provider: Provider) -> None:
+def test_long_prompt_at_a_terminal_is_typed(provider: Provider) -> None:
     short = provider.start(LaunchRequest("do it", interactive=True))
     assert not short.structured
     assert short.stdin is None
@@ -85,7 +83,7 @@ def test_a_long_prompt_at_a_terminal_is_typed(provider: Provider) -> None:
     assert all(len(argument) < 1_000 for argument in long.args)
 
 
-def test_the_first_prompt_is_not_sent_again_on_resume(provider: Provider) -> None:
+def test_first_prompt_is_not_sent_again_on_resume(provider: Provider) -> None:
     start = provider.start(
         LaunchRequest(None, session=SESSION, resume=True, instructions="be brief")
     )
@@ -94,33 +92,33 @@ def test_the_first_prompt_is_not_sent_again_on_resume(provider: Provider) -> Non
     assert SESSION in " ".join(start.args)
 
 
-def test_a_resumed_terminal_gets_no_prompt(provider: Provider) -> None:
+def test_resumed_terminal_gets_no_prompt(provider: Provider) -> None:
     start = provider.start(LaunchRequest(None, session=SESSION, resume=True, interactive=True))
     assert start.stdin is None
     assert RESUME_PROMPT not in start.args
 
 
-def test_the_latest_conversation_has_no_id_yet(provider: Provider) -> None:
+def test_latest_conversation_has_no_id_yet(provider: Provider) -> None:
     start = provider.start(LaunchRequest("go", latest=True))
     assert start.session is None
     assert start.args != provider.start(LaunchRequest("go")).args
 
 
-def test_a_prompt_that_looks_like_an_option_stays_a_prompt(provider: Provider) -> None:
+def test_prompt_that_looks_like_an_option_stays_a_prompt(provider: Provider) -> None:
     start = provider.start(LaunchRequest("--version", interactive=True))
     at = next(at for at, argument in enumerate(start.args) if argument.endswith("--version"))
     assert start.args[at] != "--version" or start.args[at - 1] == "--"
 
 
 @pytest.mark.parametrize("name", ["claude", "gemini", "qwen", "copilot", "scripted"])
-def test_a_new_conversation_gets_a_chosen_id(name: str) -> None:
+def test_new_conversation_gets_a_chosen_id(name: str) -> None:
     start = registry.get_provider(name).start(LaunchRequest("hi", session=SESSION))
     assert start.session == SESSION
     assert "--session-id" in " ".join(start.args)
 
 
 @pytest.mark.parametrize("name", ["codex", "opencode"])
-def test_a_cli_without_chosen_ids_has_none(name: str) -> None:
+def test_cli_without_chosen_ids_has_none(name: str) -> None:
     start = registry.get_provider(name).start(LaunchRequest("hi", session=SESSION))
     assert start.session is None
     assert SESSION not in start.args
@@ -176,11 +174,11 @@ def test_arguments_of_the_user_are_passed_on(provider: Provider) -> None:
     assert "--mine" in provider.start(LaunchRequest("x", extra=("--mine",))).args
 
 
-def test_a_named_program_is_started(provider: Provider) -> None:
+def test_named_program_is_started(provider: Provider) -> None:
     assert provider.start(LaunchRequest("x"), "/opt/it").args[0] == "/opt/it"
 
 
-def test_a_plain_command_gets_the_prompt_on_stdin_and_in_a_variable() -> None:
+def test_plain_command_gets_the_prompt_on_stdin_and_in_a_variable() -> None:
     plain = registry.get_provider("plain")
     start = plain.start(LaunchRequest("hi", extra=("-n", "1")), "head")
     assert start.args == ["head", "-n", "1"]
@@ -232,7 +230,7 @@ def test_any_command_may_use_acp() -> None:
         ("scripted", "plain"),
     ],
 )
-def test_a_command_line_names_its_provider(argv0: str, name: str) -> None:
+def test_command_line_names_its_provider(argv0: str, name: str) -> None:
     assert registry.find_by_program(argv0).name == name
 
 
@@ -257,7 +255,7 @@ def make_program(path: Path, body: str) -> str:
     return str(path)
 
 
-def test_a_version_is_cached_per_file(tmp_path: Path) -> None:
+def test_version_is_cached_per_file(tmp_path: Path) -> None:
     program = make_program(tmp_path / "tool", f"echo x >> {tmp_path}/asked; echo 'tool v1.2.3 (x)'")
     assert versions.probe_version(program) == "1.2.3"
     assert versions.probe_version(program) == "1.2.3"
@@ -309,7 +307,7 @@ def test_gemini_trusts_its_folder_only_with_approval(ask: LaunchRequest, trusted
     assert ("--skip-trust" in by_protocol.args) is trusted
 
 
-def test_a_program_without_a_version_option_has_none(
+def test_program_without_a_version_option_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "PROBE_TIMEOUT", 0.2)
@@ -328,14 +326,14 @@ def test_transcripts_are_searched_in_the_folder_of_each_cli(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("trap", ["pipe", "device"])
-def test_a_special_file_as_transcript_does_not_block(tmp_path: Path, trap: str) -> None:
+def test_special_file_as_transcript_does_not_block(tmp_path: Path, trap: str) -> None:
     path = tmp_path / f".claude/projects/demo/{SESSION}.jsonl"
     path.parent.mkdir(parents=True)
     os.mkfifo(path) if trap == "pipe" else path.symlink_to("/dev/zero")
     assert registry.get_provider("claude").transcript(tmp_path, SESSION) is None
 
 
-def test_a_transcript_without_a_session_in_its_name_is_ignored(tmp_path: Path) -> None:
+def test_transcript_without_a_session_in_its_name_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / ".gemini/tmp/demo/chats/session-2026-11-16T00-08-0b9cb0b4.jsonl"
     path.parent.mkdir(parents=True)
     path.touch()
@@ -353,9 +351,7 @@ def test_a_transcript_without_a_session_in_its_name_is_ignored(tmp_path: Path) -
         ("copilot", f".copilot/session-state/{SESSION}/events.jsonl"),
     ],
 )
-def test_the_transcript_of_a_session_is_found_by_its_id(
-    name: str, file: str, tmp_path: Path
-) -> None:
+def test_transcript_of_a_session_is_found_by_its_id(name: str, file: str, tmp_path: Path) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.touch()

@@ -37,7 +37,7 @@ def at(*moment: int, zone: str = "UTC") -> int:
         ("usage limit; try again at 2031-01-01T00:00:00Z", None),
     ],
 )
-def test_the_reset_time_is_parsed(message: str, moment: int | None) -> None:
+def test_reset_time_is_parsed(message: str, moment: int | None) -> None:
     assert parse_reset_time(message, NOW, UTC) == moment
     found = parse_limit(message, NOW)
     assert found is not None
@@ -49,6 +49,6 @@ def test_another_error_is_not_a_limit(message: str) -> None:
     assert parse_limit(message, NOW) is None
 
 
-def test_a_time_of_day_is_in_the_local_time_zone() -> None:
+def test_time_of_day_is_in_the_local_time_zone() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     assert parse_reset_time("limit reached, try again at 6 AM", NOW, berlin) == at(2026, 11, 16, 5)

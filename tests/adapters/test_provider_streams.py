@@ -88,7 +88,7 @@ def test_no_line_breaks_a_parser(name: str, line: bytes) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_stream_cut_at_any_byte_is_read_up_to_the_cut(file: Path) -> None:
+def test_stream_cut_at_any_byte_is_read_up_to_the_cut(file: Path) -> None:
     data = file.read_bytes()
     for end in range(0, len(data), max(1, len(data) // 60)):
         parser = parser_for(file.stem)
@@ -123,7 +123,7 @@ def test_nul_bytes_do_not_reach_the_store() -> None:
 
 
 @pytest.mark.parametrize("half", [rb"\ud83d", b"\xf0\x9f"])
-def test_a_partial_character_loses_no_line(half: bytes) -> None:
+def test_partial_character_loses_no_line(half: bytes) -> None:
     """Where a CLI cuts a text, it may cut an emoji; what it cost stands on the same line."""
     line = b'{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"a%s b"}]}}'
     ((said),) = parser_for("claude").feed(line % half)
@@ -131,7 +131,7 @@ def test_a_partial_character_loses_no_line(half: bytes) -> None:
     assert said.content in ("a? b", "a\ufffd b")
 
 
-def test_a_huge_answer_is_truncated_with_a_note() -> None:
+def test_huge_answer_is_truncated_with_a_note() -> None:
     line = b'{"type":"item.completed","item":{"type":"agent_message","text":"%s"}}' % (b"x" * 10**6)
     (said,) = parser_for("codex").feed(line)
     assert isinstance(said, TurnFact)
@@ -260,7 +260,7 @@ def test_gemini_withholding_a_tool_is_a_denial(tool: str, is_denied: bool) -> No
     assert of(facts, DenialFact) == ([DenialFact(tool, "c1")] if is_denied else [])
 
 
-def test_an_endless_stream_is_counted_in_bounded_memory() -> None:
+def test_endless_stream_is_counted_in_bounded_memory() -> None:
     line = (
         b'{"type":"assistant","message":{"id":"m%d","model":"m","content":[{"type":"tool_use",'
         b'"id":"c%d","name":"n"}],"usage":{"input_tokens":1,"output_tokens":2}}}'
@@ -274,7 +274,7 @@ def test_an_endless_stream_is_counted_in_bounded_memory() -> None:
     assert parser.close() == [used]
 
 
-def test_an_older_claude_is_charged_without_guessing() -> None:
+def test_older_claude_is_charged_without_guessing() -> None:
     result = (
         b'{"type":"result","subtype":"success","is_error":false,"result":"x","total_cost_usd":0.5,'
         b'"usage":{"input_tokens":7,"output_tokens":3},"modelUsage":{"m":{"inputTokens":%d}}}'
@@ -364,7 +364,7 @@ def test_qwen_counts_the_whole_conversation() -> None:
 
 
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode", "copilot"])
-def test_a_refusal_of_the_server_is_a_failure(name: str) -> None:
+def test_refusal_of_the_server_is_a_failure(name: str) -> None:
     (finished,) = of(read(f"{name}-400"), ResultFact)
     assert not finished.ok
     assert "stub error" in finished.message

@@ -53,7 +53,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("piece", [1, 7, 10_000])
-def test_a_secret_is_redacted_in_every_usual_encoding(spelling: str, piece: int) -> None:
+def test_secret_is_redacted_in_every_usual_encoding(spelling: str, piece: int) -> None:
     data = b"before\n" + SPELLINGS[spelling] + b"\nafter\n"
     redactor = Redactor([SECRET])
     out = b"".join(redactor.feed(data[at : at + piece]) for at in range(0, len(data), piece))
@@ -64,7 +64,7 @@ def test_a_secret_is_redacted_in_every_usual_encoding(spelling: str, piece: int)
     assert out == redact(data, [SECRET])
 
 
-def test_a_secret_in_encoded_lines_is_redacted_at_every_column() -> None:
+def test_secret_in_encoded_lines_is_redacted_at_every_column() -> None:
     chosen = random.Random(5)
     for number in range(40):
         secret = bytes(chosen.choice(b"abcXYZ0189'\"<&$ /+-_") for _ in range(8 + 2 * number))
@@ -81,7 +81,7 @@ def test_prose_in_several_lines_is_unchanged() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["base64 in lines", "hex in lines", "HTML", "a shell's word"])
-def test_a_store_contains_no_encoding_of_a_secret(store: Corral, spelling: str) -> None:
+def test_store_contains_no_encoding_of_a_secret(store: Corral, spelling: str) -> None:
     redaction = store._database.redaction
     assert isinstance(redaction, Redaction)
     redaction.add_known_values(SECRET)

@@ -142,7 +142,7 @@ def test_no_attack_succeeds(stage: Stage, kind: SandboxKind, user: int | None) -
         named.bind(str(stage.folder / "socket"))
         named.listen()
         report = stage.attack(kind, user=user)
-    # Landlock cannot close a socket in a folder; `WrappedCommand.missing_protections` says so.
+    # Landlock cannot block a socket in a folder; `WrappedCommand.missing_protections` reports it.
     allowed = {"connects_to_a_socket_in_a_folder"} if kind is SandboxKind.LANDLOCK else set()
     assert set(report["won"]) <= allowed
     assert report["user"] == (os.getuid() if user is None else user)
@@ -197,7 +197,7 @@ DAMAGE = (
 )
 
 
-def test_a_damaged_private_repository_is_not_imported(stage: Stage, kind: SandboxKind) -> None:
+def test_damaged_private_repository_is_not_imported(stage: Stage, kind: SandboxKind) -> None:
     before, config = head(stage), (stage.repository / ".git/config").read_text()
     made = stage.tree / "made"
     for damage in DAMAGE:
@@ -229,7 +229,7 @@ def test_commits_are_imported_once_from_packs_and_detached_heads(
     assert git(stage.tree, "status", "--porcelain") == ""
 
 
-def test_a_branch_moved_by_the_host_is_not_overwritten(stage: Stage, kind: SandboxKind) -> None:
+def test_branch_moved_by_the_host_is_not_overwritten(stage: Stage, kind: SandboxKind) -> None:
     assert attempt(stage, COMMIT, kind).startswith("0")
     commit(stage.repository, {"elsewhere": "y"}, "main moved")
     git(stage.repository, "update-ref", "refs/heads/corral/race/one", "main")
@@ -238,7 +238,7 @@ def test_a_branch_moved_by_the_host_is_not_overwritten(stage: Stage, kind: Sandb
     assert head(stage) == git(stage.repository, "rev-parse", "main")
 
 
-def test_a_hostile_tree_fails_the_object_check(stage: Stage) -> None:
+def test_hostile_tree_fails_the_object_check(stage: Stage) -> None:
     """A `.git` entry in a tree would be checked out over the real one."""
     script = """
         blob=$(echo evil | git hash-object -w --stdin)
@@ -270,7 +270,7 @@ def test_files_and_shared_memory_are_limited(stage: Stage, kind: SandboxKind) ->
 
 
 @pytest.mark.usefixtures("system_python")
-def test_a_fork_bomb_ends_at_its_limit(tmp_path: Path, kind: SandboxKind) -> None:
+def test_fork_bomb_ends_at_its_limit(tmp_path: Path, kind: SandboxKind) -> None:
     script = (
         "import os, time\n"
         "made = 0\n"

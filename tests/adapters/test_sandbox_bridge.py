@@ -456,7 +456,7 @@ def test_journal_naming_another_file_deletes_nothing(folder: SessionFolder, tmp_
     assert victim.read_text() == "precious"
 
 
-def test_journal_of_a_live_writer_is_no_error(folder: SessionFolder) -> None:
+def test_journal_of_a_live_writer_is_not_an_error(folder: SessionFolder) -> None:
     say(folder, "x")
     with closing(sqlite3.connect(folder.outbound)) as writer:
         writer.isolation_level = None

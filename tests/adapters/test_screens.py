@@ -56,14 +56,14 @@ def test_ordinary_output_types_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("provider", [name for name in SCREENS if name != "scripted"])
-def test_a_screen_without_the_interface_is_unknown(provider: str) -> None:
+def test_screen_without_the_interface_is_unknown(provider: str) -> None:
     reading = read_screen(SCREENS[provider], [*PROSE[:5], "$ ls"], EVERYTHING)
     assert (reading.state, reading.answer) == ("unknown", None)
     assert read_screen(SCREENS[provider], [], EVERYTHING).state == "unknown"
 
 
 @pytest.mark.parametrize("provider", ["claude", "copilot"])
-def test_a_marked_option_is_not_the_input_line(provider: str) -> None:
+def test_marked_option_is_not_the_input_line(provider: str) -> None:
     menu = ["─" * 60, " Make it your default?", "", "   ❯ Yes, set it", "     No, keep it"]
     reading = read_screen(SCREENS[provider], menu, EVERYTHING)
     assert (reading.state, reading.kind, reading.answer) == ("needs_input", None, None)
@@ -82,7 +82,7 @@ DIALOGS = [name for name in NAMES if name.endswith(("-edit", "-run", "-trust"))]
 
 
 @pytest.mark.parametrize("name", DIALOGS)
-def test_a_dialog_is_left_to_the_person_by_default(name: str) -> None:
+def test_dialog_is_left_to_the_person_by_default(name: str) -> None:
     reading = read_screen(screen_of(name), lines_of(name))
     assert reading.state == "needs_input"
     assert reading.kind == name.partition("-")[2]
@@ -91,13 +91,13 @@ def test_a_dialog_is_left_to_the_person_by_default(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIALOGS)
-def test_a_policy_for_another_class_answers_nothing(name: str) -> None:
+def test_policy_for_another_class_answers_nothing(name: str) -> None:
     others = frozenset({"edit", "run", "trust"} - {name.partition("-")[2]})
     assert read_screen(screen_of(name), lines_of(name), others).answer is None
 
 
 @pytest.mark.parametrize("name", [name for name in DIALOGS if name != "claude-trust"])
-def test_an_approved_dialog_gets_exactly_one_enter(name: str) -> None:
+def test_approved_dialog_gets_exactly_one_enter(name: str) -> None:
     reader = ScreenReader(screen_of(name), frozenset({name.partition("-")[2]}))
     looks = [reader.look(lines_of(name)) for _ in range(5)]
     assert [look.answer for look in looks] == ["\r", None, None, None, None]
@@ -113,7 +113,7 @@ def test_keys_are_repeated_only_for_an_answered_open_dialog() -> None:
     assert reader.retry_keys() is None
 
 
-def test_a_dialog_that_appears_again_is_answered_again() -> None:
+def test_dialog_that_appears_again_is_answered_again() -> None:
     reader = ScreenReader(SCREENS["claude"], frozenset({"run"}))
     shown = ["claude-run", "claude-run", "claude-working", "claude-run"]
     assert [reader.look(lines_of(name)).answer for name in shown] == ["\r", None, None, "\r"]
@@ -126,7 +126,7 @@ def test_another_command_in_the_same_dialog_is_another_question() -> None:
     assert [reader.look(lines).answer for lines in shown] == ["\r", "\r", None]
 
 
-def test_a_spinner_does_not_change_the_dialog() -> None:
+def test_spinner_does_not_change_the_dialog() -> None:
     reader = ScreenReader(SCREENS["claude"], frozenset({"run"}))
     other = [line.replace("Waiting…", "Waiting… (3s)") for line in lines_of("claude-run")]
     assert other != lines_of("claude-run")
@@ -145,7 +145,7 @@ def test_a_spinner_does_not_change_the_dialog() -> None:
         ("opencode-run", "$ touch zz"),
     ],
 )
-def test_the_subject_of_a_dialog_is_read(name: str, subject: str) -> None:
+def test_subject_of_a_dialog_is_read(name: str, subject: str) -> None:
     told = read_screen(screen_of(name), lines_of(name)).subject
     assert any(line.startswith(subject) for line in told), told
     assert not any("STUB:" in line for line in told)
@@ -157,12 +157,12 @@ def test_yes_is_selected_when_no_is_marked() -> None:
     assert reading.answer == "\x1b[B\r"
 
 
-def test_a_dialog_without_allow_once_is_left_to_the_person() -> None:
+def test_dialog_without_allow_once_is_left_to_the_person() -> None:
     lines = [line.replace("1. Yes", "1. Yes, always") for line in lines_of("claude-run")]
     assert read_screen(SCREENS["claude"], lines, EVERYTHING).answer is None
 
 
-def test_a_question_in_the_subject_does_not_change_the_class() -> None:
+def test_question_in_the_subject_does_not_change_the_class() -> None:
     lines = lines_of("codex-run")
     at = next(at for at, line in enumerate(lines) if line.strip() == "$ touch zz")
     lines.insert(at, "  Would you like to make the following edits?")
@@ -171,11 +171,11 @@ def test_a_question_in_the_subject_does_not_change_the_class() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-working")])
-def test_a_working_agent_is_recognized(name: str) -> None:
+def test_working_agent_is_recognized(name: str) -> None:
     assert read_screen(screen_of(name), lines_of(name), EVERYTHING).state == "working"
 
 
-def test_a_limit_is_read_from_the_status_lines() -> None:
+def test_limit_is_read_from_the_status_lines() -> None:
     reading = read_screen(SCREENS["claude"], lines_of("claude-limit"))
     assert reading.state == "limit"
     assert "resets 1:44am" in str(reading.detail)
@@ -198,6 +198,6 @@ def test_text_of_the_agent_is_not_a_status_line(words: str) -> None:
     assert read_screen(SCREENS["claude"], lines).state == "ready"
 
 
-def test_a_program_that_did_not_start_is_fatal() -> None:
+def test_program_that_did_not_start_is_fatal() -> None:
     reading = read_screen(SCREENS["claude"], ["", "error: unknown option '--foo'"])
     assert (reading.state, reading.detail) == ("fatal", "error: unknown option '--foo'")

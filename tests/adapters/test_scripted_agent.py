@@ -72,19 +72,19 @@ def stream(ask: LaunchRequest) -> tuple[list[ProviderFact], int]:
         (["--json", "--continue", "x"], "No conversation found"),
     ],
 )
-def test_a_wrong_command_line_is_one_clear_error(args: list[str], told: str) -> None:
+def test_wrong_command_line_is_one_clear_error(args: list[str], told: str) -> None:
     done = run(*args)
     assert done.returncode == 1
     assert told in done.stderr
 
 
-def test_the_prompt_comes_from_three_places() -> None:
+def test_prompt_comes_from_three_places() -> None:
     assert run("say", "hi").stdout == "hi\n"
     assert run(env={"CORRAL_PROMPT": "say hi"}).stdout == "hi\n"
     assert run(given="say a; say b\nwhat?").stdout == "a\nb\nYou said: what?\n"
 
 
-def test_the_agent_waits_for_a_file(tmp_path: Path) -> None:
+def test_agent_waits_for_a_file(tmp_path: Path) -> None:
     prompt = f"say before; await {tmp_path}/go; say after"
     with subprocess.Popen([*AGENT, prompt], stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
@@ -100,7 +100,7 @@ def test_fence_lines_of_a_prompt_are_not_answered() -> None:
     assert run(given=prompt).stdout == "hi\nthere\n"
 
 
-def test_the_agent_ends_as_scripted() -> None:
+def test_agent_ends_as_scripted() -> None:
     assert run("crash 7").returncode == 7
     assert run("kill TERM").returncode == -signal.SIGTERM
     assert run("fail 2 count").returncode == 1
@@ -108,12 +108,12 @@ def test_the_agent_ends_as_scripted() -> None:
     assert run("fail 2 count; say at last").stdout == "at last\n"
 
 
-def test_the_agent_asks_and_reads_the_answer() -> None:
+def test_agent_asks_and_reads_the_answer() -> None:
     assert run("ask ready?", given="sure\n").stdout == "ready? Answered: sure\n"
     assert run("ask ready?").stdout == "ready? Nobody answered.\n"
 
 
-def test_the_agent_leaves_a_child_behind() -> None:
+def test_agent_leaves_a_child_behind() -> None:
     child = subprocess.Popen(
         [*AGENT, "fork 3600; say gone"], stdout=subprocess.DEVNULL, start_new_session=True
     )
@@ -121,7 +121,7 @@ def test_the_agent_leaves_a_child_behind() -> None:
     os.killpg(child.pid, signal.SIGKILL)  # the one left behind
 
 
-def test_the_agent_ignores_a_signal() -> None:
+def test_agent_ignores_a_signal() -> None:
     child = subprocess.Popen(
         [*AGENT, "ignore TERM; say deaf; hang"], stdout=subprocess.PIPE, text=True
     )
@@ -135,7 +135,7 @@ def test_the_agent_ignores_a_signal() -> None:
     child.stdout.close()
 
 
-def test_a_quota_is_reported_with_its_reset() -> None:
+def test_quota_is_reported_with_its_reset() -> None:
     done = run("--quota", "3600")
     assert done.returncode == 1
     limit = parse_limit(done.stdout, int(time.time() * 1_000))
@@ -143,7 +143,7 @@ def test_a_quota_is_reported_with_its_reset() -> None:
     assert limit.reset_at is not None
 
 
-def test_the_stream_is_parsed_like_claude() -> None:
+def test_stream_is_parsed_like_claude() -> None:
     facts, code = stream(
         LaunchRequest("say hi; write a.txt text; spend 1000 100 big", session="s-1")
     )
@@ -167,7 +167,7 @@ def test_conversations_can_be_resumed() -> None:
     assert facts[0] == SessionFact("s-2", model="scripted-1")
 
 
-def test_the_stream_reports_a_quota() -> None:
+def test_stream_reports_a_quota() -> None:
     facts, code = stream(LaunchRequest("quota 60"))
     assert code == 1
     (limit,) = [fact for fact in facts if isinstance(fact, LimitFact)]
@@ -176,7 +176,7 @@ def test_the_stream_reports_a_quota() -> None:
     assert not facts[-1].ok
 
 
-def test_the_agent_works_at_a_terminal() -> None:
+def test_agent_works_at_a_terminal() -> None:
     ours, its = pty.openpty()
     with subprocess.Popen([*AGENT, "--interactive", "say hi"], stdin=its, stdout=its) as agent:
         os.close(its)
@@ -212,6 +212,6 @@ except SystemExit:
 """
 
 
-def test_the_agent_needs_only_the_standard_library() -> None:
+def test_agent_needs_only_the_standard_library() -> None:
     done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
     assert not {"msgspec", "click", "rich", "asyncio", "argparse"} & set(done.stdout.split())

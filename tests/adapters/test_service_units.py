@@ -29,7 +29,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return asked
 
 
-def test_a_unit_is_written_private_enabled_and_removed(systemctl: Path) -> None:
+def test_unit_is_written_private_enabled_and_removed(systemctl: Path) -> None:
     unit = service_units.SystemdService("-abc")
     told = unit.install(COMMAND, ENVIRONMENT)
     assert (told.installed, told.running) == (True, True)
@@ -64,7 +64,7 @@ def test_stopping_the_unit_ends_only_the_daemon() -> None:
     assert agent["EnvironmentVariables"] == ENVIRONMENT
 
 
-def test_an_invalid_value_for_a_unit_is_rejected() -> None:
+def test_invalid_value_for_a_unit_is_rejected() -> None:
     with pytest.raises(Refused):
         service_units.SystemdService("").text(COMMAND, {"PATH": "a\nExecStartPre=/bin/rm"})
 

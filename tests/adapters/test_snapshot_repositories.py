@@ -42,7 +42,7 @@ def files_of(folder: Path) -> list[tuple[str, int, int]]:
     )
 
 
-def test_a_folder_is_committed_as_it_is_and_not_touched(folder: Path, tmp_path: Path) -> None:
+def test_snapshot_commits_a_folder_without_changing_it(folder: Path, tmp_path: Path) -> None:
     private = tmp_path / "home" / "private" / "one.git"
     before = files_of(folder)
     first = snapshot_repositories.snapshot_folder(str(folder), str(private), message="as it is")
@@ -61,7 +61,7 @@ def test_a_folder_is_committed_as_it_is_and_not_touched(folder: Path, tmp_path: 
     assert git(private, "rev-parse", "main", "main^") == f"{second.commit}\n{first.commit}"
 
 
-def test_worktrees_of_a_private_repository_are_like_any_other(folder: Path, tmp_path: Path) -> None:
+def test_worktree_of_a_snapshot_repository_works(folder: Path, tmp_path: Path) -> None:
     private = str(tmp_path / "one.git")
     base = snapshot_repositories.snapshot_folder(str(folder), private, message="as it is").commit
     tree = tmp_path / "tree"
@@ -75,7 +75,7 @@ def test_worktrees_of_a_private_repository_are_like_any_other(folder: Path, tmp_
     assert worktrees.inspect(private, str(tree)).unmerged == 1
 
 
-def test_repositories_inside_are_told(folder: Path, tmp_path: Path) -> None:
+def test_nested_repositories_are_reported(folder: Path, tmp_path: Path) -> None:
     new_repository(folder / "inner")
     found = snapshot_repositories.snapshot_folder(
         str(folder), str(tmp_path / "one.git"), message="x"
@@ -84,7 +84,7 @@ def test_repositories_inside_are_told(folder: Path, tmp_path: Path) -> None:
     assert "inner" not in git(tmp_path / "one.git", "ls-tree", "--name-only", "main")
 
 
-def test_what_needs_no_private_repository_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_snapshot_of_an_unsuitable_folder_is_rejected(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, check=because("contains_data")):
         snapshot_repositories.snapshot_folder(str(folder), str(folder / ".corral"), message="x")
     known = new_repository(tmp_path / "known")

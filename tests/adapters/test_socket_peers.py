@@ -29,7 +29,7 @@ def called(server: socket.socket) -> tuple[socket.socket, socket.socket]:
     return client, accepted
 
 
-def test_the_calling_process_is_found(server: socket.socket) -> None:
+def test_calling_process_is_found(server: socket.socket) -> None:
     client, accepted = called(server)
     with client, accepted:
         (above,) = list_peer_ancestors(accepted.getpeername(), server.getsockname()[1]) or []
@@ -37,7 +37,7 @@ def test_the_calling_process_is_found(server: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_caller_that_hung_up_is_local_and_hidden(server: socket.socket, reset: bool) -> None:
+def test_caller_that_hung_up_is_local_and_hidden(server: socket.socket, reset: bool) -> None:
     client, accepted = called(server)
     with accepted:
         peer = accepted.getpeername()
@@ -47,11 +47,11 @@ def test_a_caller_that_hung_up_is_local_and_hidden(server: socket.socket, reset:
         assert list_peer_ancestors(peer, server.getsockname()[1]) == []
 
 
-def test_a_caller_on_another_machine_is_not_local() -> None:
+def test_caller_on_another_machine_is_not_local() -> None:
     assert list_peer_ancestors(("192.0.2.1", 4_711), 80) is None
 
 
-def test_a_caller_that_forbids_inspection_is_local_and_hidden(server: socket.socket) -> None:
+def test_caller_that_forbids_inspection_is_local_and_hidden(server: socket.socket) -> None:
     """Both ends belong to one ordinary user; as root every process can be inspected."""
     ready, go = os.pipe()
     holder = _fork(lambda: _call_and_wait(server, ready, go))

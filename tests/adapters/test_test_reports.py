@@ -83,7 +83,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_what_a_runner_prints_is_counted(name: str) -> None:
+def test_output_of_a_test_runner_is_counted(name: str) -> None:
     text, counts = PRINTED[name]
     assert parse_output(text) == counts
     assert parse_output(text.replace("\n", "\r\n")) == counts
@@ -92,19 +92,19 @@ def test_what_a_runner_prints_is_counted(name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "all tests passed", "5 passed", "Tests: many", "ok\n", "make: *** [test] Error 2"]
 )
-def test_what_is_not_understood_is_unknown(text: str) -> None:
+def test_unrecognized_output_is_unknown(text: str) -> None:
     assert parse_output(text) is None
 
 
 @given(st.text(max_size=400))
-def test_any_text_is_taken(text: str) -> None:
+def test_any_text_is_accepted(text: str) -> None:
     parse_output(text)
 
 
 @pytest.mark.parametrize(
     "piece", ["1 passed, ", "9" * 50, "=== RUN ", "ok ", "Tests: 1 a, ", "\x1b[1", "\n 1 passing ("]
 )
-def test_a_hostile_text_takes_no_long_time(piece: str) -> None:
+def test_hostile_text_is_parsed_in_linear_time(piece: str) -> None:
     began = time.process_time()
     parse_output(piece * (2_000_000 // len(piece)))
     assert time.process_time() - began < 10
@@ -113,7 +113,7 @@ def test_a_hostile_text_takes_no_long_time(piece: str) -> None:
     )
 
 
-def test_a_junit_report_is_counted() -> None:
+def test_junit_report_is_counted() -> None:
     report = b"""<?xml version="1.0"?><testsuites><testsuite tests="99">
       <testcase name="a"/><testcase name="b"><failure message="x"/></testcase>
       <testcase name="c"><error/></testcase><testcase name="d"><skipped/></testcase>
@@ -134,16 +134,16 @@ def test_a_junit_report_is_counted() -> None:
         b'<!DOCTYPE x SYSTEM "file:///etc/passwd"><testsuite/>',
     ],
 )
-def test_what_is_no_report_or_declares_things_is_unknown(document: bytes) -> None:
+def test_invalid_report_or_one_with_a_dtd_is_unknown(document: bytes) -> None:
     assert parse_junit(document) is None
 
 
 @given(st.binary(max_size=200))
-def test_any_document_is_taken(document: bytes) -> None:
+def test_any_document_is_accepted(document: bytes) -> None:
     parse_junit(document)
 
 
-def test_a_real_pytest_is_counted_by_its_output_and_its_report(tmp_path: Path) -> None:
+def test_real_pytest_output_and_report_are_counted(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import pytest\ndef test_a(): pass\ndef test_b(): assert 0\n"
         "@pytest.mark.skip\ndef test_c(): pass\n@pytest.fixture\ndef bad(): 1/0\n"
@@ -161,7 +161,7 @@ def test_a_real_pytest_is_counted_by_its_output_and_its_report(tmp_path: Path) -
     assert parse_junit((tmp_path / "report.xml").read_bytes()) == ReportCounts("junit", *numbers)
 
 
-def test_a_real_unittest_is_counted(tmp_path: Path) -> None:
+def test_real_unittest_output_is_counted(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): pass\n"
         "    def test_b(self): self.fail()\n    def test_c(self): 1/0\n"

@@ -29,7 +29,7 @@ def copy_of(home: Path, patterns: tuple[str, ...] = PATTERNS) -> tuple[Transcrip
     return TranscriptCopy(str(home), patterns, folder), folder
 
 
-def test_what_is_appended_is_copied(home: Path) -> None:
+def test_appended_lines_are_copied(home: Path) -> None:
     copy, folder = copy_of(home)
     copy.refresh()
     assert not (folder / FILE).exists()
@@ -68,7 +68,7 @@ def test_no_component_of_the_path_may_be_a_symlink(home: Path, component: str) -
 
 
 @pytest.mark.parametrize("trick", ["pipe", "hard link", "socket", "folder"])
-def test_what_is_not_a_plain_file_is_not_read(home: Path, trick: str) -> None:
+def test_only_regular_files_are_copied(home: Path, trick: str) -> None:
     if trick == "pipe":
         os.mkfifo(home / FILE)
     elif trick == "hard link":
@@ -104,7 +104,7 @@ def test_sizes_and_counts_are_bounded(home: Path, monkeypatch: pytest.MonkeyPatc
     assert sum(path.stat().st_size for path in files) == 100
 
 
-def test_only_so_many_entries_are_looked_at(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_scanned_entries_is_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcript_copies, "MAX_ENTRIES", 50)
     for number in range(200):
         (home / FILE).with_name(f"rollout-{number}.jsonl").write_text("x")
@@ -113,7 +113,7 @@ def test_only_so_many_entries_are_looked_at(home: Path, monkeypatch: pytest.Monk
     assert 0 < len([path for path in folder.rglob("*") if path.is_file()]) <= 50
 
 
-def test_a_line_without_an_end_is_passed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unterminated_line_is_skipped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is never held in memory as a whole, also when it is longer than the copy."""
     monkeypatch.setattr(transcript_copies, "MAX_BYTES", 48 << 20)
     with (home / FILE).open("wb") as file:
@@ -143,7 +143,7 @@ def database(home: Path, script: str) -> Path:
     return folder
 
 
-def test_a_database_is_copied_with_its_log(home: Path) -> None:
+def test_database_is_copied_with_its_wal(home: Path) -> None:
     folder = database(home, TABLES)
     patterns = tuple(f".local/share/opencode/{name}" for name in opencode.RECORD_FILES)
     copy, copied = copy_of(home, patterns)
@@ -163,7 +163,7 @@ def test_a_database_is_copied_with_its_log(home: Path) -> None:
     assert opencode.since(root, "/w", 1) == ["ses_0"]
 
 
-def test_a_hostile_database_cannot_hold_up_its_reader(
+def test_hostile_database_cannot_block_its_reader(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opencode, "MAX_SECONDS", 0.5)

@@ -13,7 +13,7 @@ def line(**fields: Any) -> bytes:
     return json.dumps({"session_id": "s", "uuid": "u", **fields}).encode() + b"\n"
 
 
-def test_a_denial_that_is_also_the_result_of_its_call_is_shown_once() -> None:
+def test_denial_that_is_also_the_result_of_its_call_is_shown_once() -> None:
     telling = TranscriptRenderer(cast("Any", None), ClaudeParser(None))
     result = {"type": "tool_result", "tool_use_id": "t1", "content": WHY, "is_error": True}
     told = telling.feed(

@@ -28,7 +28,7 @@ def test_every_line_is_read_or_counted(reader: Any, name: str) -> None:
     assert kinds <= {TurnFact, UsageFact}
 
 
-def test_the_report_of_an_import_names_what_was_left_out(store: Corral, tmp_path: Path) -> None:
+def test_import_report_lists_omissions(store: Corral, tmp_path: Path) -> None:
     said = {"role": "assistant", "id": "m1", "content": [{"type": "text", "text": "hi"}]}
     said["content"] += [{"type": "thinking", "thinking": "hm"}]  # type: ignore[operator]
     base = {"sessionId": "s1", "cwd": "/srv", "timestamp": "2026-03-01T10:00:00Z"}

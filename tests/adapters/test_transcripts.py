@@ -25,11 +25,11 @@ BOTH = [
 ]
 
 
-def said(items: list[TranscriptItem]) -> list[TurnFact]:
+def turns_of(items: list[TranscriptItem]) -> list[TurnFact]:
     return [item.fact for item in items if isinstance(item.fact, TurnFact)]
 
 
-def used(items: list[TranscriptItem]) -> list[UsageFact]:
+def usage_of(items: list[TranscriptItem]) -> list[UsageFact]:
     return [item.fact for item in items if isinstance(item.fact, UsageFact)]
 
 
@@ -41,7 +41,7 @@ def as_set(items: list[TranscriptItem]) -> set[Any]:
 
 
 @pytest.mark.parametrize(("module", "name"), BOTH)
-def test_bad_lines_are_passed_over(module: ModuleType, name: str, tmp_path: Path) -> None:
+def test_invalid_lines_are_skipped(module: ModuleType, name: str, tmp_path: Path) -> None:
     lines = (RECORDED / f"{name}.jsonl").read_bytes().splitlines(keepends=True)
     noise = [b"\n", b"{\n", b"\xff\xfe\n", b"[]\n", b'{"type":[]}\n', b'{"message":7}\n', b"{}\n"]
     file = tmp_path / "noisy.jsonl"
@@ -53,7 +53,7 @@ def test_bad_lines_are_passed_over(module: ModuleType, name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(("module", "name"), BOTH)
-def test_a_reading_goes_on_where_it_stopped(module: ModuleType, name: str, tmp_path: Path) -> None:
+def test_reading_continues_at_its_offset(module: ModuleType, name: str, tmp_path: Path) -> None:
     whole = (RECORDED / f"{name}.jsonl").read_bytes()
     file = tmp_path / "growing.jsonl"
     offset, items = 0, []
@@ -67,7 +67,7 @@ def test_a_reading_goes_on_where_it_stopped(module: ModuleType, name: str, tmp_p
 
 
 @pytest.mark.parametrize("module", [claude, codex])
-def test_a_file_that_is_none_of_theirs_is_nobodys(module: ModuleType, tmp_path: Path) -> None:
+def test_foreign_file_is_not_a_transcript(module: ModuleType, tmp_path: Path) -> None:
     file = tmp_path / "rollout-x.jsonl"
     for content in (b"", b"hello\n", b"{}\n{}\n", b'{"type":"session_meta","payload":{"id":5}}\n'):
         file.write_bytes(content)
@@ -75,7 +75,7 @@ def test_a_file_that_is_none_of_theirs_is_nobodys(module: ModuleType, tmp_path: 
         assert list(module.read(file)) == []
 
 
-def test_the_head_says_whose_conversation_it_is() -> None:
+def test_head_contains_session_folder_and_version() -> None:
     found = claude.head(RECORDED / "claude.jsonl")
     assert found is not None
     assert found.session == "ce3730c6-ea7e-4d85-9439-405672d53265"
@@ -90,13 +90,15 @@ def test_the_head_says_whose_conversation_it_is() -> None:
 
 def test_claude_usage_is_counted_once_for_each_message() -> None:
     items = list(claude.read(RECORDED / "claude.jsonl"))
-    assert [(one.input, one.output, one.cache_read, one.cache_write) for one in used(items)] == [
+    assert [
+        (one.input, one.output, one.cache_read, one.cache_write) for one in usage_of(items)
+    ] == [
         (1000, 50, 300, 20),
         (2000, 10, 1000, 0),
         (3000, 5, 0, 0),
     ]
-    assert len({one.key for one in used(items)}) == 3
-    assert [turn.role for turn in said(items)] == [
+    assert len({one.key for one in usage_of(items)}) == 3
+    assert [turn.role for turn in turns_of(items)] == [
         "user",
         "assistant",
         "assistant",
@@ -107,35 +109,35 @@ def test_claude_usage_is_counted_once_for_each_message() -> None:
     ]
 
 
-def test_claude_that_was_killed_left_what_it_had_used() -> None:
+def test_killed_claude_transcript_has_usage() -> None:
     items = list(claude.read(RECORDED / "claude-killed.jsonl"))
-    assert [(one.input, one.output) for one in used(items)] == [(1000, 50), (2000, 10)]
-    assert not any("No response requested" in turn.content for turn in said(items))
+    assert [(one.input, one.output) for one in usage_of(items)] == [(1000, 50), (2000, 10)]
+    assert not any("No response requested" in turn.content for turn in turns_of(items))
 
 
-def test_codex_usage_is_the_threads_running_total() -> None:
+def test_codex_usage_is_the_running_total_of_the_thread() -> None:
     items = list(codex.read(RECORDED / "codex.jsonl"))
-    assert [(one.input, one.cache_read, one.output) for one in used(items)] == [
+    assert [(one.input, one.cache_read, one.output) for one in usage_of(items)] == [
         (700, 300, 50),
         (1700, 1300, 60),
         (4700, 1300, 65),
     ]
-    assert {one.model for one in used(items)} == {"stub"}
+    assert {one.model for one in usage_of(items)} == {"stub"}
     found = codex.head(RECORDED / "codex.jsonl")
     assert found is not None
-    assert {one.counter for one in used(items)} == {f"codex/{found.session}"}
-    call, answer = said(items)[2:4]
+    assert {one.counter for one in usage_of(items)} == {f"codex/{found.session}"}
+    call, answer = turns_of(items)[2:4]
     assert (call.tool_name, call.arguments) == ("exec_command", {"cmd": "echo hi > a2.txt"})
     assert (answer.role, answer.tool_name) == ("tool", "exec_command")
 
 
-def test_codex_knows_its_model_also_when_it_goes_on_in_the_middle() -> None:
+def test_codex_model_is_known_when_reading_from_an_offset() -> None:
     items = list(codex.read(RECORDED / "codex.jsonl"))
     later = list(codex.read(RECORDED / "codex.jsonl", offset=items[3].offset))
     assert [item.fact for item in later] == [item.fact for item in items[4:]]
 
 
-def test_the_files_of_a_folder_are_found(tmp_path: Path) -> None:
+def test_transcript_files_of_a_folder_are_found(tmp_path: Path) -> None:
     for name, place in (
         ("claude", "projects/-demo/a.jsonl"),
         ("codex", "2026/11/15/rollout-a.jsonl"),
@@ -154,10 +156,10 @@ def denied(items: list[TranscriptItem]) -> list[str]:
 @pytest.mark.parametrize(("module", "name"), [(gemini, "gemini"), (copilot, "copilot")])
 def test_each_request_is_counted_once_by_its_key(module: ModuleType, name: str) -> None:
     items = list(module.read(RECORDED / f"{name}.jsonl"))
-    figures = [(one.input, one.output, one.cache_read) for one in used(items)]
+    figures = [(one.input, one.output, one.cache_read) for one in usage_of(items)]
     assert figures == [(700, 50, 300), (5, 6, 0)]
-    assert len({one.key for one in used(items)}) == 2
-    roles = [turn.role for turn in said(items)]
+    assert len({one.key for one in usage_of(items)}) == 2
+    roles = [turn.role for turn in turns_of(items)]
     assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
     assert all(item.at is not None for item in items)
     assert denied(items) == []
@@ -165,15 +167,15 @@ def test_each_request_is_counted_once_by_its_key(module: ModuleType, name: str) 
 
 def test_qwen_usage_is_the_running_total_of_its_stream() -> None:
     items = list(qwen.read(RECORDED / "qwen.jsonl"))
-    figures = [(one.input, one.output, one.cache_read) for one in used(items)]
+    figures = [(one.input, one.output, one.cache_read) for one in usage_of(items)]
     assert figures == [(700, 50, 300), (705, 56, 300)]
     found = qwen.head(RECORDED / "qwen.jsonl")
     assert found is not None
-    assert {one.counter for one in used(items)} == {f"qwen/{found.session}"}
-    assert [turn.tool_name for turn in said(items) if turn.role == "tool"] == ["write_file"]
+    assert {one.counter for one in usage_of(items)} == {f"qwen/{found.session}"}
+    assert [turn.tool_name for turn in turns_of(items) if turn.role == "tool"] == ["write_file"]
 
 
-def test_denied_calls_are_told_with_their_tool() -> None:
+def test_denied_calls_are_reported_with_their_tool() -> None:
     assert denied(list(copilot.read(RECORDED / "copilot-denied.jsonl"))) == ["create"]
     assert denied(list(claude.read(RECORDED / "claude-denied.jsonl"))) == ["Write"]
 
@@ -196,9 +198,9 @@ def test_opencode_is_read_from_its_database(database: Path) -> None:
     assert found is not None
     assert (found.session, found.cwd) == (session, "/demo/place")
     items = list(opencode.read(path))
-    figures = [(one.input, one.output, one.cache_read, one.model) for one in used(items)]
+    figures = [(one.input, one.output, one.cache_read, one.model) for one in usage_of(items)]
     assert figures == [(700, 50, 300, "stub"), (5, 6, 0, "stub")]
-    assert [turn.role for turn in said(items)] == [
+    assert [turn.role for turn in turns_of(items)] == [
         "user",
         "assistant",
         "assistant",
@@ -210,7 +212,7 @@ def test_opencode_is_read_from_its_database(database: Path) -> None:
     assert opencode.find(database, "ses_unknown") is None
 
 
-def test_opencode_counts_the_usage_of_sub_agents_and_not_their_words(database: Path) -> None:
+def test_opencode_counts_usage_of_sub_agents_without_their_turns(database: Path) -> None:
     import apsw
 
     (session,) = opencode.since(database, "/demo/place", 0)
@@ -225,11 +227,11 @@ def test_opencode_counts_the_usage_of_sub_agents_and_not_their_words(database: P
     )
     opened.close()
     after = list(opencode.read(database / "opencode.db" / session))
-    assert len(used(after)) == 2 * len(used(before))
-    assert len(said(after)) == len(said(before))
+    assert len(usage_of(after)) == 2 * len(usage_of(before))
+    assert len(turns_of(after)) == len(turns_of(before))
 
 
-def test_a_process_is_found_by_what_its_cli_records(tmp_path: Path) -> None:
+def test_open_sessions_are_found_by_process_files(tmp_path: Path) -> None:
     for module, folder in ((claude, tmp_path / "claude"), (qwen, tmp_path / "qwen")):
         (folder / "sessions").mkdir(parents=True)
         (folder / "sessions" / "17.json").write_text('{"pid":17,"sessionId":"abc"}')
@@ -245,7 +247,7 @@ def test_a_process_is_found_by_what_its_cli_records(tmp_path: Path) -> None:
     assert copilot.list_open_sessions(tmp_path / "copilot", [17], 1 << 50) == []
 
 
-def test_codex_is_found_by_the_rollout_that_its_process_has_open(tmp_path: Path) -> None:
+def test_codex_session_is_found_by_its_open_rollout_file(tmp_path: Path) -> None:
     import os
 
     folder = tmp_path / "sessions/2026/11/18"

@@ -123,16 +123,14 @@ def test_only_tables_can_be_read(tmp_path: Path) -> None:
             file.execute(statement).fetchall()
 
 
-def test_a_statement_that_takes_too_long_is_interrupted() -> None:
+def test_statement_that_takes_too_long_is_interrupted() -> None:
     file = apsw.Connection(":memory:")
     TimeLimit(file, seconds=0.05)
     with pytest.raises(apsw.InterruptError):
         file.execute(f"SELECT {ENDLESS}").fetchall()
 
 
-def test_a_value_that_is_too_long_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_value_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = source_databases.make_agent_yes(tmp_path)
     source_databases.change(path, "UPDATE projects SET prompt = hex(zeroblob(2000000))")
     monkeypatch.setitem(
@@ -144,7 +142,7 @@ def test_a_value_that_is_too_long_is_refused(
         list(file.batches("projects", ("id",)))
 
 
-def test_a_source_that_does_not_fit_on_the_disk_is_refused(
+def test_source_that_does_not_fit_on_the_disk_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = source_databases.make_multishot(tmp_path)
@@ -156,7 +154,7 @@ def test_a_source_that_does_not_fit_on_the_disk_is_refused(
     assert copy._SPARE_BYTES
 
 
-def test_a_check_of_a_store_with_a_foreign_schema_does_not_run_its_code(tmp_path: Path) -> None:
+def test_check_of_a_store_with_a_foreign_schema_does_not_run_its_code(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     import corral
 

@@ -39,7 +39,7 @@ def registered(repository: Path) -> list[str]:
 # -- making ----------------------------------------------------------------------------------------
 
 
-def test_a_worktree_is_at_its_base_on_a_branch_of_its_own(repository: Path) -> None:
+def test_worktree_starts_at_its_base_on_its_own_branch(repository: Path) -> None:
     first = git(repository, "rev-parse", "HEAD")
     commit(repository, {"later": "x"})
     folder = made(repository, base=first)
@@ -49,19 +49,19 @@ def test_a_worktree_is_at_its_base_on_a_branch_of_its_own(repository: Path) -> N
     assert git(repository, "branch", "--show-current") == "main"
 
 
-def test_a_folder_of_the_repository_is_found_again_in_the_worktree(repository: Path) -> None:
+def test_create_returns_the_matching_subfolder(repository: Path) -> None:
     folder = repository.parent / "inside"
     assert worktrees.create(str(repository / "src"), str(folder), "b") == str(folder / "src") + "/"
 
 
-def test_no_hook_runs_and_nobody_need_be_known_to_git(repository: Path) -> None:
+def test_create_runs_no_hook_and_needs_no_git_identity(repository: Path) -> None:
     hook = repository / ".git/hooks/post-checkout"
     hook.write_text("#!/bin/sh\ntouch ran\n")
     hook.chmod(0o755)
     assert not (made(repository) / "ran").exists()
 
 
-def test_making_it_again_takes_it_as_it_is(repository: Path) -> None:
+def test_create_again_keeps_the_existing_worktree(repository: Path) -> None:
     folder = made(repository)
     write(folder, {"mine": "work"})
     git(folder, "checkout", "-qb", "elsewhere")
@@ -70,7 +70,7 @@ def test_making_it_again_takes_it_as_it_is(repository: Path) -> None:
     assert git(folder, "branch", "--show-current") == "elsewhere"
 
 
-def test_a_folder_that_was_removed_by_hand_comes_back_at_its_commits(repository: Path) -> None:
+def test_deleted_worktree_is_recreated_at_its_commit(repository: Path) -> None:
     folder = made(repository)
     done = commit(folder, {"work": "x"})
     shutil.rmtree(folder)
@@ -79,7 +79,7 @@ def test_a_folder_that_was_removed_by_hand_comes_back_at_its_commits(repository:
     assert git(folder, "rev-parse", "HEAD") == done
 
 
-def test_a_branch_that_is_there_is_not_taken_unless_it_stands_at_the_base(repository: Path) -> None:
+def test_existing_branch_is_used_only_at_the_base(repository: Path) -> None:
     git(repository, "branch", "corral/same")
     assert git(made(repository, "same"), "branch", "--show-current") == "corral/same"
     git(repository, "branch", "corral/other")
@@ -92,18 +92,18 @@ def test_a_branch_that_is_there_is_not_taken_unless_it_stands_at_the_base(reposi
     assert not (folder / "more").exists()
 
 
-def test_a_branch_that_is_checked_out_is_not_taken(repository: Path) -> None:
+def test_checked_out_branch_is_rejected(repository: Path) -> None:
     with pytest.raises(Refused, check=because("git_failed")):
         worktrees.create(str(repository), str(repository.parent / "x"), "main")
 
 
 @pytest.mark.parametrize("name", ["-x", "a..b", "a b", "", "x.lock", "@{-1}"])
-def test_what_is_no_name_for_a_branch_is_refused(repository: Path, name: str) -> None:
+def test_invalid_branch_name_is_rejected(repository: Path, name: str) -> None:
     with pytest.raises(Refused, check=because("bad_branch_name")):
         worktrees.create(str(repository), str(repository.parent / "x"), name)
 
 
-def test_bad_places_are_refused_in_a_sentence(repository: Path, tmp_path: Path) -> None:
+def test_unsuitable_repository_or_folder_is_rejected(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, check=because("not_a_repository")):
         worktrees.create(str(tmp_path), str(tmp_path / "x"), "b")
     with pytest.raises(Refused, check=because("git_unavailable")):
@@ -125,7 +125,7 @@ def test_bad_places_are_refused_in_a_sentence(repository: Path, tmp_path: Path) 
     assert git(repository, "branch") == "* main"
 
 
-def test_a_head_on_no_branch_and_a_bare_repository_are_fine(repository: Path) -> None:
+def test_detached_head_and_bare_repository_are_accepted(repository: Path) -> None:
     git(repository, "checkout", "-q", "--detach")
     assert (made(repository, "one") / "README").exists()
     bare = repository.parent / "bare.git"
@@ -138,7 +138,7 @@ def test_a_head_on_no_branch_and_a_bare_repository_are_fine(repository: Path) ->
     assert worktrees.inspect(str(bare), str(folder)).untracked == ["new"]
 
 
-def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> None:
+def test_worktree_left_by_a_killed_git_is_completed(repository: Path) -> None:
     files: dict[str, str | bytes] = {f"many/{number}": f"{number}\n" for number in range(3_000)}
     commit(repository, files)
     folder = repository.parent / "worktrees/one"
@@ -161,7 +161,7 @@ def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> Non
     assert len(list((folder / "many").iterdir())) == 3_000
 
 
-def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path) -> None:
+def test_processes_create_worktrees_concurrently(repository: Path) -> None:
     program = (
         "import sys; from corral.adapters import worktree_registry, worktrees\n"
         "for number in range(2):\n"
@@ -185,7 +185,7 @@ def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path
         assert worktrees.inspect(str(repository), folder).clean
 
 
-def test_submodules_are_filled_from_what_is_at_hand_and_their_work_counts(tmp_path: Path) -> None:
+def test_submodules_are_cloned_locally_and_their_changes_count(tmp_path: Path) -> None:
     library = new_repository(tmp_path / "library", {"lib.py": "1\n"})
     top = new_repository(tmp_path / "top")
     allow = ("-c", "protocol.file.allow=always")
@@ -210,7 +210,7 @@ def test_submodules_are_filled_from_what_is_at_hand_and_their_work_counts(tmp_pa
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def test_the_state_tells_what_would_be_lost(repository: Path) -> None:
+def test_inspect_lists_what_would_be_lost(repository: Path) -> None:
     folder = made(repository)
     state = worktrees.inspect(str(repository), str(folder))
     assert (state.clean, state.missing, state.branch) == (True, False, "corral/one")
@@ -232,7 +232,7 @@ def test_the_state_tells_what_would_be_lost(repository: Path) -> None:
     assert worktrees.inspect(str(repository), str(folder)).removal_blockers == "locked (on a stick)"
 
 
-def test_files_that_git_was_told_not_to_look_at_are_looked_at(repository: Path) -> None:
+def test_assume_unchanged_files_are_inspected(repository: Path) -> None:
     folder = made(repository)
     git(folder, "update-index", "--assume-unchanged", "README")
     git(folder, "update-index", "--skip-worktree", "src/a.py")
@@ -242,7 +242,7 @@ def test_files_that_git_was_told_not_to_look_at_are_looked_at(repository: Path) 
     assert state.uncommitted == ["README", "src/a.py"]
 
 
-def test_a_repository_inside_is_work_that_git_would_not_see(repository: Path) -> None:
+def test_nested_repository_counts_as_untracked_work(repository: Path) -> None:
     folder = made(repository)
     new_repository(folder / "inner")
     assert worktrees.inspect(str(repository), str(folder)).untracked == ["inner/"]
@@ -253,9 +253,7 @@ def test_a_repository_inside_is_work_that_git_would_not_see(repository: Path) ->
     assert (state.unmerged, state.untracked) == (0, ["inner/"])
 
 
-def test_what_an_agent_wrote_into_its_worktree_comes_to_be_no_program_of_ours(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_git_config_written_by_an_agent_is_never_executed(repository: Path, tmp_path: Path) -> None:
     folder = made(repository)
     trap = tmp_path / "trap"
     own = new_repository(tmp_path / "its-own", {"README": "x"})
@@ -275,7 +273,7 @@ def test_what_an_agent_wrote_into_its_worktree_comes_to_be_no_program_of_ours(
     assert not trap.exists()
 
 
-def test_all_worktrees_are_listed_and_their_room_is_told(repository: Path) -> None:
+def test_worktrees_are_listed_with_their_size(repository: Path) -> None:
     one, two = made(repository, "one"), made(repository, "two")
     write(two, {"big": b"x" * 200_000})
     os.link(two / "big", two / "again")
@@ -295,7 +293,7 @@ def test_all_worktrees_are_listed_and_their_room_is_told(repository: Path) -> No
 # -- removing --------------------------------------------------------------------------------------
 
 
-def test_only_what_loses_nothing_is_removed(repository: Path) -> None:
+def test_remove_is_refused_when_work_would_be_lost(repository: Path) -> None:
     folder = made(repository)
     write(folder, {"mine": "x"})
     with pytest.raises(Refused) as refused:
@@ -316,7 +314,7 @@ def test_only_what_loses_nothing_is_removed(repository: Path) -> None:
     assert git(repository, "branch") == "* main"
 
 
-def test_a_loss_that_is_named_is_done(repository: Path) -> None:
+def test_remove_despite_named_losses_succeeds(repository: Path) -> None:
     folder = made(repository)
     commit(folder, {"work": "x"})
     write(folder, {"mine": "x"})
@@ -333,7 +331,7 @@ def test_a_loss_that_is_named_is_done(repository: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_commit_on_no_branch_is_work(repository: Path) -> None:
+def test_detached_commit_counts_as_work(repository: Path) -> None:
     folder = made(repository)
     git(folder, "checkout", "-q", "--detach")
     commit(folder, {"work": "x"})
@@ -341,7 +339,7 @@ def test_a_commit_on_no_branch_is_work(repository: Path) -> None:
         worktrees.remove(str(repository), str(folder))
 
 
-def test_one_that_is_gone_is_forgotten_and_a_stranger_is_left_alone(repository: Path) -> None:
+def test_missing_worktree_is_unregistered_and_foreign_one_kept(repository: Path) -> None:
     folder = made(repository)
     shutil.rmtree(folder)
     assert worktrees.remove(str(repository), str(folder), delete_branch=True).missing
@@ -354,7 +352,7 @@ def test_one_that_is_gone_is_forgotten_and_a_stranger_is_left_alone(repository: 
     assert (repository / "README").exists()
 
 
-def test_folders_that_their_owner_closed_are_removed_too(repository: Path) -> None:
+def test_read_only_folders_are_removed(repository: Path) -> None:
     folder = made(repository)
     write(folder, {"deep/er/file": "x"})
     (folder / "deep/er").chmod(0o500)
@@ -364,7 +362,7 @@ def test_folders_that_their_owner_closed_are_removed_too(repository: Path) -> No
 
 
 @pytest.mark.parametrize("point", ["rmtree", "delete_tree"])
-def test_a_removal_that_is_cut_short_is_finished_later(
+def test_interrupted_removal_is_completed_later(
     repository: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     folder = made(repository)
@@ -388,7 +386,7 @@ def test_a_removal_that_is_cut_short_is_finished_later(
     made(repository, base=done)
 
 
-def test_what_nobody_answers_for_is_listed(repository: Path) -> None:
+def test_orphaned_worktrees_are_listed(repository: Path) -> None:
     root = repository.parent / "worktrees"
     mine, forgotten, gone = (made(repository, f"p/{name}") for name in ("mine", "lost", "gone"))
     shutil.rmtree(gone)
@@ -412,7 +410,7 @@ def test_what_nobody_answers_for_is_listed(repository: Path) -> None:
     assert (root / "p/unknown").exists()
 
 
-def test_threads_make_worktrees_side_by_side(repository: Path) -> None:
+def test_threads_create_worktrees_concurrently(repository: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         folders = list(pool.map(lambda number: made(repository, f"t{number}"), range(8)))
     assert all((folder / "README").exists() for folder in folders)

@@ -51,7 +51,7 @@ def test_concurrent_processes_lose_no_charge(url: str) -> None:
         check_store(store)
 
 
-def test_a_report_read_concurrently_is_charged_once(store: Corral) -> None:
+def test_report_read_concurrently_is_charged_once(store: Corral) -> None:
     for n in range(10):
         report = UsageFact(model="m", input=3, key=f"line {n}")
         counted = UsageFact(model="m", input=(n + 1) * 5, counter="c", key=f"count {n}")

@@ -60,7 +60,7 @@ def test_unused_connections_and_listeners_are_closed(
         assert [letter.body for letter in store.mail.list().items] == ["after"]
 
 
-def test_process_that_spares_connections_gives_up_one_that_it_uses_all_the_time(
+def test_early_release_closes_a_connection_in_constant_use(
     small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_pool, "EARLY_MAX_AGE", 0.0)
@@ -72,7 +72,7 @@ def test_process_that_spares_connections_gives_up_one_that_it_uses_all_the_time(
         wait_until(lambda: connections(small_server, url) == 0, "no connection is open")
 
 
-def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
+def test_open_and_write_wait_for_a_full_server(
     small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = small_server.new_database()
@@ -103,7 +103,7 @@ def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
     assert set(refused) == {postgres_pool.TOO_MANY_CLIENTS}
 
 
-def test_full_server_is_reported_once_patience_ends(
+def test_full_server_is_reported_after_the_maximum_wait(
     small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", 0.2)

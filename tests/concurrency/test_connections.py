@@ -18,7 +18,7 @@ from tests.support.store_urls import wait_until_alone
 from tests.support.threads import SECONDS, Racer
 
 
-def test_as_many_transactions_as_there_are_connections_may_each_read_through_the_library(
+def test_nested_reads_do_not_deadlock_when_all_connections_are_used(
     url: str,
 ) -> None:
     """Each holds a place and reads: waiting for a second place, all would wait for ever."""
@@ -45,7 +45,7 @@ def test_as_many_transactions_as_there_are_connections_may_each_read_through_the
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_the_limit_of_timers_holds_whatever_isolation_the_server_gives_by_default(
+def test_timer_limit_holds_at_any_default_isolation_level(
     postgres_server: PostgresServer, postgres_template: str, level: str
 ) -> None:
     url = postgres_server.new_database(template=postgres_template)
@@ -71,7 +71,7 @@ def test_the_limit_of_timers_holds_whatever_isolation_the_server_gives_by_defaul
     postgres_server.drop_database(url)
 
 
-def test_a_connection_that_is_out_when_the_store_is_closed_is_closed_behind_it(
+def test_connection_in_use_while_the_store_closes_is_closed_on_return(
     postgres_server: PostgresServer, postgres_template: str
 ) -> None:
     url = postgres_server.new_database(template=postgres_template)
@@ -91,7 +91,7 @@ def test_a_connection_that_is_out_when_the_store_is_closed_is_closed_behind_it(
     postgres_server.drop_database(url)
 
 
-def test_a_store_is_closed_behind_whoever_writes_and_who_waits_is_told(url: str) -> None:
+def test_close_waits_for_the_writer_and_rejects_new_writes(url: str) -> None:
     store = corral.open(url)
     inside, go = threading.Event(), threading.Event()
 
@@ -114,7 +114,7 @@ def test_a_store_is_closed_behind_whoever_writes_and_who_waits_is_told(url: str)
         assert [letter.body for letter in again.mail.list().items] == ["kept"]
 
 
-def test_who_waits_to_write_when_the_store_is_closed_opens_no_file_again(tmp_path: Path) -> None:
+def test_waiting_writer_does_not_reopen_a_closed_store(tmp_path: Path) -> None:
     store, inside, go = corral.open(tmp_path / "corral.db"), threading.Event(), threading.Event()
 
     def wait(tx: Tx) -> None:

@@ -61,7 +61,7 @@ def place(cursor: str) -> tuple[int, ...]:
     return tuple(int(part) for part in cursor.split("-"))
 
 
-def test_followers_see_every_event_once_and_in_order_whoever_commits_first(url: str) -> None:
+def test_followers_see_every_event_once_in_any_commit_order(url: str) -> None:
     with corral.open(url) as store:
         done = threading.Event()
         writers = [Racer(partial(write_slowly, store, seed)) for seed in range(WRITERS)]
@@ -83,7 +83,7 @@ def test_followers_see_every_event_once_and_in_order_whoever_commits_first(url: 
         ]
 
 
-def test_on_postgres_an_event_waits_for_the_older_transaction_that_is_still_open(
+def test_postgres_feed_holds_back_events_behind_an_open_transaction(
     postgres_server: PostgresServer, postgres_template: str
 ) -> None:
     """There, numbers are given before the commit, and the feed must not show 2 before 1."""
@@ -98,7 +98,7 @@ def test_on_postgres_an_event_waits_for_the_older_transaction_that_is_still_open
     postgres_server.drop_database(url)
 
 
-def test_on_postgres_an_event_is_shown_soon_after_what_held_it_back_is_gone(
+def test_postgres_feed_shows_a_held_back_event_promptly(
     postgres_server: PostgresServer, postgres_template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What held it back need not be an event itself, and then rings no bell at its end."""

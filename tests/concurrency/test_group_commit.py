@@ -83,7 +83,7 @@ def numbers(count: int) -> list[object]:
     return sorted(range(count), key=str)
 
 
-def test_on_sqlite_sixty_four_threads_need_a_few_commits(url: str, engine: str) -> None:
+def test_sqlite_groups_writes_of_many_threads_into_few_commits(url: str, engine: str) -> None:
     commits: list[str] = []
     with corral.open(url, clock=ManualClock(), probe=commits.append) as store:
         with crowd(store, puts(store, THREADS)):
@@ -105,7 +105,7 @@ def test_on_sqlite_sixty_four_threads_need_a_few_commits(url: str, engine: str) 
     ],
     ids=repr,
 )
-def test_one_that_fails_takes_nothing_of_the_others_with_it(
+def test_failing_job_does_not_roll_back_other_jobs(
     store: Corral, place: int, error: BaseException
 ) -> None:
     works = puts(store, THREADS - 1)
@@ -118,7 +118,7 @@ def test_one_that_fails_takes_nothing_of_the_others_with_it(
     check_store(store)
 
 
-def test_each_change_is_recorded_in_the_name_of_whoever_made_it(store: Corral) -> None:
+def test_grouped_writes_record_the_actor_of_each_caller(store: Corral) -> None:
     store.act_as("user:tester")
     names = [f"token:t{n}" if n % 2 else "user:tester" for n in range(12)]
     works: list[Callable[[], object]] = [
@@ -134,7 +134,7 @@ def test_each_change_is_recorded_in_the_name_of_whoever_made_it(store: Corral) -
     assert [actors[letter.id] for letter in put] == [letter.body for letter in put]
 
 
-def test_refusals_of_the_library_reach_the_callers_whom_they_concern(store: Corral) -> None:
+def test_errors_in_a_group_reach_only_their_callers(store: Corral) -> None:
     store.mail.put(BOX, "taken over")
     (mine,) = store.mail.claim(BOX, owner="me")
     works = puts(store, 20)
@@ -155,7 +155,7 @@ def test_refusals_of_the_library_reach_the_callers_whom_they_concern(store: Corr
     check_store(store)
 
 
-def test_an_interruption_right_after_the_commit_repeats_nobodys_work(url: str) -> None:
+def test_interrupt_after_the_commit_repeats_no_job(url: str) -> None:
     interrupt = threading.Event()
 
     def probe(moment: str) -> None:
@@ -206,7 +206,7 @@ def held(store: Corral) -> Iterator[threading.Event]:
         holder.result()
 
 
-def test_a_thread_that_is_interrupted_while_it_waits_does_not_stop_the_others(
+def test_interrupted_waiting_thread_does_not_block_others(
     store: Corral, interrupting: Callable[[], None]
 ) -> None:
     put, waits = threading.Event(), threading.Event()
@@ -233,7 +233,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_does_not_stop_the_others(
     assert set(bodies(store)) - {"interrupted"} == {0, 1, 2}
 
 
-def test_an_interruption_at_the_moment_of_joining_the_line_does_not_stop_the_others(
+def test_interrupt_while_joining_the_queue_does_not_block_others(
     tmp_path: Path,
 ) -> None:
     class InterruptedAtAppend(deque[Job]):
@@ -253,7 +253,7 @@ def test_an_interruption_at_the_moment_of_joining_the_line_does_not_stop_the_oth
         assert bodies(store) == ["after"]
 
 
-def test_an_interruption_while_it_works_for_another_thread_costs_that_one_nothing(
+def test_interrupted_leader_does_not_lose_the_jobs_of_others(
     store: Corral, interrupting: Callable[[], None]
 ) -> None:
     def put_and_interrupt_the_main_thread(tx: Tx) -> None:
@@ -283,7 +283,7 @@ def test_an_interruption_while_it_works_for_another_thread_costs_that_one_nothin
     check_store(store)
 
 
-def test_sixty_four_threads_on_a_store_just_opened_do_not_wait_for_each_other(url: str) -> None:
+def test_concurrent_first_writes_do_not_deadlock(url: str) -> None:
     """Nothing is known yet, not even the server's time, and there are more threads than places."""
     with corral.open(url) as store:
         together = threading.Barrier(THREADS)
@@ -298,7 +298,7 @@ def test_sixty_four_threads_on_a_store_just_opened_do_not_wait_for_each_other(ur
         assert bodies(store) == numbers(THREADS)
 
 
-def test_threads_that_do_all_kinds_of_things_at_once_leave_a_sound_store(store: Corral) -> None:
+def test_concurrent_mixed_operations_keep_the_store_consistent(store: Corral) -> None:
     def everything(number: int) -> None:
         store.mail.put(BOX, number)
         for letter in store.mail.claim(BOX, owner=str(number)):

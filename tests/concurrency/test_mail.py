@@ -55,7 +55,7 @@ class Held(NamedTuple):
     body: int
 
 
-def test_an_ordered_mailbox_has_one_owner_at_a_time_and_keeps_its_order(url: str) -> None:
+def test_ordered_mailbox_has_one_owner_at_a_time_and_keeps_its_order(url: str) -> None:
     letters = 30
 
     def work() -> list[Held]:

@@ -64,14 +64,14 @@ def test_one_of_many_concurrent_selections_succeeds(url: str, tmp_path: Path) ->
         id = begin(store, tmp_path / "repository")
         store.races.wait(id, timeout_ms=600_000)
 
-    def choose(number: int) -> str | None:
+    def select_winner(number: int) -> str | None:
         with corral.open(url, actor=f"user:{number}") as store:
             try:
                 return store.races.select(id, str(number % 2 + 1)).latest.decided_by
             except Conflict:
                 return None
 
-    chosen = run_concurrently([lambda n=n: choose(n) for n in range(DRIVERS)])
+    chosen = run_concurrently([lambda n=n: select_winner(n) for n in range(DRIVERS)])
     (winner,) = [each for each in chosen if each is not None]
     with corral.open(url) as store:
         latest = store.races.get(id).latest

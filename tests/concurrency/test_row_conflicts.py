@@ -32,14 +32,14 @@ from tests.support.run_factories import held, queued, running
 from tests.support.store import rows
 
 
-def test_a_run_that_is_stopped_as_it_starts_is_stopped(store: Corral) -> None:
+def test_stop_concurrent_with_acquire_is_applied(store: Corral) -> None:
     id = queued(store).id
     stop = partial(store.runs.request_stop, id, reason="not needed")
     stopped = meanwhile(store, lambda tx: heartbeat.acquire(tx, id, held()), stop).result()
     assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
 
 
-def test_a_run_that_ends_as_it_is_stopped_has_its_end_and_its_exit_code(store: Corral) -> None:
+def test_end_concurrent_with_stop_keeps_exit_code_and_reason(store: Corral) -> None:
     run = running(store)
     end = partial(store.runs.end, run, ExitStatus(exit_code=0))
     ended = meanwhile(
@@ -48,7 +48,7 @@ def test_a_run_that_ends_as_it_is_stopped_has_its_end_and_its_exit_code(store: C
     assert (ended.state, ended.exit_code, ended.reason) == ("cancelled", 0, "enough")
 
 
-def test_a_schedule_that_is_edited_as_it_fires_does_not_go_back(
+def test_edit_concurrent_with_firing_does_not_reset_the_next_time(
     store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("queue:x", "tick", every_ms=MINUTE, script="true")
@@ -59,7 +59,7 @@ def test_a_schedule_that_is_edited_as_it_fires_does_not_go_back(
     assert store.schedules.fire_due() == []
 
 
-def test_what_is_acknowledged_as_its_schedule_would_replace_it_stays_done(
+def test_letter_acked_while_its_schedule_replaces_it_stays_done(
     store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("agent:ada", "tick", every_ms=MINUTE, overlap="replace")
@@ -73,7 +73,7 @@ def test_what_is_acknowledged_as_its_schedule_would_replace_it_stays_done(
     assert store.schedules.get(made.id).last_letter_id == fired[0].id
 
 
-def test_what_is_acknowledged_as_its_delegation_is_taken_back_stays_done(store: Corral) -> None:
+def test_letter_acked_while_its_delegation_is_cancelled_stays_done(store: Corral) -> None:
     store.agents.create("ada")
     made = store.delegations.delegate("ada", "Look at it.")
     (letter,) = store.mail.claim("agent:ada", owner="ada")
@@ -84,7 +84,7 @@ def test_what_is_acknowledged_as_its_delegation_is_taken_back_stays_done(store: 
     assert told.body["kind"] == "delegation_ended"
 
 
-def test_what_is_taken_back_as_a_part_of_it_is_handed_over_has_no_such_part(store: Corral) -> None:
+def test_delegating_under_a_parent_being_cancelled_conflicts(store: Corral) -> None:
     store.agents.create("ada")
     store.agents.create("ben")
     whole = store.delegations.delegate("ada", "The whole login.")
@@ -94,7 +94,7 @@ def test_what_is_taken_back_as_a_part_of_it_is_handed_over_has_no_such_part(stor
     assert store.delegations.list().items == []
 
 
-def test_a_part_that_is_handed_over_as_all_of_it_is_taken_back_is_taken_back(
+def test_cancel_includes_a_part_delegated_concurrently(
     store: Corral,
 ) -> None:
     store.agents.create("ada")
@@ -106,7 +106,7 @@ def test_a_part_that_is_handed_over_as_all_of_it_is_taken_back_is_taken_back(
     assert store.delegations.list().items == []
 
 
-def test_a_part_that_is_done_as_all_of_it_is_taken_back_stays_done(store: Corral) -> None:
+def test_part_finished_while_its_parent_is_cancelled_stays_done(store: Corral) -> None:
     store.agents.create("ada")
     store.agents.create("ben")
     whole = store.delegations.delegate("ada", "The whole login.")
@@ -117,7 +117,7 @@ def test_a_part_that_is_done_as_all_of_it_is_taken_back_stays_done(store: Corral
     assert store.delegations.get(part.id).state == "done"
 
 
-def test_a_result_that_comes_twice_at_once_is_handed_back_once(store: Corral) -> None:
+def test_concurrent_finishes_of_a_delegation_send_one_result(store: Corral) -> None:
     store.agents.create("ada")
     id = store.delegations.delegate("ada", "Look at it.").id
     finish = partial(store.delegations.finish, id, "second", agent="ada")
@@ -126,7 +126,7 @@ def test_a_result_that_comes_twice_at_once_is_handed_back_once(store: Corral) ->
     assert len(store.mail.list(mailbox="user:tester").items) == 1
 
 
-def test_what_is_done_as_its_project_is_deleted_is_in_nobodys_way(
+def test_delegation_finished_while_its_project_is_deleted_is_reported(
     store: Corral, tmp_path: Path
 ) -> None:
     store.agents.create("ada")
@@ -138,7 +138,7 @@ def test_what_is_done_as_its_project_is_deleted_is_in_nobodys_way(
     assert told.body["state"] == "done"
 
 
-def test_what_is_acknowledged_as_its_alert_is_removed_stays_done(store: Corral) -> None:
+def test_letter_acked_while_its_alert_is_removed_stays_done(store: Corral) -> None:
     alert = store.alerts.add(["failed"], target_kind="command", target="true")
     first, second = (
         store._database.write(partial(_raise_alert, subject=f"run_{n}")) for n in (1, 2)
@@ -155,7 +155,7 @@ def _raise_alert(tx: Tx, subject: str) -> str:
     return alerts.raise_alert(tx, "failed", subject, edge=1)[0].id
 
 
-def test_a_lock_that_its_owner_keeps_this_moment_goes_to_nobody_else(
+def test_lock_renewed_concurrently_is_not_acquired_by_another(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path).id
@@ -171,7 +171,7 @@ def test_a_lock_that_its_owner_keeps_this_moment_goes_to_nobody_else(
     assert store.locks.renew(lock).state == "held"
 
 
-def test_a_task_that_its_run_keeps_this_moment_is_not_taken_back(
+def test_task_renewed_concurrently_is_not_released(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path).id
@@ -186,9 +186,7 @@ def test_a_task_that_its_run_keeps_this_moment_is_not_taken_back(
     assert store.tasks.get(task.id).state == "running"
 
 
-def test_a_session_that_is_reopened_as_it_would_be_forgotten_stays(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_session_reopened_while_pruning_is_kept(store: Corral, clock: ManualClock) -> None:
     id = store.sessions.open().id
     store.sessions.append(id, "user", "keep this")
     store.sessions.close(id)
@@ -197,7 +195,7 @@ def test_a_session_that_is_reopened_as_it_would_be_forgotten_stays(
     assert [turn.content for turn in store.sessions.turns(id).items] == ["keep this"]
 
 
-def test_a_conversation_that_two_begin_to_import_becomes_one_session(store: Corral) -> None:
+def test_concurrent_imports_of_a_conversation_create_one_session(store: Corral) -> None:
     head = TranscriptHead("conversation")
     begin = partial(imports.begin, source="claude", path="/srv/a.jsonl", head=head)
     begun = meanwhile(store, begin, lambda: store._database.write(begin, repeatable=True))
@@ -208,7 +206,7 @@ def test_a_conversation_that_two_begin_to_import_becomes_one_session(store: Corr
 
 
 @pytest.mark.usefixtures("fake_channels")
-def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) -> None:
+def test_concurrent_first_messages_of_a_place_are_both_routed(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
     store.places.register(chat.channel.name, "room")
@@ -225,7 +223,7 @@ def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) 
     assert len(store.destinations.list(agent="ada").items) == 1
 
 
-def test_of_two_who_give_a_post_its_last_sign_one_does(store: Corral) -> None:
+def test_one_of_two_concurrent_reactions_gets_the_last_emoji_slot(store: Corral) -> None:
     store.groups.create("build", members=["user:ann", "user:bob"])
     store.groups.post("build", "hello", author="user:ann")
     for n in range(posts.MAX_EMOJIS - 1):
@@ -238,7 +236,7 @@ def test_of_two_who_give_a_post_its_last_sign_one_does(store: Corral) -> None:
     store.groups.react("build", 1, "a", member="user:bob")
 
 
-def test_of_two_requests_for_an_agents_last_place_one_waits(store: Corral) -> None:
+def test_one_of_two_concurrent_host_requests_gets_the_last_slot(store: Corral) -> None:
     store.agents.create("ada")
     helper = {"name": "helper", "instructions": "Help."}
     for _ in range(requests.MAX_WAITING - 1):
@@ -249,7 +247,7 @@ def test_of_two_requests_for_an_agents_last_place_one_waits(store: Corral) -> No
     assert len(store.host_requests.list(agent="ada").items) == requests.MAX_WAITING
 
 
-def test_a_piece_of_an_output_that_is_deleted_this_moment_is_not_kept(store: Corral) -> None:
+def test_chunk_added_while_its_output_is_deleted_is_rejected(store: Corral) -> None:
     store.outputs.begin("run_1", host="a", folder="/x")
     add = partial(store.outputs.add_chunk, "run_1", 0, b"piece")
     late = meanwhile(store, lambda tx: outputs.delete(tx, "run_1"), add)
@@ -257,7 +255,7 @@ def test_a_piece_of_an_output_that_is_deleted_this_moment_is_not_kept(store: Cor
     assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
 
 
-def test_an_output_that_is_deleted_as_a_piece_of_it_comes_leaves_nothing(store: Corral) -> None:
+def test_deleting_an_output_deletes_a_chunk_added_concurrently(store: Corral) -> None:
     store.outputs.begin("run_1", host="a", folder="/x")
     add = partial(outputs.add_chunk, run_id="run_1", number=0, data=b"piece")
     deleted = meanwhile(store, add, partial(store.outputs.delete, "run_1")).result()
@@ -265,16 +263,14 @@ def test_an_output_that_is_deleted_as_a_piece_of_it_comes_leaves_nothing(store: 
     assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
 
 
-def test_an_output_that_two_delete_at_once_is_deleted(store: Corral) -> None:
+def test_concurrent_deletes_of_an_output_are_idempotent(store: Corral) -> None:
     store.outputs.begin("run_1", host="a", folder="/x")
     delete = partial(store.outputs.delete, "run_1")
     second = meanwhile(store, lambda tx: outputs.delete(tx, "run_1", "first"), delete).result()
     assert (second.state, second.reason) == ("deleted", "first")
 
 
-def test_a_piece_that_comes_as_its_output_is_sealed_is_not_left_beyond_its_end(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_sealing_deletes_a_chunk_added_beyond_the_end(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "output").write_bytes(b"one")
     index = seal(tmp_path)
     store.outputs.begin("run_1", host="a", folder="/x")
@@ -283,7 +279,7 @@ def test_a_piece_that_comes_as_its_output_is_sealed_is_not_left_beyond_its_end(
     assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
 
 
-def test_an_output_that_two_seal_at_once_is_sealed(store: Corral, tmp_path: Path) -> None:
+def test_concurrent_seals_of_an_output_are_idempotent(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "output").write_bytes(b"one")
     index = seal(tmp_path)
     store.outputs.begin("run_1", host="a", folder="/x")

@@ -12,7 +12,7 @@ from tests.support.processes import run_concurrently
 from tests.support.threads import race
 
 
-def test_two_processes_that_fire_at_once_put_each_time_once(url: str) -> None:
+def test_concurrent_firing_puts_each_scheduled_time_once(url: str) -> None:
     step, series = 10 * MINUTE, 30
     clock = ManualClock()
     with corral.open(url, clock=clock) as store:

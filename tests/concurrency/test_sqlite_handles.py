@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.torture.sqlite_handles import Storm
 
 
-def test_a_short_storm_of_handles_and_other_libraries_loses_nothing(tmp_path: Path) -> None:
+def test_mixed_sqlite_handles_and_libraries_lose_no_write(tmp_path: Path) -> None:
     storm = Storm(tmp_path, operations=120, workers=3, kills=0, seed=7)
     assert storm.run() == []
     assert storm.seen["put"] > 25

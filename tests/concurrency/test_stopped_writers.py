@@ -91,7 +91,7 @@ def refused_put(store: Corral) -> StoreUnavailable:
         return refused(store)
 
 
-def test_who_waits_for_one_that_is_stopped_is_told_its_number_in_time(file_url: str) -> None:
+def test_waiting_for_a_stopped_writer_times_out_with_its_pid(file_url: str) -> None:
     with a_writer_that_is_stopped(file_url) as (process, _), corral.open(file_url) as store:
         began = time.monotonic()
         error = refused_put(store)
@@ -103,7 +103,7 @@ def test_who_waits_for_one_that_is_stopped_is_told_its_number_in_time(file_url: 
         assert store.mail.list(mailbox=BOX).items == []  # readers go on
 
 
-def test_when_it_goes_on_so_do_the_others(file_url: str) -> None:
+def test_writes_continue_when_a_stopped_writer_resumes(file_url: str) -> None:
     with a_writer_that_is_stopped(file_url):
         store = corral.open(file_url)
         refused_put(store)
@@ -114,7 +114,7 @@ def test_when_it_goes_on_so_do_the_others(file_url: str) -> None:
     store.close()
 
 
-def test_one_that_is_slow_but_not_stopped_is_named_too(file_url: str) -> None:
+def test_timeout_names_a_slow_writer(file_url: str) -> None:
     taken, go = Signal(), Signal()
     with (
         Child(partial(write_until_told, file_url, taken, go)) as child,
@@ -128,7 +128,7 @@ def test_one_that_is_slow_but_not_stopped_is_named_too(file_url: str) -> None:
         store.mail.put(BOX, "fast")
 
 
-def test_the_patience_of_many_threads_runs_out_at_the_same_time(file_url: str) -> None:
+def test_waiting_threads_time_out_together(file_url: str) -> None:
     """And not one after the other, as each of them comes to lead."""
     count = 8
     enter, since_when = WriteLock.acquire, []
@@ -154,7 +154,7 @@ def test_the_patience_of_many_threads_runs_out_at_the_same_time(file_url: str) -
     assert max(since_when) == since_when[0], "the patience of one began when it came to lead"
 
 
-def test_one_that_is_stopped_while_it_waits_for_its_turn_is_named(file_url: str) -> None:
+def test_timeout_names_a_writer_stopped_in_the_queue(file_url: str) -> None:
     """It is the next in line and never comes: the line must not wait for it either."""
     taken, go, come, arrived = Signal(), Signal(), Signal(), Signal()
 
@@ -185,7 +185,7 @@ def test_one_that_is_stopped_while_it_waits_for_its_turn_is_named(file_url: str)
         check_store(store)
 
 
-def test_a_store_can_be_closed_while_a_place_in_the_line_is_kept(file_url: str) -> None:
+def test_store_closes_while_a_helper_waits_for_the_write_lock(file_url: str) -> None:
     with a_writer_that_is_stopped(file_url) as (_, go):
         first, second = corral.open(file_url), corral.open(file_url)
         with short_patience():
@@ -198,7 +198,7 @@ def test_a_store_can_be_closed_while_a_place_in_the_line_is_kept(file_url: str) 
         store.mail.put(BOX, "after all")
 
 
-def test_a_read_and_closing_the_store_do_not_wait_for_upkeep(
+def test_read_and_closing_the_store_do_not_wait_for_upkeep(
     file_url: str,
 ) -> None:
     """A write that runs before a read gives up in time: closing waits for writes in progress."""

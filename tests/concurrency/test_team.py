@@ -13,9 +13,7 @@ AGENTS = 5
 ROUNDS = 10
 
 
-def test_agents_share_one_store_and_nothing_is_lost_or_given_out_twice(
-    url: str, tmp_path: Path
-) -> None:
+def test_agents_sharing_a_store_lose_and_duplicate_nothing(url: str, tmp_path: Path) -> None:
     """The bench measures fifty of them against their bars; here only what no noise explains."""
     witnesses = tmp_path / "witnesses"
     witnesses.mkdir()

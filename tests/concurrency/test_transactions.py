@@ -16,7 +16,7 @@ from tests.support.threads import SECONDS, Racer
 NAME = "mail.max_attempts"
 
 
-def test_two_rooms_are_changed_together(store: Corral) -> None:
+def test_transaction_changes_two_concepts_atomically(store: Corral) -> None:
     with store.transaction() as tx:
         letter = mail.put(tx, "agent:ada", "hello")
         settings.set_value(tx, NAME, 3)
@@ -27,7 +27,7 @@ def test_two_rooms_are_changed_together(store: Corral) -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_an_error_takes_back_what_was_done_to_both_rooms(
+def test_error_rolls_back_changes_of_both_concepts(
     store: Corral, error: type[BaseException]
 ) -> None:
     def change_both_and_fail() -> None:
@@ -42,7 +42,7 @@ def test_an_error_takes_back_what_was_done_to_both_rooms(
     store.mail.put("agent:ada", "the store is free again")
 
 
-def test_a_refusal_inside_takes_back_what_was_done_before_it(store: Corral) -> None:
+def test_rejected_operation_rolls_back_the_transaction(store: Corral) -> None:
     def put_and_set_nonsense() -> None:
         with store.transaction() as tx:
             mail.put(tx, "agent:ada", "hello")
@@ -60,7 +60,7 @@ def _nothing_was_changed(store: Corral) -> None:
     check_store(store)
 
 
-def test_others_see_nothing_of_a_transaction_before_it_ends(store: Corral) -> None:
+def test_uncommitted_changes_are_invisible_to_others(store: Corral) -> None:
     with store.transaction() as tx:
         mail.put(tx, "agent:ada", "hello")
         assert Racer(store.mail.list).result().items == []
@@ -68,7 +68,7 @@ def test_others_see_nothing_of_a_transaction_before_it_ends(store: Corral) -> No
     assert len(store.mail.list().items) == 1
 
 
-def test_all_that_a_transaction_writes_has_one_time(store: Corral) -> None:
+def test_all_writes_of_a_transaction_have_one_timestamp(store: Corral) -> None:
     with store.transaction() as tx:
         first = mail.put(tx, "agent:ada", 1)
         store._database.clock.advance(50)
@@ -76,7 +76,7 @@ def test_all_that_a_transaction_writes_has_one_time(store: Corral) -> None:
     assert first.created_at == second.created_at
 
 
-def test_a_write_of_the_library_inside_a_transaction_is_refused(store: Corral) -> None:
+def test_nested_write_inside_a_transaction_is_rejected(store: Corral) -> None:
     with store.transaction() as tx:
         mail.put(tx, "agent:ada", "kept")
         with pytest.raises(RuntimeError, match="open transaction"):
@@ -86,7 +86,7 @@ def test_a_write_of_the_library_inside_a_transaction_is_refused(store: Corral) -
     assert [letter.body for letter in store.mail.list().items] == ["kept"]
 
 
-def test_an_operation_that_calls_the_library_is_told_so_instead_of_waiting_for_itself(
+def test_operation_that_calls_the_api_fails_instead_of_deadlocking(
     store: Corral,
 ) -> None:
     def put_and_put(tx: Tx) -> None:
@@ -103,7 +103,7 @@ def test_an_operation_that_calls_the_library_is_told_so_instead_of_waiting_for_i
     store.mail.put("agent:ada", "the store is free again")
 
 
-def test_another_thread_may_write_while_one_is_told_of_its_mistake(store: Corral) -> None:
+def test_rejected_nested_write_does_not_block_other_threads(store: Corral) -> None:
     entered, refused = threading.Event(), threading.Event()
 
     def wrong() -> None:
@@ -122,7 +122,7 @@ def test_another_thread_may_write_while_one_is_told_of_its_mistake(store: Corral
     assert [letter.body for letter in store.mail.list().items] == ["from outside"]
 
 
-def test_the_schema_version_can_be_asked_while_others_read(store: Corral) -> None:
+def test_schema_version_can_be_read_during_a_read(store: Corral) -> None:
     def ask_while_reading(tx: Tx) -> int:
         return Racer(store.db.schema_version).result()
 

@@ -49,14 +49,14 @@ def claim_all(url: str, received: Signal) -> None:
             received.send()
 
 
-def test_a_claim_that_waits_gets_a_letter_as_soon_as_another_process_put_it(url: str) -> None:
+def test_waiting_claim_wakes_for_a_put_of_another_process(url: str) -> None:
     received = Signal()
     with Child(send_slowly(url, received)) as sender:
         Racer(lambda: claim_all(url, received)).result()
         sender.result()
 
 
-def test_a_follower_gets_an_event_as_soon_as_another_process_made_it(url: str) -> None:
+def test_follower_wakes_for_an_event_of_another_process(url: str) -> None:
     received = Signal()
 
     def follow() -> None:
@@ -72,7 +72,7 @@ def test_a_follower_gets_an_event_as_soon_as_another_process_made_it(url: str) -
         sender.result()
 
 
-def test_a_claim_that_waits_wakes_for_a_thread_of_its_own_process(
+def test_waiting_claim_wakes_for_a_put_of_another_thread(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asleep = Signal()
@@ -84,7 +84,7 @@ def test_a_claim_that_waits_wakes_for_a_thread_of_its_own_process(
         assert [letter.body for letter in waiting.result()] == ["hello"]
 
 
-def test_a_claim_that_waits_wakes_when_a_letter_that_was_put_for_later_is_due(url: str) -> None:
+def test_waiting_claim_wakes_when_a_delayed_letter_is_due(url: str) -> None:
     with corral.open(url) as store:
         due = store.mail.put("agent:ada", 1).created_at + 300
         (first,) = store.mail.claim("agent:ada", owner="me")
@@ -94,7 +94,7 @@ def test_a_claim_that_waits_wakes_when_a_letter_that_was_put_for_later_is_due(ur
         assert [letter.body for letter in waiting.result()] == [2]
 
 
-def test_a_waiting_claim_of_an_ordered_mailbox_wakes_when_the_owner_before_it_is_done(
+def test_waiting_claim_wakes_when_an_ordered_mailbox_is_freed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asleep, go = Signal(), Signal()
@@ -125,9 +125,7 @@ class TestOnSqlite:
         corral.open(url).close()
         return url
 
-    def test_it_wakes_also_when_the_log_was_removed_and_made_anew(
-        self, url: str, tmp_path: Path
-    ) -> None:
+    def test_wake_up_survives_recreation_of_the_wal(self, url: str, tmp_path: Path) -> None:
         log = tmp_path / "corral.db-wal"
         assert not log.exists(), "everybody had closed the store"
         received = Signal()
@@ -144,7 +142,7 @@ class TestOnSqlite:
             Racer(lambda: claim_all(url, received)).result()
             sender.result()
 
-    def test_it_wakes_also_when_the_log_is_emptied_under_it(self, url: str) -> None:
+    def test_wake_up_survives_truncation_of_the_wal(self, url: str) -> None:
         received = Signal()
 
         def put_and_empty_the_log() -> None:
@@ -159,9 +157,7 @@ class TestOnSqlite:
             Racer(lambda: claim_all(url, received)).result()
             sender.result()
 
-    def test_it_wakes_also_where_the_kernel_does_not_tell_of_changes(
-        self, url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_wake_up_works_without_inotify(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def no_watch(path: Path) -> None:
             raise OSError("no more watches")
 
@@ -171,7 +167,7 @@ class TestOnSqlite:
             Racer(lambda: claim_all(url, received)).result()
             sender.result()
 
-    def test_a_hundred_waits_leave_no_file_open(self, url: str) -> None:
+    def test_repeated_waits_leak_no_file_descriptors(self, url: str) -> None:
         with corral.open(url) as store:
             store.mail.claim("agent:ada", owner="me", wait_ms=1)
             before = len(list(Path("/dev/fd").iterdir()))
@@ -180,7 +176,7 @@ class TestOnSqlite:
             assert len(list(Path("/dev/fd").iterdir())) <= before
 
 
-def test_a_transaction_of_several_rooms_wakes_too(
+def test_explicit_transaction_wakes_a_waiting_claim(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asleep = Signal()

@@ -75,7 +75,7 @@ class Overtaking:
         self._file.close()
 
 
-def test_processes_on_one_file_are_all_served_and_lose_nothing(file_url: str) -> None:
+def test_concurrent_writer_processes_all_progress_and_lose_nothing(file_url: str) -> None:
     """All of them go on until the slowest one has done its rounds. The bench measures how evenly
     they are served; that depends on the machine."""
     rounds = Counters(PROCESSES)
@@ -110,7 +110,7 @@ def door_of(url: str) -> str:
     return url.removeprefix("sqlite:///") + "-writers-queue"
 
 
-def test_who_comes_first_is_served_first(file_url: str) -> None:
+def test_write_lock_is_granted_in_arrival_order(file_url: str) -> None:
     signals = [Signal() for _ in range(6)]
 
     def put_my_number(number: int) -> None:
@@ -132,7 +132,7 @@ def test_who_comes_first_is_served_first(file_url: str) -> None:
             assert served == [[str(number)] for number in range(6)]
 
 
-def test_one_who_died_with_the_door_of_the_line_holds_up_nobody(file_url: str) -> None:
+def test_crashed_lock_holder_does_not_block_writers(file_url: str) -> None:
     """Its lock was freed by the kernel, and the sign that it showed is taken down by the next."""
     with corral.open(file_url) as store, corral.open(file_url) as other:
         store.mail.put("queue:work", 1)
@@ -146,7 +146,7 @@ def test_one_who_died_with_the_door_of_the_line_holds_up_nobody(file_url: str) -
         assert len(store.mail.list(mailbox="queue:work").items) == 3
 
 
-def test_one_who_writes_all_the_time_lets_in_whoever_waits(file_url: str) -> None:
+def test_continuous_writer_does_not_starve_others(file_url: str) -> None:
     """SQLite alone lets the one go on and on, while the other sleeps before it tries again."""
     writing = Signal()
 
@@ -181,7 +181,7 @@ def put_one(url: str, go: Signal | None = None) -> None:
         store.mail.put("queue:work", "after the death")
 
 
-def test_a_process_that_is_killed_while_it_has_the_turn_frees_it(file_url: str) -> None:
+def test_killed_writer_releases_the_write_lock(file_url: str) -> None:
     taken, go = Signal(), Signal()
 
     def take_the_turn_and_stay() -> None:
@@ -204,7 +204,7 @@ def test_a_process_that_is_killed_while_it_has_the_turn_frees_it(file_url: str) 
         check_store(store)
 
 
-def test_a_process_that_is_killed_while_it_stands_in_line_holds_nobody_up(file_url: str) -> None:
+def test_process_killed_in_the_queue_does_not_block_others(file_url: str) -> None:
     first_go, second_go = Signal(), Signal()
     with (
         Child(lambda: put_one(file_url, first_go)) as first,
@@ -224,7 +224,7 @@ def test_a_process_that_is_killed_while_it_stands_in_line_holds_nobody_up(file_u
         assert [letter.body for letter in store.mail.list().items] == ["after the death", "mine"]
 
 
-def test_a_child_forked_in_the_middle_of_a_write_does_not_keep_the_turn_of_its_dead_parent(
+def test_forked_child_does_not_keep_the_lock_of_a_dead_parent(
     file_url: str,
 ) -> None:
     """A daemon's supervisors outlive it, and were forked at any moment of its life."""

@@ -19,7 +19,7 @@ def crash(store: Corral, world: World) -> None:
         world.note(f"{edge}")
 
 
-def test_an_occurrence_is_notified_once_to_every_alert(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_occurrence_is_notified_once_to_every_alert(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def check(store: Corral, world: World) -> None:
         for mailbox in WATCHERS:
             letters = store.mail.list(mailbox=mailbox, all=True).items

@@ -35,7 +35,7 @@ def charge_all(store: Corral, world: World) -> None:
     world.note("released")
 
 
-def test_a_stream_read_again_after_a_crash_charges_each_report_once(
+def test_stream_read_again_after_a_crash_charges_each_report_once(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def check(store: Corral, world: World) -> None:
@@ -50,7 +50,7 @@ def test_a_stream_read_again_after_a_crash_charges_each_report_once(
     )
 
 
-def test_an_acknowledged_charge_is_durable(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_acknowledged_charge_is_durable(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def check(store: Corral, world: World) -> None:
         charged = [int(deed.split()[1]) for deed in world.deeds if deed.startswith("charged")]
         assert (store.charges.total().cost_micros or 0) >= (charged[-1] if charged else 0)
@@ -63,7 +63,7 @@ def test_an_acknowledged_charge_is_durable(fresh_url: FreshUrl, tmp_path: Path) 
     )
 
 
-def test_a_reservation_of_a_dead_run_lasts_until_its_release(
+def test_reservation_of_a_dead_run_lasts_until_its_release(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def reserve(store: Corral, world: World) -> None:
@@ -87,7 +87,7 @@ def test_a_reservation_of_a_dead_run_lasts_until_its_release(
     )
 
 
-def test_an_alert_is_raised_once_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_alert_is_raised_once_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def ask(store: Corral, world: World) -> None:
         store.alerts.add(["budget"], target_kind="command", target="true")
         store.alerts.add(["budget"], target_kind="mailbox", target="agent:ada")

@@ -15,7 +15,7 @@ def made(store: Corral) -> list[Decision]:
     return store.decisions.list().items
 
 
-def told(store: Corral, mailbox: str) -> list[tuple[str, str]]:
+def list_notices(store: Corral, mailbox: str) -> list[tuple[str, str]]:
     letters = store.mail.list(mailbox=mailbox, all=True).items
     return sorted((letter.body["decision"], letter.body["state"]) for letter in letters)
 
@@ -39,7 +39,7 @@ def test_proposal_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_p
         assert len(ids) == 2
         assert {*world.deeds} == {*ids}
         assert {decision.state for decision in made(store)} == {"proposed"}
-        assert told(store, LEAD) == [(id, "proposed") for id in ids]
+        assert list_notices(store, LEAD) == [(id, "proposed") for id in ids]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=propose, recover=propose, check=check))
 
@@ -66,7 +66,7 @@ def test_review_many_is_atomic_after_a_crash(fresh_url: FreshUrl, tmp_path: Path
         assert state in ("confirmed", "rejected")
         noted = [deed.split()[1] for deed in world.deeds if " " in deed]
         assert {*noted} <= {state}
-        assert told(store, ADA) == [(id, state) for id in ids]
+        assert list_notices(store, ADA) == [(id, state) for id in ids]
         assert store.mail.list(mailbox=LEAD).items == []
 
     crash_at_every_commit(
@@ -85,7 +85,7 @@ def test_expired_proposal_is_never_confirmed(fresh_url: FreshUrl, tmp_path: Path
     def check(store: Corral, world: World) -> None:
         assert {str(decision.state) for decision in made(store)} == {"rejected"}
         ids = sorted(decision.id for decision in made(store))
-        assert told(store, ADA) == [(id, "rejected") for id in ids]
+        assert list_notices(store, ADA) == [(id, "rejected") for id in ids]
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(prepare=propose, run=sweep, recover=sweep, check=check)

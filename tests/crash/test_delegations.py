@@ -14,7 +14,7 @@ def all_of(store: Corral) -> dict[str, Delegation]:
     return {delegation.text: delegation for delegation in store.delegations.list(all=True).items}
 
 
-def told(store: Corral, mailbox: str) -> list[tuple[str, str]]:
+def list_notices(store: Corral, mailbox: str) -> list[tuple[str, str]]:
     """Return the delegations and states that a mailbox was notified of."""
     letters = store.mail.list(mailbox=mailbox, all=True).items
     ends = [letter.body for letter in letters if letter.body["kind"] != "delegation"]
@@ -43,8 +43,8 @@ def test_result_is_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
             ("done", "part is done"),
             ("done", "whole is done"),
         }
-        assert told(store, ANN) == [(delegations["whole"].id, "done")]
-        assert told(store, "agent:ada") == [(delegations["part"].id, "done")]
+        assert list_notices(store, ANN) == [(delegations["whole"].id, "done")]
+        assert list_notices(store, "agent:ada") == [(delegations["part"].id, "done")]
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(prepare=hand_over, run=finish, recover=finish, check=check)
@@ -81,8 +81,8 @@ def test_expiry_is_reported_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def check(store: Corral, world: World) -> None:
         delegations = all_of(store)
         assert {delegation.state for delegation in delegations.values()} == {"expired"}
-        assert told(store, ANN) == [(delegations["whole"].id, "expired")]
-        assert told(store, "agent:ada") == [(delegations["part"].id, "expired")]
+        assert list_notices(store, ANN) == [(delegations["whole"].id, "expired")]
+        assert list_notices(store, "agent:ada") == [(delegations["part"].id, "expired")]
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(prepare=hand_over, run=sweep, recover=sweep, check=check)

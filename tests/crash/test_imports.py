@@ -19,7 +19,7 @@ def test_import_is_atomic(fresh_url: FreshUrl, tmp_path: Path, tool: str) -> Non
     def prepare(store: Corral, world: World) -> None:
         source_of(world, tool)
 
-    def bring(store: Corral, world: World) -> None:
+    def import_source(store: Corral, world: World) -> None:
         path = next(world.folder.rglob("v2.db" if tool == "nanoclaw" else "flightdeck.db"))
         world.note(f"{store.imports.import_database(tool, path, source='it').new} new")
 
@@ -32,5 +32,7 @@ def test_import_is_atomic(fresh_url: FreshUrl, tmp_path: Path, tool: str) -> Non
         assert contents(store) == before
 
     crash_at_every_commit(
-        fresh_url, tmp_path, Scenario(prepare=prepare, run=bring, recover=bring, check=check)
+        fresh_url,
+        tmp_path,
+        Scenario(prepare=prepare, run=import_source, recover=import_source, check=check),
     )

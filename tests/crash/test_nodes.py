@@ -19,7 +19,9 @@ def serve(store: Corral, world: World) -> None:
     store.nodes.release_leadership("reaper", owner="first")
 
 
-def test_another_daemon_leads_wherever_the_first_died(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_another_daemon_leads_after_a_crash_at_any_commit(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
     def take_over(store: Corral, world: World) -> None:
         before = store.nodes.list().items
         assert [node.owner for node in before] in ([], ["first"])

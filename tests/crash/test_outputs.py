@@ -103,7 +103,7 @@ def test_eight_processes_seal_one_output_consistently(url: str) -> None:
         assert verbs.count("seal") <= 1
 
 
-def test_a_follower_in_another_process_gets_every_byte_once(url: str) -> None:
+def test_follower_in_another_process_gets_every_byte_once(url: str) -> None:
     """It grows, ends and is sealed while he reads."""
     folder = run_folder(RUN)
     folder.mkdir(parents=True)

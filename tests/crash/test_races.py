@@ -147,7 +147,7 @@ def test_selection_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
         race = finish(store, world)
         (Path(attempts(race)[1].worktree) / "by-hand").write_text("a last touch")
 
-    def choose(store: Corral, world: World) -> None:
+    def select_winner(store: Corral, world: World) -> None:
         store.races.select(only(store).id, "2")
         world.note("chosen")
 
@@ -156,7 +156,7 @@ def test_selection_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
         if latest.state == "selecting":
             assert (latest.winner_id, latest.winner_commit) == (None, None)
             assert "chosen" not in world.deeds
-            choose(store, world)
+            select_winner(store, world)
 
     def check(store: Corral, world: World) -> None:
         latest = only(store).latest
@@ -165,7 +165,7 @@ def test_selection_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
         assert git(world.folder, "show", f"{latest.winner_commit}:by-hand") == "a last touch"
         assert len(latest.selections) == 1
 
-    crash_at_every_commit(fresh_url, tmp_path, Scenario(choose, recover, check, ready))
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(select_winner, recover, check, ready))
 
 
 def test_start_of_the_next_round_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:

@@ -88,11 +88,11 @@ def one_true_end(store: Corral, world: World) -> None:
 VERBS = ("complete", "fail", "crash", "cancel", "time_out", "interrupt")
 
 
-def test_a_run_ends_once_wherever_its_supervisor_dies(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_run_ends_once_wherever_its_supervisor_dies(fresh_url: FreshUrl, tmp_path: Path) -> None:
     crash_at_every_commit(fresh_url, tmp_path, Scenario(keep_one, recover, one_true_end, prepare))
 
 
-def test_a_run_with_restarts_left_is_requeued_wherever_its_supervisor_dies(
+def test_run_with_restarts_left_is_requeued_wherever_its_supervisor_dies(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def keep(store: Corral, world: World) -> None:
@@ -120,7 +120,7 @@ def test_a_run_with_restarts_left_is_requeued_wherever_its_supervisor_dies(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(keep, go_on, check, prepare))
 
 
-def test_a_requested_stop_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
+def test_requested_stop_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def stop_three(store: Corral, world: World) -> None:
         """One that waits, and two that go; the supervisor of the last one obeys."""
         waits = store.runs.enqueue(run_spec(host=held().host, budget_micros=10))
@@ -149,9 +149,7 @@ def test_a_requested_stop_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(stop_three, recover, check, prepare))
 
 
-def test_a_parked_run_is_parked_once_and_continues_later(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_parked_run_is_parked_once_and_continues_later(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def park(store: Corral, world: World) -> None:
         run = running(store, 1, host=held().host, budget_micros=60, max_restarts=5)
         world.note("running")
@@ -178,7 +176,7 @@ def test_a_parked_run_is_parked_once_and_continues_later(
     crash_at_every_commit(fresh_url, tmp_path, Scenario(park, go_on, check, prepare, later_ms=HOUR))
 
 
-def test_a_takeover_leaves_one_supervisor_wherever_one_dies(
+def test_takeover_leaves_one_supervisor_wherever_one_dies(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def take(store: Corral, world: World) -> None:

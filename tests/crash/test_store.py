@@ -61,7 +61,7 @@ WRITES: dict[str, Callable[[Corral], Callable[[], object]]] = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_every_write_is_one_commit_that_the_harness_is_told_of(url: str, name: str) -> None:
+def test_every_write_is_one_commit_seen_by_the_probe(url: str, name: str) -> None:
     probe = Probe()
     with corral.open(url, clock=ManualClock(), probe=probe) as store:
         write = WRITES[name](store)
@@ -70,9 +70,7 @@ def test_every_write_is_one_commit_that_the_harness_is_told_of(url: str, name: s
         assert probe.told == ["before commit", "after commit"]
 
 
-def test_what_one_transaction_does_to_two_rooms_is_kept_together_or_not_at_all(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_transaction_over_two_concepts_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def change_both(store: Corral, world: World) -> None:
         with store.transaction() as tx:
             mail.put(tx, "queue:a", "changed")
@@ -87,9 +85,7 @@ def test_what_one_transaction_does_to_two_rooms_is_kept_together_or_not_at_all(
 
 
 @pytest.mark.parametrize("moment", [0, 1], ids=["before commit", "after commit"])
-def test_a_first_opening_that_was_killed_is_made_good_by_the_next(
-    empty_url: str, moment: int
-) -> None:
+def test_interrupted_first_open_is_completed_by_the_next(empty_url: str, moment: int) -> None:
     def open_it() -> None:
         corral.open(empty_url, probe=Probe(kill_at=moment)).close()
 
@@ -102,9 +98,7 @@ def test_a_first_opening_that_was_killed_is_made_good_by_the_next(
         check_store(store, schema=True)
 
 
-def test_what_many_threads_were_told_is_kept_when_their_process_dies_at_any_moment(
-    fresh_url: FreshUrl, tmp_path: Path
-) -> None:
+def test_acknowledged_writes_of_threads_survive_a_kill(fresh_url: FreshUrl, tmp_path: Path) -> None:
     """They share commits, so the death of one moment concerns them all."""
     for number in range(4):
         url = fresh_url()

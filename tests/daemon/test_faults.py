@@ -29,7 +29,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-def test_the_daemon_waits_for_a_restarted_server(
+def test_daemon_waits_for_a_restarted_server(
     machine: Callable[..., Machine], own_server: PostgresServer
 ) -> None:
     url = own_server.new_database()
@@ -55,7 +55,7 @@ def test_the_daemon_waits_for_a_restarted_server(
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-def test_an_unavailable_server_is_reported(
+def test_unavailable_server_is_reported(
     machine: Callable[..., Machine], own_server: PostgresServer
 ) -> None:
     url = own_server.new_database()
@@ -75,7 +75,7 @@ def test_an_unavailable_server_is_reported(
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_the_daemon_waits_for_a_locked_store(one: Machine) -> None:
+def test_daemon_waits_for_a_locked_store(one: Machine) -> None:
     import apsw
 
     one.up()
@@ -90,7 +90,7 @@ def test_the_daemon_waits_for_a_locked_store(one: Machine) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_full_disk_is_reported_and_the_daemon_continues_later(
+def test_full_disk_is_reported_and_the_daemon_continues_later(
     small_disk: Path, machine: Callable[..., Machine]
 ) -> None:
     one = machine("one", at=f"sqlite:///{small_disk / 'corral.db'}")
@@ -128,7 +128,7 @@ def test_doctor_reports_the_daemon_and_unplaceable_runs(one: Machine) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_an_unwritable_folder_is_reported(machine: Callable[..., Machine]) -> None:
+def test_unwritable_folder_is_reported(machine: Callable[..., Machine]) -> None:
     one = machine("one")
     Path(one.env["CORRAL_HOME"]).write_text("a file stands here")
     said = one.corral("up", "--port", "0")

@@ -23,7 +23,7 @@ class Counted(BaseLoop):
     min_interval = 0.0
 
     def __init__(self) -> None:
-        self.rounds = self.asides = 0
+        self.rounds = self.follower_rounds = 0
         self.work: list[int | Exception] = []
         self.held = threading.Event()
         self.held.set()
@@ -37,7 +37,7 @@ class Counted(BaseLoop):
         return told
 
     def run_as_follower(self, store: Corral) -> int:
-        self.asides += 1
+        self.follower_rounds += 1
         return 0
 
     def next_delay(self, store: Corral) -> float:
@@ -62,7 +62,7 @@ def engine() -> str:
     return "sqlite"
 
 
-def test_a_loop_runs_on_wake_up_and_while_there_is_work(store: Corral) -> None:
+def test_loop_runs_on_wake_up_and_while_there_is_work(store: Corral) -> None:
     loop = Counted()
     loop.work = [3, 2, 0]
     with going(loop, store) as runner:
@@ -72,7 +72,7 @@ def test_a_loop_runs_on_wake_up_and_while_there_is_work(store: Corral) -> None:
         wait_until(lambda: loop.rounds == 4, "one more")
 
 
-def test_a_wake_up_during_a_round_is_not_lost(store: Corral) -> None:
+def test_wake_up_during_a_round_is_not_lost(store: Corral) -> None:
     loop = Counted()
     loop.held.clear()
     with going(loop, store) as runner:
@@ -82,7 +82,7 @@ def test_a_wake_up_during_a_round_is_not_lost(store: Corral) -> None:
         wait_until(lambda: loop.rounds == 2, "it looks again")
 
 
-def test_a_failure_is_reported_and_retried_with_back_off(
+def test_failure_is_reported_and_retried_with_back_off(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops, "FIRST_PAUSE", 0.05)
@@ -116,13 +116,13 @@ def test_commits_do_not_shorten_the_back_off(
         assert time.monotonic() - began >= 0.5
 
 
-def test_a_follower_does_only_the_work_of_its_machine(
+def test_follower_does_only_the_work_of_its_machine(
     store: Corral,
 ) -> None:
     loop = Counted()
     with going(loop, store, leads=False) as runner:
         for turn in range(1, 4):
-            wait_until(lambda turn=turn: loop.asides == turn, "it looked aside")
+            wait_until(lambda turn=turn: loop.follower_rounds == turn, "it ran as a follower")
             runner.wake()
         assert loop.rounds == 0
         assert runner.status("somebody").state == "waits"

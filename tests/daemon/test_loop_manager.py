@@ -58,7 +58,7 @@ def states(host: LoopManager) -> list[str]:
     return [loop.state for loop in host.status().loops]
 
 
-def test_a_daemon_joins_leads_and_leaves(live: Corral, host: Callable[..., LoopManager]) -> None:
+def test_daemon_joins_leads_and_leaves(live: Corral, host: Callable[..., LoopManager]) -> None:
     one = host("one", slots=3, labels=["gpu"])
     assert one.begin() == []
     node = live.nodes.daemon_of("one")
@@ -70,7 +70,7 @@ def test_a_daemon_joins_leads_and_leaves(live: Corral, host: Callable[..., LoopM
     assert [lead.lease_until for lead in live.nodes.leaders()] == [0, 0]
 
 
-def test_a_daemon_recovers_runs_before_its_loops_start(
+def test_daemon_recovers_runs_before_its_loops_start(
     live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     gone = running(live)
@@ -82,7 +82,7 @@ def test_a_daemon_recovers_runs_before_its_loops_start(
     assert one.status().recovered == [recovered]
 
 
-def test_the_remaining_daemon_takes_over_all_loops(
+def test_remaining_daemon_takes_over_all_loops(
     live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     live.settings.set("nodes.lease_ms", 15_000)  # a slow machine must not lose its lead
@@ -95,7 +95,7 @@ def test_the_remaining_daemon_takes_over_all_loops(
     wait_until(lambda: states(two) == ["works"] * 2, "the second one leads")
 
 
-def test_a_second_daemon_of_a_living_process_is_refused(
+def test_second_daemon_of_a_living_process_is_refused(
     live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     me = process.identify(os.getppid())
@@ -106,7 +106,7 @@ def test_a_second_daemon_of_a_living_process_is_refused(
         host("one").begin()
 
 
-def test_a_dead_daemon_is_replaced_at_once(live: Corral, host: Callable[..., LoopManager]) -> None:
+def test_dead_daemon_is_replaced_at_once(live: Corral, host: Callable[..., LoopManager]) -> None:
     dead = ProcessIdentity("one", process.boot_id(), 4190000, "1").as_owner("daemon")
     live.nodes.join("one", process.boot_id(), owner=dead, slots=1)
     live.nodes.acquire_leadership("scheduler", owner=dead, lease_ms=3_600_000)
@@ -115,7 +115,7 @@ def test_a_dead_daemon_is_replaced_at_once(live: Corral, host: Callable[..., Loo
     assert states(one) == ["works", "works"]
 
 
-def test_a_daemon_marked_lost_joins_again(live: Corral, host: Callable[..., LoopManager]) -> None:
+def test_daemon_marked_lost_joins_again(live: Corral, host: Callable[..., LoopManager]) -> None:
     one = host("one")
     one.begin()
     node = live.nodes.daemon_of("one")
@@ -129,7 +129,7 @@ def test_a_daemon_marked_lost_joins_again(live: Corral, host: Callable[..., Loop
     assert live.nodes.get(node.id).fence == node.fence + 1
 
 
-def test_a_replaced_daemon_exits(live: Corral, host: Callable[..., LoopManager]) -> None:
+def test_replaced_daemon_exits(live: Corral, host: Callable[..., LoopManager]) -> None:
     ended = threading.Event()
     reasons: list[str] = []
 
@@ -146,7 +146,7 @@ def test_a_replaced_daemon_exits(live: Corral, host: Callable[..., LoopManager])
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_daemon_exits_when_its_store_is_replaced(
+def test_daemon_exits_when_its_store_is_replaced(
     live: Corral, host: Callable[..., LoopManager], url: str
 ) -> None:
     ended = threading.Event()

@@ -75,7 +75,7 @@ def both(machine: Callable[..., Machine]) -> Two:
     return Two(machine)
 
 
-def test_a_run_is_placed_on_a_suitable_machine(both: Two, tmp_path: Path) -> None:
+def test_run_is_placed_on_a_suitable_machine(both: Two, tmp_path: Path) -> None:
     """By its labels, by the name of the machine, and by the folder of its project."""
     nobody = both.ask("sleep", "600", labels=["tape"])
     big = both.ask("sleep", "600", labels=["big", "gpu"])
@@ -144,7 +144,7 @@ def test_loops_fail_over_and_the_run_of_a_dead_daemon_continues(both: Two) -> No
     assert (now.pid, now.host, now.attempts) == (first.pid, leading.name, 1)
 
 
-def test_a_run_of_a_powered_off_machine_continues_elsewhere(both: Two) -> None:
+def test_run_of_a_powered_off_machine_continues_elsewhere(both: Two) -> None:
     with both.two.store() as store:
         store.agents.create("ada", command="sh -c 'cat; echo; echo that was all; sleep 600'")
         run = store.runs.start(
@@ -182,7 +182,7 @@ def short_idle_limit(url: str, postgres_server: PostgresServer) -> None:
     )
 
 
-def test_a_paused_machine_rejoins_and_its_old_run_is_fenced_off(
+def test_paused_machine_rejoins_and_its_old_run_is_fenced_off(
     short_idle_limit: None, both: Two
 ) -> None:
     run = both.ask("sleep", "600", labels=["gpu"])
@@ -212,7 +212,7 @@ def cut_off(postgres_server: PostgresServer) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_a_partitioned_machine_stops_its_runs(
+def test_partitioned_machine_stops_its_runs(
     machine: Callable[..., Machine], url: str, postgres_server: PostgresServer, cut_off: Proxy
 ) -> None:
     by_proxy = url.replace(f":{postgres_server.port}/", f":{cut_off.port}/")

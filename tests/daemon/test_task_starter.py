@@ -56,7 +56,7 @@ def begin(store: Corral, repository: Path, *tasks: dict[str, object]) -> str:
     return project
 
 
-def test_a_ready_task_runs_with_its_role_agent_in_a_worktree(
+def test_ready_task_runs_with_its_role_agent_in_a_worktree(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     script = """
@@ -89,7 +89,7 @@ def test_a_ready_task_runs_with_its_role_agent_in_a_worktree(
     assert live.tasks.get("make/it").state == "done"
 
 
-def test_an_agent_without_a_submit_is_restarted_up_to_the_limit(
+def test_agent_without_a_submit_is_restarted_up_to_the_limit(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     agent(live, tmp_path, "echo x >> tried")

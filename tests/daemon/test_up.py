@@ -60,7 +60,7 @@ def test_only_the_link_gives_access_and_daemon_files_are_private(
 
 
 @on_one_engine
-def test_a_second_daemon_names_the_first_and_exits(one: Machine) -> None:
+def test_second_daemon_names_the_first_and_exits(one: Machine) -> None:
     one.up()
     again = one.json("up", "--json")
     assert (again["daemon"]["pid"], again["link"]) == (one.pid, one.link)
@@ -93,7 +93,7 @@ def test_another_home_on_the_same_machine_needs_its_own_name(one: Machine, tmp_p
 
 
 @on_one_engine
-def test_a_renamed_machine_finds_its_daemon_and_outputs(one: Machine) -> None:
+def test_renamed_machine_finds_its_daemon_and_outputs(one: Machine) -> None:
     one.up()
     assert one.corral("run", "--name", "hello", "--", "echo", "hi").stdout == b"hi\n"
     renamed = {"CORRAL_HOST": "renamed"}
@@ -105,7 +105,7 @@ def test_a_renamed_machine_finds_its_daemon_and_outputs(one: Machine) -> None:
 
 
 @on_one_engine
-def test_a_daemon_of_another_machine_in_the_same_home_is_named(one: Machine) -> None:
+def test_daemon_of_another_machine_in_the_same_home_is_named(one: Machine) -> None:
     one.up()
     [file] = Path(one.env["CORRAL_HOME"]).glob("daemon*.json")
     told = json.loads(file.read_bytes())
@@ -118,7 +118,7 @@ def test_a_daemon_of_another_machine_in_the_same_home_is_named(one: Machine) -> 
 
 
 @on_one_engine
-def test_a_port_used_by_another_daemon_names_it(one: Machine, tmp_path: Path) -> None:
+def test_port_used_by_another_daemon_names_it(one: Machine, tmp_path: Path) -> None:
     one.up()
     port = one.link.partition("/?")[0].rpartition(":")[2]
     home = {"CORRAL_HOME": str(tmp_path / "other"), "CORRAL_STORE": "", "CORRAL_HOST": "other"}
@@ -129,7 +129,7 @@ def test_a_port_used_by_another_daemon_names_it(one: Machine, tmp_path: Path) ->
 
 
 @on_one_engine
-def test_a_used_port_is_reported_and_leaves_nothing_behind(one: Machine) -> None:
+def test_used_port_is_reported_and_leaves_nothing_behind(one: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = one.corral("up", "--port", str(port))
@@ -158,7 +158,7 @@ def test_invalid_options_are_rejected(one: Machine) -> None:
 
 @on_one_engine
 @pytest.mark.parametrize("address", ["127.0.0.2", "::1"])
-def test_the_link_works_on_every_listen_address(one: Machine, address: str) -> None:
+def test_link_works_on_every_listen_address(one: Machine, address: str) -> None:
     try:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         socket.create_server((address, 0), family=family).close()
@@ -170,7 +170,7 @@ def test_the_link_works_on_every_listen_address(one: Machine, address: str) -> N
 
 
 @on_one_engine
-def test_in_the_foreground_it_prints_its_link_and_ends_with_the_terminal(one: Machine) -> None:
+def test_foreground_daemon_prints_its_link_and_ends_with_its_terminal(one: Machine) -> None:
     with one.begin("up", "--port", "0", "--foreground") as daemon:
         assert daemon.stderr is not None
         wait_until(lambda: b"Corral is up: http" in daemon.stderr.readline(), "its link")
@@ -179,7 +179,7 @@ def test_in_the_foreground_it_prints_its_link_and_ends_with_the_terminal(one: Ma
 
 
 @on_one_engine
-def test_a_remote_run_starts_at_once_and_its_end_is_reported(one: Machine) -> None:
+def test_remote_run_starts_at_once_and_its_end_is_reported(one: Machine) -> None:
     one.up()
     address, _, token = one.link.partition("/?token=")
     headers = {"Authorization": f"Bearer {token}"}
@@ -210,7 +210,7 @@ def test_a_remote_run_starts_at_once_and_its_end_is_reported(one: Machine) -> No
 
 
 @on_one_engine
-def test_a_killed_daemon_stops_no_agent_and_reports_after_restart(one: Machine) -> None:
+def test_killed_daemon_stops_no_agent_and_reports_after_restart(one: Machine) -> None:
     one.up()
     run = one.start_detached("sleep", "600")
     lost = one.start_detached("sleep", "600")
@@ -229,7 +229,7 @@ def test_a_killed_daemon_stops_no_agent_and_reports_after_restart(one: Machine) 
 
 
 @on_one_engine
-def test_a_second_signal_ends_it_at_once_and_agents_continue(one: Machine) -> None:
+def test_second_signal_ends_the_daemon_and_agents_continue(one: Machine) -> None:
     one.up()
     run = one.start_detached("sleep", "600")
     ended = one.corral("down", "--now")
@@ -241,7 +241,7 @@ def test_a_second_signal_ends_it_at_once_and_agents_continue(one: Machine) -> No
 
 
 @on_one_engine
-def test_a_killed_supervisor_is_noticed_at_once(one: Machine) -> None:
+def test_killed_supervisor_is_noticed_at_once(one: Machine) -> None:
     one.up()
     with one.store() as store:
         asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
@@ -258,7 +258,7 @@ def test_a_killed_supervisor_is_noticed_at_once(one: Machine) -> None:
     wait_until(lambda: not [c for c in children_of(one.pid) if c.state == "Z"], "no zombies")
 
 
-def test_a_stop_from_another_machine_reaches_the_supervisor_at_once(one: Machine) -> None:
+def test_stop_from_another_machine_reaches_the_supervisor_at_once(one: Machine) -> None:
     one.up()
     with one.store() as store:
         asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
@@ -274,7 +274,7 @@ def test_a_stop_from_another_machine_reaches_the_supervisor_at_once(one: Machine
     assert (ended.state, ended.signal) == ("cancelled", signal.SIGTERM)
 
 
-def test_an_idle_daemon_uses_almost_no_cpu(one: Machine) -> None:
+def test_idle_daemon_uses_almost_no_cpu(one: Machine) -> None:
     one.up()
     # On a busy machine it may take its time to begin; what counts is what it costs from then on.
     share = wait_until(
@@ -290,7 +290,7 @@ def test_an_idle_daemon_uses_almost_no_cpu(one: Machine) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_removed_store_file_is_not_written_again(one: Machine) -> None:
+def test_removed_store_file_is_not_written_again(one: Machine) -> None:
     with one.store() as store:
         store.settings.set("nodes.lease_ms", 1_000)
     one.up()

@@ -30,9 +30,7 @@ def read(store: Corral, letter: Letter, run: str) -> str:
     return link.correlation_id
 
 
-def test_an_answer_goes_to_where_it_was_asked_and_belongs_to_it(
-    store: Corral, runner: Runner
-) -> None:
+def test_reply_goes_to_the_asker_with_the_same_correlation(store: Corral, runner: Runner) -> None:
     asked = store.mail.write("ada", "which port?", to="ben", run="run_a")
     assert (asked.mailbox, asked.sender) == ("agent:ben", "agent:ada")
     correlation = read(store, asked, "run_b")
@@ -43,7 +41,7 @@ def test_an_answer_goes_to_where_it_was_asked_and_belongs_to_it(
     assert read(store, other, "run_d") != correlation
 
 
-def test_a_letter_that_is_another_ones_is_not_answered(store: Corral, runner: Runner) -> None:
+def test_only_the_recipient_can_reply_to_a_letter(store: Corral, runner: Runner) -> None:
     asked = store.mail.write("ada", "which port?", to="ben")
     store.agents.create("eve", command="cat")
     with refuses(store, Refused):
@@ -59,7 +57,7 @@ def test_a_letter_that_is_another_ones_is_not_answered(store: Corral, runner: Ru
         store.mail.write("eve", "hi", to="place:plc_1")
 
 
-def test_two_agents_that_answer_one_another_for_ever_are_cut_off_and_both_are_told(
+def test_endless_exchange_is_stopped_and_both_agents_are_notified(
     store: Corral, runner: Runner
 ) -> None:
     store.settings.set("mail.max_hops", 4)
@@ -88,7 +86,7 @@ def test_two_agents_that_answer_one_another_for_ever_are_cut_off_and_both_are_to
     assert store.mail.write("ada", "anew", to="ben", run="run_6").mailbox == "agent:ben"
 
 
-def test_an_agent_is_woken_for_a_letter_and_its_answer_wakes_whoever_asked_and_there_it_ends(
+def test_letter_wakes_the_recipient_and_its_reply_wakes_the_asker(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = Chat(store)
@@ -118,7 +116,7 @@ def test_an_agent_is_woken_for_a_letter_and_its_answer_wakes_whoever_asked_and_t
     assert chat.platform.words() == ["I asked ben.", "The port is 8080."]
 
 
-def test_a_notice_that_an_exchange_was_cut_off_wakes_nobody(store: Corral, runner: Runner) -> None:
+def test_hop_limit_notice_wakes_no_agent(store: Corral, runner: Runner) -> None:
     store.settings.set("mail.max_hops", 1)
     first = store.mail.write("ada", "one", to="ben", wake=True)
     store.chat.start_turns()
@@ -131,7 +129,7 @@ def test_a_notice_that_an_exchange_was_cut_off_wakes_nobody(store: Corral, runne
     assert store.mail.get(first.id).state == "done"
 
 
-def test_a_run_that_stays_is_given_letters_of_agents_too_and_its_answers_go_back(
+def test_long_running_agent_gets_letters_and_its_replies_are_sent(
     store: Corral, runner: Runner
 ) -> None:
     store.settings.set("mail.max_hops", 3)
@@ -154,9 +152,7 @@ def test_a_run_that_stays_is_given_letters_of_agents_too_and_its_answers_go_back
     assert len(store.mail.list(mailbox="agent:ada").items) == 2, "what it ends with is no answer"
 
 
-def test_what_led_to_a_letter_is_counted_also_where_a_run_stays(
-    store: Corral, runner: Runner
-) -> None:
+def test_hops_are_counted_in_a_long_running_agent(store: Corral, runner: Runner) -> None:
     store.settings.set("mail.max_hops", 2)
     store.mail.write("ada", "one", to="ben", wake=True, run="run_a")
     store.chat.start_turns()
@@ -169,7 +165,7 @@ def test_what_led_to_a_letter_is_counted_also_where_a_run_stays(
         store.mail.write("ben", "further", to="ada", run=run.id)
 
 
-def test_what_a_letter_belongs_to_is_known_for_as_long_as_the_letter_waits(
+def test_letter_chain_is_kept_while_the_letter_waits(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     done = store.mail.write("ada", "which host?", to="ben", run="run_a")
@@ -234,7 +230,7 @@ def test_letters_put_into_a_session_by_a_run_count_as_hops(
     assert "agent.hop_limit" in record(store)
 
 
-def test_a_run_that_leaves_out_who_it_is_gains_no_hops(
+def test_omitting_the_run_does_not_reset_the_hops(
     store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("mail.max_hops", 5)
@@ -246,7 +242,7 @@ def test_a_run_that_leaves_out_who_it_is_gains_no_hops(
     assert ping_pong(store, runner, monkeypatch, write) == 5
 
 
-def test_a_run_that_another_one_started_continues_its_chain(
+def test_child_run_continues_the_chain_of_its_parent(
     store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     store.settings.set("mail.max_hops", 5)
@@ -260,7 +256,7 @@ def test_a_run_that_another_one_started_continues_its_chain(
     assert ping_pong(store, runner, monkeypatch, put) == 5
 
 
-def test_letters_of_an_agent_whose_run_is_not_known_count_behind_its_live_runs(
+def test_letters_without_a_run_count_toward_live_runs(
     store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("mail.max_hops", 5)

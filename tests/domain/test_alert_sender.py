@@ -46,7 +46,7 @@ def crash(store: Corral, run: str = "run_1") -> None:
     store.alerts.raise_alert("crashed", run, edge=1, data={"reason": "it vanished"})
 
 
-def test_a_webhook_signature_can_be_verified(
+def test_webhook_signature_can_be_verified(
     store: Corral, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_KEY", "hush-hush")
@@ -70,7 +70,7 @@ def test_a_webhook_signature_can_be_verified(
     assert deliver_once(store, "me") == []
 
 
-def test_a_foreign_letter_is_refused_and_does_not_block(store: Corral, receiver: Receiver) -> None:
+def test_foreign_letter_is_refused_and_does_not_block(store: Corral, receiver: Receiver) -> None:
     first, second = webhook(store, receiver.url), webhook(store, receiver.url)
     strange = [store.mail.put(first.mailbox, body).id for body in ("hello", {"a": 1})]
     crash(store)
@@ -80,7 +80,7 @@ def test_a_foreign_letter_is_refused_and_does_not_block(store: Corral, receiver:
     assert len(receiver.posted) == 2
 
 
-def test_a_webhook_without_a_secret_is_not_signed(store: Corral, receiver: Receiver) -> None:
+def test_webhook_without_a_secret_is_not_signed(store: Corral, receiver: Receiver) -> None:
     webhook(store, receiver.url)
     crash(store)
     deliver_once(store, "me")
@@ -119,7 +119,7 @@ def test_too_many_failures_leave_a_dead_letter_that_can_be_resent(
     assert [one.state for one in deliver_once(store, "me")] == ["done"]
 
 
-def test_a_redirect_is_not_followed(store: Corral, receiver: Receiver) -> None:
+def test_redirect_is_not_followed(store: Corral, receiver: Receiver) -> None:
     webhook(store, receiver.url)
     with run_receiver() as elsewhere:
         receiver.location = elsewhere.url
@@ -134,13 +134,13 @@ def test_a_redirect_is_not_followed(store: Corral, receiver: Receiver) -> None:
     assert told.state == "waiting"
 
 
-def test_a_hanging_server_times_out(receiver: Receiver) -> None:
+def test_hanging_server_times_out(receiver: Receiver) -> None:
     receiver.hang.clear()
     with pytest.raises(notifications.Undelivered, check=because("timeout")):
         notifications.post_webhook(receiver.url, b"{}", at=0, seconds=0.2)
 
 
-def test_a_server_that_trickles_bytes_times_out() -> None:
+def test_server_that_trickles_bytes_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
@@ -163,7 +163,7 @@ def test_only_http_urls_are_posted_to(url: str) -> None:
         notifications.post_webhook(url, b"{}", at=0)
 
 
-def test_a_connection_after_the_deadline_is_closed(
+def test_connection_after_the_deadline_is_closed(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect, over = HTTPConnection.connect, threading.Event()
@@ -184,14 +184,14 @@ def test_a_connection_after_the_deadline_is_closed(
     assert receiver.posted == []
 
 
-def test_an_unreachable_server_is_a_failure() -> None:
+def test_unreachable_server_is_a_failure() -> None:
     with reserve_port() as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
         with pytest.raises(notifications.Undelivered, check=because("unreachable")):
             notifications.post_webhook(url, b"{}", at=0, seconds=SECONDS)
 
 
-def test_a_secret_url_is_resolved_when_sending_and_never_shown(
+def test_secret_url_is_resolved_when_sending_and_never_shown(
     store: Corral, clock: ManualClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.secrets.set("slack", "env:SLACK_URL")
@@ -210,7 +210,7 @@ def test_a_secret_url_is_resolved_when_sending_and_never_shown(
     assert len(receiver.posted) == 1
 
 
-def test_a_command_gets_json_on_stdin(store: Corral, tmp_path: Path) -> None:
+def test_command_gets_json_on_stdin(store: Corral, tmp_path: Path) -> None:
     told_to = tmp_path / "told"
     code = (
         f"import sys, pathlib; pathlib.Path({str(told_to)!r}).write_bytes(sys.stdin.buffer.read())"
@@ -221,7 +221,7 @@ def test_a_command_gets_json_on_stdin(store: Corral, tmp_path: Path) -> None:
     assert json.loads(told_to.read_text())["subject"] == "run_1"
 
 
-def test_a_failed_command_is_reported_with_its_stderr() -> None:
+def test_failed_command_is_reported_with_its_stderr() -> None:
     code = "import sys; sys.exit('no such channel')"
     with pytest.raises(
         notifications.Undelivered, check=because("exit_code"), match="no such channel"
@@ -231,7 +231,7 @@ def test_a_failed_command_is_reported_with_its_stderr() -> None:
         notifications.run_command("corral-no-such-program", b"{}")
 
 
-def test_a_hanging_command_is_killed_with_its_children(
+def test_hanging_command_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "pid"
@@ -260,7 +260,7 @@ def screen(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Path:
     return shown
 
 
-def test_a_desktop_notification_cannot_inject_options(
+def test_desktop_notification_cannot_inject_options(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = screen(tmp_path, monkeypatch, "notify-send")
@@ -289,7 +289,7 @@ def test_without_a_desktop_the_error_names_what_is_missing(
         notifications.show_on_desktop("a", "b")
 
 
-def test_a_failing_alert_does_not_block_others(store: Corral, receiver: Receiver) -> None:
+def test_failing_alert_does_not_block_others(store: Corral, receiver: Receiver) -> None:
     store.alerts.add(["crashed"], target_kind="command", target="false")
     good = webhook(store, receiver.url)
     crash(store, "run_1")
@@ -314,7 +314,7 @@ def test_two_senders_deliver_each_letter_once(store: Corral, receiver: Receiver)
     assert subjects == [f"run_{n}" for n in range(4)]
 
 
-def test_a_letter_of_a_dead_sender_is_delivered_later(
+def test_letter_of_a_dead_sender_is_delivered_later(
     store: Corral, clock: ManualClock, receiver: Receiver
 ) -> None:
     alert = webhook(store, receiver.url)

@@ -15,7 +15,7 @@ from tests.support.store import record, refuses, unchanged, walk
 COMMAND: dict[str, Any] = {"target_kind": "command", "target": "true"}
 
 
-def test_an_occurrence_is_notified_once(store: Corral) -> None:
+def test_occurrence_is_notified_once(store: Corral) -> None:
     alert = store.alerts.add(["crashed"], **COMMAND)
     for _ in range(3):
         (letter,) = store.alerts.raise_alert("crashed", "run_1", edge=1, data={"reason": "gone"})
@@ -27,7 +27,7 @@ def test_an_occurrence_is_notified_once(store: Corral) -> None:
     assert len(store.mail.list(mailbox=alert.mailbox).items) == 3
 
 
-def test_a_delivered_occurrence_is_not_notified_again(store: Corral) -> None:
+def test_delivered_occurrence_is_not_notified_again(store: Corral) -> None:
     alert = store.alerts.add(["failed"], **COMMAND)
     store.alerts.raise_alert("failed", "run_1", edge="x")
     (letter,) = store.mail.claim(alert.mailbox, owner="o")
@@ -43,25 +43,25 @@ def test_only_matching_alerts_are_notified(store: Corral) -> None:
     gone = store.alerts.add(["crashed"], **COMMAND)
     store.alerts.remove(gone.id)
 
-    def told(kind: str, **where: Any) -> set[str]:
+    def raise_and_list(kind: str, **where: Any) -> set[str]:
         return {
             letter.body["alert"]
             for letter in store.alerts.raise_alert(kind, "run_1", edge=str(where), **where)
         }
 
-    assert told("crashed") == {every.id}
-    assert told("crashed", project_id="prj_1") == {every.id, of_project.id}
-    assert told("crashed", agent_id="agn_1") == {every.id, of_agent.id}
-    assert told("crashed", project_id="prj_1", agent_id="agn_1") == {
+    assert raise_and_list("crashed") == {every.id}
+    assert raise_and_list("crashed", project_id="prj_1") == {every.id, of_project.id}
+    assert raise_and_list("crashed", agent_id="agn_1") == {every.id, of_agent.id}
+    assert raise_and_list("crashed", project_id="prj_1", agent_id="agn_1") == {
         every.id,
         of_project.id,
         of_agent.id,
     }
-    assert told("failed") == {every.id}
-    assert told("finished") == set()
+    assert raise_and_list("failed") == {every.id}
+    assert raise_and_list("finished") == set()
 
 
-def test_a_mailbox_target_gets_one_letter_per_alert(store: Corral) -> None:
+def test_mailbox_target_gets_one_letter_per_alert(store: Corral) -> None:
     for kinds in (["budget"], ["budget", "stuck"]):
         store.alerts.add(kinds, target_kind="mailbox", target="agent:ada")
     for _ in range(2):
@@ -126,24 +126,24 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @each_case("case", BAD)
-def test_an_invalid_alert_is_rejected(store: Corral, case: str) -> None:
+def test_invalid_alert_is_rejected(store: Corral, case: str) -> None:
     given = {"kinds": ["crashed"], **COMMAND} | BAD[case]
     with refuses(store, Invalid):
         store.alerts.add(**given)
 
 
-def test_a_password_in_a_url_is_rejected_and_not_repeated(store: Corral) -> None:
+def test_password_in_a_url_is_rejected_and_not_repeated(store: Corral) -> None:
     with refuses(store, Invalid) as caught:
         store.alerts.add(["failed"], target_kind="webhook", target="https://me:hush@example.org/")
     assert "hush" not in caught.value.message + str(caught.value.details)
 
 
-def test_a_signature_needs_an_existing_secret(store: Corral) -> None:
+def test_signature_needs_an_existing_secret(store: Corral) -> None:
     with refuses(store, NotFound):
         store.alerts.add(["failed"], target_kind="webhook", target="http://a/", secret="key")
 
 
-def test_an_invalid_edge_is_rejected(store: Corral) -> None:
+def test_invalid_edge_is_rejected(store: Corral) -> None:
     store.alerts.add(["crashed"], **COMMAND)
     for given in (
         {"kind": "bored"},
@@ -164,7 +164,7 @@ def test_without_alerts_nothing_is_written(store: Corral) -> None:
         assert store.alerts.raise_alert("crashed", "run_1", edge=1) == []
 
 
-def test_the_number_of_alerts_is_limited(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_alerts_is_limited(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "MAX_ALERTS", 2)
     for _ in range(2):
         store.alerts.add(["crashed"], **COMMAND)

@@ -16,7 +16,7 @@ def states(store: Corral, project: str, at: int) -> dict[str, str | None]:
     return {task.key: task.state for task in store.insights.board_at(project, at).tasks}
 
 
-def test_a_future_time_and_an_unknown_project_are_rejected(
+def test_future_time_and_an_unknown_project_are_rejected(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path)
@@ -27,7 +27,7 @@ def test_a_future_time_and_an_unknown_project_are_rejected(
         store.insights.board_at("prj_00000000000000000000000000", clock.now())
 
 
-def test_the_board_is_reconstructed_for_any_time(
+def test_board_is_reconstructed_for_any_time(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     before = clock.now()
@@ -60,7 +60,7 @@ def test_the_board_is_reconstructed_for_any_time(
             assert states(store, project, at + STEP - 1) == board
 
 
-def test_a_past_board_has_agent_and_actor_of_each_task(
+def test_past_board_has_agent_and_actor_of_each_task(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "ben"))
@@ -84,7 +84,7 @@ def test_a_past_board_has_agent_and_actor_of_each_task(
     assert found[2].verb == "accept"
 
 
-def test_a_past_board_has_the_locks_held_then(
+def test_past_board_has_the_locks_held_then(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, agents=("ada", "ben"))
@@ -106,7 +106,7 @@ def test_a_past_board_has_the_locks_held_then(
     assert store.insights.board_at(project, clock.now()).locks[0].id == waits.id
 
 
-def test_a_past_board_includes_archived_tasks_once_across_pages(
+def test_past_board_includes_archived_tasks_once_across_pages(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, *"ABCDE")
@@ -131,7 +131,7 @@ def test_a_past_board_includes_archived_tasks_once_across_pages(
         assert seen == ["C", "D", "E", "B", "A"]
 
 
-def test_a_state_before_the_stored_events_is_unknown(
+def test_state_before_the_stored_events_is_unknown(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", "B")

@@ -24,7 +24,7 @@ def spend(store: Corral, micros: int, run: str = "run_1", **where: Any) -> None:
     )
 
 
-def test_a_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
+def test_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
     spend(store, 2 * DOLLAR, run="run_0")
     made = store.budgets.set("project:prj_1", 10 * DOLLAR)
     assert (made.spent_micros, made.reserved_micros, made.left_micros) == (
@@ -45,7 +45,7 @@ def test_a_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
     assert store.budgets.get("project:prj_1").left_micros == 7 * DOLLAR
 
 
-def test_a_budget_finds_its_agent_by_name_or_id(store: Corral) -> None:
+def test_budget_finds_its_agent_by_name_or_id(store: Corral) -> None:
     ada = store.agents.create("ada", role="builder")
     spend(store, 2 * DOLLAR, agent_id=ada.id)
     assert store.budgets.set("agent:ada", DOLLAR).spent_micros == 2 * DOLLAR
@@ -59,7 +59,7 @@ def test_a_budget_finds_its_agent_by_name_or_id(store: Corral) -> None:
     assert store.budgets.list().items == []
 
 
-def test_a_budget_of_an_unknown_agent_is_rejected(store: Corral) -> None:
+def test_budget_of_an_unknown_agent_is_rejected(store: Corral) -> None:
     with refuses(store, NotFound) as caught:
         store.budgets.set("agent:nobody", DOLLAR)
     assert caught.value.details["reason"] == "unknown_agent"
@@ -69,7 +69,7 @@ def test_a_budget_of_an_unknown_agent_is_rejected(store: Corral) -> None:
 
 @pytest.mark.parametrize("scope", ["all", "project:prj_1", "agent:agt_1"])
 @pytest.mark.parametrize("period", ["total", "day"])
-def test_a_run_over_the_remaining_budget_is_refused(store: Corral, scope: str, period: str) -> None:
+def test_run_over_the_remaining_budget_is_refused(store: Corral, scope: str, period: str) -> None:
     store.budgets.set(scope, 3 * DOLLAR, period=period)
     store.charges.reserve("run_1", **WHERE, budget_micros=2 * DOLLAR)
     with refuses(store, Refused) as caught:
@@ -84,7 +84,7 @@ def test_a_run_over_the_remaining_budget_is_refused(store: Corral, scope: str, p
     assert len(store.charges.reserve("run_3", **WHERE, budget_micros=DOLLAR)) == 1
 
 
-def test_a_run_without_a_budget_is_refused_when_nothing_is_left(
+def test_run_without_a_budget_is_refused_when_nothing_is_left(
     store: Corral,
 ) -> None:
     store.budgets.set("all", DOLLAR)
@@ -95,14 +95,14 @@ def test_a_run_without_a_budget_is_refused_when_nothing_is_left(
     assert caught.value.details["reason"] == "budget_spent"
 
 
-def test_a_budget_covers_only_its_scope(store: Corral) -> None:
+def test_budget_covers_only_its_scope(store: Corral) -> None:
     store.budgets.set("project:prj_2", 0)
     store.budgets.set("agent:agt_2", 0)
     assert store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR) == []
     assert store.charges.exceeded_budget("run_1", **WHERE) is None
 
 
-def test_a_restart_reserves_only_the_rest(store: Corral) -> None:
+def test_restart_reserves_only_the_rest(store: Corral) -> None:
     store.budgets.set("all", 5 * DOLLAR)
     store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
     spend(store, 4 * DOLLAR)
@@ -123,7 +123,7 @@ def test_release_is_idempotent(store: Corral) -> None:
     assert [budget.scope for budget in store.budgets.list().items] == ["all"]
 
 
-def test_the_most_specific_spent_budget_is_reported(store: Corral) -> None:
+def test_most_specific_spent_budget_is_reported(store: Corral) -> None:
     store.budgets.set("all", 3 * DOLLAR)
     store.budgets.set("project:prj_1", 2 * DOLLAR, period="day")
     store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR)
@@ -144,7 +144,7 @@ def test_the_most_specific_spent_budget_is_reported(store: Corral) -> None:
     assert over.reason == "the budget of everything is spent: $3.00 of $3.00"
 
 
-def test_a_daily_budget_resets_at_midnight_utc(store: Corral, clock: ManualClock) -> None:
+def test_daily_budget_resets_at_midnight_utc(store: Corral, clock: ManualClock) -> None:
     clock.at = clock.now() // DAY * DAY + DAY - 1
     store.budgets.set("all", DOLLAR, period="day")
     store.charges.reserve("run_1", budget_micros=DOLLAR)
@@ -167,7 +167,7 @@ def test_unknown_costs_count_once_they_are_priced(store: Corral) -> None:
     assert store.charges.exceeded_budget("run_1") is not None
 
 
-def test_a_budget_can_be_changed_listed_and_removed(store: Corral) -> None:
+def test_budget_can_be_changed_listed_and_removed(store: Corral) -> None:
     for scope, period in (("all", "total"), ("all", "day"), ("agent:agt_1", "total")):
         store.budgets.set(scope, DOLLAR, period=period)
     store.budgets.set("all", 2 * DOLLAR)
@@ -209,6 +209,6 @@ def test_deleting_a_project_deletes_its_budgets(store: Corral, tmp_path: Path) -
         ("run:run_1", 1, "day"),
     ],
 )
-def test_an_invalid_budget_is_rejected(store: Corral, scope: str, limit: Any, period: str) -> None:
+def test_invalid_budget_is_rejected(store: Corral, scope: str, limit: Any, period: str) -> None:
     with refuses(store, Invalid):
         store.budgets.set(scope, limit, period=period)

@@ -38,7 +38,7 @@ def test_token_counts_and_the_exact_cost_are_stored(store: Corral, clock: Manual
     assert record(store) == ["charge.add"]
 
 
-def test_an_unknown_cost_is_null_and_never_zero(store: Corral) -> None:
+def test_unknown_cost_is_null_and_never_zero(store: Corral) -> None:
     charge = store.charges.add(used(), **RUN)
     assert charge is not None
     assert (charge.cost_micros, charge.source) == (None, None)
@@ -47,7 +47,7 @@ def test_an_unknown_cost_is_null_and_never_zero(store: Corral) -> None:
         assert (total.charges, total.unpriced, total.cost_micros) == (1, 1, None)
 
 
-def test_a_total_counts_the_charges_without_a_cost(store: Corral) -> None:
+def test_total_counts_the_charges_without_a_cost(store: Corral) -> None:
     store.charges.add(used(cost_micros=7), **RUN)
     store.charges.add(used(), **RUN)
     store.charges.add(used(cost_micros=0), **RUN)
@@ -55,17 +55,17 @@ def test_a_total_counts_the_charges_without_a_cost(store: Corral) -> None:
     assert (total.charges, total.unpriced, total.cost_micros) == (3, 1, 7)
 
 
-def test_a_cost_of_zero_is_a_known_cost(store: Corral) -> None:
+def test_cost_of_zero_is_a_known_cost(store: Corral) -> None:
     store.charges.add(used(cost_micros=0), **RUN)
     assert store.charges.total().cost_micros == 0
 
 
-def test_the_total_of_an_empty_scope_has_no_cost(store: Corral) -> None:
+def test_total_of_an_empty_scope_has_no_cost(store: Corral) -> None:
     total = store.charges.total("run:run_9")
     assert (total.charges, total.tokens, total.cost_micros) == (0, 0, None)
 
 
-def test_a_repeated_report_is_charged_once(store: Corral) -> None:
+def test_repeated_report_is_charged_once(store: Corral) -> None:
     assert store.charges.add(used(key="line 7"), **RUN) is not None
     with unchanged(store):
         assert store.charges.add(used(key="line 7"), **RUN) is None
@@ -83,13 +83,13 @@ def test_without_a_run_keys_are_unique_within_the_session(store: Corral) -> None
     assert store.charges.add(used(key="k")) is None
 
 
-def test_an_empty_report_adds_no_charge(store: Corral) -> None:
+def test_empty_report_adds_no_charge(store: Corral) -> None:
     with unchanged(store):
         assert store.charges.add(UsageFact(model="gpt-5"), **RUN) is None
         assert store.charges.add(UsageFact(model=None, cost_micros=0), **RUN) is None
 
 
-def test_a_cumulative_report_is_charged_by_its_delta(store: Corral) -> None:
+def test_cumulative_report_is_charged_by_its_delta(store: Corral) -> None:
     def report(input: int, output: int, run: str = "run_1") -> Any:
         return store.charges.add(
             used(input=input, output=output, counter="codex:thread"), **RUN | {"run_id": run}
@@ -108,13 +108,13 @@ def test_a_cumulative_report_is_charged_by_its_delta(store: Corral) -> None:
     assert (before.input, before.output) == (160, 30)
 
 
-def test_a_counter_that_decreases_was_reset(store: Corral) -> None:
+def test_counter_that_decreases_was_reset(store: Corral) -> None:
     for input in (100, 40, 60):
         store.charges.add(used(input=input, output=0, counter="c"), **RUN)
     assert store.charges.total().input == 100 + 40 + 20
 
 
-def test_a_cost_counter_does_not_affect_tokens(store: Corral) -> None:
+def test_cost_counter_does_not_affect_tokens(store: Corral) -> None:
     costs = [1_000, 2_500, 400, 900]  # the third comes from a new process
     charged = [
         store.charges.add(used(cost_micros=cost, counter="cost:claude:1"), **RUN) for cost in costs
@@ -124,7 +124,7 @@ def test_a_cost_counter_does_not_affect_tokens(store: Corral) -> None:
     assert (total.input, total.cost_micros) == (40, 3_400)
 
 
-def test_a_cost_after_an_unknown_cost_has_no_delta(store: Corral) -> None:
+def test_cost_after_an_unknown_cost_has_no_delta(store: Corral) -> None:
     reports = [(100, 5), (200, None), (300, 20), (400, 26)]
     charged = [
         store.charges.add(used(input=tokens, output=0, cost_micros=cost, counter="c"), **RUN)
@@ -133,7 +133,7 @@ def test_a_cost_after_an_unknown_cost_has_no_delta(store: Corral) -> None:
     assert [charge.cost_micros for charge in charged if charge] == [5, None, None, 6]
 
 
-def test_a_repeated_cumulative_report_does_not_reset_the_counter(
+def test_repeated_cumulative_report_does_not_reset_the_counter(
     store: Corral,
 ) -> None:
     for _ in range(2):
@@ -160,7 +160,7 @@ def test_totals_are_stored_per_utc_day(store: Corral, clock: ManualClock) -> Non
         ]
 
 
-def test_a_past_charge_counts_on_its_day(store: Corral, clock: ManualClock) -> None:
+def test_past_charge_counts_on_its_day(store: Corral, clock: ManualClock) -> None:
     at = clock.now() - 40 * DAY
     store.charges.add(used(cost_micros=9), **RUN, at=at)
     assert store.charges.total(day=utc_date(at)).cost_micros == 9
@@ -184,13 +184,13 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @each_case("case", BAD)
-def test_an_invalid_report_is_rejected_and_changes_nothing(store: Corral, case: str) -> None:
+def test_invalid_report_is_rejected_and_changes_nothing(store: Corral, case: str) -> None:
     figures, arguments = BAD[case]
     with refuses(store, Invalid):
         store.charges.add(used(**figures), **RUN | arguments)
 
 
-def test_a_later_price_is_added_to_the_totals_once(store: Corral) -> None:
+def test_later_price_is_added_to_the_totals_once(store: Corral) -> None:
     charge = store.charges.add(used(), **RUN)
     known = store.charges.add(used(cost_micros=5), **RUN)
     assert charge is not None
@@ -211,7 +211,7 @@ def test_a_later_price_is_added_to_the_totals_once(store: Corral) -> None:
     check_store(store)
 
 
-def test_an_unknown_model_is_tried_once_per_price_table(store: Corral) -> None:
+def test_unknown_model_is_tried_once_per_price_table(store: Corral) -> None:
     charge = store.charges.add(used(model="nobody-knows"), **RUN)
     assert charge is not None
     assert [one.id for one in store.charges.unpriced().items] == [charge.id]
@@ -249,7 +249,7 @@ def test_charges_are_listed_newest_first_in_pages(store: Corral) -> None:
         store.charges.list(run="run_1", project="prj_1")
 
 
-def test_a_missing_charge_raises_not_found(store: Corral) -> None:
+def test_missing_charge_raises_not_found(store: Corral) -> None:
     with pytest.raises(NotFound):
         store.charges.get("chg_9")
     for scope in ("", "everything", "run:", "galaxy:1"):
@@ -271,7 +271,7 @@ def test_retention_deletes_charges_and_keeps_totals(store: Corral, clock: Manual
     check_store(store)
 
 
-def test_a_counter_outlives_its_charges(store: Corral, clock: ManualClock) -> None:
+def test_counter_outlives_its_charges(store: Corral, clock: ManualClock) -> None:
     store.settings.set("charges.retention_ms", DAY)
     store.charges.add(used(cost_micros=3, counter="c"), **RUN)
     clock.advance(2 * DAY)

@@ -196,7 +196,7 @@ def test_denied_approval_blocks_the_sender(store: Corral) -> None:
     assert store.questions.list().items == [], "nobody is asked again"
 
 
-def test_expired_approval_admits_nobody(store: Corral, clock: ManualClock) -> None:
+def test_expired_approval_admits_no_sender(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store, policy="ask")
     message = chat.says("hello?")
     clock.advance(8 * DAY)

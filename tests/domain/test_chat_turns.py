@@ -308,19 +308,19 @@ def test_machine_with_the_output_ends_the_turn(store: Corral, tmp_path: Path) ->
     run = store.runs.launch(store.runs.acquire(queued.id, held(folder=str(tmp_path))))
     (tmp_path / "output").write_text("hello yourself\n")
     store.runs.end(run, ExitStatus(exit_code=0))
-    aside = ChatLoop().run_as_follower
-    assert aside(store) == 0, "what is on another machine is not looked for"
+    run_as_follower = ChatLoop().run_as_follower
+    assert run_as_follower(store) == 0, "the output is on another machine"
     with on_machine(ELSEWHERE):
-        assert aside(store) == 1
+        assert run_as_follower(store) == 1
     chat.deliver()
     assert chat.platform.words() == ["hello yourself"]
 
 
-# -- runs that stay ------------------------------------------------------------------------------
+# -- long runs -----------------------------------------------------------------------------------
 
 
-def warm(store: Corral) -> tuple[Chat, Runner, Run]:
-    """A session whose run has been told `one`."""
+def begin_long_run(store: Corral) -> tuple[Chat, Runner, Run]:
+    """Start a long run whose first prompt was `one`."""
     chat = chat_with(store)
     chat.says("one")
     store.chat.start_turns()
@@ -329,7 +329,7 @@ def warm(store: Corral) -> tuple[Chat, Runner, Run]:
 
 
 def test_long_running_run_receives_and_answers_next_messages(store: Corral) -> None:
-    chat, runner, run = warm(store)
+    chat, runner, run = begin_long_run(store)
     assert store.messages.next(run.id, answer="to one") is None
     chat.says("two")
     assert store.chat.start_turns() == [], "its run goes on"
@@ -369,7 +369,7 @@ def test_turns_of_a_long_running_plain_command_are_recorded(store: Corral, runne
 
 
 def test_unacknowledged_letters_are_given_again(store: Corral) -> None:
-    chat, _, run = warm(store)
+    chat, _, run = begin_long_run(store)
     chat.says("two")
     first = store.messages.next(run.id, answer="to one")
     again = store.messages.next(run.id, answer="to one")
@@ -388,7 +388,7 @@ def test_unacknowledged_letters_are_given_again(store: Corral) -> None:
 
 
 def test_crashed_run_repeats_only_unprocessed_letters(store: Corral, clock: ManualClock) -> None:
-    chat, runner, run = warm(store)
+    chat, runner, run = begin_long_run(store)
     chat.says("two")
     assert store.messages.next(run.id, answer="to one") is not None
     runner.die(run)
@@ -405,7 +405,7 @@ def test_crashed_run_repeats_only_unprocessed_letters(store: Corral, clock: Manu
 
 
 def test_message_during_the_end_of_a_run_starts_a_new_turn(store: Corral) -> None:
-    chat, runner, run = warm(store)
+    chat, runner, run = begin_long_run(store)
     assert store.messages.next(run.id, answer="to one", wait_ms=1) is None
     chat.says("two")
     runner.end(run)

@@ -19,7 +19,7 @@ def propose(store: Corral, **how: object) -> Decision:
     return store.decisions.record("Drop the table", **wishes)
 
 
-def told(store: Corral, mailbox: str = "agent:ada") -> list[str]:
+def list_notices(store: Corral, mailbox: str = "agent:ada") -> list[str]:
     return [letter.body["state"] for letter in store.mail.list(mailbox=mailbox).items]
 
 
@@ -39,7 +39,7 @@ def test_decision_is_recorded_with_rationale_and_alternatives(store: Corral) -> 
     assert decision.alternatives == ["pydantic", "attrs"]
     assert store.decisions.wait(decision.id).state == "recorded"
     assert store.decisions.list(proposed=True).items == []
-    assert told(store) == []
+    assert list_notices(store) == []
 
 
 def test_proposed_decision_waits_for_confirmation(store: Corral) -> None:
@@ -51,9 +51,9 @@ def test_proposed_decision_waits_for_confirmation(store: Corral) -> None:
     store.decisions.confirm(decision.id, by=ANN, reason="go")
     ended = waiting.result()
     assert (ended.state, ended.decided_by, ended.reason) == ("confirmed", ANN, "go")
-    assert told(store) == ["confirmed"]
+    assert list_notices(store) == ["confirmed"]
     store.decisions.acknowledge(decision.id)
-    assert told(store) == []
+    assert list_notices(store) == []
     events = ["decision.record", "decision.propose", "decision.confirm"]
     assert record(store, decision.id) == events
 
@@ -64,9 +64,9 @@ def test_agent_confirms_only_decisions_it_is_named_for(store: Corral) -> None:
     for decision, by in ((made, "agent:ada"), (made, "agent:ben"), (named, ANN)):
         with refuses(store, Refused):
             store.decisions.confirm(decision.id, by=by)
-    assert told(store, "agent:lead") == ["proposed"]
+    assert list_notices(store, "agent:lead") == ["proposed"]
     assert store.decisions.confirm(named.id, by="agent:lead").state == "confirmed"
-    assert told(store, "agent:lead") == []
+    assert list_notices(store, "agent:lead") == []
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_deadline_ends_a_proposal_and_notifies_the_author(
     assert f"its deadline has passed, so it is {outcome}" in caught.value.message
     ended = store.decisions.get(decision.id)
     assert (ended.state, ended.decided_by) == (outcome, None)
-    assert told(store) == [outcome]
+    assert list_notices(store) == [outcome]
     assert store.decisions.expire_due() == []
 
 
@@ -131,7 +131,7 @@ def test_recorded_decision_can_be_reviewed_and_rejection_is_sent(store: Corral) 
     bad = store.decisions.record("y", author="agent:ada")
     store.decisions.confirm(kept.id, by=ANN)
     store.decisions.reject(bad.id, by=ANN, reason="no")
-    assert told(store) == ["rejected"]
+    assert list_notices(store) == ["rejected"]
 
 
 def test_record_is_idempotent_by_author_and_key(store: Corral) -> None:

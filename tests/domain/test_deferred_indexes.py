@@ -41,7 +41,7 @@ def test_all_letters_of_a_mailbox_are_listed_newest_first(filled: Corral, limit:
         assert list(all_of(filled, mailbox, limit)) == expected
 
 
-def test_the_events_of_a_subject_are_found_on_both_sides_of_what_is_filed(filled: Corral) -> None:
+def test_events_are_found_before_and_after_the_filled_index(filled: Corral) -> None:
     letters = [letter for box in BOXES for letter in filled.mail.list(mailbox=box).items[:1]]
     letters += [filled.mail.list(all=True, mailbox=box).items[0] for box in BOXES]
     for letter in letters:
@@ -61,7 +61,7 @@ def test_the_events_of_a_subject_are_found_on_both_sides_of_what_is_filed(filled
         ]
 
 
-def test_what_one_statement_writes_in_great_number_is_found_too(store: Corral) -> None:
+def test_bulk_inserted_rows_are_found(store: Corral) -> None:
     boxes = [f"queue:{number}" for number in range(60)]
     for number in range(10):
         with store.transaction() as tx:
@@ -71,7 +71,7 @@ def test_what_one_statement_writes_in_great_number_is_found_too(store: Corral) -
     assert [event.verb for event in store.events.after(subject=letter.id).items] == ["put"]
 
 
-def test_what_was_pruned_is_in_no_index(filled: Corral, clock: ManualClock) -> None:
+def test_pruned_rows_are_removed_from_the_index(filled: Corral, clock: ManualClock) -> None:
     while letters := filled.mail.claim(BOXES[0], owner="o", limit=100):
         for letter in letters:
             filled.mail.ack(letter)
@@ -87,7 +87,7 @@ def test_what_was_pruned_is_in_no_index(filled: Corral, clock: ManualClock) -> N
             assert rows(filled, left) == []
 
 
-def test_only_few_rows_are_ever_unfiled_and_a_put_writes_no_index(filled: Corral) -> None:
+def test_index_is_filled_in_batches_and_not_by_a_put(filled: Corral) -> None:
     if filled.db.engine == "postgres":
         return  # it has plain indexes
     counts = {
@@ -98,7 +98,7 @@ def test_only_few_rows_are_ever_unfiled_and_a_put_writes_no_index(filled: Corral
 
 
 @pytest.mark.parametrize("table", DEFERRED_INDEXES)
-def test_a_view_has_all_columns_of_its_table(store: Corral, table: str) -> None:
+def test_view_has_all_columns_of_its_table(store: Corral, table: str) -> None:
     if store.db.engine == "postgres":
         return  # it has no views
     columns = "SELECT name FROM pragma_table_info(:name) ORDER BY name"
@@ -106,7 +106,7 @@ def test_a_view_has_all_columns_of_its_table(store: Corral, table: str) -> None:
     assert rows(store, columns, name=view) == rows(store, columns, name=table)
 
 
-def test_a_thorough_check_finds_an_index_that_lacks_a_row(filled: Corral) -> None:
+def test_verify_finds_an_index_with_a_missing_row(filled: Corral) -> None:
     assert all(finding.state == "ok" for finding in filled.db.verify())
     if filled.db.engine == "sqlite":
         file = apsw.Connection(filled.db.url.removeprefix("sqlite:///"))

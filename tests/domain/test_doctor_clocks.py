@@ -17,7 +17,7 @@ def ahead() -> ManualClock:
     return ManualClock(SystemClock().now() + 3 * DAY)
 
 
-def test_a_right_clock_is_reported_as_such(url: str) -> None:
+def test_correct_clock_is_reported_as_ok(url: str) -> None:
     with corral.open(url) as store:
         store.mail.put("agent:a", "work")
         store.mail.claim("agent:a", owner="w")
@@ -28,7 +28,7 @@ def test_a_right_clock_is_reported_as_such(url: str) -> None:
     assert "schedules" not in told
 
 
-def test_what_was_written_with_a_clock_ahead_is_reported(url: str, ahead: ManualClock) -> None:
+def test_future_timestamps_are_reported(url: str, ahead: ManualClock) -> None:
     with corral.open(url) as store:
         store.mail.put("agent:a", "work")
         schedule = store.schedules.create("queue:ticks", "tick", every_ms=5 * SECOND)
@@ -48,7 +48,7 @@ def test_what_was_written_with_a_clock_ahead_is_reported(url: str, ahead: Manual
         assert planned <= store.now() + 5 * SECOND
 
 
-def test_the_clock_of_one_process_does_not_move_the_time_of_the_store(
+def test_clock_of_one_process_does_not_change_the_store_clock(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = SystemClock.now

@@ -126,7 +126,7 @@ ASKS: dict[str, tuple[Callable[[Corral], Any], Callable[[Corral, Any], object]]]
 
 
 @pytest.mark.parametrize("what", ASKS)
-def test_what_must_not_be_forgotten_is_on_the_disk_in_every_store(
+def test_critical_operations_are_synced_in_every_store(
     filed: Corral, disk: Disk, what: str
 ) -> None:
     prepare, call = ASKS[what]
@@ -136,7 +136,7 @@ def test_what_must_not_be_forgotten_is_on_the_disk_in_every_store(
     assert not waited(disk, lambda: filed.mail.put("queue:other", "and only that"))
 
 
-def test_in_a_store_at_full_every_commit_is_on_the_disk(filed: Corral, disk: Disk) -> None:
+def test_full_durability_syncs_every_commit(filed: Corral, disk: Disk) -> None:
     assert not waited(disk, lambda: filed.mail.put("queue:q", 1))
     filed.db.durability("full")
     assert waited(disk, lambda: filed.mail.put("queue:q", 2))
@@ -146,9 +146,7 @@ def test_in_a_store_at_full_every_commit_is_on_the_disk(filed: Corral, disk: Dis
     assert not waited(disk, lambda: filed.mail.put("queue:q", 4))
 
 
-def test_what_must_be_on_the_disk_does_not_share_a_commit_that_is_not(
-    filed: Corral, disk: Disk
-) -> None:
+def test_synced_write_does_not_join_an_unsynced_commit(filed: Corral, disk: Disk) -> None:
     racers: list[Racer[object]] = []
 
     def put_while_another_comes(tx: Tx) -> None:
@@ -168,6 +166,6 @@ def test_what_must_be_on_the_disk_does_not_share_a_commit_that_is_not(
 
 
 @pytest.mark.parametrize("engine", ["postgres"], indirect=True)
-def test_postgresql_is_asked_for_it_whatever_its_own_default(store: Corral) -> None:
+def test_postgres_sets_synchronous_commit_explicitly(store: Corral) -> None:
     """The server of these tests is told at its start not to wait."""
     assert rows(store, "SHOW synchronous_commit") == [("on",)]

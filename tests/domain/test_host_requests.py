@@ -30,7 +30,7 @@ def decided(store: Corral, request: HostRequest, answer: str, by: str = "user:an
     return store.host_requests.get(request.id)
 
 
-def told(store: Corral, mailbox: str = "agent:ada") -> list[dict[str, Any]]:
+def list_notices(store: Corral, mailbox: str = "agent:ada") -> list[dict[str, Any]]:
     return [letter.body for letter in store.mail.list(mailbox=mailbox).items]
 
 
@@ -49,9 +49,9 @@ def test_request_has_no_effect_until_approved(store: Corral, ada: str) -> None:
     assert (done.state, done.decided_by) == ("done", "user:ann")
     agent = store.agents.get("helper")
     assert (agent.provider, agent.model, agent.admin) == ("scripted", "small", False)
-    assert [letter["state"] for letter in told(store)] == ["done"]
+    assert [letter["state"] for letter in list_notices(store)] == ["done"]
     store.chat.run_upkeep()
-    assert len(told(store)) == 1, "it is told once"
+    assert len(list_notices(store)) == 1, "it is told once"
 
 
 def test_refused_and_expired_requests_notify_the_agent(
@@ -64,7 +64,7 @@ def test_refused_and_expired_requests_notify_the_agent(
     store.questions.expire_due()
     store.chat.run_upkeep()
     assert store.host_requests.get(late.id).state == "expired"
-    assert [letter["state"] for letter in told(store)] == ["refused", "expired"]
+    assert [letter["state"] for letter in list_notices(store)] == ["refused", "expired"]
     with pytest.raises(NotFound):
         store.agents.get("helper")
 
@@ -108,7 +108,7 @@ def test_failed_action_is_rolled_back_and_recorded(store: Corral, ada: str) -> N
     failed = decided(store, request, "yes")
     assert failed.state == "failed"
     assert "An agent helper exists already" in str(failed.reason)
-    assert told(store)[0]["state"] == "failed"
+    assert list_notices(store)[0]["state"] == "failed"
     assert store.agents.get("helper").command == "cat"
 
 
@@ -260,10 +260,10 @@ def test_agent_learns_only_that_a_requested_secret_exists(store: Corral, ada: st
     with refuses(store, Invalid):
         store.questions.answer(question.id, SECRET, by="user:ann")
     store.chat.run_upkeep()
-    assert told(store) == []
+    assert list_notices(store) == []
     store.secrets.save_value("mail-token", SECRET, where="file")
     store.chat.run_upkeep()
-    (letter,) = told(store)
+    (letter,) = list_notices(store)
     assert letter["text"] == "The secret mail-token is available to new runs."
     assert store.questions.get(question.id).state == "withdrawn"
     assert SECRET not in str(contents(store))
@@ -274,7 +274,7 @@ def test_agent_learns_only_that_a_requested_secret_exists(store: Corral, ada: st
 def test_secret_request_can_be_refused(store: Corral, ada: str) -> None:
     request = store.host_requests.ask(ada, "secret", WANTED)
     assert decided(store, request, "no").state == "refused"
-    assert told(store)[0]["state"] == "refused"
+    assert list_notices(store)[0]["state"] == "refused"
 
 
 def secret_card(store: Corral, ada: str, **message: Any) -> tuple[Chat, HostRequest]:
@@ -301,7 +301,7 @@ def secret_card(store: Corral, ada: str, **message: Any) -> tuple[Chat, HostRequ
         {"text": SECRET, "kind": MessageKind.EDIT},
     ],
 )
-def test_secret_typed_into_chat_is_not_stored_and_sender_is_told(
+def test_secret_typed_into_chat_is_not_stored_and_sender_notified(
     store: Corral, ada: str, typed: dict[str, Any], tmp_path: Any
 ) -> None:
     chat, request = secret_card(store, ada, direct=True)

@@ -25,7 +25,7 @@ def agent_yes(
     return source_databases.make(folder / "s.db", schema, {"projects": projects, "runs": numbered})
 
 
-def told(taken: ImportReport) -> dict[str, int]:
+def count_problems(taken: ImportReport) -> dict[str, int]:
     return {f"{each.table}: {each.what}": each.rows for each in taken.problems}
 
 
@@ -55,7 +55,7 @@ def test_invalid_values_are_kept_and_reported(store: Corral, tmp_path: Path) -> 
         {"exit_code": b"1.0e999"},
     )
     taken = store.imports.import_database("agent-yes", path)
-    assert told(taken) == {
+    assert count_problems(taken) == {
         "runs: args is not JSON of the expected type (list)": 1,
         "runs: status has an unknown value": 1,
         "runs: project_id refers to a missing row": 1,
@@ -90,7 +90,7 @@ def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_exactly(
         path, "UPDATE Message SET content = CAST(x'61ff62' AS TEXT) WHERE id = 'utf8'"
     )
     taken = store.imports.import_database("agents", path)
-    assert sorted(told(taken)) == [
+    assert sorted(count_problems(taken)) == [
         "message: content contains NUL bytes",
         "message: content is longer than 4,194,304 bytes; it was cut, and the original is kept",
         "message: content is not valid UTF-8",
@@ -110,7 +110,9 @@ def test_rows_with_duplicate_or_missing_keys_are_all_kept(store: Corral, tmp_pat
     )
     path = agent_yes(tmp_path, {"id": 7}, {"id": 7, "pid": 2}, {"id": None}, schema=schema)
     taken = store.imports.import_database("agent-yes", path)
-    assert told(taken) == {"runs: the row has no key, or a key that another row has too": 2}
+    assert count_problems(taken) == {
+        "runs: the row has no key, or a key that another row has too": 2
+    }
     assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
     again = store.imports.import_database("agent-yes", path)
     assert (again.new, again.changed) == (0, 0)
@@ -148,7 +150,7 @@ def test_keys_of_different_types_with_the_same_text_are_all_kept(
 def test_token_counts_out_of_range_are_kept_unmapped(store: Corral, tmp_path: Path) -> None:
     path = source_databases.MAKERS["agents"](tmp_path)
     source_databases.change(path, 'UPDATE "Run" SET "tokensUsed" = 253402300800000')
-    assert told(store.imports.import_database("agents", path))[
+    assert count_problems(store.imports.import_database("agents", path))[
         "run: tokensused is not a valid number"
     ]
 
@@ -215,7 +217,7 @@ def test_row_whose_key_is_in_use_is_kept_and_reported(store: Corral, tmp_path: P
     path = source_databases.make_multishot(tmp_path)
     source_databases.change(path, "UPDATE agents SET agent_number = 2 WHERE id = 'a1'")
     taken = store.imports.import_database("multishot", path)
-    assert told(taken)["agents: attempts has a row with the same key already"] == 1
+    assert count_problems(taken)["agents: attempts has a row with the same key already"] == 1
     (kept,) = (
         row for row in store.imports.origins(kept=True).items if row.source_table == "agents"
     )
@@ -279,7 +281,7 @@ def test_values_of_an_existing_project_are_kept_and_reported(store: Corral, tmp_
         "their prompt",
         given["last_run_at"],
     )
-    assert any("registered already" in each for each in told(taken))
+    assert any("registered already" in each for each in count_problems(taken))
 
 
 def test_duplicate_directory_keeps_the_values_of_both_rows(store: Corral, tmp_path: Path) -> None:
@@ -301,7 +303,7 @@ def test_original_of_a_changed_name_is_kept(store: Corral, tmp_path: Path) -> No
     assert {agent.name for agent in store.agents.list().items} >= {"My-Agent", "Taken-2"}
     assert rest_of(store, "g2")["name"] == "My Agent"
     assert rest_of(store, "g3")["name"] == "Taken"
-    assert any("a number was added" in each for each in told(taken))
+    assert any("a number was added" in each for each in count_problems(taken))
 
 
 def test_end_before_start_and_zero_times_are_kept_and_reported(
@@ -311,7 +313,7 @@ def test_end_before_start_and_zero_times_are_kept_and_reported(
     taken = store.imports.import_database("agent-yes", path)
     kept = [row.unmapped for row in store.imports.origins().items if row.source_table == "runs"]
     assert kept == [{"ended_at": 1_500_000_000}, {"ended_at": 0}]
-    assert told(taken) == {
+    assert count_problems(taken) == {
         "runs: ended_at is before its start; the start counts as its end": 1,
         "runs: ended_at is not a timestamp": 1,
     }

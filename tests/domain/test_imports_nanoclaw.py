@@ -81,7 +81,7 @@ def imported_session(store: Corral, key: str = "sess-1") -> str:
     return str(found[0][0])
 
 
-def said(store: Corral) -> list[tuple[str, str]]:
+def list_turns(store: Corral) -> list[tuple[str, str]]:
     turns = store.sessions.turns(imported_session(store)).items
     return [(turn.role, turn.content) for turn in turns]
 
@@ -90,7 +90,7 @@ def test_both_session_files_become_one_conversation_ordered_by_time(
     store: Corral, source: Path
 ) -> None:
     store.imports.import_database("nanoclaw", source)
-    assert said(store) == [
+    assert list_turns(store) == [
         ("user", "a photo\n[file: cat.png]"),
         ("assistant", "nice cat\n[file: out.txt]\n[file: gone.txt]"),
         ("user", "and the zebra?"),
@@ -102,7 +102,7 @@ def test_both_session_files_become_one_conversation_ordered_by_time(
     assert first.meta["sender"] == "Ann"
     check_store(store)
     assert store.imports.import_database("nanoclaw", source).new == 0
-    assert len(said(store)) == 6
+    assert len(list_turns(store)) == 6
 
 
 def test_later_messages_are_appended(store: Corral, source: Path, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_later_messages_are_appended(store: Corral, source: Path, tmp_path: Path
     later = [message("i9", 10, "11:01", {"text": "see you"})]
     source_databases.grow(tmp_path / SESSION / "inbound.db", {"messages_in": later})
     store.imports.import_database("nanoclaw", source)
-    assert said(store)[6:] == [("user", "see you"), ("assistant", "bye")]
+    assert list_turns(store)[6:] == [("user", "see you"), ("assistant", "bye")]
     check_store(store)
 
 

@@ -24,7 +24,7 @@ def ended(store: Corral, state: str, took: int, *, ago: int = 0, **columns: Any)
 # -- overview -------------------------------------------------------------------------------------
 
 
-def test_an_empty_store_has_an_overview(store: Corral) -> None:
+def test_empty_store_has_an_overview(store: Corral) -> None:
     with unchanged(store):
         found = store.insights.overview()
     assert (found.active, found.attention, found.failed, found.queued) == ([], [], [], 0)
@@ -32,7 +32,7 @@ def test_an_empty_store_has_an_overview(store: Corral) -> None:
     assert found.more is False
 
 
-def test_the_overview_shows_active_queued_failed_runs_and_cost(
+def test_overview_shows_active_queued_failed_runs_and_cost(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -86,7 +86,7 @@ def test_only_submitted_tasks_without_a_check_need_attention(
     assert (found.submitted, found.submitted_tasks) == ([], 0)
 
 
-def test_an_overview_of_many_runs_is_truncated_and_says_so(store: Corral) -> None:
+def test_overview_of_many_runs_is_truncated_and_says_so(store: Corral) -> None:
     ids = [add_run(store, "running") for _ in range(ops.MAX_SHOWN + 3)]
     found = store.insights.overview()
     assert [run.id for run in found.active] == ids[: -ops.MAX_SHOWN - 1 : -1]
@@ -96,7 +96,7 @@ def test_an_overview_of_many_runs_is_truncated_and_says_so(store: Corral) -> Non
 # -- one project ----------------------------------------------------------------------------------
 
 
-def test_a_project_has_its_latest_run_and_counts_by_state(store: Corral, tmp_path: Path) -> None:
+def test_project_has_its_latest_run_and_counts_by_state(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path)
     for state in ("completed", "completed", "crashed"):
         add_run(store, state, project_id=project.id)
@@ -117,7 +117,7 @@ def test_a_project_has_its_latest_run_and_counts_by_state(store: Corral, tmp_pat
     assert found.total.cost_micros == 9
 
 
-def test_a_project_that_never_ran_has_no_latest_run(store: Corral, tmp_path: Path) -> None:
+def test_project_that_never_ran_has_no_latest_run(store: Corral, tmp_path: Path) -> None:
     store.projects.register(tmp_path)
     found = store.insights.project(str(tmp_path))
     assert (found.latest_run, found.total_runs, found.states) == (None, 0, {})
@@ -173,7 +173,7 @@ def test_runs_are_counted_by_outcome(store: Corral) -> None:
     assert found.success_rate == round(3 / 7, 4)
 
 
-def test_a_group_of_cancelled_runs_has_no_success_rate(store: Corral) -> None:
+def test_group_of_cancelled_runs_has_no_success_rate(store: Corral) -> None:
     add_run(store, "cancelled")
     (found,) = store.insights.stats(by="model").items
     assert (found.key, found.success_rate) == (None, None)
@@ -206,7 +206,7 @@ def test_runs_that_never_started_have_no_duration(store: Corral) -> None:
     assert (found.median_ms, found.p95_ms) == (None, None)
 
 
-def test_a_clock_jump_back_gives_no_negative_duration(store: Corral) -> None:
+def test_clock_jump_back_gives_no_negative_duration(store: Corral) -> None:
     ended(store, "completed", -5_000)
     (found,) = store.insights.stats(by="project").items
     assert found.median_ms == 0
@@ -267,7 +267,7 @@ def test_invalid_arguments_are_rejected(store: Corral) -> None:
 # -- what the pages ask ---------------------------------------------------------------------------
 
 
-def test_the_overview_shows_the_last_ended_runs(store: Corral, clock: ManualClock) -> None:
+def test_overview_shows_the_last_ended_runs(store: Corral, clock: ManualClock) -> None:
     first = ended(store, "completed", SECOND, ago=3 * DAY)
     second = ended(store, "failed", SECOND, ago=2 * DAY)
     add_run(store, "running", seen_at=clock.now() - SECOND)
@@ -332,7 +332,7 @@ def test_costs_are_listed_per_day_and_agent(store: Corral, clock: ManualClock) -
             store.insights.costs(**wrong)
 
 
-def test_a_charge_belongs_to_the_task_of_its_run(
+def test_charge_belongs_to_the_task_of_its_run(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "one", "two", "other")

@@ -19,7 +19,7 @@ def test_no_races_are_an_empty_page(store: Corral) -> None:
     assert store.insights.races().items == []
 
 
-def test_a_race_is_listed_with_how_its_latest_round_stands(
+def test_race_is_listed_with_the_state_of_its_latest_round(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada", "grace", "linus", budget_micros=2_000_000)
@@ -36,9 +36,7 @@ def test_a_race_is_listed_with_how_its_latest_round_stands(
     assert found.spent_micros == store.races.get(race.id).spent_micros
 
 
-def test_a_race_waits_for_somebody_until_its_winner_is_chosen(
-    store: Corral, race_factory: RaceFactory
-) -> None:
+def test_race_waits_until_its_winner_is_selected(store: Corral, race_factory: RaceFactory) -> None:
     race = race_factory.start("ada", "grace")
     race_factory.end(race, 1)
     race_factory.end(race, 2)

@@ -21,7 +21,7 @@ def states(store: Corral, *locks: Lock) -> list[str]:
     return [str(store.locks.get(lock.id).state) for lock in locks]
 
 
-def told(store: Corral, agent: str) -> list[str]:
+def list_notices(store: Corral, agent: str) -> list[str]:
     return [letter.body["state"] for letter in store.mail.list(mailbox=f"agent:{agent}").items]
 
 
@@ -37,7 +37,7 @@ def test_requests_are_granted_in_order_with_one_notification(
     assert states(store, held, y, z) == ["released", "held", "waiting"]
     granted = store.locks.get(y.id)
     assert (granted.held_at, granted.lease_until) == (clock.now(), clock.now() + MINUTE)
-    assert (told(store, "y"), told(store, "z")) == (["held"], [])
+    assert (list_notices(store, "y"), list_notices(store, "z")) == (["held"], [])
     store.locks.release(granted)
     assert states(store, z) == ["held"]
     assert record(store, z.id) == ["lock.request", "lock.grant"]
@@ -97,7 +97,7 @@ def test_expired_request_notifies_its_owner_if_requested(
     gone = store.locks.request(project.id, "a", "y", wait_ms=MINUTE, notify=notify)
     clock.advance(MINUTE)
     assert [lock.id for lock in store.locks.expire_due()] == [gone.id]
-    assert told(store, "y") == ["expired"] * letters
+    assert list_notices(store, "y") == ["expired"] * letters
 
 
 def test_queue_position_expires_without_renewal(
@@ -109,7 +109,7 @@ def test_queue_position_expires_without_renewal(
     clock.advance(MINUTE)
     store.locks.release(held)
     assert states(store, gone, there) == ["expired", "held"]
-    assert told(store, "y") == ["expired"]
+    assert list_notices(store, "y") == ["expired"]
 
 
 def test_expiry_sweep_grants_the_next_request_and_notifies_both(
@@ -123,7 +123,7 @@ def test_expiry_sweep_grants_the_next_request_and_notifies_both(
     (ended,) = store.locks.expire_due()
     assert (ended.id, ended.state) == (dead.id, "expired")
     assert states(store, waiting) == ["held"]
-    assert (told(store, "x"), told(store, "y")) == (["expired"], ["held"])
+    assert (list_notices(store, "x"), list_notices(store, "y")) == (["expired"], ["held"])
     with unchanged(store):
         assert store.locks.expire_due() == []
     with refuses(store, Held):

@@ -152,7 +152,7 @@ def test_list_continues_after_a_mailbox_of_any_name(store: Corral, name: str) ->
     assert [letter.body for letter in walk(store.mail.list, limit=1)] == [0, 1, 2]
 
 
-def test_an_empty_list_is_one_empty_page(store: Corral) -> None:
+def test_empty_list_is_one_empty_page(store: Corral) -> None:
     for page in (store.mail.list(), store.mail.list(all=True), store.mail.dead()):
         assert (page.items, page.next) == ([], None)
 

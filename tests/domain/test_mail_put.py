@@ -104,7 +104,7 @@ def test_body_can_be_any_json_value(store: Corral, body: Any) -> None:
     assert type(claimed.body) is type(body)
 
 
-def test_the_order_of_keys_in_a_body_is_kept(store: Corral) -> None:
+def test_order_of_keys_in_a_body_is_kept(store: Corral) -> None:
     put = store.mail.put("agent:ada", {"z": 1, "a": 2, "m": 3})
     assert list(store.mail.get(put.id).body) == ["z", "a", "m"]
 

@@ -15,7 +15,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, walk
 
 
-def test_a_node_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
+def test_node_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot-1", owner="d1", slots=4, labels=["gpu", "big", "gpu"])
     assert node.id.startswith("nod_")
     assert (node.name, node.boot_id, node.state) == ("host", "boot-1", NodeState.UP)
@@ -64,7 +64,7 @@ def test_another_boot_or_host_is_another_node(store: Corral) -> None:
     ],
     ids=lambda arguments: ascii(arguments)[:30],
 )
-def test_an_invalid_node_is_rejected(store: Corral, arguments: dict[str, Any]) -> None:
+def test_invalid_node_is_rejected(store: Corral, arguments: dict[str, Any]) -> None:
     given: dict[str, Any] = {"name": "host", "boot_id": "boot", "owner": "d", **arguments}
     with refuses(store, Invalid):
         store.nodes.join(given.pop("name"), given.pop("boot_id"), **given)
@@ -73,7 +73,7 @@ def test_an_invalid_node_is_rejected(store: Corral, arguments: dict[str, Any]) -
 # -- heartbeats ------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: ManualClock) -> None:
+def test_heartbeat_renews_the_lease_and_writes_no_event(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(10 * SECOND)
     renewed = store.nodes.heartbeat(node, lease_ms=20 * SECOND)
@@ -82,7 +82,7 @@ def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: Manu
     assert record(store) == ["node.join"]
 
 
-def test_a_heartbeat_with_a_stale_fence_is_rejected(store: Corral) -> None:
+def test_heartbeat_with_a_stale_fence_is_rejected(store: Corral) -> None:
     old = store.nodes.join("host", "boot", owner="d1")
     store.nodes.join("host", "boot", owner="d2")
     with refuses(store, Held) as caught:
@@ -95,7 +95,7 @@ def test_a_heartbeat_with_a_stale_fence_is_rejected(store: Corral) -> None:
     }
 
 
-def test_a_heartbeat_of_a_lost_node_is_rejected(store: Corral, clock: ManualClock) -> None:
+def test_heartbeat_of_a_lost_node_is_rejected(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
     store.nodes.mark_lost()
@@ -104,9 +104,7 @@ def test_a_heartbeat_of_a_lost_node_is_rejected(store: Corral, clock: ManualCloc
     assert caught.value.details["state"] == "lost"
 
 
-def test_a_late_heartbeat_is_accepted_while_the_node_is_up(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_late_heartbeat_is_accepted_while_the_node_is_up(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
     store.nodes.heartbeat(node)
@@ -114,7 +112,7 @@ def test_a_late_heartbeat_is_accepted_while_the_node_is_up(
 
 
 @each_case("lease_ms", [0, 999, DAY + 1])
-def test_a_heartbeat_with_an_invalid_lease_is_rejected(store: Corral, lease_ms: int) -> None:
+def test_heartbeat_with_an_invalid_lease_is_rejected(store: Corral, lease_ms: int) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     with refuses(store, Invalid):
         store.nodes.heartbeat(node, lease_ms=lease_ms)
@@ -123,7 +121,7 @@ def test_a_heartbeat_with_an_invalid_lease_is_rejected(store: Corral, lease_ms: 
 # -- leaving and silence ---------------------------------------------------------------------
 
 
-def test_a_node_that_left_is_not_marked_lost(store: Corral, clock: ManualClock) -> None:
+def test_node_that_left_is_not_marked_lost(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     assert store.nodes.leave(node).state is NodeState.LEFT
     clock.advance(DAY)
@@ -154,7 +152,7 @@ def test_nodes_with_an_expired_lease_are_marked_lost(store: Corral, clock: Manua
 
 
 @pytest.mark.parametrize("how", ["leave", "lose"])
-def test_a_lost_node_can_rejoin(store: Corral, clock: ManualClock, how: str) -> None:
+def test_lost_node_can_rejoin(store: Corral, clock: ManualClock, how: str) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     if how == "leave":
         store.nodes.leave(node)
@@ -176,7 +174,7 @@ def test_mark_lost_takes_the_oldest_leases_up_to_the_limit(
         store.nodes.mark_lost(limit=0)
 
 
-def test_a_concurrent_heartbeat_keeps_the_node_up(store: Corral, clock: ManualClock) -> None:
+def test_concurrent_heartbeat_keeps_the_node_up(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
     lost: list[Any] = []
@@ -204,12 +202,12 @@ def test_nodes_are_listed_newest_first(store: Corral, limit: int) -> None:
 
 
 @each_case("cursor", ["", "x", encode_cursor(1)])
-def test_an_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
+def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
     with refuses(store, Invalid):
         store.nodes.list(after=cursor)
 
 
-def test_a_node_is_found_by_a_unique_prefix(store: Corral, clock: ManualClock) -> None:
+def test_node_is_found_by_a_unique_prefix(store: Corral, clock: ManualClock) -> None:
     first = store.nodes.join("a", "boot", owner="d")
     clock.advance(DAY)
     second = store.nodes.join("b", "boot", owner="d")
@@ -227,7 +225,7 @@ def test_a_node_is_found_by_a_unique_prefix(store: Corral, clock: ManualClock) -
 # -- who leads -------------------------------------------------------------------------------
 
 
-def test_the_first_candidate_becomes_leader(store: Corral, clock: ManualClock) -> None:
+def test_first_candidate_becomes_leader(store: Corral, clock: ManualClock) -> None:
     lead = store.nodes.acquire_leadership("scheduler", owner="a")
     assert (lead.name, lead.owner, lead.fence) == ("scheduler", "a", 1)
     assert lead.lease_until == clock.now() + 15 * SECOND
@@ -248,7 +246,7 @@ def test_renewing_leadership_keeps_the_fence(store: Corral, clock: ManualClock) 
     assert (again.fence, again.lease_until) == (1, clock.now() + 15 * SECOND)
 
 
-def test_an_expired_leadership_is_acquired_with_a_higher_fence(
+def test_expired_leadership_is_acquired_with_a_higher_fence(
     store: Corral, clock: ManualClock
 ) -> None:
     store.nodes.acquire_leadership("scheduler", owner="a")
@@ -261,7 +259,7 @@ def test_an_expired_leadership_is_acquired_with_a_higher_fence(
         store.nodes.acquire_leadership("scheduler", owner="a")
 
 
-def test_a_released_leadership_can_be_acquired_at_once(store: Corral) -> None:
+def test_released_leadership_can_be_acquired_at_once(store: Corral) -> None:
     store.nodes.acquire_leadership("scheduler", owner="a")
     assert store.nodes.release_leadership("scheduler", owner="b") is False
     assert store.nodes.release_leadership("scheduler", owner="a") is True
@@ -284,7 +282,7 @@ def test_a_released_leadership_can_be_acquired_at_once(store: Corral) -> None:
     ],
     ids=range(7),
 )
-def test_an_invalid_leadership_is_rejected(
+def test_invalid_leadership_is_rejected(
     store: Corral, name: str, owner: str, lease_ms: int
 ) -> None:
     with refuses(store, Invalid):

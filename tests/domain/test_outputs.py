@@ -39,7 +39,7 @@ def test_begin_is_idempotent(store: Corral) -> None:
     assert refused.value.details["reason"] == "on_other_host"
 
 
-def test_a_lost_output_is_reopened_on_another_host(store: Corral) -> None:
+def test_lost_output_is_reopened_on_another_host(store: Corral) -> None:
     store.outputs.begin(RUN, host="a", folder="/x")
     store.outputs.lose(RUN, "its machine is gone")
     again = store.outputs.begin(RUN, host="b", folder="/y")
@@ -97,7 +97,7 @@ def test_stderr_is_stored_separately_and_sealed(store: Corral) -> None:
     assert store.outputs.open(RUN, stream="stderr").tail(5) == [b"warning: x"]
 
 
-def test_a_shared_store_serves_outputs_without_the_files(store: Corral) -> None:
+def test_shared_store_serves_outputs_without_the_files(store: Corral) -> None:
     folder = begun(store, b"".join(b"line %d\n" % n for n in range(200_000)))
     (folder / "stderr").write_bytes(b"oops\n")
     store.outputs.seal_folder(RUN)
@@ -118,7 +118,7 @@ def test_a_shared_store_serves_outputs_without_the_files(store: Corral) -> None:
         assert store.outputs.seal_folder(RUN).state == "sealed"
 
 
-def test_a_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None:
+def test_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None:
     import os
 
     data = os.urandom(2_500_000)
@@ -130,7 +130,7 @@ def test_a_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> No
     assert store.outputs.open(RUN).bytes(0, len(data)) == data
 
 
-def test_an_output_on_another_host_is_refused_with_its_host(store: Corral) -> None:
+def test_output_on_another_host_is_refused_with_its_host(store: Corral) -> None:
     store.outputs.begin(RUN, host="far-away", folder="/x")
     with refuses(store, Refused) as refused:
         store.outputs.open(RUN)
@@ -140,7 +140,7 @@ def test_an_output_on_another_host_is_refused_with_its_host(store: Corral) -> No
     assert "far-away" in refused.value.message
 
 
-def test_an_output_with_a_missing_folder_is_lost(store: Corral) -> None:
+def test_output_with_a_missing_folder_is_lost(store: Corral) -> None:
     folder = begun(store)
     (folder / "output").unlink()
     row = store.outputs.seal_folder(RUN)
@@ -153,7 +153,7 @@ def test_an_output_with_a_missing_folder_is_lost(store: Corral) -> None:
     assert store.outputs.seal_folder("run_2").state == "lost"
 
 
-def test_a_missing_output_says_what_to_do(store: Corral) -> None:
+def test_missing_output_says_what_to_do(store: Corral) -> None:
     folder = begun(store)
     (folder / "output").rename(folder / "away")
     with refuses(store, NotFound) as refused:
@@ -176,7 +176,7 @@ def test_a_missing_output_says_what_to_do(store: Corral) -> None:
     assert refused.value.details["reason"] == "deleted"
 
 
-def test_a_lost_output_that_reappears_is_sealed(store: Corral) -> None:
+def test_lost_output_that_reappears_is_sealed(store: Corral) -> None:
     begun(store)
     store.outputs.lose(RUN, "its machine is gone")
     assert store.outputs.seal_folder(RUN).state == "sealed"
@@ -201,7 +201,7 @@ def test_following_continues_across_sealing(store: Corral) -> None:
     assert follow_all(store.outputs.open(RUN)) == b"one\ntwo\nthree\n"
 
 
-def test_a_sealed_output_rejects_chunks(store: Corral) -> None:
+def test_sealed_output_rejects_chunks(store: Corral) -> None:
     begun(store)
     store.outputs.add_chunk(RUN, 0, b"early")
     store.outputs.add_chunk(RUN, 0, b"again")
@@ -216,7 +216,7 @@ def test_a_sealed_output_rejects_chunks(store: Corral) -> None:
         store.outputs.add_chunk("run_unknown", 0, b"x")
 
 
-def test_the_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
+def test_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
     run = running(store)
     with refuses(store, Conflict) as caught:
         store.outputs.delete(run.id)
@@ -226,7 +226,7 @@ def test_the_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * (1024 * 1024 + 1)])
-def test_an_invalid_chunk_is_rejected(store: Corral, data: bytes) -> None:
+def test_invalid_chunk_is_rejected(store: Corral, data: bytes) -> None:
     begun(store)
     with refuses(store, Invalid):
         store.outputs.add_chunk(RUN, 0, data)
@@ -234,7 +234,7 @@ def test_an_invalid_chunk_is_rejected(store: Corral, data: bytes) -> None:
         store.outputs.add_chunk(RUN, 0, b"x", stream="other")
 
 
-def test_a_sealed_output_is_not_replaced_by_another_text(store: Corral, tmp_path: Path) -> None:
+def test_sealed_output_is_not_replaced_by_another_text(store: Corral, tmp_path: Path) -> None:
     begun(store)
     store.outputs.seal_folder(RUN)
     (tmp_path / "output").write_bytes(b"something else")
@@ -321,7 +321,7 @@ def test_open_outputs_of_a_host_are_paginated(store: Corral) -> None:
 # -- the log ------------------------------------------------------------------------------------
 
 
-def test_a_log_is_read_after_a_line_and_by_level(store: Corral) -> None:
+def test_log_is_read_after_a_line_and_by_level(store: Corral) -> None:
     for level in ("debug", "info", "warn", "error"):
         store.outputs.log(
             RUN, level, f"{level} it is", metadata={"n": [1, None]}, source="supervisor"
@@ -386,7 +386,7 @@ def test_log_many_is_atomic(store: Corral) -> None:
     assert [line.message for line in store.outputs.log_lines(RUN).items] == ["a", "b"]
 
 
-def test_a_log_line_wakes_followers_without_an_event(store: Corral) -> None:
+def test_log_line_wakes_followers_without_an_event(store: Corral) -> None:
     with store.listening() as listener:
         store.outputs.log(RUN, "info", "hello")
         assert listener.wait(10)

@@ -123,7 +123,7 @@ def test_root_directory_has_a_name(store: Corral) -> None:
 
 
 @each_case("name", ["ünïcode ☃", "with space", "it's", "a'b\"c", "-dash", "x" * 255])
-def test_a_directory_may_have_any_name(store: Corral, tmp_path: Path, name: str) -> None:
+def test_directory_may_have_any_name(store: Corral, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     project = store.projects.register(tmp_path / name)
     assert store.projects.by_dir(tmp_path / name) == project

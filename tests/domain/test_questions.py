@@ -22,8 +22,8 @@ def letters(store: Corral, mailbox: str) -> list[Letter]:
 def test_answer_is_sent_to_asker_as_one_letter(store: Corral) -> None:
     question = store.questions.ask("Merge it?", options=["yes", "no"], asker="agent:ada")
     assert (question.state, question.options, question.free_text) == ("open", ["yes", "no"], False)
-    message = store.questions.answer(question.id, "yes", by=ANN)
-    assert (message.state, message.answer, message.answered_by) == ("answered", "yes", ANN)
+    answered = store.questions.answer(question.id, "yes", by=ANN)
+    assert (answered.state, answered.answer, answered.answered_by) == ("answered", "yes", ANN)
     (letter,) = letters(store, "agent:ada")
     assert (letter.body["question"], letter.body["answer"]) == (question.id, "yes")
     assert record(store, question.id) == ["question.ask", "question.answer"]

@@ -43,11 +43,11 @@ def untouched(store: Corral, folder: Path, days: int) -> None:
         os.utime(path, (at, at))
 
 
-def told(store: Corral, **how: bool) -> dict[str, str]:
+def clean_orphans(store: Corral, **how: bool) -> dict[str, str]:
     return {each.worktree: each.action for each in store.races.clean(orphans=True, **how)}
 
 
-def test_an_orphan_is_reclaimed_when_its_time_is_over(
+def test_orphan_is_removed_after_its_retention_time(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada")
@@ -65,22 +65,20 @@ def test_an_orphan_is_reclaimed_when_its_time_is_over(
     assert with_work.exists()
 
 
-def test_an_orphan_goes_at_once_when_that_is_confirmed_and_never_with_work(
+def test_confirmed_clean_removes_orphans_without_work(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada")
     empty = orphan(race_factory, race, "empty", days=0)
     with_work = orphan(race_factory, race, "work", made="by hand\n")
-    assert told(store)[str(empty)] == "remove"
+    assert clean_orphans(store)[str(empty)] == "remove"
     assert empty.exists(), "it was only asked"
-    assert told(store, confirm=True)[str(empty)] == "removed"
-    assert told(store, confirm=True)[str(with_work)] == "keep"
+    assert clean_orphans(store, confirm=True)[str(empty)] == "removed"
+    assert clean_orphans(store, confirm=True)[str(with_work)] == "keep"
     assert (with_work / "made").read_text() == "by hand\n"
 
 
-def test_an_orphan_of_a_race_that_the_store_forgot_is_found_too(
-    store: Corral, race_factory: RaceFactory
-) -> None:
+def test_orphan_of_a_deleted_race_is_found(store: Corral, race_factory: RaceFactory) -> None:
     race = race_factory.start("ada")
     folder = orphan(race_factory, race, "round-1-1")
     store.projects.delete(race_factory.project)
@@ -91,7 +89,7 @@ def test_an_orphan_of_a_race_that_the_store_forgot_is_found_too(
     assert not (races_folder() / race.id).exists(), "its race's folder is gone too"
 
 
-def test_a_worktree_that_is_there_again_is_attached_to_its_attempt(
+def test_recreated_worktree_is_attributed_to_its_attempt(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada", "ada")
@@ -105,7 +103,7 @@ def test_a_worktree_that_is_there_again_is_attached_to_its_attempt(
     assert (left.action, left.uncommitted) == ("keep", 1)
 
 
-def test_another_stores_worktrees_are_no_orphans_of_this_one(
+def test_worktrees_of_another_store_are_not_orphans(
     store: Corral, race_factory: RaceFactory, tmp_path: Path
 ) -> None:
     with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
@@ -118,13 +116,13 @@ def test_another_stores_worktrees_are_no_orphans_of_this_one(
         # A race of this store in the same repository, which so is known to it.
         race_factory.repository = theirs.repository
         race_factory.start("ada")
-        assert attempt.worktree not in told(store, confirm=True)
+        assert attempt.worktree not in clean_orphans(store, confirm=True)
         assert store.races.reclaim() == []
         assert Path(attempt.worktree).exists()
         assert other.races.reclaim() == [], "it is no orphan there either"
 
 
-def test_a_folder_without_a_mark_is_listed_and_left(
+def test_folder_without_a_marker_is_listed_and_kept(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race_factory.start("ada")
@@ -132,11 +130,11 @@ def test_a_folder_without_a_mark_is_listed_and_left(
     worktrees.create(str(race_factory.repository), str(folder), "corral/unknown")
     untouched(store, folder, 400)
     assert store.races.reclaim() == []
-    assert [*told(store, confirm=True).values()][-1] == "keep"
+    assert [*clean_orphans(store, confirm=True).values()][-1] == "keep"
     assert folder.exists()
 
 
-def test_a_removal_that_a_crash_cut_short_is_shown_and_finished(
+def test_interrupted_removal_is_listed_and_completed(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada")
@@ -152,7 +150,7 @@ def test_a_removal_that_a_crash_cut_short_is_shown_and_finished(
     assert not cut.exists()
 
 
-def test_the_worktree_of_an_attempt_is_no_orphan_however_old(
+def test_old_worktree_of_an_attempt_is_not_an_orphan(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada")
@@ -165,20 +163,18 @@ def test_the_worktree_of_an_attempt_is_no_orphan_however_old(
     assert folder.exists()
 
 
-def test_a_repository_that_is_gone_leaves_its_worktrees_alone(
+def test_worktrees_of_a_missing_repository_are_kept(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada")
     folder = orphan(race_factory, race, "lost")
     shutil.rmtree(race_factory.repository)
-    assert told(store, confirm=True)[str(folder)] == "keep"
+    assert clean_orphans(store, confirm=True)[str(folder)] == "keep"
     assert store.races.reclaim() == []
     assert folder.exists()
 
 
-def test_a_choice_that_is_refused_has_nothing_kept(
-    store: Corral, race_factory: RaceFactory
-) -> None:
+def test_rejected_selection_pins_no_commit(store: Corral, race_factory: RaceFactory) -> None:
     race = race_factory.start("ada", "ben")
     race_factory.end(race, 1)
     race_factory.end(race, 2, {"made": "badly\n"}, checks=[BAD])
@@ -190,7 +186,7 @@ def test_a_choice_that_is_refused_has_nothing_kept(
     assert git(race_factory.repository, "for-each-ref", "refs/corral") != ""
 
 
-def test_what_is_kept_for_a_race_goes_with_the_race_where_others_have_it(
+def test_merged_commits_of_an_ended_race_are_unpinned(
     store: Corral, race_factory: RaceFactory, clock: ManualClock
 ) -> None:
     merged, alone = race_factory.start("ada"), race_factory.start("ada")
@@ -222,7 +218,7 @@ def test_what_is_kept_for_a_race_goes_with_the_race_where_others_have_it(
     assert [*races_folder().iterdir()] == []
 
 
-def test_what_another_store_has_kept_is_left_to_it(
+def test_commits_pinned_by_another_store_are_kept(
     store: Corral, race_factory: RaceFactory, tmp_path: Path
 ) -> None:
     with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
@@ -240,7 +236,7 @@ def kept(race_factory: RaceFactory) -> set[str]:
     return {name.split("/")[2] for name in names}
 
 
-def test_the_branch_of_a_worktree_that_was_never_whole_goes_with_it(
+def test_unused_branch_of_an_incomplete_worktree_is_deleted(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada", "ben")

@@ -25,6 +25,7 @@ from corral.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refuse
 from corral.kernel.clock import MINUTE, ManualClock
 from tests.support.errors import because
 from tests.support.grouped_cases import each_case
+from tests.support.race_factory import RaceFactory
 from tests.support.race_helpers import attempts, states
 from tests.support.run_factories import ended, running
 
@@ -32,7 +33,7 @@ _SET_RUN = Statement("UPDATE attempts SET run_id = :run_id WHERE id = :id")
 
 
 def begin(store: Corral, tmp_path: Path, count: int = 2, **plan: Any) -> Race:
-    """A race of so many attempts, none of which is prepared."""
+    """Start a race of `count` attempts, none of which is prepared."""
     project = store.projects.register(tmp_path).id
     budget = plan.pop("budget_micros", None)
     with store.transaction() as tx:
@@ -61,8 +62,8 @@ def hold(store: Corral, race: Race, owner: str = "driver:me") -> Round:
     return write(store, lambda tx: driver.acquire_round(tx, race.latest.id, owner))
 
 
-def go(store: Corral, held: Round, attempt: Attempt) -> Run:
-    """An attempt whose run is going."""
+def start_run(store: Corral, held: Round, attempt: Attempt) -> Run:
+    """Start the run of an attempt."""
     run = running(store)
     write(store, lambda tx: driver.mark_started(tx, held, attempt, run, port=20_000, sandbox=None))
     return run
@@ -71,8 +72,8 @@ def go(store: Corral, held: Round, attempt: Attempt) -> Run:
 def end(
     store: Corral, held: Round, attempt: Attempt, *codes: int, tests: CheckTally | None = None
 ) -> None:
-    """An attempt that ended well, with these exit codes of its checks."""
-    go(store, held, attempt)
+    """End an attempt successfully, with these exit codes of its checks."""
+    start_run(store, held, attempt)
     run = ended(store)
     now = store.races.get(attempt.race_id)
     current = next(each for each in attempts(now) if each.id == attempt.id)
@@ -234,7 +235,7 @@ def test_driver_holds_the_round_lease_and_a_stale_fence_is_rejected(
             tx, race.latest.id, "driver:four", dead_owner="driver:three"
         ),
     )
-    assert taken.fence == gone.fence + 1, "one that is known to be dead is not waited for"
+    assert taken.fence == gone.fence + 1, "the lease of a dead owner is taken over at once"
 
 
 def test_unsuccessful_run_ends_its_attempt(store: Corral, tmp_path: Path) -> None:
@@ -249,7 +250,7 @@ def test_unsuccessful_run_ends_its_attempt(store: Corral, tmp_path: Path) -> Non
         with store.transaction() as tx:
             driver.mark_started(tx, held, attempt, run, port=None, sandbox=None)
             driver.record_run_end(tx, run)
-            assert driver.record_run_end(tx, run) is None, "saying it twice does no harm"
+            assert driver.record_run_end(tx, run) is None, "recording it twice is idempotent"
     race = store.races.get(race.id)
     assert states(race) == ["failed", "checking"]
     assert "failed with 7" in (attempts(race)[0].reason or "")
@@ -258,11 +259,11 @@ def test_unsuccessful_run_ends_its_attempt(store: Corral, tmp_path: Path) -> Non
 def test_abandoning_cancels_open_attempts(store: Corral, tmp_path: Path) -> None:
     race = begin(store, tmp_path)
     held = hold(store, race)
-    go(store, held, attempts(race)[0])
+    start_run(store, held, attempts(race)[0])
     race = store.races._abandon(race.id, reason="never mind")
     assert (race.state, race.latest.state) == ("abandoned", "abandoned")
     assert states(race) == ["cancelled", "cancelled"]
-    assert race.latest.needs_driver, "its driver sees to it that the runs end"
+    assert race.latest.needs_driver, "its driver must stop the runs"
     with pytest.raises(IllegalMove):
         store.races._abandon(race.id)
 
@@ -270,8 +271,22 @@ def test_abandoning_cancels_open_attempts(store: Corral, tmp_path: Path) -> None
 def test_budget_is_shared_between_rounds_and_stops_them_when_spent(
     store: Corral, tmp_path: Path
 ) -> None:
-    race = begin(store, tmp_path, budget_micros=4_000_000, rounds=2)
+    factory = RaceFactory(store, tmp_path)
+    race = factory.start("ada", budget_micros=4_000_000, rounds=2)
     assert race.latest.budget_micros == 2_000_000
+    factory.end(race, 1, cost_micros=1_500_000)
+    factory.settle(race)
+    factory.select(race, "1")
+    race = factory.next(race, "ada")
+    assert race.latest.budget_micros == 2_500_000, "the last round gets all that is left"
+    factory.end(race, 1, cost_micros=2_500_000)
+    factory.settle(race)
+    factory.select(race, "1")
+    with pytest.raises(Refused, match="has spent") as caught:
+        factory.next(race, "ada")
+    details = caught.value.details
+    assert (details["spent_micros"], details["budget_micros"]) == (4_000_000, 4_000_000)
+    assert len(store.races.get(race.id).rounds) == 2
     with pytest.raises(Invalid):
         begin(store, tmp_path, budget_micros=-1)
 

@@ -42,9 +42,7 @@ def taken(store: Corral) -> Callable[[Callable[[], Any]], tuple[Any, list[str]]]
     return work
 
 
-def test_a_key_in_a_letter_is_taken_out_and_whoever_wrote_it_is_told(
-    store: Corral, taken: Any
-) -> None:
+def test_secret_in_a_letter_is_redacted_and_the_writer_notified(store: Corral, taken: Any) -> None:
     letter, fields = taken(lambda: store.mail.put("agent:ben", {"deep": [WORDS, 7]}, key="once"))
     assert fields == ["letters.body"]
     assert store.mail.get(letter.id).body == {"deep": [KEPT, 7]} == letter.body
@@ -54,7 +52,7 @@ def test_a_key_in_a_letter_is_taken_out_and_whoever_wrote_it_is_told(
     ]
 
 
-def test_whoever_answers_with_a_key_is_told(store: Corral, taken: Any) -> None:
+def test_secret_in_an_answer_is_redacted_and_reported(store: Corral, taken: Any) -> None:
     asked = store.questions.ask("Which one?", options=[WORDS, "none"], free_text=True)
     answered, fields = taken(lambda: store.questions.answer(asked.id, f"this: {KEY}"))
     assert (answered.answer, fields) == ("this: [redacted]", ["questions.answer"])
@@ -71,13 +69,13 @@ def test_whoever_answers_with_a_key_is_told(store: Corral, taken: Any) -> None:
     assert fields == [], "the option is kept, and was told when it was asked"
 
 
-def test_what_is_repeated_under_its_key_is_still_one_letter(store: Corral) -> None:
+def test_redacted_letter_is_deduplicated_by_its_key(store: Corral) -> None:
     first = store.mail.put("agent:ben", WORDS, key="once")
     assert store.mail.put("agent:ben", WORDS, key="once").id == first.id
 
 
 @each_case("depth", [90, 700, 5_000])
-def test_a_key_in_brackets_upon_brackets_is_taken_out(store: Corral, depth: int) -> None:
+def test_secret_in_deeply_nested_json_is_redacted(store: Corral, depth: int) -> None:
     """Whoever writes it: a message in a chat must not be what its channel cannot get past."""
     turn = store.sessions.append(
         store.sessions.open(), "user", "[" * depth + f'"{KEY}"' + "]" * depth
@@ -86,15 +84,13 @@ def test_a_key_in_brackets_upon_brackets_is_taken_out(store: Corral, depth: int)
     assert turn.content.strip("[]").strip('"') == "[redacted]"
 
 
-def test_nothing_is_said_where_nothing_was_taken_out(store: Corral, taken: Any) -> None:
+def test_text_without_a_secret_reports_nothing(store: Corral, taken: Any) -> None:
     _, fields = taken(lambda: store.mail.put("agent:ben", "ask-me about risk-free gh_p things"))
     assert fields == []
     assert not [event for event in store.events.newest().items if event.kind == "secret"]
 
 
-def test_where_none_can_be_taken_out_a_secret_is_refused_and_nothing_is_kept(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_secret_in_a_field_without_redaction_is_rejected(store: Corral, tmp_path: Path) -> None:
     with pytest.raises(Invalid, check=because("looks_like_a_secret", field="key")):
         store.mail.put("agent:ben", "x", key=KEY)
     with pytest.raises(Invalid, check=because("looks_like_a_secret", field="name")):
@@ -104,7 +100,7 @@ def test_where_none_can_be_taken_out_a_secret_is_refused_and_nothing_is_kept(
     assert not store.events.newest().items
 
 
-def test_a_command_and_a_path_stay_as_they_were_given(store: Corral, tmp_path: Path) -> None:
+def test_commands_and_paths_are_not_redacted(store: Corral, tmp_path: Path) -> None:
     """They would be others without a part of them; what is in them is their writer's to answer."""
     place = tmp_path / "sk-learn_and_a_long_name_of_its_own"
     place.mkdir()
@@ -113,7 +109,7 @@ def test_a_command_and_a_path_stay_as_they_were_given(store: Corral, tmp_path: P
     assert KEY in str(store.agents.get(made.id).command)
 
 
-def test_a_secret_that_was_read_is_known_by_its_value(
+def test_resolved_secret_is_redacted_by_its_value(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIN", "20405060")
@@ -125,16 +121,14 @@ def test_a_secret_that_was_read_is_known_by_its_value(
     assert store.mail.get(letter.id).body == {"text": "it is [redacted]!", "number": 20405060}
 
 
-def test_a_secret_that_corral_keeps_in_a_file_is_known_to_every_process(
-    store: Corral, reopen: Reopen
-) -> None:
+def test_stored_secret_is_redacted_in_every_process(store: Corral, reopen: Reopen) -> None:
     store.secrets.save_value("door", 'open "sesame" 1', where="file")
     other = reopen()
     letter = other.mail.put("agent:ben", {"text": 'say open "sesame" 1'})
     assert other.mail.get(letter.id).body == {"text": "say [redacted]"}
 
 
-def test_a_process_of_a_run_knows_what_the_run_was_given(
+def test_secrets_given_to_a_run_are_redacted_in_its_processes(
     reopen: Reopen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PASS", "hunter2-and-more")
@@ -144,7 +138,7 @@ def test_a_process_of_a_run_knows_what_the_run_was_given(
     assert store.mail.get(letter.id).body == "[redacted]"
 
 
-def test_a_person_who_knows_that_it_is_no_key_keeps_it(
+def test_pattern_redaction_can_be_disabled_but_known_values_stay(
     reopen: Reopen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PASS", "hunter2-and-more")
@@ -155,7 +149,7 @@ def test_a_person_who_knows_that_it_is_no_key_keeps_it(
     assert store.mail.get(letter.id).body == f"{KEY} [redacted]"
 
 
-def test_rows_that_are_written_together_are_looked_at_too(store: Corral, tmp_path: Path) -> None:
+def test_bulk_inserted_rows_are_redacted(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path)
     tasks = [
         {"key": "one", "title": WORDS, "description": WORDS, "files": ["sk-learn_and_a_long_name"]},
@@ -169,12 +163,12 @@ def test_rows_that_are_written_together_are_looked_at_too(store: Corral, tmp_pat
         store.tasks.declare(project.id, [{"key": f"x.{KEY}", "title": "x"}])
 
 
-def test_a_search_for_what_looks_like_a_key_is_only_a_search(store: Corral) -> None:
+def test_search_for_a_secret_pattern_reports_nothing(store: Corral) -> None:
     assert store.search.find(KEY).items == []
     assert not store.events.newest().items
 
 
-def test_only_where_the_store_is_words_are_kept_as_they_are() -> None:
+def test_pattern_redaction_cannot_be_disabled_remotely() -> None:
     from corral.api.remote import RemoteCorral
 
     with pytest.raises(Refused):

@@ -72,7 +72,7 @@ def test_runs_are_started_while_slots_are_free(store: Corral, keep: list[str]) -
     assert keep == [first.id, second.id, third.id]
 
 
-def test_the_end_of_a_run_starts_the_next_one(store: Corral, keep: list[str]) -> None:
+def test_end_of_a_run_starts_the_next_one(store: Corral, keep: list[str]) -> None:
     store.settings.set("runs.max_concurrent", 1)
     first, second = queued(store), queued(store)
     store.runs.start_queued()
@@ -81,7 +81,7 @@ def test_the_end_of_a_run_starts_the_next_one(store: Corral, keep: list[str]) ->
     assert states(store, first, second) == ["completed", "running"]
 
 
-def test_a_parked_run_continues_when_it_is_due(
+def test_parked_run_continues_when_it_is_due(
     store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     run = queued(store)
@@ -93,7 +93,7 @@ def test_a_parked_run_continues_when_it_is_due(
     assert store.runs.get(run.id).attempts == 2
 
 
-def test_a_refused_run_does_not_block_the_queue(store: Corral, keep: list[str]) -> None:
+def test_refused_run_does_not_block_the_queue(store: Corral, keep: list[str]) -> None:
     store.budgets.set("agent:agt_1", 0)
     poor = queued(store, agent_id="agt_1")
     other = queued(store)
@@ -104,7 +104,7 @@ def test_a_refused_run_does_not_block_the_queue(store: Corral, keep: list[str]) 
     assert (over.exit_code, over.started_at) == (None, None)
 
 
-def test_a_lost_supervisor_does_not_block_the_queue(
+def test_lost_supervisor_does_not_block_the_queue(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = queued(store), queued(store)
@@ -123,7 +123,7 @@ def test_a_lost_supervisor_does_not_block_the_queue(
     assert states(store, bad, good) == ["queued", "running"]
 
 
-def test_a_run_taken_by_another_dispatcher_does_not_block_the_queue(
+def test_run_taken_by_another_dispatcher_does_not_block_the_queue(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = queued(store), queued(store)
@@ -161,9 +161,7 @@ def test_two_dispatchers_start_one_run_for_one_slot(
     assert states(store, first, second) == ["running", "queued"]
 
 
-def test_an_expired_claim_frees_its_slot(
-    store: Corral, clock: ManualClock, keep: list[str]
-) -> None:
+def test_expired_claim_frees_its_slot(store: Corral, clock: ManualClock, keep: list[str]) -> None:
     store.settings.set("runs.max_concurrent", 1)
     bad, good = queued(store), queued(store)
     assert claim(store, bad.id, host=process.host())  # by one who is then killed
@@ -174,7 +172,7 @@ def test_an_expired_claim_frees_its_slot(
     assert states(store, bad, good) == ["running", "queued"]
 
 
-def test_a_run_whose_supervisors_keep_failing_is_deferred(
+def test_run_whose_supervisors_keep_failing_is_deferred(
     store: Corral, clock: ManualClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_concurrent", 1)
@@ -198,7 +196,7 @@ def test_a_run_whose_supervisors_keep_failing_is_deferred(
     assert told.subject == bad.id
 
 
-def test_a_failed_fork_frees_the_slot(
+def test_failed_fork_frees_the_slot(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_concurrent", 1)
@@ -228,7 +226,7 @@ def test_drain_queue_outlasts_a_claimant_that_crashed(
     assert states(store, claimed, waits) == ["running", "queued"]
 
 
-def test_a_claim_that_ends_after_the_check_is_noticed(
+def test_claim_that_ends_after_the_check_is_noticed(
     store: Corral, clock: ManualClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_concurrent", 1)
@@ -266,7 +264,7 @@ def test_only_a_queued_run_can_be_failed_and_only_once(store: Corral) -> None:
             store.runs.fail(goes.id, reason="never")
 
 
-def test_a_long_failure_reason_is_shortened(store: Corral) -> None:
+def test_long_failure_reason_is_shortened(store: Corral) -> None:
     """The sentence of an error has no limit; the run must not stay queued for that."""
     over = store.runs.fail(queued(store).id, reason="The budget is spent. " * 40)
     assert over.state == "failed"
@@ -283,7 +281,7 @@ def test_runs_pinned_to_other_hosts_are_skipped(store: Corral, keep: list[str]) 
     assert keep == [mine.id]
 
 
-def test_a_recovery_starts_queued_runs(store: Corral, clock: ManualClock, keep: list[str]) -> None:
+def test_recovery_starts_queued_runs(store: Corral, clock: ManualClock, keep: list[str]) -> None:
     store.settings.set("runs.max_concurrent", 1)
     gone = running(store)
     waiting = queued(store)
@@ -301,7 +299,7 @@ def serve(store: Corral, name: str | None = None, **offers: Any) -> None:
     store.nodes.join(name or process.host(), "boot", owner="d", **{"slots": 10} | offers)
 
 
-def test_a_run_waits_for_a_node_with_all_its_labels(store: Corral, keep: list[str]) -> None:
+def test_run_waits_for_a_node_with_all_its_labels(store: Corral, keep: list[str]) -> None:
     both, one, none = (
         queued(store, labels=["gpu", "big"]),
         queued(store, labels=["gpu"]),
@@ -317,7 +315,7 @@ def test_a_run_waits_for_a_node_with_all_its_labels(store: Corral, keep: list[st
     assert store.runs.get_launch(both.id).labels == ["big", "gpu"]
 
 
-def test_a_node_with_an_expired_lease_offers_no_labels(
+def test_node_with_an_expired_lease_offers_no_labels(
     store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     queued(store, labels=["gpu"])
@@ -326,7 +324,7 @@ def test_a_node_with_an_expired_lease_offers_no_labels(
     assert store.runs.start_queued() == []
 
 
-def test_a_node_starts_as_many_runs_as_it_has_slots(store: Corral, keep: list[str]) -> None:
+def test_node_starts_as_many_runs_as_it_has_slots(store: Corral, keep: list[str]) -> None:
     serve(store, slots=2)
     first, _, third = (queued(store) for _ in range(3))
     assert len(store.runs.start_queued()) == 2
@@ -339,7 +337,7 @@ def test_a_node_starts_as_many_runs_as_it_has_slots(store: Corral, keep: list[st
     assert [run.id for run in store.runs.start_queued()] == [third.id]
 
 
-def test_a_node_without_slots_starts_nothing(store: Corral, keep: list[str]) -> None:
+def test_node_without_slots_starts_nothing(store: Corral, keep: list[str]) -> None:
     serve(store, slots=0)
     queued(store, host=process.host())
     assert store.runs.start_queued() == []
@@ -384,7 +382,7 @@ def test_runs_on_other_hosts_use_no_local_slots(store: Corral, keep: list[str]) 
     assert [run.id for run in store.runs.start_queued()] == [waits.id]
 
 
-def test_a_run_is_left_to_a_host_that_has_its_directory(store: Corral, keep: list[str]) -> None:
+def test_run_is_left_to_a_host_that_has_its_directory(store: Corral, keep: list[str]) -> None:
     theirs = [queued(store, cwd="/srv/not/here", project_id="prj_1") for _ in range(3)]
     alone = queued(store, cwd="/srv/not/here")
     mine = queued(store)
@@ -393,7 +391,7 @@ def test_a_run_is_left_to_a_host_that_has_its_directory(store: Corral, keep: lis
     assert keep == [mine.id], "no supervisor is started to find that out"
 
 
-def test_a_pinned_run_is_started_although_its_directory_is_missing(
+def test_pinned_run_is_started_although_its_directory_is_missing(
     store: Corral, keep: list[str]
 ) -> None:
     queued(store, cwd="/srv/not/here", project_id="prj_1")
@@ -410,7 +408,7 @@ def test_no_supervisor_is_started_for_an_agent_at_its_limit(store: Corral, keep:
     assert keep == [waiting[0].id, other.id]
 
 
-def test_of_two_dispatchers_one_claims_a_run(store: Corral, clock: ManualClock) -> None:
+def test_one_of_two_dispatchers_claims_a_run(store: Corral, clock: ManualClock) -> None:
     run = queued(store)
     assert claim(store, run.id, host="here")
     assert not claim(store, run.id, host="here")

@@ -30,7 +30,7 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
 
 
-def test_a_supervisor_acquires_a_run_with_its_process_identity(
+def test_supervisor_acquires_a_run_with_its_process_identity(
     store: Corral, clock: ManualClock
 ) -> None:
     asked = queued(store)
@@ -48,14 +48,14 @@ def test_a_supervisor_acquires_a_run_with_its_process_identity(
     ]
 
 
-def test_an_acquired_run_cannot_be_acquired_again(store: Corral) -> None:
+def test_acquired_run_cannot_be_acquired_again(store: Corral) -> None:
     run = starting(store)
     for supervisor in (1, 2):
         with refuses(store, IllegalMove):
             store.runs.acquire(run.id, held(supervisor))
 
 
-def test_an_ended_run_cannot_be_acquired(store: Corral) -> None:
+def test_ended_run_cannot_be_acquired(store: Corral) -> None:
     run = ended(store)
     with refuses(store, IllegalMove):
         store.runs.acquire(run.id, held(2))
@@ -83,7 +83,7 @@ def test_acquiring_a_run_touches_its_project(
 
 
 @each_case("lease_ms", [0, 999, DAY + 1])
-def test_an_invalid_lease_duration_is_rejected(store: Corral, lease_ms: int) -> None:
+def test_invalid_lease_duration_is_rejected(store: Corral, lease_ms: int) -> None:
     asked = queued(store)
     with refuses(store, Invalid):
         store.runs.acquire(asked.id, held(), lease_ms=lease_ms)
@@ -95,7 +95,7 @@ def test_an_invalid_lease_duration_is_rejected(store: Corral, lease_ms: int) -> 
 # -- going on ----------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: ManualClock) -> None:
+def test_heartbeat_renews_the_lease_and_writes_no_event(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     before = record(store)
     clock.advance(30 * SECOND)
@@ -108,14 +108,14 @@ def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: Manu
     assert record(store) == before
 
 
-def test_a_heartbeat_returns_a_pending_stop(store: Corral) -> None:
+def test_heartbeat_returns_a_pending_stop(store: Corral) -> None:
     run = running(store)
     store.runs.request_stop(run.id, reason="enough")
     heard = store.runs.heartbeat(run, output_bytes=0)
     assert (heard.state, heard.stop_reason) == (RunState.STOPPING, "enough")
 
 
-def test_a_late_heartbeat_is_accepted_while_the_fence_is_current(
+def test_late_heartbeat_is_accepted_while_the_fence_is_current(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
@@ -123,13 +123,13 @@ def test_a_late_heartbeat_is_accepted_while_the_fence_is_current(
     assert store.runs.heartbeat(run, output_bytes=0).lease_until == clock.now() + LEASE_MS
 
 
-def test_a_queued_or_ended_run_rejects_heartbeats(store: Corral) -> None:
+def test_queued_or_ended_run_rejects_heartbeats(store: Corral) -> None:
     for run in (queued(store), ended(store)):
         with refuses(store, Conflict):
             store.runs.heartbeat(run, output_bytes=0)
 
 
-def test_a_restart_is_the_same_run_with_another_process(store: Corral, clock: ManualClock) -> None:
+def test_restart_is_the_same_run_with_another_process(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     store.runs.set_attention(run, Attention.NEEDS_INPUT)
     clock.advance(SECOND)
@@ -158,7 +158,7 @@ def test_writes_about_the_last_attempt_are_rejected(store: Corral) -> None:
         store.runs.end_orphaned(seen, verb="crash", reason="gone")
 
 
-def test_a_stopping_run_is_not_restarted(store: Corral) -> None:
+def test_stopping_run_is_not_restarted(store: Corral) -> None:
     run = stopping(store)
     with refuses(store, IllegalMove):
         store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
@@ -170,7 +170,7 @@ def test_a_stopping_run_is_not_restarted(store: Corral) -> None:
 
 
 @each_case("state", ["starting", "running", "stopping"])
-def test_a_new_supervisor_can_take_over_any_active_run(store: Corral, state: str) -> None:
+def test_new_supervisor_can_take_over_any_active_run(store: Corral, state: str) -> None:
     run = {"starting": starting, "running": running, "stopping": stopping}[state](store)
     taken = store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     assert (taken.owner, taken.supervisor_pid, taken.supervisor_token) == ("supervisor:2", 5, "5")
@@ -179,13 +179,13 @@ def test_a_new_supervisor_can_take_over_any_active_run(store: Corral, state: str
     assert record(store, run.id)[-1] == "run.take_over"
 
 
-def test_a_run_without_a_process_is_not_taken_over(store: Corral) -> None:
+def test_run_without_a_process_is_not_taken_over(store: Corral) -> None:
     for run in (queued(store), ended(store)):
         with refuses(store, Conflict):
             store.runs.take_over(run, owner="k", supervisor_pid=5, supervisor_token="5")
 
 
-def test_of_two_new_supervisors_one_takes_over(store: Corral) -> None:
+def test_one_of_two_new_supervisors_takes_over(store: Corral) -> None:
     run = running(store)
     store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with refuses(store, Held):
@@ -215,14 +215,14 @@ def test_every_write_of_a_replaced_supervisor_is_rejected(
         assert "supervisor:2" in caught.value.message, what
 
 
-def test_a_replaced_supervisor_cannot_set_attention(store: Corral) -> None:
+def test_replaced_supervisor_cannot_set_attention(store: Corral) -> None:
     late = running(store)
     store.runs.take_over(late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with unchanged(store), pytest.raises(Held):
         store.runs.set_attention(late, Attention.STUCK)
 
 
-def test_the_supervisor_of_a_requeued_and_restarted_run_is_rejected(
+def test_supervisor_of_a_requeued_and_restarted_run_is_rejected(
     store: Corral, clock: ManualClock
 ) -> None:
     late = running(store, max_restarts=1)
@@ -269,7 +269,7 @@ def test_invalid_usage_figures_are_rejected(store: Corral, figure: float, name: 
         store.runs.update_details(run, **{name: figure})
 
 
-def test_the_environment_of_a_run_is_recorded(store: Corral) -> None:
+def test_environment_of_a_run_is_recorded(store: Corral) -> None:
     run = running(store)
     store.runs.record_environment(run, {"commit": "abc", "dirty": True})
     store.runs.record_environment(run, {"commit": "def"})
@@ -296,7 +296,7 @@ def test_samples_are_ordered_and_unique_by_time(store: Corral, clock: ManualCloc
 # -- waiting for quota -------------------------------------------------------------------------
 
 
-def test_a_parked_run_continues_as_the_same_run_when_due(store: Corral, clock: ManualClock) -> None:
+def test_parked_run_continues_as_the_same_run_when_due(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     until = clock.now() + HOUR
     parked = store.runs.park(run, until=until, reason="quota until noon")
@@ -316,7 +316,7 @@ def test_a_parked_run_continues_as_the_same_run_when_due(store: Corral, clock: M
         store.runs.end(run, ExitStatus(exit_code=1))
 
 
-def test_a_quota_reset_in_the_past_means_now(store: Corral, clock: ManualClock) -> None:
+def test_quota_reset_in_the_past_means_now(store: Corral, clock: ManualClock) -> None:
     parked = store.runs.park(running(store), until=5, reason="quota")
     assert parked.due_at == clock.now()
 
@@ -340,7 +340,7 @@ def test_stopping_a_parked_run_releases_its_budget(store: Corral, clock: ManualC
 # -- a clock that jumps back -------------------------------------------------------------------
 
 
-def test_a_run_never_ends_before_its_start_when_the_clock_jumps_back(
+def test_run_never_ends_before_its_start_when_the_clock_jumps_back(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
@@ -353,7 +353,7 @@ def test_a_run_never_ends_before_its_start_when_the_clock_jumps_back(
     assert over.ended_at >= over.started_at
 
 
-def test_a_cancelled_queued_run_never_ends_before_its_creation(
+def test_cancelled_queued_run_never_ends_before_its_creation(
     store: Corral, clock: ManualClock
 ) -> None:
     asked = queued(store)
@@ -363,9 +363,7 @@ def test_a_cancelled_queued_run_never_ends_before_its_creation(
     assert over.ended_at >= over.created_at
 
 
-def test_the_newest_run_is_first_when_the_clock_jumps_back(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_newest_run_is_first_when_the_clock_jumps_back(store: Corral, clock: ManualClock) -> None:
     first = queued(store)
     clock.advance(-HOUR)
     second = queued(store)
@@ -387,7 +385,7 @@ def test_denied_calls_are_counted_by_attempt_and_tool(store: Corral) -> None:
     assert store.runs.get(run.id).denied == again.denied
 
 
-def test_a_run_is_linked_to_the_session_of_its_cli(store: Corral) -> None:
+def test_run_is_linked_to_the_session_of_its_cli(store: Corral) -> None:
     run = running(store)
     session = store.sessions.open(provider="claude", provider_session="abc")
     linked = store.runs.link_session(run, session.id)

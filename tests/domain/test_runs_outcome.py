@@ -69,7 +69,7 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @each_case(("stop", "how", "state", "reason"), ENDS)
-def test_an_end_is_recorded_with_exit_status_and_reason(
+def test_end_is_recorded_with_exit_status_and_reason(
     store: Corral,
     clock: ManualClock,
     stop: StopKind | None,
@@ -89,14 +89,14 @@ def test_an_end_is_recorded_with_exit_status_and_reason(
 
 
 @each_case("words", [*outcome.DEFAULT_STOP_REASONS.values(), outcome.IDLE_REASON])
-def test_a_stop_with_any_reason_cancels_the_run(store: Corral, words: str) -> None:
+def test_stop_with_any_reason_cancels_the_run(store: Corral, words: str) -> None:
     run = running(store)
     store.runs.request_stop(run.id, reason=words)
     over = store.runs.end(run, ExitStatus(signal=15))
     assert (over.state, over.stop_kind, over.reason) == ("cancelled", "requested", words)
 
 
-def test_a_run_that_exits_while_stopping_ends_as_stopped(
+def test_run_that_exits_while_stopping_ends_as_stopped(
     store: Corral,
 ) -> None:
     run = running(store)
@@ -108,7 +108,7 @@ def test_a_run_that_exits_while_stopping_ends_as_stopped(
 @pytest.mark.parametrize(
     "how", [ExitStatus(exit_code=127, reason="x: not found"), ExitStatus(signal=9)]
 )
-def test_a_run_may_end_before_its_program_was_executed(store: Corral, how: ExitStatus) -> None:
+def test_run_may_end_before_its_program_was_executed(store: Corral, how: ExitStatus) -> None:
     assert not store.runs.end(starting(store), how).is_live
 
 
@@ -136,7 +136,7 @@ SECOND_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
     [ExitStatus(exit_code=0), ExitStatus(exit_code=3), ExitStatus(signal=9), ExitStatus()],
     ids=str,
 )
-def test_the_first_end_is_kept(
+def test_first_end_is_kept(
     store: Corral, clock: ManualClock, first: ExitStatus, second: str
 ) -> None:
     run = running(store)
@@ -149,7 +149,7 @@ def test_the_first_end_is_kept(
 
 
 @pytest.mark.parametrize("verb", ["request_stop", "stop"])
-def test_an_ended_run_cannot_be_stopped(store: Corral, verb: str) -> None:
+def test_ended_run_cannot_be_stopped(store: Corral, verb: str) -> None:
     over = ended(store, ExitStatus(exit_code=3))
     with refuses(store, IllegalMove):
         getattr(store.runs, verb)(over.id)
@@ -177,7 +177,7 @@ def test_no_earlier_fence_is_valid_after_the_end(store: Corral) -> None:
 # -- stopping ----------------------------------------------------------------------------------
 
 
-def test_a_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) -> None:
+def test_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) -> None:
     run = queued(store)
     over = store.runs.stop(run.id, reason="not needed")
     assert (over.state, over.reason, over.ended_at) == ("cancelled", "not needed", clock.now())
@@ -187,7 +187,7 @@ def test_a_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) ->
 
 
 @pytest.mark.parametrize("make", [starting, running])
-def test_an_active_run_is_stopping_until_its_process_exits(
+def test_active_run_is_stopping_until_its_process_exits(
     store: Corral, make: Callable[[Corral], Run]
 ) -> None:
     run = make(store)
@@ -200,14 +200,14 @@ def test_an_active_run_is_stopping_until_its_process_exits(
 
 
 @each_case("reason", ["", "a\0b", "\ud800", "x" * 2_001])
-def test_an_invalid_stop_reason_is_rejected(store: Corral, reason: str) -> None:
+def test_invalid_stop_reason_is_rejected(store: Corral, reason: str) -> None:
     run = running(store)
     with refuses(store, Invalid):
         store.runs.stop(run.id, reason=reason)
 
 
 @each_case("grace_period_ms", [-1, 2 * DAY, 1.5, True])
-def test_an_invalid_grace_period_is_rejected(store: Corral, grace_period_ms: Any) -> None:
+def test_invalid_grace_period_is_rejected(store: Corral, grace_period_ms: Any) -> None:
     run = running(store)
     with refuses(store, Invalid):
         store.runs.stop(run.id, grace_period_ms=grace_period_ms)
@@ -235,26 +235,26 @@ def test_finishing_a_stopping_run_cancels_it(store: Corral) -> None:
 
 
 @each_case("code", [1 << 70, "0", 1.0, None, True])
-def test_a_non_integer_exit_code_is_rejected(store: Corral, code: object) -> None:
+def test_non_integer_exit_code_is_rejected(store: Corral, code: object) -> None:
     run = running(store)
     with refuses(store, Invalid):
         store.runs.finish(run.id, exit_code=code)
 
 
-def test_a_queued_run_cannot_be_finished(store: Corral) -> None:
+def test_queued_run_cannot_be_finished(store: Corral) -> None:
     run = queued(store)
     with refuses(store, IllegalMove):
         store.runs.finish(run.id, exit_code=0)
 
 
-def test_a_vanished_run_crashed_without_an_exit_code(store: Corral) -> None:
+def test_vanished_run_crashed_without_an_exit_code(store: Corral) -> None:
     over = store.runs.lose(running(store).id)
     assert (over.state, over.reason, over.exit_code) == ("crashed", "gone", None)
     waited = store.runs.lose(queued(store).id, reason="nobody wants it")
     assert (waited.state, waited.reason) == ("cancelled", "nobody wants it")
 
 
-def test_a_stopping_run_that_vanished_is_cancelled(store: Corral) -> None:
+def test_stopping_run_that_vanished_is_cancelled(store: Corral) -> None:
     run = stopping(store)
     over = store.runs.lose(run.id)
     assert (over.state, over.reason) == ("cancelled", "stopped")
@@ -263,7 +263,7 @@ def test_a_stopping_run_that_vanished_is_cancelled(store: Corral) -> None:
 # -- money -------------------------------------------------------------------------------------
 
 
-def test_a_budget_is_reserved_at_the_start_and_released_at_the_end(store: Corral) -> None:
+def test_budget_is_reserved_at_the_start_and_released_at_the_end(store: Corral) -> None:
     store.budgets.set("all", 100)
     run = queued(store, budget_micros=60)
     assert store.budgets.get("all").reserved_micros == 0
@@ -277,7 +277,7 @@ def test_a_budget_is_reserved_at_the_start_and_released_at_the_end(store: Corral
     assert [one.scope for one in store.budgets.list().items] == ["all"]
 
 
-def test_a_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral) -> None:
+def test_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral) -> None:
     store.budgets.set("all", 100)
     running(store, budget_micros=60)
     waiting = queued(store, budget_micros=60)
@@ -304,7 +304,7 @@ def test_every_end_releases_the_reservation(store: Corral, clock: ManualClock, w
     assert store.budgets.get("all").reserved_micros == 0
 
 
-def test_a_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> None:
+def test_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
     run = store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
@@ -316,7 +316,7 @@ def test_a_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> 
 # -- being told --------------------------------------------------------------------------------
 
 
-def told(store: Corral) -> list[tuple[str, str]]:
+def list_alerts(store: Corral) -> list[tuple[str, str]]:
     letters = store.mail.list(mailbox="agent:boss", limit=100).items
     return [(letter.body["event"], letter.body["subject"]) for letter in letters]
 
@@ -330,12 +330,12 @@ def boss(store: Corral) -> None:
 
 
 @pytest.mark.usefixtures("boss")
-def test_an_end_raises_one_alert(store: Corral) -> None:
+def test_end_raises_one_alert(store: Corral) -> None:
     run = running(store)
     for _ in range(3):
         store.runs.end(run, ExitStatus(exit_code=1))
     store.runs.lose(run.id)
-    assert told(store) == [("failed", run.id)]
+    assert list_alerts(store) == [("failed", run.id)]
 
 
 @pytest.mark.usefixtures("boss")
@@ -358,7 +358,7 @@ def test_each_end_raises_the_alert_of_its_kind(
     if stop:
         store.runs.request_stop(run.id, kind=stop)
     store.runs.end(run, how)
-    assert told(store) == ([(kind, run.id)] if kind else [])
+    assert list_alerts(store) == ([(kind, run.id)] if kind else [])
 
 
 @pytest.mark.usefixtures("boss")
@@ -374,7 +374,7 @@ def test_attention_raises_one_alert_for_each_change(store: Corral, clock: Manual
     clock.advance(SECOND)
     store.runs.set_attention(run, Attention.NEEDS_INPUT)
     store.runs.set_attention(run, Attention.STUCK)
-    assert told(store) == [
+    assert list_alerts(store) == [
         ("needs_input", run.id),
         ("needs_input", run.id),
         ("stuck", run.id),
@@ -388,7 +388,7 @@ def test_attention_raises_one_alert_for_each_change(store: Corral, clock: Manual
 
 
 @pytest.mark.usefixtures("boss")
-def test_an_ended_run_needs_no_attention(store: Corral) -> None:
+def test_ended_run_needs_no_attention(store: Corral) -> None:
     run = running(store)
     store.runs.end(run, ExitStatus(signal=15, well=True))
     with unchanged(store), pytest.raises(Held):
@@ -396,7 +396,7 @@ def test_an_ended_run_needs_no_attention(store: Corral) -> None:
 
 
 @pytest.mark.usefixtures("boss")
-def test_an_alert_contains_the_run_and_its_outcome(store: Corral, tmp_path: Path) -> None:
+def test_alert_contains_the_run_and_its_outcome(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path).id
     run = ended(
         store, ExitStatus(exit_code=3), name="nightly", project_id=project, agent_id="agt_1"

@@ -43,7 +43,7 @@ def ids(runs: list[Run]) -> list[str]:
 # -- one run -----------------------------------------------------------------------------------
 
 
-def test_a_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
+def test_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
     one, other = queued(store), queued(store)
     length = shared_length(one.id, other.id)
     assert store.runs.get(one.id) == one
@@ -56,14 +56,14 @@ def test_a_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
 
 
 @each_case("typed", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
-def test_an_unknown_run_raises_not_found(store: Corral, typed: str) -> None:
+def test_unknown_run_raises_not_found(store: Corral, typed: str) -> None:
     queued(store)
     for look in (store.runs.get, store.runs.get_launch, store.runs.samples):
         with pytest.raises((Invalid, NotFound)):
             look(typed)
 
 
-def test_a_run_is_found_by_its_name_the_live_one_first(store: Corral) -> None:
+def test_live_run_is_preferred_when_found_by_name(store: Corral) -> None:
     old = ended(store, name="nightly")
     assert store.runs.get("nightly") == old
     new = running(store, name="nightly")
@@ -83,13 +83,13 @@ def test_live_runs_have_unique_names(store: Corral) -> None:
     assert queued(store, name="twin").id != first.id
 
 
-def test_a_name_may_look_like_an_id_prefix(store: Corral) -> None:
+def test_name_may_look_like_an_id_prefix(store: Corral) -> None:
     other = queued(store)
     named = queued(store, name=other.id.removeprefix("run_")[:8])
     assert store.runs.get(named.name or "") == named
 
 
-def test_the_newest_run_with_a_pid_is_found(store: Corral) -> None:
+def test_newest_run_with_a_pid_is_found(store: Corral) -> None:
     old = ended(store)
     assert store.runs.by_pid(old.pid or 0) == old
     new = running(store)
@@ -172,7 +172,7 @@ def test_filters_can_be_combined(store: Corral, many: list[Run], projects: tuple
             assert run.is_live or not wanted.get("live"), wanted
 
 
-def test_a_list_that_grows_between_pages_has_no_duplicates(store: Corral, many: list[Run]) -> None:
+def test_list_that_grows_between_pages_has_no_duplicates(store: Corral, many: list[Run]) -> None:
     assert walk(store.runs.list, between=lambda: queued(store)) == many
 
 
@@ -196,7 +196,7 @@ def test_invalid_filters_are_rejected(store: Corral, wrong: dict[str, object]) -
 
 @each_case("of", ["project", "session"])
 @each_case("made_up", ["a\0b", "\ud800"])
-def test_a_filter_for_missing_records_is_empty_or_rejected(
+def test_filter_for_missing_records_is_empty_or_rejected(
     store: Corral, of: str, made_up: str
 ) -> None:
     with suppress(Invalid):
@@ -206,7 +206,7 @@ def test_a_filter_for_missing_records_is_empty_or_rejected(
 # -- the line ----------------------------------------------------------------------------------
 
 
-def test_the_project_with_the_fewest_active_runs_is_next(
+def test_project_with_the_fewest_active_runs_is_next(
     store: Corral, projects: tuple[str, str]
 ) -> None:
     one, two = projects
@@ -227,7 +227,7 @@ def test_the_project_with_the_fewest_active_runs_is_next(
     ]
 
 
-def test_the_end_of_a_run_frees_a_slot_for_its_project(
+def test_end_of_a_run_frees_a_slot_for_its_project(
     store: Corral, projects: tuple[str, str]
 ) -> None:
     one, two = projects
@@ -281,7 +281,7 @@ def test_recorded_processes_use_no_slot(store: Corral) -> None:
     assert store._database.read(dispatch.count_free_slots) == 1
 
 
-def test_a_requeued_run_may_start_on_another_host(store: Corral, clock: ManualClock) -> None:
+def test_requeued_run_may_start_on_another_host(store: Corral, clock: ManualClock) -> None:
     run = running(store, max_restarts=3)  # asked for without naming a machine
     clock.advance(HOUR)
     (found,) = store.runs.recover()
@@ -292,7 +292,7 @@ def test_a_requeued_run_may_start_on_another_host(store: Corral, clock: ManualCl
     assert (started.host, started.attempts) == ("a-third-machine", 2)
 
 
-def test_a_pinned_run_waits_for_its_host(store: Corral, clock: ManualClock) -> None:
+def test_pinned_run_waits_for_its_host(store: Corral, clock: ManualClock) -> None:
     queued(store, max_restarts=3, host=ELSEWHERE)
     run = store.runs.launch(store.runs.acquire(next_queued(store, host=ELSEWHERE).id, held()))
     clock.advance(HOUR)
@@ -326,7 +326,7 @@ def test_deleting_an_ended_run_deletes_all_its_rows(store: Corral) -> None:
 
 
 @each_case("make", [queued, starting, running, stopping])
-def test_a_live_run_cannot_be_deleted(store: Corral, make: Callable[[Corral], Run]) -> None:
+def test_live_run_cannot_be_deleted(store: Corral, make: Callable[[Corral], Run]) -> None:
     run = make(store)
     with refuses(store, Conflict) as caught:
         store.runs.delete(run.id)

@@ -85,22 +85,22 @@ def note_exit(run: Run, end: ExitStatus) -> None:
     os.close(note.descriptor)
 
 
-def told(store: Corral) -> list[tuple[str, str, str]]:
+def list_recovered(store: Corral) -> list[tuple[str, str, str]]:
     return [(found.was, found.state, found.reason) for found in store.runs.recover()]
 
 
 # -- on this machine ---------------------------------------------------------------------------
 
 
-def test_a_run_without_process_and_supervisor_has_crashed(store: Corral) -> None:
+def test_run_without_process_and_supervisor_has_crashed(store: Corral) -> None:
     run = here(store)
-    assert told(store) == [("running", "crashed", "gone")]
+    assert list_recovered(store) == [("running", "crashed", "gone")]
     over = store.runs.get(run.id)
     assert (over.exit_code, over.signal) == (None, None)
-    assert told(store) == []
+    assert list_recovered(store) == []
 
 
-def test_an_output_is_left_to_a_live_supervisor(
+def test_output_is_left_to_a_live_supervisor(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     supervisor = identity(sleeper)
@@ -111,11 +111,11 @@ def test_an_output_is_left_to_a_live_supervisor(
     plain = {"host": supervisor.host, "boot_id": supervisor.boot_id, "folder": str(folder)}
     kept = held(1, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token, **plain)
     store.runs.end(store.runs.launch(store.runs.acquire(id, kept)), ExitStatus(exit_code=0))
-    assert told(store) == []
+    assert list_recovered(store) == []
     assert store.outputs.get(id).state == "open"
     sleeper.kill()
     sleeper.wait()
-    assert told(store) == []
+    assert list_recovered(store) == []
     assert store.outputs.get(id).state == "sealed"
 
 
@@ -127,72 +127,72 @@ def test_an_output_is_left_to_a_live_supervisor(
         (ExitStatus(signal=9), "crashed"),
     ],
 )
-def test_a_recorded_exit_status_is_used_and_none_is_invented(
+def test_recorded_exit_status_is_used_and_none_is_invented(
     store: Corral, end: ExitStatus, state: str
 ) -> None:
     run = here(store)
     note_exit(run, end)
-    ((was, found, _),) = told(store)
+    ((was, found, _),) = list_recovered(store)
     assert (was, found) == ("running", state)
     over = store.runs.get(run.id)
     assert (over.exit_code, over.signal) == (end.exit_code, end.signal)
 
 
-def test_an_exit_file_of_an_earlier_attempt_is_ignored(store: Corral) -> None:
+def test_exit_file_of_an_earlier_attempt_is_ignored(store: Corral) -> None:
     run = here(store, max_restarts=1)
     note_exit(run, ExitStatus(exit_code=0))
     again = held(1, pid=GONE, start_token="2")
     store.runs.launch(store.runs.restart(run, again, ExitStatus(exit_code=0), quick_failures=0))
-    assert told(store) == [("running", "crashed", "gone")]
+    assert list_recovered(store) == [("running", "crashed", "gone")]
 
 
-def test_a_stopping_run_whose_supervisor_died_is_cancelled(store: Corral) -> None:
+def test_stopping_run_whose_supervisor_died_is_cancelled(store: Corral) -> None:
     run = here(store)
     store.runs.request_stop(run.id, reason="enough")
-    assert told(store) == [("stopping", "cancelled", "enough")]
+    assert list_recovered(store) == [("stopping", "cancelled", "enough")]
 
 
-def test_a_pid_of_another_process_is_not_signalled(
+def test_pid_of_another_process_is_not_signalled(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     run = here(store, pid=sleeper.pid, began="1")
-    assert told(store) == [("running", "crashed", "pid reused")]
+    assert list_recovered(store) == [("running", "crashed", "pid reused")]
     assert sleeper.poll() is None
     assert store.runs.get(run.id).exit_code is None
 
 
-def test_a_reboot_interrupts_the_runs_of_the_machine(
+def test_reboot_interrupts_the_runs_of_the_machine(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     same_pid = identity(sleeper)
     here(store, pid=same_pid.pid, began=same_pid.start_token, boot_id="another-boot")
-    assert told(store) == [("running", "interrupted", "rebooted")]
+    assert list_recovered(store) == [("running", "interrupted", "rebooted")]
     assert sleeper.poll() is None
 
 
-def test_a_live_supervisor_keeps_its_run_after_the_lease_expired(
+def test_live_supervisor_keeps_its_run_after_the_lease_expired(
     store: Corral, clock: ManualClock, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     supervisor = identity(sleeper)
     here(store, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token)
     clock.advance(HOUR)
     with unchanged(store):
-        assert told(store) == []
+        assert list_recovered(store) == []
 
 
-def test_a_live_agent_without_a_supervisor_gets_a_new_one(
+def test_live_agent_without_a_supervisor_gets_a_new_one(
     store: Corral, sleeper: "subprocess.Popen[bytes]", no_supervisors: list[dict[str, Any]]
 ) -> None:
     agent = identity(sleeper)
     run = here(store, pid=agent.pid, began=agent.start_token)
     with unchanged(store):
-        assert told(store) == []  # nobody came
+        assert list_recovered(store) == []  # nobody came
     assert [(asked["run"], asked["adopt"]) for asked in no_supervisors] == [(run.id, True)]
     assert sleeper.poll() is None
 
 
 @pytest.mark.parametrize("who", ["agent", "supervisor"])
-def test_a_run_whose_process_cannot_be_read_stays_unchanged(
+def test_run_whose_process_cannot_be_read_stays_unchanged(
     store: Corral, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     run = here(store, pid=4_000_001, supervisor_pid=4_000_002 if who == "supervisor" else GONE)
@@ -206,17 +206,17 @@ def test_a_run_whose_process_cannot_be_read_stays_unchanged(
 
     monkeypatch.setattr(process, "read_stat", look)
     with unchanged(store):
-        assert told(store) == []
+        assert list_recovered(store) == []
 
 
-def test_a_zombie_process_counts_as_gone(store: Corral) -> None:
+def test_zombie_process_counts_as_gone(store: Corral) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     agent = identity(child)
     here(store, pid=agent.pid, began=agent.start_token)
     child.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it stays until somebody asks
     try:
-        assert told(store) == [("running", "crashed", "gone")]
+        assert list_recovered(store) == [("running", "crashed", "gone")]
     finally:
         child.communicate()
 
@@ -224,7 +224,7 @@ def test_a_zombie_process_counts_as_gone(store: Corral) -> None:
 def test_recovery_ignores_queued_runs(store: Corral) -> None:
     queued(store, host="there")
     with unchanged(store):
-        assert told(store) == []
+        assert list_recovered(store) == []
 
 
 def test_recovery_checks_all_runs_in_batches(store: Corral) -> None:
@@ -244,12 +244,12 @@ def test_recovery_checks_all_runs_in_batches(store: Corral) -> None:
 # -- on other machines -------------------------------------------------------------------------
 
 
-def test_a_remote_run_is_recovered_only_by_its_lease(store: Corral, clock: ManualClock) -> None:
+def test_remote_run_is_recovered_only_by_its_lease(store: Corral, clock: ManualClock) -> None:
     runs = [starting(store, 1), running(store, 2), stopping(store, 3)]
     with unchanged(store):
-        assert told(store) == []
+        assert list_recovered(store) == []
     clock.advance(HOUR)
-    assert told(store) == [
+    assert list_recovered(store) == [
         ("starting", "interrupted", "lease expired"),
         ("running", "interrupted", "lease expired"),
         ("stopping", "cancelled", "stopped"),
@@ -257,67 +257,65 @@ def test_a_remote_run_is_recovered_only_by_its_lease(store: Corral, clock: Manua
     assert [store.runs.get(run.id).exit_code for run in runs] == [None] * 3
 
 
-def test_a_run_with_restarts_left_is_requeued_with_an_event(
+def test_run_with_restarts_left_is_requeued_with_an_event(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store, max_restarts=1)
     store.runs.heartbeat(run, output_bytes=1)
     clock.advance(HOUR)
-    assert told(store) == [("running", "queued", "lease expired")]
+    assert list_recovered(store) == [("running", "queued", "lease expired")]
     assert record(store, run.id)[-1] == "run.requeue"
     again = store.runs.launch(store.runs.acquire(run.id, held(2)))
     clock.advance(HOUR)
-    assert told(store) == [("running", "interrupted", "lease expired")]
+    assert list_recovered(store) == [("running", "interrupted", "lease expired")]
     assert store.runs.get(run.id).attempts == again.attempts == 2
 
 
-def test_a_run_whose_output_is_lost_is_requeued(store: Corral, clock: ManualClock) -> None:
+def test_run_whose_output_is_lost_is_requeued(store: Corral, clock: ManualClock) -> None:
     run = running(store, max_restarts=1)
     store.outputs.lose(run.id, "its folder is gone")
     clock.advance(HOUR)
-    assert told(store) == [("running", "queued", "lease expired")]
+    assert list_recovered(store) == [("running", "queued", "lease expired")]
     assert store.runs.acquire(run.id, held(2, host="another")).attempts == 2
 
 
-def test_a_stopping_run_with_restarts_left_is_not_requeued(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_stopping_run_with_restarts_left_is_not_requeued(store: Corral, clock: ManualClock) -> None:
     run = stopping(store, max_restarts=1)
     clock.advance(HOUR)
-    assert told(store) == [("stopping", "cancelled", "stopped")]
+    assert list_recovered(store) == [("stopping", "cancelled", "stopped")]
     assert store.runs.get(run.id).attempts == 1
 
 
-def test_a_lease_is_valid_until_its_end(store: Corral, clock: ManualClock) -> None:
+def test_lease_is_valid_until_its_end(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     assert run.lease_until is not None
     clock.advance(run.lease_until - clock.now() - 1)
-    assert told(store) == []
+    assert list_recovered(store) == []
     clock.advance(1)
-    assert told(store) == [("running", "interrupted", "lease expired")]
+    assert list_recovered(store) == [("running", "interrupted", "lease expired")]
 
 
-def test_a_renewed_lease_is_not_recovered(store: Corral, clock: ManualClock) -> None:
+def test_renewed_lease_is_not_recovered(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     for _ in range(5):
         clock.advance(50_000)
         store.runs.heartbeat(run, output_bytes=0)
-        assert told(store) == []
+        assert list_recovered(store) == []
 
 
-def test_a_clock_jump_back_takes_no_run_from_its_supervisor(
+def test_clock_jump_back_takes_no_run_from_its_supervisor(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
     clock.advance(-HOUR)
-    assert told(store) == []
+    assert list_recovered(store) == []
     assert store.runs.heartbeat(run, output_bytes=0).state is RunState.RUNNING
 
 
 # -- processes that Corral did not start -------------------------------------------------------
 
 
-def test_a_recorded_process_is_identified_by_pid_start_time_and_boot(
+def test_recorded_process_is_identified_by_pid_start_time_and_boot(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     run = store.runs.record(pid=sleeper.pid)
@@ -328,14 +326,14 @@ def test_a_recorded_process_is_identified_by_pid_start_time_and_boot(
         identity(sleeper).start_token,
     )
     assert run.supervisor_pid is None
-    assert told(store) == []
+    assert list_recovered(store) == []
     sleeper.kill()
     sleeper.wait()
-    assert told(store) == [("running", "crashed", "gone")]
+    assert list_recovered(store) == [("running", "crashed", "gone")]
     assert store.runs.get(run.id).exit_code is None
 
 
-def test_the_parent_of_a_recorded_process_records_its_exit(
+def test_parent_of_a_recorded_process_records_its_exit(
     store: Corral, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -346,7 +344,7 @@ def test_the_parent_of_a_recorded_process_records_its_exit(
     assert store.runs.by_pid(sleeper.pid) == run
     over = store.runs.finish(run.id, exit_code=3)
     assert (over.state, over.exit_code) == ("failed", 3)
-    assert told(store) == []
+    assert list_recovered(store) == []
     assert sleeper.poll() is None
 
 
@@ -359,7 +357,7 @@ def test_recording_a_missing_process_raises_not_found(store: Corral, pid: Any) -
 # -- beside others -----------------------------------------------------------------------------
 
 
-def test_of_concurrent_recovering_threads_one_decides(store: Corral, clock: ManualClock) -> None:
+def test_one_of_concurrent_recovering_threads_decides(store: Corral, clock: ManualClock) -> None:
     near = [here(store) for _ in range(5)]
     far = [running(store, n) for n in range(5)]
     clock.advance(HOUR)
@@ -373,7 +371,7 @@ def test_of_concurrent_recovering_threads_one_decides(store: Corral, clock: Manu
         assert len(ends) == 1
 
 
-def test_of_concurrent_recovering_processes_one_decides(url: str) -> None:
+def test_one_of_concurrent_recovering_processes_decides(url: str) -> None:
     with corral.open(url) as store:
         ids = [here(store).id for _ in range(6)]
 
@@ -389,7 +387,7 @@ def test_of_concurrent_recovering_processes_one_decides(url: str) -> None:
             assert record(store, id).count("run.crash") == 1
 
 
-def test_a_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
+def test_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
     store: Corral, clock: ManualClock
 ) -> None:
     for n in range(10):
@@ -406,13 +404,13 @@ def test_a_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
             assert ended.error is not None or ended.value == found
 
 
-def test_an_output_of_an_unknown_run_does_not_stop_a_recovery(store: Corral) -> None:
+def test_output_of_an_unknown_run_does_not_stop_a_recovery(store: Corral) -> None:
     store.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/nowhere")
     here(store)
-    assert told(store) == [("running", "crashed", "gone")]
+    assert list_recovered(store) == [("running", "crashed", "gone")]
 
 
-def test_a_recovery_tolerates_concurrent_deletions(store: Corral) -> None:
+def test_recovery_tolerates_concurrent_deletions(store: Corral) -> None:
     over = [here(store) for _ in range(10)]
     store.runs.recover()
     stop = threading.Event()

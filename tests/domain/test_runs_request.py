@@ -17,7 +17,7 @@ from tests.support.store import record, refuses, rows
 MB = 1 << 20
 
 
-def test_an_enqueued_run_is_queued_and_not_started(store: Corral, clock: ManualClock) -> None:
+def test_enqueued_run_is_queued_and_not_started(store: Corral, clock: ManualClock) -> None:
     run = queued(store, name="nightly", args=["-x", ""], project_id="prj_1")
     assert (run.state, run.name, run.args) == (RunState.QUEUED, "nightly", ["-x", ""])
     assert (run.fence, run.attempts, run.owner, run.pid) == (0, 0, None, None)
@@ -58,7 +58,7 @@ def test_launch_parameters_are_stored_unchanged(store: Corral, clock: ManualCloc
     assert (run.mode, run.due_at) == (RunMode.PTY, clock.now() + HOUR)
 
 
-def test_a_prompt_of_one_megabyte_is_stored_completely(store: Corral) -> None:
+def test_prompt_of_one_megabyte_is_stored_completely(store: Corral) -> None:
     prompt = ("ä€\U0001f40e line\n" * MB)[: MB // 4]
     run = queued(store, prompt=prompt)
     assert store.runs.get_launch(run.id).prompt == prompt
@@ -113,7 +113,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @each_case("what", BAD)
-def test_an_invalid_spec_is_rejected_and_stores_nothing(store: Corral, what: str) -> None:
+def test_invalid_spec_is_rejected_and_stores_nothing(store: Corral, what: str) -> None:
     with refuses(store, Invalid) as caught:
         store.runs.enqueue(run_spec(**BAD[what]))
     assert caught.value.message.endswith(".")
@@ -144,7 +144,7 @@ def test_run_and_launch_are_stored_atomically(store: Corral) -> None:
 
 
 @pytest.mark.parametrize("command", ["sh -c 'no end", " "])
-def test_an_unparsable_command_is_rejected(store: Corral, tmp_path: Path, command: str) -> None:
+def test_unparsable_command_is_rejected(store: Corral, tmp_path: Path, command: str) -> None:
     project = store.projects.register(tmp_path, command="true")
     agent = store.agents.create("ada", command="true")
     for give in (
@@ -158,7 +158,7 @@ def test_an_unparsable_command_is_rejected(store: Corral, tmp_path: Path, comman
     assert (store.projects.get(project.id), store.agents.get(agent.id)) == (project, agent)
 
 
-def test_an_unknown_sandbox_is_rejected(store: Corral, tmp_path: Path) -> None:
+def test_unknown_sandbox_is_rejected(store: Corral, tmp_path: Path) -> None:
     with refuses(store, Invalid):
         store.runs.start(command=["true"], project=str(tmp_path), sandbox="box")
     asked = store.runs.start(command=["true"], project=str(tmp_path), sandbox="landlock")

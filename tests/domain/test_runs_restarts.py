@@ -28,7 +28,7 @@ def _no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, "gone"),
     ],
 )
-def test_a_run_with_restarts_left_is_requeued(
+def test_run_with_restarts_left_is_requeued(
     store: Corral, end: ExitStatus | None, reason: str
 ) -> None:
     run = here(store, max_restarts=1)
@@ -43,7 +43,7 @@ def test_a_run_with_restarts_left_is_requeued(
     assert started.attempts == 2
 
 
-def test_a_run_without_restarts_left_ends(store: Corral) -> None:
+def test_run_without_restarts_left_ends(store: Corral) -> None:
     run = here(store, max_restarts=1)
     store.runs.recover()
     plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
@@ -53,14 +53,14 @@ def test_a_run_without_restarts_left_ends(store: Corral) -> None:
     assert (found.state, store.runs.get(run.id).attempts) == (RunState.CRASHED, 2)
 
 
-def test_a_successful_run_is_not_restarted(store: Corral) -> None:
+def test_successful_run_is_not_restarted(store: Corral) -> None:
     run = here(store, max_restarts=3)
     note_exit(run, ExitStatus(exit_code=0))
     (found,) = store.runs.recover()
     assert found.state is RunState.COMPLETED
 
 
-def test_a_stopped_run_is_not_restarted(store: Corral) -> None:
+def test_stopped_run_is_not_restarted(store: Corral) -> None:
     run = here(store, max_restarts=3)
     store.runs.request_stop(run.id, reason="enough")
     (found,) = store.runs.recover()
@@ -84,7 +84,7 @@ def test_quick_failures_are_counted_and_end_the_run(store: Corral) -> None:
     assert states == [("queued", 1), ("queued", 2), ("failed", 2)]
 
 
-def test_of_two_recoveries_one_requeues_the_run(store: Corral, url: str) -> None:
+def test_one_of_two_recoveries_requeues_the_run(store: Corral, url: str) -> None:
     run = here(store, max_restarts=5)
     with corral.open(url) as other:
         racers = race([store.runs.recover, other.runs.recover])

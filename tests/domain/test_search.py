@@ -85,7 +85,7 @@ def test_words_of_all_languages_are_found_in_any_locale(store: Corral, text: str
     assert places(store, text) == [1]
 
 
-def test_an_empty_query_is_rejected(store: Corral) -> None:
+def test_empty_query_is_rejected(store: Corral) -> None:
     for text in ("", "  ", "?!"):
         with refuses(store, Invalid):
             store.search.find(text)
@@ -140,7 +140,7 @@ def test_rare_and_common_words_are_found_among_thousands(store: Corral) -> None:
     assert len(walk(lambda **more: store.search.find("fox", **more), limit=1_000)) == 4_501
 
 
-def test_a_long_text_is_found_by_its_last_word(store: Corral) -> None:
+def test_long_text_is_found_by_its_last_word(store: Corral) -> None:
     say(store, "word " * 60_000 + "zebra", "x" * 100_000 + " lion")
     assert places(store, "lion") == [2]
     hits = store.search.find("word", limit=100).items
@@ -148,7 +148,7 @@ def test_a_long_text_is_found_by_its_last_word(store: Corral) -> None:
     assert places(store, "zebra") == [], "of what is very long, only the beginning is indexed"
 
 
-def test_an_empty_turn_is_not_indexed(store: Corral) -> None:
+def test_empty_turn_is_not_indexed(store: Corral) -> None:
     say(store, "", " \n", "x")
     assert store.search.catch_up() == 3
     assert rows(store, "SELECT location FROM passages") == [(3,)]
@@ -165,7 +165,7 @@ def test_every_turn_is_indexed_once_with_any_batch_size(store: Corral) -> None:
     ) == [(26, 26)]
 
 
-def test_a_turn_that_commits_late_is_not_skipped(url: str, clock: ManualClock) -> None:
+def test_turn_that_commits_late_is_not_skipped(url: str, clock: ManualClock) -> None:
     """On PostgreSQL a later number may commit first; what is indexed must wait for the earlier."""
     with corral.open(url, clock=clock) as slow, corral.open(url, clock=clock) as fast:
         if slow.db.engine == "sqlite":
@@ -185,7 +185,7 @@ def test_a_turn_that_commits_late_is_not_skipped(url: str, clock: ManualClock) -
         assert len(fast.search.find("hen").items) == 3
 
 
-def test_a_rolled_back_turn_does_not_block_the_index(store: Corral) -> None:
+def test_rolled_back_turn_does_not_block_the_index(store: Corral) -> None:
     session = store.sessions.open()
     with suppress(ZeroDivisionError), store.transaction() as tx:
         sessions.append(tx, session, "user", "never fox")
@@ -194,7 +194,7 @@ def test_a_rolled_back_turn_does_not_block_the_index(store: Corral) -> None:
     assert places(store, "fox") == [1]
 
 
-def test_the_index_is_consistent_after_deletions(store: Corral) -> None:
+def test_index_is_consistent_after_deletions(store: Corral) -> None:
     id = say(store, "fox", "dog")
     say(store, "fox")
     store.search.catch_up()
@@ -205,7 +205,7 @@ def test_the_index_is_consistent_after_deletions(store: Corral) -> None:
     assert all(finding.state == "ok" for finding in store.db.verify())
 
 
-def test_a_search_reports_unindexed_turns(store: Corral) -> None:
+def test_search_reports_unindexed_turns(store: Corral) -> None:
     session = store.sessions.open()
     assert store.search.count_unindexed() == 0
     for _ in range(3):

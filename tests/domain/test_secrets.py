@@ -74,7 +74,7 @@ def test_invalid_secret_name_is_rejected(store: Corral, name: str) -> None:
         store.secrets.save_value(name, VALUE, where="file")
 
 
-def test_an_unknown_secret_is_not_found(store: Corral) -> None:
+def test_unknown_secret_is_not_found(store: Corral) -> None:
     for call in (store.secrets.get, store.secrets.delete, store.secrets.resolve):
         with refuses(store, NotFound):
             call("nothing")

@@ -297,13 +297,13 @@ def test_unfinished_target_cannot_be_restored(store: Corral, place: Place) -> No
 def killed(url: str, new: str, moment: int | None) -> list[str]:
     """Move a store in a process that is killed at a moment; gives back the moments it had."""
 
-    def go() -> list[str]:
+    def move() -> list[str]:
         probe = Probe(kill_at=moment)
         with corral.open(url, clock=ManualClock(), probe=probe) as store:
             store.db.move(new)
         return probe.told
 
-    with Child(go) as child:
+    with Child(move) as child:
         if moment is None:
             return list(child.result())
         assert child.ended_by() is signal.SIGKILL, "the process got away"

@@ -246,7 +246,7 @@ def test_mover_that_was_cancelled_cannot_switch(
 
 
 @EACH_WAY
-def test_of_two_movers_without_a_lock_one_completes_the_move(
+def test_one_of_two_movers_without_a_lock_completes_the_move(
     place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, source: str, target: str
 ) -> None:
     monkeypatch.setattr(store_move, "require_move_lock", without_lock)
@@ -282,7 +282,7 @@ def round_trip(place: Place, source: str, target: str) -> tuple[str, str]:
 
 
 @EACH_WAY
-def test_killed_on_the_way_back_nothing_accepted_is_lost(
+def test_kill_while_moving_back_loses_no_accepted_write(
     place: Place, monkeypatch: pytest.MonkeyPatch, source: str, target: str
 ) -> None:
     """At each commit of the mover: writers that open either name are rejected or kept."""

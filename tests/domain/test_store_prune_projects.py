@@ -73,7 +73,7 @@ def add(tx: Tx, table: str, project: str | None, at: int) -> None:
     insert(tx, table, values)
 
 
-def said(tx: Tx, group: str, at: int, author: str) -> None:
+def insert_post(tx: Tx, group: str, at: int, author: str) -> None:
     """A post, and what others think of it."""
     nth = next(NUMBERS)
     post = {"id": f"pst_{at:015}{nth}", "group_id": group, "number": nth, "author": author}
@@ -123,7 +123,7 @@ def test_dry_run_counts_rows_per_table_and_project(
                     add(tx, table, None, clock.now())
             for _ in range(30):
                 project, age = chance.choice(projects), chance.randint(1, 150)
-                said(tx, groups[project], clock.now() - age * DAY, "user:eve")
+                insert_post(tx, groups[project], clock.now() - age * DAY, "user:eve")
         seal_some(store, chance, clock, projects, keep["outputs"], expected)
         # What is ended on the way writes letters and events; they do not change what is counted.
         store.mail.put("agent:ada", 1, expires_at=clock.now() + HOUR, sender="user:eve")

@@ -24,14 +24,12 @@ def chain(store: Corral, tmp_path: Path) -> str:
     return project_with(store, tmp_path, "A", "B:A", "C:B")
 
 
-def test_a_task_that_is_done_promotes_what_needed_nothing_else(store: Corral, chain: str) -> None:
+def test_done_task_promotes_its_dependents(store: Corral, chain: str) -> None:
     finish(store, chain, "A")
     assert board(store, chain) == {"A": "done", "B": "ready", "C": "pending"}
 
 
-def test_a_failure_blocks_everything_behind_it_with_the_root_cause(
-    store: Corral, chain: str
-) -> None:
+def test_failure_blocks_all_dependents_with_the_root_cause(store: Corral, chain: str) -> None:
     failed = fail(store, chain, "A", "the compiler is broken")
     assert board(store, chain) == {"A": "failed", "B": "blocked", "C": "blocked"}
     for key in "BC":
@@ -41,9 +39,7 @@ def test_a_failure_blocks_everything_behind_it_with_the_root_cause(
     check_counts(store)
 
 
-def test_a_failed_task_that_is_retried_and_done_lets_the_rest_go_on(
-    store: Corral, chain: str
-) -> None:
+def test_retried_task_unblocks_its_dependents(store: Corral, chain: str) -> None:
     fail(store, chain, "A")
     store.tasks.retry("A")
     assert board(store, chain) == {"A": "ready", "B": "pending", "C": "pending"}
@@ -62,7 +58,7 @@ def test_cancelled_is_not_satisfied_and_skipped_is(store: Corral, chain: str) ->
     check_counts(store)
 
 
-def test_a_blocked_task_is_free_when_its_edge_is_taken_out(store: Corral, chain: str) -> None:
+def test_removing_the_dependency_unblocks_a_task(store: Corral, chain: str) -> None:
     store.tasks.cancel("A")
     freed = store.tasks.undepend("B", ["A"])
     assert (freed.state, freed.depends_on) == ("ready", [])
@@ -70,7 +66,7 @@ def test_a_blocked_task_is_free_when_its_edge_is_taken_out(store: Corral, chain:
     check_counts(store)
 
 
-def test_a_blocked_task_is_free_when_what_it_needs_is_replaced(store: Corral, chain: str) -> None:
+def test_replacing_the_dependency_unblocks_a_task(store: Corral, chain: str) -> None:
     store.tasks.cancel("A")
     store.tasks.add(chain, "A2")
     store.tasks.depend("B", ["A2"])
@@ -81,9 +77,7 @@ def test_a_blocked_task_is_free_when_what_it_needs_is_replaced(store: Corral, ch
     check_counts(store)
 
 
-def test_a_task_with_two_causes_stays_blocked_for_the_other_one(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_task_with_two_failed_dependencies_stays_blocked(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B", "X:A", "Y:B", "D:X,Y", "E:D", "F:E,X")
     fail(store, project, "A", "first")
     fail(store, project, "B", "second")
@@ -105,7 +99,7 @@ def test_a_task_with_two_causes_stays_blocked_for_the_other_one(
     check_counts(store)
 
 
-def test_skipping_one_of_two_ways_keeps_the_true_cause(store: Corral, tmp_path: Path) -> None:
+def test_skipping_one_dependency_keeps_the_other_cause(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B", "X:A", "Y:B", "D:X,Y")
     fail(store, project, "A", "first")
     fail(store, project, "B", "second")
@@ -114,7 +108,7 @@ def test_skipping_one_of_two_ways_keeps_the_true_cause(store: Corral, tmp_path: 
     check_counts(store)
 
 
-def test_a_done_task_that_is_reopened_makes_others_wait_but_stops_nobody(
+def test_reopened_task_blocks_ready_but_not_running_dependents(
     store: Corral, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", "B:A", "C:A", agents=("ada", "bob"))
@@ -131,7 +125,7 @@ def test_a_done_task_that_is_reopened_makes_others_wait_but_stops_nobody(
     check_counts(store)
 
 
-def test_a_paused_task_stays_paused_whatever_happens_around_it(store: Corral, chain: str) -> None:
+def test_paused_task_stays_paused_when_dependencies_change(store: Corral, chain: str) -> None:
     store.tasks.pause("B", reason="later")
     fail(store, chain, "A")
     assert board(store, chain) == {"A": "failed", "B": "paused", "C": "blocked"}
@@ -146,7 +140,7 @@ def test_a_paused_task_stays_paused_whatever_happens_around_it(store: Corral, ch
     check_counts(store)
 
 
-def test_a_dependency_is_added_without_throwing_back_what_runs(store: Corral, chain: str) -> None:
+def test_dependency_cannot_be_added_to_a_running_task(store: Corral, chain: str) -> None:
     store.tasks.add(chain, "N")
     taken = store.tasks.claim(chain, "ada", key="A")
     with refuses(store, Conflict) as caught:
@@ -159,7 +153,7 @@ def test_a_dependency_is_added_without_throwing_back_what_runs(store: Corral, ch
     check_counts(store)
 
 
-def test_a_ready_task_that_gets_a_dependency_waits(store: Corral, chain: str) -> None:
+def test_ready_task_with_a_new_dependency_is_pending(store: Corral, chain: str) -> None:
     store.tasks.add(chain, "N")
     assert store.tasks.depend("A", ["N"]).state == "pending"
     fail(store, chain, "N")
@@ -167,14 +161,14 @@ def test_a_ready_task_that_gets_a_dependency_waits(store: Corral, chain: str) ->
     check_counts(store)
 
 
-def test_a_dependency_that_closes_a_circle_is_refused(store: Corral, chain: str) -> None:
+def test_dependency_cycle_is_rejected(store: Corral, chain: str) -> None:
     for key, on in (("A", "C"), ("A", "B"), ("B", "B")):
         with refuses(store, Invalid) as caught:
             store.tasks.depend(key, [on])
         assert "cycle" in str(caught.value)
 
 
-def test_a_dependency_on_another_project_is_refused(
+def test_dependency_on_another_project_is_rejected(
     store: Corral, chain: str, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -183,9 +177,7 @@ def test_a_dependency_on_another_project_is_refused(
         store.tasks.depend("A", [other.id])
 
 
-def test_a_verb_from_the_wrong_state_names_the_state_and_what_is_allowed(
-    store: Corral, chain: str
-) -> None:
+def test_illegal_transition_names_state_and_allowed_verbs(store: Corral, chain: str) -> None:
     with refuses(store, IllegalMove) as caught:
         store.tasks.retry("A")
     assert caught.value.details["state"] == "ready"
@@ -214,7 +206,7 @@ def test_ten_thousand_dependents_are_blocked_and_freed_in_one_call(
     check_counts(store)
 
 
-def test_what_is_over_is_archived_and_its_key_is_free(store: Corral, chain: str) -> None:
+def test_ended_task_can_be_archived_and_its_key_reused(store: Corral, chain: str) -> None:
     with refuses(store, Conflict):
         store.tasks.archive("A")
     finish(store, chain, "A")
@@ -231,7 +223,7 @@ def test_what_is_over_is_archived_and_its_key_is_free(store: Corral, chain: str)
     assert store.tasks.archive_ended(chain) == 2
 
 
-def test_an_agent_steers_only_what_it_leads(url: str, tmp_path: Path) -> None:
+def test_agent_manages_only_tasks_that_it_leads(url: str, tmp_path: Path) -> None:
     with corral.open(url, actor="user:tester") as store:
         project = project_with(store, tmp_path, "A", agents=("ada", "lea"))
     with corral.open(url, actor="agent:ada") as ada:
@@ -245,7 +237,7 @@ def test_an_agent_steers_only_what_it_leads(url: str, tmp_path: Path) -> None:
             ada.tasks.archive("A", agent="lea")
 
 
-def test_a_task_is_changed_and_what_is_left_out_stays(store: Corral, chain: str) -> None:
+def test_edit_keeps_omitted_fields(store: Corral, chain: str) -> None:
     changed = store.tasks.edit("A", title="Better", priority=5, files=["./src//a.py"])
     assert (changed.title, changed.priority, changed.files) == ("Better", 5, ["src/a.py"])
     assert store.tasks.edit("A", role="builder").title == "Better"
@@ -254,15 +246,13 @@ def test_a_task_is_changed_and_what_is_left_out_stays(store: Corral, chain: str)
         store.tasks.edit("A", files=["/etc"])
 
 
-def test_whoever_works_on_a_task_is_told_that_it_is_over(store: Corral, chain: str) -> None:
+def test_claimant_is_notified_when_a_task_is_cancelled(store: Corral, chain: str) -> None:
     store.tasks.claim(chain, "ada", key="A")
     store.tasks.cancel("A", reason="not wanted")
     assert task_notices(store, "agent:ada") == [("stop: cancelled", "A", "not wanted")]
 
 
-def test_below_a_task_that_was_cancelled_meanwhile_the_cause_is_that_one(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_cancelled_dependency_becomes_the_blocking_cause(store: Corral, tmp_path: Path) -> None:
     project = project_with(
         store,
         tmp_path,

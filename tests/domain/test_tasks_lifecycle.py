@@ -24,7 +24,7 @@ def claim(store: Corral, project: str, agent: str = "ada", **how: object) -> Tas
 # -- whose turn it is --------------------------------------------------------------------------
 
 
-def test_the_highest_priority_comes_first_then_what_is_ready_for_longest(
+def test_claim_takes_highest_priority_then_longest_ready(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "a", {"key": "b", "priority": 5}, "c", "d:b")
@@ -36,7 +36,7 @@ def test_the_highest_priority_comes_first_then_what_is_ready_for_longest(
     assert store.tasks.claim(project, "ada") is None
 
 
-def test_a_role_takes_its_own_tasks_and_those_of_no_role(store: Corral, tmp_path: Path) -> None:
+def test_role_claims_its_own_tasks_and_tasks_without_a_role(store: Corral, tmp_path: Path) -> None:
     project = project_with(
         store,
         tmp_path,
@@ -52,7 +52,7 @@ def test_a_role_takes_its_own_tasks_and_those_of_no_role(store: Corral, tmp_path
     assert claim(store, project, "plain").key == "build", "whoever has no role takes any"
 
 
-def test_an_assigned_task_is_for_its_agent_alone(store: Corral, tmp_path: Path) -> None:
+def test_assigned_task_is_claimed_only_by_its_assignee(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, agents=("ada", "bob"))
     store.tasks.add(project, "mine", assignee="bob", role="nobody has it")
     assert store.tasks.claim(project, "ada") is None
@@ -61,7 +61,7 @@ def test_an_assigned_task_is_for_its_agent_alone(store: Corral, tmp_path: Path) 
     assert claim(store, project, "bob").key == "mine"
 
 
-def test_a_task_is_taken_by_its_key_or_it_is_said_why_not(store: Corral, tmp_path: Path) -> None:
+def test_claim_by_key_succeeds_or_raises_the_reason(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B:A", agents=("ada", "bob"))
     with refuses(store, IllegalMove):
         store.tasks.claim(project, "ada", key="B")
@@ -100,7 +100,7 @@ def test_tasks_that_share_files_do_not_run_side_by_side(store: Corral, tmp_path:
     assert claim(store, project, "cyd").key == "b"
 
 
-def test_a_task_that_is_held_back_and_changed_is_looked_at_again(
+def test_task_with_file_conflict_can_be_claimed_after_an_edit(
     store: Corral, tmp_path: Path
 ) -> None:
     project = project_with(
@@ -112,9 +112,7 @@ def test_a_task_that_is_held_back_and_changed_is_looked_at_again(
     assert claim(store, project).key == "b"
 
 
-def test_a_hundred_tasks_that_share_a_file_are_passed_over_once(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_tasks_with_file_conflicts_are_skipped(store: Corral, tmp_path: Path) -> None:
     same = [{"key": f"k{n}", "files": ["x"]} for n in range(100)]
     project = project_with(store, tmp_path, *same, {"key": "free", "priority": -1})
     claim(store, project)
@@ -124,7 +122,7 @@ def test_a_hundred_tasks_that_share_a_file_are_passed_over_once(
 # -- the lease ---------------------------------------------------------------------------------
 
 
-def test_a_claim_is_a_lease_that_a_renewal_keeps(
+def test_claim_is_a_lease_extended_by_renew(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
@@ -163,7 +161,7 @@ def test_silence_is_not_success(store: Corral, clock: ManualClock, tmp_path: Pat
     check_counts(store)
 
 
-def test_a_submit_that_comes_late_counts_when_nobody_has_taken_the_task_since(
+def test_late_submit_of_an_unclaimed_task_is_accepted(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A")
@@ -172,7 +170,7 @@ def test_a_submit_that_comes_late_counts_when_nobody_has_taken_the_task_since(
     assert store.tasks.submit(taken, "it took a while").state == "submitted"
 
 
-def test_a_submit_after_a_takeover_is_refused(
+def test_submit_after_a_takeover_is_rejected(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
@@ -186,7 +184,7 @@ def test_a_submit_after_a_takeover_is_refused(
         store.tasks.release(late)
 
 
-def test_a_task_given_back_counts_as_no_attempt(store: Corral, tmp_path: Path) -> None:
+def test_released_task_counts_no_attempt(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
     store.settings.set("tasks.max_attempts", 1)
     for _ in range(3):
@@ -194,9 +192,7 @@ def test_a_task_given_back_counts_as_no_attempt(store: Corral, tmp_path: Path) -
         assert (back.state, back.attempts, back.agent_id) == ("ready", 0, None)
 
 
-def test_a_runs_heartbeat_keeps_its_tasks(
-    store: Corral, clock: ManualClock, tmp_path: Path
-) -> None:
+def test_run_heartbeat_renews_its_tasks(store: Corral, clock: ManualClock, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B", agents=("ada", "bob"))
     run = running(store)
     claim(store, project, key="A", run=run.id)
@@ -210,7 +206,7 @@ def test_a_runs_heartbeat_keeps_its_tasks(
 @pytest.mark.parametrize(
     "how", [ExitStatus(exit_code=0), ExitStatus(exit_code=1), ExitStatus(signal=9)]
 )
-def test_a_run_that_ends_without_a_submit_gives_its_tasks_back(
+def test_run_that_ends_without_submit_releases_its_tasks(
     store: Corral, tmp_path: Path, how: ExitStatus
 ) -> None:
     project = project_with(store, tmp_path, "A", "B")
@@ -230,7 +226,7 @@ def test_a_run_that_ends_without_a_submit_gives_its_tasks_back(
 # -- evidence and judgement --------------------------------------------------------------------
 
 
-def test_done_needs_evidence_and_somebody_else(url: str, tmp_path: Path) -> None:
+def test_acceptance_needs_evidence_and_another_agent(url: str, tmp_path: Path) -> None:
     with corral.open(url, actor="user:tester") as store:
         project = project_with(store, tmp_path, "A", "B:A", agents=("ada", "rev"))
     with corral.open(url, actor="agent:ada") as ada:
@@ -263,7 +259,7 @@ def test_done_needs_evidence_and_somebody_else(url: str, tmp_path: Path) -> None
             assert rev.tasks.accept("A").state == "done"
 
 
-def test_a_submitted_task_waits_for_its_lead_to_look(store: Corral, tmp_path: Path) -> None:
+def test_submitted_task_waits_for_review(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
     taken = claim(store, project)
     store.tasks.submit(taken, "look")
@@ -272,7 +268,7 @@ def test_a_submitted_task_waits_for_its_lead_to_look(store: Corral, tmp_path: Pa
     assert task_notices(store, "user:tester") == [("submitted", "A", None)]
 
 
-def test_submitting_a_task_that_is_done_is_harmless(store: Corral, tmp_path: Path) -> None:
+def test_submitting_a_done_task_is_idempotent(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
     taken = claim(store, project)
     store.tasks.submit(taken, "look")
@@ -281,7 +277,7 @@ def test_submitting_a_task_that_is_done_is_harmless(store: Corral, tmp_path: Pat
         assert store.tasks.submit(taken, "once more").state == "done"
 
 
-def test_a_rejected_task_goes_back_with_the_reason(store: Corral, tmp_path: Path) -> None:
+def test_rejected_task_is_ready_with_the_reason(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
     taken = claim(store, project)
     store.tasks.submit(taken, "look")
@@ -293,7 +289,7 @@ def test_a_rejected_task_goes_back_with_the_reason(store: Corral, tmp_path: Path
     assert again.attempts == 1
 
 
-def test_nobody_completes_the_task_of_another_or_of_nobody(url: str, tmp_path: Path) -> None:
+def test_only_the_claimant_can_complete_a_task(url: str, tmp_path: Path) -> None:
     with corral.open(url, actor="user:tester") as store:
         project = project_with(store, tmp_path, "A", "B", agents=("ada", "eve"))
         taken = claim(store, project, key="A")
@@ -309,7 +305,7 @@ def test_nobody_completes_the_task_of_another_or_of_nobody(url: str, tmp_path: P
         store.tasks.submit("B", "nobody had it")
 
 
-def test_evidence_with_only_good_commands_is_accepted_where_that_is_the_policy(
+def test_successful_evidence_is_accepted_automatically_if_enabled(
     store: Corral, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", "B", "C:A", agents=("ada",))
@@ -321,7 +317,7 @@ def test_evidence_with_only_good_commands_is_accepted_where_that_is_the_policy(
     assert board(store, project)["C"] == "ready"
 
 
-def test_a_task_is_given_to_another_and_its_doer_cannot_submit_it(
+def test_reassigned_task_cannot_be_submitted_by_the_previous_agent(
     store: Corral, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
@@ -344,7 +340,7 @@ def test_a_task_is_given_to_another_and_its_doer_cannot_submit_it(
 # -- checks ------------------------------------------------------------------------------------
 
 
-def test_a_check_that_ends_well_accepts(store: Corral, tmp_path: Path) -> None:
+def test_successful_check_accepts_the_task(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "test -e made"}, "B:A")
     (tmp_path / "made").touch()
     submitted = store.tasks.submit(claim(store, project), "made it")
@@ -357,7 +353,7 @@ def test_a_check_that_ends_well_accepts(store: Corral, tmp_path: Path) -> None:
     assert board(store, project)["B"] == "ready"
 
 
-def test_a_check_that_fails_rejects_with_what_it_printed(store: Corral, tmp_path: Path) -> None:
+def test_failed_check_rejects_the_task_with_its_output(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "echo 'two tests fail'; exit 3"})
     store.tasks.submit(claim(store, project), "made it")
     back = store.tasks.check("A")
@@ -368,7 +364,7 @@ def test_a_check_that_fails_rejects_with_what_it_printed(store: Corral, tmp_path
     assert [what for what, _, _ in task_notices(store, "user:tester")] == ["rejected"]
 
 
-def test_a_check_that_hangs_is_ended_with_all_its_children(store: Corral, tmp_path: Path) -> None:
+def test_hanging_check_is_killed_with_its_children(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "sleep 600 & sleep 600"})
     store.settings.set("tasks.check_timeout_ms", SECOND)
     store.tasks.submit(claim(store, project), "made it")
@@ -377,7 +373,7 @@ def test_a_check_that_hangs_is_ended_with_all_its_children(store: Corral, tmp_pa
     assert "124" in (back.reason or "")
 
 
-def test_what_a_check_prints_is_bounded_and_holds_no_secret(store: Corral, tmp_path: Path) -> None:
+def test_check_output_is_bounded_and_redacted(store: Corral, tmp_path: Path) -> None:
     script = tmp_path / "check"
     script.write_text(
         "head -c 3000000 /dev/zero | tr '\\0' 'x'; echo; echo sk-ant-api03-" + "a" * 95
@@ -392,7 +388,7 @@ def test_what_a_check_prints_is_bounded_and_holds_no_secret(store: Corral, tmp_p
     assert "sk-ant-api03-aaaa" not in output + (back.reason or "")
 
 
-def test_a_check_is_run_by_one_at_a_time_and_again_when_that_one_died(
+def test_check_runs_once_and_again_after_a_crash(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
@@ -410,9 +406,7 @@ def test_a_check_is_run_by_one_at_a_time_and_again_when_that_one_died(
     assert store.tasks.check_next() is None
 
 
-def test_a_check_that_ends_after_the_task_was_taken_anew_says_nothing(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_stale_check_result_is_ignored(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "made it")
     begun = store.tasks.begin_next_check()
@@ -423,7 +417,7 @@ def test_a_check_that_ends_after_the_task_was_taken_anew_says_nothing(
         assert store.tasks.conclude_check(begun, CommandResult("true", 0)).state == "submitted"
 
 
-def test_a_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) -> None:
+def test_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
     store.tasks.submit(claim(store, project), "made it")
     assert store.tasks.check_next() is None
@@ -431,7 +425,7 @@ def test_a_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) ->
         store.tasks.check("A")
 
 
-def test_the_record_tells_the_whole_story(store: Corral, tmp_path: Path) -> None:
+def test_every_transition_of_a_task_is_recorded(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
     done = finish(store, project, "A")
     assert record(store, done.id) == [

@@ -81,7 +81,7 @@ def test_nothing_is_exported_unless_enabled(
     assert collector.posted == []
 
 
-def test_a_run_its_turns_and_its_tools_are_one_trace(
+def test_run_turns_and_tools_form_one_trace(
     store: Corral, collector: Receiver, loop: Telemetry, clock: ManualClock
 ) -> None:
     store.settings.set("otel.enabled", True)
@@ -152,7 +152,7 @@ def test_telemetry_can_be_switched_off_and_on(
     assert spans(collector.posted) == []
 
 
-def test_a_deleted_run_does_not_stop_the_export(
+def test_deleted_run_does_not_stop_the_export(
     store: Corral, collector: Receiver, loop: Telemetry
 ) -> None:
     store.settings.set("otel.enabled", True)

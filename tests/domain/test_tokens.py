@@ -52,7 +52,7 @@ def test_revoked_token_is_rejected_and_frees_its_name(store: Corral) -> None:
     assert store.tokens.create("script").token.id != token.token.id
 
 
-def test_a_token_expires(store: Corral, clock: ManualClock) -> None:
+def test_token_expires(store: Corral, clock: ManualClock) -> None:
     token = store.tokens.create("script", ttl_ms=1_000)
     clock.advance(999)
     store.tokens.check(token.value)

@@ -69,7 +69,7 @@ class Trip(TypedDict):
 def travel(saver: BaseCheckpointSaver[Any], seen: list[str]) -> Any:
     """Return a graph that visits two places in parallel, asks a person, and continues."""
 
-    def go(place: str) -> Callable[[Trip], Trip]:
+    def make_node(place: str) -> Callable[[Trip], Trip]:
         def node(_: Trip) -> Trip:
             seen.append(place)
             return {"places": [place]}
@@ -80,7 +80,7 @@ def travel(saver: BaseCheckpointSaver[Any], seen: list[str]) -> Any:
         return {"places": [interrupt("where to?")]}
 
     builder = StateGraph(Trip)
-    for name, node in {"rome": go("rome"), "oslo": go("oslo"), "ask": ask}.items():
+    for name, node in {"rome": make_node("rome"), "oslo": make_node("oslo"), "ask": ask}.items():
         builder.add_node(name, node)
         builder.add_edge(START, name)
     builder.add_edge("ask", END)

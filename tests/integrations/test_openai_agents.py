@@ -74,7 +74,7 @@ def test_limit_returns_the_latest_items_in_order(session: CorralSession, limit: 
 
 def test_session_behaves_like_the_frameworks_own(store: Corral) -> None:
     def story(session: Any) -> list[Any]:
-        async def told() -> list[Any]:
+        async def use_session() -> list[Any]:
             seen = [await session.get_items(), await session.pop_item()]
             await session.add_items([*ITEMS, ODD])
             seen += [await session.pop_item(), await session.pop_item(), await session.get_items(3)]
@@ -86,7 +86,7 @@ def test_session_behaves_like_the_frameworks_own(store: Corral) -> None:
             seen += [await session.get_items(), await session.get_items(1)]
             return seen
 
-        return list(asyncio.run(told()))
+        return list(asyncio.run(use_session()))
 
     own = SQLiteSession("talk")
     assert story(CorralSession("talk", store)) == story(own)

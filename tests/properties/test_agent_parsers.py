@@ -1,5 +1,7 @@
-"""What agents talk in and what lies where others can write, spoilt: every parser gives a value or
-the one error that it promises. See `test_foreign.py` for the others."""
+"""Parsers of agent protocols and of files that others can write, with malformed input.
+
+Every parser returns a value or raises its documented error. `test_input_parsers.py` has the others.
+"""
 
 import json
 import os
@@ -58,7 +60,7 @@ ACP = [
 
 @given(st.lists(mutated(*ACP), max_size=5), st.binary(max_size=40))
 @many
-def test_no_agent_ends_whoever_talks_with_it(lines: list[Any], noise: bytes) -> None:
+def test_malformed_acp_output_never_raises(lines: list[Any], noise: bytes) -> None:
     written: list[bytes] = []
     policy = frozenset({"edit"})
     talk = AcpClient(written.append, cwd="/", prompt="go", policy=policy, clock=ManualClock(NOW))
@@ -95,7 +97,7 @@ def nobody() -> Any:
 
 @given(mutated(*REQUESTS).map(encoded) | st.sampled_from([DEEP.encode(), b"", b"\xff", b"[]"]))
 @many
-def test_every_message_to_the_tools_is_answered_or_refused(line: bytes) -> None:
+def test_every_mcp_message_gets_a_result_or_an_error(line: bytes) -> None:
     try:
         message = protocol.parse_message(line)
     except protocol.RpcError as error:
@@ -128,7 +130,7 @@ ROWS = st.sampled_from(
 @given(shown=st.lists(st.lists(ROWS, max_size=12), max_size=3))
 @example(shown=[["> 1. Yes", "╭" + "─" * 30, "\u276f 1. Yes", "  2. No"]])
 @few
-def test_a_screen_is_read_whatever_it_shows(name: str, shown: list[list[str]]) -> None:
+def test_any_screen_content_is_read(name: str, shown: list[list[str]]) -> None:
     reader = ScreenReader(SCREENS[name], frozenset({"edit", "run"}))
     for lines in shown:
         reader.look(lines)
@@ -158,7 +160,7 @@ WORDS = [
 
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=9).map(" ".join))
 @many
-def test_a_limit_is_understood_or_not(message: str) -> None:
+def test_limit_message_is_parsed_or_ignored(message: str) -> None:
     for found in (
         parse_reset_time(message, NOW),
         getattr(parse_limit(message, NOW), "reset_at", None),
@@ -171,7 +173,7 @@ def test_a_limit_is_understood_or_not(message: str) -> None:
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=3))
 @many
-def test_a_line_to_a_supervisor_is_cut_into_frames_or_refused(data: bytes, cuts: list[int]) -> None:
+def test_control_socket_data_is_decoded_or_rejected(data: bytes, cuts: list[int]) -> None:
     frames = control_socket.FrameDecoder()
     good = control_socket.encode_frame(b"q", {"stop": True})
     with suppress(ValueError):
@@ -181,7 +183,7 @@ def test_a_line_to_a_supervisor_is_cut_into_frames_or_refused(data: bytes, cuts:
 
 @given(mutated({"exit_code": 3, "signal": None, "cpu_ms": 5, "peak_bytes": 7, "reason": "x"}))
 @many
-def test_an_exit_note_tells_an_end_that_can_be_or_none(note: Any) -> None:
+def test_exit_file_decodes_to_a_valid_status_or_none(note: Any) -> None:
     for data in (encoded(note), encoded(note)[:-1], DEEP.encode()):
         end = exit_files.decode(data)
         assert end.exit_code is None or 0 <= end.exit_code <= 255
@@ -190,7 +192,7 @@ def test_an_exit_note_tells_an_end_that_can_be_or_none(note: Any) -> None:
 
 @given(st.text(max_size=60) | st.sampled_from(["../../x", "..", "/", "a\\b", "\0", "x" * 400]))
 @few
-def test_an_attachments_name_stays_in_its_folder(given_name: str) -> None:
+def test_attachment_name_cannot_leave_its_folder(given_name: str) -> None:
     name = attachments.make_safe_name(given_name, 1)
     assert os.path.basename(name) == name
     assert re.fullmatch(r"1-[\w.-]{1,80}", name, re.ASCII)
@@ -206,7 +208,7 @@ CONFIG = "command = 'x'\nprompt = \"p\"\n[settings]\ntasks.max_started = 3\n"
     )
 )
 @many
-def test_a_projects_file_is_read_or_refused(
+def test_project_config_file_is_read_or_rejected(
     text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.getbasetemp() / f"project-{os.getpid()}" / config.FILE
@@ -224,7 +226,7 @@ HOOKS = {"hooks": {"PreToolUse": [{"matcher": "Edit", "hooks": [{"command": "cor
     | st.sampled_from([DEEP, '{"a":' * 20_000, "9" * 5_000, '"\\ud800"'])
 )
 @many
-def test_settings_of_an_agent_are_changed_or_left(
+def test_agent_settings_file_is_changed_or_rejected(
     text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.getbasetemp() / f"settings-{os.getpid()}.json"

@@ -1,7 +1,6 @@
-"""Whatever comes from outside is read or refused in words: every parser of foreign input gives a
-value or the one error that it promises, and never takes for ever.
+"""Every parser of foreign input returns a value or raises its documented error, in bounded time.
 
-What agents talk in, and what lies on disk, is in `test_foreign_talk.py`.
+Parsers of agent protocols and of files on disk are in `test_agent_parsers.py`.
 """
 
 import hashlib
@@ -68,7 +67,7 @@ STREAMS = {
 @pytest.mark.parametrize("name", STREAMS)
 @given(data=st.data())
 @few
-def test_a_stream_of_a_provider_never_ends_whoever_reads_it(name: str, data: Any) -> None:
+def test_malformed_provider_stream_never_raises(name: str, data: Any) -> None:
     parser = registry.get_provider(name).parser(ManualClock(NOW))
     for line in data.draw(st.lists(mutated(*STREAMS[name]), max_size=4)):
         json.dumps([repr(fact) for fact in parser.feed(encoded(line) + b"\n")])
@@ -80,7 +79,7 @@ def test_a_stream_of_a_provider_never_ends_whoever_reads_it(name: str, data: Any
 @pytest.mark.parametrize("module", [claude, codex])
 @given(data=st.data())
 @few
-def test_a_transcript_never_ends_whoever_reads_it(
+def test_malformed_transcript_never_raises(
     module: Any, data: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     name = module.__name__.rpartition(".")[2]
@@ -94,7 +93,7 @@ def test_a_transcript_never_ends_whoever_reads_it(
 
 @given(mutated({"tool_input": {"file_path": "a"}, "cwd": "/", "hook_event_name": "PreToolUse"}))
 @many
-def test_what_a_hook_is_told_is_read_or_refused(told: Any) -> None:
+def test_hook_payload_is_read_or_rejected(told: Any) -> None:
     with suppress(ValueError):
         hook_payloads.list_edited_paths(encoded(told), "/")
 
@@ -126,7 +125,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     kept=st.sampled_from([1 << 20, 100, 5_000]),
 )
 @few
-def test_a_file_from_a_box_is_read_or_refused(
+def test_file_from_a_sandbox_is_read_or_rejected(
     changes: list[tuple[int, int]], kept: int, written: Written
 ) -> None:
     folder, good = written
@@ -146,7 +145,7 @@ def test_a_file_from_a_box_is_read_or_refused(
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
 )
 @few
-def test_a_row_from_a_box_is_read_or_refused(column: str, value: Any, written: Written) -> None:
+def test_row_from_a_sandbox_is_read_or_rejected(column: str, value: Any, written: Written) -> None:
     folder, good = written
     Path(folder.outbound).write_bytes(good)
     with (
@@ -213,7 +212,7 @@ PRESSED = {"id": "1", "data": "qst_1:2", "from": SENDER, "message": {"chat": CHA
 
 @given(message=mutated(*UPDATES), kind=st.sampled_from(["message", "edited_message"]))
 @many
-def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -> None:
+def test_malformed_message_does_not_block_a_telegram_channel(message: Any, kind: str) -> None:
     good = {"update_id": 4, "message": UPDATES[0]}
     channel = TELEGRAM
     channel._api = Told({"result": [{"update_id": 3, kind: message}, good]})
@@ -225,7 +224,7 @@ def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -
 
 @given(pressed=mutated(PRESSED))
 @few
-def test_one_bad_button_holds_up_no_telegram_channel(pressed: Any) -> None:
+def test_malformed_button_does_not_block_a_telegram_channel(pressed: Any) -> None:
     channel = TELEGRAM
     channel._api = Told({"result": [{"update_id": 3, "callback_query": pressed}]})
     assert channel.receive("1", 0).cursor == "4"
@@ -254,7 +253,7 @@ CONTENTS = [
 
 @given(content=mutated(*CONTENTS), kind=st.sampled_from(["m.room.message", "m.reaction"]))
 @many
-def test_one_bad_message_holds_up_no_matrix_channel(content: Any, kind: str) -> None:
+def test_malformed_message_does_not_block_a_matrix_channel(content: Any, kind: str) -> None:
     """What a member sends is what its client likes: the server looks at the envelope alone."""
     bad = {"type": kind, "event_id": "$2", "sender": "@ann:x", "content": content}
     good = {"type": "m.room.message", "event_id": "$3", "sender": "@ann:x", "content": CONTENTS[0]}
@@ -312,7 +311,7 @@ HEADERS = st.text(st.characters(max_codepoint=255), max_size=80)
 
 @given(told=mutated(*EVENTS), form=st.booleans())
 @many
-def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
+def test_slack_request_is_read_or_rejected(told: Any, form: bool) -> None:
     body = encoded(told)
     seconds = str(NOW // 1_000)
     signed = hmac.new(b"s", b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
@@ -325,7 +324,7 @@ def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
 
 @given(stamp=HEADERS | st.sampled_from(["²", "1" * 13]), signature=HEADERS)
 @few
-def test_a_forged_request_of_slack_is_unwelcome(stamp: str, signature: str) -> None:
+def test_forged_slack_request_is_rejected(stamp: str, signature: str) -> None:
     channel = SLACK
     for given_stamp in (stamp, str(NOW // 1_000)):
         headers = {"x-slack-request-timestamp": given_stamp, "x-slack-signature": signature}
@@ -338,7 +337,7 @@ SAID = {"event_id": "1", "place": "p", "sender": "s", "text": "hi", "at": 5, "di
 
 @given(told=mutated(SAID))
 @many
-def test_a_webhook_is_read_or_unwelcome(told: Any) -> None:
+def test_webhook_request_is_read_or_rejected(told: Any) -> None:
     channel, body = WebhookAdapter({}, {"secret": "s"}), encoded(told)
     headers = {notifications.SIGNATURE_HEADER.lower(): notifications.sign_body("s", body, NOW)}
     with suppress(RequestRejected):
@@ -347,7 +346,7 @@ def test_a_webhook_is_read_or_unwelcome(told: Any) -> None:
 
 @given(header=HEADERS, v1=HEADERS)
 @few
-def test_a_forged_webhook_is_unwelcome(header: str, v1: str) -> None:
+def test_forged_webhook_request_is_rejected(header: str, v1: str) -> None:
     channel = WebhookAdapter({}, {"secret": "s"})
     for given_header in (header, f"t={NOW // 1_000},v1={v1}", f"t=²,v1={v1}", "t=1,t=²"):
         with pytest.raises(RequestRejected):
@@ -370,7 +369,7 @@ WRITTEN = st.text("-:?[]{}*&!|>'\"%@`#,\n ~<=0x1e9.:T_ay", max_size=60) | st.sam
 
 @given(text=WRITTEN | mutated(TEAM, [TASK]).map(json.dumps))
 @many
-def test_a_file_of_tasks_or_a_team_is_read_or_refused(
+def test_task_or_team_file_is_read_or_rejected(
     text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.getbasetemp() / f"graph-{os.getpid()}.yaml"
@@ -385,7 +384,7 @@ def test_a_file_of_tasks_or_a_team_is_read_or_refused(
 
 @given(mutated({"commits": ["a"], "commands": [{"command": "x", "exit_code": 0}], "text": "t"}))
 @few
-def test_evidence_is_read_or_refused(evidence: Any) -> None:
+def test_evidence_is_read_or_rejected(evidence: Any) -> None:
     with suppress(CorralError):
         parse_evidence(evidence)
 
@@ -399,7 +398,7 @@ def test_evidence_is_read_or_refused(evidence: Any) -> None:
         (parse_turns, [{"role": "user", "content": "c", "input_tokens": "\ud800"}]),
     ],
 )
-def test_half_a_sign_where_no_text_belongs_is_refused(
+def test_lone_surrogate_is_rejected_where_text_is_not_expected(
     read: Callable[[Any], Any], given: Any
 ) -> None:
     with pytest.raises(Invalid):
@@ -432,7 +431,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     text=LETTERS | st.sampled_from(["9" * 400 + "d", "9" * 5_000, "\ud800", "a*" * 200, "/" * 900])
 )
 @few
-def test_a_text_is_read_or_refused(what: str, text: str) -> None:  # fmt: skip
+def test_text_is_parsed_or_rejected(what: str, text: str) -> None:  # fmt: skip
     with suppress(CorralError):
         READERS[what](text)
 
@@ -446,9 +445,7 @@ def test_a_text_is_read_or_refused(what: str, text: str) -> None:  # fmt: skip
     cut=st.integers(0, 80),
 )
 @many
-def test_a_report_of_tests_is_read_or_passed_over(
-    head: str, encoding: str, body: str, cut: int
-) -> None:
+def test_junit_report_is_parsed_or_ignored(head: str, encoding: str, body: str, cut: int) -> None:
     document = (head.format(encoding) + body).encode()
     test_reports.parse_junit(document)
     test_reports.parse_junit(document[:cut] + b"\xff\0" + document[cut:])
@@ -460,7 +457,7 @@ def test_a_report_of_tests_is_read_or_passed_over(
     at=st.integers(0, 200),
 )
 @many
-def test_no_value_of_a_secret_stays_in_any_bytes(data: bytes, secret: str, at: int) -> None:
+def test_redaction_removes_a_secret_from_any_bytes(data: bytes, secret: str, at: int) -> None:
     raw = secret.encode()
     redacted = redact(data[:at] + raw + data[at:], [secret])
     assert raw not in redacted

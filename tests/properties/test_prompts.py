@@ -81,7 +81,7 @@ def test_every_line_of_a_quote_stays_in_its_block(quotes: list[Quote]) -> None:
 
 
 @given(st.lists(QUOTES, min_size=1, max_size=3))
-def test_a_text_that_repeats_an_earlier_prompt_stays_in_its_block(quotes: list[Quote]) -> None:
+def test_text_that_repeats_an_earlier_prompt_stays_in_its_block(quotes: list[Quote]) -> None:
     """An agent may read its whole prompt, boundary included, and send it on."""
     earlier = render(quotes)
     blocks = read_back(render([Quote("letter", earlier), *quotes]))
@@ -90,14 +90,14 @@ def test_a_text_that_repeats_an_earlier_prompt_stays_in_its_block(quotes: list[Q
 
 
 @given(TEXT)
-def test_no_hidden_character_is_left_in_a_line(text: str) -> None:
+def test_escaped_lines_contain_no_control_characters(text: str) -> None:
     for line in escape_lines(text):
         assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", line)
         assert len(line.splitlines()) <= 1
 
 
 @given(TEXT)
-def test_a_text_that_shows_a_fence_is_recognised(text: str) -> None:
+def test_text_that_contains_a_fence_is_detected(text: str) -> None:
     boundary = "0123456789abcdef"
     assert contains_block_marker(render_quote(Quote("x", text), boundary))
     assert contains_block_marker(f"{text}\n\uff3b\uff23\uff2fRRAL:1 end]")
@@ -106,7 +106,7 @@ def test_a_text_that_shows_a_fence_is_recognised(text: str) -> None:
 
 
 @given(TEXT)
-def test_a_name_cannot_leave_its_quotation_marks(name: str) -> None:
+def test_name_cannot_leave_its_quotation_marks(name: str) -> None:
     shown = quote_inline(name)
     assert shown[0] == shown[-1] == '"'
     assert '"' not in shown[1:-1]
@@ -114,7 +114,7 @@ def test_a_name_cannot_leave_its_quotation_marks(name: str) -> None:
 
 
 @given(st.lists(QUOTES, min_size=1, max_size=4))
-def test_a_transcript_shows_each_source_at_the_beginning_of_a_line_once(
+def test_transcript_names_each_source_at_one_line_start(
     quotes: list[Quote],
 ) -> None:
     lines = transcribe(quotes).splitlines()
@@ -126,18 +126,18 @@ def test_a_transcript_shows_each_source_at_the_beginning_of_a_line_once(
 
 
 @given(st.lists(QUOTES, min_size=1, max_size=4))
-def test_the_size_of_a_prompt_is_known_before_it_is_rendered(quotes: list[Quote]) -> None:
+def test_prompt_size_is_computed_before_rendering(quotes: list[Quote]) -> None:
     own = OwnText("Own words.")
     size = frame_size(own) + sum(map(block_size, quotes))
     assert size == len(render([own, *quotes]).encode(errors="surrogatepass"))
 
 
-def test_two_prompts_have_two_boundaries() -> None:
+def test_every_prompt_has_a_new_boundary() -> None:
     first, second = (FENCE.match(render([Quote("a", "b")])) for _ in range(2))
     assert first is not None
     assert second is not None
     assert first[1] != second[1]
 
 
-def test_own_words_alone_are_the_prompt() -> None:
+def test_own_text_alone_is_rendered_unchanged() -> None:
     assert render([OwnText("fix the tests")]) == "fix the tests"

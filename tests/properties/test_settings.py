@@ -89,5 +89,5 @@ class SettingsMachine(StoreMachine):
 
 
 @while_it_is_made_short
-def test_settings_are_what_a_dictionary_says(fresh_url: FreshUrl) -> None:
+def test_settings_match_a_dictionary_model(fresh_url: FreshUrl) -> None:
     run_machine(SettingsMachine, fresh_url, stories=70, steps=25)

@@ -1,4 +1,4 @@
-"""What was promised of projects and runs, sentence by sentence (behaviours 1 to 10)."""
+"""The promised behaviours 1 to 10 of projects and runs."""
 
 import json
 import os
@@ -21,9 +21,8 @@ from tests.support.errors import because
 from tests.support.home import Home, is_alive, wait_until
 from tests.support.processes import NOBODY
 from tests.support.run_factories import ended, held, run_spec, running, without_supervisors
+from tests.support.screen_files import SCREEN_FILES
 from tests.support.store import rows, unchanged
-
-SCREEN_FILES = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def run_of(store: Corral, child: "subprocess.Popen[bytes]", **known: Any) -> Run
 # -- 1, 2: projects ----------------------------------------------------------------------------
 
 
-def test_1_a_project_that_is_registered_again_keeps_its_id_prompt_and_beginning(
+def test_1_registering_again_keeps_id_prompt_and_creation_time(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     first = store.projects.register(tmp_path, command="claude", prompt="go on")
@@ -72,7 +71,7 @@ def test_1_a_project_that_is_registered_again_keeps_its_id_prompt_and_beginning(
     assert store.projects.register(tmp_path, prompt=None).prompt is None
 
 
-def test_2_the_most_recently_run_project_is_first_and_the_never_run_one_last(
+def test_2_projects_are_listed_by_last_run_never_run_last(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = []
@@ -88,7 +87,7 @@ def test_2_the_most_recently_run_project_is_first_and_the_never_run_one_last(
 # -- 3, 4: ends --------------------------------------------------------------------------------
 
 
-def test_3_a_run_that_took_90_seconds_says_so_and_a_second_completion_changes_nothing(
+def test_3_run_has_its_duration_and_second_finish_is_idempotent(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
@@ -104,7 +103,7 @@ def test_3_a_run_that_took_90_seconds_says_so_and_a_second_completion_changes_no
     assert stats.median_ms == 90 * SECOND
 
 
-def test_4_an_exit_code_is_kept_when_its_run_is_said_to_be_lost_without_one(
+def test_4_exit_code_is_kept_when_the_run_is_reported_lost(
     store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_supervisors(monkeypatch)
@@ -121,7 +120,7 @@ def test_4_an_exit_code_is_kept_when_its_run_is_said_to_be_lost_without_one(
 # -- 5: deleting -------------------------------------------------------------------------------
 
 
-def test_5_a_project_that_is_deleted_leaves_no_run_and_no_file_of_one(home: Home) -> None:
+def test_5_deleting_a_project_deletes_its_runs_and_files(home: Home) -> None:
     runs = [home.start_detached("sh", "-c", f"echo {n}") for n in range(3)]
     for run in runs:
         home.wait_for_end(run.id)
@@ -135,7 +134,7 @@ def test_5_a_project_that_is_deleted_leaves_no_run_and_no_file_of_one(home: Home
     assert not any(home.folder_of(run).exists() for run in runs)
 
 
-def test_5_a_project_with_a_run_that_goes_on_is_not_deleted(store: Corral, tmp_path: Path) -> None:
+def test_5_project_with_an_active_run_cannot_be_deleted(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path)
     run = running(store, project_id=project.id)
     with unchanged(store), pytest.raises(Conflict, check=because("run_active", id=run.id)):
@@ -145,7 +144,7 @@ def test_5_a_project_with_a_run_that_goes_on_is_not_deleted(store: Corral, tmp_p
 # -- 6, 7: who is who --------------------------------------------------------------------------
 
 
-def test_6_a_pid_that_another_process_has_by_now_is_a_crash_and_nobody_is_signalled(
+def test_6_reused_pid_is_a_crash_and_gets_no_signal(
     store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_supervisors(monkeypatch)
@@ -159,7 +158,7 @@ def test_6_a_pid_that_another_process_has_by_now_is_a_crash_and_nobody_is_signal
     assert stranger.returncode == 0, "it was ended by a signal"
 
 
-def test_7_a_live_process_of_another_user_stays_running(
+def test_7_live_process_of_another_user_stays_running(
     store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = without_supervisors(monkeypatch)
@@ -173,7 +172,7 @@ def test_7_a_live_process_of_another_user_stays_running(
     assert stranger.poll() is None
 
 
-def test_7_what_may_not_be_looked_at_is_not_said_to_be_gone(
+def test_7_unreadable_process_is_not_reported_as_gone(
     store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_supervisors(monkeypatch)
@@ -193,7 +192,7 @@ def test_7_what_may_not_be_looked_at_is_not_said_to_be_gone(
 # -- 8: going on after a failure ---------------------------------------------------------------
 
 
-def test_8_an_agent_that_fails_is_started_again_with_its_conversation_as_attempt_2(
+def test_8_failed_agent_restarts_with_its_conversation(
     home: Home,
 ) -> None:
     count = home.work / "count"
@@ -214,7 +213,7 @@ def test_8_an_agent_that_fails_is_started_again_with_its_conversation_as_attempt
     assert prompts[1] != prompts[0], "it is told to go on, and not to begin anew"
 
 
-def test_8_three_failures_within_seconds_end_it_as_failed(home: Home) -> None:
+def test_8_three_quick_failures_end_the_run(home: Home) -> None:
     site = home.folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(  # "seconds" on a slow machine
@@ -230,7 +229,7 @@ def test_8_three_failures_within_seconds_end_it_as_failed(home: Home) -> None:
 # -- 9: nothing happens any more ---------------------------------------------------------------
 
 
-def test_9_an_idle_prompt_is_left_with_the_exit_command_and_the_run_is_completed(
+def test_9_idle_agent_gets_the_exit_command_and_completes(
     home: Home,
 ) -> None:
     run = home.start_agent("scripted", "say hello", "--pty", "--idle-exit", "3s")
@@ -240,7 +239,7 @@ def test_9_an_idle_prompt_is_left_with_the_exit_command_and_the_run_is_completed
     assert over.signal is None, "it left by itself"
 
 
-def test_9_an_agent_that_shows_that_it_works_goes_on(home: Home) -> None:
+def test_9_working_agent_is_not_idle(home: Home) -> None:
     """What a working Claude shows, and nothing moves for longer than the run's patience.
 
     A shell, which draws long before the patience is over.
@@ -268,7 +267,7 @@ def test_9_an_agent_that_shows_that_it_works_goes_on(home: Home) -> None:
 # -- 10: screens -------------------------------------------------------------------------------
 
 
-def test_10_a_numbered_list_and_the_words_rate_limit_type_nothing() -> None:
+def test_10_ordinary_output_is_not_a_dialog() -> None:
     prose = [
         "● The plan:",
         "",
@@ -283,7 +282,7 @@ def test_10_a_numbered_list_and_the_words_rate_limit_type_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["claude-edit", "claude-run", "copilot-run", "gemini-edit"])
-def test_10_an_approval_dialog_that_was_allowed_gets_exactly_one_enter(name: str) -> None:
+def test_10_approved_dialog_gets_exactly_one_answer(name: str) -> None:
     lines = (SCREEN_FILES / f"{name}.txt").read_text().splitlines()
     screen = SCREENS[name.partition("-")[0]]
     reader = ScreenReader(screen, frozenset({"all"}))
@@ -294,7 +293,7 @@ def test_10_an_approval_dialog_that_was_allowed_gets_exactly_one_enter(name: str
     assert [ScreenReader(screen, frozenset()).look(lines).answer for _ in range(2)] == [None, None]
 
 
-def test_10_the_key_that_was_pressed_is_in_the_log(home: Home) -> None:
+def test_10_automatic_answer_is_logged(home: Home) -> None:
     run = home.start_agent("scripted", "ask May I?", "--pty", "--yes", "all", "--idle-exit", "2s")
     over = home.wait_for_end(run.id)
     assert home.output(over).count(b"Answered: ") == 1

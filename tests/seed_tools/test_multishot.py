@@ -117,14 +117,14 @@ def test_3_one_of_two_concurrent_selections_succeeds(
     race = live.races.start("Do it", agents="ada:2", project=str(repository))
     live.races.wait(race.id, timeout_ms=WAIT_MS)
 
-    def choose(number: int) -> str:
+    def select_winner(number: int) -> str:
         with corral.open(url) as store:
             try:
                 return store.races.select(race.id, str(number)).latest.winner_id or ""
             except Conflict:
                 return "refused"
 
-    chosen = [racer.result() for racer in [Racer(partial(choose, each)) for each in (1, 2)]]
+    chosen = [racer.result() for racer in [Racer(partial(select_winner, each)) for each in (1, 2)]]
     (winner,) = [each for each in chosen if each != "refused"]
     now = live.races.get(race.id).latest
     assert (now.state, now.winner_id) == ("completed", winner)

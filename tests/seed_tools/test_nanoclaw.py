@@ -37,7 +37,7 @@ def sessions_of(message: Message) -> list[str]:
 # -- 1 --------------------------------------------------------------------------------------------
 
 
-def test_1_sessions_are_shared_per_thread_or_one_per_agent_exactly_as_wired(store: Corral) -> None:
+def test_1_session_mode_follows_the_wiring(store: Corral) -> None:
     for name in ("ada", "ben", "tom"):
         store.agents.create(name, provider="scripted")
     chat = Chat(store)
@@ -62,26 +62,30 @@ def test_1_sessions_are_shared_per_thread_or_one_per_agent_exactly_as_wired(stor
 # -- 2 --------------------------------------------------------------------------------------------
 
 
-def test_2_numbers_of_both_directions_are_unique_and_in_the_order_of_commits(url: str) -> None:
+def test_2_message_numbers_are_unique_and_in_commit_order(url: str) -> None:
     with corral.open(url) as store:
         chat = chat_with(store)
         chat.says("first")
         place = chat.place()
     each = 40
 
-    def come(which: int) -> None:
+    def receive_messages(which: int) -> None:
         with corral.open(url) as mine:
             for n in range(each):
                 talk = chat.__class__.__new__(chat.__class__)
                 talk.__dict__ |= chat.__dict__ | {"store": mine}
                 talk.says(f"{which}:{n}", event=f"{which}:{n}")
 
-    def go(which: int) -> None:
+    def send_messages(which: int) -> None:
         with corral.open(url) as mine:
             for n in range(each):
                 mine.messages.send_as_system(place, f"{which}:{n}")
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2) for work in (come, go)]
+    threads = [
+        threading.Thread(target=work, args=(n,))
+        for n in (1, 2)
+        for work in (receive_messages, send_messages)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -107,7 +111,7 @@ def test_2_numbers_of_both_directions_are_unique_and_in_the_order_of_commits(url
 # -- 3 --------------------------------------------------------------------------------------------
 
 
-def test_3_a_message_whose_runner_dies_goes_to_the_next_one_in_the_same_conversation(
+def test_3_message_of_a_dead_run_is_retried_in_the_same_session(
     store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
@@ -145,7 +149,7 @@ def test_3_a_message_whose_runner_dies_goes_to_the_next_one_in_the_same_conversa
 # -- 4 --------------------------------------------------------------------------------------------
 
 
-def test_4_six_attempts_by_the_ladder_then_dead_and_both_sides_are_told(
+def test_4_poison_message_dies_after_six_attempts_with_notices(
     store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
@@ -184,9 +188,7 @@ def test_4_six_attempts_by_the_ladder_then_dead_and_both_sides_are_told(
 # -- 5 --------------------------------------------------------------------------------------------
 
 
-def test_5_a_channel_that_fails_twice_shows_each_message_once_and_in_order(
-    url: str, clock: ManualClock
-) -> None:
+def test_5_messages_stay_ordered_when_a_channel_fails_twice(url: str, clock: ManualClock) -> None:
     with corral.open(url, clock=clock) as store:
         chat = chat_with(store)
         chat.says("first")
@@ -207,9 +209,7 @@ def test_5_a_channel_that_fails_twice_shows_each_message_once_and_in_order(
         assert [message.platform_ids for message in sent] == [["m2"], ["m1"]]
 
 
-def test_5_a_channel_that_always_fails_is_told_to_the_agent_and_nothing_is_shown_as_sent(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_5_failing_channel_is_reported_to_the_agent(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     runner = Runner(store)
     (session,) = sessions_of(chat.says("hello", direct=True))
@@ -238,7 +238,7 @@ def test_5_a_channel_that_always_fails_is_told_to_the_agent_and_nothing_is_shown
 
 
 @pytest.mark.parametrize("kind", ["fake", "forgetful"])
-def test_6_after_a_crash_between_send_and_record_one_copy_can_be_seen(
+def test_6_crash_between_send_and_record_shows_one_copy(
     store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     from corral.services.chat.delivery import Delivery
@@ -269,7 +269,7 @@ def test_6_after_a_crash_between_send_and_record_one_copy_can_be_seen(
 # -- 7 --------------------------------------------------------------------------------------------
 
 
-def test_7_without_a_destination_nothing_goes_out_whoever_forged_it(store: Corral) -> None:
+def test_7_forged_letter_without_a_destination_is_not_sent(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
     chat.says("hello")
@@ -310,7 +310,7 @@ def asked_in_a_run(store: Corral, chat: Chat, runner: Runner) -> tuple[str, str]
     return question.id, session
 
 
-def test_8_a_question_is_answered_once_by_whoever_may_and_the_card_shows_it(
+def test_8_authorized_person_answers_once_and_the_card_shows_it(
     store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
@@ -346,9 +346,7 @@ def test_8_a_question_is_answered_once_by_whoever_may_and_the_card_shows_it(
     assert chat.platform.words()[0] == "Ship it?\nann answered: ship"
 
 
-def test_8_a_question_whose_time_is_over_says_so_to_a_late_click(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_8_late_click_on_an_expired_question_is_rejected(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     store.senders.approve("fake/ann", person="ann")
     question, _ = asked_in_a_run(store, chat, Runner(store))
@@ -360,7 +358,7 @@ def test_8_a_question_whose_time_is_over_says_so_to_a_late_click(
     assert any("Too late" in words for words in chat.platform.words())
 
 
-def test_8_where_there_are_no_buttons_a_number_or_the_words_answer(store: Corral) -> None:
+def test_8_question_without_buttons_is_answered_by_number_or_text(store: Corral) -> None:
     chat = chat_with(store, "silent")
     store.senders.approve("silent/ann", person="ann")
     question, _ = asked_in_a_run(store, chat, Runner(store))
@@ -374,7 +372,7 @@ def test_8_where_there_are_no_buttons_a_number_or_the_words_answer(store: Corral
 
 
 @pytest.mark.parametrize(("misfire", "fires"), [("latest", 1), ("all", 3), ("skip", 0)])
-def test_9_a_daily_task_of_a_session_fires_as_its_policy_says_after_missed_days(
+def test_9_daily_task_follows_its_misfire_policy(
     store: Corral, clock: ManualClock, misfire: str, fires: int
 ) -> None:
     clock.at = 1_799_000_000_000
@@ -415,7 +413,7 @@ def test_9_a_daily_task_of_a_session_fires_as_its_policy_says_after_missed_days(
 # -- 10 -------------------------------------------------------------------------------------------
 
 
-def test_10_no_more_run_than_may_and_the_others_wait_in_order_of_arrival(
+def test_10_concurrent_runs_are_limited_and_others_queue_in_order(
     store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
@@ -435,7 +433,7 @@ def test_10_no_more_run_than_may_and_the_others_wait_in_order_of_arrival(
     assert order == [f"from {n}" for n in range(8)]
 
 
-def test_10_what_arrives_in_the_second_in_which_a_run_ends_is_not_lost(store: Corral) -> None:
+def test_10_message_that_arrives_as_a_run_ends_is_not_lost(store: Corral) -> None:
     chat = chat_with(store)
     runner = Runner(store)
     (session,) = sessions_of(chat.says("first", direct=True))
@@ -454,7 +452,7 @@ def test_10_what_arrives_in_the_second_in_which_a_run_ends_is_not_lost(store: Co
     assert chat.platform.words() == ["one", "two"]
 
 
-def test_10_a_long_command_is_not_taken_for_a_dead_run(store: Corral, clock: ManualClock) -> None:
+def test_10_long_command_is_not_mistaken_for_a_dead_run(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     runner = Runner(store)
     chat.says("a long build", direct=True)

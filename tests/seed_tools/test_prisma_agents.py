@@ -26,7 +26,7 @@ from tests.support.store import contents, record, refuses, rows, unchanged
 from tests.support.threads import race
 
 
-def test_1_ten_processes_that_begin_together_make_one_schema_and_can_all_run(
+def test_1_ten_concurrent_first_opens_create_one_schema(
     empty_url: str,
 ) -> None:
     def work() -> str:
@@ -40,7 +40,7 @@ def test_1_ten_processes_that_begin_together_make_one_schema_and_can_all_run(
         assert store.db.schema_version() == newest
 
 
-def test_2_every_room_is_tested_on_both_engines(store: Corral, engine: str) -> None:
+def test_2_every_concept_is_tested_on_both_engines(store: Corral, engine: str) -> None:
     assert store.db.engine == engine
     assert engine in ("sqlite", "postgres")
 
@@ -48,7 +48,7 @@ def test_2_every_room_is_tested_on_both_engines(store: Corral, engine: str) -> N
 # -- 3, 4: agents ------------------------------------------------------------------------------
 
 
-def test_3_enabling_the_same_tool_twice_leaves_one_row(store: Corral) -> None:
+def test_3_granting_a_tool_twice_is_idempotent(store: Corral) -> None:
     store.agents.create("ada")
     for _ in range(2):
         store.agents.grant("ada", "Write")
@@ -56,7 +56,7 @@ def test_3_enabling_the_same_tool_twice_leaves_one_row(store: Corral) -> None:
     assert record(store).count("agent.grant") == 1
 
 
-def test_3_a_tool_that_was_denied_is_taken_from_the_agents_program(store: Corral) -> None:
+def test_3_denied_tool_is_disabled_in_the_agent_command(store: Corral) -> None:
     store.agents.create("ada")
     store.agents.grant("ada", "Bash", allow=False)
     assert not store.agents.allows("ada", "Bash")
@@ -65,7 +65,7 @@ def test_3_a_tool_that_was_denied_is_taken_from_the_agents_program(store: Corral
     assert "--disallowedTools=Bash" in start.args
 
 
-def test_3_a_run_that_asks_for_a_denied_tool_is_refused_and_that_is_logged(home: Home) -> None:
+def test_3_request_for_a_denied_tool_is_refused_and_logged(home: Home) -> None:
     with home.store() as store:
         store.agents.create("ada", provider="scripted")
         store.agents.grant("ada", "execute", allow=False)
@@ -79,7 +79,7 @@ def test_3_a_run_that_asks_for_a_denied_tool_is_refused_and_that_is_logged(home:
     assert any("denied" in line.lower() for line in home.log(over)), home.log(over)
 
 
-def test_4_an_old_run_shows_the_version_of_the_instructions_that_it_used(store: Corral) -> None:
+def test_4_old_run_keeps_its_version_of_the_instructions(store: Corral) -> None:
     ada = store.agents.create("ada", instructions="be kind")
     run = ended(store, agent_id=ada.id, agent_version=ada.version)
     new = store.agents.edit("ada", instructions="be quick")
@@ -91,9 +91,7 @@ def test_4_an_old_run_shows_the_version_of_the_instructions_that_it_used(store: 
     assert store.agents.version(old.agent_id, 2).instructions == "be quick"
 
 
-def test_4_a_run_uses_the_version_that_was_there_when_it_was_asked_for(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_4_run_uses_the_agent_version_at_its_request(store: Corral, tmp_path: Path) -> None:
     store.agents.create("ada", provider="scripted", instructions="be kind")
     run = store.runs.start(agent="ada", prompt="hello", project=str(tmp_path))
     store.agents.edit("ada", instructions="be quick")
@@ -104,7 +102,7 @@ def test_4_a_run_uses_the_version_that_was_there_when_it_was_asked_for(
 # -- 5, 6: who has a run -----------------------------------------------------------------------
 
 
-def test_5_a_queued_run_has_not_begun_and_of_workers_that_want_it_one_gets_it(
+def test_5_one_of_several_threads_acquires_a_queued_run(
     store: Corral,
 ) -> None:
     for _ in range(5):
@@ -122,7 +120,7 @@ def test_5_a_queued_run_has_not_begun_and_of_workers_that_want_it_one_gets_it(
         assert record(store, run.id).count("run.start") == 1
 
 
-def test_5_of_processes_that_want_a_run_one_gets_it(url: str) -> None:
+def test_5_one_of_several_processes_acquires_a_queued_run(url: str) -> None:
     with corral.open(url) as store:
         ids = [queued(store).id for _ in range(10)]
 
@@ -144,7 +142,7 @@ def test_5_of_processes_that_want_a_run_one_gets_it(url: str) -> None:
 
 
 @pytest.mark.parametrize(("max_restarts", "state"), [(1, "queued"), (0, "interrupted")])
-def test_6_the_run_of_a_worker_that_fell_silent_is_given_back_or_ended_and_it_is_refused(
+def test_6_run_with_an_expired_lease_is_requeued_or_interrupted(
     store: Corral,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -172,7 +170,7 @@ def test_6_the_run_of_a_worker_that_fell_silent_is_given_back_or_ended_and_it_is
 # -- 7: hand-off -------------------------------------------------------------------------------
 
 
-def test_7_a_session_that_is_handed_over_gives_the_last_five_and_the_note(store: Corral) -> None:
+def test_7_handoff_gives_the_last_five_turns_and_the_note(store: Corral) -> None:
     for name in ("ada", "ben"):
         store.agents.create(name)
     session = store.sessions.open("ada")
@@ -191,7 +189,7 @@ def test_7_a_session_that_is_handed_over_gives_the_last_five_and_the_note(store:
 # -- 8: money ----------------------------------------------------------------------------------
 
 
-def test_8_each_number_and_the_exact_cost_are_kept_and_an_unknown_cost_stays_empty(
+def test_8_usage_and_cost_are_exact_and_unknown_cost_is_null(
     store: Corral,
 ) -> None:
     run = running(store)
@@ -211,7 +209,7 @@ def test_8_each_number_and_the_exact_cost_are_kept_and_an_unknown_cost_stays_emp
 # -- 9: cancelling -----------------------------------------------------------------------------
 
 
-def test_9_a_run_that_is_cancelled_is_stopping_then_cancelled_and_its_whole_family_is_gone(
+def test_9_cancelled_run_is_stopping_until_all_processes_ended(
     home: Home,
 ) -> None:
     # It forks a child into a session of its own, and neither of them listens.
@@ -232,7 +230,7 @@ def test_9_a_run_that_is_cancelled_is_stopping_then_cancelled_and_its_whole_fami
     assert "complete" not in events
 
 
-def test_9_a_run_that_ends_well_while_it_is_cancelled_is_never_shown_as_completed(
+def test_9_run_that_succeeds_while_stopping_is_cancelled(
     store: Corral,
 ) -> None:
     for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, well=True)):
@@ -244,7 +242,7 @@ def test_9_a_run_that_ends_well_while_it_is_cancelled_is_never_shown_as_complete
 # -- 10: copies --------------------------------------------------------------------------------
 
 
-def test_10_runs_with_all_that_belongs_to_them_come_back_from_a_copy(
+def test_10_backup_restores_runs_with_all_their_data(
     store: Corral, url: str, tmp_path: Path
 ) -> None:
     store.budgets.set("all", 1_000)

@@ -48,7 +48,7 @@ def test_records_are_buffered_in_order_while_the_store_is_unavailable(
         assert said == ["one", "two", "0", "1", "2"]
 
 
-def test_a_charge_is_recorded_once_when_the_store_fails_after_the_commit(
+def test_charge_is_recorded_once_when_the_store_fails_after_the_commit(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with home.store() as store:

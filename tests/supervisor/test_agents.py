@@ -92,7 +92,7 @@ def test_turns_of_a_crashed_agent_are_kept(home: Home, acp: tuple[str, ...]) -> 
     assert "two" in words(home, ended)
 
 
-def test_a_restart_continues_the_same_conversation(home: Home) -> None:
+def test_restart_continues_the_same_conversation(home: Home) -> None:
     count = home.work / "count"
     run = home.start_agent("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:2")
     ended = home.wait_for_end(run.id)
@@ -105,7 +105,7 @@ def test_a_restart_continues_the_same_conversation(home: Home) -> None:
     assert prompts[1] != prompts[0], "the first prompt is not said again"
 
 
-def test_a_spent_budget_ends_the_run(home: Home) -> None:
+def test_spent_budget_ends_the_run(home: Home) -> None:
     prompt = "spend 1000 500; say cheap; spend 1000000 1000000; say dear; hang"
     run = home.start_agent("scripted", prompt, "--acp", "--budget", "1.00", "--grace", "1s")
     ended = home.wait_for_end(run.id)
@@ -116,9 +116,7 @@ def test_a_spent_budget_ends_the_run(home: Home) -> None:
 
 
 @pytest.mark.parametrize("detach", [(), ("--detach",)])
-def test_a_start_failure_with_a_long_reason_ends_the_run(
-    home: Home, detach: tuple[str, ...]
-) -> None:
+def test_start_failure_with_a_long_reason_ends_the_run(home: Home, detach: tuple[str, ...]) -> None:
     home.corral("budget", "set", "all", "0.000001", "--period", "day")
     home.wait_for_end(home.start_agent("scripted", "spend 1000 500").id)
     said = home.corral("run", *detach, "--agent", "scripted", "say hello", seconds=30)
@@ -151,7 +149,7 @@ def test_python_modules_in_the_working_directory_are_not_imported(
     wait_until(told.exists, "it was told")
 
 
-def test_an_exhausted_quota_parks_the_run_until_the_reset(home: Home) -> None:
+def test_exhausted_quota_parks_the_run_until_the_reset(home: Home) -> None:
     """The run is parked for a moment only, which a busy machine may miss: the events tell of it."""
     run = home.start_agent("scripted", "say before; quota 4")
     ended = home.wait_for_end(run.id)
@@ -166,7 +164,7 @@ def test_an_exhausted_quota_parks_the_run_until_the_reset(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_a_parked_run_shows_reason_and_time_and_can_be_stopped(home: Home) -> None:
+def test_parked_run_shows_reason_and_time_and_can_be_stopped(home: Home) -> None:
     began = time.time() * 1_000
     run = home.start_agent("scripted", "say before; quota 3600")
     parked = home.in_state(run.id, RunState.QUEUED)
@@ -178,7 +176,7 @@ def test_a_parked_run_shows_reason_and_time_and_can_be_stopped(home: Home) -> No
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
 
 
-def test_a_parked_run_stays_parked_when_its_supervisor_gets_sigterm(home: Home) -> None:
+def test_parked_run_stays_parked_when_its_supervisor_gets_sigterm(home: Home) -> None:
     run = home.start_agent("scripted", "quota 3600")
     parked = home.in_state(run.id, RunState.QUEUED)
     assert parked.supervisor_pid is not None
@@ -189,7 +187,7 @@ def test_a_parked_run_stays_parked_when_its_supervisor_gets_sigterm(home: Home) 
     assert not (home.folder_of(run) / "supervisor.error").exists()
 
 
-def test_a_run_that_is_stopped_while_it_is_parked_ends(home: Home) -> None:
+def test_run_that_is_stopped_while_it_is_parked_ends(home: Home) -> None:
     with home.store() as store:
         hold = RunLease(store, going := running(store))
         store.runs.request_stop(going.id)
@@ -198,7 +196,7 @@ def test_a_run_that_is_stopped_while_it_is_parked_ends(home: Home) -> None:
 
 
 @pytest.mark.parametrize(("answer", "told"), [("yes", "Answered: yes"), ("no", "Nobody answered.")])
-def test_a_permission_request_can_be_answered_remotely(home: Home, answer: str, told: str) -> None:
+def test_permission_request_can_be_answered_remotely(home: Home, answer: str, told: str) -> None:
     run = home.start_agent("scripted", "say so; ask May I do it?; say done", "--acp")
     needs_input(home, run)
     (shown,) = home.json("ps", "--json")
@@ -212,7 +210,7 @@ def test_a_permission_request_can_be_answered_remotely(home: Home, answer: str, 
     assert home.events(ended).count("set_attention") == 1
 
 
-def test_an_invalid_answer_is_rejected_and_the_dialog_stays_open(home: Home) -> None:
+def test_invalid_answer_is_rejected_and_the_dialog_stays_open(home: Home) -> None:
     run = home.start_agent("scripted", "ask May I do it?; say done", "--acp")
     needs_input(home, run)
     said = home.corral("send", run.id, "perhaps later")
@@ -225,7 +223,7 @@ def test_an_invalid_answer_is_rejected_and_the_dialog_stays_open(home: Home) -> 
 
 
 @pytest.mark.parametrize("acp", [(), ("--acp",)])
-def test_an_answer_without_an_open_dialog_is_reported(home: Home, acp: tuple[str, ...]) -> None:
+def test_answer_without_an_open_dialog_is_reported(home: Home, acp: tuple[str, ...]) -> None:
     run = home.start_agent("scripted", "say begun; hang", "--grace", "300ms", *acp)
     wait_until(lambda: b"begun" in home.output_so_far(run), "it has begun")
     sent = home.json("send", "--json", run.id, "are you there?")
@@ -235,7 +233,7 @@ def test_an_answer_without_an_open_dialog_is_reported(home: Home, acp: tuple[str
     home.json("stop", run.id, "--json")
 
 
-def test_an_agent_that_is_stopped_during_a_dialog_is_cancelled(home: Home) -> None:
+def test_agent_that_is_stopped_during_a_dialog_is_cancelled(home: Home) -> None:
     run = home.start_agent("scripted", "ask May I?", "--acp", "--grace", "300ms")
     needs_input(home, run)
     ended = home.json("stop", run.id, "--json")
@@ -243,7 +241,7 @@ def test_an_agent_that_is_stopped_during_a_dialog_is_cancelled(home: Home) -> No
     home.wait_for_all_processes()
 
 
-def test_a_dialog_of_an_interactive_agent_is_answered(home: Home) -> None:
+def test_dialog_of_an_interactive_agent_is_answered(home: Home) -> None:
     run = home.start_agent("scripted", "say so; ask May I?", "--pty")
     assert run.mode is RunMode.PTY
     wait_until(lambda: b"Do you want to proceed?" in home.output_so_far(run), "it asks")
@@ -255,14 +253,14 @@ def test_a_dialog_of_an_interactive_agent_is_answered(home: Home) -> None:
     assert home.wait_for_end(run.id).exit_code == 0
 
 
-def test_an_interactive_agent_is_ended_after_the_idle_timeout(home: Home) -> None:
+def test_interactive_agent_is_ended_after_the_idle_timeout(home: Home) -> None:
     run = home.start_agent("scripted", "say so", "--pty", "--idle-exit", "1s")
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
     assert ended.reason == "no activity within the idle timeout"
 
 
-def test_an_acp_agent_ends_when_its_supervisor_is_killed(home: Home) -> None:
+def test_acp_agent_ends_when_its_supervisor_is_killed(home: Home) -> None:
     import os
     import signal
 
@@ -289,7 +287,7 @@ def test_stderr_of_an_acp_agent_is_redacted_while_it_is_written(home: Home) -> N
     assert home.wait_for_end(run.id).exit_code == 3
 
 
-def test_an_agent_that_does_not_read_its_input_does_not_block(home: Home) -> None:
+def test_agent_that_does_not_read_its_input_does_not_block(home: Home) -> None:
     script = "touch here; exec sleep 1000"
     options = ("--acp", "--grace", "300ms")
     run = home.start_detached("sh", "-c", script, options=options)
@@ -299,7 +297,7 @@ def test_an_agent_that_does_not_read_its_input_does_not_block(home: Home) -> Non
 
 
 @both_languages
-def test_the_foreground_shows_text_and_not_the_protocol(home: Home, acp: tuple[str, ...]) -> None:
+def test_foreground_shows_text_and_not_the_protocol(home: Home, acp: tuple[str, ...]) -> None:
     prompt = "say hello there; tool Read a.txt; say done"
     said = home.corral("run", "--agent", "scripted", *acp, prompt)
     assert said.returncode == 0
@@ -311,7 +309,7 @@ def test_the_foreground_shows_text_and_not_the_protocol(home: Home, acp: tuple[s
     assert home.corral("logs", "--raw", run.id).stdout == home.output(run)
 
 
-def test_a_dialog_shows_how_to_answer_it(home: Home) -> None:
+def test_dialog_shows_how_to_answer_it(home: Home) -> None:
     with home.begin("run", "--agent", "scripted", "--name", "shy", "--acp", "ask May I?") as shown:
         assert shown.stdout is not None
         asked = shown.stdout.readline() + shown.stdout.readline()
@@ -339,7 +337,7 @@ def test_resume_accepts_the_options_of_run(home: Home) -> None:
 
 
 @both_languages
-def test_an_agent_that_is_interrupted_from_the_keyboard_is_cancelled(
+def test_agent_that_is_interrupted_from_the_keyboard_is_cancelled(
     home: Home, acp: tuple[str, ...]
 ) -> None:
     with home.begin("run", "--agent", "scripted", *acp, "say here; sleep 600") as command:

@@ -33,7 +33,7 @@ def tell():
 """
 
 
-def test_a_detached_run_is_queued_by_the_caller_and_run_by_its_supervisor(
+def test_detached_run_is_queued_by_the_caller_and_run_by_its_supervisor(
     home: Home,
 ) -> None:
     outer = home.start_detached("sleep", "600")
@@ -71,7 +71,7 @@ def test_modules_of_the_project_are_not_imported_by_the_supervisor(home: Home) -
 
 
 @on_both_engines
-def test_a_detached_run_is_running_when_the_command_returns(home: Home) -> None:
+def test_detached_run_is_running_when_the_command_returns(home: Home) -> None:
     said = home.json("run", "-d", "--name", "sleeper", "--json", "--", "sleep", "600")
     assert said["state"] == "running"
     assert is_alive(said["pid"])
@@ -161,7 +161,7 @@ def test_stop_ends_the_whole_process_tree(home: Home, script: str) -> None:
     assert ended["exit_code"] is None or ended["signal"] is None
 
 
-def test_a_program_may_exit_cleanly_within_the_grace_period(home: Home) -> None:
+def test_program_may_exit_cleanly_within_the_grace_period(home: Home) -> None:
     run, _ = tree(
         home,
         TELL + "def leave(*_):\n    print('goodbye', flush=True)\n    time.sleep(0.3)\n"
@@ -196,7 +196,7 @@ def test_stop_does_not_signal_unrelated_processes(home: Home) -> None:
     assert is_alive(bystander.pid or 0)
 
 
-def test_a_shorter_grace_period_applies_to_a_pending_stop(home: Home) -> None:
+def test_shorter_grace_period_applies_to_a_pending_stop(home: Home) -> None:
     run, child = tree(
         home, TELL + "signal.signal(15, signal.SIG_IGN)\ntell()\ntime.sleep(600)", "--grace", "10m"
     )
@@ -208,7 +208,7 @@ def test_a_shorter_grace_period_applies_to_a_pending_stop(home: Home) -> None:
     assert ended["signal"] == signal.SIGKILL
 
 
-def test_a_daemonized_child_ends_with_its_run(home: Home) -> None:
+def test_daemonized_child_ends_with_its_run(home: Home) -> None:
     """The run is over when the agent is; what it left behind is ended, and the log says so."""
     run, child = tree(
         home,
@@ -227,7 +227,7 @@ def test_a_daemonized_child_ends_with_its_run(home: Home) -> None:
 # -- limits ------------------------------------------------------------------------------------
 
 
-def test_the_time_limit_ends_a_run_as_timed_out(home: Home) -> None:
+def test_time_limit_ends_a_run_as_timed_out(home: Home) -> None:
     said = home.corral("run", "--timeout", "300ms", "--", "sleep", "600")
     assert said.returncode == 124
     run = home.only_run()
@@ -235,7 +235,7 @@ def test_the_time_limit_ends_a_run_as_timed_out(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_an_idle_run_with_idle_exit_completes(home: Home) -> None:
+def test_idle_run_with_idle_exit_completes(home: Home) -> None:
     run = home.start_detached("sh", "-c", "echo words; sleep 600", options=("--idle-exit", "500ms"))
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.COMPLETED
@@ -243,7 +243,7 @@ def test_an_idle_run_with_idle_exit_completes(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_a_run_that_writes_is_not_idle(home: Home) -> None:
+def test_run_that_writes_is_not_idle(home: Home) -> None:
     # It writes far more often than it must, for longer than it may be silent.
     script = "for n in $(seq 70); do echo $n; sleep 0.1; done; exit 3"
     run = home.start_detached("sh", "-c", script, options=("--idle-exit", "5s"))
@@ -271,7 +271,7 @@ def test_restarts_end_at_the_first_success(home: Home) -> None:
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 3)
 
 
-def test_a_stop_between_two_attempts_ends_the_run(home: Home) -> None:
+def test_stop_between_two_attempts_ends_the_run(home: Home) -> None:
     run = home.start_detached("sh", "-c", "exit 1", options=("--restart", "on-failure:9"))
     wait_until(lambda: home.get(run.id).attempts >= 2, "the second attempt")
     with home.store() as store:
@@ -321,7 +321,7 @@ def test_queued_runs_of_projects_take_turns(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-def test_a_foreground_run_waits_in_the_queue_and_is_then_shown(home: Home) -> None:
+def test_foreground_run_waits_in_the_queue_and_is_then_shown(home: Home) -> None:
     one_at_once(home)
     first = home.start_detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
@@ -336,7 +336,7 @@ def test_a_foreground_run_waits_in_the_queue_and_is_then_shown(home: Home) -> No
     assert home.get(first.id).state is RunState.COMPLETED
 
 
-def test_a_queued_run_that_is_stopped_never_starts(home: Home) -> None:
+def test_queued_run_that_is_stopped_never_starts(home: Home) -> None:
     one_at_once(home)
     first = home.start_detached("sleep", "600")
     second = home.start_detached("touch", "never")
@@ -346,9 +346,7 @@ def test_a_queued_run_that_is_stopped_never_starts(home: Home) -> None:
     assert not (home.work / "never").exists()
 
 
-def test_a_queued_run_that_cannot_start_does_not_block_the_queue(
-    home: Home, tmp_path: Path
-) -> None:
+def test_queued_run_that_cannot_start_does_not_block_the_queue(home: Home, tmp_path: Path) -> None:
     one_at_once(home)
     first = home.start_detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     for command in (["no-such-program"], ["touch", "came"]):
@@ -361,7 +359,7 @@ def test_a_queued_run_that_cannot_start_does_not_block_the_queue(
 # -- families of runs --------------------------------------------------------------------------
 
 
-def test_a_nested_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
+def test_nested_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
     inner = f"{sys.executable} -m corral run -d --json -- sleep 600 >inner; touch there; sleep 600"
     outer = home.start_detached("sh", "-c", inner, options=("--grace", "300ms"))
     wait_until((home.work / "there").exists, "the inner run was started")
@@ -375,7 +373,7 @@ def test_a_nested_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
     home.json("stop", found.id, "--json")
 
 
-def test_a_foreground_run_inside_a_run_gets_its_signals(home: Home) -> None:
+def test_foreground_run_inside_a_run_gets_its_signals(home: Home) -> None:
     inner = f"{sys.executable} -m corral run --name inner -- sh -c 'touch there; exec sleep 600'"
     outer = home.start_detached("sh", "-c", inner, options=("--grace", "10m"))
     wait_until((home.work / "there").exists, "the inner run was started")
@@ -389,7 +387,7 @@ def test_a_foreground_run_inside_a_run_gets_its_signals(home: Home) -> None:
 # -- room --------------------------------------------------------------------------------------
 
 
-def test_a_run_that_fills_the_disk_ends_in_the_correct_state(home: Home, tmp_path: Path) -> None:
+def test_run_that_fills_the_disk_ends_in_the_correct_state(home: Home, tmp_path: Path) -> None:
     import subprocess
 
     small = tmp_path / "home" / "runs"
@@ -471,7 +469,7 @@ def test_files_of_a_run_are_private(home: Home) -> None:
             home.wait_for_all_processes()
 
 
-def test_the_error_file_of_a_supervisor_is_private(tmp_path: Path) -> None:
+def test_error_file_of_a_supervisor_is_private(tmp_path: Path) -> None:
     class Dying:
         folder, secrets = tmp_path, ["hunter2-7f3a"]
 
@@ -490,7 +488,7 @@ def test_the_error_file_of_a_supervisor_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["postgres"])
-def test_an_idle_supervisor_holds_no_connection(home: Home, url: str) -> None:
+def test_idle_supervisor_holds_no_connection(home: Home, url: str) -> None:
     """Hundreds of them share a server that allows a hundred connections."""
     import psycopg
 

@@ -18,7 +18,7 @@ def report(name: str, **fixtures: Any) -> dict[str, str]:
     return dict(failure_report.sections(cast(pytest.Item, item)))
 
 
-def test_a_failure_report_names_the_behaviour_and_the_last_events(store: Corral) -> None:
+def test_failure_report_names_the_behaviour_and_the_last_events(store: Corral) -> None:
     store.mail.put("queue:x", "first")
     store.mail.put("queue:x", "second")
     shown = report("test_letters_stay_in_order[sqlite]", store=store)
@@ -32,7 +32,7 @@ def test_a_failure_report_names_the_behaviour_and_the_last_events(store: Corral)
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_failure_report_shows_outputs_and_logs(home: Home) -> None:
+def test_failure_report_shows_outputs_and_logs(home: Home) -> None:
     run = home.start_detached("sh", "-c", "echo what it printed; exit 3")
     home.wait_for_end(run.id)
     (home.folder_of(run).parents[1] / "daemon.log").write_text("what the daemon logged")
@@ -43,6 +43,6 @@ def test_a_failure_report_shows_outputs_and_logs(home: Home) -> None:
     assert shown["daemon.log"] == "what the daemon logged"
 
 
-def test_an_unreadable_store_does_not_hide_the_failure() -> None:
+def test_unreadable_store_does_not_hide_the_failure() -> None:
     shown = report("test_it", url="sqlite:////nowhere/corral.db")
     assert shown["last events of the store"].startswith("cannot be read: StoreUnavailable")

@@ -58,7 +58,7 @@ def test_run_exits_with_the_exit_code_of_the_command(
 @pytest.mark.parametrize(
     ("command", "code"), [("no\x1b[31msuch-program", 127), ("/etc/passwd", 126), ("/", 126)]
 )
-def test_a_command_that_cannot_be_executed_is_one_clear_error(
+def test_command_that_cannot_be_executed_is_one_clear_error(
     home: Home, command: str, code: int
 ) -> None:
     said = home.corral("run", "--", command)
@@ -72,7 +72,7 @@ def test_a_command_that_cannot_be_executed_is_one_clear_error(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
-def test_a_signal_is_forwarded_to_the_program(home: Home, number: signal.Signals) -> None:
+def test_signal_is_forwarded_to_the_program(home: Home, number: signal.Signals) -> None:
     script = f"trap 'echo heard; exit 7' {number.name[3:]}; touch here; while :; do sleep 0.1; done"
     with home.begin("run", "--", "bash", "-c", script) as command:
         started(home)
@@ -91,7 +91,7 @@ def test_run_ends_with_the_signal_that_ended_the_program(home: Home) -> None:
     assert (home.only_run().signal, home.only_run().state) == (signal.SIGINT, RunState.CANCELLED)
 
 
-def test_a_stop_reason_cannot_contain_terminal_escapes(home: Home) -> None:
+def test_stop_reason_cannot_contain_terminal_escapes(home: Home) -> None:
     with home.begin("run", "--", "sh", "-c", "touch here; exec sleep 600") as command:
         run = started(home)
         with home.store() as store:
@@ -121,7 +121,7 @@ def test_sigstop_and_sigcont_reach_both_processes(home: Home) -> None:
     assert (command.returncode, out) == (0, b"went on\n")
 
 
-def test_a_closed_stdout_ends_the_run(home: Home) -> None:
+def test_closed_stdout_ends_the_run(home: Home) -> None:
     command = home.begin("run", "--grace", "1s", "--", "sh", "-c", "while :; do echo y; done")
     assert command.stdout is not None
     assert command.stdout.readline() == b"y\n"
@@ -157,7 +157,7 @@ def test_binary_output_stays_readable(home: Home) -> None:
     assert b"last\n" in shown.stdout
 
 
-def test_a_prompt_of_one_megabyte_reaches_the_agent(home: Home) -> None:
+def test_prompt_of_one_megabyte_reaches_the_agent(home: Home) -> None:
     words = b"word " * 209_716
     (home.work / "tool").write_text("#!/bin/sh\nwc -c\n")
     (home.work / "tool").chmod(0o755)
@@ -180,7 +180,7 @@ def test_variables_are_set_and_a_value_that_looks_secret_is_rejected(home: Home)
     home.wait_for_all_processes()
 
 
-def test_a_secret_is_only_in_the_environment_of_the_command(home: Home, tmp_path: Path) -> None:
+def test_secret_is_only_in_the_environment_of_the_command(home: Home, tmp_path: Path) -> None:
     value = "hunter2-7f3a9c51e0"
     script = 'echo "it is $PASS"; touch here; while [ ! -e go ]; do sleep 0.1; done'
     env = home.env | {"THE_PASS": value}
@@ -222,7 +222,7 @@ open("here", "w").close()
 
 
 @pytest.mark.parametrize("terminal", [(), ("--pty",)])
-def test_a_secret_with_escapes_or_in_pieces_is_redacted(
+def test_secret_with_escapes_or_in_pieces_is_redacted(
     home: Home, tmp_path: Path, terminal: tuple[str, ...]
 ) -> None:
     part = "oilu"  # no id and no checksum is spelled with these letters
@@ -263,7 +263,7 @@ def test_separate_stderr_is_redacted_while_it_is_written(home: Home) -> None:
     assert home.output(run, "stderr") == b"err [redacted]\n"
 
 
-def test_an_unreadable_secret_is_a_clear_error_and_starts_nothing(home: Home) -> None:
+def test_unreadable_secret_is_a_clear_error_and_starts_nothing(home: Home) -> None:
     said = home.corral("run", "--secret", "PASS=env:NOT_THERE", "--", "touch", "here")
     assert said.returncode != 0
     assert b"NOT_THERE" in said.stderr
@@ -274,7 +274,7 @@ def test_an_unreadable_secret_is_a_clear_error_and_starts_nothing(home: Home) ->
     home.wait_for_all_processes()
 
 
-def test_a_missing_directory_fails_the_run_and_is_named(home: Home, tmp_path: Path) -> None:
+def test_missing_directory_fails_the_run_and_is_named(home: Home, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     with home.store() as store:
@@ -291,7 +291,7 @@ def test_a_missing_directory_fails_the_run_and_is_named(home: Home, tmp_path: Pa
     home.wait_for_all_processes()
 
 
-def test_a_run_survives_the_deletion_of_its_directory(home: Home) -> None:
+def test_run_survives_the_deletion_of_its_directory(home: Home) -> None:
     place = home.work / "place"
     place.mkdir()
     script = f"rmdir '{place}'; touch '{home.work}/here'; echo done; exit 5"
@@ -310,7 +310,7 @@ def test_without_a_prompt_nothing_starts_and_no_supervisor_stays(home: Home) -> 
         assert not store.runs.list().items
 
 
-def test_a_killed_foreground_command_leaves_the_run_running(home: Home) -> None:
+def test_killed_foreground_command_leaves_the_run_running(home: Home) -> None:
     """Whoever watches is not the run: its supervisor goes on."""
     script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:
@@ -323,7 +323,7 @@ def test_a_killed_foreground_command_leaves_the_run_running(home: Home) -> None:
     assert home.output(ended) == b"went on\n"
 
 
-def test_the_program_inherits_nothing_of_its_supervisor(home: Home) -> None:
+def test_program_inherits_nothing_of_its_supervisor(home: Home) -> None:
     """Its descriptors, its signals and its environment are as a shell would give them."""
     script = (
         "import os, signal, sys\n"
@@ -340,7 +340,7 @@ def test_the_program_inherits_nothing_of_its_supervisor(home: Home) -> None:
     assert lines[2:] == ["set()", "True True"]
 
 
-def test_a_closed_stdin_is_accepted(home: Home) -> None:
+def test_closed_stdin_is_accepted(home: Home) -> None:
     said = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *CORRAL, "run", "--", "echo", "hello"],
         capture_output=True,
@@ -375,13 +375,13 @@ def test_with_json_stdout_has_only_the_record(home: Home) -> None:
     assert (said.returncode, json.loads(said.stdout)["exit_code"]) == (127, 127)
 
 
-def test_an_agent_and_a_command_together_are_rejected(home: Home) -> None:
+def test_agent_and_a_command_together_are_rejected(home: Home) -> None:
     said = home.corral("run", "--agent", "scripted", "--", "true")
     assert (said.returncode, said.stdout) == (2, b"")
     assert b"Give an agent or a command, not both" in said.stderr
 
 
-def test_an_unknown_approval_class_is_rejected(home: Home) -> None:
+def test_unknown_approval_class_is_rejected(home: Home) -> None:
     said = home.corral("run", "--yes", "edti", "--", "touch", "never")
     assert said.returncode == 2
     assert b"Invalid approval 'edti': --yes takes edit, run, trust, all." in said.stderr

@@ -63,7 +63,7 @@ for name, words in json.load(open(sys.argv[1])).items():
 BARE = "env -u CORRAL_AGENT -u CORRAL_RUN -u CORRAL_SESSION"
 
 
-def test_a_process_in_a_run_acts_as_its_agent_without_variables(home: Home) -> None:
+def test_process_in_a_run_acts_as_its_agent_without_variables(home: Home) -> None:
     with home.store() as store:
         store.agents.create("bob", command="true")
     run = run_inside(
@@ -116,7 +116,7 @@ def test_operations_for_people_are_refused_inside_a_run(home: Home) -> None:
         assert store.questions.get(asked.id).state == "open"
 
 
-def test_a_person_can_grant_an_operation_to_one_agent(home: Home) -> None:
+def test_person_can_grant_an_operation_to_one_agent(home: Home) -> None:
     with home.store() as store:
         store.agents.create("ada", command="true")
         store.settings.set("runs.allowed_operations", ["tokens.create"], scope="agent:ada")
@@ -163,7 +163,7 @@ print(json.dumps(told))
 """
 
 
-def test_a_program_of_an_agent_has_the_same_permissions(home: Home) -> None:
+def test_program_of_an_agent_has_the_same_permissions(home: Home) -> None:
     file = home.work / "program.py"
     file.write_text(LIBRARY)
     with home.store() as store:
@@ -179,7 +179,7 @@ def test_a_program_of_an_agent_has_the_same_permissions(home: Home) -> None:
     assert senders(home, "queue:q") == ["agent:ada"]
 
 
-def test_a_run_without_an_agent_is_not_a_person(home: Home) -> None:
+def test_run_without_an_agent_is_not_a_person(home: Home) -> None:
     run = run_inside(
         home,
         f"""
@@ -192,7 +192,7 @@ def test_a_run_without_an_agent_is_not_a_person(home: Home) -> None:
     assert senders(home, "queue:q") == [f"queue:{run.id}"]
 
 
-def test_a_check_that_corral_runs_is_not_a_person(home: Home, tmp_path: Path) -> None:
+def test_check_that_corral_runs_is_not_a_person(home: Home, tmp_path: Path) -> None:
     with home.store() as store:
         project = store.projects.register(str(home.work))
         store.agents.create("ada", command="true")
@@ -229,7 +229,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("agent", ["ada", None])
-def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
+def test_persons_token_does_not_make_a_process_in_a_run_a_person(
     home: Home, agent: str | None
 ) -> None:
     file = home.work / "call.py"
@@ -250,7 +250,7 @@ def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
-def test_an_unidentified_caller_is_not_a_person_while_runs_are_active(
+def test_unidentified_caller_is_not_a_person_while_runs_are_active(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that hangs up, ends or forbids inspection holds no socket that can be seen."""
@@ -293,7 +293,7 @@ print("told", told.get("error"), "heard", repr(heard))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
-def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) -> None:
+def test_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) -> None:
     """It would approve what its agent asks. The socket of the supervisor is in reach of it."""
     file = home.work / "line.py"
     file.write_text(LINE)
@@ -307,7 +307,7 @@ def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) ->
     assert b"told inside_run heard ''" in home.output(run)
 
 
-def test_a_run_may_type_only_into_runs_that_it_started(home: Home) -> None:
+def test_run_may_type_only_into_runs_that_it_started(home: Home) -> None:
     """Typed text has no source: an agent takes it for its user's."""
     with home.store() as store:
         store.agents.create("bob", command="cat")
@@ -359,7 +359,7 @@ raise SystemExit(3)
 """
 
 
-def test_a_process_inside_a_run_cannot_record_its_end(home: Home) -> None:
+def test_process_inside_a_run_cannot_record_its_end(home: Home) -> None:
     file = home.work / "ends.py"
     file.write_text(ENDS)
     run = run_inside(home, f"exec {sys.executable} {file}", agent=None)

@@ -1,4 +1,4 @@
-"""What a person sends to a run that asks something, and to one that does not."""
+"""Text that a person sends to a run, with and without an open dialog."""
 
 import os
 from typing import Any
@@ -11,8 +11,8 @@ from corral.domain.runs.model import Attention, Run, RunState
 from corral.supervisor import screen_io
 from corral.supervisor.input_entries import INPUT_TIMEOUT, REPEAT_SECONDS
 from corral.supervisor.screen_io import ScreenIO
-from tests.seed_tools.test_agent_yes import SCREEN_FILES
 from tests.support.home import Home, wait_until
+from tests.support.screen_files import SCREEN_FILES
 
 
 def asking(home: Home, *options: str) -> Run:
@@ -29,8 +29,8 @@ def asking(home: Home, *options: str) -> Run:
 @pytest.mark.parametrize("answer", ["No", "3"])
 def test_answering_no_declines(home: Home, answer: str) -> None:
     run = asking(home)
-    said = home.json("send", "--json", run.id, answer)
-    assert (said["how"], said["option"]) == ("answered", "3. No")
+    sent = home.json("send", "--json", run.id, answer)
+    assert (sent["how"], sent["option"]) == ("answered", "3. No")
     wait_until(lambda: b"after" in home.output_so_far(run), "it goes on")
     assert b"Nobody answered." in home.output_so_far(run)
     assert b"Answered:" not in home.output_so_far(run)
@@ -43,15 +43,15 @@ def test_text_that_is_not_an_option_is_rejected_and_nothing_is_typed(home: Home)
     before = home.output_so_far(run)
     for text in ("no thanks", "please use git instead", "4", "\r"):
         for enter in ((), ("--no-enter",)):
-            said = home.corral("send", *enter, run.id, text)
-            assert said.returncode == 2, said
+            result = home.corral("send", *enter, run.id, text)
+            assert result.returncode == 2, result
             if text.strip():
-                assert b"1. Yes; 2. Yes, and do not ask again; 3. No" in said.stderr
+                assert b"1. Yes; 2. Yes, and do not ask again; 3. No" in result.stderr
             assert home.output_so_far(run) == before
             assert home.get(run.id).attention is Attention.NEEDS_INPUT
 
 
-def test_the_question_and_its_options_are_shown(home: Home) -> None:
+def test_question_and_its_options_are_shown(home: Home) -> None:
     run = asking(home)
     assert run.dialog is not None
     assert run.dialog.question == "Do you want to proceed?"
@@ -67,17 +67,17 @@ def test_the_question_and_its_options_are_shown(home: Home) -> None:
     assert listed["dialog"]["id"] == run.dialog.id
 
 
-def test_an_answer_to_another_dialog_is_not_given(home: Home) -> None:
+def test_answer_to_another_dialog_is_not_given(home: Home) -> None:
     run = asking(home)
-    said = home.corral("send", run.id, "yes", "--dialog", "000000000000")
-    assert said.returncode == 5 or said.returncode == 4, said
+    result = home.corral("send", run.id, "yes", "--dialog", "000000000000")
+    assert result.returncode == 4, result
     assert home.get(run.id).attention is Attention.NEEDS_INPUT
     assert run.dialog is not None
     assert home.corral("send", run.id, "yes", "--dialog", run.dialog.id).returncode == 0
     wait_until(lambda: b"Answered: yes" in home.output_so_far(run), "it is answered")
 
 
-def test_an_idle_run_whose_question_is_open_is_not_approved_and_not_completed(home: Home) -> None:
+def test_idle_run_with_an_open_question_is_not_completed(home: Home) -> None:
     run = asking(home, "--idle-exit", "8s")  # the agent must be able to ask within this time
     ended = home.wait_for_end(run.id)
     assert b"Answered:" not in home.output(ended)
@@ -87,7 +87,7 @@ def test_an_idle_run_whose_question_is_open_is_not_approved_and_not_completed(ho
     )
 
 
-def test_an_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> None:
+def test_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> None:
     prompt = f"ignore TERM; say {MARK}; sleep 600"  # it looks ready for input, and takes none
     run = home.start_agent("scripted", prompt, "--pty", "--idle-exit", "1s", "--grace", "300ms")
     ended = home.wait_for_end(run.id)
@@ -95,7 +95,7 @@ def test_an_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> N
     assert "ended with SIGKILL" in str(ended.reason)
 
 
-def test_a_slow_start_is_not_idleness(home: Home) -> None:
+def test_slow_start_is_not_idleness(home: Home) -> None:
     """A run that is ended before its interface appears would look completed."""
     gate, programs = home.folder / "gate", home.folder / "programs"
     os.mkfifo(gate)
@@ -121,7 +121,7 @@ def test_a_slow_start_is_not_idleness(home: Home) -> None:
 
 
 class Interface:
-    """A CLI's interface, of which recorded screens are shown one after the other."""
+    """The interface of a CLI, which shows recorded screens."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         self.typed: list[str] = []
@@ -129,7 +129,7 @@ class Interface:
         self.now = 100.0
         monkeypatch.setattr(screen_io.time, "monotonic", lambda: self.now)
         self.name = name
-        self.voice = ScreenIO(
+        self.screen_io = ScreenIO(
             SCREENS[name],
             size=(60, 120),
             approvals=frozenset(),
@@ -141,18 +141,18 @@ class Interface:
     def shows(self, kind: str) -> None:
         file = SCREEN_FILES / f"{self.name}-{kind}.txt"
         text = file.read_text().rstrip("\n").replace("\n", "\r\n")
-        self.voice.feed(b"\x1b[2J\x1b[H" + text.encode())
-        self.voice.poll()
+        self.screen_io.feed(b"\x1b[2J\x1b[H" + text.encode())
+        self.screen_io.poll()
 
     def send(self, text: str, **more: Any) -> None:
         given = {"enter": True, "dialog": None, **more}
-        self.voice.send(text, reply=self.outcomes.append, **given)
+        self.screen_io.send(text, reply=self.outcomes.append, **given)
 
     def passes(self, seconds: float) -> None:
-        wait_until = self.now + seconds
-        while self.now < wait_until:
+        deadline = self.now + seconds
+        while self.now < deadline:
             self.now += 0.1
-            self.voice.poll()
+            self.screen_io.poll()
 
 
 ALL = ("claude", "codex", "copilot", "gemini", "opencode", "qwen")
@@ -207,8 +207,10 @@ def test_nothing_is_typed_into_a_screen_that_is_not_understood(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     interface = Interface(monkeypatch, name)
-    interface.voice.feed(b"\x1b[2J\x1b[HA new kind of menu\r\n  * Approve everything\r\n    Deny")
-    interface.voice.poll()
+    interface.screen_io.feed(
+        b"\x1b[2J\x1b[HA new kind of menu\r\n  * Approve everything\r\n    Deny"
+    )
+    interface.screen_io.poll()
     interface.send("no")
     interface.passes(INPUT_TIMEOUT + 1)
     assert interface.typed == []
@@ -216,23 +218,23 @@ def test_nothing_is_typed_into_a_screen_that_is_not_understood(
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_idle_interface_with_an_open_dialog_is_not_typed_into(
+def test_idle_interface_with_an_open_dialog_is_not_typed_into(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     interface = Interface(monkeypatch, name)
     interface.shows("run")
-    assert not interface.voice.quit("/quit", lambda: None)
+    assert not interface.screen_io.quit("/quit", lambda: None)
     interface.passes(3.0)
     assert interface.typed == []
 
 
-def test_a_dialog_that_is_replaced_by_another_gets_no_answer(
+def test_dialog_that_is_replaced_by_another_gets_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     interface = Interface(monkeypatch, "claude")
     interface.shows("run")
     interface.send("4")
-    interface.voice.poll()
+    interface.screen_io.poll()
     assert interface.typed == ["\x1b[B" * 3], "the mark is moved, and Enter waits"
     interface.shows("edit")
     interface.passes(2.0)

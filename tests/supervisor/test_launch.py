@@ -17,7 +17,7 @@ def kill(pid: int | None) -> None:
     wait_until(lambda: not is_alive(pid), f"{pid} is gone")
 
 
-def test_a_supervisor_that_dies_before_the_launch_leaves_no_agent(home: Home) -> None:
+def test_supervisor_that_dies_before_the_launch_leaves_no_agent(home: Home) -> None:
     """Killed at any moment of its start, again and again: the program runs as a run, or not."""
     for number in range(6):
         marker = home.work / f"began{number}"
@@ -46,7 +46,7 @@ def test_a_supervisor_that_dies_before_the_launch_leaves_no_agent(home: Home) ->
     home.wait_for_all_processes()
 
 
-def test_a_run_that_ends_before_the_launch_has_no_exit_code(tmp_path: Path) -> None:
+def test_run_that_ends_before_the_launch_has_no_exit_code(tmp_path: Path) -> None:
     """A supervisor that dies before it opens the gate: what never began has returned nothing."""
     from corral.adapters import exit_files
     from corral.supervisor.child import ChildProcess, Stdio
@@ -104,7 +104,7 @@ def test_two_supervisors_for_one_run_record_one_end(home: Home) -> None:
         assert (ended.state, ended.exit_code) == expected
 
 
-def test_a_late_supervisor_changes_nothing(home: Home) -> None:
+def test_late_supervisor_changes_nothing(home: Home) -> None:
     """The run is over and its output sealed; somebody had found it in line before that."""
     from corral.adapters.supervisor_process import StartingSupervisor
 

@@ -55,7 +55,7 @@ def escaped(home: Home) -> tuple[Run, process.ProcessIdentity]:
     return run, child
 
 
-def test_an_orphan_is_ended_by_a_stop(
+def test_orphan_is_ended_by_a_stop(
     home: Home, escaped: tuple[Run, process.ProcessIdentity]
 ) -> None:
     run, child = escaped
@@ -64,7 +64,7 @@ def test_an_orphan_is_ended_by_a_stop(
     home.wait_for_all_processes()
 
 
-def test_an_orphan_is_ended_with_its_run(
+def test_orphan_is_ended_with_its_run(
     home: Home, escaped: tuple[Run, process.ProcessIdentity]
 ) -> None:
     run, child = escaped
@@ -76,7 +76,7 @@ def test_an_orphan_is_ended_with_its_run(
     home.wait_for_all_processes()
 
 
-def test_an_orphan_is_ended_by_a_new_supervisor(
+def test_orphan_is_ended_by_a_new_supervisor(
     home: Home, escaped: tuple[Run, process.ProcessIdentity]
 ) -> None:
     run, child = escaped
@@ -87,7 +87,7 @@ def test_an_orphan_is_ended_by_a_new_supervisor(
     home.wait_for_all_processes()
 
 
-def test_an_orphan_is_ended_by_the_guard_without_a_supervisor(
+def test_orphan_is_ended_by_the_guard_without_a_supervisor(
     home: Home, escaped: tuple[Run, process.ProcessIdentity]
 ) -> None:
     run, child = escaped
@@ -102,7 +102,7 @@ def test_an_orphan_is_ended_by_the_guard_without_a_supervisor(
 
 
 @pytest.mark.parametrize("agent_too", [False, True])
-def test_an_orphan_is_ended_after_supervisor_and_guard_were_killed(
+def test_orphan_is_ended_after_supervisor_and_guard_were_killed(
     home: Home, escaped: tuple[Run, process.ProcessIdentity], agent_too: bool
 ) -> None:
     """Its parents, session and environment tell nothing then; its resource limits do."""
@@ -116,7 +116,7 @@ def test_an_orphan_is_ended_after_supervisor_and_guard_were_killed(
     home.wait_for_all_processes()
 
 
-def test_a_process_that_cannot_be_killed_is_named_and_the_run_crashed(
+def test_process_that_cannot_be_killed_is_named_and_the_run_crashed(
     home: Home, escaped: tuple[Run, process.ProcessIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, child = escaped
@@ -140,7 +140,7 @@ def test_a_process_that_cannot_be_killed_is_named_and_the_run_crashed(
     os.kill(child.pid, signal.SIGKILL)
 
 
-def test_a_nested_run_is_not_an_orphan(home: Home) -> None:
+def test_nested_run_is_not_an_orphan(home: Home) -> None:
     """Its supervisor comes to be a child of the outer run's guard, and goes on all the same."""
     script = f"{sys.executable} -m corral run -d --name inner -- sleep 600; touch here; sleep 600"
     outer = home.start_detached("sh", "-c", script, options=("--grace", "300ms"))

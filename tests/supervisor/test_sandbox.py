@@ -59,7 +59,7 @@ def sandboxed(
     return home.wait_for_end(asked.id)
 
 
-def test_a_sandboxed_agent_can_commit_only_in_its_worktree(
+def test_sandboxed_agent_can_commit_only_in_its_worktree(
     home: Home, kind: SandboxKind, tree: Path
 ) -> None:
     named = "-c user.name=ada -c user.email=ada@example.org"
@@ -114,7 +114,7 @@ def test_git_files_of_an_agent_do_not_weaken_the_next_sandbox(
     assert not list(precious.iterdir())
 
 
-def test_the_supervisor_executes_nothing_that_was_left_for_git(
+def test_supervisor_executes_nothing_that_was_left_for_git(
     home: Home, any_kind: SandboxKind, tree: Path
 ) -> None:
     mark = home.folder / "run-by-another"
@@ -136,7 +136,7 @@ def test_the_supervisor_executes_nothing_that_was_left_for_git(
 
 
 @pytest.mark.parametrize("inside", ["", "src"])
-def test_a_worktree_without_a_known_owner_is_refused(
+def test_worktree_without_a_known_owner_is_refused(
     home: Home, any_kind: SandboxKind, tree: Path, inside: str
 ) -> None:
     """The project's own folder is a worktree: an agent in there would write what the next one is
@@ -165,7 +165,7 @@ def user(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
     return real
 
 
-def test_a_sandboxed_agent_sees_no_store_home_or_token(
+def test_sandboxed_agent_sees_no_store_home_or_token(
     home: Home, kind: SandboxKind, tree: Path, user: Path
 ) -> None:
     token = Path(home.env["CORRAL_HOME"]) / "daemon.token"
@@ -195,7 +195,7 @@ def test_a_sandboxed_agent_sees_no_store_home_or_token(
     assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
 
 
-def test_a_sandboxed_agent_cannot_delete_git_objects(
+def test_sandboxed_agent_cannot_delete_git_objects(
     home: Home, kind: SandboxKind, tree: Path
 ) -> None:
     repository = home.folder / "repository"
@@ -251,7 +251,7 @@ time.sleep(600)
     ],
     indirect=["kind"],
 )
-def test_a_run_over_its_resource_limit_is_killed_with_its_children(
+def test_run_over_its_resource_limit_is_killed_with_its_children(
     home: Home, kind: SandboxKind, tree: Path, setting: str, most: int, program: str
 ) -> None:
     with home.store() as store:
@@ -265,7 +265,7 @@ def test_a_run_over_its_resource_limit_is_killed_with_its_children(
     assert size < 10 * most
 
 
-def test_a_sandboxed_agent_reaches_corral_only_as_itself(home: Home, tree: Path) -> None:
+def test_sandboxed_agent_reaches_corral_only_as_itself(home: Home, tree: Path) -> None:
     kind = sandbox.probe_sandboxes().kind
     if kind is SandboxKind.NONE:
         pytest.skip("no sandbox works here")
@@ -353,9 +353,7 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_sandboxed_agent_cannot_type_into_another_run(
-    home: Home, tree: Path, short: Path
-) -> None:
+def test_sandboxed_agent_cannot_type_into_another_run(home: Home, tree: Path, short: Path) -> None:
     """Landlock does not keep it from connecting to the socket of another run's supervisor."""
     kind = SandboxKind.LANDLOCK
     if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:

@@ -90,7 +90,7 @@ def started(home: Home, kind: SandboxKind, tree: Path, env: dict[str, str], **mo
     [(SandboxKind.BUBBLEWRAP, None), (SandboxKind.LANDLOCK, "CODEX_HOME")],
     indirect=["kind"],
 )
-def test_a_budget_stops_a_sandboxed_run(
+def test_budget_stops_a_sandboxed_run(
     home: Home,
     kind: SandboxKind,
     tree: Path,  # noqa: F811
@@ -116,7 +116,7 @@ def test_a_budget_stops_a_sandboxed_run(
 
 
 @pytest.mark.parametrize("kind", [SandboxKind.BUBBLEWRAP], indirect=True)
-def test_a_new_supervisor_continues_the_transcript(
+def test_new_supervisor_continues_the_transcript(
     home: Home,
     kind: SandboxKind,
     tree: Path,  # noqa: F811
@@ -139,7 +139,7 @@ def test_a_new_supervisor_continues_the_transcript(
 
 
 @pytest.mark.parametrize("trick", ["pipe", "symlink", "device", "folder", "line", "name"])
-def test_a_hostile_transcript_is_not_followed(
+def test_hostile_transcript_is_not_followed(
     home: Home,
     tree: Path,  # noqa: F811
     codex: Path,

@@ -15,7 +15,7 @@ from corral.supervisor.stream_io import StreamIO
 WIDE = "x" * 1_000
 
 
-def told(nth: int) -> bytes:
+def encode_assistant_message(nth: int) -> bytes:
     said = {"type": "text", "text": f"{nth} {WIDE}"}
     message = {"id": f"m{nth}", "role": "assistant", "model": "m", "content": [said]}
     return json.dumps({"type": "assistant", "message": message}).encode() + b"\n"
@@ -44,15 +44,15 @@ def numbers(store: Corral, run: Run) -> list[int]:
     return [int(turn.content.split()[0]) for turn in found if turn.role == "assistant"]
 
 
-def test_a_stream_read_again_after_a_gap_has_no_duplicates_or_losses(
+def test_stream_read_again_after_a_gap_has_no_duplicates_or_losses(
     store: Corral, run: Run, tmp_path: Path
 ) -> None:
     path = tmp_path / "output"
-    path.write_bytes(b"".join(map(told, range(100))))
+    path.write_bytes(b"".join(map(encode_assistant_message, range(100))))
     first = voice(store, run, path)
     first.poll()
     with path.open("ab") as file:
-        file.write(b"".join(map(told, range(100, 110))))
+        file.write(b"".join(map(encode_assistant_message, range(100, 110))))
     cut = cut_middle(path, 20_000, 40_000)
     assert cut is not None
     assert cut.length > 10_000
@@ -62,9 +62,9 @@ def test_a_stream_read_again_after_a_gap_has_no_duplicates_or_losses(
     assert numbers(store, run) == list(range(110))
 
 
-def test_a_gap_before_the_reader_is_skipped(store: Corral, run: Run, tmp_path: Path) -> None:
+def test_gap_before_the_reader_is_skipped(store: Corral, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "output"
-    path.write_bytes(b"".join(map(told, range(100))))
+    path.write_bytes(b"".join(map(encode_assistant_message, range(100))))
     cut_middle(path, 20_000, 40_000)
     reader = voice(store, run, path)
     reader.poll()

@@ -15,7 +15,7 @@ TEAM: dict[str, Any] = {
 }
 
 
-def test_a_team_member_starts_with_identity_tools_and_prompt(tmp_path: Path, home: Home) -> None:
+def test_team_member_starts_with_identity_tools_and_prompt(tmp_path: Path, home: Home) -> None:
     team = TEAM | {
         "lead": TEAM["lead"] | {"command": "sh -c 'cat; echo; env'"},
         "project": "work",
@@ -45,7 +45,7 @@ def test_a_team_member_starts_with_identity_tools_and_prompt(tmp_path: Path, hom
         assert store.agents.get("bob").version == 1
 
 
-def test_a_running_team_member_is_not_restarted(tmp_path: Path, home: Home) -> None:
+def test_running_team_member_is_not_restarted(tmp_path: Path, home: Home) -> None:
     team = TEAM | {"lead": TEAM["lead"] | {"command": "sleep 600"}, "workers": [], "tasks": []}
     (tmp_path / "team.json").write_text(json.dumps(team))
     (first,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")

@@ -74,9 +74,7 @@ def test_terminal_modes_are_restored_afterwards(home: Home) -> None:
         assert (home.work / "before").read_text() == (home.work / "after").read_text()
 
 
-def test_the_terminal_size_reaches_the_program_and_follows_changes(
-    home: Home, screen: Open
-) -> None:
+def test_terminal_size_reaches_the_program_and_follows_changes(home: Home, screen: Open) -> None:
     script = (
         "import os, signal, time\n"
         "def tell(*_):\n    print('%d-by-%d' % os.get_terminal_size()[::-1], flush=True)\n"
@@ -112,7 +110,7 @@ def test_ctrl_c_ends_a_program_without_a_handler(home: Home, screen: Open) -> No
 
 
 @pytest.mark.parametrize("end", ["kill -INT $$", "exit 130"])
-def test_a_run_ended_by_ctrl_c_is_cancelled_and_not_restarted(
+def test_run_ended_by_ctrl_c_is_cancelled_and_not_restarted(
     home: Home, screen: Open, end: str
 ) -> None:
     script = f"trap '{'trap - INT; ' + end}' INT; echo here; while :; do sleep 0.1; done"
@@ -151,7 +149,7 @@ def test_job_control_inside_a_shell_works(home: Home, screen: Open) -> None:
     assert shell.exit_code() == 0
 
 
-def test_suspending_the_program_suspends_the_command_and_fg_resumes_both(home: Home) -> None:
+def test_suspend_and_fg_apply_to_program_and_command(home: Home) -> None:
     """As a user does it: a shell, `corral run -- cat` in it, Ctrl-Z, fg."""
     shell = Screen(home, "bash", "--norc", "--noprofile")
     try:
@@ -185,7 +183,7 @@ def test_suspending_the_program_suspends_the_command_and_fg_resumes_both(home: H
         shell.end()
 
 
-def test_a_program_that_closes_its_terminal_gets_no_sighup(home: Home) -> None:
+def test_program_that_closes_its_terminal_gets_no_sighup(home: Home) -> None:
     leaves = "import os, time; print('bye', flush=True); os.closerange(0, 3); time.sleep(0.5)"
     run = home.start_detached(sys.executable, "-c", leaves, options=("--pty",))
     ended = home.wait_for_end(run.id)
@@ -193,7 +191,7 @@ def test_a_program_that_closes_its_terminal_gets_no_sighup(home: Home) -> None:
     assert b"bye" in home.output(run)
 
 
-def test_an_interactive_python_session_works(home: Home, screen: Open) -> None:
+def test_interactive_python_session_works(home: Home, screen: Open) -> None:
     opened = screen("run", "--", "python3", "-q")
     opened.wait_until(b">>> ")
     opened.type(b"print(6 * 7, 'is it')\r")
@@ -215,7 +213,7 @@ def test_paging_with_less_works(home: Home, screen: Open) -> None:
     assert opened.exit_code() == 0
 
 
-def test_a_closed_terminal_detaches_and_attach_works_again(home: Home, screen: Open) -> None:
+def test_closed_terminal_detaches_and_attach_works_again(home: Home, screen: Open) -> None:
     shell = bash(screen)
     shell.type(b"kept=yes-it-is; echo no''ted\r")
     shell.wait_until(b"noted")
@@ -233,7 +231,7 @@ def test_a_closed_terminal_detaches_and_attach_works_again(home: Home, screen: O
     assert home.wait_for_end(run.id).state is RunState.COMPLETED
 
 
-def test_the_detach_key_detaches_and_attach_redraws_the_screen(home: Home, screen: Open) -> None:
+def test_detach_key_detaches_and_attach_redraws_the_screen(home: Home, screen: Open) -> None:
     shell = bash(screen)
     shell.type(b"echo a-mark-$((1 + 1))\r")
     shell.wait_until(b"a-mark-2")
@@ -286,7 +284,7 @@ def test_all_attached_terminals_see_the_end(home: Home, screen: Open) -> None:
     assert (shell.exit_code(), second.exit_code()) == (5, 5)
 
 
-def test_an_attached_terminal_that_does_not_read_does_not_block(home: Home, screen: Open) -> None:
+def test_attached_terminal_that_does_not_read_does_not_block(home: Home, screen: Open) -> None:
     run = home.start_detached("bash", "-c", "read x; seq 1 900000; exit 3", options=("--pty",))
     lazy = screen("attach", run.id)
     wait_until(lambda: len(home.processes_of(run)) == 1, "it waits for a line")
@@ -342,7 +340,7 @@ def test_output_of_a_short_program_is_complete(home: Home, screen: Open) -> None
         assert b"short and good" in opened.seen
 
 
-def test_a_large_output_through_a_terminal_is_complete(home: Home, screen: Open) -> None:
+def test_large_output_through_a_terminal_is_complete(home: Home, screen: Open) -> None:
     opened = screen("run", "--", "seq", "1", "50000")
     assert opened.exit_code() == 0
     lines = opened.seen.replace(b"\r", b"").split()
@@ -361,7 +359,7 @@ def test_processes_left_in_the_terminal_are_ended(home: Home, screen: Open) -> N
     home.wait_for_all_processes()
 
 
-def test_a_table_fits_the_terminal(home: Home, screen: Open) -> None:
+def test_table_fits_the_terminal(home: Home, screen: Open) -> None:
     long = ["echo", "a very long line indeed " * 4]
     home.wait_for_end(home.start_detached(*long, options=("--name", "the-nightly-build")).id)
     home.wait_for_end(home.start_detached("sleep", "600", options=("--timeout", "1ms")).id)
@@ -382,7 +380,7 @@ def test_a_table_fits_the_terminal(home: Home, screen: Open) -> None:
                 assert ("PID" in lines[0].split()) is (columns == 200)
 
 
-def test_the_overview_and_ps_agree_on_a_queued_run(home: Home) -> None:
+def test_overview_and_ps_agree_on_a_queued_run(home: Home) -> None:
     run = home.start_agent("scripted", "ask May I?; say thanks", "--acp")
     wait_until(lambda: home.get(run.id).attention, "it asks")
     (row,) = (line for line in home.corral("ps").stdout.splitlines() if run.id.encode() in line)

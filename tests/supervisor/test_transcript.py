@@ -28,7 +28,7 @@ class Recorder:
     def flush(self) -> None: ...
 
 
-def test_a_repeated_prompt_is_not_recorded() -> None:
+def test_repeated_prompt_is_not_recorded() -> None:
     """opencode tells the time of a row, and rows of the same millisecond are read twice."""
     items = [TranscriptItem(5, TurnFact("user", "do it"), 7, "prt_1")]
     place: Any = SimpleNamespace(
@@ -51,7 +51,7 @@ def test_a_repeated_prompt_is_not_recorded() -> None:
     assert recorder.taken == ["do it"], "a person says the same again"
 
 
-def test_a_repeated_item_is_not_activity() -> None:
+def test_repeated_item_is_not_activity() -> None:
     """An idle run is ended after a time without activity, so an old item must not count as new."""
     items = [TranscriptItem(5, TurnFact("assistant", "done"), 7, "prt_1")]
     place: Any = SimpleNamespace(
@@ -120,7 +120,7 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
     assert recorder.charged == [30]
 
 
-def test_the_model_is_read_from_an_unread_transcript() -> None:
+def test_model_is_read_from_an_unread_transcript() -> None:
     """The stream can report usage without a model before the first look at the record."""
     items = [
         TranscriptItem(1, UsageFact("first", input=1), 1),

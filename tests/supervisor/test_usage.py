@@ -62,7 +62,7 @@ def started(home: Home, *options: str, **env: str) -> Run:
     return home.start_agent("codex", "look at it", *options, env=env)
 
 
-def test_a_budget_stops_a_run_whose_stream_reports_nothing_yet(codex: Home) -> None:
+def test_budget_stops_a_run_whose_stream_reports_nothing_yet(codex: Home) -> None:
     ended = codex.wait_for_end(
         started(codex, "--budget", "0.10", "--grace", "1s", TOKENS="2000000").id
     )
@@ -72,7 +72,7 @@ def test_a_budget_stops_a_run_whose_stream_reports_nothing_yet(codex: Home) -> N
     codex.wait_for_all_processes()
 
 
-def test_a_global_budget_stops_a_run_without_its_own(codex: Home) -> None:
+def test_global_budget_stops_a_run_without_its_own(codex: Home) -> None:
     codex.corral("budget", "set", "all", "0.10")
     ended = codex.wait_for_end(started(codex, "--grace", "1s", TOKENS="2000000").id)
     assert ended.state is RunState.CANCELLED
@@ -92,7 +92,7 @@ def test_spending_of_another_run_stops_a_run_of_the_same_budget(codex: Home) -> 
     assert str(ended.reason).startswith("the budget of everything is spent")
 
 
-def test_a_model_without_a_price_ends_a_run_with_a_budget(codex: Home) -> None:
+def test_model_without_a_price_ends_a_run_with_a_budget(codex: Home) -> None:
     ended = codex.wait_for_end(
         started(codex, "--budget", "5", "--grace", "1s", MODEL="unheard-of").id
     )
@@ -125,7 +125,7 @@ def test_denied_calls_are_shown_with_the_command_that_approves_them(codex: Home)
 
 
 @pytest.mark.parametrize("options", [("--pty",), ()], ids=["terminal", "pipe"])
-def test_a_known_cli_as_a_command_is_recorded_while_it_runs(
+def test_known_cli_as_a_command_is_recorded_while_it_runs(
     codex: Home, options: tuple[str, ...]
 ) -> None:
     run = codex.start_detached("codex", options=options)
@@ -177,7 +177,7 @@ def test_turns_of_a_transcript_keep_their_time(codex: Home) -> None:
     "words",
     [("--budget", "1", "--", "true"), ("--pty", "--agent", "scripted", "--budget", "1", "x")],
 )
-def test_a_budget_that_cannot_be_enforced_is_refused(home: Home, words: tuple[str, ...]) -> None:
+def test_budget_that_cannot_be_enforced_is_refused(home: Home, words: tuple[str, ...]) -> None:
     said = home.corral("run", "-d", *words)
     assert said.returncode not in (0, None)
     assert b"cannot be enforced" in said.stderr
@@ -185,7 +185,7 @@ def test_a_budget_that_cannot_be_enforced_is_refused(home: Home, words: tuple[st
         assert store.runs.list().items == []
 
 
-def test_a_plain_command_of_an_agent_with_a_budget_is_refused(home: Home) -> None:
+def test_plain_command_of_an_agent_with_a_budget_is_refused(home: Home) -> None:
     home.corral("agent", "create", "bob", "--command", "true", "--budget", "1")
     said = home.corral("run", "-d", "--agent", "bob", "do it")
     assert b"cannot be enforced" in said.stderr

@@ -1,4 +1,4 @@
-"""Drive an `AcpTalk` against a real agent process, like a supervisor: one loop, no threads."""
+"""Drive an `AcpClient` against a real agent process, like a supervisor: one loop, no threads."""
 
 import contextlib
 import os

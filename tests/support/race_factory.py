@@ -37,8 +37,8 @@ class RaceFactory:
         self.store = store
         self._host = host or process.host()
         self.repository = new_repository(folder / "raced", files)
-        self._aside = folder / "aside"
-        self._worktrees = str(worktrees or self._aside / "worktrees")
+        self._scratch = folder / "scratch"
+        self._worktrees = str(worktrees or self._scratch / "worktrees")
         self.project = store.projects.register(self.repository).id
 
     def start(
@@ -136,10 +136,10 @@ class RaceFactory:
     def settle(self, race: Race) -> Race:
         """End the round: it waits for a selection, or no attempt passed."""
         with self.store.transaction() as tx:
-            query = queries.get(tx, race.id)
-            held = driver.acquire_round(tx, query.latest.id, "tests")
-            driver.close_round(tx, query, held)
-            driver.mark_idle(tx, query, held)
+            current = queries.get(tx, race.id)
+            held = driver.acquire_round(tx, current.latest.id, "tests")
+            driver.close_round(tx, current, held)
+            driver.mark_idle(tx, current, held)
             driver.release_round(tx, held)
         return self.store.races.get(race.id)
 
@@ -161,12 +161,12 @@ class RaceFactory:
             value = [[ids[number] for number in group] for group in ranking] if ranking else None
             driver.record_verdict(tx, asked, self.store.runs.get(run), value, reason)
 
-    def choose(self, race: Race, attempt: str, **options: Any) -> Race:
+    def select(self, race: Race, attempt: str, **options: Any) -> Race:
         """Select the winner, also for a race of another node."""
         with self.store.transaction() as tx:
             return selection.select(tx, race.id, attempt, **options)
 
-    def bring(self, race: Race, host: str) -> None:
+    def move_to_node(self, race: Race, host: str) -> None:
         """Move the race to another node, whose driver has released it."""
         with self.store.transaction() as tx:
             tx.run(Statement("UPDATE races SET host = :host WHERE id = :id"), host=host, id=race.id)
@@ -178,9 +178,9 @@ class RaceFactory:
 
     def commit(self, files: dict[str, str | bytes], base: str = "main") -> str:
         """Commit on top of a base, on no branch."""
-        git(self.repository, "worktree", "add", "-q", "--detach", str(self._aside / "w"), base)
-        result = commit(self._aside / "w", files, "what an attempt left")
-        git(self.repository, "worktree", "remove", "--force", str(self._aside / "w"))
+        git(self.repository, "worktree", "add", "-q", "--detach", str(self._scratch / "w"), base)
+        result = commit(self._scratch / "w", files, "what an attempt left")
+        git(self.repository, "worktree", "remove", "--force", str(self._scratch / "w"))
         return result
 
     def _run(self, state: str, at: int | None = None, **columns: Any) -> str:

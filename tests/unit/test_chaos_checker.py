@@ -14,7 +14,7 @@ MOVES = {
 }
 
 
-def told(kind: str, subject: str, *verbs: str, **data: object) -> list[StoreEvent]:
+def make_events(kind: str, subject: str, *verbs: str, **data: object) -> list[StoreEvent]:
     return [StoreEvent(kind, verb, subject, data or None) for verb in verbs]
 
 
@@ -22,30 +22,30 @@ def good() -> History:
     """Return a short valid history."""
     ended = {"exit_code": 0, "signal": None}
     events = [
-        *told("letter", "let_1", "put"),
-        *told("letter", "let_2", "put"),
-        *told("letter", "let_1", "fail", "ack"),
-        *told("letter", "let_2", "begin_delivery", "ack"),
-        *told("schedule", "sch_1", "create"),
-        *told("letter", "let_3", "put"),
-        *told("schedule", "sch_1", "finish", moments=[5], letters=["let_3"]),
-        *told("schedule", "sch_2", "create"),
-        *told("letter", "let_4", "put"),
-        *told("letter", "let_5", "put"),
-        *told("schedule", "sch_2", "fire", moments=[10], letters=["let_4"]),
-        *told("schedule", "sch_2", "fire", moments=[15], letters=["let_5"]),
+        *make_events("letter", "let_1", "put"),
+        *make_events("letter", "let_2", "put"),
+        *make_events("letter", "let_1", "fail", "ack"),
+        *make_events("letter", "let_2", "begin_delivery", "ack"),
+        *make_events("schedule", "sch_1", "create"),
+        *make_events("letter", "let_3", "put"),
+        *make_events("schedule", "sch_1", "finish", moments=[5], letters=["let_3"]),
+        *make_events("schedule", "sch_2", "create"),
+        *make_events("letter", "let_4", "put"),
+        *make_events("letter", "let_5", "put"),
+        *make_events("schedule", "sch_2", "fire", moments=[10], letters=["let_4"]),
+        *make_events("schedule", "sch_2", "fire", moments=[15], letters=["let_5"]),
         *(StoreEvent("letter", "ack", f"let_{n}") for n in (3, 4, 5)),
-        *told("task", "tsk_1", "declare", "promote"),
-        *told("task", "tsk_1", "claim", fence=1),
-        *told("task", "tsk_1", "release", "promote"),
-        *told("task", "tsk_1", "claim", fence=2),
-        *told("lock", "lck_1", "acquire", path="a", owner="agent:w0"),
-        *told("lock", "lck_1", "release", path="a"),
-        *told("lock", "lck_2", "acquire", path="a", owner="agent:w1"),
-        *told("run", "run_1", "queue"),
-        *told("run", "run_1", "start", pid=7),
-        *told("run", "run_1", "launch"),
-        *told("run", "run_1", "complete", **ended),
+        *make_events("task", "tsk_1", "declare", "promote"),
+        *make_events("task", "tsk_1", "claim", fence=1),
+        *make_events("task", "tsk_1", "release", "promote"),
+        *make_events("task", "tsk_1", "claim", fence=2),
+        *make_events("lock", "lck_1", "acquire", path="a", owner="agent:w0"),
+        *make_events("lock", "lck_1", "release", path="a"),
+        *make_events("lock", "lck_2", "acquire", path="a", owner="agent:w1"),
+        *make_events("run", "run_1", "queue"),
+        *make_events("run", "run_1", "start", pid=7),
+        *make_events("run", "run_1", "launch"),
+        *make_events("run", "run_1", "complete", **ended),
     ]
     notes = [
         JournalEntry("put", "let_1", "w0", 1, 2, mailbox="agent:a", key="k1"),
@@ -101,7 +101,7 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "a letter that ended twice": (
         "let_3 ended 2 times",
-        lambda h: h.events.extend(told("letter", "let_3", "ack")),
+        lambda h: h.events.extend(make_events("letter", "let_3", "ack")),
     ),
     "a key that made two letters": (
         "the key k1 made two letters",
@@ -143,15 +143,15 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "an illegal move": (
         "let_1: fail from done",
-        lambda h: h.events.extend(told("letter", "let_1", "fail")),
+        lambda h: h.events.extend(make_events("letter", "let_1", "fail")),
     ),
     "a move of nothing": (
         "let_9: ack from nothing",
-        lambda h: h.events.extend(told("letter", "let_9", "ack")),
+        lambda h: h.events.extend(make_events("letter", "let_9", "ack")),
     ),
     "a thing that was made twice": (
         "run_1 was made twice",
-        lambda h: h.events.extend(told("run", "run_1", "queue")),
+        lambda h: h.events.extend(make_events("run", "run_1", "queue")),
     ),
     "a timer that never fired": (
         "sch_1 put 0 letters",
@@ -173,8 +173,8 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
         "sch_2: steps of [5, 10] ms",
         lambda h: h.events.extend(
             [
-                *told("letter", "let_6", "put", "ack"),
-                *told("schedule", "sch_2", "fire", moments=[25], letters=["let_6"]),
+                *make_events("letter", "let_6", "put", "ack"),
+                *make_events("schedule", "sch_2", "fire", moments=[25], letters=["let_6"]),
             ]
         ),
     ),

@@ -95,7 +95,7 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
     act("judge", id=other.id, judge="solomon", rubric="is it kind?")
     plan = store.races.get(other.id).plan
     assert (plan.judge, plan.rubric) == ("solomon", "is it kind?")
-    race_factory.choose(other, "1")
+    race_factory.select(other, "1")
     fields = {"id": other.id, "prompt": "Now better", "from": "1"}
     race_pages.refused("next", "refused", "cannot be enforced", **fields, budget="7")
     assert store.races.get(other.id).budget_micros is None, "the race is unchanged"
@@ -430,7 +430,7 @@ def test_missing_race_or_attempt_says_so(race_pages: RacePages) -> None:
 # -- output of attempts ---------------------------------------------------------------------------
 
 
-def told(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
+def parse_events(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
     """Return the events of a stream: name, run, text."""
     name = ""
     for line in lines:
@@ -459,7 +459,7 @@ def test_terminals_of_a_round_share_one_stream(
         outputs.begin(tx, str(runs[0]), folder=str(folder), host=process.host())
     with race_pages.client.stream("GET", f"/races/{race.id}/screens") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        events = [*told(answer.iter_lines())]
+        events = [*parse_events(answer.iter_lines())]
     assert events[-1][0] == "all_over"
     of_first = [(name, text) for name, run, text in events if run == runs[0]]
     assert of_first[0] == ("begin", "")

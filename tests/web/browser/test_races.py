@@ -55,7 +55,7 @@ def settled(live_site: LiveSite, race_factory: RaceFactory) -> Race:
     )
     race_factory.end(race, 3, {"app.py": "broken\n"}, checks=[BAD])
     race_factory.settle(race)
-    race_factory.bring(race, live_site.machine.name)
+    race_factory.move_to_node(race, live_site.machine.name)
     return live_site.store.races.get(race.id)
 
 
@@ -177,7 +177,7 @@ def test_change_of_another_process_to_a_race_is_shown_at_once(
     race_factory.settle(race)
     page.locator(".roundline", has_text="select the winner").wait_for()
     card(page, 1).get_by_text("Location").click()
-    race_factory.choose(race, "1", reason="from elsewhere")
+    race_factory.select(race, "1", reason="from elsewhere")
     page.locator(".attempt.won").wait_for()
     assert card(page, 1).get_by_text("Branch").is_visible(), "opened sections stay open"
     race_factory.next(race, "linus")
@@ -245,7 +245,7 @@ def test_win_rate_plots_show_their_numbers(
     assert before >= 2
     row = page.locator("#numbers tr", has_text="linus")
     lost = row.inner_text()
-    race_factory.choose(race, "1")
+    race_factory.select(race, "1")
     page.wait_for_function(
         "before => ![...document.querySelectorAll('#numbers tr')]"
         ".some(row => row.innerText === before)",
