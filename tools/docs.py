@@ -197,7 +197,7 @@ The tables below list every column of each tool and where it is stored. `import_
 means that the value identifies the row."""
 
 
-def schema() -> str:
+def render_schema() -> str:
     lines = [SCHEMA, "", "## Index", "", "| table | content |", "|---|---|"]
     lines += [f"| {_link(table.name)} | {_first_sentence(table.doc)} |" for table in tables()]
     for table in tables():
@@ -212,7 +212,7 @@ def schema() -> str:
 
 
 def _link(heading: str) -> str:
-    """A link to a heading of the same page, by the rule of GitHub and MkDocs."""
+    """Link to a heading of the same page; GitHub and MkDocs derive the same anchor."""
     anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
     return f"[{heading}](#{anchor})"
 
@@ -226,40 +226,42 @@ def _plain(index: str) -> str:
     return index.replace("{feed_key}", "seq")
 
 
-def states() -> str:
+def render_states() -> str:
     kinds = [table.transitions.kind for table in find_declarations(StatefulTable).values()]
     lines = [STATES, "", " · ".join(_link(kind) for kind in kinds)]
     for table in find_declarations(StatefulTable).values():
-        moves = table.transitions
-        lines += ["", f"## {moves.kind}", "", "```mermaid", "stateDiagram-v2"]
-        lines += [f"    [*] --> {state}: {verb}" for verb, state in moves.entries.items()]
+        transitions = table.transitions
+        lines += ["", f"## {transitions.kind}", "", "```mermaid", "stateDiagram-v2"]
+        lines += [f"    [*] --> {state}: {verb}" for verb, state in transitions.entries.items()]
         lines += [
-            f"    {source} --> {move.to}: {verb}"
-            for verb, move in moves.verbs.items()
-            for source in move.sources
+            f"    {source} --> {transition.to}: {verb}"
+            for verb, transition in transitions.verbs.items()
+            for source in transition.sources
         ]
-        lines += [f"    {state} --> [*]" for state in moves.terminal]
+        lines += [f"    {state} --> [*]" for state in transitions.terminal]
         lines += ["```", "", "| state | meaning |", "|---|---|"]
-        lines += [f"| {state} | {meaning} |" for state, meaning in _meanings(moves.states)]
-        if moves.import_states:
+        lines += [
+            f"| {state} | {meaning} |" for state, meaning in _read_meanings(transitions.states)
+        ]
+        if transitions.import_states:
             lines += [
                 "",
-                f"Imports may create it as {_any(moves.import_states)}.",
+                f"Imports may create it as {_join_with_or(transitions.import_states)}.",
             ]
         lines += ["", "| verb | from | to |", "|---|---|---|"]
         lines += [
-            f"| {verb} | {', '.join(move.sources)} | {move.to} |"
-            for verb, move in moves.verbs.items()
+            f"| {verb} | {', '.join(transition.sources)} | {transition.to} |"
+            for verb, transition in transitions.verbs.items()
         ]
     return "\n".join(lines) + "\n"
 
 
-def _any(states: Any) -> str:
+def _join_with_or(states: Any) -> str:
     *others, last = states
     return f"{', '.join(others)} or {last}" if others else str(last)
 
 
-def _meanings(states: Any) -> Iterator[tuple[str, str]]:
+def _read_meanings(states: Any) -> Iterator[tuple[str, str]]:
     source = inspect.getsource(states)
     for state in states:
         comment = re.search(rf'{state.name} = "{state.value}"  # (.*)', source)
@@ -267,7 +269,7 @@ def _meanings(states: Any) -> Iterator[tuple[str, str]]:
         yield state.value, comment[1]
 
 
-def library() -> str:
+def render_library() -> str:
     docs = {
         name: " ".join((resource.__doc__ or "").split())
         for name, resource in resource_classes().items()
@@ -288,45 +290,45 @@ def library() -> str:
     return "\n".join(lines) + "\n"
 
 
-def cli() -> str:
+def render_cli() -> str:
     lines = [CLI]
     for name, (_, help) in COMMANDS.items():
         if name in SECTIONS:
-            lines += ["", f"**{SECTIONS[name]}**", "", "| command | |", "|---|---|"]
+            lines += ["", f"**{SECTIONS[name]}**", "", "| command | description |", "|---|---|"]
         lines.append(f"| {_link(f'corral {name}')} | {help} |")
     with click.Context(root, info_name="corral") as context:
         for name in root.list_commands(context):
             command = root.get_command(context, name)
             assert command is not None
             lines += ["", f"## corral {name}", "", COMMANDS[name][1]]
-            lines += _verbs(command, f"corral {name}")
-            lines += _commands(command, context, f"corral {name}")
+            lines += _list_verbs(command, f"corral {name}")
+            lines += _render_commands(command, context, f"corral {name}")
     return "\n".join(lines) + "\n"
 
 
-def _verbs(command: click.Command, path: str) -> list[str]:
-    """The commands of a group, one line each."""
+def _list_verbs(command: click.Command, path: str) -> list[str]:
+    """List the commands of a group, one line each."""
     if not isinstance(command, click.Group):
         return []
     verbs = [
         f"| {_link(f'{path} {name}')} | {verb.get_short_help_str(120)} |"
         for name, verb in command.commands.items()
     ]
-    return ["", "| command | |", "|---|---|", *verbs]
+    return ["", "| command | description |", "|---|---|", *verbs]
 
 
-def _commands(command: click.Command, parent: click.Context, path: str) -> list[str]:
+def _render_commands(command: click.Command, parent: click.Context, path: str) -> list[str]:
     with click.Context(command, info_name=path.rpartition(" ")[2], parent=parent) as context:
         if isinstance(command, click.Group):
             lines: list[str] = []
             for name in command.commands:
-                lines += _commands(command.commands[name], context, f"{path} {name}")
+                lines += _render_commands(command.commands[name], context, f"{path} {name}")
             return lines
         heading = ["", f"### {path}"] if path.count(" ") > 1 else []
         return [*heading, "", "```", command.get_help(context), "```"]
 
 
-def imports() -> str:
+def render_imports() -> str:
     lines = [IMPORTS]
     for name in TOOL_NAMES:
         tool = find_tool(name)
@@ -344,8 +346,8 @@ def _module_of(tool: str) -> str:
     return f"corral.importers.mappings.{tool.replace('-', '_')}"
 
 
-def manual() -> str:
-    """The page that `man corral` shows."""
+def render_manual() -> str:
+    """Render the page that `man corral` shows."""
     lines = ['.\\" Written by `make docs` from the code. Do not edit.', MANUAL_HEAD]
     for name, (_, help) in COMMANDS.items():
         if name in SECTIONS:
@@ -357,20 +359,20 @@ def manual() -> str:
 
 
 PAGES = {
-    "reference/schema.md": schema,
-    "reference/states.md": states,
-    "reference/library.md": library,
-    "reference/cli.md": cli,
-    "reference/imports.md": imports,
-    "corral.1": manual,
+    "reference/schema.md": render_schema,
+    "reference/states.md": render_states,
+    "reference/library.md": render_library,
+    "reference/cli.md": render_cli,
+    "reference/imports.md": render_imports,
+    "corral.1": render_manual,
 }
 
 
 def main() -> int:
     stale = []
-    for name, write in PAGES.items():
+    for name, render in PAGES.items():
         notice = NOTICE if name.endswith(".md") else ""
-        wanted, page = notice + write(), DOCS / name
+        wanted, page = notice + render(), DOCS / name
         if not page.exists() or page.read_text(encoding="utf-8") != wanted:
             stale.append(name)
             if "--check" not in sys.argv:
