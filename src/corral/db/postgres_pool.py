@@ -11,7 +11,7 @@ import psycopg
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
-from corral.db.database import CLOSED, Database, Listener, Probe
+from corral.db.database import CLOSED, Database
 from corral.db.notifications import CommitNotifier, NotifyListener
 from corral.db.pooler import query_value, refuse_transaction_pooler
 from corral.db.postgres_connection import PostgresConnection, keepalive_options
@@ -24,6 +24,7 @@ from corral.db.postgres_errors import (
 )
 from corral.db.server_clock import ServerClock
 from corral.db.statement import Row
+from corral.db.types import Listener, Probe
 from corral.kernel.clock import Clock
 from corral.kernel.errors import Invalid, StoreUnavailable
 
