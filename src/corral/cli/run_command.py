@@ -12,8 +12,8 @@ import click
 from corral.adapters import supervisor_process
 from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.cli.app import App, is_terminal, parse_pairs, terminal_size
+from corral.kernel.display_text import escape_unprintable
 from corral.kernel.errors import Invalid, Refused, error_from_code
-from corral.kernel.text import escape_unprintable
 
 CALLER_VARIABLES = ("CORRAL_AGENT", "CORRAL_RUN")
 """The environment variables that identify the caller: an agent, and the run it is in."""

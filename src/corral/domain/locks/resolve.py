@@ -11,10 +11,11 @@ from corral.domain.locks.model import Lock, LockMode, LockState
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
 from corral.kernel.clock import SECOND, format_duration
+from corral.kernel.display_text import quote_inline
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import parse_number
 from corral.kernel.path_patterns import ancestor_prefixes, literal_prefix
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json, quote_inline
+from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 
 _MODES = {mode.value: mode for mode in LockMode}
 HIGHEST_KEY = "\U0010ffff"
