@@ -11,7 +11,7 @@ import apsw
 from corral.db import sqlite_connection_set, sqlite_wal
 from corral.db.database import Database, Work
 from corral.db.group_commit import MAX_BATCH, Batch, BatchAborted, Job, JoinResult
-from corral.db.lock_file import LockFile
+from corral.db.lock_file import MOVE_LOCK_SUFFIX, LockFile
 from corral.db.move_check import MoveCheck
 from corral.db.sqlite_connection import SqliteConnection
 from corral.db.sqlite_connection_set import MAX_CHECK_AGE
@@ -338,7 +338,7 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def move_lock(self) -> Iterator[bool]:
-        with closing(LockFile(f"{self._shared.path}-move")) as file:
+        with closing(LockFile(self._shared.path + MOVE_LOCK_SUFFIX)) as file:
             yield file.try_lock()
 
     def run_migration(self, number: int, statements: list[str]) -> None:
