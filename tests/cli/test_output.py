@@ -14,7 +14,7 @@ from corral.__main__ import main as main_of_corral
 from corral.adapters import supervisor_process
 from corral.cli import main, render, run_command
 from corral.config import home, make_private_folder
-from corral.kernel.text import escape_unprintable
+from corral.kernel.display_text import escape_unprintable
 from tests.support.cli_runner import Cli
 from tests.support.grouped_cases import each_case
 

@@ -4,7 +4,7 @@ import pytest
 
 import corral
 from corral.api.doctor import examine
-from corral.db.database import Finding
+from corral.db.types import Finding
 from corral.kernel.clock import DAY, SECOND, ManualClock, SystemClock
 
 

@@ -13,7 +13,7 @@ import corral
 from corral.adapters import control_socket
 from corral.api import Corral
 from corral.api.doctor import examine
-from corral.db.database import Finding
+from corral.db.types import Finding
 from corral.kernel.clock import MINUTE, ManualClock
 from corral.services.store import health, home_check
 

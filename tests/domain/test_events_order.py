@@ -8,7 +8,7 @@ from corral.api import Corral
 from corral.api import events as library_events
 from corral.api.events import MAX_PAUSE, MIN_PAUSE
 from corral.db import postgres_maintenance
-from corral.db.database import Finding
+from corral.db.types import Finding
 from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import CorralError

@@ -14,9 +14,9 @@ from corral import config
 from corral.adapters import process
 from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
-from corral.db.database import Finding
 from corral.db.statement import Statement
 from corral.db.tx import Tx
+from corral.db.types import Finding
 from corral.domain.insights.integrity_sql import PARENT_REFERENCES
 from corral.domain.runs.model import Run
 from corral.kernel.clock import DAY, YEAR, ManualClock

@@ -56,7 +56,7 @@ def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Later]:
         for own in TODAYS.glob("*.sql"):
             shutil.copy(own, folder)
         (folder / f"{TODAY + 1:04d}_extra.sql").write_text(text)
-        monkeypatch.setattr(migrations, "FOLDER", folder)
+        monkeypatch.setattr(migrations, "DIRECTORY", folder)
         _forget()
 
     yield become_later
@@ -216,7 +216,7 @@ def test_store_of_the_first_schema_is_migrated_to_the_latest(
     folder.mkdir()
     shutil.copy(min(TODAYS.glob("0001_*.sql")), folder)
     with monkeypatch.context() as patch:
-        patch.setattr(migrations, "FOLDER", folder)
+        patch.setattr(migrations, "DIRECTORY", folder)
         _forget()
         try:
             with corral.open(empty_url, upgrade=True) as store:

@@ -7,7 +7,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.api.doctor import examine
-from corral.db.database import Finding
+from corral.db.types import Finding
 from corral.kernel.errors import Invalid
 from tests.support.home import wait_until
 from tests.support.postgres_server import PostgresServer

@@ -5,6 +5,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from corral.kernel.display_text import quote_inline
 from corral.kernel.prompt import (
     INDENT,
     OwnText,
@@ -18,7 +19,6 @@ from corral.kernel.prompt import (
     render_quote,
     transcribe,
 )
-from corral.kernel.text import quote_inline
 
 # Every character that some program takes for the end of a line, and the pieces of a fence.
 NASTY = st.sampled_from(

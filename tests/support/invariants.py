@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from corral.api import Corral
-from corral.db.database import Finding, no_progress
 from corral.db.schema import nonempty_tables
 from corral.db.statement import Row, Statement
 from corral.db.transitions import StatefulTable
 from corral.db.tx import Tx
+from corral.db.types import Finding, no_progress
 from corral.kernel.clock import utc_date
 from corral.services.store import verify
 from corral.services.store.declarations import find_declarations

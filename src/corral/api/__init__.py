@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from corral import config
 from corral.adapters.redaction import Redaction
 from corral.db import connect
-from corral.db.database import Database, Listener, RedactionCallback
+from corral.db.database import Database, RedactionCallback
 from corral.db.migrations import ensure_schema
 from corral.db.tx import Tx
+from corral.db.types import Listener
 from corral.kernel.clock import Clock
 from corral.kernel.errors import StoreUnavailable
 from corral.kernel.text import MAX_NAME, check_text
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from corral.api.tasks import Delegations, Tasks
     from corral.api.teams import Teams
     from corral.api.tokens import Tokens
-    from corral.db.database import Probe
+    from corral.db.types import Probe
     from corral.kernel.identity import RunIdentity
 
 

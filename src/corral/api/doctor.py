@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from corral import __version__, config
-from corral.db.database import Finding
+from corral.db.types import Finding
 from corral.kernel.errors import CorralError
 from corral.services.store import health
 

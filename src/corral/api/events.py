@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from corral.api.operation import Resource, read
-from corral.db.database import Listener
+from corral.db.types import Listener
 from corral.domain.events import ops
 from corral.domain.events.model import Event
 

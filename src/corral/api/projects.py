@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.api.operation import Resource, read, write
-from corral.db.database import Progress, no_progress
+from corral.db.types import Progress, no_progress
 from corral.domain.projects import ops
 from corral.domain.projects.model import Project
 

@@ -21,8 +21,9 @@ from corral.api import Corral, T
 from corral.api.catalog import resource_class, resource_names
 from corral.api.operation import Operation
 from corral.api.remote_table import LOCAL_ONLY, MAX_WAIT_MS, WAIT_ARGUMENTS, RemoteCall, find_call
-from corral.db.database import Listener, RedactionCallback
+from corral.db.database import RedactionCallback
 from corral.db.tx import Tx
+from corral.db.types import Listener
 from corral.domain.events.model import Event
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import SystemClock

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.api.operation import Resource
-from corral.db.database import Finding, Progress, QueryResult, no_progress
+from corral.db.types import Finding, Progress, QueryResult, no_progress
 from corral.kernel.errors import Invalid
 from corral.kernel.text import MAX_BODY, check_text
 from corral.services.store.model import Pruned

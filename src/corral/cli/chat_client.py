@@ -20,8 +20,8 @@ from corral.cli import render
 from corral.cli.context import App
 from corral.domain.chat.model import Channel, Message, MessageState, Place
 from corral.domain.mail.model import Letter, LetterState
+from corral.kernel.display_text import escape_unprintable
 from corral.kernel.errors import CorralError, Invalid, NotFound
-from corral.kernel.text import escape_unprintable
 
 CHANNEL_NAME = "terminal"
 MAX_POLL_SECONDS = 1.0

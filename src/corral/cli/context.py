@@ -172,7 +172,7 @@ class App:
             warning = {"warning": {"code": code, "message": message, "details": details}}
             click.echo(msgspec.json.encode(warning).decode(), err=True)
         else:
-            from corral.kernel.text import escape_unprintable
+            from corral.kernel.display_text import escape_unprintable
 
             click.echo(f"corral: {escape_unprintable(message)}", err=True)
 
@@ -198,7 +198,7 @@ class App:
         if self.json or not isinstance(body, str):
             render.write_json(body)
         elif sys.stdout.isatty():
-            from corral.kernel.text import escape_unprintable
+            from corral.kernel.display_text import escape_unprintable
 
             click.echo("\n".join(map(escape_unprintable, body.splitlines())))
         else:

@@ -22,8 +22,8 @@ from corral.cli.tty import terminal_size
 from corral.config import run_folder
 from corral.domain.outputs.model import OutputState
 from corral.domain.runs.model import Run, RunMode, RunState
+from corral.kernel.display_text import escape_unprintable
 from corral.kernel.errors import NotFound, Refused
-from corral.kernel.text import escape_unprintable
 
 OUTPUT_WAIT_SECONDS = 30.0
 """Maximum time to wait until another machine has stored the output of a run."""

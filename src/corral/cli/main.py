@@ -268,7 +268,7 @@ def _usage_message(error: click.ClickException) -> str:
 
 def _print_error(code: str, message: str, details: dict[str, Any], arguments: list[str]) -> None:
     """Print an error to standard error, as JSON when `--json` is among the arguments."""
-    from corral.kernel.text import escape_unprintable
+    from corral.kernel.display_text import escape_unprintable
 
     if "--json" in arguments:
         import msgspec

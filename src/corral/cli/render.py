@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corral.kernel.clock import SystemClock, format_duration
-from corral.kernel.text import escape_unprintable
+from corral.kernel.display_text import escape_unprintable
 
 if TYPE_CHECKING:
     from rich.console import Console

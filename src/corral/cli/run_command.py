@@ -14,8 +14,8 @@ from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLos
 from corral.cli.context import App
 from corral.cli.parameters import parse_pairs
 from corral.cli.tty import is_terminal, terminal_size
+from corral.kernel.display_text import escape_unprintable
 from corral.kernel.errors import Invalid, Refused, error_from_code
-from corral.kernel.text import escape_unprintable
 
 CALLER_VARIABLES = ("CORRAL_AGENT", "CORRAL_RUN")
 """The environment variables that identify the caller: an agent, and the run it is in."""

@@ -8,7 +8,7 @@ from corral.kernel.clock import Clock
 from corral.kernel.errors import Invalid, StoreUnavailable
 
 if TYPE_CHECKING:
-    from corral.db.database import Probe
+    from corral.db.types import Probe
 
 
 def connect(

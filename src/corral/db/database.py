@@ -4,89 +4,20 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from corral.db.dialect import Engine
-from corral.db.statement import Row
 from corral.db.tx import Mode, Redaction, Tx
+from corral.db.types import Finding, Listener, QueryResult, ReadTable
 from corral.kernel.clock import Clock
 
 R = TypeVar("R")
 Work = Callable[[Tx], R]
-ReadTable = Callable[[str, list[str], str], Iterator[Row]]
-"""Iterates over the rows of a table; the arguments are its name, columns and key."""
-Probe = Callable[[str], None]
 RedactionCallback = Callable[[Sequence[str]], None]
 """Called with the columns from which secrets were removed, such as `letters.body`."""
-Progress = Callable[[str, int, int], None]
-"""Called during a long operation with the current part, the amount done and the total."""
-
-
-def no_progress(part: str, done: int, total: int) -> None:
-    """Ignore progress."""
-
-
-class Listener(Protocol):
-    """Wakes up when another commit may have changed the result of a query.
-
-    Open it before the query: every commit after the opening, or after the last `wait`, makes the
-    next `wait` return.
-    """
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for a commit; return False if the time ran out."""
-        ...
-
-    def pause(self) -> None:
-        """Pause: use no resources until `resume`."""
-        ...
-
-    def resume(self) -> None:
-        """Listen again, for commits from now on."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """The result of one check of `corral doctor`."""
-
-    check: str
-    state: str
-    """ok, warning or broken."""
-    message: str
-
-
-class SchemaObject(NamedTuple):
-    """The identity of one object of a schema."""
-
-    kind: str
-    """table, index, trigger, view; on PostgreSQL also constraint and rule."""
-    name: str
-    table: str
-    """The table that it belongs to; for a table or view, its own name."""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}" + (f" on {self.table}" if self.table != self.name else "")
-
-
-SchemaObjects = Mapping[SchemaObject, str]
-"""All objects of a schema, each with its definition."""
-
-
-class QueryResult(msgspec.Struct, frozen=True):
-    """The rows of a read-only query."""
-
-    columns: list[str]
-    rows: list[list[Any]]
-    truncated: bool
-    """Whether the query had more rows."""
-
 
 # Reasons why a handle cannot be used any more.
 CLOSED = "the store was closed; open it again"
@@ -324,7 +255,7 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def read_snapshot(self) -> AbstractContextManager["ReadTable"]:
+    def read_snapshot(self) -> AbstractContextManager[ReadTable]:
         """Read any tables in the order of their keys from one snapshot, row by row."""
 
     @abstractmethod

@@ -60,8 +60,10 @@ _UNSETTLED = """(SELECT coalesce(
 
 
 def _deferred_index(table: str, column: str, *others: str) -> str:
-    """Return a deferred index (see `db/sqlite_deferred_indexes.py`), the trigger that removes its
-    entries, and its view."""
+    """Return a deferred index, the trigger that removes its entries, and its view.
+
+    See `db/sqlite_deferred_indexes.py`.
+    """
     index = f"{table}_by_{column}"
     return (
         f"CREATE TABLE {index} ({column} TEXT NOT NULL, seq INTEGER NOT NULL,"

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from corral.db.backup import finish_file
 from corral.db.bulk_insert import copy_rows
-from corral.db.database import Database, Progress
+from corral.db.database import Database
 from corral.db.migrations import ensure_schema
 from corral.db.schema import TableDoc
 from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Row
 from corral.db.store_move import mark_as_excerpt
 from corral.db.tx import Tx
+from corral.db.types import Progress
 from corral.db.write_guard import content_tables
 
 ChangeRow = Callable[[TableDoc, Row], Row]

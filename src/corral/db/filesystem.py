@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from corral.config import fsync_path, make_private_folder
-from corral.db.lock_file import LockFile
+from corral.db.lock_file import EXCLUSIVE_LOCK_SUFFIX, LockFile
 from corral.kernel.errors import Invalid, StoreUnavailable
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -207,7 +207,7 @@ class ExclusiveUse:
     """The lock of the only process that may open a store on a network file system."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        self._file = LockFile(f"{path}-sole")
+        self._file = LockFile(f"{path}{EXCLUSIVE_LOCK_SUFFIX}")
         descriptor = self._file.descriptor
         if not self._file.try_lock():
             holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"

@@ -14,8 +14,9 @@ woke first have queued their next jobs, so the next leader finds a full batch.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
 from typing import Any
 
 # The leader stops taking jobs here, so that writers of other processes get the write lock.
@@ -80,6 +81,27 @@ class Job:
         return self.result
 
 
+class JoinResult(Enum):
+    """Why a thread that waited in the queue may continue."""
+
+    WAS_RUN = "was run"
+    """Another thread has run the job."""
+    LEADS = "leads"
+    """The thread has the leadership, and must run the job and pass the leadership on."""
+
+
+class Batch:
+    """The waiting jobs that a leader runs in the transaction of its own work."""
+
+    __slots__ = ("interrupt", "jobs")
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        """The jobs that have been run; those of a batch that is rolled back are removed."""
+        self.interrupt: BaseException | None = None
+        """A KeyboardInterrupt for the leader's thread, to be raised after the commit."""
+
+
 class BatchAborted(Exception):
     """A job failed after it had written, so the whole batch must be rolled back."""
 
@@ -102,8 +124,18 @@ class CommitQueue:
         """Become the leader if there is none and no job waits."""
         return not self.waiting and self._leadership.acquire(False)
 
-    def join(self, job: Job) -> bool:
-        """Wait until another thread has run the job (False) or the job's thread leads (True)."""
+    @contextmanager
+    def exclusive(self, *, durable: bool) -> Iterator[float]:
+        """Lead without running jobs of other threads; yields when the wait for it began."""
+        job = Job(None, durable)
+        self.join(job)
+        try:
+            yield job.since
+        finally:
+            self.release_lead()
+
+    def join(self, job: Job) -> JoinResult:
+        """Wait until another thread has run the job, or the job's thread leads."""
         try:
             # Append inside the try: otherwise Ctrl-C between append and try would leave a job whose
             # thread is gone.
@@ -122,7 +154,7 @@ class CommitQueue:
                 job.next_in_chain.gate.release()
             else:
                 self._hand_over_for(job)
-        return job.is_leader
+        return JoinResult.LEADS if job.is_leader else JoinResult.WAS_RUN
 
     def _wait(self, job: Job) -> None:
         while not job.wait():
@@ -159,17 +191,24 @@ class CommitQueue:
         """Whether a waiting job asks for full durability."""
         return any(job.durable for job in tuple(self.waiting))
 
-    def put_back(self, jobs: list[Job]) -> None:
+    def put_back(self, batch: Batch) -> None:
         """Return jobs whose transaction was rolled back to the head of the queue, to run again."""
-        self.waiting.extendleft(reversed(jobs))
-        jobs.clear()
+        self.waiting.extendleft(reversed(batch.jobs))
+        batch.jobs.clear()
 
     def isolate(self, job: Job) -> None:
         """Let a job that aborted a batch lead next, and fail in a transaction of its own."""
         job.work = None
         self.waiting.appendleft(job)
 
-    def finish(self, jobs: list[Job]) -> None:
+    def end_lead(self, batch: Batch) -> None:
+        """End the leadership: wake the threads of the batch, or release the lead if it is empty."""
+        if batch.jobs:
+            self._finish(batch.jobs)
+        else:
+            self.release_lead()
+
+    def _finish(self, jobs: list[Job]) -> None:
         """Wake the threads of jobs that the leader ran; the last one passes the leadership on."""
         following = None
         for job in reversed(jobs):

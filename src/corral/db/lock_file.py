@@ -10,9 +10,12 @@ UNLOCK = LOCK_UN
 # O_NOFOLLOW: never open a symlink that an attacker planted, and write into its target.
 OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# Lock files beside a SQLite store, named by appending these to its path; see `db/write_lock.py`.
+# Lock files beside a SQLite store are named by appending a suffix to its path: two for writers (see
+# `db/write_lock.py`), one for network file systems (see `db/filesystem.py`) and one for moves.
 TURN_LOCK_SUFFIX = "-writers"
 QUEUE_LOCK_SUFFIX = "-writers-queue"
+EXCLUSIVE_LOCK_SUFFIX = "-exclusive"
+MOVE_LOCK_SUFFIX = "-move"
 
 
 class LockFile:

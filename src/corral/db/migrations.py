@@ -19,7 +19,7 @@ from corral.db.statement import Statement, for_engine
 from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.errors import StoreUnavailable
 
-FOLDER = Path(__file__).parent.parent / "migrations"
+DIRECTORY = Path(__file__).parent.parent / "migrations"
 
 _APPLIED = Statement("SELECT number, checksum FROM migrations ORDER BY number")
 
@@ -43,7 +43,7 @@ def load_migrations() -> tuple[Migration, ...]:
     """Read all migrations of this program, in order."""
     series = [
         Migration(int(path.name[:4]), path.stem[5:], path.read_text(encoding="utf-8"))
-        for path in sorted(FOLDER.glob("[0-9][0-9][0-9][0-9]_*.sql"))
+        for path in sorted(DIRECTORY.glob("[0-9][0-9][0-9][0-9]_*.sql"))
     ]
     assert [migration.number for migration in series] == list(range(1, len(series) + 1))
     return tuple(series)
@@ -53,7 +53,7 @@ def load_migrations() -> tuple[Migration, ...]:
 def latest_version() -> int:
     """Return the schema version of this program."""
     # Counts the file names only: every command calls this, and only a migration needs the texts.
-    return len(list(FOLDER.glob("[0-9][0-9][0-9][0-9]_*.sql")))
+    return len(list(DIRECTORY.glob("[0-9][0-9][0-9][0-9]_*.sql")))
 
 
 def ensure_schema(database: Database, *, change: bool = True) -> None:

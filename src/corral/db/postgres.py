@@ -14,7 +14,8 @@ from typing import NoReturn, TypeVar
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.database import Finding, QueryResult, ReadTable, Work
+from corral.db.database import Work
+from corral.db.move_check import MoveCheck
 from corral.db.notifications import CHANNEL
 from corral.db.postgres_connection import (
     ConnectionLost,
@@ -38,7 +39,9 @@ from corral.db.postgres_maintenance import (
 from corral.db.postgres_pool import MIN_BACKOFF, PostgresPool, back_off
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
+from corral.db.types import Finding, Probe, QueryResult, ReadTable
 from corral.db.write_guard import MOVED_OFFSET
+from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
 
 R = TypeVar("R")
@@ -49,14 +52,24 @@ MIGRATION_LOCK_TIMEOUT = 60  # seconds to wait for a migration by another proces
 MAX_CONFLICT_RETRIES = 10  # retries after serialization failures and deadlocks
 MAX_MOVE_CHECK_AGE = 1.0
 """How old the last check may be that the store was not moved; each check is one round trip."""
-IS_AWAY = f"SELECT EXISTS (SELECT 1 FROM migrations WHERE number > {MOVED_OFFSET})"
+
+
+def _is_moved(connection: PostgresConnection) -> bool:
+    query = f"SELECT EXISTS (SELECT 1 FROM migrations WHERE number > {MOVED_OFFSET})"
+    return bool(connection.run(query)[0][0])
 
 
 class PostgresDatabase(PostgresPool):
     """A handle on a PostgreSQL store."""
 
     stores_output = True
-    _move_checked_until = 0.0  # until when the last check for a move counts
+
+    def __init__(
+        self, url: str, *, clock: Clock | None, actor: str, probe: Probe | None = None
+    ) -> None:
+        """Connect to the server. Without `clock`, the server's time is used."""
+        self._move_check = MoveCheck(_is_moved, max_age=MAX_MOVE_CHECK_AGE)
+        super().__init__(url, clock=clock, actor=actor, probe=probe)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -120,7 +133,7 @@ class PostgresDatabase(PostgresPool):
         try:
             connection = self._take_begun()
             try:
-                self._move_checked_until = 0.0
+                self._move_check.expire()
                 self._require_not_moved(connection)
                 tx = self._tx(connection, "many")
                 self.thread.is_writing = True
@@ -143,32 +156,14 @@ class PostgresDatabase(PostgresPool):
             self._notifier.notify()
 
     def _require_not_moved(self, connection: PostgresConnection) -> None:
-        """Raise StoreUnavailable if the content was moved away, or is being replaced."""
-        if not self.refuses_moved or (now := time.monotonic()) < self._move_checked_until:
-            return
-        self._move_checked_until = now + MAX_MOVE_CHECK_AGE
-        if connection.run(IS_AWAY)[0][0]:
-            self._move_checked_until = 0.0
-            raise self._moved_error()
+        self._move_check.require_not_moved(self, connection, time.monotonic())
 
     def _raise_if_moved(self, error: CorralError, connection: PostgresConnection) -> None:
-        """Raise StoreUnavailable instead of an error that is caused by stale content.
-
-        The write guard rejects writes to content that was moved away, but work that fails before it
-        writes has only read. Its transaction still holds locks on the tables it read, so no mover
-        has emptied them since.
-        """
-        if not self.refuses_moved or isinstance(error, StoreUnavailable):
-            return
+        """Raise StoreUnavailable instead of an error that was caused by stale content."""
         with suppress(psycopg.Error):  # the transaction may already be aborted
-            if connection.run(IS_AWAY)[0][0]:
-                raise self._moved_error() from None
-
-    def _moved_error(self) -> StoreUnavailable:
-        from corral.db.store_move import moved_error
-
-        with self.allow_moved():
-            return moved_error(self)
+            moved = self._move_check.error_instead_of(error, self, connection)
+            if moved is not None:
+                raise moved from None
 
     def _take_begun(self) -> PostgresConnection:
         """Return a connection in a transaction; one that broke while it was idle is replaced."""
@@ -326,8 +321,7 @@ class PostgresDatabase(PostgresPool):
 
         self._run_with_retry(once, repeatable=False)
 
-    # -- maintenance
-    # -----------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------
 
     def check(self, *, thorough: bool) -> list[Finding]:
         version = self.read(lambda tx: tx.value(Statement("SELECT version()")), mode="one")

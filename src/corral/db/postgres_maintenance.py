@@ -7,17 +7,11 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.database import (
-    Database,
-    Finding,
-    QueryResult,
-    ReadTable,
-    SchemaObject,
-    SchemaObjects,
-)
+from corral.db.database import Database
 from corral.db.postgres_connection import PostgresConnection
 from corral.db.postgres_errors import first_line, translate
 from corral.db.statement import Row, Statement
+from corral.db.types import Finding, QueryResult, ReadTable, SchemaObject, SchemaObjects
 from corral.kernel.clock import MINUTE, SECOND, format_duration
 from corral.kernel.errors import Invalid, Refused
 

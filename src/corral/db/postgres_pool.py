@@ -11,7 +11,7 @@ import psycopg
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
-from corral.db.database import CLOSED, Database, Listener, Probe
+from corral.db.database import CLOSED, Database
 from corral.db.notifications import CommitNotifier, NotifyListener
 from corral.db.pooler import query_value, refuse_transaction_pooler
 from corral.db.postgres_connection import PostgresConnection, keepalive_options
@@ -24,6 +24,7 @@ from corral.db.postgres_errors import (
 )
 from corral.db.server_clock import ServerClock
 from corral.db.statement import Row
+from corral.db.types import Listener, Probe
 from corral.kernel.clock import Clock
 from corral.kernel.errors import Invalid, StoreUnavailable
 
@@ -101,10 +102,16 @@ class PostgresPool(Database):
 
     def _connect(self, *, wait: bool = True) -> PostgresConnection:
         """Open a connection; with `wait`, retry while the server has no free one."""
+        return self._retry_while_full(self._connect_once, wait=wait)
+
+    def _retry_while_full(
+        self, connect: Callable[[], PostgresConnection], *, wait: bool
+    ) -> PostgresConnection:
+        """Call `connect`; with `wait`, retry while the server has no free connection."""
         deadline, backoff = time.monotonic() + self._max_wait, MIN_BACKOFF
         while True:
             try:
-                return self._connect_once()
+                return connect()
             except StoreUnavailable as error:
                 is_full = error.reason == TOO_MANY_CLIENTS
                 if not (is_full and wait) or self.is_exiting or time.monotonic() > deadline:
@@ -184,19 +191,14 @@ class PostgresPool(Database):
 
     def _take(self, *, wait: bool = True) -> PostgresConnection:
         """Return an idle or a new connection; with `wait`, retry while the server has none free."""
-        deadline, backoff = time.monotonic() + self._max_wait, MIN_BACKOFF
+        return self._retry_while_full(self._take_idle_or_open, wait=wait)
+
+    def _take_idle_or_open(self) -> PostgresConnection:
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                try:
-                    return self._open()
-                except StoreUnavailable as error:
-                    is_full = error.reason == TOO_MANY_CLIENTS
-                    if not (is_full and wait) or self.is_exiting or time.monotonic() > deadline:
-                        raise
-                    backoff = back_off(backoff, deadline)
-                    continue
+                return self._open()
             if connection.is_silent:
                 return connection
             connection.close()

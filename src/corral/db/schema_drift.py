@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import apsw
 
-from corral.db.database import Database, SchemaObject, SchemaObjects
+from corral.db.database import Database
 from corral.db.migrations import schema_statements
 from corral.db.statement import Row, Statement
 from corral.db.store_move_record import read_store_move
+from corral.db.types import SchemaObject, SchemaObjects
 from corral.db.write_guard import MOVED_OFFSET, is_write_guard
 
 

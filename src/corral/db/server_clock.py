@@ -15,16 +15,19 @@ class ServerClock:
     extrapolated with the monotonic clock.
     """
 
-    SECONDS = 30.0
-    """How long one measurement is used."""
-    ROUND_TRIP = 0.2
+    MAX_AGE = 30.0
+    """How long one measurement is used, in seconds."""
+    MAX_ROUND_TRIP = 0.2
     """Maximum seconds of an accurate measurement; a slower one (a stopped process) is repeated."""
-    TRIES = 5
+    MAX_TRIES = 5
 
     def __init__(
         self, ask: Callable[[], int], *, at_first: Callable[[], int] | None = None
     ) -> None:
-        """`ask` returns the server's time; `at_first` does so faster, for the first measurement."""
+        """Measure the server's time once.
+
+        `ask` returns the server's time; `at_first` does so faster, for the first measurement.
+        """
         self._ask = ask
         self._measuring = threading.Lock()
         self._measurement = self._measure(at_first or ask)
@@ -32,7 +35,7 @@ class ServerClock:
     def now(self) -> int:
         measured_at, server_time = self._measurement
         elapsed = time.monotonic() - measured_at
-        if elapsed > self.SECONDS and self._measuring.acquire(blocking=False):
+        if elapsed > self.MAX_AGE and self._measuring.acquire(blocking=False):
             try:
                 with suppress(CorralError):
                     measured_at, server_time = self._measurement = self._measure(self._ask)
@@ -44,14 +47,14 @@ class ServerClock:
     def _measure(self, ask: Callable[[], int]) -> tuple[float, int]:
         """Return a monotonic time and the server's time at that moment."""
         best: tuple[float, float, int] | None = None
-        for _ in range(self.TRIES):
+        for _ in range(self.MAX_TRIES):
             before = time.monotonic()
             server_time = ask()
             after = time.monotonic()
-            # The server answered somewhere in between; the midpoint is off by at most half of it.
+            # The server answered in between; the midpoint is off by at most half the round trip.
             measurement = after - before, (before + after) / 2, server_time
             best = min(best or measurement, measurement)
-            if best[0] <= self.ROUND_TRIP:
+            if best[0] <= self.MAX_ROUND_TRIP:
                 break
         assert best is not None
         return best[1:]

@@ -9,9 +9,10 @@ from typing import NoReturn, TypeVar
 import apsw
 
 from corral.db import sqlite_connection_set, sqlite_wal
-from corral.db.database import Database, Finding, Listener, Probe, QueryResult, ReadTable, Work
-from corral.db.group_commit import MAX_BATCH, BatchAborted, Job
-from corral.db.lock_file import LockFile
+from corral.db.database import Database, Work
+from corral.db.group_commit import MAX_BATCH, Batch, BatchAborted, Job, JoinResult
+from corral.db.lock_file import MOVE_LOCK_SUFFIX, LockFile
+from corral.db.move_check import MoveCheck
 from corral.db.sqlite_connection import SqliteConnection
 from corral.db.sqlite_connection_set import MAX_CHECK_AGE
 from corral.db.sqlite_errors import translate
@@ -27,9 +28,10 @@ from corral.db.sqlite_maintenance import (
 )
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
+from corral.db.types import Finding, Listener, Probe, QueryResult, ReadTable
 from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.clock import Clock
-from corral.kernel.errors import CorralError, StoreUnavailable
+from corral.kernel.errors import StoreUnavailable
 
 R = TypeVar("R")
 
@@ -55,7 +57,7 @@ class SqliteDatabase(Database):
         """
         require_current_sqlite()
         super().__init__()
-        self._move_checked_until = 0.0  # until when the last check for a move counts
+        self._move_check = MoveCheck(_is_moved, max_age=MAX_CHECK_AGE)
         self.path = path
         self.url = self.address = self.pointer = f"sqlite:///{path}"
         self.actor = actor
@@ -93,8 +95,8 @@ class SqliteDatabase(Database):
             if now > shared.stale_at:
                 shared.require_in_place()
                 shared.stale_at = now + MAX_CHECK_AGE
-            if now > self._move_checked_until:
-                self._require_not_moved(reader, now)
+            if now > self._move_check.valid_until:
+                self._move_check.require_not_moved(self, reader, now)
             if mode == "many":
                 reader.run("BEGIN")
             return work(Tx(reader, self.clock.now(), self.actor, mode, self.redaction, self.run_id))
@@ -121,146 +123,94 @@ class SqliteDatabase(Database):
         try:
             if not self._queue.try_lead():
                 job = Job(work, durable, self)
-                if not self._queue.join(job):
+                if self._queue.join(job) is JoinResult.WAS_RUN:
                     result: R = job.outcome()
                     return result
                 since = job.since
-            followers: list[Job] = []
-            try:
-                return self._lead(work, mode, durable, since, followers)
-            finally:
-                if followers:
-                    self._queue.finish(followers)
-                else:
-                    self._queue.release_lead()
+            return self._lead(work, mode, durable, since)
         except apsw.Error as error:
             self._raise(error)
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         self.require_outside_operation()
-        job = Job(None, durable=False)
-        self._queue.join(job)
         try:
-            writer = self._begin_turn(False, job.since)
-            try:
-                writer.begin()
-                self._require_not_moved(writer, monotonic())
-                self.thread.is_writing = True
-                yield self._tx(writer, "many")
-                self._commit(writer)
-                self._shared.require_in_place()
-            finally:
-                self.thread.is_writing = False
-                self._end_turn()
+            with self._queue.exclusive(durable=False) as since:
+                writer = self._begin_turn(False, since)
+                try:
+                    writer.begin()
+                    self._move_check.expire()
+                    self._move_check.require_not_moved(self, writer, monotonic())
+                    self.thread.is_writing = True
+                    yield self._tx(writer, "many")
+                    self._commit(writer)
+                    self._shared.require_in_place()
+                finally:
+                    self.thread.is_writing = False
+                    self._end_turn()
         except apsw.Error as error:
             self._raise(error)
-        finally:
-            self._queue.release_lead()
 
-    def _lead(
-        self,
-        work: Work[R],
-        mode: Mode,
-        durable: bool,
-        since: float | None,
-        followers: list[Job],
-    ) -> R:
-        """Run our own work, then the waiting jobs, and commit once for all of them.
-
-        `followers` is filled with the jobs that were committed together with ours.
-        """
-        queue = self._queue
-        if queue.waiting and not durable:
-            durable = queue.has_durable()
-        interrupt: BaseException | None = None
-        writer = self._begin_turn(durable, since)
-        thread = self.thread
-        thread.is_writing = True
+    def _lead(self, work: Work[R], mode: Mode, durable: bool, since: float | None) -> R:
+        """Run our own work and the waiting jobs, commit once for all, and end the leadership."""
+        batch = Batch()
         try:
-            while True:
-                if mode == "many":
-                    writer.begin()
-                result = work(self._tx(writer, mode))
-                if writer.connection.in_transaction:
-                    try:
-                        if queue.waiting:
-                            self._run_followers(followers, writer, durable or self._shared.full)
-                    except BatchAborted as aborted:
-                        interrupt = aborted.interrupt
-                        writer.roll_back()
-                        queue.put_back(followers)
-                        continue  # run again, without the failed job and those behind it
-                    self._commit(writer)
-                break
-            self._shared.require_in_place()
-        except BaseException as error:
-            if (replacement := self._abandon(error, writer, followers)) is not None:
-                raise replacement from None
-            raise
+            if self._queue.waiting and not durable:
+                durable = self._queue.has_durable()
+            writer = self._begin_turn(durable, since)
+            self.thread.is_writing = True
+            try:
+                result = self._run_batch(batch, work, mode, durable, writer)
+                self._shared.require_in_place()
+            except BaseException as error:
+                replacement = self._abandon(batch, error, writer)
+                if replacement is not None:
+                    raise replacement from None
+                raise
+            finally:
+                self.thread.is_writing = False
+                self._release_turn()
         finally:
-            thread.is_writing = False
-            self._release_turn()
-        if interrupt is not None:
-            raise interrupt
+            self._queue.end_lead(batch)
+        if batch.interrupt is not None:
+            raise batch.interrupt
         return result
 
-    def _abandon(
-        self, error: BaseException, writer: SqliteConnection, followers: list[Job]
-    ) -> StoreUnavailable | None:
-        """Roll back after an error, and return the error to raise instead, if there is one."""
-        replacement = self._moved_instead_of(error, writer)
-        if isinstance(error, apsw.Error) or writer.connection.in_transaction:
-            # The followers are not at fault and nothing of theirs was committed: they run again.
-            self._queue.put_back(followers)
-        self._fail_if_lost(followers)
-        writer.roll_back()
-        return replacement
+    def _run_batch(
+        self, batch: Batch, work: Work[R], mode: Mode, durable: bool, writer: SqliteConnection
+    ) -> R:
+        """Run our own work and the waiting jobs in one transaction, and commit it.
 
-    def _require_not_moved(self, connection: SqliteConnection, now: float) -> None:
-        """Raise StoreUnavailable if the content was moved away, or is being replaced."""
-        self._move_checked_until = now + MAX_CHECK_AGE
-        if self.refuses_moved and _is_moved(connection):
-            raise self._moved_error()
-
-    def _moved_instead_of(
-        self, error: BaseException, writer: SqliteConnection
-    ) -> StoreUnavailable | None:
-        """Return the error to raise instead of one that is caused by stale content.
-
-        The write guard rejects writes to content that was moved away, but work that fails before it
-        writes has only read. The caller still holds the write lock, so the phase cannot have
-        changed since.
+        If a job aborts the batch, everything is rolled back and runs again without that job.
         """
-        if not self.refuses_moved or not isinstance(error, CorralError):
-            return None
-        if isinstance(error, StoreUnavailable) or not _is_moved(writer):
-            return None
-        return self._moved_error()
+        while True:
+            if mode == "many":
+                writer.begin()
+            result = work(self._tx(writer, mode))
+            if not writer.connection.in_transaction:
+                return result  # mode "one": the statement has committed by itself
+            try:
+                if self._queue.waiting:
+                    self._run_followers(batch, writer, durable or self._shared.full)
+            except BatchAborted as aborted:
+                batch.interrupt = aborted.interrupt
+                writer.roll_back()
+                self._queue.put_back(batch)
+                continue
+            self._commit(writer)
+            return result
 
-    def _moved_error(self) -> StoreUnavailable:
-        from corral.db.store_move import moved_error
-
-        with self.allow_moved():
-            return moved_error(self)
-
-    def _fail_if_lost(self, followers: list[Job]) -> None:
-        """Fail the followers' jobs if their shared commit is not in the store."""
-        if self._shared.lost:
-            for job in followers:
-                job.error = self._shared.lost_error()
-
-    def _run_followers(self, followers: list[Job], writer: SqliteConnection, durable: bool) -> None:
-        """Run the waiting jobs in the leader's transaction.
+    def _run_followers(self, batch: Batch, writer: SqliteConnection, durable: bool) -> None:
+        """Run the waiting jobs in the leader's transaction, and add them to the batch.
 
         A job that fails before it has written only fails itself. A job that fails after a write
-        raises BatchAborted: everything is rolled back, and all other jobs run again without it.
+        raises BatchAborted.
         """
         count_changes = writer.connection.total_changes
         before = count_changes()
         tx, take = self._tx(writer, "many"), self._queue.take
         now, handle = tx.now, self
-        while len(followers) < MAX_BATCH and (job := take(durable)) is not None:
+        while len(batch.jobs) < MAX_BATCH and (job := take(durable)) is not None:
             assert job.work is not None
             if job.handle is not handle:  # another handle may have another clock
                 handle = job.handle
@@ -272,14 +222,30 @@ class SqliteDatabase(Database):
                 before = count_changes()
             except BaseException as error:
                 if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
-                    followers.append(job)
+                    batch.jobs.append(job)
                     raise  # a failure of the store, not of this job
                 if not isinstance(error, Exception) or count_changes() != before:
                     self._queue.isolate(job)
                     interrupt = error if isinstance(error, KeyboardInterrupt) else None
                     raise BatchAborted(interrupt) from error
-                job.error = handle._moved_instead_of(error, writer) or error
-            followers.append(job)
+                moved = handle._move_check.error_instead_of(error, handle, writer)
+                job.error = moved or error
+            batch.jobs.append(job)
+
+    def _abandon(
+        self, batch: Batch, error: BaseException, writer: SqliteConnection
+    ) -> StoreUnavailable | None:
+        """Roll back after an error, and return the error to raise instead, if there is one."""
+        replacement = self._move_check.error_instead_of(error, self, writer)
+        if isinstance(error, apsw.Error) or writer.connection.in_transaction:
+            # The followers are not at fault and nothing of theirs was committed: they run again.
+            self._queue.put_back(batch)
+        if self._shared.lost:
+            # The file lost its name, so the commit that the followers share is not in the store.
+            for job in batch.jobs:
+                job.error = self._shared.lost_error()
+        writer.roll_back()
+        return replacement
 
     def _begin_turn(self, durable: bool, since: float | None) -> SqliteConnection:
         """Wait for the write lock, and return the writing connection."""
@@ -292,8 +258,8 @@ class SqliteDatabase(Database):
             shared.require_room(writer)
             if not shared.full and durable is not shared.syncs:
                 shared.wait_for_disk(writer, durable)
-            if (now := monotonic()) > self._move_checked_until:
-                self._require_not_moved(writer, now)
+            if (now := monotonic()) > self._move_check.valid_until:
+                self._move_check.require_not_moved(self, writer, now)
         except BaseException:  # including Ctrl-C just after the lock was acquired
             self._write_lock.release()
             raise
@@ -331,11 +297,8 @@ class SqliteDatabase(Database):
         if self.thread.is_writing:
             self._shared.release()
             return
-        self._queue.join(Job(None, durable=False))  # another thread may be writing
-        try:
+        with self._queue.exclusive(durable=False):  # another thread may be writing
             self._shared.release()
-        finally:
-            self._queue.release_lead()
 
     def listen(self) -> Listener:
         from corral.db.wakeups import listen_to_wal
@@ -366,20 +329,16 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def migration_lock(self) -> Iterator[None]:
-        job = Job(None, durable=True)
-        self._queue.join(job)
-        try:
-            self._begin_turn(True, job.since)
+        with self._queue.exclusive(durable=True) as since:
+            self._begin_turn(True, since)
             try:
                 yield
             finally:
                 self._end_turn()
-        finally:
-            self._queue.release_lead()
 
     @contextmanager
     def move_lock(self) -> Iterator[bool]:
-        with closing(LockFile(f"{self._shared.path}-move")) as file:
+        with closing(LockFile(self._shared.path + MOVE_LOCK_SUFFIX)) as file:
             yield file.try_lock()
 
     def run_migration(self, number: int, statements: list[str]) -> None:

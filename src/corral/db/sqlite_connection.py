@@ -14,8 +14,10 @@ _INSERT_EVENT = INSERT_EVENT.sqlite.text
 
 
 def invalid_text_error(error: UnicodeDecodeError) -> apsw.Error:
-    """Treat stored text that is not UTF-8 as corruption: Corral never writes such text, but SQLite
-    accepts any bytes as text."""
+    """Return the error for stored text that is not UTF-8: it counts as corruption.
+
+    Corral never writes such text, but SQLite accepts any bytes as text.
+    """
     return apsw.CorruptError(f"it holds text that is not UTF-8, as {error.object[:20]!r}")
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import apsw
 
-from corral.db.database import Finding, QueryResult, ReadTable
 from corral.db.sqlite_connection import invalid_text_error
 from corral.db.sqlite_deferred_indexes import find_mismatched_indexes
 from corral.db.sqlite_errors import translate
 from corral.db.statement import Row
+from corral.db.types import Finding, QueryResult, ReadTable
 from corral.kernel.errors import Invalid, StoreUnavailable
 
 APPLICATION_ID = 0x436F7272  # "Corr": marks the SQLite files of Corral

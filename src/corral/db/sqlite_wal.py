@@ -9,8 +9,8 @@ from pathlib import Path
 
 import apsw
 
-from corral.db.database import Finding
 from corral.db.sqlite_errors import wal_full
+from corral.db.types import Finding
 from corral.kernel.process_state import is_stopped
 
 WARN_BYTES = 256 * 1024 * 1024

@@ -24,7 +24,7 @@ import msgspec
 
 from corral.db import write_guard
 from corral.db.bulk_insert import COPY_BATCH, advance_sequences, copy_rows
-from corral.db.database import Database, Progress
+from corral.db.database import Database
 from corral.db.migrations import latest_version
 from corral.db.move_target import WAIT, MoveTarget, void_target
 from corral.db.schema import TableDoc
@@ -43,6 +43,7 @@ from corral.db.store_move_record import (
     read_store_move_if_current,
 )
 from corral.db.tx import Tx
+from corral.db.types import Progress
 from corral.kernel.errors import Conflict, Invalid, Refused, StoreUnavailable
 
 Open = Callable[[], Database]

@@ -215,16 +215,15 @@ def create_numbered(
     if tx.engine == "postgres":
         # In place: redaction changes these dictionaries, and the caller builds records from them.
         for row, row_data in zip(rows, data, strict=True):
-            row |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": row_data}
-            row["run_id_"] = tx.run_id
+            row |= _event_params(tx, verb, row_data)
     numbers = [result[0][0] if result else None for result in tx.execute_batch(query, rows)]
     if tx.engine == "sqlite":
-        shared = {"at": tx.now, "actor": tx.actor, "kind": table.transitions.kind, "verb": verb}
-        prefix, project = f"{table.id_prefix}_", table.project
+        kind, project = table.transitions.kind, table.project
         events = [
             {
-                **shared,
-                "subject": f"{prefix}{number}",
+                "kind": kind,
+                "verb": verb,
+                "subject": f"{table.id_prefix}_{number}",
                 "project_id": project and row.get(project),
                 "data": row_data,
             }
@@ -286,8 +285,7 @@ def _write(
     """Run the statement and write its event; None if it changed no row."""
     if tx.engine == "postgres":
         data = encode_json(event_data, "An event") if event_data else None
-        params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": data}
-        params["run_id_"] = tx.run_id
+        params |= _event_params(tx, verb, data)
         rows = tx.execute(query, params)
         tx.has_events = tx.has_events or bool(rows)
         return make(rows[0]) if rows else None
@@ -301,6 +299,20 @@ def _write(
     tx.emit(table.transitions.kind, verb, written.id, project_id=project_id, data=event_data)
     record: R = written
     return record
+
+
+def _event_params(tx: Tx, verb: str, data: str | None = None) -> dict[str, Any]:
+    """Return the parameters of a statement that inserts events with `data` as JSON.
+
+    The trailing underscores keep them apart from the columns of the changed row.
+    """
+    return {
+        "at_": tx.now,
+        "actor_": tx.actor,
+        "verb_": verb,
+        "data_": data,
+        "run_id_": tx.run_id,
+    }
 
 
 @cache
@@ -448,12 +460,7 @@ def import_many(
     # Sequence numbers are assigned in the order of the rows, and numbered rows never conflict.
     keys = sorted(written) if table.id_prefix else [row[table.key] for row in rows]
     subjects = [written[key] for key in keys if key in written]
-    params = {
-        "at": tx.now,
-        "actor": tx.actor,
-        "run_id_": tx.run_id,
-        "rows": encode_rows(subjects),
-    }
+    params = _event_params(tx, "import") | {"rows": encode_rows(subjects)}
     tx.emit_with(_import_events(transitions.kind), params, len(subjects))
     return [written[key][0] if key in written else None for key in keys]
 
@@ -463,7 +470,7 @@ def _import_events(kind: str) -> Statement:
     # The event records the state, because the verb `import` does not imply it.
     return Statement(f"""
         INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
-        SELECT :at, :actor, '{kind}', 'import', each.value ->> 0, each.value ->> 1,
+        SELECT :at_, :actor_, '{kind}', :verb_, each.value ->> 0, each.value ->> 1,
                CAST('{{"state":"' || (each.value ->> 2) || '"}}' AS {{json}}),
                CAST(:run_id_ AS TEXT)
         FROM {{each_of_rows}}
@@ -475,15 +482,13 @@ def _write_many(
 ) -> list[str]:
     """Run the statement and write an event for each changed row; return the ids of these rows."""
     if tx.engine == "postgres":
-        params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": None}
-        params["run_id_"] = tx.run_id
+        params |= _event_params(tx, verb)
         written = tx.execute(query, params)
         tx.has_events = tx.has_events or bool(written)
     else:
         tx.begin()
         written = tx.execute(query, params)
-        events = {"at": tx.now, "actor": tx.actor, "run_id_": tx.run_id, "verb": verb}
-        events["rows"] = encode_rows(written)
+        events = _event_params(tx, verb) | {"rows": encode_rows(written)}
         tx.emit_with(_change_events(table), events, len(written))
     return [row[0] for row in written]
 
@@ -492,8 +497,8 @@ def _write_many(
 def _change_events(table: StatefulTable[R]) -> Statement:
     return Statement(f"""
         INSERT INTO events (at, actor, kind, verb, subject, project_id, run_id)
-        SELECT :at, :actor, '{table.transitions.kind}', :verb, each.value ->> 0, each.value ->> 1,
-               CAST(:run_id_ AS TEXT)
+        SELECT :at_, :actor_, '{table.transitions.kind}', :verb_,
+               each.value ->> 0, each.value ->> 1, CAST(:run_id_ AS TEXT)
         FROM {{each_of_rows}}
     """)
 

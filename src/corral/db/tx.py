@@ -235,10 +235,11 @@ class Tx:
         )
 
     def emit_batch(self, events: Sequence[Params]) -> None:
-        """Write several events, each given as the parameters of INSERT_EVENT except `run_id`."""
+        """Write several events, each with its kind, verb, subject, project_id and data."""
         if events:
             self.has_events = True
-            self.execute_batch(INSERT_EVENT, [{**event, "run_id": self.run_id} for event in events])
+            shared = {"at": self.now, "actor": self.actor, "run_id": self.run_id}
+            self.execute_batch(INSERT_EVENT, [{**shared, **event} for event in events])
             self._connection.count_inserted_events(len(events))
 
     def emit_with(self, statement: Statement, params: Params, count: int) -> None:

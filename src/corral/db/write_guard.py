@@ -14,8 +14,8 @@ from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from corral.db.database import SchemaObject
     from corral.db.schema import TableDoc
+    from corral.db.types import SchemaObject
 
 # Tables that describe the store itself; all others are its content.
 INTERNAL_TABLES = ("migrations", "store_options", "store_moves")

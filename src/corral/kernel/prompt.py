@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from corral.kernel.text import escape_unprintable, shorten
+from corral.kernel.display_text import escape_unprintable, shorten
 
 INDENT = "    "
 MAX_SOURCE = 500

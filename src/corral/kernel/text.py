@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, TypeVar, cast
-from unicodedata import normalize
 
 import msgspec
 
@@ -65,30 +64,6 @@ def check_choice(value: str, choices: type[E], field: str) -> E:
             reason="unknown_choice",
         )
     return cast(E, member)
-
-
-def split_command(command: str) -> list[str]:
-    """Split a command into words as a shell does; raises Invalid if it is empty or malformed."""
-    import shlex
-
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise Invalid(
-            f"Cannot parse the command: {error}. Correct its quotes.", reason="bad_quotes"
-        ) from None
-    if not words:
-        raise Invalid("The command is empty. Give a program to run.", reason="empty")
-    return words
-
-
-def shorten(text: str, max_chars: int) -> str:
-    """Cut a text to at most `max_chars` characters, between words if possible, and append `…`."""
-    if len(text) <= max_chars:
-        return text
-    cut = text[: max_chars - 1]
-    head = cut.rpartition(" ")[0]
-    return (head if len(head) > max_chars // 2 else cut).rstrip() + "…"
 
 
 def check_int(value: int, field: str) -> int:
@@ -175,41 +150,6 @@ def replace_invalid_utf8(json: bytes) -> bytes:
 
     value = loads(json.decode("utf-8", "replace"))
     return dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-
-
-_WORD = re.compile(r"[^\W_]+")
-
-
-def tokenize(text: str) -> list[str]:
-    """Split a text into words, lower-case and in Unicode normal form C."""
-    return _WORD.findall(normalize("NFC", text).lower())
-
-
-_REPLACEMENTS = {"\n": "⏎", "\t": " ", "\r": ""}
-
-
-def escape_unprintable(text: str, *, keep: str = "") -> str:
-    """Escape control and bidirectional characters, so that the text is one printable line.
-
-    Characters in `keep` stay as they are.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in keep else _REPLACEMENTS.get(c, f"\\x{ord(c):02x}")
-        for c in text
-    )
-
-
-MAX_QUOTED = 100
-
-
-def quote_inline(text: str) -> str:
-    """Quote an external text inside a line of Corral's own, so that it cannot pose as that line.
-
-    The result is one printable line of at most MAX_QUOTED characters.
-    """
-    return '"' + shorten(escape_unprintable(text.strip()), MAX_QUOTED).replace('"', "'") + '"'
 
 
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')

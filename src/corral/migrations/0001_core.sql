@@ -1,4 +1,4 @@
--- The comment above a table and behind a column is its documentation: docs/reference/schema.md is made of them.
+-- The comment above a table or after a column is its documentation; docs/reference/schema.md is generated from it.
 
 -- The migrations that were applied to this store. Writer: db.
 CREATE TABLE migrations (

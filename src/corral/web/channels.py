@@ -20,8 +20,8 @@ from corral.domain.chat.model import (
     list_files,
 )
 from corral.domain.mail.model import Letter
+from corral.kernel.display_text import escape_unprintable
 from corral.kernel.errors import Invalid, NotFound
-from corral.kernel.text import escape_unprintable
 from corral.web.message_status import delivery_statuses
 from corral.web.request import PageRequest
 

@@ -21,8 +21,8 @@ from corral.domain.chat.model import CHAT_MAILBOX, asker_label
 from corral.domain.chat.outbound.cards import asks_for_secret
 from corral.domain.mail.model import summarize_body
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
+from corral.kernel.display_text import escape_unprintable
 from corral.kernel.money import MICROS_PER_USD, format_usd
-from corral.kernel.text import escape_unprintable
 from corral.web.navigation import NAVIGATION
 
 HERE = Path(__file__).parent

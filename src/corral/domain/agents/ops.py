@@ -22,15 +22,9 @@ from corral.domain.agents.roles import get_instructions
 from corral.domain.agents.tools import is_allowed
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.pagination import Page
-from corral.kernel.text import (
-    MAX_BODY,
-    MAX_NAME,
-    check_int,
-    check_text,
-    encode_json,
-    split_command,
-)
+from corral.kernel.text import MAX_BODY, MAX_NAME, check_int, check_text, encode_json
 from corral.kernel.unset import UNSET
+from corral.kernel.words import split_command
 
 # Names occur in mailboxes and scopes (agent:NAME) and must not look like ids.
 _NAME = re.compile(r"(?!agt_)[^\s:/\x00-\x1f\x7f]{1,100}")

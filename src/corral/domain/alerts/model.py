@@ -9,7 +9,8 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import check_text, split_command
+from corral.kernel.text import check_text
+from corral.kernel.words import split_command
 
 
 class AlertState(StrEnum):

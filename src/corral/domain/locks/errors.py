@@ -4,8 +4,8 @@ from corral.db.tx import Tx
 from corral.domain.locks import candidates, wait_queue
 from corral.domain.locks.model import Lock, LockState
 from corral.kernel.clock import SECOND, format_duration, utc_time
+from corral.kernel.display_text import quote_inline
 from corral.kernel.errors import Conflict, Held
-from corral.kernel.text import quote_inline
 
 
 def held_error(now: int, path: str, lock: Lock) -> Held:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from corral.domain.notes.model import CORE_CATEGORY, Note, PromptSection, RankedNote
 from corral.kernel.clock import DAY, utc_date
+from corral.kernel.display_text import quote_inline
 from corral.kernel.prompt import OwnText, PromptPart, Quote, block_size, frame_size, render
-from corral.kernel.text import quote_inline, tokenize
+from corral.kernel.words import tokenize
 
 BYTES_PER_TOKEN = 4
 HALF_LIFE = 90 * DAY

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from corral.kernel.display_text import shorten
 from corral.kernel.states import TransitionTable, transition
-from corral.kernel.text import shorten
 
 
 class RunState(StrEnum):

@@ -13,11 +13,12 @@ from corral.domain.runs import outcome, sql
 from corral.domain.runs.dispatch import CLAIM_MS
 from corral.domain.runs.model import LIVE, Launch, ResourceSample, Run, RunMode, RunState, StopKind
 from corral.domain.runs.spec import MAX_ARGS, RunSpec, check_spec
+from corral.kernel.display_text import shorten
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.lease import stale_fence_error
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_choice, check_int, check_text, encode_json, shorten
+from corral.kernel.text import MAX_NAME, check_choice, check_int, check_text, encode_json
 
 MAX_REASON_BYTES = 4 * outcome.MAX_REASON
 

@@ -2,8 +2,9 @@
 
 from corral.domain.runs.model import RunState, StopKind
 from corral.kernel.clock import SECOND
+from corral.kernel.display_text import shorten
 from corral.kernel.exit_status import ExitStatus
-from corral.kernel.text import MAX_NAME, shorten
+from corral.kernel.text import MAX_NAME
 
 QUICK_FAILURE_MS = 3 * SECOND
 MAX_QUICK_FAILURES = 3

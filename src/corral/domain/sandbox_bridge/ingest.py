@@ -34,9 +34,10 @@ from corral.domain.sandbox_bridge import sql
 from corral.domain.schedules import ops as schedules
 from corral.domain.sessions import ops as sessions
 from corral.kernel.clock import SECOND
+from corral.kernel.display_text import shorten
 from corral.kernel.errors import CorralError, Invalid, Refused
 from corral.kernel.ids import parse_number
-from corral.kernel.text import MAX_NAME, shorten
+from corral.kernel.text import MAX_NAME
 
 
 class OutboundContent(msgspec.Struct):

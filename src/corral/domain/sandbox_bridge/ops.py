@@ -30,10 +30,11 @@ from corral.domain.sandbox_bridge.letters import row_id, with_sandbox_paths
 from corral.domain.sandbox_bridge.model import SandboxOutcome
 from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
+from corral.kernel.display_text import shorten
 from corral.kernel.errors import CorralError, NotFound
 from corral.kernel.ids import parse_number
 from corral.kernel.prompt import transcribe
-from corral.kernel.text import encode_json, shorten
+from corral.kernel.text import encode_json
 
 RETENTION = sql.RETENTION
 MAX_OUTCOMES = 500

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.text import check_text, tokenize
+from corral.kernel.text import check_text
+from corral.kernel.words import tokenize
 
 MAX_QUERY = 1_000
 MAX_PASSAGE = 16_000  # characters; both engines index larger texts slowly or not at all

@@ -17,9 +17,10 @@ from corral.importers.attached_files import FileCopier
 from corral.importers.source.database import RawRow, Value, encode_key
 from corral.importers.source.timestamps import parse_timestamp
 from corral.kernel.clock import DAY
+from corral.kernel.display_text import shorten
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import backdated_id
-from corral.kernel.text import MAX_NAME, MAX_TEXT, encode_json, shorten
+from corral.kernel.text import MAX_NAME, MAX_TEXT, encode_json
 
 T = TypeVar("T")
 _MAX_INTEGER = 1 << 53

@@ -11,8 +11,8 @@ from corral.domain.runs.model import Run
 from corral.domain.sessions import context as contexts
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import Context, NewTurn, Session, Turn
+from corral.kernel.display_text import quote_inline
 from corral.kernel.prompt import OwnText, Quote, render, transcribe
-from corral.kernel.text import quote_inline
 
 MAX_TURNS = 200
 MAX_CONTEXT = 200_000  # characters

@@ -23,8 +23,9 @@ from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Run, RunMode
 from corral.domain.runs.spec import GRACE_MS, OUTPUT_CAP, RunSpec
 from corral.domain.settings import ops as settings
+from corral.kernel.display_text import shorten
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.text import shorten, split_command
+from corral.kernel.words import split_command
 from corral.services.runs.budget_support import require_measured
 
 if TYPE_CHECKING:

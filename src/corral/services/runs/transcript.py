@@ -13,7 +13,7 @@ from corral.adapters.providers.facts import (
 )
 from corral.adapters.providers.json_lines import MAX_LINE, parse_line
 from corral.domain.runs.model import Launch, Run, RunMode
-from corral.kernel.text import escape_unprintable
+from corral.kernel.display_text import escape_unprintable
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import StreamParser

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from corral import config
 from corral.adapters import process
-from corral.db.database import Database, Finding
+from corral.db.database import Database
+from corral.db.types import Finding
 from corral.domain.events import ops as events
 from corral.domain.mail import queries as mail
 from corral.domain.nodes import ops as nodes

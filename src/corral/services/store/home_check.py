@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from corral.db.database import Finding
+from corral.db.types import Finding
 
 # A temporary file, renamed when complete. The hidden name contains the pid of its writer, so that
 # no secret and no file of the user has such a name.

@@ -10,11 +10,12 @@ import msgspec
 
 from corral import config
 from corral.db import connect
-from corral.db.database import Database, Progress, no_progress
+from corral.db.database import Database
 from corral.db.move_target import void_target
 from corral.db.store_move import StoreMove, require_move_lock
 from corral.db.store_move import keep_here as remain
 from corral.db.store_move_record import read_store_move
+from corral.db.types import Progress, no_progress
 from corral.domain.nodes import ops as nodes
 from corral.domain.nodes.model import NodeState
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable

@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 
 from corral.adapters.redaction import redact_value
-from corral.db.database import Database, Progress
+from corral.db.database import Database
 from corral.db.excerpt import write_excerpt
 from corral.db.filesystem import atomic_file
 from corral.db.schema import TableDoc
 from corral.db.statement import Row
 from corral.db.tx import Tx
+from corral.db.types import Progress
 from corral.domain.insights.integrity import sum_charges
 from corral.domain.insights.project_scope import PROJECT_CONDITIONS
 from corral.domain.outputs import ops as outputs

@@ -1,6 +1,7 @@
 """The check that a store has the schema of this program."""
 
-from corral.db.database import Database, Finding
+from corral.db.database import Database
+from corral.db.types import Finding
 from corral.kernel.errors import Refused, StoreUnavailable
 
 

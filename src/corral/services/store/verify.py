@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from corral import config
 from corral.adapters import process
-from corral.db.database import Database, Finding, Progress
+from corral.db.database import Database
 from corral.db.schema import nonempty_tables
 from corral.db.store_move_record import read_export_origin
 from corral.db.transitions import StatefulTable
+from corral.db.types import Finding, Progress
 from corral.domain.insights import integrity
 from corral.domain.insights.integrity import IntegrityCheck, IntegrityProblem
 from corral.domain.outputs import ops as outputs

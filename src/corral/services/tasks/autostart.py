@@ -20,8 +20,8 @@ from corral.domain.settings import ops as settings
 from corral.domain.tasks import lifecycle
 from corral.domain.tasks.model import Task
 from corral.domain.tasks.notifications import notify
+from corral.kernel.display_text import quote_inline
 from corral.kernel.prompt import OwnText, PromptPart, Quote, render
-from corral.kernel.text import quote_inline
 from corral.services.runs import request
 
 MAX_AGENTS = 1_000

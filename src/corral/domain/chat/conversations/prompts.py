@@ -24,6 +24,7 @@ from corral.domain.mail.payloads import (
 from corral.domain.questions import ops as questions
 from corral.domain.schedules import ops as schedules
 from corral.domain.schedules.model import Schedule
+from corral.kernel.display_text import quote_inline
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import parse_number
 from corral.kernel.prompt import (
@@ -34,7 +35,7 @@ from corral.kernel.prompt import (
     render,
     transcribe,
 )
-from corral.kernel.text import encode_json, quote_inline
+from corral.kernel.text import encode_json
 
 MAX_CONTEXT_MESSAGES = 20
 """Maximum chat messages that are included with the letters."""

@@ -13,8 +13,9 @@ from corral.domain.schedules import ops as schedules
 from corral.domain.schedules.model import Schedule
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import SessionState
+from corral.kernel.display_text import shorten
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.text import MAX_TEXT, check_int, check_text, shorten
+from corral.kernel.text import MAX_TEXT, check_int, check_text
 
 MAX_TITLE = 60
 

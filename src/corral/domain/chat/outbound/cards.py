@@ -11,9 +11,9 @@ from corral.domain.mail.payloads import QuestionPayload
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import Question, QuestionState
 from corral.domain.runs import ops as runs
+from corral.kernel.display_text import escape_unprintable, shorten
 from corral.kernel.errors import CorralError, NotFound
 from corral.kernel.ids import parse_number
-from corral.kernel.text import escape_unprintable, shorten
 
 MAX_CARDS = 100
 MAX_OPEN_OF_PLACE = 20
