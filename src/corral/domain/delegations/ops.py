@@ -9,7 +9,7 @@ from corral.domain.delegations import sql
 from corral.domain.delegations.model import Delegation, DelegationState
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import LetterState, check_mailbox
+from corral.domain.mail.model import LetterState, check_mailbox, mailbox_kind
 from corral.domain.mail.payloads import DelegationEnded, DelegationPayload, DelegationResult
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
@@ -153,7 +153,7 @@ def cancel(
     """
     target = get(tx, delegation)
     actor = _resolve_actor(tx, agent)
-    if actor.startswith("agent:") and actor != target.from_mailbox:
+    if mailbox_kind(actor) == "agent" and actor != target.from_mailbox:
         raise Refused(
             f"Only {target.from_mailbox}, which sent {target.id}, can cancel it.",
             id=target.id,
@@ -321,7 +321,7 @@ def _lock_as_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation
     """
     locked = _lock(tx, delegation)
     actor = _resolve_actor(tx, agent)
-    if actor.startswith("agent:") and actor != locked.to_mailbox:
+    if mailbox_kind(actor) == "agent" and actor != locked.to_mailbox:
         raise Refused(
             f"{locked.id} was delegated to {locked.to_mailbox}, not to {actor}.",
             id=locked.id,
