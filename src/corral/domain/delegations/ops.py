@@ -130,7 +130,7 @@ def create_delegation(
 
 def finish(tx: Tx, delegation: str, result: Any, *, agent: str | None = None) -> Delegation:
     """Send the result of a delegation back. Idempotent; only the recipient can."""
-    own = _lock_as_recipient(tx, delegation, agent)
+    own = _require_recipient(tx, delegation, agent)
     if own.state is DelegationState.DONE:
         return own
     if result is None or result == "":
@@ -140,7 +140,7 @@ def finish(tx: Tx, delegation: str, result: Any, *, agent: str | None = None) ->
 
 def fail(tx: Tx, delegation: str, reason: str, *, agent: str | None = None) -> Delegation:
     """Give a delegation up with a reason; only the recipient can."""
-    own = _lock_as_recipient(tx, delegation, agent)
+    own = _require_recipient(tx, delegation, agent)
     return _end(tx, own, "fail", reason=check_text(reason, "The reason"))
 
 
@@ -314,7 +314,7 @@ def _lock(tx: Tx, delegation: str) -> Delegation:
     return sql.DELEGATIONS.get_for_update(tx, sql.IDS.resolve(tx, delegation))
 
 
-def _lock_as_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation:
+def _require_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation:
     """Lock and return a delegation for its recipient, or for a person.
 
     Raises Refused for an active delegation of a task: the task's own outcome ends it.

@@ -158,7 +158,7 @@ def list_groups(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Group]:
-    """List open groups, newest first. With `all`, also archived ones; or all of a project."""
+    """List open groups, newest first; with `all`, including archived ones; or all of a project."""
     if project is not None:
         project_id = projects.find_id(tx, project)
         return sql.LIST_OF_PROJECT.page(tx, after=after, limit=limit, project_id=project_id)

@@ -89,11 +89,13 @@ def supersede(
 
 def forget(tx: Tx, note: str) -> Note:
     """Delete a note and its text from the store."""
-    gone = tx.first(sql.DELETE_NOTE, id=sql.IDS.resolve(tx, note))
-    if gone is None:
+    deleted = tx.first(sql.DELETE_NOTE, id=sql.IDS.resolve(tx, note))
+    if deleted is None:
         raise sql.IDS.not_found(note)
-    tx.emit("note", "forget", gone.id, project_id=gone.project_id, data={"scope": gone.scope})
-    return gone
+    tx.emit(
+        "note", "forget", deleted.id, project_id=deleted.project_id, data={"scope": deleted.scope}
+    )
+    return deleted
 
 
 def get(tx: Tx, note: str) -> Note:
@@ -114,7 +116,7 @@ def list_notes(
 ) -> Page[Note]:
     """List valid notes, newest first: all, or those of an agent, of a project or for everyone.
 
-    With `all`, also list superseded and expired notes.
+    With `all`, include superseded and expired notes.
     """
     listing = sql.LIST_ALL if all else sql.LIST
     filters: dict[str, Any] = {

@@ -264,9 +264,8 @@ def edit(
         priority=before.priority if priority is UNSET else check_priority(priority),
         files=encode_json(paths, "The files"),
     )
-    if (
-        before.state is TaskState.RUNNING
-    ):  # other tasks may be held back for files it no longer reserves
+    if before.state is TaskState.RUNNING:
+        # Other tasks may be held back for files that it no longer reserves.
         tx.run(sql.RELEASE_HELD_BACK, running=before.id)
     tx.emit("task", "edit", before.id, project_id=before.project_id)
     return with_dependencies(tx, changed)
