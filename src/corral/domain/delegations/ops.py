@@ -162,7 +162,7 @@ def cancel(
 
 
 def cancel_tree(tx: Tx, id: str, reason: str | None) -> list[Delegation]:
-    """Cancel a delegation and all its parts without checking who calls."""
+    """Cancel a delegation and all its parts without checking the caller."""
     cancelled = []
     queue = [id]
     for next_id in queue:  # `queue` grows during the loop

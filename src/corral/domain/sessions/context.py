@@ -1,4 +1,4 @@
-"""The context of a session: clear, hand-off, fork, and what its agent gets."""
+"""The context of a session: clear, hand-off, fork, and the turns that its agent reads."""
 
 from corral.db.transitions import transition
 from corral.db.tx import Tx
@@ -28,7 +28,7 @@ def clear(tx: Tx, session: Session | str, *, keep_provider_session: bool = False
     """
     id = resolve_id(tx, session)
     tx.serialize(f"session:{id}")
-    # The move locks the row, so no turn is appended between it and SET_CLEARED_TURN.
+    # The transition locks the row, so no turn is appended between it and SET_CLEARED_TURN.
     cleared_columns = {} if keep_provider_session else {"provider_session": None}
     transition(tx, sql.SESSIONS, "clear", id, handoff=None, **cleared_columns)
     tx.run(sql.DELETE_STATE, session_id=id)
@@ -61,7 +61,7 @@ def handoff(
     tx.serialize(f"session:{id}")
     number = int(tx.value(sql.LAST_HANDOFF, session_id=id) or 0) + 1
     before = sql.SESSIONS.get(tx, id)
-    # The move locks the row, so no turn is appended between it and the record of the hand-off.
+    # The transition locks the row, so no turn is appended before the hand-off is recorded.
     after = transition(
         tx,
         sql.SESSIONS,
@@ -111,7 +111,7 @@ def get_context(
     after: str | int | None = None,
     limit: int = MAX_CONTEXT_TURNS,
 ) -> Context:
-    """Return what the agent of a session gets: note, summary, and the turns it may see."""
+    """Return the context for the agent of a session: note, summary and visible turns."""
     current = get_current(tx, session)
     active = (
         tx.first(sql.HANDOFF, session_id=current.id, number=current.handoff)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from corral.db.transitions import encode_rows, transition
 from corral.db.tx import Tx
+from corral.domain.agents.model import Agent
 from corral.domain.mail.model import check_priority
 from corral.domain.tasks import sql
 from corral.domain.tasks.graph import check_path
@@ -129,19 +130,25 @@ def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = No
     """
     before = require_lead(tx, task, agent)
     assignee = get_active_agent(tx, to) if to else None
-    if before.state not in (TaskState.RUNNING, TaskState.SUBMITTED):
-        if before.state not in WAITING:
-            raise Conflict(
-                f"{before.id} is {before.state}. Reopen or retry it before you reassign it.",
-                id=before.id,
-                state=before.state,
-            )
-        assigned = tx.one(
-            sql.SET_ASSIGNEE, id=before.id, assignee_id=assignee.id if assignee else None
-        )
-        data = {"to": assignee.name if assignee else None}
-        tx.emit("task", "assign", before.id, project_id=before.project_id, data=data)
-        return with_dependencies(tx, assigned)
+    if before.state in WAITING:
+        return with_dependencies(tx, _assign_waiting(tx, before, assignee))
+    if before.state in (TaskState.RUNNING, TaskState.SUBMITTED):
+        return with_dependencies(tx, _take_away(tx, before, assignee))
+    raise Conflict(
+        f"{before.id} is {before.state}. Reopen or retry it before you reassign it.",
+        id=before.id,
+        state=before.state,
+    )
+
+
+def _assign_waiting(tx: Tx, before: Task, assignee: Agent | None) -> Task:
+    assigned = tx.one(sql.SET_ASSIGNEE, id=before.id, assignee_id=assignee.id if assignee else None)
+    data = {"to": assignee.name if assignee else None}
+    tx.emit("task", "assign", before.id, project_id=before.project_id, data=data)
+    return assigned
+
+
+def _take_away(tx: Tx, before: Task, assignee: Agent | None) -> Task:
     after = transition(
         tx,
         sql.TASKS,
@@ -157,7 +164,7 @@ def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = No
     )
     why = f"the task was assigned to {assignee.name}" if assignee else None
     notify_stop(tx, before, "reassigned", why)
-    return with_dependencies(tx, follow_up(tx, before, after))
+    return follow_up(tx, before, after)
 
 
 # -- dependencies --------------------------------------------------------------------------------
