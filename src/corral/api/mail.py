@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from corral.api.operation import Resource, read, write
-from corral.domain.mail import ops, queries
-from corral.domain.mail.model import HopLimitReached, Letter, LetterChain
+from corral.domain.mail import chains, ops, queries
+from corral.domain.mail.model import HopLimitReached, Letter, LetterChain, is_ordered
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.pagination import Page
 from corral.services import mail
@@ -165,9 +165,9 @@ class AgentMail(Mail):
         """
         from corral.domain.chat.conversations import agent_mail
 
-        if options.get("key") and not mailbox.startswith("queue:"):
+        if options.get("key") and is_ordered(mailbox):
             options["key"] = f"{self._database.actor}:{options['key']}"
-        if not mailbox.startswith(("agent:", "session:")):
+        if not chains.is_read_by_agent(mailbox):
             return self._database.write(lambda tx: ops.put(tx, mailbox, body, **options))
         run = self._database.run_id
         result = self._database.write(

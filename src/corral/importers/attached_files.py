@@ -23,11 +23,11 @@ from corral.services.chat.session_folder import store_mark
 class FileCopier:
     """Copies the files of one source."""
 
-    def __init__(self, folder: Path, most: int) -> None:
+    def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
-        self._most = most
+        self._max_bytes = max_bytes
 
-    def copy(self, source: str, given: str, session_id: str) -> dict[str, Any]:
+    def copy(self, source: str, path: str, session_id: str) -> dict[str, Any]:
         """Copy a file below the folder `source`; returns a description of the copy.
 
         The description has a reason instead of a path when the file is missing, too large, outside
@@ -35,12 +35,12 @@ class FileCopier:
         """
         try:
             data = attachments.read_attachment(
-                given, [source], max_bytes=self._most, never=config.home()
+                path, [source], max_bytes=self._max_bytes, never=config.home()
             )
-            kept = attachments.store_sent(self._folder / session_id, given, data)
+            stored = attachments.store_sent(self._folder / session_id, path, data)
         except CorralError as error:
-            return {"name": Path(given).name, "path": None, "reason": error.message}
-        description: dict[str, Any] = msgspec.to_builtins(kept)
+            return {"name": Path(path).name, "path": None, "reason": error.message}
+        description: dict[str, Any] = msgspec.to_builtins(stored)
         return description
 
 

@@ -51,10 +51,10 @@ def check_signature(
             reason="other_tool",
         )
     expected = ", ".join(signature)
-    found = ", ".join(sorted(database.tables)[:8]) or "none"
+    actual = ", ".join(sorted(database.tables)[:8]) or "none"
     raise Invalid(
         f"{database.path} is not a database of {tool.name}, which has the tables {expected}. Its "
-        f"tables are {found}.",
+        f"tables are {actual}.",
         path=str(database.path),
         reason="unknown_schema",
     )

@@ -1,7 +1,7 @@
 """Transcripts of agent CLIs that Corral did not start: claude and codex.
 
-An import reads only what was added since the last one. It stores a batch of turns and charges, and
-the position in the file, in one transaction.
+An import reads only the content added since the last one. It stores a batch of turns and charges,
+and the position in the file, in one transaction.
 """
 
 from collections import Counter

@@ -120,7 +120,7 @@ def get_active(tx: Tx, agent: str) -> Agent:
 def list_agents(
     tx: Tx, *, retired: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Agent]:
-    """List agents by name; with `retired` also retired ones."""
+    """List agents by name; with `retired`, including retired ones."""
     return (sql.LIST_ALL if retired else sql.LIST_ACTIVE).page(tx, after=after, limit=limit)
 
 

@@ -80,8 +80,8 @@ def record(
         and (existing := tx.first(sql.BY_KEY, author=author_mailbox, key=key)) is not None
     ):
         return existing
-    note = {"author": author_mailbox, "category": category}
-    created = create(tx, sql.DECISIONS, values, event_data=note)
+    event_data = {"author": author_mailbox, "category": category}
+    created = create(tx, sql.DECISIONS, values, event_data=event_data)
     return _propose(tx, created, deadline_ms) if confirm else created
 
 

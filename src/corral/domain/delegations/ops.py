@@ -9,7 +9,7 @@ from corral.domain.delegations import sql
 from corral.domain.delegations.model import Delegation, DelegationState
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import LetterState, check_mailbox
+from corral.domain.mail.model import LetterState, check_mailbox, mailbox_kind
 from corral.domain.mail.payloads import DelegationEnded, DelegationPayload, DelegationResult
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
@@ -130,7 +130,7 @@ def create_delegation(
 
 def finish(tx: Tx, delegation: str, result: Any, *, agent: str | None = None) -> Delegation:
     """Send the result of a delegation back. Idempotent; only the recipient can."""
-    own = _lock_as_recipient(tx, delegation, agent)
+    own = _require_recipient(tx, delegation, agent)
     if own.state is DelegationState.DONE:
         return own
     if result is None or result == "":
@@ -140,7 +140,7 @@ def finish(tx: Tx, delegation: str, result: Any, *, agent: str | None = None) ->
 
 def fail(tx: Tx, delegation: str, reason: str, *, agent: str | None = None) -> Delegation:
     """Give a delegation up with a reason; only the recipient can."""
-    own = _lock_as_recipient(tx, delegation, agent)
+    own = _require_recipient(tx, delegation, agent)
     return _end(tx, own, "fail", reason=check_text(reason, "The reason"))
 
 
@@ -153,7 +153,7 @@ def cancel(
     """
     target = get(tx, delegation)
     actor = _resolve_actor(tx, agent)
-    if actor.startswith("agent:") and actor != target.from_mailbox:
+    if mailbox_kind(actor) == "agent" and actor != target.from_mailbox:
         raise Refused(
             f"Only {target.from_mailbox}, which sent {target.id}, can cancel it.",
             id=target.id,
@@ -162,7 +162,7 @@ def cancel(
 
 
 def cancel_tree(tx: Tx, id: str, reason: str | None) -> list[Delegation]:
-    """Cancel a delegation and all its parts without checking who calls."""
+    """Cancel a delegation and all its parts without checking the caller."""
     cancelled = []
     queue = [id]
     for next_id in queue:  # `queue` grows during the loop
@@ -314,14 +314,14 @@ def _lock(tx: Tx, delegation: str) -> Delegation:
     return sql.DELEGATIONS.get_for_update(tx, sql.IDS.resolve(tx, delegation))
 
 
-def _lock_as_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation:
+def _require_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation:
     """Lock and return a delegation for its recipient, or for a person.
 
     Raises Refused for an active delegation of a task: the task's own outcome ends it.
     """
     locked = _lock(tx, delegation)
     actor = _resolve_actor(tx, agent)
-    if actor.startswith("agent:") and actor != locked.to_mailbox:
+    if mailbox_kind(actor) == "agent" and actor != locked.to_mailbox:
         raise Refused(
             f"{locked.id} was delegated to {locked.to_mailbox}, not to {actor}.",
             id=locked.id,

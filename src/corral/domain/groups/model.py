@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.domain.mail.model import check_mailbox
+from corral.domain.mail.model import check_mailbox, mailbox_kind
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.states import TransitionTable, transition
 from corral.kernel.text import MAX_NAME, check_text
@@ -125,7 +125,7 @@ def check_name(name: str) -> str:
 
 def check_member(member: str) -> str:
     """Return a mailbox that can be a member; raises Invalid."""
-    if check_mailbox(member).partition(":")[0] not in ("agent", "user"):
+    if mailbox_kind(check_mailbox(member)) not in ("agent", "user"):
         raise Invalid(f"Invalid member {member}: use agent:NAME or user:NAME.")
     return member
 

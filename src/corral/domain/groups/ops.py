@@ -22,7 +22,7 @@ from corral.domain.groups.model import (
     letter_key,
 )
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import agent_name_of
+from corral.domain.mail.model import agent_name_of, mailbox_kind
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Ambiguous, Conflict, NotFound, Refused
@@ -63,7 +63,7 @@ def create(
             f"A group {name} exists already ({existing.id}). Join it or choose another name.",
             id=existing.id,
         )
-    first = [creator] if creator.partition(":")[0] in ("agent", "user") else []
+    first = [creator] if mailbox_kind(creator) in ("agent", "user") else []
     for member in dict.fromkeys([*first, *members]):
         _add(tx, new_group, check_member(member), None)
     _add_agents_by_role(tx, new_group)
@@ -158,7 +158,7 @@ def list_groups(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Group]:
-    """List open groups, newest first. With `all`, also archived ones; or all of a project."""
+    """List open groups, newest first; with `all`, including archived ones; or all of a project."""
     if project is not None:
         project_id = projects.find_id(tx, project)
         return sql.LIST_OF_PROJECT.page(tx, after=after, limit=limit, project_id=project_id)

@@ -209,8 +209,8 @@ def _post(
         check_open(ops.get(tx, group.id))
         raise sql.GROUPS.not_found(group.id)
     number, at = row
-    kept = str(post["text"])  # redacted by the insert
-    new_post = Post(id, group.id, number, author, kept, reply_to, post_key, at, {})
+    redacted = str(post["text"])  # redacted by the insert
+    new_post = Post(id, group.id, number, author, redacted, reply_to, post_key, at, {})
     tx.run(sql.MARK_OWN_READ, group_id=group.id, member=author, number=new_post.number)
     tx.emit("post", "post", id, project_id=group.project_id, data={"group": group.id, "by": author})
     _put_letters(tx, group, new_post, cause)

@@ -66,7 +66,7 @@ def find_conflicts(
 
 
 def list_blocking(tx: Tx, lock: Lock) -> list[Lock]:
-    """List what a waiting lock waits for: conflicting held locks, and earlier requests."""
+    """List the conflicting held locks and earlier requests that a waiting lock waits for."""
     candidates = list_candidates(tx, lock.project_id, lock.path)
     return wait_queue.list_blockers(lock, [other for other in candidates if other.is_live(tx.now)])
 

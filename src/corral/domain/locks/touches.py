@@ -33,7 +33,7 @@ def list_touches(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[FileTouch]:
-    """List who changed a file or the files below a directory, by path; optionally of one owner."""
+    """List the owners that changed a file, or the files below a directory, by path."""
     target = resolve.get_project(tx, project)
     pattern = resolve.resolve_pattern(target, path).rstrip("/")
     is_root = pattern == WHOLE_PROJECT

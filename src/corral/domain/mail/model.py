@@ -207,20 +207,19 @@ def check_priority(priority: int) -> int:
 
 
 def mailbox_kind(address: str) -> str:
-    """Return the kind of a mailbox, actor or owner: `agent` for `agent:ada`."""
-    return address.partition(":")[0]
+    """Return the kind of a mailbox, actor or owner: `agent` for `agent:ada`, else an empty text."""
+    kind, colon, _ = address.partition(":")
+    return kind if colon else ""
 
 
 def agent_name_of(address: str) -> str | None:
     """Return the agent's name in a mailbox, actor or owner; None: it is not an agent's."""
-    kind, _, name = address.partition(":")
-    return name if kind == "agent" else None
+    return address.removeprefix("agent:") if mailbox_kind(address) == "agent" else None
 
 
 def session_id_of(address: str) -> str | None:
     """Return the session's id in a mailbox or owner; None: it is not a session's."""
-    kind, _, id = address.partition(":")
-    return id if kind == "session" else None
+    return address.removeprefix("session:") if mailbox_kind(address) == "session" else None
 
 
 def is_ordered(mailbox: str) -> bool:

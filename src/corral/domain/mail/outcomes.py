@@ -74,8 +74,8 @@ def fail(
 ) -> Letter:
     """Record a failed attempt. The letter is retried after a back-off, or becomes a dead letter.
 
-    The back-off is `mail.backoff_ms`, and at least `pause_ms`: what the receiver asked for, such
-    as Retry-After.
+    The back-off is `mail.backoff_ms`, and at least `pause_ms`: the delay that the receiver
+    requested, for example with Retry-After.
     """
     number, held_fence = check_claim(letter, fence)
     current = sql.LETTERS.get(tx, number)

@@ -183,8 +183,8 @@ class ChatPayload(Payload, frozen=True, kw_only=True, omit_defaults=True, tag="c
     sender: str
     text: str
     files: list[dict[str, Any]] = []
-    keeps: bool = False
-    """Whether the agent also gets the earlier messages that did not wake it."""
+    has_context: bool = False
+    """Whether the prompt includes the earlier messages that did not wake the agent."""
 
 
 LetterPayload = (

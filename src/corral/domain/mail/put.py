@@ -58,7 +58,7 @@ def put(
         if cause is not None:
             is_limited = mailbox_kind(mailbox) == "session"
             return _put_in_chain_or_notify(tx, values, cause, is_limited=is_limited)
-    return _put(tx, values)
+    return _insert_once(tx, values)
 
 
 def put_last(
@@ -157,19 +157,17 @@ def put_caused_by(tx: Tx, cause: Chain | None, mailbox: str, body: Any, **option
     """
     values = {**_column_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
     if not chains.is_read_by_agent(mailbox):
-        return _put(tx, values)
+        return _insert_once(tx, values)
     try:
         values["mailbox"] = resolve_mailbox(tx, mailbox)
     except CorralError as error:
-        letter = _put(tx, values)
-        return (
-            letter
-            if letter.ended_at
-            else end_undelivered(tx, "refuse", letter.number, error.message)
-        )
+        letter = _insert_once(tx, values)
+        if letter.ended_at is not None:  # an earlier call with this key refused it
+            return letter
+        return end_undelivered(tx, "refuse", letter.number, error.message)
     cause = chains.longest(cause, chains.get_for_caller(tx))
     if cause is None:
-        return _put(tx, values)
+        return _insert_once(tx, values)
     return _put_in_chain_or_notify(tx, values, cause, is_limited=True)
 
 
@@ -188,7 +186,7 @@ def put_in_chain(
     The caller checks the hop limit. The options are those of `put`.
     """
     values = {**_column_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
-    letter = _put(tx, values)
+    letter = _insert_once(tx, values)
     chains.record(tx, letter.id, cause, in_reply_to=in_reply_to, reply_to=reply_to)
     return letter
 
@@ -200,7 +198,7 @@ def _put_in_chain_or_notify(
     if exceeded is not None:
         sender = values.get("sender") or tx.actor
         return notify_hop_limit(tx, cause, values["mailbox"], sender, exceeded)
-    letter = _put(tx, values)
+    letter = _insert_once(tx, values)
     chains.record(tx, letter.id, cause)
     return letter
 
@@ -214,7 +212,7 @@ def notify_hop_limit(
     data = {"to": mailbox, "correlation": chain.correlation_id}
     tx.emit("agent", "hop_limit", sender, data=data)
     key = f"hop_limit:{chain.correlation_id}"
-    return _put(tx, {**_column_values(tx, body, key), "mailbox": mailbox})
+    return _insert_once(tx, {**_column_values(tx, body, key), "mailbox": mailbox})
 
 
 # -- undelivered letters ---------------------------------------------------------------------------
@@ -255,7 +253,8 @@ def end_undelivered(
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _put(tx: Tx, values: dict[str, Any]) -> Letter:
+def _insert_once(tx: Tx, values: dict[str, Any]) -> Letter:
+    """Insert a letter, or return the letter of the mailbox that has its key already."""
     mailbox, key = values["mailbox"], values.get("key")
     if key is None:
         return create(tx, sql.LETTERS, values)

@@ -22,7 +22,6 @@ from corral.domain.mail.model import (
     StalledMailbox,
     letter_from_values,
 )
-from corral.kernel.ids import parse_number
 from corral.kernel.pagination import LAST_NUMBER
 
 
@@ -395,7 +394,7 @@ _FIRST_POSITION: dict[str, str | int] = {
 
 def queue_position(letter: Letter) -> tuple[str, int, int, int]:
     """Return the sort key of a waiting letter: the columns of the index letters_queue."""
-    return letter.mailbox, -letter.priority, letter.queue_at, parse_number("let", letter.id)
+    return letter.mailbox, -letter.priority, letter.queue_at, letter.number
 
 
 WAITING = Listing(

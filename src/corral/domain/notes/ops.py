@@ -7,6 +7,7 @@ from corral.db.retention import ALL_ROWS, RetentionScope
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
+from corral.domain.mail.model import agent_name_of, mailbox_kind
 from corral.domain.notes import sql
 from corral.domain.notes.model import EVERYONE, Note, NoteState, PromptSection, RankedNote
 from corral.domain.notes.ranking import rank_notes, render_section
@@ -88,11 +89,13 @@ def supersede(
 
 def forget(tx: Tx, note: str) -> Note:
     """Delete a note and its text from the store."""
-    gone = tx.first(sql.DELETE_NOTE, id=sql.IDS.resolve(tx, note))
-    if gone is None:
+    deleted = tx.first(sql.DELETE_NOTE, id=sql.IDS.resolve(tx, note))
+    if deleted is None:
         raise sql.IDS.not_found(note)
-    tx.emit("note", "forget", gone.id, project_id=gone.project_id, data={"scope": gone.scope})
-    return gone
+    tx.emit(
+        "note", "forget", deleted.id, project_id=deleted.project_id, data={"scope": deleted.scope}
+    )
+    return deleted
 
 
 def get(tx: Tx, note: str) -> Note:
@@ -113,7 +116,7 @@ def list_notes(
 ) -> Page[Note]:
     """List valid notes, newest first: all, or those of an agent, of a project or for everyone.
 
-    With `all`, also list superseded and expired notes.
+    With `all`, include superseded and expired notes.
     """
     listing = sql.LIST_ALL if all else sql.LIST
     filters: dict[str, Any] = {
@@ -235,7 +238,8 @@ def _resolve_scope(tx: Tx, agent: str | None, project: str | None) -> tuple[str,
 
 def _check_source(source: object, scope: str) -> None:
     """An agent may add notes for itself, a project or everyone, but not for another agent."""
-    if str(source).startswith("agent:") and scope.startswith("agent:") and source != scope:
+    is_between_agents = mailbox_kind(str(source)) == mailbox_kind(scope) == "agent"
+    if is_between_agents and source != scope:
         raise Refused(
             f"{source} cannot add notes for {scope}. Send it a message, or add a note for everyone."
         )
@@ -245,7 +249,7 @@ def _check_limit(tx: Tx, scope: str, project_id: object) -> None:
     limit = settings.get_value(
         tx,
         "notes.max_notes",
-        agent=scope.removeprefix("agent:") if scope.startswith("agent:") else None,
+        agent=agent_name_of(scope),
         project=str(project_id) if project_id else None,
     )
     if tx.value(sql.COUNT_CURRENT, scope=scope, now=tx.now) >= limit:

@@ -130,9 +130,9 @@ def _by_bare_id(tx: Tx, id: str) -> Project:
 def list_projects(
     tx: Tx, *, archived: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Project]:
-    """List projects, last run first, never-run last; with `archived` also archived ones."""
-    also = ProjectState.ARCHIVED if archived else ProjectState.ACTIVE
-    return sql.LIST.page(tx, after=after, limit=limit, also=also)
+    """List projects, last run first, never-run last; with `archived`, including archived ones."""
+    other_state = ProjectState.ARCHIVED if archived else ProjectState.ACTIVE
+    return sql.LIST.page(tx, after=after, limit=limit, other_state=other_state)
 
 
 def rename(tx: Tx, id: str, name: str) -> Project:

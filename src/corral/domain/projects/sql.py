@@ -43,7 +43,7 @@ LIST = Listing(
         -- The first condition lets SQLite start at the index entry of the cursor.
         WHERE coalesce(last_run_at, 0) <= :run_at
           AND (coalesce(last_run_at, 0), id) < (:run_at, :id)
-          AND state IN ('active', :also)
+          AND state IN ('active', :other_state)
         ORDER BY coalesce(last_run_at, 0) DESC, id DESC LIMIT :limit
     """,
     ),

@@ -116,7 +116,7 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
     answerer = check_text(by or tx.actor, "The answerer", max_bytes=MAX_NAME)
     check_may_answer(current.id, answerer, asker=current.asker, answerers=current.answerers)
     text = _resolve_answer(tx, answer, current.options, current.free_text)
-    redacted = tx.without_secrets(text)  # stored answers are redacted
+    redacted = tx.without_secrets(text)  # compare with the stored answer, which is redacted
     is_repeated = (current.answered_by, current.answer) == (answerer, redacted)
     if current.state is QuestionState.ANSWERED and is_repeated:
         return current
@@ -145,25 +145,30 @@ def _vote(tx: Tx, current: Question, text: str, answerer: str) -> Question:
             reason="already_answered",
         )
     votes = [*current.votes, Vote(answerer, text, tx.now)]
-    kept: dict[str, Any] = {"votes": encode_json(votes, "The votes")}
-    note = {"by": answerer, "of": current.required_votes}
+    columns: dict[str, Any] = {"votes": encode_json(votes, "The votes")}
+    event_data = {"by": answerer, "of": current.required_votes}
     counted = count_votes(current, [*current.votes, Vote(answerer, redacted, tx.now)])
     if counted.winners:
-        return _end_answered(tx, current, text, ", ".join(counted.winners), note, **kept)
+        return _end_answered(tx, current, text, ", ".join(counted.winners), event_data, **columns)
     if counted.is_hopeless:
-        return _expire(tx, current, {**note, "reason": "no agreement"}, **kept)
-    return transition(tx, sql.QUESTIONS, "vote", current.id, event_data=note, **kept)
+        return _expire(tx, current, {**event_data, "reason": "no agreement"}, **columns)
+    return transition(tx, sql.QUESTIONS, "vote", current.id, event_data=event_data, **columns)
 
 
 def _end_answered(
-    tx: Tx, current: Question, text: str, answerer: str, note: dict[str, object], **columns: Any
+    tx: Tx,
+    current: Question,
+    text: str,
+    answerer: str,
+    event_data: dict[str, object],
+    **columns: Any,
 ) -> Question:
     ended = transition(
         tx,
         sql.QUESTIONS,
         "answer",
         current.id,
-        event_data=note,
+        event_data=event_data,
         answer=text,
         answered_by=answerer,
         ended_at=tx.now,
@@ -172,13 +177,13 @@ def _end_answered(
     return _send_outcome(tx, ended)
 
 
-def _expire(tx: Tx, current: Question, note: dict[str, object], **columns: Any) -> Question:
+def _expire(tx: Tx, current: Question, event_data: dict[str, object], **columns: Any) -> Question:
     ended = transition(
         tx,
         sql.QUESTIONS,
         "expire",
         current.id,
-        event_data={**note, "fallback": current.fallback},
+        event_data={**event_data, "fallback": current.fallback},
         answer=current.fallback,
         ended_at=tx.now,
         **columns,
@@ -260,10 +265,15 @@ def withdraw_all(tx: Tx, project_id: str) -> None:
 
 def _withdraw(tx: Tx, id: str, actor: str, reason: str | None) -> Question:
     text = check_optional_text(reason, "The reason")
-    note = {"by": actor, "reason": text}
-    withdrawn = _send_outcome(
-        tx, transition(tx, sql.QUESTIONS, "withdraw", id, event_data=note, ended_at=tx.now)
+    withdrawn = transition(
+        tx,
+        sql.QUESTIONS,
+        "withdraw",
+        id,
+        event_data={"by": actor, "reason": text},
+        ended_at=tx.now,
     )
+    _send_outcome(tx, withdrawn)
     if actor == withdrawn.asker:
         close_outcome_letter(tx, withdrawn.id, actor)
     return withdrawn
@@ -392,9 +402,9 @@ def _resolve_answer(tx: Tx, value: str, options: Sequence[str], free_text: bool)
     The text is returned unredacted: the write redacts it and reports that to the caller.
     """
     text = check_text(value, "The answer")
-    kept = tx.without_secrets(text)  # stored options are redacted
-    if kept in options:
-        return kept
+    redacted = tx.without_secrets(text)  # stored options are redacted
+    if redacted in options:
+        return redacted
     if text in options or not options:
         return text
     if text.isascii() and text.isdigit() and len(text) < 3 and 1 <= int(text) <= len(options):
@@ -402,6 +412,6 @@ def _resolve_answer(tx: Tx, value: str, options: Sequence[str], free_text: bool)
     if free_text:
         return text
     raise Invalid(
-        f"Invalid answer {kept[:100]!r}: choose {', '.join(options)}.",
+        f"Invalid answer {redacted[:100]!r}: choose {', '.join(options)}.",
         options=list(options),
     )

@@ -67,7 +67,7 @@ def _rule_columns(
 ) -> dict[str, Any]:
     """Return the columns of the rule, and its next time."""
     if every_ms is not None and cron is not None:
-        raise Invalid("every and cron cannot be combined. Give one rule.")
+        raise Invalid("`every` and `cron` cannot be combined. Give only one of them.")
     zone_name = time_zone or current.time_zone
     load_zone(zone_name)
     kind, rule, anchor_at = current.kind, current.rule, current.anchor_at

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from corral.domain.mail.model import mailbox_kind
 from corral.kernel.states import TransitionTable, transition
 
 
@@ -85,7 +86,7 @@ class Schedule(msgspec.Struct, frozen=True):
     @property
     def has_history(self) -> bool:
         """Whether each occurrence is recorded. Otherwise the letters themselves are the record."""
-        return self.script is not None or self.mailbox.startswith("session:")
+        return self.script is not None or mailbox_kind(self.mailbox) == "session"
 
 
 class OccurrenceState(StrEnum):

@@ -28,7 +28,6 @@ from corral.domain.schedules.model import (
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import MINUTE, SECOND
 from corral.kernel.errors import Invalid
-from corral.kernel.ids import parse_number
 from corral.kernel.pagination import Page
 from corral.kernel.text import check_int, check_text
 
@@ -59,9 +58,7 @@ def put_letter(tx: Tx, schedule: Schedule, scheduled_at: int | None) -> Letter:
     if schedule.script is None:
         letter = _put(tx, schedule, schedule.body, _key(schedule, scheduled_at))
         if schedule.has_history:
-            _create(
-                tx, schedule, scheduled_at, "record", letter_id=_number(letter), ended_at=tx.now
-            )
+            _create(tx, schedule, scheduled_at, "record", letter_id=letter.number, ended_at=tx.now)
         return letter
     occurrence = _create(tx, schedule, scheduled_at, "check")
     assert occurrence is not None, "a schedule fires once for each time"
@@ -113,7 +110,7 @@ def check_script(script: str | None, script_timeout_ms: int | None) -> dict[str,
         raise Invalid("A script timeout requires a script.")
     if (
         script_timeout_ms is not None
-        and not SECOND <= check_int(script_timeout_ms, "The time") <= MAX_SCRIPT_MS
+        and not SECOND <= check_int(script_timeout_ms, "The script timeout") <= MAX_SCRIPT_MS
     ):
         raise Invalid(
             "Invalid script timeout: expected 1 s to 10 minutes.",
@@ -127,7 +124,7 @@ def check_script(script: str | None, script_timeout_ms: int | None) -> dict[str,
 
 
 def claim_script(tx: Tx, *, owner: str) -> tuple[ClaimedScript | None, list[Occurrence]]:
-    """Claim the oldest queued script, if any; also returns the occurrences that were given up.
+    """Claim the oldest queued script, if any, and return the occurrences that were given up.
 
     The lease covers the longest possible run, so a crash leaves the script to the next claimant. A
     script that was claimed too often without a result is given up.
@@ -162,39 +159,58 @@ def record_script_result(
     The letter is put or skipped. A failed script is retried after a back-off, or given up at the
     limit and counted. Raises Held when the lease was lost.
     """
-    occurrence, letter = claimed.occurrence, claimed.letter
-    columns: dict[str, Any] = {
-        "attempts": letter.attempts,
-        "exit_code": exit_code,
-        "output": output,
-    }
+    columns = {"attempts": claimed.letter.attempts, "exit_code": exit_code, "output": output}
     reason = (result.reason or "")[:MAX_REASON] or None
     if result.failed:
-        reason = reason or "its script failed"
-        failed = mail.fail(tx, letter, reason)
-        if failed.state is LetterState.DEAD:
-            return _give_up(tx, occurrence, reason, **columns)
-        return transition(
-            tx,
-            sql.OCCURRENCES,
-            "fail",
-            occurrence.id,
-            event_data={"reason": reason},
-            reason=reason,
-            **columns,
-        )
-    mail.ack(tx, letter)
+        return _record_failure(tx, claimed, reason or "its script failed", columns)
+    occurrence = claimed.occurrence
+    mail.ack(tx, claimed.letter)
     tx.run(sql.CLEAR_FAILURES, id=occurrence.schedule_id)
-    schedule = sql.SCHEDULES.get(tx, occurrence.schedule_id)
-    if result.puts_letter and schedule.state is ScheduleState.CANCELLED:
-        result, reason = ScriptResult(False), "its schedule was cancelled"
     if not result.puts_letter:
-        return _end(tx, "skip", occurrence, reason, {"reason": reason}, **columns)
+        return _record_skip(tx, occurrence, reason, columns)
+    schedule = sql.SCHEDULES.get(tx, occurrence.schedule_id)
+    if schedule.state is ScheduleState.CANCELLED:
+        return _record_skip(tx, occurrence, "its schedule was cancelled", columns)
+    return _record_put(tx, claimed, schedule, result.output, columns)
+
+
+def _record_failure(
+    tx: Tx, claimed: ClaimedScript, reason: str, columns: dict[str, Any]
+) -> Occurrence:
+    failed = mail.fail(tx, claimed.letter, reason)
+    if failed.state is LetterState.DEAD:
+        return _give_up(tx, claimed.occurrence, reason, **columns)
+    return transition(
+        tx,
+        sql.OCCURRENCES,
+        "fail",
+        claimed.occurrence.id,
+        event_data={"reason": reason},
+        reason=reason,
+        **columns,
+    )
+
+
+def _record_skip(
+    tx: Tx, occurrence: Occurrence, reason: str | None, columns: dict[str, Any]
+) -> Occurrence:
+    return _end(tx, "skip", occurrence, reason, {"reason": reason}, **columns)
+
+
+def _record_put(
+    tx: Tx, claimed: ClaimedScript, schedule: Schedule, output: str, columns: dict[str, Any]
+) -> Occurrence:
+    occurrence = claimed.occurrence
     key = _key(schedule, occurrence.scheduled_at) or f"{schedule.id}@{occurrence.id}"
-    put = _put(tx, schedule, _add_output(schedule.body, result.output), key)
-    number = _number(put)
-    tx.run(sql.SET_LAST_LETTER, id=schedule.id, letter_id=number, script_letter_id=_number(letter))
-    return _end(tx, "put", occurrence, None, {"letter": put.id}, letter_id=number, **columns)
+    letter = _put(tx, schedule, _add_output(schedule.body, output), key)
+    tx.run(
+        sql.SET_LAST_LETTER,
+        id=schedule.id,
+        letter_id=letter.number,
+        script_letter_id=claimed.letter.number,
+    )
+    event_data = {"letter": letter.id}
+    return _end(tx, "put", occurrence, None, event_data, letter_id=letter.number, **columns)
 
 
 def _add_output(body: Any, output: str) -> dict[str, Any]:
@@ -255,7 +271,7 @@ def _get_timeout_ms(tx: Tx, schedule: Schedule) -> int:
 def link_run(tx: Tx, letter: Letter, run_id: str) -> None:
     """Record the run that got the letter of an occurrence."""
     if letter.key is not None and letter.key.startswith("sch_"):
-        tx.run(sql.SET_RUN, letter_id=_number(letter), run_id=run_id)
+        tx.run(sql.SET_RUN, letter_id=letter.number, run_id=run_id)
 
 
 def list_occurrences(
@@ -271,7 +287,3 @@ def list_occurrences(
             reason="no_history",
         )
     return sql.BY_SCHEDULE.page(tx, after=after, limit=limit, schedule_id=target.id)
-
-
-def _number(letter: Letter) -> int:
-    return parse_number("let", letter.id)

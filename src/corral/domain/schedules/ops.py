@@ -68,7 +68,7 @@ def create_schedule(
     `sender` gets a notice if a letter is never delivered.
     """
     if sum(rule is not None for rule in (every_ms, cron, at)) != 1:
-        raise Invalid("Give exactly one of every, cron and at.")
+        raise Invalid("Exactly one of `every`, `cron` and `at` is required.")
     columns = {
         "time_zone": time_zone,
         "misfire": check_choice(misfire, Misfire, "The misfire policy"),
@@ -235,7 +235,7 @@ def get(tx: Tx, id: str) -> Schedule:
 def list_schedules(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Schedule]:
-    """List the repeating schedules, newest first; with `all` also ended ones."""
+    """List the repeating schedules, newest first; with `all`, including ended ones."""
     listing = sql.ALL_SCHEDULES if all else sql.OPEN_SCHEDULES
     return listing.page(tx, after=after, limit=limit)
 
@@ -243,7 +243,7 @@ def list_schedules(
 def list_timers(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Schedule]:
-    """List the timers, newest first; with `all` also fired and cancelled ones."""
+    """List the timers, newest first; with `all`, including fired and cancelled ones."""
     listing = sql.ALL_TIMERS if all else sql.OPEN_TIMERS
     return listing.page(tx, after=after, limit=limit)
 
@@ -252,7 +252,7 @@ def _create_once(tx: Tx, at: int, mailbox: str, body: Any, **columns: Any) -> Sc
     check_mailbox(mailbox)
     if not MIN_INTERVAL_MS <= check_int(at, "The time") - tx.now <= MAX_INTERVAL_MS:
         delay = format_duration(max(at - tx.now, 0))
-        raise Invalid(f"Invalid delay of a timer {delay}: expected 5 s to 365 days.", at=at)
+        raise Invalid(f"Invalid timer delay {delay}: use 5 s to 365 days.", at=at)
     # Serialized, so that concurrent calls cannot both count up to the limit.
     tx.serialize(f"timers:{mailbox}")
     limit = settings.get_value(

@@ -45,24 +45,28 @@ class RecurrenceRule:
         if self.kind is ScheduleKind.ONCE:
             return self.anchor_at if self.anchor_at <= at else None
         if self.kind is ScheduleKind.EVERY:
+            if at < self.anchor_at:
+                return None
             step = int(self.rule)
-            return (
-                self.anchor_at + (at - self.anchor_at) // step * step
-                if at >= self.anchor_at
-                else None
-            )
+            return self.anchor_at + (at - self.anchor_at) // step * step
         # Search forward from further and further back: the same search finds the same times.
         distance = HOUR
         while distance <= SEARCH_HORIZON_MS:
-            latest = 0
-            for times in self._search(at - distance):
-                if times and times[0] > at:
-                    break
-                latest = max(latest, *(time for time in times if time <= at), 0)
-            if latest:
+            latest = self._latest_cron(at - distance, at)
+            if latest is not None:
                 return latest
             distance *= 4
         return None
+
+    def _latest_cron(self, start: int, at: int) -> int | None:
+        """Return the last time between about `start` and `at`; None when there is none."""
+        latest: int | None = None
+        for times in self._search(start):
+            if times and times[0] > at:
+                break
+            earlier = [time for time in times if time <= at]
+            latest = max(earlier if latest is None else [*earlier, latest], default=None)
+        return latest
 
     def _next_cron(self, after: int) -> int | None:
         best: int | None = None
@@ -136,7 +140,7 @@ def check_every(ms: int) -> str:
 
 
 def check_cron(text: str, time_zone: str, now: int) -> str:
-    """Return a valid cron rule; raises Invalid, also for a rule that never fires."""
+    """Return a valid cron rule. Raises Invalid, including for a rule that never fires."""
     try:
         if len(text.split()) != 5:
             raise CronSimError("Wrong number of fields")  # a sixth would be seconds

@@ -1,4 +1,4 @@
-"""The context of a session: clear, hand-off, fork, and what its agent gets."""
+"""The context of a session: clear, hand-off, fork, and the turns that its agent reads."""
 
 from corral.db.transitions import transition
 from corral.db.tx import Tx
@@ -111,7 +111,7 @@ def get_context(
     after: str | int | None = None,
     limit: int = MAX_CONTEXT_TURNS,
 ) -> Context:
-    """Return what the agent of a session gets: note, summary, and the turns it may see."""
+    """Return the context for the agent of a session: note, summary and visible turns."""
     current = get_current(tx, session)
     active = _find_active_handoff(tx, current)
     from_turn = active.from_turn if active else current.cleared_turn

@@ -36,7 +36,7 @@ TRANSITIONS = TransitionTable(
 
 class TurnRole(StrEnum):
     USER = "user"  # a person, or a program on behalf of one
-    ASSISTANT = "assistant"  # the agent, also when it calls a tool
+    ASSISTANT = "assistant"  # the agent, including its tool calls
     SYSTEM = "system"  # instructions and events of the session itself
     TOOL = "tool"  # the result of a tool call
 

@@ -133,7 +133,7 @@ def list_sessions(
 ) -> Page[Session]:
     """List the open sessions, or all, newest first; optionally of a project or an agent."""
     if project and agent:
-        raise Invalid("project and agent cannot be combined. Give one of them.")
+        raise Invalid("`project` and `agent` cannot be combined. Give only one of them.")
     listing = sql.LIST_ALL if all else sql.LIST_OPEN
     filters = {}
     if project:
@@ -168,7 +168,7 @@ def append(
 ) -> Turn:
     """Append a turn to an open session. Idempotent by `key`: returns the first turn with that key.
 
-    Numbers have no gaps, also under concurrent appends. The author of an assistant turn is the
+    Numbers have no gaps, even under concurrent appends. The author of an assistant turn is the
     agent of the session, unless `agent` names another. A turn writes no event.
     """
     new = NewTurn(

@@ -9,12 +9,12 @@ import msgspec
 from corral.db.transitions import create_many, encode_rows, transition_many
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.mail.model import check_mailbox, check_priority
+from corral.domain.mail.model import agent_name_of, check_mailbox, check_priority
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
-from corral.domain.tasks.access import lock_graph, resolve_actor
 from corral.domain.tasks.graph import check_path, topological_order
+from corral.domain.tasks.graph_lock import lock_graph
 from corral.domain.tasks.model import (
     MAX_FILES,
     MAX_PATH,
@@ -25,6 +25,7 @@ from corral.domain.tasks.model import (
     TaskStatus,
     parse_tasks,
 )
+from corral.domain.tasks.permissions import resolve_actor
 from corral.domain.tasks.propagation import Blocker, blocker_of
 from corral.domain.tasks.templates import TEMPLATES, TaskTemplate
 from corral.kernel.errors import Conflict, Invalid, Refused
@@ -67,31 +68,15 @@ def declare(
         return []
     blockers = _find_blockers(order, graph, existing)
     ids = {task.key: tx.new_id("tsk") for task in specs}
-    open_dependencies = {
-        key: sum(
-            dependency not in existing or existing[dependency].state not in SATISFIED
-            for dependency in dependencies
-        )
-        for key, dependencies in graph.items()
-    }
+    open_counts = _count_open_dependencies(graph, existing)
     create_many(
         tx,
         sql.TASKS,
         [
-            {
-                "id": ids[task.key],
-                "key": task.key,
-                "role": task.role,
-                "title": task.title or task.key,
-                "description": task.description,
-                "files": [check_path(path) for path in task.files],
-                "priority": task.priority,
-                "check_command": task.check,
-                "assignee_id": agents.get(tx, task.agent).id if task.agent else None,
-                "open_dependencies": open_dependencies[task.key],
-                "failed_dependencies": sum(
-                    dependency in blockers for dependency in graph[task.key]
-                ),
+            _build_row(tx, task, ids[task.key])
+            | {
+                "open_dependencies": open_counts[task.key],
+                "failed_dependencies": sum(key in blockers for key in graph[task.key]),
             }
             for task in specs
         ],
@@ -103,16 +88,8 @@ def declare(
         created_at=tx.now,
         created_by=actor,
     )
-    ids_of = ids | {key: task.id for key, task in existing.items()}
-    pairs = [
-        (ids[key], ids_of[dependency])
-        for key, dependencies in graph.items()
-        for dependency in dependencies
-    ]
-    if pairs:
-        tx.run(sql.ADD_DEPENDENCIES, rows=encode_rows(pairs))
-    ready = [ids[key] for key, count in open_dependencies.items() if not count]
-    transition_many(tx, sql.TASKS, "promote", ready, ready_at=tx.now)
+    _add_dependencies(tx, graph, ids, existing)
+    _promote_ready(tx, ids, open_counts)
     _block(tx, ids, blockers)
     declared = tx.all(sql.BY_IDS, keys_=encode_rows([*ids.values()]))
     return [msgspec.structs.replace(task, depends_on=graph[task.key]) for task in declared]
@@ -229,11 +206,11 @@ def _require_check_permission(
     Corral runs a check with the permissions of the user that runs Corral, which can exceed those of
     the agent.
     """
-    if not actor.startswith("agent:") or not any(task.check for task in specs):
+    name = agent_name_of(actor)
+    if name is None or not any(task.check for task in specs):
         return
-    if not settings.get_value(tx, "tasks.allow_agent_checks", project=project_id) and not (
-        agents.get(tx, actor.removeprefix("agent:")).admin
-    ):
+    is_allowed = settings.get_value(tx, "tasks.allow_agent_checks", project=project_id)
+    if not is_allowed and not agents.get(tx, name).admin:
         raise Refused(
             "Agents may not declare checks in this project, because Corral itself runs them. Leave "
             "the check out, or ask a person to set tasks.allow_agent_checks.",
@@ -293,6 +270,52 @@ def _find_blockers(
         if first is not None:
             blockers[key] = first
     return blockers
+
+
+def _count_open_dependencies(
+    graph: DependencyKeys, existing: dict[str, TaskStatus]
+) -> dict[str, int]:
+    """Count the dependencies of each new task that are not done yet, by key."""
+    return {
+        key: sum(
+            dependency not in existing or existing[dependency].state not in SATISFIED
+            for dependency in dependencies
+        )
+        for key, dependencies in graph.items()
+    }
+
+
+def _build_row(tx: Tx, task: TaskSpec, id: str) -> dict[str, Any]:
+    """Return the columns of a new task, except its dependency counts."""
+    return {
+        "id": id,
+        "key": task.key,
+        "role": task.role,
+        "title": task.title or task.key,
+        "description": task.description,
+        "files": [check_path(path) for path in task.files],
+        "priority": task.priority,
+        "check_command": task.check,
+        "assignee_id": agents.get(tx, task.agent).id if task.agent else None,
+    }
+
+
+def _add_dependencies(
+    tx: Tx, graph: DependencyKeys, ids: dict[str, str], existing: dict[str, TaskStatus]
+) -> None:
+    ids_by_key = ids | {key: task.id for key, task in existing.items()}
+    pairs = [
+        (ids[key], ids_by_key[dependency])
+        for key, dependencies in graph.items()
+        for dependency in dependencies
+    ]
+    if pairs:
+        tx.run(sql.ADD_DEPENDENCIES, rows=encode_rows(pairs))
+
+
+def _promote_ready(tx: Tx, ids: dict[str, str], open_counts: dict[str, int]) -> None:
+    ready = [ids[key] for key, count in open_counts.items() if not count]
+    transition_many(tx, sql.TASKS, "promote", ready, ready_at=tx.now)
 
 
 def _block(tx: Tx, ids: dict[str, str], blockers: dict[str, Blocker]) -> None:

@@ -5,9 +5,10 @@ from corral.db.tx import Tx
 from corral.domain.delegations import ops as delegations
 from corral.domain.delegations.model import Delegation
 from corral.domain.tasks import sql
-from corral.domain.tasks.access import lock_as_lead, lock_task
+from corral.domain.tasks.graph_lock import lock_task
 from corral.domain.tasks.management import reassign
 from corral.domain.tasks.model import WAITING, Task, TaskState
+from corral.domain.tasks.permissions import require_lead
 from corral.domain.tasks.propagation import follow_up
 
 
@@ -25,7 +26,7 @@ def delegate(
 
     The result of the task is sent back as a message. Earlier delegations of the task are cancelled.
     """
-    delegated = lock_as_lead(tx, task, agent)
+    delegated = require_lead(tx, task, agent)
     for earlier in delegations.list_active_for_task(tx, delegated.id):
         delegations.cancel_tree(tx, earlier.id, f"{delegated.key} was delegated to another agent")
     reassign(tx, delegated, to, agent=agent)

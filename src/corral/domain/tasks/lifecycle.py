@@ -16,14 +16,19 @@ from corral.domain.agents.model import Agent
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
-from corral.domain.tasks.access import get_active_agent, lock_graph, lock_task, resolve_actor
 from corral.domain.tasks.graph import share_files
+from corral.domain.tasks.graph_lock import lock_graph
 from corral.domain.tasks.model import Evidence, RunningTask, Task, TaskState, parse_evidence
 from corral.domain.tasks.notifications import notify
+from corral.domain.tasks.permissions import (
+    get_active_agent,
+    require_claimant,
+    require_claimant_or_lead,
+)
 from corral.domain.tasks.propagation import follow_up
 from corral.domain.tasks.queries import find, with_dependencies
 from corral.kernel.errors import Held, Refused
-from corral.kernel.lease import lease_expiry, stale_fence_error
+from corral.kernel.lease import lease_expiry
 from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 CLAIM_BATCH = 20
@@ -182,7 +187,7 @@ def renew(
     lease_ms: int | None = None,
 ) -> Task:
     """Renew the lease of a claimed task. Raises Held when the claim was lost."""
-    claimed = _lock_claimed(tx, task, agent, fence)
+    claimed = require_claimant(tx, task, agent, fence)
     renewed = tx.first(
         sql.RENEW,
         id=claimed.id,
@@ -212,7 +217,7 @@ def submit(
     or a person, by the task's check, or by `tasks.auto_accept` when all commands exited with 0.
     """
     parsed = parse_evidence(evidence)
-    claimed = _lock_claimed(tx, task, agent, fence)
+    claimed = require_claimant(tx, task, agent, fence)
     if claimed.state in (TaskState.SUBMITTED, TaskState.DONE):
         return with_dependencies(tx, claimed)
     submitted = transition(
@@ -235,8 +240,14 @@ def submit(
     if parsed.all_passed and settings.get_value(
         tx, "tasks.auto_accept", project=claimed.project_id
     ):
-        note = {"by": "policy"}
-        after = transition(tx, sql.TASKS, "accept", claimed.id, event_data=note, ended_at=tx.now)
+        after = transition(
+            tx,
+            sql.TASKS,
+            "accept",
+            claimed.id,
+            event_data={"by": "policy"},
+            ended_at=tx.now,
+        )
         return with_dependencies(tx, follow_up(tx, submitted, after))
     notify(tx, submitted.lead, submitted, "submitted")
     return with_dependencies(tx, submitted)
@@ -252,7 +263,7 @@ def fail(
 ) -> Task:
     """Give a task up with a reason, and block its dependents."""
     why = check_text(reason, "The reason")
-    claimed = _lock_claimed(tx, task, agent, fence, or_lead=True)
+    claimed = require_claimant_or_lead(tx, task, agent, fence)
     return with_dependencies(tx, _fail(tx, claimed, why))
 
 
@@ -266,46 +277,8 @@ def release(
 ) -> Task:
     """Give a task back so that another agent can claim it. This does not count as an attempt."""
     why = check_optional_text(reason, "The reason")
-    claimed = _lock_claimed(tx, task, agent, fence, or_lead=True)
+    claimed = require_claimant_or_lead(tx, task, agent, fence)
     return with_dependencies(tx, _release(tx, claimed, why, attempts=max(0, claimed.attempts - 1)))
-
-
-def _lock_claimed(
-    tx: Tx, task: Task | str, agent: str | None, fence: int | None, *, or_lead: bool = False
-) -> Task:
-    """Lock and return a task for its claimant, for a person, or with `or_lead` for its lead.
-
-    Raises Held when the fence is stale, and Refused when the caller is another agent: a valid fence
-    does not let one agent act for another.
-    """
-    locked = lock_task(tx, task)
-    expected = fence if fence is not None or isinstance(task, str) else task.fence
-    if expected is not None and expected != locked.fence:
-        raise stale_fence_error(
-            locked.id, yours=expected, current=locked.fence, owner=locked.agent_id
-        )
-    actor = resolve_actor(tx, agent)
-    if or_lead and actor == locked.lead:
-        return locked
-    if actor.startswith("agent:"):
-        name = actor.removeprefix("agent:")
-        if locked.agent_id != agents.get(tx, name).id:
-            status = str(locked.state)
-            if locked.agent_id:
-                status = f"claimed by {agents.get(tx, locked.agent_id).name}"
-            raise Refused(
-                f"{name} has not claimed {locked.id}, which is {status}. Claim it first.",
-                id=locked.id,
-                state=locked.state,
-            )
-    elif locked.agent_id is None and not or_lead:
-        raise Refused(
-            f"{locked.id} is {locked.state} and not claimed. Claim it first.",
-            id=locked.id,
-            state=locked.state,
-            reason="not_claimed",
-        )
-    return locked
 
 
 # -- expiry and the end of runs ------------------------------------------------------------------

@@ -1,19 +1,20 @@
 """Managing tasks: retry, reopen, pause, skip, cancel, reassign, change dependencies and edit.
 
 These verbs are for the lead of a task, for people and for admin agents (see
-`access.lock_as_lead`).
+`permissions.require_lead`).
 """
 
 from collections.abc import Sequence
 
 from corral.db.transitions import encode_rows, transition
 from corral.db.tx import Tx
+from corral.domain.agents.model import Agent
 from corral.domain.mail.model import check_priority
 from corral.domain.tasks import sql
-from corral.domain.tasks.access import get_active_agent, lock_as_lead
 from corral.domain.tasks.graph import check_path
 from corral.domain.tasks.model import MAX_FILES, MAX_TITLE, WAITING, Task, TaskState
 from corral.domain.tasks.notifications import notify_stop
+from corral.domain.tasks.permissions import get_active_agent, require_lead
 from corral.domain.tasks.propagation import follow_up, recount_dependencies
 from corral.domain.tasks.queries import find, with_dependencies
 from corral.kernel.errors import Conflict, Invalid
@@ -41,7 +42,7 @@ def reopen(
 def _restart(
     tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | None = None
 ) -> Task:
-    before = lock_as_lead(tx, task, agent)
+    before = require_lead(tx, task, agent)
     after = transition(
         tx,
         sql.TASKS,
@@ -61,7 +62,7 @@ def _restart(
 
 def pause(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None) -> Task:
     """Prevent a task from being claimed until it is resumed."""
-    before = lock_as_lead(tx, task, agent)
+    before = require_lead(tx, task, agent)
     after = transition(
         tx,
         sql.TASKS,
@@ -75,7 +76,7 @@ def pause(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | N
 
 def resume(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
     """Allow a paused task to be claimed once its dependencies are satisfied."""
-    before = lock_as_lead(tx, task, agent)
+    before = require_lead(tx, task, agent)
     after = transition(tx, sql.TASKS, "resume", before.id, reason=None)
     return with_dependencies(tx, follow_up(tx, before, after))
 
@@ -100,7 +101,7 @@ def cancel(
 
 
 def _end(tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | None) -> Task:
-    before = lock_as_lead(tx, task, agent)
+    before = require_lead(tx, task, agent)
     why = check_optional_text(reason, "The reason")
     after = transition(
         tx,
@@ -127,21 +128,27 @@ def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = No
     A running or submitted task is taken away: its agent is notified to stop, and the new fence
     rejects a late submission.
     """
-    before = lock_as_lead(tx, task, agent)
+    before = require_lead(tx, task, agent)
     assignee = get_active_agent(tx, to) if to else None
-    if before.state not in (TaskState.RUNNING, TaskState.SUBMITTED):
-        if before.state not in WAITING:
-            raise Conflict(
-                f"{before.id} is {before.state}. Reopen or retry it before you reassign it.",
-                id=before.id,
-                state=before.state,
-            )
-        assigned = tx.one(
-            sql.SET_ASSIGNEE, id=before.id, assignee_id=assignee.id if assignee else None
-        )
-        data = {"to": assignee.name if assignee else None}
-        tx.emit("task", "assign", before.id, project_id=before.project_id, data=data)
-        return with_dependencies(tx, assigned)
+    if before.state in WAITING:
+        return with_dependencies(tx, _assign_waiting(tx, before, assignee))
+    if before.state in (TaskState.RUNNING, TaskState.SUBMITTED):
+        return with_dependencies(tx, _take_away(tx, before, assignee))
+    raise Conflict(
+        f"{before.id} is {before.state}. Reopen or retry it before you reassign it.",
+        id=before.id,
+        state=before.state,
+    )
+
+
+def _assign_waiting(tx: Tx, before: Task, assignee: Agent | None) -> Task:
+    assigned = tx.one(sql.SET_ASSIGNEE, id=before.id, assignee_id=assignee.id if assignee else None)
+    data = {"to": assignee.name if assignee else None}
+    tx.emit("task", "assign", before.id, project_id=before.project_id, data=data)
+    return assigned
+
+
+def _take_away(tx: Tx, before: Task, assignee: Agent | None) -> Task:
     after = transition(
         tx,
         sql.TASKS,
@@ -157,7 +164,7 @@ def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = No
     )
     why = f"the task was assigned to {assignee.name}" if assignee else None
     notify_stop(tx, before, "reassigned", why)
-    return with_dependencies(tx, follow_up(tx, before, after))
+    return follow_up(tx, before, after)
 
 
 # -- dependencies --------------------------------------------------------------------------------
@@ -168,7 +175,7 @@ def depend(tx: Tx, task: Task | str, on: Sequence[str], *, agent: str | None = N
 
     Raises Invalid when a dependency would close a cycle.
     """
-    before = _require_waiting(lock_as_lead(tx, task, agent))
+    before = _require_waiting(require_lead(tx, task, agent))
     dependencies = _find_dependencies(tx, before, on)
     for dependency in dependencies:
         if dependency.id == before.id or tx.run(
@@ -191,7 +198,7 @@ def depend(tx: Tx, task: Task | str, on: Sequence[str], *, agent: str | None = N
 
 def undepend(tx: Tx, task: Task | str, on: Sequence[str], *, agent: str | None = None) -> Task:
     """Remove dependencies of a task. Idempotent."""
-    before = _require_waiting(lock_as_lead(tx, task, agent))
+    before = _require_waiting(require_lead(tx, task, agent))
     dependencies = _find_dependencies(tx, before, on)
     removed = tx.run(
         sql.REMOVE_DEPENDENCIES,
@@ -249,7 +256,7 @@ def edit(
     agent: str | None = None,
 ) -> Task:
     """Change fields of a task. Fields that are not given keep their value; None clears a field."""
-    before = lock_as_lead(tx, task, agent)
+    before = require_lead(tx, task, agent)
     paths = before.files if files is UNSET else [check_path(path) for path in files]
     if len(paths) > MAX_FILES:
         raise Invalid(f"{len(paths):,} files are too many. Name their folders instead.")
@@ -264,9 +271,8 @@ def edit(
         priority=before.priority if priority is UNSET else check_priority(priority),
         files=encode_json(paths, "The files"),
     )
-    if (
-        before.state is TaskState.RUNNING
-    ):  # other tasks may be held back for files it no longer reserves
+    if before.state is TaskState.RUNNING:
+        # Other tasks may be held back for files that it no longer reserves.
         tx.run(sql.RELEASE_HELD_BACK, running=before.id)
     tx.emit("task", "edit", before.id, project_id=before.project_id)
     return with_dependencies(tx, changed)

@@ -15,7 +15,8 @@ from corral.domain.delegations import ops as delegations
 from corral.domain.tasks import sql
 from corral.domain.tasks.model import WAITING, Task, TaskState, TaskStatus
 
-ROOTS = (TaskState.FAILED, TaskState.CANCELLED)  # states that block dependents
+ROOTS = (TaskState.FAILED, TaskState.CANCELLED)
+"""The states in which a task blocks its dependents by itself."""
 MAX_REASON = 1_000
 
 
@@ -140,34 +141,37 @@ def _update_counts(
 def _move_waiting(tx: Tx, tasks: Sequence[UpdatedCounts], blocker: Blocker) -> None:
     """Move waiting tasks to the states that their new counts require."""
     blocked = [task for task in tasks if task.failed_dependencies]
-    intact = [task for task in tasks if not task.failed_dependencies]
-    block = _ids(blocked, TaskState.PENDING, TaskState.READY)
-    unblock = _ids(intact, TaskState.BLOCKED)
-    promote = _ids(
-        [task for task in intact if not task.open_dependencies],
-        TaskState.PENDING,
-        TaskState.BLOCKED,
-    )
-    wait = _ids([task for task in intact if task.open_dependencies], TaskState.READY)
+    unblocked = [task for task in tasks if not task.failed_dependencies]
+    satisfied = [task for task in unblocked if not task.open_dependencies]
+    unsatisfied = [task for task in unblocked if task.open_dependencies]
     transition_many(
         tx,
         sql.TASKS,
         "block",
-        block,
+        _ids(blocked, TaskState.PENDING, TaskState.READY),
         conflicts_with_id=None,
         blocked_by_id=blocker.id,
         reason=blocker.reason,
     )
-    transition_many(tx, sql.TASKS, "unblock", unblock, blocked_by_id=None, reason=None)
-    transition_many(tx, sql.TASKS, "promote", promote, ready_at=tx.now)
-    transition_many(tx, sql.TASKS, "wait", wait, conflicts_with_id=None)
+    transition_many(
+        tx,
+        sql.TASKS,
+        "unblock",
+        _ids(unblocked, TaskState.BLOCKED),
+        blocked_by_id=None,
+        reason=None,
+    )
+    # BLOCKED: the state before the transition above; these tasks are pending now.
+    promotable = _ids(satisfied, TaskState.PENDING, TaskState.BLOCKED)
+    transition_many(tx, sql.TASKS, "promote", promotable, ready_at=tx.now)
+    transition_many(
+        tx, sql.TASKS, "wait", _ids(unsatisfied, TaskState.READY), conflicts_with_id=None
+    )
     # A paused task stays paused. Its blocker is stored for the time when it is resumed.
-    _set_blocker(
-        tx, _ids([task for task in blocked if not task.was_blocked], TaskState.PAUSED), blocker
-    )
-    _set_blocker(
-        tx, _ids([task for task in intact if task.was_blocked], TaskState.PAUSED), NO_BLOCKER
-    )
+    newly_blocked = [task for task in blocked if not task.was_blocked]
+    newly_unblocked = [task for task in unblocked if task.was_blocked]
+    _set_blocker(tx, _ids(newly_blocked, TaskState.PAUSED), blocker)
+    _set_blocker(tx, _ids(newly_unblocked, TaskState.PAUSED), NO_BLOCKER)
 
 
 def _ids(tasks: Sequence[UpdatedCounts], *states: TaskState) -> list[str]:
@@ -197,7 +201,7 @@ def blocker_of(task: Task | TaskStatus) -> Blocker:
     """Return what blocks the dependents of a task: the task itself, or its own blocker."""
     if task.state is TaskState.PAUSED:  # the reason of a paused task says why it was paused
         return Blocker(task.blocked_by_id, f"{task.key} is paused, and blocked")
-    if task.state not in (TaskState.FAILED, TaskState.CANCELLED):
+    if task.state not in ROOTS:
         return Blocker(task.blocked_by_id, task.reason)
     text = f"{task.key} {'failed' if task.state is TaskState.FAILED else 'was cancelled'}"
     return Blocker(task.id, f"{text}: {task.reason}"[:MAX_REASON] if task.reason else text)
@@ -218,7 +222,7 @@ def _replace_blocker(tx: Tx, root: str) -> None:
     blockers: dict[str, str] = {}
     dependents: dict[str, list[str]] = {}
     for id, dependency_id, state, blocker in tx.run(sql.BLOCKED_BY, blocker=root):
-        if state in (TaskState.FAILED, TaskState.CANCELLED):
+        if state in ROOTS:
             blockers.setdefault(id, dependency_id)
         elif blocker is not None and blocker != root:
             blockers.setdefault(id, blocker)

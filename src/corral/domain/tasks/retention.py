@@ -7,8 +7,9 @@ from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.tasks import sql
-from corral.domain.tasks.access import lock_as_lead, lock_graph
+from corral.domain.tasks.graph_lock import lock_graph
 from corral.domain.tasks.model import Task
+from corral.domain.tasks.permissions import require_lead
 from corral.domain.tasks.queries import with_dependencies
 from corral.kernel.errors import Conflict
 from corral.kernel.pagination import check_limit
@@ -19,7 +20,7 @@ def archive(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
 
     Raises Conflict while open tasks depend on a task that failed or was cancelled.
     """
-    before = lock_as_lead(tx, task, agent)
+    before = require_lead(tx, task, agent)
     if before.ended_at is None:
         raise Conflict(
             f"{before.id} is {before.state}. Only ended tasks can be archived.", id=before.id

@@ -1,7 +1,7 @@
-"""Reviewing submitted tasks: who may accept or reject one, and checks that do it automatically.
+"""Review submitted tasks: approve (accept) or reject them, by a reviewer or by a check.
 
-The agent that did the work can neither accept nor reject it (`lock_as_reviewer`). Any other agent
-and any person can. A task with a check is reviewed by the exit code of that check, and
+The agent that did the work can neither approve nor reject it (`permissions.require_reviewer`). Any
+other agent and any person can. A task with a check is reviewed by the exit code of that check, and
 `lifecycle.submit` accepts by policy where `tasks.auto_accept` is set.
 """
 
@@ -12,13 +12,14 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
-from corral.domain.tasks.access import lock_task, resolve_actor
+from corral.domain.tasks.graph_lock import lock_task
 from corral.domain.tasks.model import CommandResult, Evidence, Task, TaskState
 from corral.domain.tasks.notifications import notify
+from corral.domain.tasks.permissions import require_reviewer, resolve_actor
 from corral.domain.tasks.propagation import follow_up
 from corral.domain.tasks.queries import with_dependencies
 from corral.kernel.clock import MINUTE
-from corral.kernel.errors import Conflict, Invalid, Refused
+from corral.kernel.errors import Conflict, Invalid
 from corral.kernel.text import check_optional_text, check_text, encode_json
 
 MAX_CHECKS = 20
@@ -30,7 +31,7 @@ def accept(tx: Tx, task: Task | str, *, note: str | None = None, agent: str | No
 
     Raises Refused when the caller is the agent that did the work.
     """
-    reviewed = lock_as_reviewer(tx, task, agent)
+    reviewed = require_reviewer(tx, task, agent)
     if reviewed.state is TaskState.DONE:
         return with_dependencies(tx, reviewed)
     comment = check_optional_text(note, "The note")
@@ -52,22 +53,8 @@ def reject(tx: Tx, task: Task | str, reason: str, *, agent: str | None = None) -
     Raises Refused when the caller is the agent that did the work.
     """
     why = check_text(reason, "The reason")
-    reviewed = lock_as_reviewer(tx, task, agent)
+    reviewed = require_reviewer(tx, task, agent)
     return with_dependencies(tx, _reject(tx, reviewed, why, by=resolve_actor(tx, agent)))
-
-
-def lock_as_reviewer(tx: Tx, task: Task | str, agent: str | None) -> Task:
-    """Lock and return a task for a caller that may review it: anyone but the agent that did it."""
-    locked = lock_task(tx, task)
-    actor = resolve_actor(tx, agent)
-    if locked.agent_id is not None and actor == f"agent:{agents.get(tx, locked.agent_id).name}":
-        raise Refused(
-            f"{actor} did the work of {locked.id} and cannot review it. Ask another agent or a "
-            "person.",
-            id=locked.id,
-            reason="own_work",
-        )
-    return locked
 
 
 def _reject(

@@ -170,7 +170,7 @@ FAILED_DEPENDENCIES = Query(
 SET_BLOCKER = Statement("""
     UPDATE tasks
     SET blocked_by_id = :blocked_by_id,
-        reason = CASE WHEN state IN ('blocked') THEN :reason ELSE reason END
+        reason = CASE WHEN state = 'blocked' THEN :reason ELSE reason END
     WHERE id {is_listed}
 """)
 

@@ -1,1 +1,1 @@
-"""The mappings of each tool: what its tables and columns become in Corral."""
+"""The mapping of each tool: from its tables and columns to those of Corral."""

@@ -13,14 +13,14 @@ CYCLE = "depends_on closes a cycle; that dependency is dropped"
 
 
 def insert_dependencies(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[ImportedRow]:
-    """Insert dependencies, and update the counts of open and broken ones.
+    """Insert dependencies, and update the counts of open and failed ones.
 
     A dependency that would close a cycle is dropped: its tasks would wait forever.
     """
-    closing = _closing(tx, rows)
-    kept = [row for row in rows if (row["task_id"], row["depends_on_id"]) not in closing]
-    insert_many(tx, "task_dependencies", kept, on_conflict="(task_id, depends_on_id)")
-    for id in sorted({row["task_id"] for row in kept}):
+    closing = _find_closing_edges(tx, rows)
+    acyclic = [row for row in rows if (row["task_id"], row["depends_on_id"]) not in closing]
+    insert_many(tx, "task_dependencies", acyclic, on_conflict="(task_id, depends_on_id)")
+    for id in sorted({row["task_id"] for row in acyclic}):
         recount_dependencies(tx, sql.TASKS.get(tx, id))
     return [
         ImportedRow(None, CYCLE)
@@ -30,7 +30,7 @@ def insert_dependencies(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[Imported
     ]
 
 
-def _closing(tx: Tx, rows: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+def _find_closing_edges(tx: Tx, rows: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
     added = [*dict.fromkeys((row["task_id"], row["depends_on_id"]) for row in rows)]
     projects = {sql.TASKS.get(tx, task).project_id for task, _ in added}
     graph: dict[str, list[str]] = {}

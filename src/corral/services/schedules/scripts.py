@@ -11,6 +11,7 @@ from corral.adapters.checks import run_check
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.alerts import ops as alerts
+from corral.domain.mail.model import session_id_of
 from corral.domain.projects import ops as projects
 from corral.domain.schedules import occurrences
 from corral.domain.schedules.model import (
@@ -85,8 +86,8 @@ def _working_dir(tx: Tx, schedule: Schedule) -> str | None:
     """
     project = schedule.project_id
     agent = None
-    if schedule.mailbox.startswith("session:"):
-        session = sessions.get(tx, schedule.mailbox.removeprefix("session:"))
+    if (session_id := session_id_of(schedule.mailbox)) is not None:
+        session = sessions.get(tx, session_id)
         project, agent = project or session.project_id, session.agent_id
     try:
         if project is not None:

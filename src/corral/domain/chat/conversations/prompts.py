@@ -208,7 +208,9 @@ def _load_context(
     tx: Tx, conversation: Conversation, letters: Sequence[Letter]
 ) -> list[tuple[Message, Quote]]:
     """Return the chat messages since the agent's last chat turn that did not wake it."""
-    chats = [chat for letter in letters if (chat := parse_chat(letter)) is not None and chat.keeps]
+    chats = [
+        chat for letter in letters if (chat := parse_chat(letter)) is not None and chat.has_context
+    ]
     if not chats or _find_message(tx, conversation, chats[0]) is None:
         return []
     first = parse_number("msg", chats[0].message)

@@ -199,7 +199,7 @@ def draft_letter(
             sender=sender.display_name,
             text=message.text,
             files=(message.data or {}).get("files", []),
-            keeps=wiring.unmatched is UnmatchedPolicy.KEEP,
+            has_context=wiring.unmatched is UnmatchedPolicy.KEEP,
         ),
         key=message.id,
         sender=place.mailbox,  # the place is notified when the letter is never answered
