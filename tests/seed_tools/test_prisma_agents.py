@@ -235,7 +235,7 @@ def test_9_a_run_that_is_cancelled_is_stopping_then_cancelled_and_its_whole_fami
 def test_9_a_run_that_ends_well_while_it_is_cancelled_is_never_shown_as_completed(
     store: Corral,
 ) -> None:
-    for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, well=True)):
+    for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, finished_work=True)):
         run = running(store)
         store.runs.request_stop(run.id)
         assert store.runs.end(run, how).state is RunState.CANCELLED

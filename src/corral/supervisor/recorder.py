@@ -94,8 +94,9 @@ class Recorder:
         """Record the facts in order.
 
         A fact that the store rejects does not end the run: it is logged, and the output still has
-        it. `place` is the position of the facts in the output or in a transcript. It makes recording
-        idempotent; with `is_whole_place`, across attempts too. `at` is the time of the facts.
+        it. `place` is the position of the facts in the output or in a transcript. It makes
+        recording idempotent; with `is_whole_place`, across attempts too. `at` is the time of the
+        facts.
         """
         for nth, fact in enumerate(facts):
             self._count += 1

@@ -262,6 +262,9 @@ class Run(msgspec.Struct, frozen=True):
         return self.ended_at is None
 
 
+SESSION_SANDBOX_PREFIX = "session:"
+
+
 class Launch(msgspec.Struct, frozen=True):
     """The parameters with which a run is started."""
 
@@ -285,9 +288,14 @@ class Launch(msgspec.Struct, frozen=True):
     environment: dict[str, Any]
 
     @property
-    def is_boxed(self) -> bool:
-        """Whether the agent is sandboxed without network and reached by two files."""
-        return (self.sandbox or "").startswith("boxed:")
+    def has_session_sandbox(self) -> bool:
+        """Whether the agent has a session sandbox; see `runs/spec.py`."""
+        return (self.sandbox or "").startswith(SESSION_SANDBOX_PREFIX)
+
+    @property
+    def has_worktree_sandbox(self) -> bool:
+        """Whether the agent has a worktree sandbox; see `runs/spec.py`."""
+        return self.sandbox not in (None, "none") and not self.has_session_sandbox
 
 
 class ResourceSample(msgspec.Struct, frozen=True):

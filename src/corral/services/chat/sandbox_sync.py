@@ -33,8 +33,7 @@ from corral.adapters.sandbox_bridge.rows import (
 from corral.adapters.sandbox_bridge.schema import OUTBOX, SessionFolder
 from corral.domain.chat.conversations import turns
 from corral.domain.chat.conversations.payloads import parse_chat
-from corral.domain.runs.model import Run
-from corral.domain.runs.spec import BOXED_PREFIX
+from corral.domain.runs.model import SESSION_SANDBOX_PREFIX, Run
 from corral.domain.sandbox_bridge import ingest, letters
 from corral.domain.sandbox_bridge import ops as sandbox_bridge
 from corral.domain.sessions import ops as sessions
@@ -423,7 +422,7 @@ def _repair(folder: SessionFolder, by: str, database: "Database") -> None:
         wrapped = wrap_command(
             command,
             folder,
-            by=by.removeprefix(BOXED_PREFIX),
+            by=by.removeprefix(SESSION_SANDBOX_PREFIX),
             work=None,
             store=database.address,
             scratch=os.path.join(folder.top, "scratch"),
@@ -452,14 +451,14 @@ def agent_environment(folder: SessionFolder) -> dict[str, str]:
         "HOME": folder.home,
         "PYTHONPATH": package,
         "PYTHONDONTWRITEBYTECODE": "1",
-        "CORRAL_BOXED": folder.top,
+        "CORRAL_SESSION_FOLDER": folder.top,
         "CORRAL_AGENT_HOME": folder.home,
     }
 
 
 def write_start_file(folder: SessionFolder, started: "LaunchCommand", provider: str) -> str:
     """Write the file with the start parameters of the agent for the sandbox; returns its path."""
-    path = Path(folder.inside) / "order.json"
+    path = Path(folder.inside) / "start.json"
     content = {
         "top": folder.top,
         "args": started.args,

@@ -220,7 +220,7 @@ def _end(database: "Database", conversation: Conversation, local: bool) -> Conve
         return None
     if run is not None and run.is_live:
         return database.write(partial(cancel_unstarted_turn, conversation=conversation, run=run))
-    if run is not None and launch is not None and launch.is_boxed:
+    if run is not None and launch is not None and launch.has_session_sandbox:
         return _end_sandboxed(database, conversation, run, launch)
     return _end_plain(database, conversation, run)
 

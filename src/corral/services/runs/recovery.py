@@ -166,10 +166,10 @@ class Recovery:
         # Take the run first, so that no other process starts it again. End its processes before the
         # store records its end.
         taken = self._take_over(run)
-        mark = f"CORRAL_RUN={run.id}"
+        mark = process_marks.run_mark(run.id)
         process.terminate_run_processes(None, mark, grace_period_ms=LEFTOVER_GRACE_MS)
         survivors = tuple(survivor.pid for survivor in process.find_run_processes(None, mark))
-        unsure = not end.known and not process_marks.is_supported()
+        may_have_survivors = not end.known and not process_marks.is_supported()
         if end.known:
             current = self._database.write(
                 lambda tx: ops.record_end(tx, taken, end._replace(survivors=survivors)),
@@ -183,7 +183,7 @@ class Recovery:
                     verb=verdict.verb,
                     reason=verdict.reason,
                     survivors=survivors,
-                    unsure=unsure,
+                    may_have_survivors=may_have_survivors,
                 ),
                 repeatable=True,
             )
@@ -197,7 +197,7 @@ class Recovery:
             stop_reason=run.stop_reason,
             attempts=run.attempts,
             max_restarts=self._launch(run).max_restarts,
-            quick=quick,
+            quick_failures=quick,
         )
 
     def _duration_ms(self, run: Run) -> int:
@@ -217,7 +217,7 @@ class Recovery:
         """
         taken = self._take_over(run)
         process.terminate_run_processes(
-            None, f"CORRAL_RUN={run.id}", grace_period_ms=LEFTOVER_GRACE_MS
+            None, process_marks.run_mark(run.id), grace_period_ms=LEFTOVER_GRACE_MS
         )
         cause = outcome.end_reason(end, None) if end.known else reason
         queued = self._database.write(
