@@ -13,7 +13,7 @@ class ExitStatus(NamedTuple):
     finished_work: bool = False
     """Whether the process had completed its work, regardless of its exit code when it was ended."""
     signal_was_forwarded: bool = False
-    """Whether the signal was forwarded from a person, for example by Ctrl-C."""
+    """Whether a person caused the end with a signal such as Ctrl-C, or an idle agent was ended."""
     cpu_ms: int | None = None
     """CPU time of the process and of all its descendants that ended before it."""
     peak_bytes: int | None = None

@@ -110,8 +110,7 @@ class ChildProcess:
     ) -> None:
         self.pid = pid
         self.exit_fd = pipes.exit_reader
-        """Readable when the agent has ended: its exit status, or end-of-file if the guard was
-        killed."""
+        """Readable when the agent has ended; end-of-file if the guard was killed."""
         self._guard_pid = guard_pid
         self._gate_writer = pipes.gate_writer
         self._error_reader = pipes.error_reader

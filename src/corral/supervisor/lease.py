@@ -17,9 +17,9 @@ from corral.adapters import process
 from corral.adapters.process import ProcessIdentity, ProcessUsage
 from corral.adapters.redaction import redact_value
 from corral.domain.runs import outcome
-from corral.domain.runs.heartbeat import LEASE_MS
 from corral.domain.runs.model import Attention, Dialog, ResourceSample, Run, RunState, StopKind
 from corral.domain.runs.spec import SupervisedProcess
+from corral.domain.runs.supervision import LEASE_MS
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.retry import retry_while_unavailable

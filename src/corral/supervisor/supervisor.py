@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 MAX_POLL_SECONDS = 5.0  # between two checks of a parked run
 WATCHER_SECONDS = 2.0  # maximum wait for the caller to attach
 TRIM_SECONDS = 2.0  # between two checks of the output cap
-MAX_START_SECONDS = 120.0  # an interface that is not recognized by then counts as started
-MAX_PARENTS = 50
-"""How many parents of a run are checked."""
+# A terminal interface that is not recognized after this time counts as started.
+MAX_START_SECONDS = 120.0
+MAX_PARENTS = 50  # maximum depth of nested runs that is searched for a caller
 
 
 class NextStep(Enum):

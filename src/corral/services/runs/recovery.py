@@ -16,7 +16,7 @@ from corral.adapters import exit_files, process, process_marks
 from corral.adapters.process import Liveness, ProcessIdentity
 from corral.config import run_folder
 from corral.domain.outputs import ops as outputs
-from corral.domain.runs import heartbeat, ops, outcome
+from corral.domain.runs import ops, outcome, supervision
 from corral.domain.runs.model import Launch, RecoveryResult, Run, RunMode, RunState
 from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
@@ -123,7 +123,7 @@ class Recovery:
             return None
         if run.attempts <= self._launch(run).max_restarts and run.state is not RunState.STOPPING:
             current = self._database.write(
-                lambda tx: heartbeat.requeue(tx, run, reason="lease expired")
+                lambda tx: supervision.requeue(tx, run, reason="lease expired")
             )
         else:
             current = self._give_up(run, Verdict("interrupt", "lease expired"))
@@ -221,7 +221,7 @@ class Recovery:
         )
         cause = outcome.end_reason(end, None) if end.known else reason
         queued = self._database.write(
-            lambda tx: heartbeat.retry(tx, taken, end, reason=cause, quick_failures=quick)
+            lambda tx: supervision.retry(tx, taken, end, reason=cause, quick_failures=quick)
         )
         dispatch.start_queued(self._database)
         return queued
@@ -231,7 +231,7 @@ class Recovery:
         me = process.identify(os.getpid())
         assert me is not None
         return self._database.write(
-            lambda tx: heartbeat.take_over(
+            lambda tx: supervision.take_over(
                 tx,
                 run,
                 owner=f"recovery:{me.host}:{me.pid}",
