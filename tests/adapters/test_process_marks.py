@@ -9,7 +9,7 @@ import pytest
 from corral.adapters import process_marks
 
 pytestmark = pytest.mark.skipif(not process_marks.is_supported(), reason="Linux alone has it")
-ONE, TWO = "CORRAL_RUN=run_1", "CORRAL_RUN=run_2"
+ONE, TWO = process_marks.run_mark("run_1"), process_marks.run_mark("run_2")
 
 
 def marks_after(script: str, *wanted: str, user: int | None = None) -> list[bool]:

@@ -18,8 +18,8 @@ from corral.domain.imports import ops as imports
 from corral.domain.locks import ops as locks
 from corral.domain.mail import ops as mail
 from corral.domain.outputs import ops as outputs
-from corral.domain.runs import heartbeat
 from corral.domain.runs import ops as runs
+from corral.domain.runs import supervision
 from corral.domain.schedules import ops as schedules
 from corral.domain.sessions import ops as sessions
 from corral.domain.tasks import heartbeat as keeping_tasks
@@ -35,7 +35,7 @@ from tests.support.store import rows
 def test_stop_concurrent_with_acquire_is_applied(store: Corral) -> None:
     id = queued(store).id
     stop = partial(store.runs.request_stop, id, reason="not needed")
-    stopped = meanwhile(store, lambda tx: heartbeat.acquire(tx, id, held()), stop).result()
+    stopped = meanwhile(store, lambda tx: supervision.acquire(tx, id, held()), stop).result()
     assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
 
 

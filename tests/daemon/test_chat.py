@@ -112,7 +112,7 @@ def test_sandboxed_agent_is_woken_and_answers(url: str, monkeypatch: pytest.Monk
         )
         eventually(store, loop, lambda: Shared.place.words() == ["hello box"])
         (run,) = store.runs.list().items
-        assert store.runs.get_launch(run.id).is_boxed
+        assert store.runs.get_launch(run.id).has_session_sandbox
         eventually(store, loop, lambda: store.mail.list().items == [])
         store.channels.remove("shared")
         loop.run_once(store)

@@ -33,7 +33,7 @@ ENDS = [
     (None, ExitStatus(signal=9), "crashed", "signal 9"),
     (None, ExitStatus(), "crashed", "gone"),
     (None, ExitStatus(exit_code=0, reason="it said no"), "failed", "it said no"),
-    (None, ExitStatus(signal=15, well=True), "completed", None),
+    (None, ExitStatus(signal=15, finished_work=True), "completed", None),
     (StopKind.REQUESTED, ExitStatus(exit_code=0), "cancelled", "stopped"),
     (StopKind.REQUESTED, ExitStatus(signal=9), "cancelled", "stopped"),
     (
@@ -101,7 +101,7 @@ def test_run_that_exits_while_stopping_ends_as_stopped(
 ) -> None:
     run = running(store)
     store.runs.request_stop(run.id)
-    over = store.runs.end(run, ExitStatus(exit_code=0, well=True))
+    over = store.runs.end(run, ExitStatus(exit_code=0, finished_work=True))
     assert over.state is RunState.CANCELLED
 
 
@@ -390,7 +390,7 @@ def test_attention_raises_one_alert_for_each_change(store: Corral, clock: Manual
 @pytest.mark.usefixtures("boss")
 def test_ended_run_needs_no_attention(store: Corral) -> None:
     run = running(store)
-    store.runs.end(run, ExitStatus(signal=15, well=True))
+    store.runs.end(run, ExitStatus(signal=15, finished_work=True))
     with unchanged(store), pytest.raises(Held):
         store.runs.set_attention(run, Attention.STUCK)
 

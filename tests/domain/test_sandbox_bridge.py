@@ -49,7 +49,7 @@ def test_message_becomes_a_row_and_its_answer_is_sent_once(
     assert row["seq"] == 2
     assert (row["channel_type"], row["platform_id"]) == ("fake", "room")
     assert row["content"]["text"] == "hello"
-    assert talk.store.runs.get_launch(ada.run.id).sandbox == "boxed:none"
+    assert talk.store.runs.get_launch(ada.run.id).sandbox == "session:none"
     ada.answer("hi ann")
     assert talk.store.mail.get(letter).state == "waiting", "not before the turn ends"
     talk.end(ada)
@@ -205,7 +205,7 @@ def test_sandbox_setting_applies_from_the_next_turn(talk: SandboxConversation) -
     talk.chat.says("two")
     talk.store.chat.start_turns()
     run = talk.runner.begin()
-    assert not talk.store.runs.get_launch(run.id).is_boxed
+    assert not talk.store.runs.get_launch(run.id).has_session_sandbox
     with pytest.raises(Invalid, check=because("bad_value", name="chat.sandbox")):
         talk.store.settings.set("chat.sandbox", "perhaps")
 

@@ -233,7 +233,7 @@ def test_9_cancelled_run_is_stopping_until_all_processes_ended(
 def test_9_run_that_succeeds_while_stopping_is_cancelled(
     store: Corral,
 ) -> None:
-    for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, well=True)):
+    for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, finished_work=True)):
         run = running(store)
         store.runs.request_stop(run.id)
         assert store.runs.end(run, how).state is RunState.CANCELLED

@@ -11,7 +11,7 @@ import pytest
 from corral.adapters import control_socket, process
 from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.cli import main, run_command
-from corral.domain.runs import heartbeat
+from corral.domain.runs import supervision
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.main import Termination
@@ -341,7 +341,7 @@ def test_replaced_supervisor_does_not_signal_the_next_attempt(home: Home) -> Non
             run, owner="test", supervisor_pid=me.pid, supervisor_token=me.start_token
         )
         store._database.write(
-            lambda tx: heartbeat.retry(tx, taken, ExitStatus(), reason="lost", quick_failures=0)
+            lambda tx: supervision.retry(tx, taken, ExitStatus(), reason="lost", quick_failures=0)
         )
         store.runs.start_queued()
     following = home.in_state(run.id, RunState.RUNNING)

@@ -55,15 +55,15 @@ def test_run_that_ends_before_the_launch_has_no_exit_code(tmp_path: Path) -> Non
     if supervisor == 0:
         try:
             null = os.open(os.devnull, os.O_RDWR)
-            attempt = ChildProcess(
+            child = ChildProcess.fork(
                 ["touch", str(tmp_path / "began")],
                 cwd="/",
                 env=dict(os.environ),
                 stdio=Stdio(null, null, null),
                 folder=tmp_path,
-                number=1,
+                attempt=1,
             )
-            (tmp_path / "pid").write_text(str(attempt.pid))
+            (tmp_path / "pid").write_text(str(child.pid))
         finally:
             os._exit(0)
     os.waitpid(supervisor, 0)

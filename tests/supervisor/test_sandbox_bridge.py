@@ -67,7 +67,7 @@ def test_sandboxed_agent_answers_a_message(home: Home, kind: SandboxKind) -> Non
         with home.store() as store:
             (run,) = store.runs.list().items
             launch = store.runs.get_launch(run.id)
-            assert launch.sandbox == f"boxed:{kind}"
+            assert launch.sandbox == f"session:{kind}"
             assert launch.environment["sandbox"]["kind"] == kind
 
 
@@ -80,10 +80,10 @@ def test_sandboxed_agent_reaches_only_its_work_and_file(home: Home, kind: Sandbo
         script = f"""
             echo x > here && echo "work: written"
             cat {secret} 2>/dev/null || echo "secret: hidden"
-            cat "$CORRAL_BOXED/in/inbound.db" > /dev/null && echo "inbound: read"
-            (echo x >> "$CORRAL_BOXED/in/inbound.db") 2>/dev/null || echo "inbound: kept"
-            (rm "$CORRAL_BOXED/in/inbound.db") 2>/dev/null || echo "inbound: there"
-            (mv "$CORRAL_BOXED/in" "$CORRAL_BOXED/on") 2>/dev/null || echo "folder: there"
+            cat "$CORRAL_SESSION_FOLDER/in/inbound.db" > /dev/null && echo "inbound: read"
+            (echo x >> "$CORRAL_SESSION_FOLDER/in/inbound.db") 2>/dev/null || echo "inbound: kept"
+            (rm "$CORRAL_SESSION_FOLDER/in/inbound.db") 2>/dev/null || echo "inbound: there"
+            (cd "$CORRAL_SESSION_FOLDER" && mv in on) 2>/dev/null || echo "folder: there"
             ls {os.environ["CORRAL_HOME"]}/corral.db 2>/dev/null || echo "store: hidden"
             echo "store variable: $CORRAL_STORE$SECRET_OF_THE_HOST"
             {sys.executable} -c "{connect}" 2>/dev/null || echo "network: none"
@@ -128,12 +128,12 @@ def test_attachments_and_host_requests_use_the_files(home: Home, any_kind: Sandb
         corral message send "look" --file report.txt > /dev/null
         corral message send "mine?" --file {secret} 2>/dev/null || echo "secret: hidden"
         corral request ask create_agent name=helper instructions=Help. > /dev/null
-        mkdir -p "$CORRAL_BOXED/out/outbox"
-        ln -s {secret.parent} "$CORRAL_BOXED/out/outbox/out-x"
+        mkdir -p "$CORRAL_SESSION_FOLDER/out/outbox"
+        ln -s {secret.parent} "$CORRAL_SESSION_FOLDER/out/outbox/out-x"
         {sys.executable} - <<'END'
         import json, os, sqlite3
         said = json.dumps({{"text": "x", "files": ["secret"]}})
-        with sqlite3.connect(os.environ["CORRAL_BOXED"] + "/out/outbound.db") as db:
+        with sqlite3.connect(os.environ["CORRAL_SESSION_FOLDER"] + "/out/outbound.db") as db:
             db.execute("INSERT INTO messages_out (id, seq, timestamp, kind, content) "
                        "VALUES ('out-x', 901, 't', 'chat', ?)", (said,))
         END
@@ -241,12 +241,12 @@ def test_host_rejects_forged_rows_from_a_real_sandbox(home: Home, any_kind: Sand
     script = f"""
         {sys.executable} - <<'END'
         import os, sqlite3
-        path = os.environ["CORRAL_BOXED"] + "/out/outbound.db"
+        path = os.environ["CORRAL_SESSION_FOLDER"] + "/out/outbound.db"
         with sqlite3.connect(path) as db:
             db.execute("CREATE TRIGGER t AFTER INSERT ON processing_ack BEGIN SELECT 1; END")
         END
         [ -e once ] || {{ touch once; exit 0; }}
-        rm -f "$CORRAL_BOXED/out/outbound.db"; mkfifo "$CORRAL_BOXED/out/outbound.db"
+        cd "$CORRAL_SESSION_FOLDER/out"; rm -f outbound.db; mkfifo outbound.db
     """
     with agent(home, any_kind, textwrap.dedent(script)):
         words = ("chat", "--agent", "ada", "--once", "go", "--timeout", "10m")

@@ -38,16 +38,16 @@ def test_repeated_prompt_is_not_recorded() -> None:
         read=lambda path, offset: items,
     )
     recorder: Any = Recorder()
-    record = TranscriptFollower(
+    follower = TranscriptFollower(
         place, recorder, use=TranscriptUse.ALL, session="ses_1", prompt="do it"
     )
     for _ in range(3):
-        record.next_poll = 0.0
-        record.poll(None)
+        follower.next_poll = 0.0
+        follower.poll(None)
     assert recorder.taken == []
     items.append(TranscriptItem(6, TurnFact("user", "do it"), 8, "prt_2"))
-    record.next_poll = 0.0
-    record.poll(None)
+    follower.next_poll = 0.0
+    follower.poll(None)
     assert recorder.taken == ["do it"], "a person says the same again"
 
 
@@ -61,13 +61,13 @@ def test_repeated_item_is_not_activity() -> None:
         read=lambda path, offset: [item for item in items if item.offset >= offset],
     )
     recorder: Any = Recorder()
-    record = TranscriptFollower(
+    follower = TranscriptFollower(
         place, recorder, use=TranscriptUse.ALL, session="ses_1", prompt=None
     )
 
     def look() -> bool:
-        record.next_poll = 0.0
-        return record.poll(None)
+        follower.next_poll = 0.0
+        return follower.poll(None)
 
     assert [look(), look(), look()] == [True, False, False]
     items.append(TranscriptItem(6, TurnFact("assistant", "one more"), 7, "prt_2"))
@@ -98,25 +98,25 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
         read=lambda path, offset: [item for item in items if item.offset > offset],
     )
     recorder: Any = Recorder()
-    record = TranscriptFollower(
+    follower = TranscriptFollower(
         place, recorder, use=TranscriptUse.ESTIMATE, session="ses_1", prompt=None
     )
 
     def pending() -> list[int]:
-        record.next_poll = 0.0
-        record.poll(None)
-        return [used.input for used in record.pending]
+        follower.next_poll = 0.0
+        follower.poll(None)
+        return [used.input for used in follower.pending]
 
-    assert record.model("ses_1") is None
+    assert follower.model("ses_1") is None
     assert pending() == [100]
-    assert record.model("ses_1") == "m", "a report of the stream without a model has a price"
-    record.settle(2_000)
+    assert follower.model("ses_1") == "m", "a report of the stream without a model has a price"
+    follower.settle(2_000)
     assert pending() == [], "it is charged by the stream's report"
     items.append(item(1_900, 150 if counter else 50))
     assert pending() == [], "the record is behind the report"
     items.append(item(3_000, 180 if counter else 30))
     assert pending() == [30]
-    record.close()
+    follower.close()
     assert recorder.charged == [30]
 
 
@@ -139,8 +139,8 @@ def test_model_is_read_from_an_unread_transcript() -> None:
         is_taken=lambda session: False,
     )
     recorder: Any = Recorder()
-    record = TranscriptFollower(
+    follower = TranscriptFollower(
         place, recorder, use=TranscriptUse.ESTIMATE, session="ses_1", prompt=None
     )
-    assert record.model("ses_2") is None
-    assert record.model("ses_1") == "first"
+    assert follower.model("ses_2") is None
+    assert follower.model("ses_1") == "first"

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import pytest
 
 import corral
-from corral.adapters import process
+from corral.adapters import process, process_marks
 from corral.api import Corral
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import NotFound
@@ -263,7 +263,7 @@ class Home:
         return processes_with_variable(self.mark)
 
     def processes_of(self, run: Run) -> list[int]:
-        return processes_with_variable(f"CORRAL_RUN={run.id}")
+        return processes_with_variable(process_marks.run_mark(run.id))
 
     def wait_for_all_processes(self) -> None:
         """Supervisors, guards and agents are all gone; sealing may take its time."""

@@ -34,8 +34,8 @@ def state_after(end: ExitStatus, stop: StopKind | None) -> RunState:
         (ExitStatus(signal=11), "crashed"),
         (ExitStatus(), "crashed"),
         (ExitStatus(exit_code=0, reason="the agent said that it failed"), "failed"),
-        (ExitStatus(exit_code=143, well=True), "completed"),
-        (ExitStatus(signal=15, well=True), "completed"),
+        (ExitStatus(exit_code=143, finished_work=True), "completed"),
+        (ExitStatus(signal=15, finished_work=True), "completed"),
     ],
 )
 def test_unrequested_end(end: ExitStatus, state: str) -> None:
@@ -68,12 +68,14 @@ def test_stopped_run_is_never_completed(end: ExitStatus) -> None:
         )
 
 
-@each_case("well", [False, True])
+@each_case("finished_work", [False, True])
 @each_case("end", WAYS, ids=str)
-def test_every_end_is_a_legal_transition(end: ExitStatus, well: bool) -> None:
+def test_every_end_is_a_legal_transition(end: ExitStatus, finished_work: bool) -> None:
     """A run is stopping exactly if it has a stop reason."""
     for stop in STOPS:
-        sources = TRANSITIONS[outcome.end_verb(end._replace(well=well), stop)].sources
+        sources = TRANSITIONS[
+            outcome.end_verb(end._replace(finished_work=finished_work), stop)
+        ].sources
         wanted = {RunState.STOPPING} if stop else {*ACTIVE} - {RunState.STOPPING}
         assert wanted <= {*sources}, stop
 
@@ -86,8 +88,11 @@ def test_every_end_is_a_legal_transition(end: ExitStatus, well: bool) -> None:
         (ExitStatus(signal=9), "signal 9"),
         (ExitStatus(), "gone"),
         (ExitStatus(exit_code=127, reason="nothing: no such file"), "nothing: no such file"),
-        (ExitStatus(exit_code=1, well=True, reason=outcome.IDLE_REASON), outcome.IDLE_REASON),
-        (ExitStatus(signal=15, well=True), None),
+        (
+            ExitStatus(exit_code=1, finished_work=True, reason=outcome.IDLE_REASON),
+            outcome.IDLE_REASON,
+        ),
+        (ExitStatus(signal=15, finished_work=True), None),
     ],
 )
 def test_outcome_has_a_short_reason(end: ExitStatus, reason: str | None) -> None:
@@ -105,7 +110,11 @@ def test_only_consecutive_failures_within_three_seconds_are_quick() -> None:
 def test_third_quick_failure_is_the_last_attempt() -> None:
     def goes_on(quick: int) -> bool:
         return outcome.should_restart(
-            ExitStatus(exit_code=1), stop_reason=None, attempts=3, max_restarts=100, quick=quick
+            ExitStatus(exit_code=1),
+            stop_reason=None,
+            attempts=3,
+            max_restarts=100,
+            quick_failures=quick,
         )
 
     assert [goes_on(quick) for quick in range(5)] == [True, True, True, False, False]
@@ -118,7 +127,7 @@ def test_run_restarts_at_most_as_often_as_allowed() -> None:
             stop_reason=None,
             attempts=attempts,
             max_restarts=max_restarts,
-            quick=0,
+            quick_failures=0,
         )
 
     assert not goes_on(1, 0)
@@ -128,13 +137,17 @@ def test_run_restarts_at_most_as_often_as_allowed() -> None:
 @each_case("stop_reason", outcome.DEFAULT_STOP_REASONS.values())
 def test_stopped_run_does_not_restart(stop_reason: str) -> None:
     assert not outcome.should_restart(
-        ExitStatus(exit_code=1), stop_reason=stop_reason, attempts=1, max_restarts=9, quick=0
+        ExitStatus(exit_code=1),
+        stop_reason=stop_reason,
+        attempts=1,
+        max_restarts=9,
+        quick_failures=0,
     )
 
 
 def test_successful_run_does_not_restart() -> None:
     assert not outcome.should_restart(
-        ExitStatus(exit_code=0), stop_reason=None, attempts=1, max_restarts=9, quick=0
+        ExitStatus(exit_code=0), stop_reason=None, attempts=1, max_restarts=9, quick_failures=0
     )
 
 

@@ -29,6 +29,11 @@ def is_supported() -> bool:
     return sys.platform.startswith("linux") and os.path.exists("/proc/self/limits")
 
 
+def run_mark(run_id: str) -> str:
+    """Return the mark of a run. Its processes also have it as an environment variable."""
+    return f"CORRAL_RUN={run_id}"
+
+
 def mark_process(mark: str) -> None:
     """Mark this process and its future children as belonging to `mark`.
 

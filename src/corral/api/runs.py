@@ -5,8 +5,7 @@ from typing import TypedDict, Unpack
 
 from corral.api.operation import Resource, read, write
 from corral.domain.runs import dispatch as runs_dispatch
-from corral.domain.runs import heartbeat as supervision
-from corral.domain.runs import ops
+from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import RecoveryResult, Run
 from corral.services.runs import cleanup, dispatch, lifecycle
 from corral.services.runs.model import SentInput

@@ -186,7 +186,7 @@ def show_race(app: App, race: "Race") -> None:
 
 def _denied(app: App, round: "Round") -> tuple[dict[str, str], str]:
     """Return the denied tools of each attempt by its id, and the options that approve them."""
-    from corral.domain.runs.model import format_approval_options
+    from corral.domain.runs.denials import format_approval_options
 
     denied: dict[str, str] = {}
     tools: set[str] = set()

@@ -91,7 +91,7 @@ CREATE TABLE launches (
     max_restarts {integer} NOT NULL,    -- maximum number of restarts after a failure
     budget_micros {integer},            -- spending limit, in millionths of a dollar; null: none
     max_output_bytes {integer} NOT NULL,  -- maximum size of the stored output; the middle is dropped
-    sandbox {key},                      -- bubblewrap, landlock or none; boxed:… isolates from the network too; null: none
+    sandbox {key},                      -- worktree sandbox: bubblewrap, landlock or none; session sandbox: session:TOOL; null: none
     environment {json} NOT NULL         -- recorded environment: commit, branch, versions, variables
 ) {strict};
 

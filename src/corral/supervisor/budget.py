@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from corral.supervisor.agent_io import AgentIO
 
 STORE_TIMEOUT = 0.5  # seconds to wait for an unavailable store while the agent works
-CHECK_SECONDS = 1.0  # seconds, with new usage
-IDLE_CHECK_SECONDS = 10.0  # seconds, without new usage: other runs spend from the same budgets
-UNMEASURED_SECONDS = 60.0  # seconds of work without any report of usage
+CHECK_SECONDS = 1.0  # between two checks with new usage
+# Between two checks without new usage. Other runs spend from the same budgets.
+IDLE_CHECK_SECONDS = 10.0
+# An agent that works for this long without any report of usage counts as unmeasured.
+UNMEASURED_SECONDS = 60.0
 
 
 class BudgetWatch:
@@ -73,8 +75,10 @@ class BudgetWatch:
             self._agent_io.over_budget = over.reason
 
     def refuse_unknown_price(self, model: str | None) -> None:
-        """Stop a run that a budget covers and that uses a model without a known price, unless the
-        setting allows it."""
+        """Stop the run if a budget covers it and the price of its model is unknown.
+
+        The setting `budgets.unknown_prices` can allow such runs.
+        """
         run = self._run
         agent = self._store.agents.get(run.agent_id).name if run.agent_id else None
         choice = self._store.settings.get(
@@ -105,8 +109,10 @@ class BudgetWatch:
         return None if rates is None else rates.cost(used)
 
     def rates_of(self, model: str | None) -> "ModelRates | None":
-        """Return the prices of a model. A separate process loads the large price table, once for
-        each model."""
+        """Return the prices of a model; None if they are unknown.
+
+        A separate process loads the large price table, once for each model.
+        """
         if not model:
             return None
         if model not in self._rates:

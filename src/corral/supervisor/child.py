@@ -19,6 +19,7 @@ import select
 import signal
 import sys
 import termios
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,6 +62,33 @@ class ChildPipes(NamedTuple):
     """The agent's end of that pipe."""
 
 
+class SupervisorPipes(NamedTuple):
+    """The ends of the same pipes that the supervisor keeps."""
+
+    pid_reader: int
+    gate_writer: int
+    error_reader: int
+    exit_reader: int
+
+
+def _open_pipes() -> tuple[SupervisorPipes, ChildPipes]:
+    pid_reader, pid_writer = os.pipe()
+    gate_reader, gate_writer = os.pipe()
+    error_reader, error_writer = os.pipe()
+    exit_reader, exit_writer = os.pipe()
+    started_reader, started_writer = os.pipe()
+    own_ends = SupervisorPipes(pid_reader, gate_writer, error_reader, exit_reader)
+    child_ends = ChildPipes(
+        pid_writer, gate_reader, error_writer, exit_writer, started_reader, started_writer
+    )
+    return own_ends, child_ends
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 class CannotStart(Exception):
     """The agent's program could not be executed."""
 
@@ -73,65 +101,51 @@ class CannotStart(Exception):
 class ChildProcess:
     """The process of an attempt that this supervisor starts.
 
-    The constructor forks guard and agent; `execute` starts the program; `end` waits for it; `close`
+    `fork` creates guard and agent; `execute` starts the program; `end` waits for it; `close`
     releases the guard.
     """
 
     def __init__(
-        self,
+        self, guard_pid: int, pid: int, pipes: SupervisorPipes, *, folder: Path, attempt: int
+    ) -> None:
+        self.pid = pid
+        self.exit_fd = pipes.exit_reader
+        """Readable when the agent has ended; end-of-file if the guard was killed."""
+        self._guard_pid = guard_pid
+        self._gate_writer = pipes.gate_writer
+        self._error_reader = pipes.error_reader
+        self._folder = folder
+        self._attempt = attempt
+
+    @classmethod
+    def fork(
+        cls,
         argv: list[str],
         *,
         cwd: str,
         env: dict[str, str],
         stdio: Stdio,
         folder: Path,
-        number: int,
-    ) -> None:
-        self._folder = folder
-        self._number = number
-        pid_reader, pid_writer = os.pipe()
-        gate_reader, self._gate_writer = os.pipe()
-        self._error_reader, error_writer = os.pipe()
-        started_reader, started_writer = os.pipe()
-        self.exit_fd, exit_writer = os.pipe()
-        """Readable when the agent has ended: its exit status, or end-of-file if the guard was
-        killed."""
-        self._guard_pid = os.fork()
-        if self._guard_pid == 0:
+        attempt: int,
+    ) -> "ChildProcess":
+        """Fork guard and agent; the agent waits at the gate. Raises CannotStart."""
+        own_ends, child_ends = _open_pipes()
+        guard_pid = os.fork()
+        if guard_pid == 0:
             try:
-                for descriptor in (
-                    pid_reader,
-                    self._gate_writer,
-                    self._error_reader,
-                    self.exit_fd,
-                ):
-                    os.close(descriptor)
-                pipes = ChildPipes(
-                    pid_writer,
-                    gate_reader,
-                    error_writer,
-                    exit_writer,
-                    started_reader,
-                    started_writer,
-                )
-                _run_guard(argv, cwd, env, stdio, (folder, number), pipes)
+                _close(own_ends)
+                _run_guard(argv, cwd, env, stdio, (folder, attempt), child_ends)
             finally:
                 os._exit(70)
-        for descriptor in (
-            pid_writer,
-            gate_reader,
-            error_writer,
-            exit_writer,
-            started_reader,
-            started_writer,
-        ):
-            os.close(descriptor)
-        with os.fdopen(pid_reader, "rb") as pipe:
-            self.pid = int(pipe.readline() or b"0")
-        if not self.pid:
-            self.end()
-            self.close()
+        _close(child_ends)
+        with os.fdopen(own_ends.pid_reader, "rb") as pipe:
+            pid = int(pipe.readline() or b"0")
+        child = cls(guard_pid, pid, own_ends, folder=folder, attempt=attempt)
+        if not pid:
+            child.end()
+            child.close()
             raise CannotStart(errno.EAGAIN, argv[0])
+        return child
 
     def execute(self) -> None:
         """Open the gate and wait until the agent's program is executed. Raises CannotStart."""
@@ -147,12 +161,11 @@ class ChildProcess:
 
         A process that still waits at the gate exits at once. The guard stays until `close`.
         """
-        for descriptor in (self._gate_writer, self._error_reader):
-            os.close(descriptor)
+        _close((self._gate_writer, self._error_reader))
         data = os.read(self.exit_fd, exit_files.MAX_BYTES)
         # The pipe works even when the disk is too full for the exit file.
         end = exit_files.decode(data)
-        return end if end.known else exit_files.read_exit(self._folder, self._number, self.pid)
+        return end if end.known else exit_files.read_exit(self._folder, self._attempt, self.pid)
 
     def close(self) -> None:
         """Release the guard, after `end`. It terminates leftover processes before it exits."""
@@ -167,9 +180,9 @@ class ChildProcess:
 class AdoptedProcess:
     """The process of an attempt that another supervisor started."""
 
-    def __init__(self, agent: process.ProcessIdentity, folder: Path, number: int) -> None:
+    def __init__(self, agent: process.ProcessIdentity, folder: Path, attempt: int) -> None:
         self._folder = folder
-        self._number = number
+        self._attempt = attempt
         self._pid = agent.pid
         self.guard = _find_guard(agent)
         self.exit_fd: int | None = None
@@ -183,7 +196,7 @@ class AdoptedProcess:
 
     def end(self) -> ExitStatus:
         """Return the end of the agent as its guard recorded it; waits for a slow guard."""
-        return exit_files.wait_for_exit(self._folder, self._number, self._pid, 5.0)
+        return exit_files.wait_for_exit(self._folder, self._attempt, self._pid, 5.0)
 
     def close(self) -> None:
         if self.exit_fd is not None:
@@ -192,8 +205,10 @@ class AdoptedProcess:
 
 
 def _find_guard(agent: process.ProcessIdentity) -> process.ProcessIdentity | None:
-    """Return the guard, which leads the agent's session. A session id is not reused as a pid while
-    the session exists."""
+    """Return the guard, which leads the agent's session.
+
+    A session id is not reused as a pid while the session exists.
+    """
     with suppress(OSError):
         stat = process.read_stat(agent.pid)
         if stat is not None and stat.start_token == agent.start_token:
@@ -243,7 +258,7 @@ def _run_guard(
     with suppress(OSError):
         os.write(pipes.exit_writer, exit_files.encode(end))
     writer.write(end)
-    _terminate_leftovers(pipes.exit_writer, f"CORRAL_RUN={env.get('CORRAL_RUN', '')}")
+    _terminate_leftovers(pipes.exit_writer, process_marks.run_mark(env.get("CORRAL_RUN", "")))
     os._exit(0)
 
 
@@ -286,8 +301,7 @@ def _run_agent(
     pipes: ChildPipes,
 ) -> None:
     """Wait at the gate in the forked process, then execute the agent's program."""
-    for descriptor in (pipes.pid_writer, pipes.exit_writer, pipes.started_reader):
-        os.close(descriptor)
+    _close((pipes.pid_writer, pipes.exit_writer, pipes.started_reader))
     os.setpgid(0, 0)
     if stdio.terminal:
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -305,7 +319,7 @@ def _run_agent(
             os.dup2(descriptor, number)
         _close_all_except(0, 1, 2, pipes.error_writer)
         _reset_signals()
-        process_marks.mark_process(f"CORRAL_RUN={env.get('CORRAL_RUN', '')}")
+        process_marks.mark_process(process_marks.run_mark(env.get("CORRAL_RUN", "")))
         os.execvpe(argv[0], argv, env)
     except (OSError, ValueError) as error:
         code = getattr(error, "errno", None) or errno.EINVAL

@@ -1,9 +1,10 @@
-"""The sandbox of a run: its files and environment, its limits, and the import of its results."""
+"""The worktree sandbox of a run: files, environment, limits, and the import of its results."""
 
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ NO_DAEMON = "http://127.0.0.1:9"  # the discard port: `corral` reports that it i
 
 
 class Confinement:
-    """The sandbox of one run, for all of its attempts."""
+    """The worktree sandbox of one run, for all of its attempts."""
 
     def __init__(
         self,
@@ -69,19 +70,49 @@ class Confinement:
         self.lacks: list[str] = []
         """Protections that this system does not offer."""
 
-    def wrap(
-        self, start: "LaunchCommand", checkout: "Checkout", session: str | None
-    ) -> "LaunchCommand":
-        """Return the start of an attempt inside the sandbox."""
+    @cached_property
+    def checkout(self) -> "Checkout":
+        """The worktree of the run, as the store and the project's repository know it.
+
+        Files inside the worktree are not trusted: an agent may have written them to escape. Raises
+        Refused if there is no such worktree, and if it is the project's own folder, whose identity
+        only its own files could prove.
+        """
+        from corral.adapters import git, snapshot_repositories
+        from corral.adapters.worktree_registry import get_checkout
+        from corral.kernel.errors import Refused
+        from corral.services.races.paths import repository_folder
+
+        run = self._run
+        assert run.project_id is not None
+        repository = project = self._store.projects.get(run.project_id).dir
+        subfolder = ""
+        if snapshot_repositories.is_in_git(repository):
+            prefix = git.check_output(repository, "rev-parse", "--show-prefix")
+            subfolder = os.fsdecode(prefix).rstrip("/\n")
+        elif (private := repository_folder(run.project_id)).is_dir():
+            repository = str(private)
+        top = run.cwd.removesuffix(f"/{subfolder}") if subfolder else run.cwd
+        if f"{os.path.realpath(project)}/".startswith(f"{os.path.realpath(top)}/"):
+            raise Refused(
+                f"Cannot sandbox a run in {top}: it is the project's own folder. Create a worktree "
+                "with `git worktree add` and run there.",
+                dir=top,
+            )
+        return get_checkout(repository, top)
+
+    def wrap(self, command: "LaunchCommand", session: str | None) -> "LaunchCommand":
+        """Return the command of an attempt inside the sandbox."""
+        checkout = self.checkout
         mounted = self._kind is sandbox.SandboxKind.BUBBLEWRAP
         private_home.prepare(self.home, self._provider, session, self._real)
         private = private_git.prepare(checkout, self._git, mounted=mounted)
         processes = int(self._setting("sandbox.processes"))
         reads = [*self._setting("sandbox.read_paths")]
         reads += list_toolchains(os.environ.get("PATH", os.defpath), self._real_home)
-        reads += list_program_paths(list(start.args), self._real_home)
+        reads += list_program_paths(list(command.args), self._real_home)
         wrapped = sandbox.wrap_command(
-            start.args,
+            command.args,
             sandbox.SandboxBounds(
                 worktree=checkout.folder,
                 git=private,
@@ -101,7 +132,7 @@ class Confinement:
         self._measured_folders = [checkout.folder, self.home, self._git, self._scratch]
         self._disk_before = None
         self._added = wrapped.environment
-        return msgspec.structs.replace(start, args=wrapped.words)
+        return msgspec.structs.replace(command, args=wrapped.words)
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the agent.
@@ -179,12 +210,13 @@ class Confinement:
 
     # -- after the run ---------------------------------------------------------------------------
 
-    def collect(self, checkout: "Checkout", session: str | None, log: Log) -> None:
+    def collect(self, session: str | None, log: Log) -> None:
         """Import the attempt's commits onto its own branch, and the transcripts of its session.
 
         Call it when all processes of the attempt are dead. Idempotent. Failures are logged; the
         files stay in the worktree.
         """
+        checkout = self.checkout
         try:
             private_git.import_commits(checkout, self._git)
         except (CorralError, OSError) as error:
@@ -199,8 +231,9 @@ class Confinement:
         except OSError as error:
             log("warn", f"Cannot copy the transcript of the attempt: {error}", None)
 
-    def close(self, checkout: "Checkout") -> None:
+    def close(self) -> None:
         """Delete the private folders, with the copies of logins, and revoke the token."""
+        checkout = self.checkout
         with suppress(OSError, CorralError):
             private_git.discard(checkout, self._git)
         copies = [str(path) for path in self._folder.glob(f"{TRANSCRIPTS}.*")]

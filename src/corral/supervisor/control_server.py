@@ -68,9 +68,11 @@ class ControlServer:
             )
 
     def _may_connect(self, pid: int | None) -> bool:
-        """Whether a process may use the socket: not if it belongs to a sandboxed run. Landlock does
-        not prevent it from connecting, and typing into a run without a sandbox would be an
-        escape."""
+        """Whether a process may use the socket; False for a process of a sandboxed run.
+
+        Landlock does not prevent it from connecting. By typing into a run without a sandbox, it
+        could escape.
+        """
         if pid is None or pid == os.getpid():
             return True
         ancestors = list_ancestors_of(pid)

@@ -16,6 +16,8 @@ from corral.db.filesystem import create_private_file
 
 if TYPE_CHECKING:
     from corral.adapters.worktree_registry import Checkout
+    from corral.domain.runs.model import Launch
+    from corral.supervisor.confinement import Confinement
 
 RECORDED_VARIABLES = (
     "PATH",
@@ -42,6 +44,21 @@ def describe_environment() -> dict[str, Any]:
         "variables": {name: os.environ[name] for name in RECORDED_VARIABLES if name in os.environ},
         "fingerprints": _fingerprints(),
     }
+
+
+def describe_git(
+    cwd: str, launch: "Launch", confinement: "Confinement | None"
+) -> dict[str, Any] | None:
+    """Return the git state of a run's working directory; None outside of git.
+
+    Git must not execute programs that a sandboxed agent wrote. With a worktree sandbox the known
+    repository is used; with a session sandbox git is not called at all.
+    """
+    if launch.has_session_sandbox:
+        return None
+    if confinement is None:
+        return read_git_state(cwd)
+    return read_worktree_state(confinement.checkout)
 
 
 def read_git_state(cwd: str) -> dict[str, Any] | None:

@@ -11,11 +11,16 @@ from typing import Any, NamedTuple
 from corral.adapters.providers.choices import keys_for
 from corral.adapters.providers.screens import ENTER, MAX_KEY_PRESSES, ScreenLayout, ScreenReading
 
-SETTLE_SECONDS = 0.5  # without a change, after which a screen has settled
-MAX_SETTLE_SECONDS = 2.0  # an animated screen never settles
-REPEAT_SECONDS = 1.0  # without a change after a key, before the key is repeated
-INPUT_TIMEOUT = 10.0  # seconds to wait for an input line
-MARK_SECONDS = 0.3  # that an interface takes to move the selection mark
+# A screen has settled when it has not changed for this long.
+SETTLE_SECONDS = 0.5
+# An animated screen never settles. It counts as settled after this time.
+MAX_SETTLE_SECONDS = 2.0
+# A key is repeated when the screen has not changed for this long after it.
+REPEAT_SECONDS = 1.0
+# The maximum wait for an input line, in seconds.
+INPUT_TIMEOUT = 10.0
+# The time that an interface takes to move the selection mark.
+MARK_SECONDS = 0.3
 
 Reply = Callable[[dict[str, Any]], None]
 

@@ -16,9 +16,9 @@ from corral.adapters import process
 from corral.adapters.process import ProcessIdentity, ProcessUsage
 from corral.adapters.redaction import redact_value
 from corral.domain.runs import outcome
-from corral.domain.runs.heartbeat import LEASE_MS
 from corral.domain.runs.model import Attention, Dialog, ResourceSample, Run, RunState, StopKind
 from corral.domain.runs.spec import SupervisedProcess
+from corral.domain.runs.supervision import LEASE_MS
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.retry import retry_while_unavailable
@@ -41,13 +41,15 @@ class RunLease:
     """The lease of one supervisor on one run."""
 
     def __init__(
-        self, store: "Corral", run: Run, *, secrets: Sequence[str] = (), is_bound: bool = True
+        self, store: "Corral", run: Run, *, secrets: Sequence[str] = (), is_pinned: bool = True
     ) -> None:
-        """`is_bound`: the run is bound to this machine. No other one may start it, so the agent
-        continues however long the store is unavailable."""
+        """`is_pinned`: the run is pinned to this machine, and no other machine may start it.
+
+        Its agent then continues however long the store is unavailable.
+        """
         self._store = store
         self._secrets = secrets
-        self._is_bound = is_bound
+        self._is_pinned = is_pinned
         self._me = process.identify_self()
         self.run = run
         self.stop_reason: str | None = None
@@ -84,7 +86,7 @@ class RunLease:
     # -- acquire -------------------------------------------------------------------------------
 
     def acquire(
-        self, agent: ProcessIdentity, folder: Path, previous: ExitStatus | None, quick: int
+        self, agent: ProcessIdentity, folder: Path, previous: ExitStatus | None, quick_failures: int
     ) -> None:
         """Record `agent` as the process of the run's first or next attempt.
 
@@ -103,11 +105,12 @@ class RunLease:
         )
         if previous is None:
             self.run = self._store.runs.acquire(self.run.id, holding)
-        else:
-            self.run = self._store.runs.restart(self.run, holding, previous, quick_failures=quick)
-        self.is_parked = False
-        if previous is None:
             self._read_lease_length()
+        else:
+            self.run = self._store.runs.restart(
+                self.run, holding, previous, quick_failures=quick_failures
+            )
+        self.is_parked = False
 
     def take_over(self) -> ProcessIdentity:
         """Take the run over from a supervisor that is gone; return its agent. Raises Conflict."""
@@ -166,7 +169,7 @@ class RunLease:
             # start the run then, the agent must not continue here at the same time.
             self.is_store_reachable = False
             silent_ms = (time.monotonic() - self._renewed_at) * 1_000
-            if not self._is_bound and silent_ms >= self._lease_ms:
+            if not self._is_pinned and silent_ms >= self._lease_ms:
                 self.stop_reason = self.stop_reason or LEASE_LOST
         else:
             self._renewed_at = time.monotonic()
@@ -177,8 +180,11 @@ class RunLease:
             self.stop_reason = run.stop_reason or "stopped"
 
     def _give_way(self, agent: ProcessIdentity | None) -> None:
-        """Handle a lost lease: leave the agent to the new supervisor if it adopted the same agent.
-        Otherwise stop the agent, because the run may continue elsewhere."""
+        """Handle a lost lease.
+
+        The agent is left to the new supervisor if that one adopted the same agent. Otherwise the
+        agent is stopped, because the run may continue elsewhere.
+        """
         current = self._store.runs.get(self.run.id)
         if (current.host, current.boot_id, current.pid, current.start_token) == agent:
             self.is_replaced = current.is_live
@@ -283,7 +289,7 @@ class RunLease:
                     verb=verb,
                     reason=reason,
                     survivors=end.survivors,
-                    unsure=end.unsure,
+                    may_have_survivors=end.may_have_survivors,
                 )
             else:
                 self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)

@@ -46,15 +46,17 @@ class StartOrder(msgspec.Struct):
     fence: int | None = None
     """With `adopt`: the fence that the caller saw. Another fence means that it came second."""
     verdict: tuple[str, str] | None = None
-    """With `adopt`, for an agent that is gone: the verb and reason to record if the guard left no
-    exit status."""
+    """With `adopt`: the verb and reason to record if the agent left no exit status."""
     size: tuple[int, int] = (24, 80)
     """Rows and columns of the terminal."""
 
 
 class Termination:
-    """Handles SIGTERM: interrupts the run, also when the signal arrives before the supervisor
-    exists. The default action would kill the supervisor and leave the agent without one."""
+    """Handles SIGTERM by interrupting the run.
+
+    The signal may arrive before the supervisor exists. The default action would kill the process
+    and leave the agent without a supervisor.
+    """
 
     def __init__(self) -> None:
         self._arrived = False
@@ -133,7 +135,7 @@ def _open_store(order: StartOrder) -> Corral:
 
 
 def _encode_error(error: Exception) -> dict[str, Any]:
-    """Return an error as the caller decodes it; see `raised_elsewhere`."""
+    """Return an error as the caller decodes it; see `kernel.errors.error_from_code`."""
     if isinstance(error, CorralError):
         details = msgspec.to_builtins(error.details, enc_hook=str)
         return {"code": error.code, "message": error.message, "details": details}
@@ -182,8 +184,10 @@ def _start(
 
 
 def _fail(store: Corral, order: StartOrder, reason: str) -> None:
-    """Mark the run as failed. A reason that is too long is cut: storing it must not fail, or the
-    run would stay queued for ever."""
+    """Mark the run as failed.
+
+    A reason that is too long is shortened. If storing it failed, the run would stay queued.
+    """
     text = outcome.sanitize(reason, outcome.MAX_REASON) or "Cannot start the run."
     # Conflict: the run has started. The next recovery finds its process without a supervisor.
     with suppress(Conflict):
@@ -191,8 +195,10 @@ def _fail(store: Corral, order: StartOrder, reason: str) -> None:
 
 
 def _is_too_late(run: Run, order: StartOrder) -> bool:
-    """Whether another supervisor was faster. A cheap check before anything is touched; a race that
-    it misses is decided by the store."""
+    """Whether another supervisor was faster.
+
+    This cheap check runs before any file is touched. The store decides a race that it misses.
+    """
     if order.adopt:
         return order.fence is not None and run.fence != order.fence
     return run.state is not RunState.QUEUED

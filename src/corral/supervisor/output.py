@@ -12,7 +12,7 @@ from corral.supervisor.streams import OUTPUT, STDERR
 if TYPE_CHECKING:
     from corral.adapters.output.capped_file import CappedWriter
 
-REPLAY_BYTES = 1 << 16  # for a client that attaches
+REPLAY_BYTES = 1 << 16  # recent output that a client gets when it attaches
 MIN_CUT_BYTES = 1 << 20  # cutting less is not worth the effort
 
 

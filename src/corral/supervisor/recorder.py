@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from corral.api import Corral
     from corral.domain.charges.model import Charge
 
-RETRY_TIMEOUT = 15 * 60.0  # seconds, after the agent has ended; as in `lease.py`
-MAX_PENDING_FACTS = 1_000  # while the store is unavailable; the rest stays in the output
+# Seconds for which pending facts are retried after the agent has ended, as in `lease.py`.
+RETRY_TIMEOUT = 15 * 60.0
+# The maximum number of facts in memory while the store is unavailable. The output keeps the rest.
+MAX_PENDING_FACTS = 1_000
 
 
 class Recorder:
@@ -94,8 +96,9 @@ class Recorder:
         """Record the facts in order.
 
         A fact that the store rejects does not end the run: it is logged, and the output still has
-        it. `place` is the position of the facts in the output or in a transcript. It makes recording
-        idempotent; with `is_whole_place`, across attempts too. `at` is the time of the facts.
+        it. `place` is the position of the facts in the output or in a transcript. It makes
+        recording idempotent; with `is_whole_place`, across attempts too. `at` is the time of the
+        facts.
         """
         for nth, fact in enumerate(facts):
             self._count += 1

@@ -8,12 +8,15 @@ from corral.services.chat.session_folder import session_folder
 from corral.supervisor.budget import STORE_TIMEOUT
 from corral.supervisor.stream_io import StreamIO
 
-POLL_SECONDS = 1.0  # while the file is unchanged: results for the agent may have arrived
+# While the file is unchanged: the store may have new results for the agent.
+POLL_SECONDS = 1.0
 
 
 class SandboxIO(StreamIO):
-    """Synchronizes the session files when they change, and periodically. What fails here is
-    retried at the end of the turn."""
+    """Synchronizes the session files when they change, and periodically.
+
+    A failed synchronization is retried at the end of the turn.
+    """
 
     _stamp: object = None
     _next_sync = 0.0

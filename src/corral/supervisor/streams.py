@@ -23,9 +23,11 @@ from corral.supervisor.child import Stdio
 OUTPUT = "output"
 STDERR = "stderr"
 READ_BYTES = 1 << 16
-MAX_READ_BYTES = 1 << 18  # of one batch
-MAX_READ_SECONDS = 0.02  # of one batch
-READ_WAIT_MS = 1  # for more data of a batch
+# The maximum size and duration of one batch.
+MAX_READ_BYTES = 1 << 18
+MAX_READ_SECONDS = 0.02
+# The maximum wait for more data of a batch.
+READ_WAIT_MS = 1
 Sink = Callable[[bytes], None]
 
 
@@ -57,12 +59,12 @@ class AgentStreams:
         """Open the streams and return the agent's ends."""
         raise NotImplementedError
 
-    def take(self) -> bytes | None:
+    def read_output(self) -> bytes | None:
         """Read new output, up to `MAX_READ_BYTES`; None at end-of-file."""
         return None if self.source is None else _read_batch(self.source)
 
-    def take_stderr(self) -> bytes | None:
-        """Read new output of standard error, like `take`."""
+    def read_stderr(self) -> bytes | None:
+        """Read new output of standard error, like `read_output`."""
         return None if self.stderr is None else _read_batch(self.stderr)
 
     def register(self, poll: "select.poll") -> None:
@@ -80,21 +82,21 @@ class AgentStreams:
         """Write pending input and pass new output on."""
         self._write_pending()
         if self.source is not None and self.source in ready:
-            if (data := self.take()) is None:
+            if (data := self.read_output()) is None:
                 self._close_source()
             elif data:
                 on_output(data)
         if self.stderr is not None and self.stderr in ready:
-            if (data := self.take_stderr()) is None:
+            if (data := self.read_stderr()) is None:
                 self._close_stderr()
             elif data:
                 on_stderr(data)
 
     def drain(self, on_output: Sink, on_stderr: Sink) -> None:
         """Pass on all output that is left in the terminal or the pipes."""
-        while data := self.take():
+        while data := self.read_output():
             on_output(data)
-        while data := self.take_stderr():
+        while data := self.read_stderr():
             on_stderr(data)
 
     def type_in(self, data: bytes) -> bool:

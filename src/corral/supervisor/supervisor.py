@@ -1,7 +1,7 @@
-"""The story of one run: start the agent, watch it, and record how it ended.
+"""The event loop of one run: start the agent, watch it, and record how it ended.
 
 `Supervisor` is an event loop over file descriptors and deadlines. It holds the run by a lease with
-a fencing token, obeys stop requests (from the control socket, or from the run's state in the
+a fencing token, handles stop requests (from the control socket, or from the run's state in the
 store), terminates all processes of the run when it has to, and starts the next attempt when the
 restart policy allows it. The store learns of every step first, so that a recovery can continue
 after the death of this process. The package docstring describes the other processes involved.
@@ -12,6 +12,7 @@ import select
 import signal
 import time
 from contextlib import suppress
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from corral.adapters import process, process_marks
 from corral.adapters.process import ProcessIdentity
 from corral.domain.runs import outcome
-from corral.domain.runs.model import Attention, Launch, Run, StopKind
+from corral.domain.runs.model import Attention, Dialog, Launch, Run, StopKind
 from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.agent_io import AgentIO
@@ -40,9 +41,17 @@ if TYPE_CHECKING:
 MAX_POLL_SECONDS = 5.0  # between two checks of a parked run
 WATCHER_SECONDS = 2.0  # maximum wait for the caller to attach
 TRIM_SECONDS = 2.0  # between two checks of the output cap
-MAX_START_SECONDS = 120.0  # an interface that is not recognized by then counts as started
-MAX_PARENTS = 50
-"""How many parents of a run are checked."""
+# A terminal interface that is not recognized after this time counts as started.
+MAX_START_SECONDS = 120.0
+MAX_PARENTS = 50  # maximum depth of nested runs that is searched for a caller
+
+
+class NextStep(Enum):
+    """What follows the end of an attempt."""
+
+    FINISH = auto()  # the run ends
+    RESTART = auto()  # another attempt, after a back-off
+    PARK = auto()  # another attempt, when the provider's quota is reset
 
 
 class Supervisor:
@@ -54,12 +63,12 @@ class Supervisor:
             store,
             run,
             secrets=list(plan.secrets.values()),
-            is_bound=launch.host is not None,
+            is_pinned=launch.host is not None,
         )
         self._launch = launch
         self._plan = plan
         self.folder: Path = plan.folder
-        self._mark = f"CORRAL_RUN={run.id}"
+        self._mark = process_marks.run_mark(run.id)
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
         # The current attempt; None between two attempts.
@@ -132,19 +141,19 @@ class Supervisor:
             end = self._watch_attempt()
             if self._lease.is_replaced:
                 return self.run
-            lasted_ms = int((time.monotonic() - self._started_at) * 1_000)
-            quick = outcome.count_quick_failures(self.run.quick_failures, end, lasted_ms)
-            self._renew_lease()
-            previous: ExitStatus | None = end
-            limit = self._agent_io.quota_limit
-            if limit is not None and self._is_quota_end(end) and self._lease.park(limit):
-                if not self._wait_for_quota():
-                    return self.run
-                previous = None
-            elif not self._should_restart(end, quick) or not self._wait_before_restart(quick):
+            quick_failures = self._count_quick_failures(end)
+            self._renew_lease()  # reads a stop request, which rules out another attempt
+            next_step = self._decide(end, quick_failures)
+            if next_step is NextStep.PARK and not self._wait_for_quota():
+                return self.run
+            if next_step is NextStep.RESTART and not self._wait_before_restart(quick_failures):
+                next_step = NextStep.FINISH
+            if next_step is NextStep.FINISH:
                 return self._finish(end)
+            # A parked run is queued, so its next attempt is acquired like the first one.
+            previous = None if next_step is NextStep.PARK else end
             try:
-                self._start_attempt(previous, quick)
+                self._start_attempt(previous, quick_failures)
             except (CannotStart, Conflict):
                 return self._store.runs.get(self.run.id)
 
@@ -161,29 +170,29 @@ class Supervisor:
 
     # -- attempts ------------------------------------------------------------------------------
 
-    def _start_attempt(self, previous: ExitStatus | None, quick: int = 0) -> None:
+    def _start_attempt(self, previous: ExitStatus | None, quick_failures: int = 0) -> None:
         """Start the next attempt; `previous` is the end of the one before.
 
         The agent's process is created first and its identity recorded; only then is its program
         executed. So the store knows every agent that ever ran.
         """
-        number = self.run.attempts + 1
-        start = self._plan.start(resume=number > 1)
-        self._streams = streams = self._plan.streams(start)
-        child = ChildProcess(
-            start.args,
+        attempt = self.run.attempts + 1
+        command = self._plan.build_command(resume=attempt > 1)
+        self._streams = streams = self._plan.streams(command)
+        child = ChildProcess.fork(
+            command.args,
             cwd=self.run.cwd,
-            env=self._plan.env(start),
+            env=self._plan.env(command),
             stdio=streams.stdio(),
             folder=self.folder,
-            number=number,
+            attempt=attempt,
         )
         streams.close_child_ends()
         try:
             agent = process.identify(child.pid)
             assert agent is not None
-            self._lease.acquire(agent, self.folder, previous, quick)
-            self._agent_io = self._plan.agent_io(start, self.run, streams, self._lease.log)
+            self._lease.acquire(agent, self.folder, previous, quick_failures)
+            self._agent_io = self._plan.agent_io(command, self.run, streams, self._lease.log)
         except BaseException:
             child.end()
             child.close()
@@ -200,18 +209,31 @@ class Supervisor:
             raise
         self._lease.mark_launched()
 
-    def _should_restart(self, end: ExitStatus, quick: int) -> bool:
-        return not (end.well or end.sent) and outcome.should_restart(
+    def _count_quick_failures(self, end: ExitStatus) -> int:
+        lasted_ms = int((time.monotonic() - self._started_at) * 1_000)
+        return outcome.count_quick_failures(self.run.quick_failures, end, lasted_ms)
+
+    def _decide(self, end: ExitStatus, quick_failures: int) -> NextStep:
+        """Decide what follows an attempt, and park the run if its quota is exhausted."""
+        limit = self._agent_io.quota_limit
+        if limit is not None and self._is_quota_end(end):
+            is_parked = self._lease.park(limit)
+            if is_parked:
+                return NextStep.PARK
+        if end.finished_work or end.signal_was_forwarded:
+            return NextStep.FINISH
+        should_restart = outcome.should_restart(
             end,
             stop_reason=self._lease.stop_reason,
             attempts=self.run.attempts,
             max_restarts=self._launch.max_restarts,
-            quick=quick,
+            quick_failures=quick_failures,
         )
+        return NextStep.RESTART if should_restart else NextStep.FINISH
 
-    def _wait_before_restart(self, quick: int) -> bool:
+    def _wait_before_restart(self, quick_failures: int) -> bool:
         """Wait for the back-off before the next attempt; return False if the run was stopped."""
-        until = time.monotonic() + outcome.backoff_ms(quick) / 1_000
+        until = time.monotonic() + outcome.backoff_ms(quick_failures) / 1_000
         self._forget_attempt()
         while time.monotonic() < until and self._lease.stop_reason is None:
             self._process_events(until - time.monotonic())
@@ -251,23 +273,39 @@ class Supervisor:
     # -- the end of an attempt -----------------------------------------------------------------
 
     def _watch_attempt(self) -> ExitStatus:
-        """Process events until the agent has ended; return its end after all output was read."""
+        """Watch the agent until it has ended; return its end after all output was read."""
+        end = self._wait_for_end()
+        while not (end.known or self._lease.is_replaced) and self._is_agent_alive():
+            # Only the guard was killed. The agent continues; its exit status will be unknown.
+            self._watch_without_guard()
+            end = self._wait_for_end()
+        if self._lease.is_replaced:
+            return end
+        survivors = self._terminate_leftovers()
+        self._close_attempt()
+        may_have_survivors = not end.known and not process_marks.is_supported()
+        return self._interpret_end(
+            end._replace(survivors=survivors, may_have_survivors=may_have_survivors)
+        )
+
+    def _wait_for_end(self) -> ExitStatus:
+        """Process events until the agent has ended; unknown if another supervisor has the run."""
         while not self._process_events(self._seconds_until_next_deadline()):
             pass
         if self._lease.is_replaced:
             return ExitStatus()
         self._drain()
         assert self._child is not None
-        end = self._child.end()
-        if not end.known and self._is_agent_alive():
-            # Only the guard was killed. The agent continues; its exit status will be unknown.
-            assert self._agent is not None
-            self._child.close()
-            self._child = AdoptedProcess(self._agent, self.folder, self.run.attempts)
-            return self._watch_attempt()
-        survivors = self._terminate_leftovers()
-        unsure = not end.known and not process_marks.is_supported()
-        end = end._replace(survivors=survivors, unsure=unsure)
+        return self._child.end()
+
+    def _watch_without_guard(self) -> None:
+        assert self._agent is not None
+        assert self._child is not None
+        self._child.close()
+        self._child = AdoptedProcess(self._agent, self.folder, self.run.attempts)
+
+    def _close_attempt(self) -> None:
+        """Read the rest of output and transcript, and import the results of a sandbox."""
         self._drain()
         if self._streams is not None:
             self._streams.close()
@@ -275,38 +313,41 @@ class Supervisor:
         if self._output.error is not None:
             details = {"reason": self._output.error, "bytes": self._output.lost_bytes}
             self._lease.log("error", "Some output could not be written and is lost.", details)
-        return self._interpret_end(end)
+        self._agent_io.close()
+        self._agent_io.close_transcript()
+        # The transcript names the provider's session, whose files are imported.
+        self._plan.collect(self._lease.log)
 
     def _is_agent_alive(self) -> bool:
         return self._agent is not None and process.check(self._agent) is process.Liveness.ALIVE
 
     def _interpret_end(self, end: ExitStatus) -> ExitStatus:
         """Combine the exit status with the outcome that the agent itself reported."""
-        self._agent_io.close()
-        self._agent_io.close_transcript()
-        # The transcript names the provider's session, whose files are imported.
-        self._plan.collect(self._lease.log)
-        finished = self._agent_io.result
         if self._is_idle:
             return self._interpret_idle_end(end)
         forwarded = self._control.forwarded_signals if self._control is not None else set()
         typed = self._streams.typed_signals if self._streams is not None else set()
-        end = end._replace(sent=end.is_of(forwarded | typed))
-        if finished is None or finished.ok:
-            return end._replace(well=self._agent_io.is_done)
-        reason = finished.message or "the agent reported a failure"
-        return end if end.sent else end._replace(reason=reason)
+        was_forwarded = end.was_ended_by(forwarded | typed)
+        end = end._replace(signal_was_forwarded=was_forwarded)
+        result = self._agent_io.result
+        if result is None or result.ok:
+            return end._replace(finished_work=self._agent_io.is_done)
+        if was_forwarded:
+            return end
+        return end._replace(reason=result.message or "the agent reported a failure")
 
     def _interpret_idle_end(self, end: ExitStatus) -> ExitStatus:
-        """Return the end of an idle run: completed if the agent quit when asked, otherwise not (it
-        was forced, or waited for an answer)."""
-        forced = self._terminator.forced_by if self._terminator is not None else None
+        """Return the end of an idle run: completed only if the agent quit when it was asked to.
+
+        A run is cancelled if its agent was forced to end, or waited for an answer.
+        """
+        forced_by = self._terminator.forced_by if self._terminator is not None else None
         if self._is_unanswered:
-            return end._replace(sent=True, reason=outcome.UNANSWERED_REASON)
-        if forced is not None:
-            reason = f"{outcome.IDLE_REASON}; it did not quit and was ended with {forced.name}"
-            return end._replace(sent=True, reason=reason)
-        return end._replace(well=True, reason=outcome.IDLE_REASON)
+            return end._replace(signal_was_forwarded=True, reason=outcome.UNANSWERED_REASON)
+        if forced_by is not None:
+            reason = f"{outcome.IDLE_REASON}; it did not quit and was ended with {forced_by.name}"
+            return end._replace(signal_was_forwarded=True, reason=reason)
+        return end._replace(finished_work=True, reason=outcome.IDLE_REASON)
 
     def _terminate_leftovers(self) -> tuple[int, ...]:
         """Terminate the processes that the agent left behind; return the pids that survived."""
@@ -336,8 +377,10 @@ class Supervisor:
     # -- the event loop ------------------------------------------------------------------------
 
     def _process_events(self, seconds: float) -> bool:
-        """Wait for at most `seconds`, handle what is ready or due; return whether the attempt has
-        ended (or the run has another supervisor)."""
+        """Wait for at most `seconds`, and handle all events that are ready or due.
+
+        Returns True when the attempt has ended, or the run has another supervisor.
+        """
         poll = select.poll()
         exit_fd = self._child.exit_fd if self._child is not None else None
         streams = self._streams
@@ -361,8 +404,10 @@ class Supervisor:
         return self._lease.is_replaced or self._has_ended(exit_fd, descriptors)
 
     def _is_waiting_for_watcher(self) -> bool:
-        """Whether output stays in the terminal until the first client attaches, so that the client
-        sees it from the beginning."""
+        """Whether output stays in the terminal until the first client attaches.
+
+        The client then sees the output from the beginning.
+        """
         if self._watcher_deadline is None:
             return False
         has_watcher = self._control is None or self._control.has_watchers
@@ -429,22 +474,26 @@ class Supervisor:
             self._begin_termination()
         elif timeout_ms is not None and now >= self._started_at + timeout_ms / 1_000:
             self._lease.request_stop(StopKind.TIMED_OUT)
-        elif (reason := self._kill_if_limit_exceeded()) is not None:
-            self._grace_period_ms = 0
-            self._lease.request_stop(StopKind.INTERRUPTED, reason)
+        elif (exceeded := self._find_exceeded_limit()) is not None:
+            self._kill_agent(exceeded)
         elif idle_ms is not None:
             self._end_if_idle(now, idle_ms / 1_000)
 
-    def _kill_if_limit_exceeded(self) -> str | None:
-        """Return the exceeded sandbox limit, if any, after killing the run. All processes inside
-        die with the process that made the sandbox."""
-        confinement, agent = self._plan.confinement, self._agent
-        if confinement is None or agent is None:
+    def _find_exceeded_limit(self) -> str | None:
+        """Return a description of the sandbox limit that the run exceeds, or None."""
+        if self._plan.confinement is None or self._agent is None:
             return None
-        reason = confinement.find_exceeded_limit(agent)
-        if reason is not None:
-            process.send_signal(agent, signal.SIGKILL)
-        return reason
+        return self._plan.confinement.find_exceeded_limit(self._agent)
+
+    def _kill_agent(self, reason: str) -> None:
+        """Kill a sandboxed agent and stop the run.
+
+        All processes of a sandbox die with the process that created the sandbox.
+        """
+        assert self._agent is not None
+        process.send_signal(self._agent, signal.SIGKILL)
+        self._grace_period_ms = 0
+        self._lease.request_stop(StopKind.INTERRUPTED, reason)
 
     def _end_if_idle(self, now: float, idle_seconds: float) -> None:
         if self._streams is None or self._streams.source is None:
@@ -496,10 +545,10 @@ class Supervisor:
         has_output, has_items = self._agent_io.poll(), self._agent_io.follow(agent_pid)
         if has_output or has_items:
             self._active_at = time.monotonic()
-        agent_io, dialog = self._agent_io, self.run.dialog
-        is_recorded = (agent_io.dialog and agent_io.dialog.id) == (dialog and dialog.id)
-        if agent_io.attention != self.run.attention or not is_recorded:
-            self._lease.set_attention(agent_io.attention, agent_io.dialog)
+        attention, dialog = self._agent_io.attention, self._agent_io.dialog
+        is_new_dialog = _dialog_id(dialog) != _dialog_id(self.run.dialog)
+        if attention != self.run.attention or is_new_dialog:
+            self._lease.set_attention(attention, dialog)
         if self._agent_io.over_budget and self._lease.stop_reason is None:
             self._lease.request_stop(StopKind.OVER_BUDGET, self._agent_io.over_budget)
 
@@ -568,3 +617,7 @@ class Supervisor:
                     return True
                 parent, depth = self._store.runs.get(parent).parent_id, depth + 1
         return False
+
+
+def _dialog_id(dialog: Dialog | None) -> str | None:
+    return None if dialog is None else dialog.id

@@ -1,9 +1,9 @@
 """The live reader of the transcript that an agent CLI writes of its conversation.
 
 At a terminal, or with a command line of the user, turns and usage are only in the transcript. Some
-streams report usage at the end of a turn or not at all; the transcript has each request to the model.
-Every item keeps its own time. Reading a transcript again, after a supervisor took over, adds nothing
-twice: the key of a turn is its place in the transcript.
+streams report usage at the end of a turn or not at all; the transcript has each request to the
+model. Every item keeps its own time. Reading a transcript again, after a supervisor took over, adds
+nothing twice: the key of a turn is its place in the transcript.
 """
 
 import hashlib

@@ -16,7 +16,7 @@ from corral.domain.races.model import (
     RoundState,
 )
 from corral.domain.races.ranking import judge_scores
-from corral.domain.runs.model import format_approval_options
+from corral.domain.runs.denials import format_approval_options
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Invalid, NotFound
 from corral.services.races.diff import AttemptProgress

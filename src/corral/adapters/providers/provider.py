@@ -72,8 +72,8 @@ class LaunchCommand(msgspec.Struct, frozen=True):
     args: list[str]
     """The complete command line, including the program."""
     stdin: str | None = None
-    """The first input. On a terminal: the text to type when the screen is ready. With the Agent
-    Client Protocol: the first prompt, for `AcpClient`."""
+    """The first input: a text for standard input, a text to type when the screen is ready, or the
+    first prompt of the Agent Client Protocol."""
     env: dict[str, str] = {}
     structured: bool = False
     """Whether standard output is a structured stream for the parser."""

@@ -180,7 +180,7 @@ def recover_journal(path: str) -> int:
 
 def run_tool(arguments: list[str]) -> int:
     """Run a command of the agent: `message send`, `ask`, `request ask` or `session state`."""
-    files = SessionFiles(os.environ["CORRAL_BOXED"])
+    files = SessionFiles(os.environ["CORRAL_SESSION_FOLDER"])
     top = argparse.ArgumentParser(
         prog="corral", description="The commands of Corral that are available in this sandbox."
     )

@@ -8,7 +8,8 @@ import msgspec
 from corral.domain.charges.model import UsageTotal
 from corral.domain.projects.model import Project
 from corral.domain.races.model import RaceState, RoundState
-from corral.domain.runs.model import Denial, Dialog, Run, describe_denied
+from corral.domain.runs.denials import Denial, describe_denied
+from corral.domain.runs.model import Dialog, Run
 
 
 class StatsGroup(StrEnum):

@@ -5,12 +5,18 @@ reported by the supervisor (at `seen_at`), by the process that waited for the ag
 by a recovery.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from corral.domain.runs.denials import (
+    Denial,
+    count_denied,
+    describe_denied,
+    format_retry_command,
+)
 from corral.kernel.display_text import shorten
 from corral.kernel.states import TransitionTable, transition
 
@@ -127,59 +133,6 @@ def build_dialog(
     )
 
 
-TIMES = "\N{MULTIPLICATION SIGN}"
-
-
-class Denial(msgspec.Struct, frozen=True):
-    """How often a tool was denied in one attempt of a run."""
-
-    attempt: int
-    tool: str
-    count: int
-
-
-def count_denied(denials: "list[Denial] | None") -> dict[str, int]:
-    """Count the denials of each tool, most frequent first."""
-    counts: dict[str, int] = {}
-    for denial in denials or ():
-        counts[denial.tool] = counts.get(denial.tool, 0) + denial.count
-    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
-
-
-def describe_denied(denials: "list[Denial] | None") -> str | None:
-    """Describe how many calls of which tools were denied; None when none were."""
-    counts = count_denied(denials)
-    if not counts:
-        return None
-    tools = ", ".join(f"{tool} {TIMES}{n}" if n > 1 else tool for tool, n in counts.items())
-    return f"{sum(counts.values())} denied ({tools})"
-
-
-# Substrings of tool names, by the approval class that allows these tools.
-_APPROVED_BY = {
-    "edit": ("edit", "write", "create", "patch", "replace"),
-    "run": ("bash", "shell", "exec", "command", "terminal"),
-}
-
-
-def required_approvals(tools: Iterable[str]) -> list[str]:
-    """Return the approval classes that allow these tools."""
-    classes = set()
-    for tool in tools:
-        matching = [
-            name
-            for name, parts in _APPROVED_BY.items()
-            if any(part in tool.lower() for part in parts)
-        ]
-        classes.add(matching[0] if matching else "all")
-    return ["all"] if "all" in classes else sorted(classes)
-
-
-def format_approval_options(tools: Iterable[str]) -> str:
-    """Format the command-line options that approve these tools."""
-    return " ".join(f"--yes {name}" for name in required_approvals(tools))
-
-
 class Run(msgspec.Struct, frozen=True):
     """A run as the store knows it."""
 
@@ -249,8 +202,7 @@ class Run(msgspec.Struct, frozen=True):
         """The command that retries with the missing approvals."""
         if not self.denials or self.session_id is None or self.is_live:
             return None
-        approvals = format_approval_options(self.denied)
-        return f'corral resume {self.id} {approvals} "It is approved now; try again."'
+        return format_retry_command(self.id, self.denied)
 
     @property
     def what(self) -> str:
@@ -260,6 +212,9 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def is_live(self) -> bool:
         return self.ended_at is None
+
+
+SESSION_SANDBOX_PREFIX = "session:"
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -285,9 +240,14 @@ class Launch(msgspec.Struct, frozen=True):
     environment: dict[str, Any]
 
     @property
-    def is_boxed(self) -> bool:
-        """Whether the agent is sandboxed without network and reached by two files."""
-        return (self.sandbox or "").startswith("boxed:")
+    def has_session_sandbox(self) -> bool:
+        """Whether the agent has a session sandbox; see `runs/spec.py`."""
+        return (self.sandbox or "").startswith(SESSION_SANDBOX_PREFIX)
+
+    @property
+    def has_worktree_sandbox(self) -> bool:
+        """Whether the agent has a worktree sandbox; see `runs/spec.py`."""
+        return self.sandbox not in (None, "none") and not self.has_session_sandbox
 
 
 class ResourceSample(msgspec.Struct, frozen=True):

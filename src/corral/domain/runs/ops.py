@@ -149,7 +149,7 @@ def request_stop(
     )
 
 
-def record_end(tx: Tx, run: Run, how: ExitStatus, *, output_bytes: int | None = None) -> Run:
+def record_end(tx: Tx, run: Run, end: ExitStatus, *, output_bytes: int | None = None) -> Run:
     """Record how a run ended. Idempotent: the first end is kept.
 
     Raises Held when the fence is stale: another supervisor or a recovery took the run over.
@@ -159,8 +159,8 @@ def record_end(tx: Tx, run: Run, how: ExitStatus, *, output_bytes: int | None = 
         return current
     if current.fence != run.fence:
         raise stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
-    verb = outcome.end_verb(how, current.stop_kind)
-    return _close(tx, current, verb, how, output_bytes=output_bytes)
+    verb = outcome.end_verb(end, current.stop_kind)
+    return _close(tx, current, verb, end, output_bytes=output_bytes)
 
 
 def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
@@ -168,8 +168,8 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
     run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
     if not run.is_live:
         return run
-    how = ExitStatus(exit_code=check_int(exit_code, "The exit code"))
-    return _close(tx, run, outcome.end_verb(how, run.stop_kind), how)
+    end = ExitStatus(exit_code=check_int(exit_code, "The exit code"))
+    return _close(tx, run, outcome.end_verb(end, run.stop_kind), end)
 
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
@@ -201,9 +201,9 @@ def mark_lost(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
     if not run.is_live:
         return run
-    how = ExitStatus(reason=_shorten_reason(reason))
-    verb = "cancel" if run.state is RunState.QUEUED else outcome.end_verb(how, run.stop_kind)
-    return _close(tx, run, verb, how)
+    end = ExitStatus(reason=_shorten_reason(reason))
+    verb = "cancel" if run.state is RunState.QUEUED else outcome.end_verb(end, run.stop_kind)
+    return _close(tx, run, verb, end)
 
 
 def end_orphaned(
@@ -213,25 +213,26 @@ def end_orphaned(
     verb: str,
     reason: str,
     survivors: tuple[int, ...] = (),
-    unsure: bool = False,
+    may_have_survivors: bool = False,
 ) -> Run:
     """End a run whose supervisor is gone, as a recovery has proven; raises Held otherwise.
 
-    `survivors` are processes that could not be killed. `unsure`: there may be some.
+    `survivors` are processes that could not be killed. With `may_have_survivors`, there may be some
+    that cannot be found.
     """
     current = sql.RUNS.get_for_update(tx, run.id)
     if not current.is_live:
         return current
     if current.fence != run.fence:
         raise stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
-    how = ExitStatus(reason=reason, survivors=survivors, unsure=unsure)
+    end = ExitStatus(reason=reason, survivors=survivors, may_have_survivors=may_have_survivors)
     if current.stop_kind is not None or survivors:
-        verb = outcome.end_verb(how, current.stop_kind)
-    return _close(tx, current, verb, how)
+        verb = outcome.end_verb(end, current.stop_kind)
+    return _close(tx, current, verb, end)
 
 
-def _close(tx: Tx, run: Run, verb: str, how: ExitStatus, *, output_bytes: int | None = None) -> Run:
-    reason = outcome.end_reason(how, run.stop_reason)
+def _close(tx: Tx, run: Run, verb: str, end: ExitStatus, *, output_bytes: int | None = None) -> Run:
+    reason = outcome.end_reason(end, run.stop_reason)
     ended = transition(
         tx,
         sql.RUNS,
@@ -239,17 +240,17 @@ def _close(tx: Tx, run: Run, verb: str, how: ExitStatus, *, output_bytes: int | 
         run.id,
         expected_fence=run.fence,
         fence=run.fence + 1,  # rejects the next write of the old supervisor
-        exit_code=how.exit_code,
-        signal=how.signal,
+        exit_code=end.exit_code,
+        signal=end.signal,
         reason=reason,
         ended_at=max(tx.now, run.started_at or run.created_at),  # the clock may have jumped back
         lease_until=None,
         attention=None,
         dialog=None,
         output_bytes=run.output_bytes if output_bytes is None else output_bytes,
-        cpu_ms=_max_known(run.cpu_ms, how.cpu_ms),
-        peak_bytes=_max_known(run.peak_bytes, how.peak_bytes),
-        event_data={"exit_code": how.exit_code, "signal": how.signal, "reason": reason},
+        cpu_ms=_max_known(run.cpu_ms, end.cpu_ms),
+        peak_bytes=_max_known(run.peak_bytes, end.peak_bytes),
+        event_data={"exit_code": end.exit_code, "signal": end.signal, "reason": reason},
     )
     charges.release_budget(tx, run.id)
     raise_alert(tx, ended, outcome.alert_kind(ended.state, run.stop_kind), "end")
@@ -261,8 +262,8 @@ def _max_known(one: int | None, other: int | None) -> int | None:
     return max(values) if values else None
 
 
-def raise_alert(tx: Tx, run: Run, kind: str | None, edge: str | int) -> None:
-    """Send an alert to its subscribers, at most once per `edge`; None: no alert."""
+def raise_alert(tx: Tx, run: Run, kind: str | None, dedup_key: str | int) -> None:
+    """Send an alert to its subscribers, at most once per `dedup_key`; None: no alert."""
     if kind is not None:
         from corral.domain.alerts import ops as alerts
 
@@ -270,7 +271,7 @@ def raise_alert(tx: Tx, run: Run, kind: str | None, edge: str | int) -> None:
             tx,
             kind,
             run.id,
-            edge=edge,
+            edge=dedup_key,
             project_id=run.project_id,
             agent_id=run.agent_id,
             data={

@@ -10,10 +10,10 @@ QUICK_FAILURE_MS = 3 * SECOND
 MAX_QUICK_FAILURES = 3
 
 IDLE_REASON = "no activity within the idle timeout"
-UNSURE_REASON = "its guard process was killed, and processes that it started may still run"
+GUARD_KILLED_REASON = "its guard process was killed, and processes that it started may still run"
 MAX_SHOWN_PIDS = 10
 MAX_REASON = 500
-"""Characters of a reason that are stored: an error message also says what to do."""
+"""Maximum characters of a stored reason. It has room for an error message with its advice."""
 UNANSWERED_REASON = "its question was not answered in time"
 
 # The reasons of stops for which the caller gave none.
@@ -32,15 +32,15 @@ def end_verb(end: ExitStatus, stop: StopKind | None) -> str:
     The reason for a stop takes precedence over the exit status. A run whose processes are not known
     to be dead has crashed.
     """
-    if end.survivors or end.unsure:
+    if end.survivors or end.may_have_survivors:
         return "crash"
     if stop is not None:
         return _VERBS.get(stop, "cancel")
     # Some agents report a failure only in their output (a reason with exit code 0), and some are
-    # ended by a signal after they finished (`well`).
-    if end.well or (end.exit_code == 0 and end.reason is None):
+    # ended by a signal after they finished (`finished_work`).
+    if end.finished_work or (end.exit_code == 0 and end.reason is None):
         return "complete"
-    if end.sent:
+    if end.signal_was_forwarded:
         return "cancel"
     return "fail" if end.exit_code is not None else "crash"
 
@@ -50,11 +50,11 @@ def end_reason(end: ExitStatus, stop_reason: str | None) -> str | None:
     if end.survivors:
         pids = ", ".join(map(str, end.survivors[:MAX_SHOWN_PIDS]))
         return f"{len(end.survivors)} of its processes could not be killed (pid {pids})"
-    if end.unsure:
-        return UNSURE_REASON
+    if end.may_have_survivors:
+        return GUARD_KILLED_REASON
     if stop_reason is not None:
         return stop_reason
-    if end.well or end.reason is not None:
+    if end.finished_work or end.reason is not None:
         return sanitize(end.reason, MAX_REASON)
     if end.signal is not None:
         return f"signal {end.signal}"
@@ -63,14 +63,14 @@ def end_reason(end: ExitStatus, stop_reason: str | None) -> str | None:
     return None if end.exit_code == 0 else f"exit code {end.exit_code}"
 
 
-def sanitize(text: str | None, most: int = MAX_NAME) -> str | None:
-    """Return an agent's text in a form that can be stored, shortened to `most` characters.
+def sanitize(text: str | None, max_chars: int = MAX_NAME) -> str | None:
+    """Return an agent's text in a form that can be stored, shortened to `max_chars` characters.
 
     It never fails: a run must end whatever its agent printed.
     """
     if text is None:
         return None
-    return shorten(text.encode("utf-8", "replace").decode().replace("\0", ""), most) or None
+    return shorten(text.encode("utf-8", "replace").decode().replace("\0", ""), max_chars) or None
 
 
 def count_quick_failures(before: int, end: ExitStatus, lasted_ms: int) -> int:
@@ -79,18 +79,23 @@ def count_quick_failures(before: int, end: ExitStatus, lasted_ms: int) -> int:
     return before + 1 if failed and lasted_ms < QUICK_FAILURE_MS else 0
 
 
-def backoff_ms(quick: int) -> int:
+def backoff_ms(quick_failures: int) -> int:
     """Return the exponential back-off before the next attempt, by consecutive quick failures."""
-    return SECOND // 2 * 2 ** (quick - 1) if quick else 0
+    return SECOND // 2 * 2 ** (quick_failures - 1) if quick_failures else 0
 
 
 def should_restart(
-    end: ExitStatus, *, stop_reason: str | None, attempts: int, max_restarts: int, quick: int
+    end: ExitStatus,
+    *,
+    stop_reason: str | None,
+    attempts: int,
+    max_restarts: int,
+    quick_failures: int,
 ) -> bool:
     """Whether the run gets another attempt after this one."""
     if stop_reason is not None or end.exit_code == 0:
         return False
-    return attempts <= max_restarts and quick < MAX_QUICK_FAILURES
+    return attempts <= max_restarts and quick_failures < MAX_QUICK_FAILURES
 
 
 _ALERTS = {

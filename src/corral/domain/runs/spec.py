@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from corral.domain.runs.model import RunMode
+from corral.domain.runs.model import SESSION_SANDBOX_PREFIX, RunMode
 from corral.kernel.clock import DAY, SECOND
 from corral.kernel.errors import Invalid
 from corral.kernel.money import MAX_MICROS
@@ -20,11 +20,15 @@ MAX_LABELS = 20
 MAX_DURATION_MS = 365 * DAY
 # Classes of permission prompts that can be approved in advance, as providers classify them.
 APPROVALS = ("edit", "run", "trust", "all")
-SANDBOXES = ("bubblewrap", "landlock", "none")
-# A boxed agent has no network, sees only its working directory, and is reached by two files. The
-# suffix names the sandbox that isolates it.
-BOXED_PREFIX = "boxed:"
-BOXED_SANDBOXES = ("auto", *SANDBOXES)
+# A run has one of two kinds of sandbox, or none:
+# - A worktree sandbox ("bubblewrap", "landlock") is for an agent that works in a git worktree. The
+#   agent may use the network, has a private home, and commits into a private repository
+#   (`supervisor/confinement.py`).
+# - A session sandbox ("session:TOOL") is for an agent that answers a chat. The agent has no
+#   network, sees only its working directory, and exchanges messages through the two files of its
+#   session (`services/chat/sandbox_sync.py`). TOOL is the program that isolates it.
+WORKTREE_SANDBOXES = ("bubblewrap", "landlock", "none")
+SESSION_SANDBOX_TOOLS = ("auto", *WORKTREE_SANDBOXES)
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +109,10 @@ def check_spec(spec: RunSpec) -> None:
 
 
 def _check_sandbox(kind: str | None) -> None:
-    kinds = (*SANDBOXES, *(BOXED_PREFIX + name for name in BOXED_SANDBOXES))
+    kinds = (
+        *WORKTREE_SANDBOXES,
+        *(SESSION_SANDBOX_PREFIX + tool for tool in SESSION_SANDBOX_TOOLS),
+    )
     if kind is not None and kind not in kinds:
         raise Invalid(f"Invalid sandbox {kind!r}: use one of {', '.join(kinds)}.", sandbox=kind)
 

@@ -8,7 +8,7 @@ from corral.db.transitions import StatefulTable
 from corral.domain.runs.model import TRANSITIONS, Launch, ResourceSample, Run
 from corral.kernel.pagination import LAST_ID
 
-# Written as in the conditions of the partial indexes: a run that is not over has no end.
+# Spelled exactly like the partial index conditions, so that the planner uses them.
 _LIVE = "ended_at IS NULL"
 _ACTIVE = "ended_at IS NULL AND state <> 'queued'"
 

@@ -23,8 +23,7 @@ from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
 from corral.domain.questions import ops as questions
 from corral.domain.runs import ops as runs
-from corral.domain.runs.model import Run
-from corral.domain.runs.spec import BOXED_PREFIX
+from corral.domain.runs.model import SESSION_SANDBOX_PREFIX, Run
 from corral.domain.sandbox_bridge import sql
 from corral.domain.sandbox_bridge.letters import row_id, with_sandbox_paths
 from corral.domain.sandbox_bridge.model import SandboxOutcome
@@ -43,11 +42,11 @@ MAX_STATE_VALUE = 4_000
 
 
 def select_sandbox(tx: Tx, conversation: Conversation) -> str:
-    """Return the sandbox for a session's run: `boxed:` with the tool, or none."""
+    """Return the sandbox for a session's run: `session:` with the tool, or none."""
     session = sessions.get(tx, conversation.session_id)
     name = agents.get(tx, conversation.agent_id).name
     tool = settings.get_value(tx, "chat.sandbox", agent=name, project=session.project_id)
-    return "none" if tool == "off" else f"{BOXED_PREFIX}{tool}"
+    return "none" if tool == "off" else f"{SESSION_SANDBOX_PREFIX}{tool}"
 
 
 # -- the view of the store ------------------------------------------------------------------------

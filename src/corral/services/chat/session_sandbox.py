@@ -13,7 +13,7 @@ from corral import config
 from corral.adapters import sandbox
 from corral.adapters.sandbox import ResourceLimits, SandboxBounds, SandboxKind, WrappedCommand
 from corral.adapters.sandbox_bridge.schema import SessionFolder
-from corral.domain.runs.spec import BOXED_PREFIX
+from corral.domain.runs.model import SESSION_SANDBOX_PREFIX
 from corral.kernel.errors import CorralError, Refused
 
 if TYPE_CHECKING:
@@ -113,14 +113,14 @@ def agent_environment(folder: SessionFolder) -> dict[str, str]:
         "HOME": folder.home,
         "PYTHONPATH": package,
         "PYTHONDONTWRITEBYTECODE": "1",
-        "CORRAL_BOXED": folder.top,
+        "CORRAL_SESSION_FOLDER": folder.top,
         "CORRAL_AGENT_HOME": folder.home,
     }
 
 
 def write_start_file(folder: SessionFolder, started: "LaunchCommand", provider: str) -> str:
     """Write the file with the start parameters of the agent for the sandbox; returns its path."""
-    path = Path(folder.inside) / "order.json"
+    path = Path(folder.inside) / "start.json"
     content = {
         "top": folder.top,
         "args": started.args,
@@ -152,7 +152,7 @@ def repair_outbound(folder: SessionFolder, kind: str, store: str) -> None:
         wrapped = wrap_command(
             command,
             folder,
-            kind=kind.removeprefix(BOXED_PREFIX),
+            kind=kind.removeprefix(SESSION_SANDBOX_PREFIX),
             work=None,
             store=store,
             scratch=os.path.join(folder.top, "scratch"),

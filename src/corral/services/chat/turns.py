@@ -227,7 +227,7 @@ def _end(database: "Database", conversation: Conversation, local: bool) -> Conve
     launch = database.read(lambda tx: runs.get_launch(tx, run.id))
     if local and process.host() not in (run.host, launch.host):
         return None
-    if launch.is_boxed:
+    if launch.has_session_sandbox:
         return _end_sandboxed(database, conversation, run, launch)
     return _end_plain(database, conversation, run)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from corral.adapters import process
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
-from corral.domain.runs import heartbeat as runs_heartbeat
-from corral.domain.runs import ops
+from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
@@ -38,7 +37,7 @@ def heartbeat(
     output_bytes: int,
     cpu_ms: int | None = None,
     peak_bytes: int | None = None,
-    lease_ms: int = runs_heartbeat.LEASE_MS,
+    lease_ms: int = supervision.LEASE_MS,
 ) -> Run:
     """Renew the lease of a supervisor, with the locks of its run and the tasks claimed in it.
 
@@ -48,7 +47,7 @@ def heartbeat(
     from corral.domain.locks import heartbeat as locks
     from corral.domain.tasks import heartbeat as tasks
 
-    renewed = runs_heartbeat.heartbeat(
+    renewed = supervision.heartbeat(
         tx,
         run,
         output_bytes=output_bytes,

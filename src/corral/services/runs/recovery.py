@@ -15,7 +15,7 @@ from corral.adapters import exit_files, process, process_marks
 from corral.adapters.process import Liveness, ProcessIdentity
 from corral.config import run_folder
 from corral.domain.outputs import ops as outputs
-from corral.domain.runs import heartbeat, ops, outcome
+from corral.domain.runs import ops, outcome, supervision
 from corral.domain.runs.model import Launch, RecoveryResult, Run, RunMode, RunState
 from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
 from corral.kernel.exit_status import ExitStatus
@@ -122,7 +122,7 @@ class Recovery:
             return None
         if run.attempts <= self._launch(run).max_restarts and run.state is not RunState.STOPPING:
             current = self._database.write(
-                lambda tx: heartbeat.requeue(tx, run, reason="lease expired")
+                lambda tx: supervision.requeue(tx, run, reason="lease expired")
             )
         else:
             current = self._give_up(run, Verdict("interrupt", "lease expired"))
@@ -165,10 +165,10 @@ class Recovery:
         # Take the run first, so that no other process starts it again. End its processes before the
         # store records its end.
         taken = self._take_over(run)
-        mark = f"CORRAL_RUN={run.id}"
+        mark = process_marks.run_mark(run.id)
         process.terminate_run_processes(None, mark, grace_period_ms=LEFTOVER_GRACE_MS)
         survivors = tuple(survivor.pid for survivor in process.find_run_processes(None, mark))
-        unsure = not end.known and not process_marks.is_supported()
+        may_have_survivors = not end.known and not process_marks.is_supported()
         if end.known:
             current = self._database.write(
                 lambda tx: ops.record_end(tx, taken, end._replace(survivors=survivors)),
@@ -182,7 +182,7 @@ class Recovery:
                     verb=verdict.verb,
                     reason=verdict.reason,
                     survivors=survivors,
-                    unsure=unsure,
+                    may_have_survivors=may_have_survivors,
                 ),
                 repeatable=True,
             )
@@ -196,7 +196,7 @@ class Recovery:
             stop_reason=run.stop_reason,
             attempts=run.attempts,
             max_restarts=self._launch(run).max_restarts,
-            quick=quick,
+            quick_failures=quick,
         )
 
     def _duration_ms(self, run: Run) -> int:
@@ -216,11 +216,11 @@ class Recovery:
         """
         taken = self._take_over(run)
         process.terminate_run_processes(
-            None, f"CORRAL_RUN={run.id}", grace_period_ms=LEFTOVER_GRACE_MS
+            None, process_marks.run_mark(run.id), grace_period_ms=LEFTOVER_GRACE_MS
         )
         cause = outcome.end_reason(end, None) if end.known else reason
         queued = self._database.write(
-            lambda tx: heartbeat.retry(tx, taken, end, reason=cause, quick_failures=quick)
+            lambda tx: supervision.retry(tx, taken, end, reason=cause, quick_failures=quick)
         )
         dispatch.start_queued(self._database)
         return queued
@@ -229,7 +229,7 @@ class Recovery:
         """Take over a run without a supervisor; raises Conflict if another process was first."""
         me = process.identify_self()
         return self._database.write(
-            lambda tx: heartbeat.take_over(
+            lambda tx: supervision.take_over(
                 tx,
                 run,
                 owner=me.as_owner("recovery"),

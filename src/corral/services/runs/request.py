@@ -207,7 +207,7 @@ def resume_run(tx: Tx, typed: str, request: RunRequest) -> Run:
     if before.is_live:
         raise Conflict(f"Cannot resume {before.id}: it is {before.state}.", id=before.id)
     launch = runs.get_launch(tx, before.id)
-    if launch.is_boxed and request.sandbox is None:
+    if launch.has_session_sandbox and request.sandbox is None:
         raise Refused(
             f"Cannot resume {before.id}: its sandboxed agent reads only its chat. Write to it "
             "there, or set chat.sandbox to off first.",

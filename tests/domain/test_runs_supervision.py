@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from corral.api import Corral
-from corral.domain.runs.heartbeat import LEASE_MS
 from corral.domain.runs.model import Attention, ResourceSample, RunState
+from corral.domain.runs.supervision import LEASE_MS
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound
 from corral.kernel.exit_status import ExitStatus

@@ -17,7 +17,8 @@ from corral.domain.outputs import ops as outputs
 from corral.domain.projects import ops as projects
 from corral.domain.runs import dispatch, sql
 from corral.domain.runs import ops as runs
-from corral.domain.runs.model import Attention, Denial, Dialog, ResourceSample, Run
+from corral.domain.runs.denials import Denial
+from corral.domain.runs.model import Attention, Dialog, ResourceSample, Run
 from corral.domain.runs.outcome import backoff_ms, sanitize
 from corral.domain.runs.spec import SupervisedProcess
 from corral.domain.settings import ops as settings
@@ -332,7 +333,8 @@ def retry(tx: Tx, run: Run, end: ExitStatus, *, reason: str | None, quick_failur
 def requeue(tx: Tx, run: Run, *, reason: str) -> Run:
     """Requeue a run whose machine went silent, so that another machine can start it.
 
-    A run that is pinned to that machine waits until it comes back. Its output is lost until then.
+    A run that is pinned to that machine waits until the machine comes back. Its output is
+    unavailable until then.
     """
     with suppress(NotFound, IllegalMove):  # it has no output, or that is lost already
         outputs.mark_lost(tx, run.id, reason)
@@ -347,7 +349,9 @@ def requeue(tx: Tx, run: Run, *, reason: str) -> Run:
     )
 
 
-def _requeue(tx: Tx, run: Run, reason: str | None, note: dict[str, Any], **columns: Any) -> Run:
+def _requeue(
+    tx: Tx, run: Run, reason: str | None, event_data: dict[str, Any], **columns: Any
+) -> Run:
     """Return a run to the queue without a lease; the new fence rejects the old supervisor."""
     return transition(
         tx,
@@ -358,6 +362,6 @@ def _requeue(tx: Tx, run: Run, reason: str | None, note: dict[str, Any], **colum
         fence=run.fence + 1,
         lease_until=None,
         reason=reason,
-        event_data=note,
+        event_data=event_data,
         **columns,
     )
