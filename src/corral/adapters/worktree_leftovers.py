@@ -1,7 +1,7 @@
 """Clean-up of worktrees: orphans, interrupted removals, and disk usage.
 
-`services/worktree_cleanup.py` decides what may be removed; `worktrees.remove` removes a single
-worktree.
+`services/races/cleanup.py` and `services/tasks/cleanup.py` decide what may be removed;
+`worktrees.remove` removes a single worktree.
 """
 
 import os

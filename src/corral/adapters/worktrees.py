@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from typing import Literal
 from uuid import uuid4
 
@@ -100,6 +101,22 @@ def inspect(repository: str, folder: str) -> WorktreeState:
     Runs no hook, filter or other program that an agent may have configured there.
     """
     return _build_state(find_checkout(repository, folder), folder)
+
+
+def fingerprint(state: WorktreeState) -> str | None:
+    """Return a hash of the uncommitted changes in a worktree; None when there are none.
+
+    Equal fingerprints mean that the worktree was not touched in between.
+    """
+    if not state.dirty:
+        return None
+    digest = sha256()
+    for name in sorted(state.changed):
+        digest.update(os.fsencode(name) + b"\0")
+        with suppress(OSError):
+            stat = os.lstat(os.path.join(state.folder, name))
+            digest.update(f"{stat.st_size} {stat.st_mtime_ns} {stat.st_mode}\0".encode())
+    return digest.hexdigest()
 
 
 def _build_state(checkout: Checkout | None, folder: str) -> WorktreeState:

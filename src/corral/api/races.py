@@ -295,7 +295,7 @@ class Races(Resource):
                 f"Switch it back (`git switch {attempt.branch}`), or remove it.",
                 attempt=attempt.id,
             )
-        if driver.fingerprint(state) in (None, attempt.checked_tree):
+        if worktrees.fingerprint(state) in (None, attempt.checked_tree):
             return state.head
         message = f"{race.name}\n\nAs it was chosen: {attempt.number} of round {round.number}."
         return git_history.commit_all(race.repository, attempt.worktree, message).commit

@@ -9,7 +9,7 @@ from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import RecoveryResult, Run
 from corral.services.runs import cleanup, dispatch, lifecycle
 from corral.services.runs.model import SentInput
-from corral.services.runs.recovery import Recovery
+from corral.services.runs.recovery import recover_all
 
 Findings = list[RecoveryResult]
 
@@ -192,7 +192,7 @@ class Runs(Resource):
         Safe at any time and from several processes at once. Signals only processes whose identity
         is proven. Returns the runs that changed, each with the reason.
         """
-        return Recovery(self._database).recover_all()
+        return recover_all(self._database)
 
     # -- after the end ---------------------------------------------------------------------------
 

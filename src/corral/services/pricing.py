@@ -1,4 +1,7 @@
-"""Prices of charges whose provider did not report the cost."""
+"""Prices of charges whose provider did not report the cost.
+
+The prices per token come from `adapters/token_prices.py`; this module stores the computed costs.
+"""
 
 from collections.abc import Sequence
 from functools import partial

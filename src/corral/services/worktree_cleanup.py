@@ -1,7 +1,8 @@
 """Inspecting a worktree that a task or an attempt left behind, and removing it without data loss.
 
-`races/cleanup.py` and `tasks/cleanup.py` decide which worktrees may go; this module has what they
-share.
+`races/cleanup.py` and `tasks/cleanup.py` decide which worktrees may be removed. This module has the
+inspection and the removal that both use; `adapters/worktree_leftovers.py` finds orphans and
+interrupted removals.
 """
 
 import os

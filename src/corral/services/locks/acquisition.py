@@ -59,10 +59,10 @@ def acquire(
     if lock.state is LockState.HELD:
         return lock
     try:
-        return wait_for_lock(database, lock.id, timeout_ms=timeout_ms)
-    except Refused as error:
-        _leave_queue(database, lock)
-        raise Held(error.message, **error.details) from None
+        current = _wait_until_granted(database, lock.id, timeout_ms)
+        if current.state is LockState.WAITING:
+            raise database.read(partial(_blocked_error, lock=current))
+        return current
     except BaseException:
         _leave_queue(database, lock)
         raise
@@ -85,13 +85,25 @@ def wait_for_lock(database: "Database", lock: str, *, timeout_ms: int | None = N
 
     Raises Refused after `timeout_ms`, and Held when the queue position was lost.
     """
+    current = _wait_until_granted(database, lock, timeout_ms)
+    if current.state is LockState.WAITING:
+        blocked = database.read(partial(_blocked_error, lock=current))
+        raise Refused(blocked.message, **blocked.details)
+    return current
+
+
+def _wait_until_granted(database: "Database", lock: str, timeout_ms: int | None) -> Lock:
+    """Wait for a queued lock; returns it held, or still waiting after `timeout_ms`.
+
+    Raises Held when the queue position was lost.
+    """
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
     renewed_at = time.monotonic()
     with database.listener() as listener:
         while (current := _get(database, lock)).state is LockState.WAITING:
             left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                raise database.read(partial(_timeout_error, lock=current))
+                return current
             if _has_due(database):
                 expire_due(database)
                 continue
@@ -105,10 +117,10 @@ def wait_for_lock(database: "Database", lock: str, *, timeout_ms: int | None = N
     return current
 
 
-def _timeout_error(tx: Tx, lock: Lock) -> Refused:
+def _blocked_error(tx: Tx, lock: Lock) -> Held:
+    """Build the error that names the first lock ahead of a waiting one."""
     ahead = queries.list_blocking(tx, lock)
-    error = errors.held_error(tx.now, lock.path, ahead[0] if ahead else lock)
-    return Refused(error.message, **error.details)
+    return errors.held_error(tx.now, lock.path, ahead[0] if ahead else lock)
 
 
 def _leave_queue(database: "Database", lock: Lock) -> None:

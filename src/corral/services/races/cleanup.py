@@ -29,7 +29,6 @@ from corral.domain.races.model import Attempt, AttemptState, Race
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.services import worktree_cleanup
-from corral.services.races.driver import fingerprint
 from corral.services.races.paths import (
     RaceMarker,
     pool_folder,
@@ -167,7 +166,7 @@ def _why_kept(attempt: Attempt, state: worktrees.WorktreeState, unmerged: bool) 
         return f"it is locked ({state.locked or 'without a reason'})"
     if nested := [name for name in state.untracked if name.endswith("/")]:
         return f"it contains other repositories, whose work is in no commit: {', '.join(nested)}"
-    if state.dirty and fingerprint(state) != attempt.checked_tree:
+    if state.dirty and worktrees.fingerprint(state) != attempt.checked_tree:
         return f"it has uncommitted files: {len(state.changed)}"
     if state.unmerged and not unmerged:
         return f"it has commits that are on no other branch: {state.unmerged}"
@@ -218,7 +217,7 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
     leftovers += _clean_pinned_commits(database, confirm=True)
     for entry in worktree_pool.list_entries(str(pool_folder())):
         if entry.kept_at < before or not os.path.isdir(entry.repository):
-            leftovers.append(_clean_pooled(entry, may_go=True, confirm=True))
+            leftovers.append(_clean_pooled(entry, removable=True, confirm=True))
     worktree_pool.delete_abandoned(str(pool_folder()))
     # Ports of races that were deleted with their project, of any store.
     ports.release_matching(ports_folder(), lambda worktree: not os.path.isdir(worktree))
@@ -396,15 +395,17 @@ def _list_marked_folders(database: Database) -> Iterator[tuple[str, str, RaceMar
 # -- pooled files and interrupted removals -------------------------------------------------------
 
 
-def _clean_pooled(entry: worktree_pool.PoolEntry, may_go: bool, confirm: bool) -> AttemptLeftover:
+def _clean_pooled(
+    entry: worktree_pool.PoolEntry, removable: bool, confirm: bool
+) -> AttemptLeftover:
     """Report pooled files for the space they use; they can be removed at any time."""
     leftover = AttemptLeftover(
         worktree=entry.folder,
-        action="remove" if may_go else "keep",
+        action="remove" if removable else "keep",
         reason=f"files for the next attempt in {entry.repository}",
         bytes=worktree_leftovers.measure_disk_usage(entry.folder),
     )
-    if not (may_go and confirm):
+    if not (removable and confirm):
         return leftover
     worktree_pool.delete_entry(entry.folder)
     return replace(leftover, action="removed")

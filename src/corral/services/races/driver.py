@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 from corral import config
@@ -71,22 +70,6 @@ def advance(database: Database, round_id: str) -> bool:
             return driver.run(round)
     except Held:
         return False
-
-
-def fingerprint(state: worktrees.WorktreeState) -> str | None:
-    """Return a hash of the uncommitted changes in a worktree; None when there are none.
-
-    Equal fingerprints mean that the worktree was not touched in between.
-    """
-    if not state.dirty:
-        return None
-    digest = sha256()
-    for name in sorted(state.changed):
-        digest.update(os.fsencode(name) + b"\0")
-        with suppress(OSError):
-            stat = os.lstat(os.path.join(state.folder, name))
-            digest.update(f"{stat.st_size} {stat.st_mtime_ns} {stat.st_mode}\0".encode())
-    return digest.hexdigest()
 
 
 class _Prepared(NamedTuple):
@@ -368,7 +351,7 @@ class RoundDriver:
         try:
             self._commit(race, held, round, attempt)
             checks = run_checks(self._database, race, attempt.worktree, attempt)
-            tree = fingerprint(worktrees.inspect(race.repository, attempt.worktree))
+            tree = worktrees.fingerprint(worktrees.inspect(race.repository, attempt.worktree))
         except Held:
             raise
         except (Refused, Conflict, OSError) as error:

@@ -13,10 +13,10 @@ from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.text import check_int
-from corral.services.runs import dispatch
+from corral.services.runs import dispatch, recovery
 from corral.services.runs.dispatch import MAX_SLEEP
 from corral.services.runs.outputs import remove_deleted_files
-from corral.services.runs.recovery import Recovery, get_run
+from corral.services.runs.recovery import get_run
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def refresh(database: "Database", run: Run) -> Run:
     """Return the current state of a run, after checking that its supervisor is alive."""
     current = get_run(database, run.id)
-    if current.is_live and Recovery(database).check_run(current) is not None:
+    if current.is_live and recovery.check_run(database, current) is not None:
         current = get_run(database, run.id)
     return current
 
@@ -104,7 +104,7 @@ def stop_run(
         raise Invalid(f"The grace period is at most one day, not {grace_period_ms:,} ms.")
     run = database.write(lambda tx: ops.request_stop(tx, id, reason=reason), repeatable=True)
     if run.is_live:
-        Recovery(database).request_stop(run, grace_period_ms)
+        recovery.request_stop(database, run, grace_period_ms)
     return run
 
 
@@ -121,7 +121,7 @@ def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None
             listener.wait(min(left, MAX_SLEEP))
             if time.monotonic() - checked_at > MAX_SLEEP:
                 # The supervisor may have died, or the process that should start the run.
-                Recovery(database).check_run(run)
+                recovery.check_run(database, run)
                 if run.state is RunState.QUEUED and run.due_at <= database.clock.now():
                     dispatch.start_queued(database)
                 checked_at = time.monotonic()

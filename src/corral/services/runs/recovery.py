@@ -1,9 +1,9 @@
-"""Recovery: find out what happened to runs whose supervisor is gone.
+"""Recovery: crash detection for runs whose supervisor is gone.
 
-A verdict is written only with the fencing token that was read, so two concurrent recoveries, or a
-recovery and a supervisor, never both decide. A state that cannot be proven is not changed: a
-process on another machine is judged by its lease alone, and a process whose start time is not
-readable is left alone.
+A diagnosis is written only with the fencing token that was read, so two concurrent recoveries, or a
+recovery and a supervisor, never both decide. A state that cannot be proven is not changed: the
+state of a process on another machine follows from its lease alone, and a process whose start time
+is not readable is left alone.
 """
 
 import time
@@ -34,248 +34,274 @@ def get_run(database: "Database", id: str) -> Run:
     return database.read(lambda tx: ops.get(tx, id))
 
 
-class Verdict(NamedTuple):
+class Diagnosis(NamedTuple):
     """The transition that recovery applies to a run, with its reason."""
 
     verb: str
     reason: str
 
 
-_VERDICTS = {
-    Liveness.GONE: Verdict("crash", "gone"),
-    Liveness.REUSED: Verdict("crash", "pid reused"),
-    Liveness.REBOOTED: Verdict("interrupt", "rebooted"),
+_DIAGNOSES = {
+    Liveness.GONE: Diagnosis("crash", "gone"),
+    Liveness.REUSED: Diagnosis("crash", "pid reused"),
+    Liveness.REBOOTED: Diagnosis("interrupt", "rebooted"),
 }
 
 
-class Recovery:
-    """One check of the runs that the store records as running."""
+def recover_all(database: "Database") -> list[RecoveryResult]:
+    """Check every run that the store records as running; returns the runs that changed.
 
-    def __init__(self, database: "Database") -> None:
-        self._database = database
+    Also seals outputs of ended runs whose supervisor died before it did so, and starts queued runs.
+    """
+    changed: list[RecoveryResult] = []
+    after = ""
+    while page := database.read(partial(ops.list_active, after=after)):
+        results = (_check_safely(database, run) for run in page)
+        changed += [result for result in results if result is not None]
+        after = page[-1].id
+    _seal_outputs(database)
+    dispatch.start_queued(database)
+    return changed
 
-    def recover_all(self) -> list[RecoveryResult]:
-        """Check every run that the store records as running; returns the runs that changed.
 
-        Also seals outputs of ended runs whose supervisor died before it did so, and starts queued
-        runs.
-        """
-        changed: list[RecoveryResult] = []
-        after = ""
-        while page := self._database.read(partial(ops.list_active, after=after)):
-            changed += [result for run in page if (result := self._check_safely(run)) is not None]
-            after = page[-1].id
-        self._seal_outputs()
-        dispatch.start_queued(self._database)
-        return changed
+def _seal_outputs(database: "Database") -> None:
+    page = database.read(
+        lambda tx: outputs.list_unsealed(tx, host=process.host(), limit=200), mode="one"
+    )
+    for output in page.items:
+        with suppress(NotFound):  # deleted since
+            run = get_run(database, output.id)
+            if not run.is_live and _supervisor_liveness(run) is not Liveness.ALIVE:
+                clean_up(database, run)
 
-    def _seal_outputs(self) -> None:
-        page = self._database.read(
-            lambda tx: outputs.list_unsealed(tx, host=process.host(), limit=200), mode="one"
-        )
-        for output in page.items:
-            with suppress(NotFound):  # deleted since
-                run = get_run(self._database, output.id)
-                if not run.is_live and not self._has_supervisor(run):
-                    clean_up(self._database, run)
 
-    def _has_supervisor(self, run: Run) -> bool:
-        supervisor = identity_of(run, run.supervisor_pid, run.supervisor_token)
-        return supervisor is not None and process.check(supervisor) is Liveness.ALIVE
-
-    def _check_safely(self, run: Run) -> RecoveryResult | None:
-        """Check a run; an unexpected error becomes its result, so that the others are checked."""
-        try:
-            return self.check_run(run)
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            return RecoveryResult(
-                run.id, run.state, run.state, f"cannot be judged: {type(error).__name__}"
-            )
-
-    def check_run(self, run: Run) -> RecoveryResult | None:
-        """Return what happened to one run; None when its state is right or cannot be proven."""
-        if not run.is_live or run.state is RunState.QUEUED or run.host is None:
-            return None
-        with suppress(Conflict):  # another process has decided meanwhile
-            if run.host != process.host():
-                return self._judge_by_lease(run)
-            return self._judge_by_process(run)
-        return None
-
-    def request_stop(self, run: Run, grace_period_ms: int | None) -> None:
-        """Notify the supervisor of a run that is being stopped; if there is none, check the run."""
-        from corral.adapters import control_socket
-
-        if run.host != process.host():
-            return  # its supervisor learns it from its next heartbeat
-        try:
-            control_socket.send_request(
-                run_folder(run.id), op="stop", grace_period_ms=grace_period_ms
-            )
-        except OSError:
-            self.check_run(run)
-
-    def _judge_by_lease(self, run: Run) -> RecoveryResult | None:
-        if run.lease_until is None or run.lease_until > self._database.clock.now():
-            return None
-        if run.attempts <= self._launch(run).max_restarts and run.state is not RunState.STOPPING:
-            current = self._database.write(
-                lambda tx: supervision.requeue(tx, run, reason="lease expired")
-            )
-        else:
-            current = self._give_up(run, Verdict("interrupt", "lease expired"))
-        return _result(run, current)
-
-    def _judge_by_process(self, run: Run) -> RecoveryResult | None:
-        agent = identity_of(run, run.pid, run.start_token)
-        standing = process.check(agent) if agent is not None else Liveness.GONE
-        if run.mode is not RunMode.RECORDED:
-            supervisor = identity_of(run, run.supervisor_pid, run.supervisor_token)
-            if supervisor is not None and process.check(supervisor) in (
-                Liveness.ALIVE,
-                Liveness.UNKNOWN,
-            ):
-                return None
-        if standing is Liveness.UNKNOWN:
-            return None
-        if standing is Liveness.ALIVE:
-            return self._replace_supervisor(run) if run.mode is not RunMode.RECORDED else None
-        return self._end_dead(run, standing)
-
-    def _end_dead(self, run: Run, standing: Liveness) -> RecoveryResult | None:
-        """Record the end of a run whose agent is gone, with its exit status if that was written."""
-        verdict = _VERDICTS[standing]
-        if run.mode is RunMode.RECORDED:
-            return _result(run, self._give_up(run, verdict))
-        is_plain = run.provider == "plain" and self._launch(run).sandbox is None
-        if not is_plain and self._start_supervisor(run, verdict=verdict):
-            # Its last turns and charges are in its stream, and its sandboxed commits in a private
-            # repository: only a supervisor reads them.
-            return _result(run, self._wait_for_end(run))
-        end = exit_files.wait_for_exit(
-            run_folder(run.id), run.attempts, run.pid or 0, EXIT_FILE_SECONDS
-        )
-        if end.reason is not None:
-            verdict = verdict._replace(reason=end.reason)
-        quick = outcome.count_quick_failures(run.quick_failures, end, self._duration_ms(run))
-        if self._is_restarted(run, end, quick):
-            return _result(run, self._requeue(run, end, verdict.reason, quick))
-        # Take the run first, so that no other process starts it again. End its processes before the
-        # store records its end.
-        taken = self._take_over(run)
-        mark = process_marks.run_mark(run.id)
-        process.terminate_run_processes(None, mark, grace_period_ms=LEFTOVER_GRACE_MS)
-        survivors = tuple(survivor.pid for survivor in process.find_run_processes(None, mark))
-        may_have_survivors = not end.known and not process_marks.is_supported()
-        if end.known:
-            current = self._database.write(
-                lambda tx: ops.record_end(tx, taken, end._replace(survivors=survivors)),
-                repeatable=True,
-            )
-        else:
-            current = self._database.write(
-                lambda tx: ops.end_orphaned(
-                    tx,
-                    taken,
-                    verb=verdict.verb,
-                    reason=verdict.reason,
-                    survivors=survivors,
-                    may_have_survivors=may_have_survivors,
-                ),
-                repeatable=True,
-            )
-        clean_up(self._database, current)
-        return _result(run, current)
-
-    def _is_restarted(self, run: Run, end: ExitStatus, quick: int) -> bool:
-        """Decide as the supervisor would have decided."""
-        return outcome.should_restart(
-            end,
-            stop_reason=run.stop_reason,
-            attempts=run.attempts,
-            max_restarts=self._launch(run).max_restarts,
-            quick_failures=quick,
-        )
-
-    def _duration_ms(self, run: Run) -> int:
-        """Return the longest time that the attempt can have lasted, in milliseconds."""
-        agent = identity_of(run, run.pid, run.start_token)
-        age = process.age_ms(agent) if agent is not None else None
-        if age is None:
-            return outcome.QUICK_FAILURE_MS  # unknown, so it does not count as a quick failure
-        return age - exit_files.age_ms(run_folder(run.id), run.attempts, run.pid or 0)
-
-    def _requeue(self, run: Run, end: ExitStatus, reason: str, quick: int) -> Run:
-        """Queue a run for its next attempt.
-
-        The run is taken over first, so that only one of two recoveries continues. Only then are
-        leftover processes of the last attempt killed: they carry the same run mark as those of the
-        next attempt.
-        """
-        taken = self._take_over(run)
-        process.terminate_run_processes(
-            None, process_marks.run_mark(run.id), grace_period_ms=LEFTOVER_GRACE_MS
-        )
-        cause = outcome.end_reason(end, None) if end.known else reason
-        queued = self._database.write(
-            lambda tx: supervision.retry(tx, taken, end, reason=cause, quick_failures=quick)
-        )
-        dispatch.start_queued(self._database)
-        return queued
-
-    def _take_over(self, run: Run) -> Run:
-        """Take over a run without a supervisor; raises Conflict if another process was first."""
-        me = process.identify_self()
-        return self._database.write(
-            lambda tx: supervision.take_over(
-                tx,
-                run,
-                owner=me.as_owner("recovery"),
-                supervisor_pid=me.pid,
-                supervisor_token=me.start_token,
-            )
-        )
-
-    def _wait_for_end(self, run: Run) -> Run:
-        """Wait until the new supervisor has recorded the end or started the next attempt."""
-        deadline = time.monotonic() + EXIT_FILE_SECONDS
-        while (current := get_run(self._database, run.id)).is_live and time.monotonic() < deadline:
-            if current.attempts != run.attempts:
-                break
-            time.sleep(0.02)
-        return current
-
-    def _give_up(self, run: Run, verdict: Verdict) -> Run:
-        return self._database.write(
-            lambda tx: ops.end_orphaned(tx, run, verb=verdict.verb, reason=verdict.reason),
-            repeatable=True,
-        )
-
-    def _launch(self, run: Run) -> Launch:
-        return self._database.read(lambda tx: ops.get_launch(tx, run.id))
-
-    def _replace_supervisor(self, run: Run) -> RecoveryResult | None:
-        if not self._start_supervisor(run):
-            return None
-        reason = "its supervisor was gone; a new one took over"
+def _check_safely(database: "Database", run: Run) -> RecoveryResult | None:
+    """Check a run; an unexpected error becomes its result, so that the others are checked."""
+    try:
+        return check_run(database, run)
+    except StoreUnavailable:
+        raise
+    except Exception as error:
+        reason = f"the run cannot be checked: {type(error).__name__}"
         return RecoveryResult(run.id, run.state, run.state, reason)
 
-    def _start_supervisor(self, run: Run, verdict: Verdict | None = None) -> bool:
-        from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 
-        with suppress(SupervisorLost):
-            answer = StartingSupervisor().start(
-                store=self._database.address,
-                run=run.id,
-                adopt=True,
-                fence=run.fence,
-                # A plain tuple: the request to the supervisor is serialized.
-                verdict=None if verdict is None else tuple(verdict),
-            )
-            return "pid" in answer
-        return False
+def check_run(database: "Database", run: Run) -> RecoveryResult | None:
+    """Return what happened to one run; None when its state is right or cannot be proven."""
+    if not run.is_live or run.state is RunState.QUEUED or run.host is None:
+        return None
+    with suppress(Conflict):  # another process has decided meanwhile
+        if run.host != process.host():
+            return _diagnose_by_lease(database, run)
+        return _diagnose_by_process(database, run)
+    return None
+
+
+def request_stop(database: "Database", run: Run, grace_period_ms: int | None) -> None:
+    """Notify the supervisor of a run that is being stopped; if there is none, check the run."""
+    from corral.adapters import control_socket
+
+    if run.host != process.host():
+        return  # its supervisor learns it from its next supervision
+    try:
+        control_socket.send_request(run_folder(run.id), op="stop", grace_period_ms=grace_period_ms)
+    except OSError:
+        check_run(database, run)
+
+
+# -- diagnosis -----------------------------------------------------------------------------------
+
+
+def _diagnose_by_lease(database: "Database", run: Run) -> RecoveryResult | None:
+    if run.lease_until is None or run.lease_until > database.clock.now():
+        return None
+    max_restarts = _get_launch(database, run).max_restarts
+    if run.attempts <= max_restarts and run.state is not RunState.STOPPING:
+        current = database.write(lambda tx: supervision.requeue(tx, run, reason="lease expired"))
+    else:
+        current = _end_orphaned(database, run, Diagnosis("interrupt", "lease expired"))
+    return _result(run, current)
+
+
+def _diagnose_by_process(database: "Database", run: Run) -> RecoveryResult | None:
+    agent = identity_of(run, run.pid, run.start_token)
+    liveness = process.check(agent) if agent is not None else Liveness.GONE
+    is_recorded = run.mode is RunMode.RECORDED
+    if not is_recorded and _supervisor_liveness(run) in (Liveness.ALIVE, Liveness.UNKNOWN):
+        return None
+    if liveness is Liveness.UNKNOWN:
+        return None
+    if liveness is Liveness.ALIVE:
+        return None if is_recorded else _replace_supervisor(database, run)
+    diagnosis = _DIAGNOSES[liveness]
+    if is_recorded:
+        return _result(run, _end_orphaned(database, run, diagnosis))
+    return _result(run, _end_dead(database, run, diagnosis))
+
+
+def _supervisor_liveness(run: Run) -> Liveness:
+    supervisor = identity_of(run, run.supervisor_pid, run.supervisor_token)
+    return process.check(supervisor) if supervisor is not None else Liveness.GONE
+
+
+# -- the end of a run whose agent is gone --------------------------------------------------------
+
+
+def _end_dead(database: "Database", run: Run, diagnosis: Diagnosis) -> Run:
+    """Record the end of a run whose agent is gone, with its exit status if that was written."""
+    ended = _end_by_supervisor(database, run, diagnosis)
+    if ended is not None:
+        return ended
+    end = exit_files.wait_for_exit(
+        run_folder(run.id), run.attempts, run.pid or 0, EXIT_FILE_SECONDS
+    )
+    if end.reason is not None:
+        diagnosis = diagnosis._replace(reason=end.reason)
+    restarted = _restart_or_none(database, run, end, diagnosis.reason)
+    if restarted is not None:
+        return restarted
+    return _record_orphan_end(database, run, end, diagnosis)
+
+
+def _end_by_supervisor(database: "Database", run: Run, diagnosis: Diagnosis) -> Run | None:
+    """Let a new supervisor end the run; returns None when the run needs none, or none starts.
+
+    The last turns and charges of an agent are in its stream, and its sandboxed commits in a private
+    repository: only a supervisor reads them. A plain command has neither.
+    """
+    is_plain = run.provider == "plain" and _get_launch(database, run).sandbox is None
+    if is_plain or not _start_supervisor(database, run, diagnosis=diagnosis):
+        return None
+    deadline = time.monotonic() + EXIT_FILE_SECONDS
+    while (current := get_run(database, run.id)).is_live and time.monotonic() < deadline:
+        if current.attempts != run.attempts:
+            break
+        time.sleep(0.02)
+    return current
+
+
+def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: str) -> Run | None:
+    """Queue a run for its next attempt if its supervisor would have done so, else return None.
+
+    The run is taken over first, so that only one of two recoveries continues. Only then are
+    leftover processes of the last attempt killed: they carry the same run mark as those of the next
+    attempt.
+    """
+    quick = outcome.count_quick_failures(run.quick_failures, end, _duration_ms(run))
+    if not outcome.should_restart(
+        end,
+        stop_reason=run.stop_reason,
+        attempts=run.attempts,
+        max_restarts=_get_launch(database, run).max_restarts,
+        quick_failures=quick,
+    ):
+        return None
+    taken = _take_over(database, run)
+    process.terminate_run_processes(None, _mark_of(run), grace_period_ms=LEFTOVER_GRACE_MS)
+    cause = outcome.end_reason(end, None) if end.known else reason
+    queued = database.write(
+        lambda tx: supervision.retry(tx, taken, end, reason=cause, quick_failures=quick)
+    )
+    dispatch.start_queued(database)
+    return queued
+
+
+def _duration_ms(run: Run) -> int:
+    """Return the longest time that the attempt can have lasted, in milliseconds."""
+    agent = identity_of(run, run.pid, run.start_token)
+    age = process.age_ms(agent) if agent is not None else None
+    if age is None:
+        return outcome.QUICK_FAILURE_MS  # unknown, so it does not count as a quick failure
+    return age - exit_files.age_ms(run_folder(run.id), run.attempts, run.pid or 0)
+
+
+def _record_orphan_end(
+    database: "Database", run: Run, end: ExitStatus, diagnosis: Diagnosis
+) -> Run:
+    """Kill the leftover processes of a run, record its end, and clean up.
+
+    The run is taken over first, so that no other process starts it again. Its processes are killed
+    before the store records its end.
+    """
+    taken = _take_over(database, run)
+    mark = _mark_of(run)
+    process.terminate_run_processes(None, mark, grace_period_ms=LEFTOVER_GRACE_MS)
+    survivors = tuple(survivor.pid for survivor in process.find_run_processes(None, mark))
+    if end.known:
+        known_end = end._replace(survivors=survivors)
+        current = database.write(lambda tx: ops.record_end(tx, taken, known_end), repeatable=True)
+    else:
+        current = database.write(
+            lambda tx: ops.end_orphaned(
+                tx,
+                taken,
+                verb=diagnosis.verb,
+                reason=diagnosis.reason,
+                survivors=survivors,
+                may_have_survivors=not process_marks.is_supported(),
+            ),
+            repeatable=True,
+        )
+    clean_up(database, current)
+    return current
+
+
+def _end_orphaned(database: "Database", run: Run, diagnosis: Diagnosis) -> Run:
+    """Record the end of a run whose processes cannot be inspected."""
+    return database.write(
+        lambda tx: ops.end_orphaned(tx, run, verb=diagnosis.verb, reason=diagnosis.reason),
+        repeatable=True,
+    )
+
+
+def _take_over(database: "Database", run: Run) -> Run:
+    """Take over a run without a supervisor; raises Conflict if another process was first."""
+    me = process.identify_self()
+    return database.write(
+        lambda tx: supervision.take_over(
+            tx,
+            run,
+            owner=me.as_owner("recovery"),
+            supervisor_pid=me.pid,
+            supervisor_token=me.start_token,
+        )
+    )
+
+
+def _mark_of(run: Run) -> str:
+    """Return the mark that all processes of a run carry."""
+    return process_marks.run_mark(run.id)
+
+
+def _get_launch(database: "Database", run: Run) -> Launch:
+    return database.read(lambda tx: ops.get_launch(tx, run.id))
+
+
+# -- supervisors ---------------------------------------------------------------------------------
+
+
+def _replace_supervisor(database: "Database", run: Run) -> RecoveryResult | None:
+    if not _start_supervisor(database, run):
+        return None
+    reason = "its supervisor was gone; a new one took over"
+    return RecoveryResult(run.id, run.state, run.state, reason)
+
+
+def _start_supervisor(database: "Database", run: Run, diagnosis: Diagnosis | None = None) -> bool:
+    """Start a supervisor that adopts the run; returns whether it has the run."""
+    from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
+
+    with suppress(SupervisorLost):
+        answer = StartingSupervisor().start(
+            store=database.address,
+            run=run.id,
+            adopt=True,
+            fence=run.fence,
+            # A plain tuple: the request to the supervisor is serialized.
+            verdict=None if diagnosis is None else tuple(diagnosis),
+        )
+        return "pid" in answer
+    return False
 
 
 def identity_of(run: Run, pid: int | None, token: str | None) -> ProcessIdentity | None:

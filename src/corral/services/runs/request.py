@@ -9,7 +9,7 @@ of these are not imported for it.
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from corral.domain.agents.model import Agent
     from corral.domain.chat.conversations.prompts import RecordedTurn
     from corral.domain.sessions.model import Session
+
+T = TypeVar("T")
 
 PREFERRED_PROVIDERS = ("claude", "codex", "gemini", "opencode", "qwen", "copilot")
 ANY_HOST = "any"  # instead of the name of a machine
@@ -69,20 +71,24 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_output_bytes: int | None = None
     approvals: Sequence[str] = ()
     sandbox: str | None = None
-    """The sandbox around its working directory: bubblewrap or landlock; None: no sandbox."""
+    """One of `spec.SANDBOXES`, or one of them or `auto` after `BOXED_PREFIX`.
+
+    `bubblewrap` and `landlock` isolate the working directory. The prefix is for chat agents: they
+    have no network and exchange messages through files. `none` and None mean no sandbox.
+    """
     terminal: bool | None = None
-    """Whether to allocate a pseudo-terminal; None: if it is `watched`."""
+    """Whether to allocate a pseudo-terminal. Without a value, a `watched` run gets one."""
     watched: bool = False
-    """Whether a person watches it at a terminal."""
+    """Whether a person watches the run at a terminal."""
     acp: bool = False
     """Whether the program speaks the Agent Client Protocol."""
     host: str | None = None
-    """The machine to run on, or `any`; None: this machine, or with labels any that has them."""
+    """The machine to run on, or `any`. Default: this machine, or any that has the `labels`."""
     labels: Sequence[str] = ()
     claimed: bool = False
     """Whether the caller starts the supervisor itself."""
     remote: bool = False
-    """Whether it came over HTTP: then the directory of this process is not meant."""
+    """Whether the request came over HTTP, so that the directory of this process is not meant."""
 
 
 class Runner(NamedTuple):
@@ -94,6 +100,31 @@ class Runner(NamedTuple):
     agent: "Agent | None" = None
 
 
+class RunTarget(NamedTuple):
+    """The program of a run, and where and for which conversation it runs."""
+
+    host: str | None
+    """The machine; None for any machine that fits."""
+    cwd: str
+    project: Project | None
+    session: "Session | None"
+    """The session that the run continues."""
+    runner: Runner
+
+    @property
+    def is_local(self) -> bool:
+        return self.host == process.host()
+
+
+class ResolvedPrompt(NamedTuple):
+    """The prompt of a run, and its title."""
+
+    text: str | None
+    turn: str | None
+    """The text that the session records as its turn."""
+    title: str | None
+
+
 def request_run(tx: Tx, request: RunRequest) -> Run:
     """Queue a run and return it.
 
@@ -102,8 +133,26 @@ def request_run(tx: Tx, request: RunRequest) -> Run:
     """
     if request.agent is not None and request.command is not None:
         raise Invalid("Give an agent or a command, not both.")
+    target = _resolve_target(tx, request)
+    prompt = _resolve_prompt(tx, request, target)
+    spec = _to_spec(tx, request, target, prompt)
+    require_measured(spec.command, target.runner.provider, spec.mode, spec.budget_micros)
+    session = target.session
+    if session is None and (target.runner.agent is not None or request.command is None):
+        session = _open_session(tx, target.runner, target.project, prompt.title)
+        spec = msgspec.structs.replace(spec, session_id=session.id)
+    run = runs.enqueue(tx, spec)
+    if session is not None and prompt.turn is not None:
+        from corral.services.runs import conversation
+
+        conversation.record_prompt(tx, session, run, prompt.turn, request.recorded_turns)
+    return run
+
+
+def _resolve_target(tx: Tx, request: RunRequest) -> RunTarget:
+    """Return where a run happens, and its program. Registers the project of its directory."""
     session = _session(tx, request.session) if request.session else None
-    named = _named_runner(tx, request, session)
+    named_runner = _named_runner(tx, request, session)
     host = _host(request)
     is_local = host == process.host()
     project: Project | None
@@ -111,99 +160,79 @@ def request_run(tx: Tx, request: RunRequest) -> Run:
         cwd = projects.resolve_dir(request.dir, must_exist=is_local)
         project = projects.get(tx, request.project) if request.project is not None else None
     else:
-        cwd = _cwd(tx, request, session, named, must_exist=is_local)
+        cwd = _cwd(tx, request, session, named_runner, must_exist=is_local)
         project = projects.register(tx, cwd, must_exist=is_local)
-    runner = named or _default_runner(request, project, session)
-    prompt = request.prompt
-    if request.command is None and prompt is None and session is None and project is not None:
-        prompt = project.prompt
-    quoted_turn = None
-    if (
-        prompt
-        and request.session is not None
-        and request.recorded_turns is None
-        and tx.run_id is not None
-    ):
+    runner = named_runner or _default_runner(request, project, session)
+    return RunTarget(host, cwd, project, session, runner)
+
+
+def _resolve_prompt(tx: Tx, request: RunRequest, target: RunTarget) -> ResolvedPrompt:
+    """Return the prompt of a run: of the request, else of the project for a new session.
+
+    A prompt that another agent writes into a conversation that it does not own is quoted.
+    """
+    given = request.prompt
+    is_new_session = request.command is None and target.session is None
+    if given is None and is_new_session and target.project is not None:
+        given = target.project.prompt
+    text = turn = given
+    is_of_another_agent = tx.run_id is not None and request.session is not None
+    if given and is_of_another_agent and request.recorded_turns is None:
         from corral.services.runs import conversation
 
-        # Another agent writes into a conversation that it does not own.
-        prompt, quoted_turn = conversation.quote_caller(tx, prompt)
-    title = _title(
-        tx,
-        request.title
-        or (request.recorded_turns[0].text if request.recorded_turns else quoted_turn or prompt),
+        text, turn = conversation.quote_caller(tx, given)
+    first_turn = request.recorded_turns[0].text if request.recorded_turns else turn
+    return ResolvedPrompt(text, turn, _title(tx, request.title or first_turn))
+
+
+def _to_spec(tx: Tx, request: RunRequest, target: RunTarget, prompt: ResolvedPrompt) -> RunSpec:
+    """Return the specification of a run, with the limits of its agent where it has none."""
+    project, session, runner = target.project, target.session, target.runner
+    interactive = _is_watched(request) and target.is_local
+    return RunSpec(
+        command=runner.program,
+        args=runner.extra,
+        cwd=target.cwd,
+        name=request.name,
+        title=prompt.title,
+        project_id=project.id if project else None,
+        session_id=session.id if session else None,
+        agent_id=runner.agent.id if runner.agent else None,
+        agent_version=runner.agent.version if runner.agent else None,
+        parent_id=_parent(tx),
+        provider=runner.provider,
+        mode=RunMode.ACP if request.acp else RunMode.PTY if interactive else RunMode.PIPE,
+        prompt=_with_context(tx, session, prompt.text, request),
+        resume_session=session.provider_session if session else None,
+        env=check_env(request.env),
+        secrets=check_secret_references(tx, request.secrets),
+        approvals=request.approvals,
+        sandbox=request.sandbox,
+        raw=request.command is not None,
+        interactive=interactive,
+        grace_period_ms=_first_given(request.grace_period_ms, GRACE_MS),
+        max_restarts=request.max_restarts or 0,
+        max_output_bytes=_first_given(request.max_output_bytes, OUTPUT_CAP),
+        host=target.host,
+        labels=request.labels,
+        claimed=request.claimed and target.is_local,
+        timeout_ms=_limit(request, runner.agent, "timeout_ms"),
+        idle_ms=_limit(request, runner.agent, "idle_ms"),
+        budget_micros=_limit(request, runner.agent, "budget_micros"),
     )
-    interactive = _is_watched(request) and is_local
-    mode = RunMode.ACP if request.acp else RunMode.PTY if interactive else RunMode.PIPE
-    budget = _limit(request, runner.agent, "budget_micros")
-    require_measured(runner.program, runner.provider, mode, budget)
-    if runner.agent is not None or request.command is None:
-        session = session or _open_session(tx, runner, project, title)
-    run = runs.enqueue(
-        tx,
-        RunSpec(
-            command=runner.program,
-            args=runner.extra,
-            cwd=cwd,
-            name=request.name,
-            title=title,
-            project_id=project.id if project else None,
-            session_id=session.id if session else None,
-            agent_id=runner.agent.id if runner.agent else None,
-            agent_version=runner.agent.version if runner.agent else None,
-            parent_id=_parent(tx),
-            provider=runner.provider,
-            mode=mode,
-            prompt=_with_context(tx, session, prompt, request),
-            resume_session=session.provider_session if session else None,
-            env=check_env(request.env),
-            secrets=check_secret_references(tx, request.secrets),
-            approvals=request.approvals,
-            sandbox=request.sandbox,
-            raw=request.command is not None,
-            interactive=interactive,
-            grace_period_ms=GRACE_MS
-            if request.grace_period_ms is None
-            else request.grace_period_ms,
-            max_restarts=request.max_restarts or 0,
-            max_output_bytes=OUTPUT_CAP
-            if request.max_output_bytes is None
-            else request.max_output_bytes,
-            host=host,
-            labels=request.labels,
-            claimed=request.claimed and is_local,
-            timeout_ms=_limit(request, runner.agent, "timeout_ms"),
-            idle_ms=_limit(request, runner.agent, "idle_ms"),
-            budget_micros=budget,
-        ),
-    )
-    if session is not None and prompt is not None:
-        from corral.services.runs import conversation
-
-        conversation.record_prompt(tx, session, run, quoted_turn or prompt, request.recorded_turns)
-    return run
 
 
-def resume_run(tx: Tx, typed: str, request: RunRequest) -> Run:
+def resume_run(tx: Tx, run_or_session: str, request: RunRequest) -> Run:
     """Queue a run that continues an earlier run or a session.
 
     Limits, variables and agent are those of the earlier run unless the request has its own. A
     command without a conversation is started again. The first prompt is not repeated. Raises
     Conflict while the earlier run is live.
     """
-    if typed.startswith("ses_"):
-        session = _session(tx, typed)
-        earlier = runs.list_runs(tx, session=session.id, limit=1).items
-        if not earlier:
-            return request_run(tx, msgspec.structs.replace(request, session=session.id))
-        before = earlier[0]
-    else:
-        before = runs.get(tx, typed)
-    if before.session_id is not None:
-        # Serialized, so that only one of several concurrent callers resumes the conversation.
-        tx.serialize(f"resume:{before.session_id}")
-        latest = runs.list_runs(tx, session=before.session_id, limit=1).items
-        before = latest[0] if latest and latest[0].is_live else before
+    named_run = _latest_run(tx, run_or_session)
+    if named_run is None:
+        return request_run(tx, msgspec.structs.replace(request, session=run_or_session))
+    before = _live_run_or(tx, named_run)
     if before.is_live:
         raise Conflict(f"Cannot resume {before.id}: it is {before.state}.", id=before.id)
     launch = runs.get_launch(tx, before.id)
@@ -214,7 +243,8 @@ def resume_run(tx: Tx, typed: str, request: RunRequest) -> Run:
             id=before.id,
             reason="sandboxed",
         )
-    place = None if request.project or request.dir else _worktree_project(tx, before)
+    has_directory = bool(request.project or request.dir)
+    worktree_project = None if has_directory else _worktree_project(tx, before)
     command = [before.command, *before.args] if launch.raw else None
     return request_run(
         tx,
@@ -222,16 +252,16 @@ def resume_run(tx: Tx, typed: str, request: RunRequest) -> Run:
             request,
             command=command,
             agent=request.agent or (None if command else _current_agent(tx, before)),
-            project=request.project or place or (None if request.dir else before.cwd),
-            dir=before.cwd if place else request.dir,
+            project=request.project or worktree_project or (None if request.dir else before.cwd),
+            dir=before.cwd if worktree_project else request.dir,
             session=before.session_id,
             name=request.name or before.name,
-            timeout_ms=_either(request.timeout_ms, launch.timeout_ms),
-            idle_ms=_either(request.idle_ms, launch.idle_ms),
-            grace_period_ms=_either(request.grace_period_ms, launch.grace_period_ms),
-            budget_micros=_either(request.budget_micros, launch.budget_micros),
-            max_restarts=_either(request.max_restarts, launch.max_restarts),
-            max_output_bytes=_either(request.max_output_bytes, launch.max_output_bytes),
+            timeout_ms=_first_given(request.timeout_ms, launch.timeout_ms),
+            idle_ms=_first_given(request.idle_ms, launch.idle_ms),
+            grace_period_ms=_first_given(request.grace_period_ms, launch.grace_period_ms),
+            budget_micros=_first_given(request.budget_micros, launch.budget_micros),
+            max_restarts=_first_given(request.max_restarts, launch.max_restarts),
+            max_output_bytes=_first_given(request.max_output_bytes, launch.max_output_bytes),
             env={**launch.env, **request.env},
             secrets={**launch.secrets, **request.secrets},
             approvals=request.approvals or launch.approvals,
@@ -244,6 +274,26 @@ def resume_run(tx: Tx, typed: str, request: RunRequest) -> Run:
             labels=request.labels or launch.labels,
         ),
     )
+
+
+def _latest_run(tx: Tx, run_or_session: str) -> Run | None:
+    """Return a run, or the latest run of a session; None for a session without runs."""
+    if not run_or_session.startswith("ses_"):
+        return runs.get(tx, run_or_session)
+    session = _session(tx, run_or_session)
+    return next(iter(runs.list_runs(tx, session=session.id, limit=1).items), None)
+
+
+def _live_run_or(tx: Tx, run: Run) -> Run:
+    """Return the live run of a run's session if there is one, else the run itself.
+
+    Serialized, so that only one of several concurrent callers resumes the conversation.
+    """
+    if run.session_id is None:
+        return run
+    tx.serialize(f"resume:{run.session_id}")
+    latest = runs.list_runs(tx, session=run.session_id, limit=1).items
+    return latest[0] if latest and latest[0].is_live else run
 
 
 def _worktree_project(tx: Tx, before: Run) -> str | None:
@@ -274,12 +324,13 @@ def _with_context(
     return conversation.add_context(tx, session, prompt, request.recorded_turns)
 
 
-def _either(given: int | None, before: int | None) -> int | None:
-    return before if given is None else given
+def _first_given(given: int | None, default: T) -> int | T:
+    """Return the given value, which may be 0, else the default."""
+    return default if given is None else given
 
 
 def _host(request: RunRequest) -> str | None:
-    """Return the machine to run on; None: any that fits."""
+    """Return the machine to run on; None for any machine that fits."""
     if request.host == ANY_HOST:
         return None
     return request.host or (None if request.labels else process.host())
@@ -426,10 +477,10 @@ def require_program(name: str, runner: Runner, env: Mapping[str, str]) -> None:
     )
 
 
-def _session(tx: Tx, typed: str) -> "Session":
+def _session(tx: Tx, id: str) -> "Session":
     from corral.domain.sessions import ops as sessions
 
-    return sessions.get(tx, typed)
+    return sessions.get(tx, id)
 
 
 def _open_session(tx: Tx, runner: Runner, project: Project | None, title: str | None) -> "Session":

@@ -184,9 +184,9 @@ def _check_daemon(database: Database, version: str) -> Finding:
 def _check_runs(database: Database, fix: bool) -> Finding:
     """Report live runs of this machine whose supervisor is gone; `fix` runs recovery."""
     if fix:
-        from corral.services.runs.recovery import Recovery
+        from corral.services.runs.recovery import recover_all
 
-        changed = Recovery(database).recover_all()
+        changed = recover_all(database)
         if not changed:
             return Finding("runs", "ok", "Every live run has a process.")
         message = f"Recovery corrected {len(changed)} runs, for example {changed[0].run_id}."
