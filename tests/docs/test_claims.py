@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from corral.cli.main import EXIT_CODES, root
+from corral.cli.main import ERROR_EXIT_CODES, root
 from corral.db.lookup import list_command
 from corral.http.errors import STATUS_CODES
 from corral.kernel.errors import CorralError, StoreUnavailable
@@ -46,7 +46,7 @@ def source_files() -> Iterator[str]:
 
 @pytest.mark.parametrize("code", sorted(set(codes())))
 def test_every_error_code_is_documented_with_its_exit_status(code: str) -> None:
-    numbers = f"Exit code {EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
+    numbers = f"Exit code {ERROR_EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
     assert section(troubleshooting(), code).startswith(f"\n{numbers}")
 
 

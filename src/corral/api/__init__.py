@@ -13,12 +13,12 @@ attribute is first used. Errors are subclasses of `CorralError`.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from corral import config
 from corral.adapters.redaction import Redaction
+from corral.api.lazy_resource import LazyResource
 from corral.db import connect
 from corral.db.database import Database, RedactionCallback
 from corral.db.migrations import ensure_schema
@@ -195,262 +195,51 @@ class Corral:
     identity: "RunIdentity | None" = None
     """The run that this process is inside of; None for people and for Corral's own processes."""
 
+    events: LazyResource["Events"] = LazyResource("events", "Events")
+    settings: LazyResource["Settings"] = LazyResource("settings", "Settings")
+    secrets: LazyResource["Secrets"] = LazyResource("settings", "Secrets")
+    projects: LazyResource["Projects"] = LazyResource("projects", "Projects")
+    nodes: LazyResource["Nodes"] = LazyResource("nodes", "Nodes")
+    outputs: LazyResource["Outputs"] = LazyResource("outputs", "Outputs")
+    mail: LazyResource["Mail"] = LazyResource("mail", "Mail")
+    locks: LazyResource["Locks"] = LazyResource("locks", "Locks")
+    guard: LazyResource["Guard"] = LazyResource("guard", "Guard")
+    schedules: LazyResource["Schedules"] = LazyResource("schedules", "Schedules")
+    timers: LazyResource["Timers"] = LazyResource("schedules", "Timers")
+    runs: LazyResource["Runs"] = LazyResource("runs", "Runs")
+    charges: LazyResource["Charges"] = LazyResource("charges", "Charges")
+    budgets: LazyResource["Budgets"] = LazyResource("charges", "Budgets")
+    alerts: LazyResource["Alerts"] = LazyResource("alerts", "Alerts")
+    insights: LazyResource["Insights"] = LazyResource("insights", "Insights")
+    agents: LazyResource["Agents"] = LazyResource("agents", "Agents")
+    sessions: LazyResource["Sessions"] = LazyResource("sessions", "Sessions")
+    checkpoints: LazyResource["Checkpoints"] = LazyResource("checkpoints", "Checkpoints")
+    decisions: LazyResource["Decisions"] = LazyResource("decisions", "Decisions")
+    groups: LazyResource["Groups"] = LazyResource("groups", "Groups")
+    notes: LazyResource["Notes"] = LazyResource("notes", "Notes")
+    questions: LazyResource["Questions"] = LazyResource("questions", "Questions")
+    races: LazyResource["Races"] = LazyResource("races", "Races")
+    search: LazyResource["Search"] = LazyResource("search", "Search")
+    tasks: LazyResource["Tasks"] = LazyResource("tasks", "Tasks")
+    delegations: LazyResource["Delegations"] = LazyResource("tasks", "Delegations")
+    plans: LazyResource["Plans"] = LazyResource("plans", "Plans")
+    progress: LazyResource["Progress"] = LazyResource("plans", "Progress")
+    imports: LazyResource["Imports"] = LazyResource("imports", "Imports")
+    teams: LazyResource["Teams"] = LazyResource("teams", "Teams")
+    tokens: LazyResource["Tokens"] = LazyResource("tokens", "Tokens")
+    channels: LazyResource["Channels"] = LazyResource("chat", "Channels")
+    places: LazyResource["Places"] = LazyResource("chat", "Places")
+    senders: LazyResource["Senders"] = LazyResource("chat", "Senders")
+    people: LazyResource["People"] = LazyResource("chat", "People")
+    wirings: LazyResource["Wirings"] = LazyResource("chat", "Wirings")
+    destinations: LazyResource["Destinations"] = LazyResource("chat", "Destinations")
+    host_requests: LazyResource["HostRequests"] = LazyResource("host_requests", "HostRequests")
+    messages: LazyResource["Messages"] = LazyResource("chat", "Messages")
+    chat: LazyResource["Chat"] = LazyResource("chat", "Chat")
+    db: LazyResource["Store"] = LazyResource("store", "Store")
+
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    @cached_property
-    def events(self) -> "Events":
-        from corral.api.events import Events
-
-        return Events(self._database)
-
-    @cached_property
-    def settings(self) -> "Settings":
-        from corral.api.settings import Settings
-
-        return Settings(self._database)
-
-    @cached_property
-    def secrets(self) -> "Secrets":
-        from corral.api.settings import Secrets
-
-        return Secrets(self._database)
-
-    @cached_property
-    def projects(self) -> "Projects":
-        from corral.api.projects import Projects
-
-        return Projects(self._database)
-
-    @cached_property
-    def nodes(self) -> "Nodes":
-        from corral.api.nodes import Nodes
-
-        return Nodes(self._database)
-
-    @cached_property
-    def outputs(self) -> "Outputs":
-        from corral.api.outputs import Outputs
-
-        return Outputs(self._database)
-
-    @cached_property
-    def mail(self) -> "Mail":
-        from corral.api.mail import AgentMail, Mail
-
-        database = self._database
-        is_agent = database.run_id is not None or database.actor.startswith("agent:")
-        return AgentMail(database) if is_agent else Mail(database)
-
-    @cached_property
-    def locks(self) -> "Locks":
-        from corral.api.locks import Locks
-
-        return Locks(self._database)
-
-    @cached_property
-    def guard(self) -> "Guard":
-        from corral.api.guard import Guard
-
-        return Guard(self._database)
-
-    @cached_property
-    def schedules(self) -> "Schedules":
-        from corral.api.schedules import Schedules
-
-        return Schedules(self._database)
-
-    @cached_property
-    def timers(self) -> "Timers":
-        from corral.api.schedules import Timers
-
-        return Timers(self._database)
-
-    @cached_property
-    def runs(self) -> "Runs":
-        from corral.api.runs import Runs
-
-        return Runs(self._database)
-
-    @cached_property
-    def charges(self) -> "Charges":
-        from corral.api.charges import Charges
-
-        return Charges(self._database)
-
-    @cached_property
-    def budgets(self) -> "Budgets":
-        from corral.api.charges import Budgets
-
-        return Budgets(self._database)
-
-    @cached_property
-    def alerts(self) -> "Alerts":
-        from corral.api.alerts import Alerts
-
-        return Alerts(self._database)
-
-    @cached_property
-    def insights(self) -> "Insights":
-        from corral.api.insights import Insights
-
-        return Insights(self._database)
-
-    @cached_property
-    def agents(self) -> "Agents":
-        from corral.api.agents import Agents
-
-        return Agents(self._database)
-
-    @cached_property
-    def sessions(self) -> "Sessions":
-        from corral.api.sessions import Sessions
-
-        return Sessions(self._database)
-
-    @cached_property
-    def checkpoints(self) -> "Checkpoints":
-        from corral.api.checkpoints import Checkpoints
-
-        return Checkpoints(self._database)
-
-    @cached_property
-    def decisions(self) -> "Decisions":
-        from corral.api.decisions import Decisions
-
-        return Decisions(self._database)
-
-    @cached_property
-    def groups(self) -> "Groups":
-        from corral.api.groups import Groups
-
-        return Groups(self._database)
-
-    @cached_property
-    def notes(self) -> "Notes":
-        from corral.api.notes import Notes
-
-        return Notes(self._database)
-
-    @cached_property
-    def questions(self) -> "Questions":
-        from corral.api.questions import Questions
-
-        return Questions(self._database)
-
-    @cached_property
-    def races(self) -> "Races":
-        from corral.api.races import Races
-
-        return Races(self._database)
-
-    @cached_property
-    def search(self) -> "Search":
-        from corral.api.search import Search
-
-        return Search(self._database)
-
-    @cached_property
-    def tasks(self) -> "Tasks":
-        from corral.api.tasks import Tasks
-
-        return Tasks(self._database)
-
-    @cached_property
-    def delegations(self) -> "Delegations":
-        from corral.api.tasks import Delegations
-
-        return Delegations(self._database)
-
-    @cached_property
-    def plans(self) -> "Plans":
-        from corral.api.plans import Plans
-
-        return Plans(self._database)
-
-    @cached_property
-    def progress(self) -> "Progress":
-        from corral.api.plans import Progress
-
-        return Progress(self._database)
-
-    @cached_property
-    def imports(self) -> "Imports":
-        from corral.api.imports import Imports
-
-        return Imports(self._database)
-
-    @cached_property
-    def teams(self) -> "Teams":
-        from corral.api.teams import Teams
-
-        return Teams(self._database)
-
-    @cached_property
-    def tokens(self) -> "Tokens":
-        from corral.api.tokens import Tokens
-
-        return Tokens(self._database)
-
-    @cached_property
-    def channels(self) -> "Channels":
-        from corral.api.chat import Channels
-
-        return Channels(self._database)
-
-    @cached_property
-    def places(self) -> "Places":
-        from corral.api.chat import Places
-
-        return Places(self._database)
-
-    @cached_property
-    def senders(self) -> "Senders":
-        from corral.api.chat import Senders
-
-        return Senders(self._database)
-
-    @cached_property
-    def people(self) -> "People":
-        from corral.api.chat import People
-
-        return People(self._database)
-
-    @cached_property
-    def wirings(self) -> "Wirings":
-        from corral.api.chat import Wirings
-
-        return Wirings(self._database)
-
-    @cached_property
-    def destinations(self) -> "Destinations":
-        from corral.api.chat import Destinations
-
-        return Destinations(self._database)
-
-    @cached_property
-    def host_requests(self) -> "HostRequests":
-        from corral.api.host_requests import HostRequests
-
-        return HostRequests(self._database)
-
-    @cached_property
-    def messages(self) -> "Messages":
-        from corral.api.chat import Messages
-
-        return Messages(self._database)
-
-    @cached_property
-    def chat(self) -> "Chat":
-        from corral.api.chat import Chat
-
-        return Chat(self._database)
-
-    @cached_property
-    def db(self) -> "Store":
-        from corral.api.store import Store
-
-        return Store(self._database)
 
     def as_actor(self, actor: str, run_id: str | None = None) -> "Corral":
         """Return a view of this store that acts as another actor.

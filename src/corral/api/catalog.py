@@ -6,10 +6,10 @@ reference docs are generated from it.
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from corral.api import Corral
+from corral.api.lazy_resource import LazyResource
 from corral.api.operation import Operation, Resource
 
 
@@ -27,12 +27,13 @@ class OperationInfo(NamedTuple):
 
 def resource_names() -> list[str]:
     """List the attributes of an open store that are resources, without importing their classes."""
-    return [name for name, member in vars(Corral).items() if isinstance(member, cached_property)]
+    return [name for name, member in vars(Corral).items() if isinstance(member, LazyResource)]
 
 
 def resource_class(attribute: str) -> type[Resource]:
     """Return the class of a resource. Imports its module, but needs no store."""
-    return type(vars(Corral)[attribute].func(_NoStore()))
+    resource: LazyResource[Resource] = vars(Corral)[attribute]
+    return resource.load_class()
 
 
 def resource_classes() -> dict[str, type[Resource]]:
@@ -76,13 +77,3 @@ def _summary(member: Any) -> str:
     """Return the first paragraph of the docstring."""
     paragraph = (inspect.getdoc(member) or "").partition("\n\n")[0]
     return " ".join(paragraph.split())
-
-
-class _NoDatabase:
-    """Stands for a database that is used outside any run by a person."""
-
-    run_id, actor = None, ""
-
-
-class _NoStore:
-    _database: Any = _NoDatabase()

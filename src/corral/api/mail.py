@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from corral.api.operation import Resource, read, write
+from corral.db.database import Database
 from corral.domain.mail import chains, ops, queries
 from corral.domain.mail.model import HopLimitReached, Letter, LetterChain, is_ordered
 from corral.kernel.errors import Invalid, Refused
@@ -23,6 +24,12 @@ class Mail(Resource):
     """
 
     noun = "mail"
+
+    @classmethod
+    def for_database(cls, database: Database) -> "Mail":
+        """Return the mail of an agent for a process inside a run, and for an agent."""
+        is_agent = database.run_id is not None or database.actor.startswith("agent:")
+        return AgentMail(database) if is_agent else Mail(database)
 
     put = write(ops.put, mode="one", repeatable_by="key")
     renew = write(ops.renew, mode="one", repeatable=True)

@@ -21,6 +21,11 @@ class Resource:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @classmethod
+    def for_database(cls, database: Database) -> Self:
+        """Return the resource for the actor of an open store."""
+        return cls(database)
+
 
 class Operation(Generic[P, R]):
     """A function of a transaction, offered as a method without that parameter.

@@ -9,7 +9,7 @@ from corral.domain.outputs.model import Output
 from corral.services.runs import outputs
 
 if TYPE_CHECKING:
-    from corral.adapters.output.reader import OutputReader as PlainFiles
+    from corral.adapters.output.reader import OutputReader
     from corral.adapters.output.redact import Redactor
     from corral.adapters.output.sealed_file import OutputChunk, SealedOutput
 
@@ -53,7 +53,7 @@ class Outputs(Resource):
         """
         return outputs.seal_output(self._database, run_id, cap=cap, redactor=redactor, probe=probe)
 
-    def open(self, run_id: str, *, stream: str = "output") -> "PlainFiles | SealedOutput":
+    def open(self, run_id: str, *, stream: str = "output") -> "OutputReader | SealedOutput":
         """Return a reader of a run's output, while the run writes it or after it was sealed.
 
         Reads the files of this machine, otherwise the store. Raises NotFound when the output was

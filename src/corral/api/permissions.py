@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from corral.api import Corral
+from corral.api.lazy_resource import LazyResource
 from corral.api.operation import Operation
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
@@ -154,9 +155,9 @@ class BoundStore(Corral):
         super().__init__(store._database)
         self.identity = identity
         for name, member in vars(Corral).items():
-            if isinstance(member, cached_property):
-                # Found before the property of that name, which would return the unchecked resource.
-                self.__dict__[name] = _CheckedResource(member.func, self, name)
+            if isinstance(member, LazyResource):
+                # Found before the descriptor of that name, which would return the unchecked one.
+                self.__dict__[name] = _CheckedResource(member, self, name)
 
     def as_actor(self, actor: str, run_id: str | None = None) -> NoReturn:
         raise self._not_a_person("act as another actor")
@@ -182,14 +183,14 @@ class BoundStore(Corral):
 class _CheckedResource:
     """The operations of one noun, each checked before it is called."""
 
-    def __init__(self, make: Callable[[Corral], Any], store: BoundStore, attribute: str) -> None:
-        self._make = make
+    def __init__(self, unchecked: LazyResource[Any], store: BoundStore, attribute: str) -> None:
+        self._unchecked = unchecked
         self._store = store
         self._attribute = attribute
 
     @cached_property
     def _resource(self) -> Any:
-        return self._make(self._store)
+        return self._unchecked.create(self._store._database)
 
     def __getattr__(self, verb: str) -> Any:
         member = getattr(self._resource, verb)

@@ -46,7 +46,7 @@ class RemoteCorral(Corral):
             raise
         self._clock_offset_ms = self._server_info["now"] - SystemClock().now()
         for attribute in resource_names():
-            # Found before the property of that name, which would need a database.
+            # Found before the descriptor of that name, which would need a database.
             self.__dict__[attribute] = RESOURCE_CLASSES.get(attribute, RemoteResource)(
                 attribute, self._client, self._server_info
             )

@@ -178,21 +178,30 @@ def _fit_columns(
     # A run without a name is identified by its WHAT column.
     optional = [title for title in DROP_ORDER if title != "WHAT" or "NAME" not in blank]
     rest = [title for title in reversed(_titles(shown)) if title not in optional]
-    for title in (*blank, *optional, *rest, None):
-        maximum = [
-            max(map(_cell_width, column)) for column in zip(_titles(shown), *rows, strict=True)
-        ]
-        minimum = [
-            min(wide, MIN_TRUNCATED_WIDTH) if name in TRUNCATED_COLUMNS | WRAPPED_COLUMNS else wide
-            for (name, _), wide in zip(shown, maximum, strict=True)
-        ]
-        spare = width - sum(minimum) - GAP * (len(minimum) - 1)
-        if spare >= 0:
+    minimum, maximum = _width_range(_titles(shown), rows)
+    for title in (*blank, *optional, *rest):
+        if _table_width(minimum) <= width:
             break
-        kept = [index for index, (name, _) in enumerate(shown) if name != title or not index]
+        kept = [index for index, name in enumerate(_titles(shown)) if name != title or index == 0]
         shown = [shown[index] for index in kept]
         rows = [[row[index] for index in kept] for row in rows]
+        minimum, maximum = _width_range(_titles(shown), rows)
+    spare = width - _table_width(minimum)
     return shown, rows, _distribute_width(minimum, maximum, spare)
+
+
+def _width_range(titles: list[str], rows: list[list[str]]) -> tuple[list[int], list[int]]:
+    """Return the minimum and the maximum width of each column."""
+    maximum = [max(map(_cell_width, column)) for column in zip(titles, *rows, strict=True)]
+    minimum = [
+        min(width, MIN_TRUNCATED_WIDTH) if title in TRUNCATED_COLUMNS | WRAPPED_COLUMNS else width
+        for title, width in zip(titles, maximum, strict=True)
+    ]
+    return minimum, maximum
+
+
+def _table_width(widths: list[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _is_empty(rows: list[list[str]], index: int) -> bool:

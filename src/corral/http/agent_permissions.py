@@ -50,11 +50,7 @@ def _limit_to_project(
         if arguments.get(name) is not None:
             arguments[name] = _resolve_project(store, str(arguments[name]))
             _check_project(who, arguments[name])
-        elif who.project_id is None:
-            continue
-        elif call.name not in _AGENT_OR_PROJECT or not arguments.get(
-            "agent", _AGENT_OR_PROJECT[call.name]
-        ):
+        elif who.project_id is not None and not _is_about_agent(call, arguments):
             arguments[name] = who.project_id
     if who.project_id is None:
         return
@@ -70,6 +66,15 @@ def _limit_to_project(
 # Operations that take an agent or a project, not both; the value says whether an agent is implied
 # when neither is given.
 _AGENT_OR_PROJECT = {"notes.add": False, "sessions.list": True}
+
+
+def _is_about_agent(call: RemoteCall, arguments: CallArguments) -> bool:
+    """Return whether the call names or implies an agent, so that it must not name a project."""
+    if call.name not in _AGENT_OR_PROJECT:
+        return False
+    return bool(arguments.get("agent", _AGENT_OR_PROJECT[call.name]))
+
+
 # Lists across projects: a token that is limited to one project sees only the agent's own entries.
 _OWN_ENTRIES_ONLY = {"delegations.list": "to", "progress.list": "agent"}
 
@@ -141,7 +146,10 @@ def _agent_id(who: TokenIdentity) -> str:
 
 
 def _check_own_run(store: Corral, who: TokenIdentity, run: str) -> None:
-    """Another agent's run must not be named: its end would release what is bound to it."""
+    """Raise Refused unless the run belongs to the agent.
+
+    Locks and tasks that name a run are released when that run ends.
+    """
     if store.runs.get(run).agent_id != _agent_id(who):
         raise Refused(f"{run} is not a run of {who.agent}.", run=run)
 
@@ -163,7 +171,7 @@ def _owns_session(store: Corral, who: TokenIdentity, session: str) -> bool:
 
 
 def _allow(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
-    """Every agent may read it."""
+    """Allow every agent; no argument is checked or replaced."""
 
 
 def _about_self(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:

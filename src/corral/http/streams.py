@@ -3,7 +3,7 @@
 import asyncio
 import time
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -18,11 +18,16 @@ from corral.http.middleware.rate_limits import retry_after
 from corral.kernel.errors import Invalid, Refused
 from corral.services.tokens import TokenIdentity
 
+if TYPE_CHECKING:
+    from corral.adapters.output.reader import OutputReader
+    from corral.adapters.output.sealed_file import SealedOutput
+
 MAX_SUBSCRIBERS = 2_000
 SEND_TIMEOUT_SECONDS = 30.0  # a client that reads nothing for this long is disconnected
 TOKEN_CHECK_SECONDS = 15.0  # how often a stream checks that its token is still valid
 OUTPUT_POLL_SECONDS = 0.1
 MAX_OUTPUT_BYTES = 1024 * 1024
+MAX_OUTPUT_LINES = 10_000
 
 
 class EventFilter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -61,9 +66,9 @@ class StreamEndpoints:
         store: Corral = scope["state"]["store"]
         if who.agent is not None:
             raise Refused("An agent's token cannot read the event feed.")
-        filter = parse_query(scope, EventFilter)
+        event_filter = parse_query(scope, EventFilter)
         last_id = dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1").strip()
-        after = last_id or filter.after
+        after = last_id or event_filter.after
         if after:  # validate the cursor while an error status can still be sent
             await self._api.run_in_thread(lambda: store.events.after(after, limit=1))
         if self._feed.subscriber_count >= MAX_SUBSCRIBERS:
@@ -78,7 +83,10 @@ class StreamEndpoints:
         try:
             await _send_start(send, b"text/event-stream")
             chunks = self._feed.subscribe(
-                after, kind=filter.kind, subject=filter.subject, project=filter.project
+                after,
+                kind=event_filter.kind,
+                subject=event_filter.subject,
+                project=event_filter.project,
             )
             async with aclosing(chunks):
                 await self._forward(chunks, send, client, store, who)
@@ -116,28 +124,22 @@ class StreamEndpoints:
         store: Corral = scope["state"]["store"]
         if who.agent is not None:
             raise Refused("An agent's token cannot read the output of runs.")
-        range = parse_query(scope, OutputRange)
-        if (
-            not 1 <= range.limit <= MAX_OUTPUT_BYTES
-            or not 1 <= range.count <= 10_000
-            or range.offset < 0
-        ):
-            raise Invalid(
-                "Invalid range: limit must be 1 to 1048576 bytes, count 1 to 10000 lines, and "
-                "offset not negative."
-            )
-        deadline = time.monotonic() + min(max(range.wait_ms, 0), MAX_WAIT_MS) / 1_000
+        wanted = parse_query(scope, OutputRange)
+        _check_range(wanted)
+        deadline = time.monotonic() + min(max(wanted.wait_ms, 0), MAX_WAIT_MS) / 1_000
         client = DisconnectWatcher(receive)
         try:
             while True:
-                output = await self._api.run_in_thread(lambda: _read_output(store, parts[1], range))
+                output = await self._api.run_in_thread(
+                    lambda: _read_output(store, parts[1], wanted)
+                )
                 if output.data or not output.more or time.monotonic() >= deadline or client.is_gone:
                     break
                 await asyncio.sleep(OUTPUT_POLL_SECONDS)
         finally:
             client.close()
         headers = [
-            (b"x-next-offset", str(output.next).encode()),
+            (b"x-next-offset", str(output.next_offset).encode()),
             (b"x-size", str(output.size).encode()),
             (b"x-more", b"true" if output.more else b"false"),
             (b"content-length", str(len(output.data)).encode()),
@@ -150,42 +152,63 @@ class OutputSlice(msgspec.Struct, frozen=True):
     """A part of a run's output, and where the next part starts."""
 
     data: bytes
-    next: int
+    next_offset: int
+    """The offset in bytes of the next request; the number of the next line when lines were read."""
     size: int
     more: bool
+
+
+def _check_range(wanted: OutputRange) -> None:
+    if not 1 <= wanted.limit <= MAX_OUTPUT_BYTES:
+        raise Invalid(f"Invalid limit: expected 1 to {MAX_OUTPUT_BYTES} bytes.", field="limit")
+    if not 1 <= wanted.count <= MAX_OUTPUT_LINES:
+        raise Invalid(f"Invalid count: expected 1 to {MAX_OUTPUT_LINES} lines.", field="count")
+    if wanted.offset < 0:
+        raise Invalid("Invalid offset: expected 0 or more.", field="offset")
+
+
+def _read_output(store: Corral, id: str, wanted: OutputRange) -> OutputSlice:
+    run = store.runs.get(id)
+    text = store.outputs.open(run.id, stream=wanted.stream)
+    if wanted.tail is not None:
+        lines = text.tail(min(wanted.tail, MAX_OUTPUT_LINES))
+        return OutputSlice(b"\n".join(lines), text.size, text.size, run.is_live)
+    if wanted.line is not None:
+        lines = text.lines(wanted.line, wanted.count)
+        return OutputSlice(b"\n".join(lines), wanted.line + len(lines), text.size, run.is_live)
+    return _read_bytes(text, wanted.offset, wanted.limit, is_live=run.is_live)
 
 
 class _NoMoreData(Exception):
     """All output that exists now was read."""
 
 
-def _read_output(store: Corral, id: str, range: OutputRange) -> OutputSlice:
-    run = store.runs.get(id)
-    text = store.outputs.open(run.id, stream=range.stream)
-    is_live = run.is_live
-    if range.tail is not None:
-        lines = text.tail(min(range.tail, 10_000))
-        return OutputSlice(b"\n".join(lines), text.size, text.size, is_live)
-    if range.line is not None:
-        lines = text.lines(range.line, range.count)
-        return OutputSlice(b"\n".join(lines), range.line + len(lines), text.size, is_live)
+def _read_bytes(
+    text: "OutputReader | SealedOutput", offset: int, limit: int, *, is_live: bool
+) -> OutputSlice:
+    """Read whole chunks from `offset` on until they have `limit` bytes; never waits.
+
+    `follow` is stopped where it would wait. Ending it with `over` would release the bytes that it
+    holds back because they may be the beginning of a secret.
+    """
 
     def stop_waiting(_: float) -> None:
         raise _NoMoreData
 
-    chunks, size, next = [], 0, range.offset
+    chunks: list[bytes] = []
+    size = 0
     is_complete = True
     try:
-        for piece in text.follow(range.offset, over=lambda: not is_live, wait=stop_waiting):
-            chunks.append(piece.text)
-            size += len(piece.text)
-            next = piece.next
-            if size >= range.limit:
+        for chunk in text.follow(offset, over=lambda: not is_live, wait=stop_waiting):
+            chunks.append(chunk.text)
+            size += len(chunk.text)
+            offset = chunk.next
+            if size >= limit:
                 is_complete = False
                 break
     except _NoMoreData:
         is_complete = False
-    return OutputSlice(b"".join(chunks), next, text.size, not is_complete)
+    return OutputSlice(b"".join(chunks), offset, text.size, not is_complete)
 
 
 def _is_token_valid(store: Corral, who: TokenIdentity) -> bool:

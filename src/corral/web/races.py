@@ -193,13 +193,16 @@ def _denied(request: PageRequest, attempt: Attempt) -> tuple[str | None, str]:
 def allowed_attempt_verbs(attempt: Attempt, round: Round, decided: Round | None) -> set[str]:
     """Return the verbs that are legal for an attempt."""
     allowed = ROUND_TRANSITIONS.allowed_from(round.state)
-    verbs = {"cancel"} if attempt.is_open else set()
+    verbs = set()
+    if attempt.is_open:
+        verbs.add("cancel")
+    is_completed = attempt.state is AttemptState.COMPLETED
     if attempt.can_win and "select" in allowed:
         verbs.add("select")
-    elif attempt.state is AttemptState.COMPLETED and "overrule" in allowed:
-        verbs |= set() if attempt.is_winner else {"overrule"}
-    is_running = round.state is RoundState.RUNNING
-    if not attempt.is_open and not attempt.can_win and ("retry" in allowed or is_running):
+    elif is_completed and not attempt.is_winner and "overrule" in allowed:
+        verbs.add("overrule")
+    has_failed = not attempt.is_open and not attempt.can_win
+    if has_failed and ("retry" in allowed or round.state is RoundState.RUNNING):
         verbs.add("retry")
     if attempt.commit is not None:
         verbs.add("diff")
