@@ -32,7 +32,7 @@ from corral.adapters.sandbox_bridge.rows import (
 )
 from corral.adapters.sandbox_bridge.schema import OUTBOX, SessionFolder
 from corral.domain.chat.conversations import turns
-from corral.domain.chat.conversations.payloads import parse_chat
+from corral.domain.chat.payloads import parse_chat
 from corral.domain.runs.model import Run
 from corral.domain.runs.spec import BOXED_PREFIX
 from corral.domain.sandbox_bridge import ingest, letters
