@@ -284,7 +284,7 @@ def test_budget_is_shared_between_rounds_and_stops_them_when_spent(
     [
         ({"rounds": 0}, "rounds"),
         ({"samples": 99}, "samples"),
-        ({"stop_after": 0}, "Enough"),
+        ({"stop_after": 0}, "attempts to stop after"),
         ({"checks": ["true"] * 21}, "20 checks"),
         ({"checks": [""]}, "empty"),
     ],
