@@ -30,11 +30,11 @@ class ScheduledPromptPayload(msgspec.Struct, frozen=True):
     place: str | None = None
     thread: str | None = None
     script_output: str | None = None
-    """The output of the task's script."""
+    """The output of the script of its schedule."""
 
 
 def parse_scheduled_prompt(letter: Letter) -> ScheduledPromptPayload | None:
-    """Return the scheduled task of a letter; None for any other letter.
+    """Return the scheduled prompt of a letter; None for any other letter.
 
     A schedule's letter has the schedule's key, and a place or nothing as its sender. Letters of
     agents have the agent's own mailbox as their sender.
@@ -61,5 +61,5 @@ def is_notice(letter: Letter) -> bool:
 
 
 def parse_request(letter: Letter) -> ChatPayload | ScheduledPromptPayload | None:
-    """Return what a letter asks a session to answer: a chat message or a task, or None."""
+    """Return the chat message or scheduled prompt of a letter; None for any other letter."""
     return parse_chat(letter) or parse_scheduled_prompt(letter)
