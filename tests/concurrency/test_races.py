@@ -8,7 +8,7 @@ import pytest
 import corral
 from corral.adapters import process
 from corral.api import Corral
-from corral.domain.races import driver
+from corral.domain.races import round_steps
 from corral.kernel.errors import Conflict
 from corral.kernel.exit_status import ExitStatus
 from tests.support.invariants import check_store
@@ -89,7 +89,7 @@ def test_concurrent_reports_of_a_run_end_are_idempotent(url: str, tmp_path: Path
         with corral.open(url) as store:
             for run in runs:
                 with store.transaction() as tx:
-                    driver.record_run_end(tx, run)
+                    round_steps.record_run_end(tx, run)
 
     run_concurrently([lambda n=n: tell(n) for n in range(DRIVERS)])
     with corral.open(url) as store:

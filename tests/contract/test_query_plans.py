@@ -22,7 +22,7 @@ from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.db import sqlite_deferred_indexes
 from corral.domain.charges.model import ChargePrice
 from corral.domain.chat.conversations import long_running, turns
-from corral.domain.chat.outbound import queue
+from corral.domain.chat.outbound import reconciliation
 from corral.domain.checkpoints.model import NewCheckpointWrite
 from corral.domain.decisions import ops as decisions
 from corral.domain.host_requests import ops as requests
@@ -35,7 +35,7 @@ from corral.domain.mail import sql as mail_sql
 from corral.domain.outputs import ops as outputs
 from corral.domain.projects import ops as projects
 from corral.domain.questions import ops as questions
-from corral.domain.races import driver, queries, run_lookup
+from corral.domain.races import queries, round_steps, run_lookup
 from corral.domain.runs import dispatch
 from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Attention, ResourceSample
@@ -415,7 +415,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"attempts_of_run"},
     ),
     "races, a round is taken": (
-        lambda c: c._database.write(lambda tx: driver.acquire_round(tx, ROUND, "driver:x")),
+        lambda c: c._database.write(lambda tx: round_steps.acquire_round(tx, ROUND, "driver:x")),
         {"rounds_pkey", "attempts_by_round", "verdicts_by_round"},
     ),
     "races, worktrees that are there": (
@@ -967,7 +967,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         ),
         ARRIVAL | LISTENING | {"messages_pkey"},
     ),
-    "messages, what is behind": (lambda c: c._database.read(queue.list_stale), {"messages_queued"}),
+    "messages, what is behind": (
+        lambda c: c._database.read(reconciliation.list_stale),
+        {"messages_queued"},
+    ),
     "chat, conversations with a run": (
         lambda c: c._database.read(turns.list_busy),
         {"conversations_busy"},

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from corral.api import Corral
-from corral.domain.chat.inbound.patterns import MAX_TEXT, Pattern
+from corral.domain.chat.patterns import MAX_TEXT, Pattern
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.errors import because
 from tests.support.fake_channels import Chat

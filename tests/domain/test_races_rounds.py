@@ -10,7 +10,7 @@ from corral.adapters import process
 from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx
-from corral.domain.races import driver, ops
+from corral.domain.races import ops, round_steps
 from corral.domain.races.model import (
     Attempt,
     AttemptSpec,
@@ -59,13 +59,16 @@ def write(store: Corral, act: Any) -> Any:
 
 
 def hold(store: Corral, race: Race, owner: str = "driver:me") -> Round:
-    return write(store, lambda tx: driver.acquire_round(tx, race.latest.id, owner))
+    return write(store, lambda tx: round_steps.acquire_round(tx, race.latest.id, owner))
 
 
 def start_run(store: Corral, held: Round, attempt: Attempt) -> Run:
     """Start the run of an attempt."""
     run = running(store)
-    write(store, lambda tx: driver.mark_started(tx, held, attempt, run, port=20_000, sandbox=None))
+    write(
+        store,
+        lambda tx: round_steps.mark_started(tx, held, attempt, run, port=20_000, sandbox=None),
+    )
     return run
 
 
@@ -79,17 +82,17 @@ def end(
     current = next(each for each in attempts(now) if each.id == attempt.id)
     with store.transaction() as tx:
         tx.run(_SET_RUN, run_id=run.id, id=current.id)
-        driver.record_run_end(tx, run)
-        driver.record_commit(
+        round_steps.record_run_end(tx, run)
+        round_steps.record_commit(
             tx, held, current, f"{attempt.number}" * 40, files=1, added=3, removed=1
         )
         checks = [CheckResult(f"check {code}", code, 5, tests=tests) for code in codes]
         passed = all(code == 0 for code in codes) if codes else None
-        driver.record_checks(tx, held, current, checks, passed=passed, tree=None)
+        round_steps.record_checks(tx, held, current, checks, passed=passed, tree=None)
 
 
 def settle(store: Corral, race: Race, held: Round) -> Race:
-    write(store, lambda tx: driver.close_round(tx, store.races.get(race.id), held))
+    write(store, lambda tx: round_steps.close_round(tx, store.races.get(race.id), held))
     return store.races.get(race.id)
 
 
@@ -126,7 +129,7 @@ def test_round_is_selecting_when_all_attempts_ended_and_one_passed(
     held = hold(store, race)
     end(store, held, attempts(race)[0], 0)
     assert settle(store, race, held).latest.state == "running"
-    write(store, lambda tx: driver.mark_failed(tx, held, attempts(race)[1], "no such agent"))
+    write(store, lambda tx: round_steps.mark_failed(tx, held, attempts(race)[1], "no such agent"))
     race = settle(store, race, held)
     assert (race.latest.state, states(race)) == ("selecting", ["completed", "failed"])
     (letter,) = store.mail.list(mailbox="user:tester").items
@@ -223,15 +226,15 @@ def test_driver_holds_the_round_lease_and_a_stale_fence_is_rejected(
     second = hold(store, race, "driver:two")
     assert second.fence == first.fence + 1
     with pytest.raises(Held):
-        write(store, lambda tx: driver.mark_failed(tx, first, attempts(race)[0], "late"))
+        write(store, lambda tx: round_steps.mark_failed(tx, first, attempts(race)[0], "late"))
     assert states(store.races.get(race.id)) == ["preparing", "preparing"]
-    write(store, lambda tx: driver.release_round(tx, second))
+    write(store, lambda tx: round_steps.release_round(tx, second))
     gone = hold(store, race, "driver:three")
     with pytest.raises(Held):
         hold(store, race, "driver:four")
     taken = write(
         store,
-        lambda tx: driver.acquire_round(
+        lambda tx: round_steps.acquire_round(
             tx, race.latest.id, "driver:four", dead_owner="driver:three"
         ),
     )
@@ -248,9 +251,9 @@ def test_unsuccessful_run_ends_its_attempt(store: Corral, tmp_path: Path) -> Non
     ):
         run = ended(store, how)
         with store.transaction() as tx:
-            driver.mark_started(tx, held, attempt, run, port=None, sandbox=None)
-            driver.record_run_end(tx, run)
-            assert driver.record_run_end(tx, run) is None, "recording it twice is idempotent"
+            round_steps.mark_started(tx, held, attempt, run, port=None, sandbox=None)
+            round_steps.record_run_end(tx, run)
+            assert round_steps.record_run_end(tx, run) is None, "recording it twice is idempotent"
     race = store.races.get(race.id)
     assert states(race) == ["failed", "checking"]
     assert "failed with 7" in (attempts(race)[0].reason or "")
@@ -296,7 +299,7 @@ def test_budget_is_shared_between_rounds_and_stops_them_when_spent(
     [
         ({"rounds": 0}, "rounds"),
         ({"samples": 99}, "samples"),
-        ({"stop_after": 0}, "Enough"),
+        ({"stop_after": 0}, "attempts to stop after"),
         ({"checks": ["true"] * 21}, "20 checks"),
         ({"checks": [""]}, "empty"),
     ],

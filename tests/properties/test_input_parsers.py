@@ -33,7 +33,7 @@ from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.adapters.transcripts import claude, codex
 from corral.cli.task_view import read_data_file
 from corral.domain.agents.model import check_limits
-from corral.domain.chat.inbound.patterns import compile_pattern
+from corral.domain.chat.patterns import compile_pattern
 from corral.domain.events.ops import parse_cursor
 from corral.domain.races import variations
 from corral.domain.schedules.recurrence import check_cron

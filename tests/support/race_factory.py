@@ -7,7 +7,7 @@ from typing import Any
 from corral.adapters import process
 from corral.api import Corral
 from corral.db.statement import Statement
-from corral.domain.races import driver, ops, queries, selection
+from corral.domain.races import ops, queries, round_steps, selection
 from corral.domain.races.model import (
     Attempt,
     AttemptSpec,
@@ -88,11 +88,11 @@ class RaceFactory:
             **{"lease_until": self.store.now() + 3_600_000, "model": f"model-{number}"} | columns,
         )
         with self.store.transaction() as tx:
-            held = driver.acquire_round(tx, round.id, "tests")
-            result = driver.mark_started(
+            held = round_steps.acquire_round(tx, round.id, "tests")
+            result = round_steps.mark_started(
                 tx, held, attempt, self.store.runs.get(run), port=None, sandbox="none"
             )
-            driver.release_round(tx, held)
+            round_steps.release_round(tx, held)
         return result
 
     def end(
@@ -118,29 +118,29 @@ class RaceFactory:
             **{"model": f"model-{number}"} | columns,
         )
         with self.store.transaction() as tx:
-            held = driver.acquire_round(tx, round.id, "tests")
+            held = round_steps.acquire_round(tx, round.id, "tests")
             result = self.store.runs.get(run)
-            driver.mark_started(tx, held, attempt, result, port=None, sandbox="none")
-            checking = driver.record_run_end(tx, result)
+            round_steps.mark_started(tx, held, attempt, result, port=None, sandbox="none")
+            checking = round_steps.record_run_end(tx, result)
             assert checking is not None
             if state == "completed":
                 values: dict[str, str | bytes] = {"made": f"in round {round.number} by {number}\n"}
                 left = self.commit(files or values, round.base_commit)
-                driver.record_commit(
+                round_steps.record_commit(
                     tx, held, checking, left, files=len(files or "1"), added=3, removed=1
                 )
                 passed = all(check.exit_code == 0 for check in checks) if checks else None
-                driver.record_checks(tx, held, checking, checks, passed=passed, tree=None)
-            driver.release_round(tx, held)
+                round_steps.record_checks(tx, held, checking, checks, passed=passed, tree=None)
+            round_steps.release_round(tx, held)
 
     def settle(self, race: Race) -> Race:
         """End the round: it waits for a selection, or no attempt passed."""
         with self.store.transaction() as tx:
             current = queries.get(tx, race.id)
-            held = driver.acquire_round(tx, current.latest.id, "tests")
-            driver.close_round(tx, current, held)
-            driver.mark_idle(tx, current, held)
-            driver.release_round(tx, held)
+            held = round_steps.acquire_round(tx, current.latest.id, "tests")
+            round_steps.close_round(tx, current, held)
+            round_steps.mark_idle(tx, current, held)
+            round_steps.release_round(tx, held)
         return self.store.races.get(race.id)
 
     def judge(self, race: Race, ranking: list[list[int]] | None, reason: str) -> None:
@@ -149,7 +149,7 @@ class RaceFactory:
         ids = {attempt.number: attempt.id for attempt in round.attempts}
         run = self._run("completed", cost_micros=30_000, model="judge-model")
         with self.store.transaction() as tx:
-            asked = driver.add_verdict(
+            asked = round_steps.add_verdict(
                 tx,
                 round,
                 self.store.runs.get(run),
@@ -159,7 +159,7 @@ class RaceFactory:
                 truncated=True,
             )
             value = [[ids[number] for number in group] for group in ranking] if ranking else None
-            driver.record_verdict(tx, asked, self.store.runs.get(run), value, reason)
+            round_steps.record_verdict(tx, asked, self.store.runs.get(run), value, reason)
 
     def select(self, race: Race, attempt: str, **options: Any) -> Race:
         """Select the winner, also for a race of another node."""

@@ -12,8 +12,7 @@ from corral.adapters.git_history import FileChange, FileDiff
 from corral.adapters.merges import MergeResult
 from corral.api.operation import Resource, read, write
 from corral.db.tx import Tx
-from corral.domain.races import attempts, ops, queries, refs, selection
-from corral.domain.races import driver as races_driver
+from corral.domain.races import attempts, ops, queries, refs, round_steps, selection
 from corral.domain.races.model import Attempt, AttemptSpec, Graft, Race, RacePlan, Round, RoundState
 from corral.kernel.errors import Invalid, Refused
 from corral.services.races import cleanup, driver, validation, winner
@@ -41,7 +40,7 @@ class Races(Resource):
     _cancel = write(attempts.cancel)
     _ask_judge = write(selection.request_judge)
     _set_budget = write(ops.set_budget)
-    _open_rounds = read(races_driver.list_active_rounds, mode="one")
+    _open_rounds = read(round_steps.list_active_rounds, mode="one")
 
     get = read(queries.get)
     latest = read(queries.find_latest)

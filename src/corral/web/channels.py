@@ -6,7 +6,6 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from corral.adapters.channels import registry
-from corral.domain.chat.conversations.payloads import parse_chat
 from corral.domain.chat.model import (
     Message,
     PersonRole,
@@ -19,6 +18,7 @@ from corral.domain.chat.model import (
     WiringScope,
     list_files,
 )
+from corral.domain.chat.payloads import parse_chat
 from corral.domain.mail.model import Letter
 from corral.kernel.display_text import escape_unprintable
 from corral.kernel.errors import Invalid, NotFound

@@ -2,6 +2,8 @@
 
     model               the records: channels, places, people, wirings, messages, conversations
     sql                 the statements, one section for each concept
+    patterns            linear-time patterns of wirings
+    payloads            the bodies of letters to sessions, and when they are trusted
     queries             lists of messages and conversations, for people and programs
 
     channels/           who talks where
@@ -18,18 +20,19 @@
         routing_cache   the data that routing needs, cached for a batch
         held            release or reject messages that waited for an owner's decision
         commands        commands to Corral itself: /clear, /stop …
-        patterns        linear-time patterns of wirings
 
     conversations/      sessions that are woken by letters
         turns           conversations, their batches of letters and their chat turns
-        payloads        the bodies of these letters, and when they are trusted
         prompts         the prompt of a chat turn
         long_running    runs that take their next letters themselves
         scheduled_prompts   prompts that a schedule sends to an agent
         agent_mail      letters between agents, with a hop limit
 
     outbound/           from agents to the platform
-        queue           outbound messages and their delivery state
+        queue           send messages: each is a row and a letter of its place
+        targets         the place and thread that a message goes to
+        delivery        send the letters, and record the results
+        reconciliation  unconfirmed and stale messages
         attachments     files that agents send
         cards           questions that are shown in a chat and answered there
 

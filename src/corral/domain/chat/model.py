@@ -11,7 +11,6 @@ the attempts and the last error.
 """
 
 import re
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -261,6 +260,12 @@ class Wiring(msgspec.Struct, frozen=True):
     created_by: str
     ended_at: int | None
 
+    def conversation_key(self, place_id: str, thread: str | None) -> tuple[str, str]:
+        """Return the place and thread that identify the agent's session; empty means any."""
+        if self.mode is SessionMode.AGENT:
+            return "", ""
+        return place_id, (thread or "") if self.mode is SessionMode.THREAD else ""
+
 
 # -- destinations ---------------------------------------------------------------------------------
 
@@ -375,38 +380,6 @@ def list_files(message: Message) -> list[dict[str, Any]]:
     """Return the files of a message, each with its name and, if it was rejected, the reason."""
     data = message.data or {}
     return [*data.get("files", []), *([data["file"]] if "file" in data else [])]
-
-
-def build_message(number: int, values: Mapping[str, Any], state: MessageState) -> Message:
-    """Build the record of a row that was just inserted, without reading it back."""
-    get = values.get
-    return Message(
-        f"msg_{number}",
-        values["channel_id"],
-        values["place_id"],
-        get("thread"),
-        values["direction"],
-        values["kind"],
-        values["event_id"],
-        _IDS.decode(values["platform_ids"]),
-        get("reply_to"),
-        get("sender_id"),
-        get("agent_id"),
-        get("run_id"),
-        values["text"],
-        _DATA.decode(data) if (data := get("data")) is not None else None,
-        state,
-        get("reason"),
-        _ROUTES.decode(values["routes"]),
-        None,
-        values["at"],
-        values["created_at"],
-        get("ended_at"),
-    )
-
-
-_IDS, _DATA = msgspec.json.Decoder(list[str]), msgspec.json.Decoder()
-_ROUTES = msgspec.json.Decoder(list[Route])
 
 
 # -- conversations --------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """SQL of chat, one section for each concept. See `model` for the records."""
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
 
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
@@ -18,12 +21,13 @@ from corral.domain.chat.model import (
     Conversation,
     Destination,
     Message,
+    MessageState,
     Person,
     Place,
     QuestionCard,
+    Route,
     Sender,
     Wiring,
-    build_message,
 )
 from corral.kernel.ids import parse_number
 from corral.kernel.pagination import LAST_NUMBER
@@ -198,6 +202,38 @@ _MESSAGE = columns_of(Message, id="'msg_' || seq", letter_id="'let_' || letter_i
 def message_key(message: Message) -> tuple[int]:
     """Return the sort key of a message: its number."""
     return (parse_number("msg", message.id),)
+
+
+_decode_ids = msgspec.json.Decoder(list[str]).decode
+_decode_routes = msgspec.json.Decoder(list[Route]).decode
+
+
+def build_message(number: int, values: Mapping[str, Any], state: MessageState) -> Message:
+    """Build the record of a row that was just inserted, without reading it back."""
+    data = values.get("data")
+    return Message(
+        id=f"msg_{number}",
+        channel_id=values["channel_id"],
+        place_id=values["place_id"],
+        thread=values.get("thread"),
+        direction=values["direction"],
+        kind=values["kind"],
+        event_id=values["event_id"],
+        platform_ids=_decode_ids(values["platform_ids"]),
+        reply_to=values.get("reply_to"),
+        sender_id=values.get("sender_id"),
+        agent_id=values.get("agent_id"),
+        run_id=values.get("run_id"),
+        text=values["text"],
+        data=msgspec.json.decode(data) if data is not None else None,
+        state=state,
+        reason=values.get("reason"),
+        routes=_decode_routes(values["routes"]),
+        letter_id=None,
+        at=values["at"],
+        created_at=values["created_at"],
+        ended_at=values.get("ended_at"),
+    )
 
 
 MESSAGES = StatefulTable(
@@ -483,7 +519,7 @@ EVENT_CONTEXT = Statement(f"""
 # - the agent's name, NULL when it is retired and cannot be given work;
 # - its destination in any state, because a revoked one is not granted again;
 # - its session, NULL when one must be opened. A closed session counts while a run uses it. The join
-#   with `conversations` uses the key of `router.conversation_key`.
+#   with `conversations` uses the key of `Wiring.conversation_key`.
 # A wiring without a place covers all places of its channel.
 LISTENERS_OF_PLACE = Statement(f"""
     SELECT {columns_of(Wiring, "wirings")},

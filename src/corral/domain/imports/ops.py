@@ -16,6 +16,7 @@ from corral.domain.charges import ops as charges
 from corral.domain.imports import sql
 from corral.domain.imports.model import Import, Origin
 from corral.domain.projects import ops as projects
+from corral.domain.sessions import lookup
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import NewTurn, Session
 from corral.kernel.errors import Conflict, NotFound
@@ -74,7 +75,7 @@ def _begin_again(tx: Tx, existing: Import, head: TranscriptHead) -> Import | Non
 def _open_session(tx: Tx, source: str, head: TranscriptHead, id: str) -> Session:
     exists = head.cwd is not None and os.path.isdir(head.cwd)
     project = projects.register(tx, head.cwd) if head.cwd and exists else None
-    return sessions.insert_session(
+    return lookup.insert_session(
         tx,
         id=id,
         agent_id=None,

@@ -41,8 +41,3 @@ def validate_plan(plan: RacePlan) -> None:
     ):
         if not low <= check_int(value, name) <= high:
             raise Invalid(f"{name} must be between {low} and {high}, not {value}.", value=value)
-
-
-def add_costs(one: int | None, other: int | None) -> int | None:
-    """Add two costs; an unknown cost counts as 0 unless both are unknown."""
-    return None if one is None is other else (one or 0) + (other or 0)

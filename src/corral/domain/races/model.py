@@ -384,3 +384,8 @@ class WinRate(msgspec.Struct, frozen=True):
     high: float = 0.0
     """Bounds of the 95 % confidence interval (Wilson)."""
     micros_per_win: int | None = None
+
+
+def add_costs(one: int | None, other: int | None) -> int | None:
+    """Add two costs; an unknown cost counts as 0 unless both are unknown."""
+    return None if one is None is other else (one or 0) + (other or 0)

@@ -9,7 +9,6 @@ from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.races import sql
-from corral.domain.races.limits import add_costs
 from corral.domain.races.model import (
     Attempt,
     AttemptState,
@@ -20,6 +19,7 @@ from corral.domain.races.model import (
     Round,
     Selection,
     WinRate,
+    add_costs,
 )
 from corral.domain.races.ranking import rank_attempts, wilson_interval
 from corral.domain.runs import ops as runs

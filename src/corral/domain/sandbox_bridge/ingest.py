@@ -18,9 +18,9 @@ from corral.domain.alerts import ops as alerts
 from corral.domain.chat.channels import ops as channels
 from corral.domain.chat.channels import places
 from corral.domain.chat.conversations import agent_mail, turns
-from corral.domain.chat.conversations.payloads import parse_chat
 from corral.domain.chat.model import Conversation
-from corral.domain.chat.outbound import attachments, queue
+from corral.domain.chat.outbound import attachments, queue, targets
+from corral.domain.chat.payloads import parse_chat
 from corral.domain.host_requests import ops as requests
 from corral.domain.host_requests.actions import ACTIONS
 from corral.domain.mail import chains
@@ -232,7 +232,7 @@ def _target(
 
 
 def _reply_place(tx: Tx, conversation: Conversation) -> str | None:
-    address = queue.find_reply_address(tx, conversation)
+    address = targets.find_reply_address(tx, conversation)
     return address.place.id if address is not None else None
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from corral.adapters.attachments import make_safe_name
 from corral.adapters.sandbox_bridge.schema import SessionFolder
-from corral.domain.chat.conversations.payloads import parse_chat
 from corral.domain.chat.model import ClaimedLetter, Conversation
+from corral.domain.chat.payloads import parse_chat
 from corral.domain.mail.model import Letter
 
 

@@ -16,9 +16,9 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat.channels import destinations, places
 from corral.domain.chat.conversations import prompts, turns
-from corral.domain.chat.conversations.payloads import parse_chat
 from corral.domain.chat.model import Conversation, MessageState
-from corral.domain.chat.outbound import queue
+from corral.domain.chat.outbound import queue, targets
+from corral.domain.chat.payloads import parse_chat
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
 from corral.domain.questions import ops as questions
@@ -102,21 +102,21 @@ def _row(tx: Tx, conversation: Conversation, letter: Letter, text: str) -> Inbou
 def build_addresses(tx: Tx, conversation: Conversation) -> InboundView:
     """Build the part of the view with the agent's destinations and the session's reply address."""
     granted = destinations.list_destinations(tx, agent=conversation.agent_id, limit=1_000).items
-    targets = []
+    rows = []
     for destination in granted:
         place = places.load_place(tx, destination.place_id)
         channel = places.load_channel(tx, place).name
-        targets.append(
+        rows.append(
             DestinationRow(
                 destination.name, place.display_name, "channel", channel, place.platform_id
             )
         )
-    address = queue.find_reply_address(tx, conversation)
+    address = targets.find_reply_address(tx, conversation)
     routing: tuple[str | None, str | None, str | None] = (None, None, None)
     if address is not None:
         place = address.place
         routing = (places.load_channel(tx, place).name, place.platform_id, address.thread)
-    return InboundView(destinations=targets, routing=routing)
+    return InboundView(destinations=rows, routing=routing)
 
 
 # -- outcomes -------------------------------------------------------------------------------------

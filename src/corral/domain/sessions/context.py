@@ -4,14 +4,14 @@ from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.sessions import sql
-from corral.domain.sessions.model import Context, Handoff, HandoffPolicy, Session
-from corral.domain.sessions.ops import (
+from corral.domain.sessions.lookup import (
     check_not_pruned,
     get_current,
     insert_session,
-    list_turns,
     resolve_id,
 )
+from corral.domain.sessions.model import Context, Handoff, HandoffPolicy, Session
+from corral.domain.sessions.ops import list_turns
 from corral.domain.sessions.turn import MAX_TITLE, parse_number
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import Page

@@ -3,16 +3,23 @@
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.transitions import create, transition
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.mail.model import check_mailbox
 from corral.domain.projects import ops as projects
 from corral.domain.sessions import lineage, sql
+from corral.domain.sessions.lookup import (
+    check_not_pruned,
+    closed_error,
+    get_current,
+    get_open,
+    insert_session,
+    resolve_id,
+)
 from corral.domain.sessions.model import (
     NewTurn,
     Session,
-    SessionState,
     StateValue,
     Turn,
     TurnRole,
@@ -27,14 +34,12 @@ from corral.domain.sessions.turn import (
     turn_time,
     turn_to_row,
 )
-from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.ids import ID_LENGTH
+from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.pagination import LAST_NUMBER, Page, check_limit
 from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 MAX_TURNS = 1_000
 MAX_VALUES = 1_000
-_FULL_ID_LENGTH = len("ses_") + ID_LENGTH
 
 
 def open_session(
@@ -199,7 +204,7 @@ def append(
     row["now"] = tx.now
     added = (sql.APPEND_TEXT if is_plain_text(new) else sql.APPEND).append(tx, row)
     if added is None:
-        raise _closed_error(sql.SESSIONS.get(tx, id))
+        raise closed_error(sql.SESSIONS.get(tx, id))
     tx.has_events = True
     return turn_from_row(row, *added)
 
@@ -221,7 +226,7 @@ def append_many(
     count = len(unseen_keys) + sum(not new.key for new in new_turns)
     updated = tx.first(sql.RESERVE_NUMBERS, session_id=id, count=count, now=tx.now)
     if updated is None:
-        raise _closed_error(sql.SESSIONS.get(tx, id))
+        raise closed_error(sql.SESSIONS.get(tx, id))
     number = updated.turns - count
     appended: list[Turn] = []
     for new in new_turns:
@@ -344,74 +349,6 @@ def set_provider_session(
         data={"provider": provider, "provider_session": pointer},
     )
     return changed
-
-
-# -- shared by the other modules ------------------------------------------------------------------
-
-
-def resolve_id(tx: Tx, session: Session | str) -> str:
-    """Return the full id of a session given as a record or by an id, shortened or not."""
-    if not isinstance(session, str):
-        return session.id
-    if len(session) == _FULL_ID_LENGTH and session.startswith("ses_"):
-        return session  # the statement that uses it checks that it exists
-    return sql.IDS.resolve(tx, session)
-
-
-def get_current(tx: Tx, session: Session | str) -> Session:
-    """Read the session again: the given record may be stale."""
-    return sql.SESSIONS.get(tx, resolve_id(tx, session))
-
-
-def get_open(tx: Tx, session: Session | str) -> Session:
-    """Return an open session; raises IllegalMove for a closed one."""
-    current = get_current(tx, session)
-    if current.state is not SessionState.OPEN:
-        raise _closed_error(current)
-    return current
-
-
-def check_not_pruned(tx: Tx, session: Session) -> None:
-    """Raise Refused for a session whose turns retention has begun to delete."""
-    first = session.parent_turn + 1
-    if session.turns >= first and not tx.run(
-        sql.FIRST_OWN_TURN, session_id=session.id, number=first
-    ):
-        raise Refused(f"{session.id} is being deleted by retention. Open a new session.")
-
-
-def insert_session(tx: Tx, **columns: Any) -> Session:
-    """Insert a session with these columns; the others have the defaults of an empty session."""
-    return create(
-        tx,
-        sql.SESSIONS,
-        {
-            "id": tx.new_id("ses"),
-            "turns": 0,
-            "cleared_turn": 0,
-            "handoff": None,
-            "parent_id": None,
-            "parent_turn": 0,
-            "created_at": tx.now,
-            "updated_at": tx.now,
-        }
-        | columns,
-        event_data={
-            name: value
-            for name, value in columns.items()
-            if value and name not in ("id", "imported_at")
-        },
-    )
-
-
-def _closed_error(session: Session) -> IllegalMove:
-    return IllegalMove(
-        f"{session.id} is {session.state} and cannot be changed. Reopen it first.",
-        id=session.id,
-        state=session.state,
-        allowed=["reopen"],
-        reason="session_closed",
-    )
 
 
 def _insert_turn(tx: Tx, session: Session, number: int, new: NewTurn) -> Turn:

@@ -4,8 +4,8 @@ from typing import Any
 
 from corral.db.tx import Tx
 from corral.domain.sessions import sql
+from corral.domain.sessions.lookup import get_current
 from corral.domain.sessions.model import Retro, Session
-from corral.domain.sessions.ops import get_current
 from corral.kernel.pagination import Page
 from corral.kernel.text import encode_json
 

@@ -6,8 +6,9 @@ valid, and readers that follow the session see the undo.
 
 from corral.db.tx import Tx
 from corral.domain.sessions import lineage
+from corral.domain.sessions.lookup import get_open
 from corral.domain.sessions.model import NewTurn, Session, Turn, undone_number
-from corral.domain.sessions.ops import append_many, get_open
+from corral.domain.sessions.ops import append_many
 
 _BATCH_SIZE = 20
 

@@ -32,8 +32,8 @@ from corral.adapters.channels.contract import (
 )
 from corral.domain.chat.channels import places
 from corral.domain.chat.model import Channel, Place, UnconfirmedPolicy
-from corral.domain.chat.outbound import queue
-from corral.domain.chat.outbound.queue import Dispatch
+from corral.domain.chat.outbound import delivery, reconciliation
+from corral.domain.chat.outbound.delivery import Dispatch
 from corral.domain.mail import ops as mail
 from corral.domain.mail import queries
 from corral.domain.mail.model import Letter, LetterState
@@ -143,7 +143,7 @@ class Delivery:
 
     def _send_one(self, letter: Letter) -> DeliveryResult | None:
         write = self._database.write
-        dispatch = write(lambda tx: queue.prepare_dispatch(tx, letter))
+        dispatch = write(lambda tx: delivery.prepare_dispatch(tx, letter))
         if dispatch is None:
             return self._result(letter)
         try:
@@ -212,20 +212,22 @@ class Delivery:
             case SentMessage():
                 ids = [id for id in outcome.ids if id][:20]
                 self._database.write(
-                    lambda tx: queue.mark_delivered(tx, letter, message.id, ids), durable=True
+                    lambda tx: delivery.mark_delivered(tx, letter, message.id, ids), durable=True
                 )
             case RejectedMessage() | UnsupportedMessage():
-                self._database.write(lambda tx: queue.reject(tx, letter, message, outcome.reason))
+                self._database.write(
+                    lambda tx: delivery.reject(tx, letter, message, outcome.reason)
+                )
             case FailedMessage():
                 self._database.write(
-                    lambda tx: queue.mark_failed(
+                    lambda tx: delivery.mark_failed(
                         tx, letter, message.id, outcome.reason, pause_ms=outcome.retry_ms
                     )
                 )
             case UnconfirmedMessage() if self._adapter.traits.idempotent:
                 # Safe to retry: the platform deduplicates by key.
                 self._database.write(
-                    lambda tx: queue.mark_failed(tx, letter, message.id, outcome.reason)
+                    lambda tx: delivery.mark_failed(tx, letter, message.id, outcome.reason)
                 )
             case UnconfirmedMessage():
                 self._renew(letter, CONFIRM_MS)  # then the history of the platform is read
@@ -256,12 +258,12 @@ class Delivery:
 
     def _unconfirmed(self, place: Place) -> list[Letter]:
         return self._database.read(
-            lambda tx: queue.list_unconfirmed(tx, place, limit=MAX_UNCONFIRMED)
+            lambda tx: reconciliation.list_unconfirmed(tx, place, limit=MAX_UNCONFIRMED)
         )
 
     def _resolve_one(self, letter: Letter) -> DeliveryResult:
         write = self._database.write
-        dispatch = self._database.read(lambda tx: queue.load_unconfirmed(tx, letter))
+        dispatch = self._database.read(lambda tx: reconciliation.load_unconfirmed(tx, letter))
         message = dispatch.message
         ids = self._delivered_ids(dispatch)
         if ids is not None:
@@ -270,13 +272,13 @@ class Delivery:
                 if ids
                 else "the platform does not show the message"
             )
-            write(lambda tx: queue.resolve(tx, letter.id, message.id, ids or None, reason))
+            write(lambda tx: reconciliation.resolve(tx, letter.id, message.id, ids or None, reason))
         elif self._channel.on_unconfirmed is UnconfirmedPolicy.RETRY:
             reason = "unconfirmed: the message is sent again and may appear twice"
-            write(lambda tx: queue.resolve(tx, letter.id, message.id, None, reason))
+            write(lambda tx: reconciliation.resolve(tx, letter.id, message.id, None, reason))
         else:
             reason = "unconfirmed: the message is not sent again"
-            write(lambda tx: queue.give_up_unconfirmed(tx, letter, message.id, reason))
+            write(lambda tx: reconciliation.give_up_unconfirmed(tx, letter, message.id, reason))
         return self._result(letter)
 
     def _delivered_ids(self, dispatch: Dispatch) -> list[str] | None:
@@ -302,7 +304,7 @@ class Delivery:
         except Exception as error:
             log.warning("%s: cannot read its history: %r", self._channel.name, error)
             return None
-        sent_ids = self._database.read(lambda tx: queue.list_sent_ids(tx, dispatch.place))
+        sent_ids = self._database.read(lambda tx: reconciliation.list_sent_ids(tx, dispatch.place))
         for sent in history:
             if sent.key is not None:
                 matches = sent.key == outgoing.key

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from corral import config
 from corral.adapters.sandbox_bridge.schema import SessionFolder
-from corral.domain.chat.conversations.payloads import parse_chat
+from corral.domain.chat.payloads import parse_chat
 from corral.domain.sandbox_bridge import letters
 from corral.domain.sandbox_bridge import ops as sandbox_bridge
 from corral.domain.sessions import ops as sessions

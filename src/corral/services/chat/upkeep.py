@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from corral.domain.chat.model import CHAT_MAILBOX
-from corral.domain.chat.outbound import cards, queue
+from corral.domain.chat.outbound import cards, reconciliation
 from corral.domain.host_requests import answers
 from corral.domain.host_requests import ops as requests
 from corral.domain.mail.model import Letter
@@ -31,9 +31,9 @@ def run_upkeep(database: "Database") -> int:
         done += database.write(cards.close_ended)
     after: str | None = "msg_0"
     while after is not None:
-        undelivered, after = database.read(partial(queue.list_stale, after=after))
+        undelivered, after = database.read(partial(reconciliation.list_stale, after=after))
         for message in undelivered:
-            database.write(partial(queue.sync_with_letter, message=message))
+            database.write(partial(reconciliation.sync_with_letter, message=message))
     return done
 
 

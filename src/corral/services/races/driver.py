@@ -23,8 +23,7 @@ from corral.adapters.sandbox import SandboxKind
 from corral.adapters.worktree_registry import find_checkout
 from corral.db.database import Database
 from corral.db.tx import Tx
-from corral.domain.races import driver as races_driver
-from corral.domain.races import ops, queries, selection
+from corral.domain.races import ops, queries, round_steps, selection
 from corral.domain.races.model import Attempt, AttemptSpec, AttemptState, Race, Round, RoundState
 from corral.domain.races.ranking import better_half
 from corral.domain.runs.model import Run, RunState
@@ -55,7 +54,7 @@ from corral.services.runs.recovery import get_run
 
 T = TypeVar("T")
 
-HEARTBEAT_SECONDS = races_driver.LEASE_MS / 3_000
+HEARTBEAT_SECONDS = round_steps.LEASE_MS / 3_000
 _instances = itertools.count(1)
 
 
@@ -91,10 +90,10 @@ class RoundDriver:
     @contextmanager
     def holding(self, round_id: str) -> Iterator[Round]:
         """Hold the lease of a round during the block; a thread renews it."""
-        before = self._read(lambda tx: races_driver.get_round(tx, round_id))
+        before = self._read(lambda tx: round_steps.get_round(tx, round_id))
         dead_owner = before.owner if before.owner and process.is_dead(before.owner) else None
         round = self._write(
-            lambda tx: races_driver.acquire_round(tx, round_id, self.owner, dead_owner=dead_owner)
+            lambda tx: round_steps.acquire_round(tx, round_id, self.owner, dead_owner=dead_owner)
         )
         done = threading.Event()
         heartbeat = threading.Thread(target=self._renew, args=(round, done), daemon=True)
@@ -104,7 +103,7 @@ class RoundDriver:
         finally:
             done.set()
             heartbeat.join()
-            self._write(lambda tx: races_driver.release_round(tx, round))
+            self._write(lambda tx: round_steps.release_round(tx, round))
 
     def _renew(self, round: Round, done: threading.Event) -> None:
         """Renew the lease while a check runs.
@@ -113,7 +112,7 @@ class RoundDriver:
         """
         while not done.wait(HEARTBEAT_SECONDS):
             with suppress(Exception):
-                self._write(lambda tx: races_driver.renew_lease(tx, round))
+                self._write(lambda tx: round_steps.renew_lease(tx, round))
 
     def _read(self, read: Callable[[Tx], T]) -> T:
         return self._database.read(read)
@@ -153,12 +152,12 @@ class RoundDriver:
         return (self._stop_cancelled, self._collect_verdicts, self._mark_idle)
 
     def _settle(self, race: Race, held: Round, round: Round) -> bool:
-        after = self._write(lambda tx: races_driver.close_round(tx, race, held))
+        after = self._write(lambda tx: round_steps.close_round(tx, race, held))
         return after.state is not RoundState.RUNNING
 
     def _mark_idle(self, race: Race, held: Round, round: Round) -> bool:
         if round.needs_driver and not self._runs_to_stop(round) and not round.has_pending_verdict:
-            self._write(lambda tx: races_driver.mark_idle(tx, race, held))
+            self._write(lambda tx: round_steps.mark_idle(tx, race, held))
         return False
 
     def _collect_verdicts(self, race: Race, held: Round, round: Round) -> bool:
@@ -179,13 +178,13 @@ class RoundDriver:
 
     def _cancel(self, held: Round, attempt: Attempt, why: str) -> None:
         with suppress(Conflict):  # it has ended meanwhile
-            self._write(lambda tx: races_driver.mark_cancelled(tx, held, attempt, why))
+            self._write(lambda tx: round_steps.mark_cancelled(tx, held, attempt, why))
 
     def _stop_cancelled(self, race: Race, held: Round, round: Round) -> bool:
         """Stop the runs of cancelled attempts, with the reason of the attempt. Idempotent."""
         for run, why in self._runs_to_stop(round):
             reason = f"its attempt was cancelled: {why}" if why else "its attempt was cancelled"
-            stop_run(self._database, run.id, reason=reason[: races_driver.MAX_REASON])
+            stop_run(self._database, run.id, reason=reason[: round_steps.MAX_REASON])
         return False
 
     def _runs_to_stop(self, round: Round) -> list[tuple[Run, str | None]]:
@@ -279,7 +278,7 @@ class RoundDriver:
 
         def start(tx: Tx) -> Attempt:
             run = request.request_run(tx, self._run_request(tx, race, round, prepared, sandbox))
-            return races_driver.mark_started(tx, held, attempt, run, port=port, sandbox=sandbox)
+            return round_steps.mark_started(tx, held, attempt, run, port=port, sandbox=sandbox)
 
         try:
             self._write(start)
@@ -311,7 +310,7 @@ class RoundDriver:
 
     def _fail(self, held: Round, attempt: Attempt, why: str) -> None:
         with suppress(Conflict):  # it has ended meanwhile
-            self._write(lambda tx: races_driver.mark_failed(tx, held, attempt, why))
+            self._write(lambda tx: round_steps.mark_failed(tx, held, attempt, why))
 
     # -- runs ------------------------------------------------------------------------------------
 
@@ -329,13 +328,13 @@ class RoundDriver:
         try:
             run = refresh(self._database, get_run(self._database, attempt.run_id))
         except NotFound:
-            self._write(lambda tx: races_driver.mark_run_deleted(tx, held, attempt))
+            self._write(lambda tx: round_steps.mark_run_deleted(tx, held, attempt))
             return True
         if run.state is RunState.QUEUED and run.due_at <= self._database.clock.now():
             dispatch.start_queued(self._database)
         if run.is_live:
             return False
-        return self._write(lambda tx: races_driver.record_run_end(tx, run)) is not None
+        return self._write(lambda tx: round_steps.record_run_end(tx, run)) is not None
 
     # -- checks ----------------------------------------------------------------------------------
 
@@ -360,7 +359,7 @@ class RoundDriver:
         passed = all(check.exit_code == 0 for check in checks) if checks else None
         with suppress(Conflict):
             self._write(
-                lambda tx: races_driver.record_checks(
+                lambda tx: round_steps.record_checks(
                     tx, held, attempt, checks, passed=passed, tree=tree
                 )
             )
@@ -380,7 +379,7 @@ class RoundDriver:
         saved = git_history.commit_all(race.repository, attempt.worktree, message)
         size = git_history.diff_stat(race.repository, round.base_commit, saved.commit)
         self._write(
-            lambda tx: races_driver.record_commit(
+            lambda tx: round_steps.record_commit(
                 tx,
                 held,
                 attempt,
@@ -425,7 +424,7 @@ class RoundDriver:
         if status is not judge.JudgingStatus.DONE:
             return status is judge.JudgingStatus.CHANGED
         if not race.plan.auto:
-            self._write(lambda tx: races_driver.mark_idle(tx, race, held))
+            self._write(lambda tx: round_steps.mark_idle(tx, race, held))
             return False
         best = round.ranked[0]
         judged = any(verdict.ranking for verdict in round.verdicts)
@@ -436,12 +435,12 @@ class RoundDriver:
 
     def _select(self, tx: Tx, race: Race, held: Round, best: Attempt, decided_by: str) -> None:
         """Select the winner, and start the next round with the better half or finish the race."""
-        races_driver.renew_lease(tx, held)
+        round_steps.renew_lease(tx, held)
         why = f"first by {decided_by}, with a score of {best.score}"
         after = selection.select(tx, race.id, best.id, reason=why, by=f"auto ({decided_by})")
         round = next(other for other in after.rounds if other.id == held.id)
         if round.number >= race.plan.rounds:
-            races_driver.notify_starter(tx, after, round, "completed", why)
+            round_steps.notify_starter(tx, after, round, "completed", why)
             ops.finish(tx, race.id, reason="all its rounds are decided")
             return
         try:
@@ -455,7 +454,7 @@ class RoundDriver:
                 folder=str(races_folder()),
             )
         except Refused as error:  # the budget is spent
-            races_driver.notify_starter(tx, after, round, "completed", error.message)
+            round_steps.notify_starter(tx, after, round, "completed", error.message)
             ops.finish(tx, race.id, reason=error.message)
 
 

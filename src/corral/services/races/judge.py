@@ -21,7 +21,7 @@ from corral import config
 from corral.adapters import diff_chunks
 from corral.db.database import Database
 from corral.db.tx import Tx
-from corral.domain.races import driver
+from corral.domain.races import round_steps
 from corral.domain.races.model import Attempt, JudgeVerdict, Race, Round, VerdictState
 from corral.domain.runs.model import Run, RunState
 from corral.domain.sessions import ops as sessions
@@ -176,7 +176,7 @@ def _request_verdict(
     }
 
     def create(tx: Tx) -> JudgeVerdict:
-        driver.renew_lease(tx, held)
+        round_steps.renew_lease(tx, held)
         run = request.request_run(
             tx,
             request.RunRequest(
@@ -189,11 +189,11 @@ def _request_verdict(
                 timeout_ms=race.plan.timeout_ms,
             ),
         )
-        return driver.add_verdict(tx, round, run, **fields)
+        return round_steps.add_verdict(tx, round, run, **fields)
 
     def create_failed(tx: Tx, reason: str) -> JudgeVerdict:
-        verdict = driver.add_verdict(tx, round, None, **fields)
-        return driver.record_verdict(tx, verdict, None, None, reason)
+        verdict = round_steps.add_verdict(tx, round, None, **fields)
+        return round_steps.record_verdict(tx, verdict, None, None, reason)
 
     try:
         database.write(create)
@@ -215,16 +215,16 @@ def _collect_verdict(database: Database, verdict: JudgeVerdict) -> bool:
         run = refresh(database, get_run(database, verdict.run_id))
     except NotFound:
         why = "its run was deleted"
-        database.write(lambda tx: driver.record_verdict(tx, verdict, None, None, why))
+        database.write(lambda tx: round_steps.record_verdict(tx, verdict, None, None, why))
         return True
     if run.is_live:
         return False
     if run.state is not RunState.COMPLETED:
         why = f"its run {run.id} ended ({run.state}): {run.reason or run.exit_code}"
-        database.write(lambda tx: driver.record_verdict(tx, verdict, run, None, why))
+        database.write(lambda tx: round_steps.record_verdict(tx, verdict, run, None, why))
         return True
     ranking, reason = parse_verdict(_read_answer(database, run), verdict.labels)
-    database.write(lambda tx: driver.record_verdict(tx, verdict, run, ranking, reason))
+    database.write(lambda tx: round_steps.record_verdict(tx, verdict, run, ranking, reason))
     return True
 
 

@@ -72,6 +72,6 @@ def _end_race_attempt(database: "Database", run: Run) -> None:
     from corral.domain.races import run_lookup as races
 
     if database.read(lambda tx: races.has_attempt(tx, run.id), mode="one"):
-        from corral.domain.races import driver
+        from corral.domain.races import round_steps
 
-        database.write(lambda tx: driver.record_run_end(tx, run))
+        database.write(lambda tx: round_steps.record_run_end(tx, run))

@@ -8,7 +8,6 @@ from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
 from corral.domain.chat import sql
 from corral.domain.chat.channels import destinations, ops, places
-from corral.domain.chat.inbound.patterns import compile_pattern
 from corral.domain.chat.model import (
     Channel,
     ChannelState,
@@ -20,6 +19,7 @@ from corral.domain.chat.model import (
     WiringScope,
     check_name,
 )
+from corral.domain.chat.patterns import compile_pattern
 from corral.domain.mail.model import check_priority
 from corral.domain.projects import ops as projects
 from corral.kernel.errors import Conflict, Invalid, Refused

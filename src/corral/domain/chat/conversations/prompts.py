@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.conversations.payloads import is_notice, parse_chat, parse_scheduled_prompt
 from corral.domain.chat.model import Conversation, Message
+from corral.domain.chat.payloads import is_notice, parse_chat, parse_scheduled_prompt
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
 from corral.domain.mail.payloads import (

@@ -14,12 +14,6 @@ from collections.abc import Sequence
 from corral.db.tx import Tx
 from corral.domain.alerts import ops as alerts
 from corral.domain.chat import sql
-from corral.domain.chat.conversations.payloads import (
-    is_notice,
-    parse_chat,
-    parse_request,
-)
-from corral.domain.chat.inbound.router import conversation_key
 from corral.domain.chat.model import (
     ClaimedLetter,
     Conversation,
@@ -30,8 +24,13 @@ from corral.domain.chat.model import (
     UnmatchedPolicy,
     Wiring,
 )
-from corral.domain.chat.outbound import queue
-from corral.domain.chat.outbound.queue import ReplyAddress
+from corral.domain.chat.outbound import queue, targets
+from corral.domain.chat.outbound.targets import ReplyAddress
+from corral.domain.chat.payloads import (
+    is_notice,
+    parse_chat,
+    parse_request,
+)
 from corral.domain.mail import chains, queries
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, LetterDraft, LetterState
@@ -76,7 +75,7 @@ def list_of_place(tx: Tx, place_id: str) -> list[Conversation]:
 def find_reply_address(tx: Tx, session: str) -> ReplyAddress | None:
     """Return where a session's answers go; None when they go to no channel."""
     conversation = find_conversation(tx, session)
-    return queue.find_reply_address(tx, conversation) if conversation is not None else None
+    return targets.find_reply_address(tx, conversation) if conversation is not None else None
 
 
 def open_for_wiring(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Conversation:
@@ -84,7 +83,7 @@ def open_for_wiring(tx: Tx, wiring: Wiring, place: Place, thread: str | None) ->
 
     Opens a session when there is none, or when the last one was closed.
     """
-    place_id, thread_key = conversation_key(wiring, place.id, thread)
+    place_id, thread_key = wiring.conversation_key(place.id, thread)
     return open_for_place(
         tx, wiring.agent_id, place, place_id, thread_key, project=_find_project(tx, wiring)
     )
@@ -411,7 +410,7 @@ def send_answer(tx: Tx, conversation: Conversation, run_id: str, text: str) -> l
 
     Skipped when the agent sent the same text there during that time.
     """
-    address = queue.find_reply_address(tx, conversation)
+    address = targets.find_reply_address(tx, conversation)
     if address is None:
         return []
     if any(
@@ -424,7 +423,7 @@ def send_answer(tx: Tx, conversation: Conversation, run_id: str, text: str) -> l
 
 def send_reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
     """Send a run's answer to its current letters. Idempotent."""
-    address = queue.find_reply_address(tx, conversation)
+    address = targets.find_reply_address(tx, conversation)
     return _send_to(tx, address, conversation, run_id, text) if address is not None else []
 
 
@@ -461,7 +460,7 @@ def has_sent_message(tx: Tx, conversation: Conversation, run_id: str) -> bool:
 
 def send_notice(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
     """Send a message about a chat turn to the reply address, in Corral's own name. Idempotent."""
-    address = queue.find_reply_address(tx, conversation)
+    address = targets.find_reply_address(tx, conversation)
     if address is None:
         return []
     key = f"{run_id}:notice"

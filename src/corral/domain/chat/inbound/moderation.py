@@ -40,7 +40,6 @@ from corral.domain.chat.model import (
     Sender,
     SenderState,
     StrangerPolicy,
-    build_message,
 )
 from corral.domain.chat.outbound import cards, queue
 from corral.domain.mail import ops as mail
@@ -158,7 +157,7 @@ def _store_routables(tx: Tx, routables: Sequence[Routable], *, is_ignored: bool)
     deliveries: list[Delivery] = []
     for routable, row, number in zip(routables, rows, numbers, strict=True):
         assert number is not None, "the event id was checked under its lock"
-        deliveries.append(Delivery(routable, build_message(number, row, state)))
+        deliveries.append(Delivery(routable, sql.build_message(number, row, state)))
     return deliveries
 
 

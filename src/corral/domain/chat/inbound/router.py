@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from corral.domain.chat.inbound.patterns import compile_pattern
-from corral.domain.chat.model import Route, SessionMode, Trigger, Wiring, WiringScope
+from corral.domain.chat.model import Route, Trigger, Wiring, WiringScope
+from corral.domain.chat.patterns import compile_pattern
 
 
 class RoutingInput(NamedTuple):
@@ -107,10 +107,3 @@ def parse_command(text: str) -> str | None:
     """Return the command that a text begins with, without its slash, or None."""
     match = _COMMAND.match(text)
     return match[1].lower() if match else None
-
-
-def conversation_key(wiring: Wiring, place_id: str, thread: str | None) -> tuple[str, str]:
-    """Return the place and thread that identify a wiring's session; empty means any."""
-    if wiring.mode is SessionMode.AGENT:
-        return "", ""
-    return place_id, (thread or "") if wiring.mode is SessionMode.THREAD else ""

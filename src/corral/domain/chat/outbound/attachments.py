@@ -10,7 +10,7 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat import sql
 from corral.domain.chat.model import Message
-from corral.domain.chat.outbound import queue
+from corral.domain.chat.outbound import queue, targets
 from corral.domain.projects import ops as projects
 from corral.domain.runs import ops as runs
 from corral.domain.sessions import ops as sessions
@@ -61,9 +61,9 @@ def send(
     `thread` defaults to the thread of the session's reply address.
     """
     sender = agents.get(tx, agent)
-    address = queue.resolve_target(tx, sender.id, to, session)
+    address = targets.resolve_target(tx, sender.id, to, session)
     place = address.place
-    thread = queue.check_thread(tx, place, thread) or address.thread
+    thread = targets.check_thread(tx, place, thread) or address.thread
     channel = sql.CHANNELS.get(tx, place.channel_id)
     if not get_traits(channel.kind).files:
         raise Refused(

@@ -5,7 +5,7 @@ from corral.adapters.channels.registry import get_traits
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.model import CHAT_MAILBOX, Conversation, Place, QuestionCard
-from corral.domain.chat.outbound import queue
+from corral.domain.chat.outbound import queue, targets
 from corral.domain.mail import ops as mail
 from corral.domain.mail.payloads import QuestionPayload
 from corral.domain.questions import ops as questions
@@ -91,7 +91,7 @@ def show_open(tx: Tx) -> list[QuestionCard]:
     shown = []
     for question in reversed(questions.list_questions(tx, limit=MAX_CARDS).items):  # oldest first
         conversation = _find_conversation(tx, question)
-        address = queue.find_reply_address(tx, conversation) if conversation is not None else None
+        address = targets.find_reply_address(tx, conversation) if conversation is not None else None
         if conversation is None or address is None:
             continue
         card = show_card(tx, question, address.place, conversation)

@@ -13,7 +13,6 @@ from corral.domain.mail import ops as mail
 from corral.domain.mail.payloads import RaceNotice
 from corral.domain.races import sql
 from corral.domain.races.attempts import end_attempt
-from corral.domain.races.limits import add_costs
 from corral.domain.races.model import (
     Attempt,
     CheckResult,
@@ -22,6 +21,7 @@ from corral.domain.races.model import (
     Round,
     RoundState,
     VerdictState,
+    add_costs,
 )
 from corral.domain.races.queries import load_round
 from corral.domain.runs.model import Run, RunState

@@ -1,4 +1,4 @@
-"""The bodies of letters that give a session work: a chat message, or a scheduled task.
+"""The bodies of letters that give a session work: a chat message, or a scheduled prompt.
 
 Any process of the user can write to a session's mailbox. So a body is trusted only when the letter
 has the sender and the key that Corral would have given it.
@@ -23,18 +23,18 @@ def parse_chat(letter: Letter) -> ChatPayload | None:
     return chat if is_signed else None
 
 
-class TaskPayload(msgspec.Struct, frozen=True):
-    """A scheduled task, as the body of a letter to a session."""
+class ScheduledPromptPayload(msgspec.Struct, frozen=True):
+    """A scheduled prompt, as the body of a letter to a session."""
 
     text: str
     place: str | None = None
     thread: str | None = None
     script_output: str | None = None
-    """The output of the task's script."""
+    """The output of the script of its schedule."""
 
 
-def parse_scheduled_prompt(letter: Letter) -> TaskPayload | None:
-    """Return the scheduled task of a letter; None for any other letter.
+def parse_scheduled_prompt(letter: Letter) -> ScheduledPromptPayload | None:
+    """Return the scheduled prompt of a letter; None for any other letter.
 
     A schedule's letter has the schedule's key, and a place or nothing as its sender. Letters of
     agents have the agent's own mailbox as their sender.
@@ -48,7 +48,7 @@ def parse_scheduled_prompt(letter: Letter) -> TaskPayload | None:
     if letter.sender != (f"place:{place}" if place else None):
         return None
     try:
-        return convert(body, TaskPayload)
+        return convert(body, ScheduledPromptPayload)
     except msgspec.ValidationError:
         # Any user can sign a letter as a place. A malformed one must not block the session.
         return None
@@ -60,6 +60,6 @@ def is_notice(letter: Letter) -> bool:
     return isinstance(parse_payload(letter), UndeliveredNotice)
 
 
-def parse_request(letter: Letter) -> ChatPayload | TaskPayload | None:
-    """Return what a letter asks a session to answer: a chat message or a task, or None."""
+def parse_request(letter: Letter) -> ChatPayload | ScheduledPromptPayload | None:
+    """Return the chat message or scheduled prompt of a letter; None for any other letter."""
     return parse_chat(letter) or parse_scheduled_prompt(letter)
