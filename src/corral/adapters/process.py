@@ -298,7 +298,7 @@ def find_run_processes(
 ) -> list[ProcessIdentity]:
     """Return all processes of a run: the process, its session, its descendants, those of its guard,
     and (`everywhere`) those with the run's mark (`NAME=value`) in their environment or in their
-    resource limits (see `run_marks`).
+    resource limits (see `process_marks`).
 
     A process that leaves its parent, group and session still carries the mark. One that clears its
     environment becomes a child of the guard; if the guard was killed, it still has its resource

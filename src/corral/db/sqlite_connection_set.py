@@ -5,8 +5,8 @@ of that file. SQLite knows this and keeps one table of open files per process; c
 does not. So Corral follows three rules:
 
 - No code opens and closes the database file, its `-wal` or its `-shm` outside SQLite while it may
-  be open here. `filesystem.make_private_file` creates a new file under the lock of this module, and
-  code that opens external paths calls `kernel/open_files.py` first.
+  be open here. `filesystem.ensure_private_file` creates a new file under the lock of this module,
+  and code that opens external paths calls `kernel/open_files.py` first.
 - All handles on one file, identified by device and inode, share one `ConnectionSet`.
 - A forked process never opens a file that its parent had open: it inherits SQLite's table of locks
   without the locks.

@@ -50,7 +50,7 @@ def import_transcripts(
     *,
     on_file: Callable[[int, int], object] | None = None,
 ) -> ImportedTranscripts:
-    """Import the new content of all transcripts in a folder; see `Imports.bring`."""
+    """Import the new content of all transcripts in a folder; see `Imports.import_transcripts`."""
     if source not in FOLDERS:
         raise Invalid(f"Cannot import from {source!r}. Use {' or '.join(FOLDERS)}.")
     root = Path(folder).expanduser() if folder else Path.home() / FOLDERS[source]

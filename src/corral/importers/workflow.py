@@ -28,7 +28,7 @@ MAX_ROWS_BESIDE_RUNS = 100_000
 def import_database(
     database: Database, name: str, path: Path, source: str | None, on_rows: OnRows | None
 ) -> ImportReport:
-    """Import the database of a tool in one transaction; see `Imports.take`."""
+    """Import the database of a tool in one transaction; see `Imports.import_database`."""
     tool = find_tool(name)
     location = path.expanduser().absolute()
     main = tool.find_database(location) if tool.find_database and location.is_dir() else location

@@ -133,7 +133,7 @@ def _open_store(order: StartOrder) -> Corral:
 
 
 def _encode_error(error: Exception) -> dict[str, Any]:
-    """Return an error as the caller decodes it; see `raised_elsewhere`."""
+    """Return an error as the caller decodes it; see `error_from_code`."""
     if isinstance(error, CorralError):
         details = msgspec.to_builtins(error.details, enc_hook=str)
         return {"code": error.code, "message": error.message, "details": details}
