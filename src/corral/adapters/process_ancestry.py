@@ -1,7 +1,7 @@
 """The ancestors of a process, read from the operating system and not from variables.
 
-Every command and hook loads this module, so it has no heavy imports. `process.stat` is not used
-here: that module takes longer to load than the whole walk (about 20 µs per ancestor).
+Every command and hook loads this module, so it has no heavy imports. `process.read_stat` is not
+used here: that module takes longer to load than the whole walk (about 20 µs per ancestor).
 """
 
 import os

@@ -1,0 +1,162 @@
+"""Names in backticks in docstrings and comments of the source exist.
+
+A renamed function leaves no dead reference behind. Checked are file names, `owner.member` where the
+owner is a module, package or class of ours, and single names in CamelCase or snake_case.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from corral.domain.settings.model import DEFINITIONS
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "corral"
+QUOTED = re.compile(r"`([^`\n]+)`")
+DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+FILE = re.compile(r"[\w./-]*\w\.(?:py|md|sql)")
+SINGLE = re.compile(r"_?[A-Z]\w*[a-z]\w*|[a-z]+_\w*[a-z]")
+# Placeholders, and attributes that are set from outside of their class.
+EXAMPLES = {"foo_bar.py", "providers/NAME.py", "letters.body", "app.state.end"}
+
+
+def test_references_in_docstrings_and_comments_exist() -> None:
+    dead = [
+        f"{path.relative_to(ROOT)}:{line}: `{name}`"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, text in list_prose(path)
+        for name in QUOTED.findall(text)
+        if not exists(name.removesuffix("()"))
+    ]
+    assert dead == []
+
+
+def exists(name: str) -> bool:
+    """Return whether a name is known, or is not the kind of name that is checked."""
+    if name in EXAMPLES or name in DEFINITIONS or name in list_words():
+        return True
+    if FILE.fullmatch(name):
+        return any(path.endswith(f"/{name.removeprefix('./')}") for path in list_files())
+    if DOTTED.fullmatch(name) and not name.endswith(".db"):
+        members = list_members()
+        return all(
+            owner not in members or member in members[owner]
+            for owner, member in pairwise(name.split("."))
+        )
+    return not SINGLE.fullmatch(name)
+
+
+def list_prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Return the comments and docstrings of a file, with their line numbers."""
+    text = path.read_text()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        if is_docstring(node):
+            yield node.lineno, node.value.value  # type: ignore[attr-defined]
+
+
+def is_docstring(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+@cache
+def list_files() -> frozenset[str]:
+    folders = (SOURCE, ROOT / "tests", ROOT / "docs", ROOT / "bench", ROOT / "tools")
+    files = [path for folder in folders for path in folder.rglob("*.*")] + [*ROOT.glob("*.*")]
+    return frozenset(f"/{path.relative_to(ROOT)}" for path in files)
+
+
+@cache
+def list_members() -> dict[str, set[str]]:
+    """Return the names that follow the name of a module, package or class of ours and a dot.
+
+    A package has the names of its modules, and a module the methods of its classes too:
+    `runs.send` may be a function of `domain/runs/` or a method of the class in `api/runs.py`.
+    """
+    members: dict[str, set[str]] = defaultdict(set)
+    bases: dict[str, set[str]] = defaultdict(set)
+    for path in SOURCE.rglob("*.py"):
+        owners = {path.stem, path.parent.name} - {"__init__"}
+        tree = ast.parse(path.read_text())
+        names = {path.stem, *(part.stem for part in path.parent.iterdir())}
+        names |= list_defined(tree.body)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                methods = list_defined(node.body) | list_assigned_attributes(node)
+                members[node.name] |= methods
+                bases[node.name] |= {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+                names |= methods
+        for owner in owners:
+            members[owner] |= names
+    members["store"] |= members["Corral"]
+    for name in bases:
+        for base in list_ancestors(name, bases):
+            members[name] |= members.get(base, set())
+    return dict(members)
+
+
+def list_ancestors(name: str, bases: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    queue = [name]
+    while queue:
+        for base in bases.get(queue.pop(), set()) - found:
+            found.add(base)
+            queue.append(base)
+    return found
+
+
+def list_defined(body: list[ast.stmt]) -> set[str]:
+    """Return the functions, classes, variables and imports of a module or class."""
+    names: set[str] = set()
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(statement.name)
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.alias):
+                names.add(node.asname or node.name.rpartition(".")[2])
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names.add(node.name)
+    return names
+
+
+def list_assigned_attributes(node: ast.ClassDef) -> set[str]:
+    return {
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+    }
+
+
+@cache
+def list_words() -> frozenset[str]:
+    """Return all words of the project's files that are not in a docstring or a comment."""
+    words: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        words |= {path.stem, path.parent.name}
+        prose = {node.value for node in ast.walk(ast.parse(text)) if is_docstring(node)}  # type: ignore[attr-defined]
+        lines = {node.lineno for node in prose}
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            is_prose = token.type == tokenize.STRING and token.start[0] in lines
+            if token.type != tokenize.COMMENT and not is_prose:
+                words.update(re.findall(r"\w+", token.string))
+                words.update(DOTTED.findall(token.string))
+    for suffix in ("sql", "html", "js", "json", "toml"):
+        for path in SOURCE.rglob(f"*.{suffix}"):
+            words.update(re.findall(r"\w+", path.read_text()))
+    return frozenset(words)
