@@ -1,4 +1,4 @@
-"""The delivery loop with real threads: a broken adapter holds up nobody, and health is kept."""
+"""The chat loop with real threads: a broken adapter holds up nobody, and health is kept."""
 
 import threading
 import time

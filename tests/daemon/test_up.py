@@ -246,7 +246,7 @@ def test_killed_supervisor_is_noticed_at_once(one: Machine) -> None:
     with one.store() as store:
         asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
         run = wait_until(
-            lambda: (r := store.runs.get(asked.id)).pid and r, "the launcher started it"
+            lambda: (r := store.runs.get(asked.id)).pid and r, "the dispatcher started it"
         )
         assert run.node_id is not None
         assert run.supervisor_pid is not None
@@ -262,7 +262,7 @@ def test_stop_from_another_machine_reaches_the_supervisor_at_once(one: Machine) 
     one.up()
     with one.store() as store:
         asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
-        wait_until(lambda: store.runs.get(asked.id).state == "running", "the launcher started it")
+        wait_until(lambda: store.runs.get(asked.id).state == "running", "the dispatcher started it")
         before = store.runs.get(asked.id).seen_at or 0
         beaten = wait_until(
             lambda: (r := store.runs.get(asked.id)).seen_at != before and r, "a beat"

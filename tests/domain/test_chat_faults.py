@@ -13,7 +13,7 @@ from corral.adapters.channels.contract import (
     SendOutcome,
 )
 from corral.api import Corral
-from corral.daemon import delivery
+from corral.daemon import chat as chat_loop
 from corral.daemon.chat import ChatLoop
 from tests.support import fake_channels
 from tests.support.fake_channels import Chat, FakeAdapter, Platform, register_adapters
@@ -95,7 +95,7 @@ def test_hanging_or_failing_adapter_does_not_block_other_channels(
     for each in (Shared, Hanging, Throwing):
         monkeypatch.setitem(fake_channels.KINDS, each.kind, each)
     register_adapters(monkeypatch)
-    monkeypatch.setattr(delivery, "RETRY_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(chat_loop, "RETRY_SECONDS", (0.05, 0.1))
     loop = ChatLoop()
     with corral.open(url) as store:
         for kind in ("hanging", "throwing", "shared"):
@@ -141,7 +141,7 @@ def test_channel_with_a_dead_thread_is_reopened(url: str, monkeypatch: pytest.Mo
         loop.run_once(store)
         (line,) = loop._workers.values()
         (sends,) = [thread for thread in line._threads if thread.name.endswith("sends")]
-        line._woken_at -= 2 * delivery.ORPHAN_SECONDS
+        line._woken_at -= 2 * chat_loop.ORPHAN_SECONDS
         line._due.set()
         sends.join(SECONDS)
         assert not sends.is_alive()
