@@ -5,7 +5,6 @@ owner is a module, package or class of ours, and single names in CamelCase or sn
 """
 
 import ast
-import io
 import re
 import tokenize
 from collections import defaultdict
@@ -54,21 +53,35 @@ def exists(name: str) -> bool:
 
 def list_prose(path: Path) -> Iterator[tuple[int, str]]:
     """Return the comments and docstrings of a file, with their line numbers."""
-    text = path.read_text()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in list_tokens(path):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    for node in ast.walk(ast.parse(text)):
-        if is_docstring(node):
-            yield node.lineno, node.value.value  # type: ignore[attr-defined]
+    yield from list_docstrings(path).items()
 
 
-def is_docstring(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
+@cache
+def list_tokens(path: Path) -> tuple[tokenize.TokenInfo, ...]:
+    """Return the names, strings and comments of a file."""
+    kinds = (tokenize.NAME, tokenize.STRING, tokenize.COMMENT)
+    with path.open() as file:
+        return tuple(t for t in tokenize.generate_tokens(file.readline) if t.type in kinds)
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def list_docstrings(path: Path) -> dict[int, str]:
+    """Return the docstrings of a file by their first line."""
+    return {
+        node.lineno: node.value.value
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
-    )
+    }
 
 
 @cache
@@ -89,7 +102,7 @@ def list_members() -> dict[str, set[str]]:
     bases: dict[str, set[str]] = defaultdict(set)
     for path in SOURCE.rglob("*.py"):
         owners = {path.stem, path.parent.name} - {"__init__"}
-        tree = ast.parse(path.read_text())
+        tree = parse(path)
         names = {path.stem, *(part.stem for part in path.parent.iterdir())}
         names |= list_defined(tree.body)
         for node in ast.walk(tree):
@@ -147,13 +160,12 @@ def list_words() -> frozenset[str]:
     """Return all words of the project's files that are not in a docstring or a comment."""
     words: set[str] = set()
     for path in SOURCE.rglob("*.py"):
-        text = path.read_text()
         words |= {path.stem, path.parent.name}
-        prose = {node.value for node in ast.walk(ast.parse(text)) if is_docstring(node)}  # type: ignore[attr-defined]
-        lines = {node.lineno for node in prose}
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            is_prose = token.type == tokenize.STRING and token.start[0] in lines
-            if token.type != tokenize.COMMENT and not is_prose:
+        docstrings = list_docstrings(path)
+        for token in list_tokens(path):
+            if token.type == tokenize.NAME:
+                words.add(token.string)
+            elif token.type == tokenize.STRING and token.start[0] not in docstrings:
                 words.update(re.findall(r"\w+", token.string))
                 words.update(DOTTED.findall(token.string))
     for suffix in ("sql", "html", "js", "json", "toml"):
