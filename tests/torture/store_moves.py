@@ -70,7 +70,7 @@ class Writer:
             try:
                 self.use(handle)
             except StoreUnavailable as error:
-                # A handle that was fenced is sometimes kept: its store may be moved back.
+                # A handle whose writes were blocked is sometimes kept: its store may be moved back.
                 if error.reason not in SETTLED_REASONS or self.random.random() < 0.5:
                     self.drop(handle)
             if self.random.random() < 0.05:
