@@ -40,52 +40,73 @@ class ImportStorage:
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
-        self._states = {table.table: table for table in find_declarations(StatefulTable).values()}
+        self._stateful = {table.table: table for table in find_declarations(StatefulTable).values()}
 
     def insert(
         self, table: str, group: Sequence[tuple[ConvertedRow, TargetRow]]
     ) -> Sequence[ImportedRow]:
         """Insert rows into one table; returns the id of each, or why it was not stored."""
         rows = [target.values for _, target in group]
-        if table in _marked():
+        if table in _tables_with_import_time():
             for row in rows:
                 row["imported_at"] = self._tx.now
         if table == EXISTING:
             return [ImportedRow(row["id"]) for row in rows]
         if table == "charges":
             return self._insert_charges(group)
-        if (special := _SPECIAL.get(table)) is not None:
-            placed = special(self._tx, rows) or [""] * len(rows)
-            return [item if isinstance(item, ImportedRow) else ImportedRow(item) for item in placed]
-        if table in self._states:
-            written = import_many(self._tx, self._states[table], rows)
-            if table == "notes":
-                self._index_notes(rows, written)
-            return [ImportedRow(id) for id in written]
-        if (prefix := _NUMBERED.get(table)) is not None:
-            put = insert_many(self._tx, table, rows, returning="seq")
-            return [ImportedRow(f"{prefix}_{seq}") for (seq,) in sorted(put)]
-        keys = _KEYS.get(table)
-        if keys is None:
-            insert_many(self._tx, table, rows)
-            return [ImportedRow("")] * len(rows)
-        named = _NAMED.get(table, keys[0])
-        returned = ", ".join((*keys, named))
-        put = insert_many(self._tx, table, rows, on_conflict="anything", returning=returned)
-        inserted = {tuple(row[:-1]): row[-1] for row in put}
-        # Of two rows with the same key, the first one is stored.
-        ids = (inserted.pop(tuple(row[key] for key in keys), None) for row in rows)
+        if table in _SPECIAL:
+            return self._insert_special(table, rows)
+        if table in self._stateful:
+            return self._insert_stateful(table, rows)
+        if table in _NUMBERED:
+            return self._insert_numbered(table, rows)
+        if table in _KEYS:
+            return self._insert_keyed(table, rows)
+        insert_many(self._tx, table, rows)
+        return [ImportedRow("")] * len(rows)
+
+    def _insert_special(self, table: str, rows: list[dict[str, Any]]) -> list[ImportedRow]:
+        results = _SPECIAL[table](self._tx, rows) or [""] * len(rows)
+        return [
+            result if isinstance(result, ImportedRow) else ImportedRow(result) for result in results
+        ]
+
+    def _insert_stateful(self, table: str, rows: list[dict[str, Any]]) -> list[ImportedRow]:
+        ids = import_many(self._tx, self._stateful[table], rows)
+        if table == "notes":
+            self._index_notes(rows, ids)
+        return [ImportedRow(id) for id in ids]
+
+    def _insert_numbered(self, table: str, rows: list[dict[str, Any]]) -> list[ImportedRow]:
+        numbers = sorted(insert_many(self._tx, table, rows, returning="seq"))
+        return [ImportedRow(f"{_NUMBERED[table]}_{seq}") for (seq,) in numbers]
+
+    def _insert_keyed(self, table: str, rows: list[dict[str, Any]]) -> list[ImportedRow]:
+        """Insert rows with a unique key. Of two rows with the same key, the first is stored."""
+        keys = _KEYS[table]
+        id_column = _ID_COLUMNS.get(table, keys[0])
+        returned = ", ".join((*keys, id_column))
+        inserted = insert_many(self._tx, table, rows, on_conflict="anything", returning=returned)
+        ids_by_key = {tuple(row[:-1]): row[-1] for row in inserted}
+        ids = (ids_by_key.pop(tuple(row[key] for key in keys), None) for row in rows)
         return [ImportedRow(None if id is None else _id_in(table, id)) for id in ids]
 
     def _insert_charges(
         self, group: Sequence[tuple[ConvertedRow, TargetRow]]
     ) -> Sequence[ImportedRow]:
         ids: dict[int, str] = {}
-        for restored, put in ((False, charges.insert_charges), (True, charges.restore_charges)):
-            positions = [n for n, (entry, _) in enumerate(group) if entry.restored is restored]
-            rows = [group[n][1].values for n in positions]
-            ids |= zip(positions, put(self._tx, rows), strict=True)
-        return [ImportedRow(ids[n]) for n in range(len(group))]
+        for is_restored, insert in (
+            (False, charges.insert_charges),
+            (True, charges.restore_charges),
+        ):
+            positions = [
+                position
+                for position, (entry, _) in enumerate(group)
+                if entry.restored is is_restored
+            ]
+            rows = [group[position][1].values for position in positions]
+            ids |= zip(positions, insert(self._tx, rows), strict=True)
+        return [ImportedRow(ids[position]) for position in range(len(group))]
 
     def _index_notes(self, rows: list[dict[str, Any]], ids: Sequence[str | None]) -> None:
         for row, id in zip(rows, ids, strict=True):
@@ -122,9 +143,8 @@ _KEYS = {
     "file_touches": ("project_id", "path", "owner"),
 }
 
-
 # The column that identifies a row in `import_origins`, if it is not the first of its key.
-_NAMED = {"file_touches": "seq"}
+_ID_COLUMNS = {"file_touches": "seq"}
 
 
 def _id_in(table: str, value: Any) -> str:
@@ -132,8 +152,7 @@ def _id_in(table: str, value: Any) -> str:
 
 
 @cache
-def _marked() -> frozenset[str]:
+def _tables_with_import_time() -> frozenset[str]:
     """Return the tables that have the column `imported_at`."""
-    return frozenset(t.name for t in schema_tables() if "imported_at" in t.names) - {
-        "import_origins"
-    }
+    names = {table.name for table in schema_tables() if "imported_at" in table.names}
+    return frozenset(names - {"import_origins"})

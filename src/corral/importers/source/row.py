@@ -322,11 +322,11 @@ class SourceRow:
             return self._known_id
         return backdated_id(prefix, at)
 
-    def copy_file(self, given: str, session_id: str) -> dict[str, Any]:
+    def copy_file(self, path: str, session_id: str) -> dict[str, Any]:
         """Copy a file from the folder of the source; see `FileCopier.copy`."""
         if self._files is None:
-            return {"name": given, "path": None, "reason": "files are not copied here"}
-        return self._files.copy(self.folder, given, session_id)
+            return {"name": path, "path": None, "reason": "files are not copied here"}
+        return self._files.copy(self.folder, path, session_id)
 
 
 _INVALID = re.compile(r"[\s:/\x00-\x1f\x7f\ufffd]+")
@@ -362,10 +362,10 @@ def _number(value: Value) -> float | None:
     return value
 
 
-def shorten_to_bytes(text: str, most: int) -> str:
-    """Shorten a text to at most `most` bytes."""
-    short = shorten(text, most)
-    while len(short.encode()) > most:
+def shorten_to_bytes(text: str, max_bytes: int) -> str:
+    """Shorten a text to at most `max_bytes` bytes."""
+    short = shorten(text, max_bytes)
+    while len(short.encode()) > max_bytes:
         short = shorten(text, len(short) * 3 // 4)
     return short
 
