@@ -22,6 +22,7 @@ from corral.domain.mail.model import (
     TRANSITIONS,
     Letter,
     LetterChain,
+    OverlongLeases,
     StalledMailbox,
     letter_from_values,
 )
@@ -297,6 +298,15 @@ RENEW = Query(
       AND (due_at > :now OR substr(mailbox, 1, 6) = 'queue:')
     RETURNING {_COLUMNS}
 """,
+)
+
+# Claimed letters whose lease ends later than any lease may: a clock was ahead.
+OVERLONG_LEASES = Query(
+    OverlongLeases,
+    """
+    SELECT count(*) AS letters, min(seq) AS first_seq, max(due_at) AS until
+    FROM letters WHERE state = 'waiting' AND owner IS NOT NULL AND due_at > :after
+    """,
 )
 
 # The earliest `due_at` among the heads of all priorities of a mailbox (a loose index scan).
