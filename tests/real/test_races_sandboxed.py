@@ -103,7 +103,10 @@ def test_budget_is_enforced(home: RealHome, name: str) -> None:
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, trouble(home, ended)
     # The supervisor of the run and the driver of the race enforce the same budget.
-    spent = ("its budget is spent: $", "its attempt was cancelled: the money of its round is spent")
+    spent = (
+        "its budget is spent: $",
+        "the attempt was cancelled: the budget of the round is spent",
+    )
     assert str(ended.reason).startswith(spent), ended.reason
     assert (ended.cost_micros or 0) >= 50_000
     assert len(home.requests()) <= 3

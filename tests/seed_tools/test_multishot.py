@@ -73,9 +73,9 @@ def test_run_of_a_cancelled_attempt_has_the_stop_reason(
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
     assert states(race) == ["completed", "cancelled"]
     lost = attempts(race)[1]
-    assert lost.reason == "it could no longer win: enough other attempts passed (1)"
+    assert lost.reason == "the attempt could no longer win: enough other attempts passed (1)"
     run = live.runs.wait(lost.run_id or "", timeout_ms=WAIT_MS)
-    assert run.reason == f"its attempt was cancelled: {lost.reason}"
+    assert run.reason == f"the attempt was cancelled: {lost.reason}"
 
 
 def test_2_failed_attempts_cannot_be_selected(

@@ -1,6 +1,5 @@
 """`corral alert`: send alerts when runs crash, fail, wait or finish."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,7 +132,7 @@ def remove(app: App, alert: str) -> None:
 @pass_app
 def test(app: App, alert: str) -> int:
     """Send a test notification now; exit with 1 if it fails."""
-    from corral.daemon.alert_sender import deliver_test
+    from corral.daemon.alert_delivery import deliver_test
 
     letter = app.store.alerts.test(alert)
     if not letter.mailbox.startswith("hook:"):
@@ -156,7 +155,7 @@ def deliver(app: App, watch: bool) -> None:
 
     A daemon does this by itself.
     """
-    from corral.daemon.alert_sender import deliver_once, list_waiting, run_alert_sender
+    from corral.daemon.alert_delivery import deliver_once, list_waiting, run_alert_sender
 
     if not watch:
         deliveries = deliver_once(app.store, _owner())
@@ -183,4 +182,6 @@ def _pending_text(deliveries: Sequence[Any]) -> str:
 
 
 def _owner() -> str:
-    return f"alert_sender:{os.getpid()}"
+    from corral.adapters import process
+
+    return process.identify_self().as_owner("alert_sender")

@@ -114,6 +114,14 @@ class StalledMailbox(msgspec.Struct, frozen=True):
     due_at: int
 
 
+class OverlongLeases(msgspec.Struct, frozen=True):
+    """Claimed letters whose lease ends too far in the future."""
+
+    letters: int
+    first_seq: int | None
+    until: int | None
+
+
 class Chain(msgspec.Struct, frozen=True):
     """The sequence of letters between agents that caused a run or a letter."""
 

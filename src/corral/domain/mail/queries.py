@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.mail import sql
-from corral.domain.mail.model import Letter, LetterState, StalledMailbox, check_mailbox
+from corral.domain.mail.model import (
+    Letter,
+    LetterState,
+    OverlongLeases,
+    StalledMailbox,
+    check_mailbox,
+)
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import parse_number
 from corral.kernel.pagination import Page, check_limit
@@ -120,6 +126,11 @@ def list_stalled(tx: Tx, *, before: int) -> list[StalledMailbox]:
         oldest[row.mailbox] = min(row.due_at, oldest.get(row.mailbox, row.due_at))
     stalled = [StalledMailbox(mailbox, due_at) for mailbox, due_at in oldest.items()]
     return sorted(stalled, key=lambda entry: (entry.due_at, entry.mailbox))
+
+
+def count_overlong_leases(tx: Tx, *, after: int) -> OverlongLeases:
+    """Count the claimed letters whose lease ends after a time. Reads all waiting letters."""
+    return tx.one(sql.OVERLONG_LEASES, after=after)
 
 
 def next_due(tx: Tx, mailbox: str) -> int | None:

@@ -19,6 +19,7 @@ from corral.db.transitions import StatefulTable
 from corral.domain.mail.model import (
     TRANSITIONS,
     Letter,
+    OverlongLeases,
     StalledMailbox,
     letter_from_values,
 )
@@ -299,6 +300,15 @@ RENEW = Query(
       AND (due_at > :now OR NOT {_is_ordered()})
     RETURNING {_COLUMNS}
 """,
+)
+
+# Claimed letters whose lease ends later than any lease may: a clock was ahead.
+OVERLONG_LEASES = Query(
+    OverlongLeases,
+    """
+    SELECT count(*) AS letters, min(seq) AS first_seq, max(due_at) AS until
+    FROM letters WHERE state = 'waiting' AND owner IS NOT NULL AND due_at > :after
+    """,
 )
 
 # The earliest `due_at` among the heads of all priorities of a mailbox (a loose index scan).

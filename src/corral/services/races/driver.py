@@ -48,6 +48,7 @@ from corral.services.races.paths import (
     ports_folder,
     races_folder,
 )
+from corral.services.races.round_context import RoundContext
 from corral.services.runs import dispatch, request
 from corral.services.runs.lifecycle import refresh, stop_run
 from corral.services.runs.recovery import get_run
@@ -122,21 +123,23 @@ class RoundDriver:
 
     # -- the round -------------------------------------------------------------------------------
 
-    def run(self, held: Round) -> bool:
+    def run(self, lease: Round) -> bool:
         """Run all steps again and again until none has anything to do.
 
         Returns whether anything was done.
         """
         changed = False
         while True:
-            race = self._read(lambda tx: queries.get(tx, held.race_id))
-            round = next(other for other in race.rounds if other.id == held.id)
-            steps = self._steps(round)
-            if not any([step(race, held, round) for step in steps]):
+            race = self._read(lambda tx: queries.get(tx, lease.race_id))
+            round = next(other for other in race.rounds if other.id == lease.id)
+            context = RoundContext(race, round, lease)
+            # A list, so that each step runs, whether or not an earlier one did anything.
+            results = [step(context) for step in self._steps(round)]
+            if not any(results):
                 return changed
             changed = True
 
-    def _steps(self, round: Round) -> Sequence[Callable[[Race, Round, Round], bool]]:
+    def _steps(self, round: Round) -> Sequence[Callable[[RoundContext], bool]]:
         """Return the steps for the state of a round; each returns whether it did anything."""
         if round.state is RoundState.RUNNING:
             return (
@@ -145,45 +148,49 @@ class RoundDriver:
                 self._prepare,
                 self._collect_runs,
                 self._check,
-                self._settle,
+                self._close,
             )
         if round.state is RoundState.SELECTING and round.needs_driver:
             return (self._stop_cancelled, self._judge_or_select)
         return (self._stop_cancelled, self._collect_verdicts, self._mark_idle)
 
-    def _settle(self, race: Race, held: Round, round: Round) -> bool:
-        after = self._write(lambda tx: round_steps.close_round(tx, race, held))
+    def _close(self, context: RoundContext) -> bool:
+        after = self._write(lambda tx: round_steps.close_round(tx, context.race, context.lease))
         return after.state is not RoundState.RUNNING
 
-    def _mark_idle(self, race: Race, held: Round, round: Round) -> bool:
-        if round.needs_driver and not self._runs_to_stop(round) and not round.has_pending_verdict:
-            self._write(lambda tx: round_steps.mark_idle(tx, race, held))
+    def _mark_idle(self, context: RoundContext) -> bool:
+        if (
+            context.round.needs_driver
+            and not self._runs_to_stop(context.round)
+            and not context.round.has_pending_verdict
+        ):
+            self._write(lambda tx: round_steps.mark_idle(tx, context.race, context.lease))
         return False
 
-    def _collect_verdicts(self, race: Race, held: Round, round: Round) -> bool:
+    def _collect_verdicts(self, context: RoundContext) -> bool:
         """Record a verdict that arrives after the round was decided."""
-        return judge.collect_verdicts(self._database, round)
+        return judge.collect_verdicts(self._database, context.round)
 
     # -- cancellation ----------------------------------------------------------------------------
 
-    def _cancel_losers(self, race: Race, held: Round, round: Round) -> bool:
+    def _cancel_losers(self, context: RoundContext) -> bool:
         """Cancel the open attempts once enough others have passed or the budget is spent."""
-        open_attempts = [attempt for attempt in round.attempts if attempt.is_open]
-        why = _why_lost(race, round) if open_attempts else None
+        open_attempts = [attempt for attempt in context.round.attempts if attempt.is_open]
+        why = _why_lost(context.race, context.round) if open_attempts else None
         if why is None:
             return False
         for attempt in open_attempts:
-            self._cancel(held, attempt, why)
+            self._cancel(context, attempt, why)
         return True
 
-    def _cancel(self, held: Round, attempt: Attempt, why: str) -> None:
+    def _cancel(self, context: RoundContext, attempt: Attempt, why: str) -> None:
         with suppress(Conflict):  # it has ended meanwhile
-            self._write(lambda tx: round_steps.mark_cancelled(tx, held, attempt, why))
+            self._write(lambda tx: round_steps.mark_cancelled(tx, context.lease, attempt, why))
 
-    def _stop_cancelled(self, race: Race, held: Round, round: Round) -> bool:
+    def _stop_cancelled(self, context: RoundContext) -> bool:
         """Stop the runs of cancelled attempts, with the reason of the attempt. Idempotent."""
-        for run, why in self._runs_to_stop(round):
-            reason = f"its attempt was cancelled: {why}" if why else "its attempt was cancelled"
+        for run, why in self._runs_to_stop(context.round):
+            reason = f"the attempt was cancelled: {why}" if why else "the attempt was cancelled"
             stop_run(self._database, run.id, reason=reason[: round_steps.MAX_REASON])
         return False
 
@@ -203,123 +210,129 @@ class RoundDriver:
 
     # -- preparation -----------------------------------------------------------------------------
 
-    def _prepare(self, race: Race, held: Round, round: Round) -> bool:
+    def _prepare(self, context: RoundContext) -> bool:
         """Create the worktrees of new attempts, run their set-up, and start their agents."""
-        waiting = [attempt for attempt in round.attempts if attempt.state is AttemptState.PREPARING]
+        waiting = [
+            attempt for attempt in context.round.attempts if attempt.state is AttemptState.PREPARING
+        ]
         if not waiting:
             return False
         try:
-            create_race_folder(self._database, race)
+            create_race_folder(self._database, context.race)
             config.make_private_folder(ports_folder())
         except OSError as error:
             for attempt in waiting:
-                self._fail(held, attempt, f"the folder for its worktree cannot be created: {error}")
+                self._fail(
+                    context, attempt, f"the folder for the worktree cannot be created: {error}"
+                )
             return True
-        created = [
-            attempt for attempt in waiting if self._create_worktree(race, held, round, attempt)
-        ]
+        created = [attempt for attempt in waiting if self._create_worktree(context, attempt)]
         results = self._run_parallel(
-            race, created, lambda attempt: self._set_up(race, held, attempt)
+            context.race, created, lambda attempt: self._set_up(context, attempt)
         )
         for prepared in results:
             if prepared is not None:
-                self._start(race, held, round, prepared)
+                self._start(context, prepared)
         dispatch.start_queued(self._database)
         return True
 
-    def _create_worktree(self, race: Race, held: Round, round: Round, attempt: Attempt) -> bool:
+    def _create_worktree(self, context: RoundContext, attempt: Attempt) -> bool:
         try:
             worktrees.create(
-                race.repository,
+                context.race.repository,
                 attempt.worktree,
                 attempt.branch,
-                base=round.base_commit,
-                pool=pool_of(self._database, race),
+                base=context.round.base_commit,
+                pool=pool_of(self._database, context.race),
             )
         except (Refused, Invalid, OSError) as error:
-            self._fail(held, attempt, f"its worktree could not be created: {error}")
+            self._fail(context, attempt, f"the worktree could not be created: {error}")
             return False
         return True
 
-    def _set_up(self, race: Race, held: Round, attempt: Attempt) -> _Prepared | None:
+    def _set_up(self, context: RoundContext, attempt: Attempt) -> _Prepared | None:
         """Reserve a port and run the set-up command; None when the attempt failed."""
         try:
             (port,) = ports.allocate_ports(ports_folder(), attempt.worktree)
         except (Refused, OSError) as error:
-            self._fail(held, attempt, f"no port could be reserved for it: {error}")
+            self._fail(context, attempt, f"no port could be reserved: {error}")
             return None
-        if race.plan.setup is not None:
+        if context.race.plan.setup is not None:
             try:
                 ended = run_check(
-                    race.plan.setup,
-                    project_dir(race, attempt.worktree),
-                    timeout_ms=check_timeout_ms(self._database, race),
-                    environment=attempt_env(race, attempt, port)
+                    context.race.plan.setup,
+                    project_dir(context.race, attempt.worktree),
+                    timeout_ms=check_timeout_ms(self._database, context.race),
+                    environment=attempt_env(context.race, attempt, port)
                     | check_environment(self._database),
                     kept_in=attempt.worktree,
-                    by=command_sandbox(race, attempt),
-                    repository=race.repository,
-                    confined=sandbox_permissions(self._database, race),
+                    by=command_sandbox(context.race, attempt),
+                    repository=context.race.repository,
+                    confined=sandbox_permissions(self._database, context.race),
                 )
             except (Refused, OSError) as error:
-                self._fail(held, attempt, f"its set-up could not be run: {error}")
+                self._fail(context, attempt, f"the set-up could not be run: {error}")
                 return None
             if ended.exit_code != 0:
                 last_line = redact_value(ended.output.strip().rpartition("\n")[2])[:200]
-                why = f"its set-up exited with {ended.exit_code}: {last_line}"
-                self._fail(held, attempt, why)
+                why = f"the set-up exited with {ended.exit_code}: {last_line}"
+                self._fail(context, attempt, why)
                 return None
         return _Prepared(attempt, port)
 
-    def _start(self, race: Race, held: Round, round: Round, prepared: _Prepared) -> None:
+    def _start(self, context: RoundContext, prepared: _Prepared) -> None:
         """Request the run of an attempt and record it, in one transaction."""
         attempt, port = prepared
-        sandbox = agent_sandbox(race)
+        sandbox = agent_sandbox(context.race)
 
         def start(tx: Tx) -> Attempt:
-            run = request.request_run(tx, self._run_request(tx, race, round, prepared, sandbox))
-            return round_steps.mark_started(tx, held, attempt, run, port=port, sandbox=sandbox)
+            run = request.request_run(tx, self._run_request(tx, context, prepared, sandbox))
+            return round_steps.mark_started(
+                tx, context.lease, attempt, run, port=port, sandbox=sandbox
+            )
 
         try:
             self._write(start)
         except Held:
             raise
         except (Refused, Invalid, NotFound, Conflict) as error:
-            self._fail(held, attempt, f"its agent could not be started: {error}")
+            self._fail(context, attempt, f"the agent could not be started: {error}")
 
     def _run_request(
-        self, tx: Tx, race: Race, round: Round, prepared: _Prepared, sandbox: SandboxKind
+        self, tx: Tx, context: RoundContext, prepared: _Prepared, sandbox: SandboxKind
     ) -> request.RunRequest:
         attempt, port = prepared
         budget = None
-        if round.budget_micros is not None:
-            budget = round.budget_micros // len(round.attempts)
+        if context.round.budget_micros is not None:
+            budget = context.round.budget_micros // len(context.round.attempts)
         return request.RunRequest(
             prompt=attempt.prompt,
             agent=attempt.agent,
-            project=race.project_id,
-            dir=project_dir(race, attempt.worktree),
-            session=_fork_conversation(tx, race, round),
-            env=attempt_env(race, attempt, port) | race.plan.env,
-            secrets=race.plan.secrets,
-            approvals=race.plan.approvals,
+            project=context.race.project_id,
+            dir=project_dir(context.race, attempt.worktree),
+            session=_fork_conversation(tx, context.race, context.round),
+            env=attempt_env(context.race, attempt, port) | context.race.plan.env,
+            secrets=context.race.plan.secrets,
+            approvals=context.race.plan.approvals,
             sandbox=None if sandbox is SandboxKind.NONE else sandbox,
-            timeout_ms=race.plan.timeout_ms,
+            timeout_ms=context.race.plan.timeout_ms,
             budget_micros=budget,
         )
 
-    def _fail(self, held: Round, attempt: Attempt, why: str) -> None:
+    def _fail(self, context: RoundContext, attempt: Attempt, why: str) -> None:
         with suppress(Conflict):  # it has ended meanwhile
-            self._write(lambda tx: round_steps.mark_failed(tx, held, attempt, why))
+            self._write(lambda tx: round_steps.mark_failed(tx, context.lease, attempt, why))
 
     # -- runs ------------------------------------------------------------------------------------
 
-    def _collect_runs(self, race: Race, held: Round, round: Round) -> bool:
+    def _collect_runs(self, context: RoundContext) -> bool:
         """Record the ends of the runs of running attempts."""
-        running = [attempt for attempt in round.attempts if attempt.state is AttemptState.RUNNING]
-        return any([self._collect_run(held, attempt) for attempt in running])
+        running = [
+            attempt for attempt in context.round.attempts if attempt.state is AttemptState.RUNNING
+        ]
+        return any([self._collect_run(context, attempt) for attempt in running])
 
-    def _collect_run(self, held: Round, attempt: Attempt) -> bool:
+    def _collect_run(self, context: RoundContext, attempt: Attempt) -> bool:
         """Record the end of an attempt's run; returns whether it has ended.
 
         A run that is still queued is started: the process that claimed it may have crashed.
@@ -328,7 +341,7 @@ class RoundDriver:
         try:
             run = refresh(self._database, get_run(self._database, attempt.run_id))
         except NotFound:
-            self._write(lambda tx: round_steps.mark_run_deleted(tx, held, attempt))
+            self._write(lambda tx: round_steps.mark_run_deleted(tx, context.lease, attempt))
             return True
         if run.state is RunState.QUEUED and run.due_at <= self._database.clock.now():
             dispatch.start_queued(self._database)
@@ -338,33 +351,37 @@ class RoundDriver:
 
     # -- checks ----------------------------------------------------------------------------------
 
-    def _check(self, race: Race, held: Round, round: Round) -> bool:
-        waiting = [attempt for attempt in round.attempts if attempt.state is AttemptState.CHECKING]
+    def _check(self, context: RoundContext) -> bool:
+        waiting = [
+            attempt for attempt in context.round.attempts if attempt.state is AttemptState.CHECKING
+        ]
         self._run_parallel(
-            race, waiting, lambda attempt: self._check_attempt(race, held, round, attempt)
+            context.race, waiting, lambda attempt: self._check_attempt(context, attempt)
         )
         return bool(waiting)
 
-    def _check_attempt(self, race: Race, held: Round, round: Round, attempt: Attempt) -> None:
+    def _check_attempt(self, context: RoundContext, attempt: Attempt) -> None:
         """Commit the work of an attempt and run the checks on it."""
         try:
-            self._commit(race, held, round, attempt)
-            checks = run_checks(self._database, race, attempt.worktree, attempt)
-            tree = worktrees.fingerprint(worktrees.inspect(race.repository, attempt.worktree))
+            self._commit(context, attempt)
+            checks = run_checks(self._database, context.race, attempt.worktree, attempt)
+            tree = worktrees.fingerprint(
+                worktrees.inspect(context.race.repository, attempt.worktree)
+            )
         except Held:
             raise
         except (Refused, Conflict, OSError) as error:
-            self._fail(held, attempt, f"its work could not be committed or checked: {error}")
+            self._fail(context, attempt, f"the work could not be committed or checked: {error}")
             return
         passed = all(check.exit_code == 0 for check in checks) if checks else None
         with suppress(Conflict):
             self._write(
                 lambda tx: round_steps.record_checks(
-                    tx, held, attempt, checks, passed=passed, tree=tree
+                    tx, context.lease, attempt, checks, passed=passed, tree=tree
                 )
             )
 
-    def _commit(self, race: Race, held: Round, round: Round, attempt: Attempt) -> None:
+    def _commit(self, context: RoundContext, attempt: Attempt) -> None:
         """Commit what is uncommitted in the worktree, and record the commit.
 
         Skipped when an earlier driver recorded a commit before it died: what is in the worktree
@@ -373,15 +390,18 @@ class RoundDriver:
         if attempt.commit is not None:
             return
         if not os.path.isdir(attempt.worktree):
-            raise Refused(f"its worktree {attempt.worktree} no longer exists")
-        self._import_commits(race, attempt)
+            raise Refused(f"the worktree {attempt.worktree} no longer exists")
+        self._import_commits(context.race, attempt)
+        race, round = context.race, context.round
         message = f"{race.name}\n\nAttempt {attempt.number} of round {round.number} of {race.id}."
-        saved = git_history.commit_all(race.repository, attempt.worktree, message)
-        size = git_history.diff_stat(race.repository, round.base_commit, saved.commit)
+        saved = git_history.commit_all(context.race.repository, attempt.worktree, message)
+        size = git_history.diff_stat(
+            context.race.repository, context.round.base_commit, saved.commit
+        )
         self._write(
             lambda tx: round_steps.record_commit(
                 tx,
-                held,
+                context.lease,
                 attempt,
                 saved.commit,
                 files=size.files,
@@ -418,54 +438,58 @@ class RoundDriver:
 
     # -- selection -------------------------------------------------------------------------------
 
-    def _judge_or_select(self, race: Race, held: Round, round: Round) -> bool:
+    def _judge_or_select(self, context: RoundContext) -> bool:
         """Ask the judge; once it is done, select the winner of an automatic race."""
-        status = judge.advance(self._database, race, held, round)
+        status = judge.advance(self._database, context)
         if status is not judge.JudgingStatus.DONE:
             return status is judge.JudgingStatus.CHANGED
-        if not race.plan.auto:
-            self._write(lambda tx: round_steps.mark_idle(tx, race, held))
+        if not context.race.plan.auto:
+            self._write(lambda tx: round_steps.mark_idle(tx, context.race, context.lease))
             return False
-        best = round.ranked[0]
-        judged = any(verdict.ranking for verdict in round.verdicts)
-        decided_by = "its judge" if judged else "its ranking"
-        pin_commit(self._database, race, f"{round.number}-{best.number}", best.commit or "")
-        self._write(lambda tx: self._select(tx, race, held, best, decided_by))
+        best = context.round.ranked[0]
+        judged = any(verdict.ranking for verdict in context.round.verdicts)
+        decided_by = "the judge" if judged else "the ranking"
+        pin_commit(
+            self._database, context.race, f"{context.round.number}-{best.number}", best.commit or ""
+        )
+        self._write(lambda tx: self._select(tx, context, best, decided_by))
         return False
 
-    def _select(self, tx: Tx, race: Race, held: Round, best: Attempt, decided_by: str) -> None:
+    def _select(self, tx: Tx, context: RoundContext, best: Attempt, decided_by: str) -> None:
         """Select the winner, and start the next round with the better half or finish the race."""
-        round_steps.renew_lease(tx, held)
+        round_steps.renew_lease(tx, context.lease)
         why = f"first by {decided_by}, with a score of {best.score}"
-        after = selection.select(tx, race.id, best.id, reason=why, by=f"auto ({decided_by})")
-        round = next(other for other in after.rounds if other.id == held.id)
-        if round.number >= race.plan.rounds:
-            round_steps.notify_starter(tx, after, round, "completed", why)
-            ops.finish(tx, race.id, reason="all its rounds are decided")
+        after = selection.select(
+            tx, context.race.id, best.id, reason=why, by=f"auto ({decided_by})"
+        )
+        decided = next(other for other in after.rounds if other.id == context.lease.id)
+        if decided.number >= context.race.plan.rounds:
+            round_steps.notify_starter(tx, after, decided, "completed", why)
+            ops.finish(tx, context.race.id, reason="all rounds are decided")
             return
         try:
             ops.next_round(
                 tx,
-                race.id,
+                context.race.id,
                 [
                     AttemptSpec(attempt.agent, attempt.variation)
-                    for attempt in better_half(round.attempts)
+                    for attempt in better_half(decided.attempts)
                 ],
                 folder=str(races_folder()),
             )
         except Refused as error:  # the budget is spent
-            round_steps.notify_starter(tx, after, round, "completed", error.message)
-            ops.finish(tx, race.id, reason=error.message)
+            round_steps.notify_starter(tx, after, decided, "completed", error.message)
+            ops.finish(tx, context.race.id, reason=error.message)
 
 
 def _why_lost(race: Race, round: Round) -> str | None:
     """Return why the open attempts of a round cannot win any more; None when they can."""
     passed = sum(attempt.can_win for attempt in round.attempts)
     if race.plan.stop_after is not None and passed >= race.plan.stop_after:
-        return f"it could no longer win: enough other attempts passed ({passed})"
+        return f"the attempt could no longer win: enough other attempts passed ({passed})"
     spent = sum(attempt.cost_micros or 0 for attempt in round.attempts)
     if round.budget_micros is not None and spent >= round.budget_micros > 0:
-        return "the budget of its round is spent"
+        return "the budget of the round is spent"
     return None
 
 

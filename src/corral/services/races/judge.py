@@ -27,6 +27,7 @@ from corral.domain.runs.model import Run, RunState
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import Conflict, Held, Invalid, NotFound, Refused
 from corral.kernel.prompt import OwnText, PromptPart, Quote, render
+from corral.services.races.round_context import RoundContext
 from corral.services.runs import dispatch, request
 from corral.services.runs.lifecycle import refresh
 from corral.services.runs.outputs import follow_output
@@ -58,8 +59,9 @@ class JudgePrompt(NamedTuple):
     """Working directory of the judge, with the complete diffs."""
 
 
-def advance(database: Database, race: Race, held: Round, round: Round) -> JudgingStatus:
+def advance(database: Database, context: RoundContext) -> JudgingStatus:
     """Request the missing verdicts of a round, or record the answers that have arrived."""
+    race, round = context.race, context.round
     candidates = [attempt for attempt in round.attempts if attempt.can_win]
     if race.plan.judge is None or len(candidates) < 2:
         return JudgingStatus.DONE
@@ -69,7 +71,7 @@ def advance(database: Database, race: Race, held: Round, round: Round) -> Judgin
     if len(asked) < race.plan.samples:
         first = len(round.verdicts) + 1
         for number in range(first, first + race.plan.samples - len(asked)):
-            _request_verdict(database, race, held, round, candidates, number)
+            _request_verdict(database, context, candidates, number)
         dispatch.start_queued(database)
         return JudgingStatus.CHANGED
     if collect_verdicts(database, round):
@@ -154,17 +156,13 @@ def _letter(place: int) -> str:
 
 
 def _request_verdict(
-    database: Database,
-    race: Race,
-    held: Round,
-    round: Round,
-    candidates: list[Attempt],
-    number: int,
+    database: Database, context: RoundContext, candidates: list[Attempt], number: int
 ) -> None:
     """Request a run of the judge and create its verdict, in one transaction.
 
     A judge that cannot be started leaves a failed verdict with the reason.
     """
+    race, round = context.race, context.round
     judge = race.plan.judge
     assert judge is not None
     prompt = build_prompt(race, round, candidates, number)
@@ -176,7 +174,7 @@ def _request_verdict(
     }
 
     def create(tx: Tx) -> JudgeVerdict:
-        round_steps.renew_lease(tx, held)
+        round_steps.renew_lease(tx, context.lease)
         run = request.request_run(
             tx,
             request.RunRequest(
@@ -214,13 +212,13 @@ def _collect_verdict(database: Database, verdict: JudgeVerdict) -> bool:
         assert verdict.run_id is not None
         run = refresh(database, get_run(database, verdict.run_id))
     except NotFound:
-        why = "its run was deleted"
+        why = "the run of the judge was deleted"
         database.write(lambda tx: round_steps.record_verdict(tx, verdict, None, None, why))
         return True
     if run.is_live:
         return False
     if run.state is not RunState.COMPLETED:
-        why = f"its run {run.id} ended ({run.state}): {run.reason or run.exit_code}"
+        why = f"the run {run.id} ended ({run.state}): {run.reason or run.exit_code}"
         database.write(lambda tx: round_steps.record_verdict(tx, verdict, run, None, why))
         return True
     ranking, reason = parse_verdict(_read_answer(database, run), verdict.labels)
@@ -251,15 +249,15 @@ def parse_verdict(text: str, labels: dict[str, str]) -> tuple[list[list[str]] | 
     """
     answer = _last_ranking(text)
     if answer is None:
-        return None, f"it gave no ranking: {text.strip()[-200:] or 'the answer is empty'}"
+        return None, f"the judge gave no ranking: {text.strip()[-200:] or 'the answer is empty'}"
     try:
         groups = [[group] if isinstance(group, str) else list(group) for group in answer["ranking"]]
         ranked = [label for group in groups for label in group]
         if sorted(ranked) != sorted(labels):
-            raise ValueError(f"it ranks {ranked}, but was shown {sorted(labels)}")
+            raise ValueError(f"the answer ranks {ranked}, but the judge was shown {sorted(labels)}")
         ranking = [[labels[label] for label in group] for group in groups if group]
     except (TypeError, ValueError) as error:
-        return None, f"its ranking is invalid: {error}"
+        return None, f"the ranking is invalid: {error}"
     explanation = answer.get("reason", answer.get("reasons", ""))
     reason = (
         explanation if isinstance(explanation, str) else msgspec.json.encode(explanation).decode()

@@ -74,7 +74,7 @@ def start_queued_until_idle(database: "Database") -> None:
 
 
 def _blocker(database: "Database", run: Run) -> str | None:
-    """Return the id of what keeps a run from starting on this machine now; None: it may start.
+    """Return the id of what keeps a run from starting on this machine now; None if it may start.
 
     The agent has reached its limit of concurrent runs, or the directory is not on this machine and
     the run may start on another one.

@@ -322,18 +322,15 @@ def _seconds(ms: int) -> str:
 
 
 def _check_leases(database: Database, now: int) -> Iterator[Finding]:
-    sql = (
-        "SELECT count(*), min(seq), max(due_at) FROM letters WHERE state = 'waiting'"
-        f" AND owner IS NOT NULL AND due_at > {now + MAX_LEASE_MS + MINUTE}"
-    )
-    count, seq, until = database.query(sql, limit=1, timeout_ms=5_000).rows[0]
-    if count:
+    latest = now + MAX_LEASE_MS + MINUTE
+    overlong = database.read(partial(mail.count_overlong_leases, after=latest), mode="one")
+    if overlong.until is not None:
         yield Finding(
             "leases",
             "warning",
-            f"{count} claimed letters (let_{seq} and others) are held for "
-            f"{format_duration(until - now)}, longer than any lease: a clock was ahead. "
-            "Release one with `corral mail drop` and `corral mail resend`.",
+            f"{overlong.letters} claimed letters (let_{overlong.first_seq} and others) are held "
+            f"for {format_duration(overlong.until - now)}, longer than any lease: a clock was "
+            "ahead. Release one with `corral mail drop` and `corral mail resend`.",
         )
 
 

@@ -10,4 +10,4 @@ class Pruned(msgspec.Struct, frozen=True):
     rows: int
     retention_ms: int
     project_id: str | None = None
-    """The project that has its own retention time; None: all other rows."""
+    """The project that has its own retention time; None for all other rows."""
