@@ -3,7 +3,7 @@
 import re
 
 from corral.api import Corral
-from corral.db.migrations import FOLDER, latest_version, load_migrations, split_statements
+from corral.db.migrations import DIRECTORY, latest_version, load_migrations, split_statements
 from corral.db.schema import TableDoc, tables
 from tests.support.grouped_cases import each_case
 from tests.support.store import rows
@@ -16,7 +16,7 @@ def test_migrations_are_numbered_without_gaps() -> None:
     assert [migration.number for migration in load_migrations()] == list(
         range(1, latest_version() + 1)
     )
-    assert len(list(FOLDER.glob("*.sql"))) == latest_version()
+    assert len(list(DIRECTORY.glob("*.sql"))) == latest_version()
 
 
 def test_migration_is_identified_by_its_checksum() -> None:
