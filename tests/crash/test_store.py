@@ -15,6 +15,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.domain.mail import ops as mail
+from corral.domain.mail.model import Letter
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import HOUR, ManualClock
 from tests.crash.harness import FreshUrl, Probe, Scenario, World, crash_at_every_commit, nothing
@@ -25,7 +26,7 @@ from tests.support.store_urls import wait_until_alone
 from tests.support.threads import race
 
 
-def _claimed(store: Corral) -> mail.Letter:
+def _claimed(store: Corral) -> Letter:
     store.mail.put("queue:a", 1)
     return store.mail.claim("queue:a", owner="me")[0]
 
