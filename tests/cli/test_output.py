@@ -62,7 +62,7 @@ BAD_INPUT = {
     "two rules": (
         ["schedule", "create", "agent:a", "x", "--cron", "0 0 * * *", "--every", "1m"],
         2,
-        "Give exactly one of",
+        "Exactly one of",
     ),
     "a task without a rule": (
         ["schedule", "task", "ada", "x"],

@@ -211,7 +211,7 @@ def test_supervisor_waits_for_a_server_no_longer_than_its_heartbeat(
     """While it waits, it cannot see its lease expire, and its agent would run beside another's."""
     monkeypatch.setattr(corral.supervisor.lease, "LEASE_MS", 3_000)
     with corral.open(own_url) as store:
-        hold = RunLease(store, running(store), is_bound=False)
+        hold = RunLease(store, running(store), is_pinned=False)
         hold.renew(None, 0, UsageMeter())
         assert hold.is_store_reachable
         own_server.stop()  # between two heartbeats

@@ -17,7 +17,7 @@ from tests.support.run_factories import add_run
 
 # Arguments that refer to no record of a project: people, texts, numbers, and values set by rules.
 OTHERS = {
-    *("about", "action", "after", "agent", "all", "alternatives", "answer", "answerers"),
+    *("about", "thread", "action", "after", "agent", "all", "alternatives", "answer", "answerers"),
     *(
         "archived",
         "arguments",

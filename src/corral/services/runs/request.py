@@ -71,7 +71,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_output_bytes: int | None = None
     approvals: Sequence[str] = ()
     sandbox: str | None = None
-    """One of `spec.SANDBOXES`, or one of them or `auto` after `BOXED_PREFIX`.
+    """One of `WORKTREE_SANDBOXES`, or a session sandbox: `session:` and its tool.
 
     `bubblewrap` and `landlock` isolate the working directory. The prefix is for chat agents: they
     have no network and exchange messages through files. `none` and None mean no sandbox.
