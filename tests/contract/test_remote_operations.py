@@ -3,7 +3,13 @@
 import msgspec
 
 from corral.api.catalog import list_operations
-from corral.api.remote_table import LOCAL_ONLY, STREAMED, WAIT_ARGUMENTS, list_calls
+from corral.api.remote_table import (
+    LOCAL_ARGUMENTS,
+    LOCAL_ONLY,
+    STREAMED,
+    WAIT_ARGUMENTS,
+    list_calls,
+)
 from corral.http.agent_permissions import AGENT_RULES
 from corral.http.api import SLOW_OPERATIONS, UNSTORED_RESPONSES
 from corral.http.openapi import docs_page, openapi_document
@@ -22,6 +28,13 @@ def test_every_reason_and_rule_belongs_to_an_operation() -> None:
     names = {f"{row.attribute}.{row.verb}" for row in ROWS}
     assert {*LOCAL_ONLY, *STREAMED} <= names
     assert {*AGENT_RULES, *WAIT_ARGUMENTS, *SLOW_OPERATIONS, *UNSTORED_RESPONSES} <= {*CALLS}
+
+
+def test_local_arguments_exist_and_are_not_in_the_request() -> None:
+    parameters = {f"{row.attribute}.{row.verb}": {*row.signature.parameters} for row in ROWS}
+    for name, arguments in LOCAL_ARGUMENTS.items():
+        assert arguments <= parameters[name], name
+        assert not arguments & {field.name for field in CALLS[name].fields}, name
 
 
 def test_no_two_operations_share_a_request() -> None:

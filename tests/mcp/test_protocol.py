@@ -94,6 +94,7 @@ def test_older_client_sees_no_newer_features(server: StdioClient) -> None:
         (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"no"}}', -32602, 7),
         (b'{"jsonrpc":"2.0","id":"x","method":"resources/list"}', -32601, "x"),
         (b'{"jsonrpc":"2.0","id":7,"method":"initialize"}', -32602, 7),
+        (b'{"jsonrpc":"2.0","id":0,"method":"tools/call","params":[]}', -32602, 0),
         (b'{"jsonrpc":"2.0","id":7,"method":"server/discover"}', -32602, 7),
     ],
     ids=lambda value: str(value)[:40],

@@ -192,7 +192,7 @@ _SUBJECTS = {"id", "run_id", "letter", "run"}
 _LOCAL_OPTIONS = {"claimed", "remote"}
 
 # Arguments that are not available over HTTP. To wait for a lock, use `locks.request`, `locks.wait`.
-_LOCAL_ARGUMENTS = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"told"}}
+LOCAL_ARGUMENTS = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"on_progress"}}
 
 LOCATION_ARGUMENTS = {"races.start": "project", "runs.start": "project", "runs.resume": "project"}
 """The argument with the project, by id or absolute path. It is required over HTTP: the working
@@ -285,7 +285,7 @@ def _build_call(operation: OperationInfo, member: Any) -> RemoteCall:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             fields += _unpack_options(hints[parameter.name])
             continue
-        if parameter.name in _LOCAL_ARGUMENTS.get(name, ()):
+        if parameter.name in LOCAL_ARGUMENTS.get(name, ()):
             continue
         if parameter.name == LOCATION_ARGUMENTS.get(name):
             fields.append(CallField(parameter.name, str, True, None, None))

@@ -156,7 +156,7 @@ def error_response(error: RpcError, id: str | int | None = None) -> RpcResponse:
     fields: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         fields["data"] = error.data
-    body = encode({"jsonrpc": "2.0", "id": error.id or id, "error": fields})
+    body = encode({"jsonrpc": "2.0", "id": id if error.id is None else error.id, "error": fields})
     return RpcResponse(body, error.code)
 
 

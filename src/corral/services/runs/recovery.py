@@ -102,7 +102,7 @@ def request_stop(database: "Database", run: Run, grace_period_ms: int | None) ->
     from corral.adapters import control_socket
 
     if run.host != process.host():
-        return  # its supervisor learns it from its next supervision
+        return  # its supervisor sees the request at its next heartbeat
     try:
         control_socket.send_request(run_folder(run.id), op="stop", grace_period_ms=grace_period_ms)
     except OSError:
