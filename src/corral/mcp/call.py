@@ -39,8 +39,8 @@ class WriteArguments(ToolArguments, kw_only=True):
     idempotency_key: Annotated[
         str | None,
         Meta(
-            description="Unique key of this call. If you are unsure whether the call arrived, "
-            "repeat it with the same key: it runs only once."
+            description="Unique key of this call. Unsure whether it arrived? Repeat it with the "
+            "same key: it runs once."
         ),
     ] = None
 
