@@ -58,7 +58,7 @@ class Charges(Resource):
         for example after an upgrade of the table. With `in_subprocess`, a separate process loads
         the table, so that this process stays small. Idempotent.
         """
-        from corral.services.pricing import price_charges
+        from corral.services.charge_prices import price_charges
 
         return price_charges(self._database, retry=retry, in_subprocess=in_subprocess)
 

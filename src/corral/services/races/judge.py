@@ -3,7 +3,7 @@
 `build_prompt` has the judge's prompt. Every sample shows the candidates under letters in a shuffled
 order, and every second sample in the reverse order, so that the position gives no advantage. The
 diffs are quoted between markers that their authors cannot know, because a diff is data and can
-contain instructions to the judge. Every answer is recorded, also an invalid one.
+contain instructions to the judge. Every answer is recorded, including an invalid one.
 """
 
 import random

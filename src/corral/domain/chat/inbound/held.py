@@ -75,7 +75,7 @@ def approve_sender(
 
 
 def block_sender(tx: Tx, sender: str) -> Sender:
-    """Reject all messages of an account, also its held ones."""
+    """Reject all messages of an account, including its held ones."""
     blocked = people.block_sender(tx, people.get_sender(tx, sender))
     _withdraw_sender_question(tx, blocked)
     _reject_held(tx, blocked, f"{blocked.display_name} is blocked")
