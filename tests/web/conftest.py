@@ -1,5 +1,6 @@
 """A served store with sample content."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,12 @@ def serve_sample(url: str, folder: Path) -> Iterator[SampleSite]:
         sample = SampleStore(store, folder)
         with run_http_server(store, pages=routes(), error_page=error_page) as http_server:
             yield SampleSite(http_server, sample)
+
+
+@pytest.fixture(autouse=True)
+def _wait_for_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every action finish before its response: on a busy machine one may take seconds."""
+    monkeypatch.setattr("corral.web.background.WAIT_SECONDS", threading.TIMEOUT_MAX)
 
 
 @pytest.fixture(scope="module")
