@@ -9,7 +9,7 @@ import pytest
 import corral
 from corral.adapters import process
 from corral.api import Corral
-from corral.daemon.conflict_detector import ConflictDetector
+from corral.daemon.loops import detect_conflicts
 from corral.domain.runs.model import Run
 from corral.kernel.exit_status import ExitStatus
 from tests.hooks.test_hook import git
@@ -201,23 +201,22 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
     trees = {name: add_tree(folder, name) for name in ("ann", "bobby", "carla", "away")}
     for name, tree in trees.items():
         (tree / "a.py").write_text(f"{name}\n")
-    conflict_detector = ConflictDetector()
     ann = at_work(store, "ann", trees["ann"])
     at_work(store, "away", trees["away"], host="elsewhere")
-    assert conflict_detector.run_once(store) == 0, "a single worktree has no conflict"
+    assert detect_conflicts(store) == 0, "a single worktree has no conflict"
     at_work(store, "bobby", trees["bobby"])
-    assert [conflict_detector.run_once(store) for _ in range(2)] == [1, 1]
+    assert [detect_conflicts(store) for _ in range(2)] == [1, 1]
     (trees["ann"] / "b.py").write_text("more\n")
     (trees["bobby"] / "b.py").write_text("of it\n")
-    assert conflict_detector.run_once(store) == 1
+    assert detect_conflicts(store) == 1
     letters = {
         name: len(store.mail.list(mailbox=f"agent:{name}").items) for name in ("ann", "bobby")
     }
     assert letters == {"ann": 1, "bobby": 1}
     store.runs.end(ann, ExitStatus(exit_code=0))
-    assert conflict_detector.run_once(store) == 0
+    assert detect_conflicts(store) == 0
     at_work(store, "carla", trees["carla"])
-    assert conflict_detector.run_once(store) == 1
+    assert detect_conflicts(store) == 1
     assert len(store.mail.list(mailbox="agent:bobby").items) == 2
     assert len(store.mail.list(mailbox="agent:carla").items) == 1
     assert not store.mail.list(mailbox="agent:away").items
@@ -245,7 +244,7 @@ def test_forecast_runs_no_program_configured_in_a_worktree(store: Corral, folder
         (own / "gitdir").write_text(f"{folder.parent / name / '.git'}\n")
         (own / "HEAD").write_text("ref: refs/heads/main\n")
         (folder.parent / name / ".git").write_text(f"gitdir: {own}\n")
-    assert ConflictDetector().run_once(store) == 1, "by the project's own repository"
+    assert detect_conflicts(store) == 1, "by the project's own repository"
     (clash,) = store.locks.forecast(folder)
     assert "a.py" in clash.files
     assert not mark.exists()
@@ -255,7 +254,7 @@ def test_broken_repository_does_not_stop_the_conflict_detector(store: Corral, fo
     for name in ("ann", "bobby"):
         at_work(store, name, add_tree(folder, name))
     (folder / ".git" / "HEAD").write_text("nonsense")
-    assert ConflictDetector().run_once(store) == 0
+    assert detect_conflicts(store) == 0
 
 
 def test_conflict_detector_without_active_worktrees_runs_no_git(
@@ -263,7 +262,7 @@ def test_conflict_detector_without_active_worktrees_runs_no_git(
 ) -> None:
     at_work(store, "ann", add_tree(folder, "ann"))
     monkeypatch.setenv("PATH", "")
-    assert ConflictDetector().run_once(store) == 0
+    assert detect_conflicts(store) == 0
 
 
 def test_forecast_outside_a_repository_is_empty(store: Corral, tmp_path: Path) -> None:

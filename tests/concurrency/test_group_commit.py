@@ -283,6 +283,45 @@ def test_interrupted_leader_does_not_lose_the_jobs_of_others(
     check_store(store)
 
 
+class OnceFailing(Resource):
+    """A write that puts a letter, and raises an error after one of its calls."""
+
+    def __init__(self, store: Corral, body: str, error: BaseException, *, at_call: int) -> None:
+        super().__init__(store._database)
+        self._body, self._error, self._calls_left = body, error, at_call
+
+    def put(self) -> None:
+        self._database.write(self._put)
+
+    def _put(self, tx: Tx) -> None:
+        mail.put(tx, BOX, self._body)
+        self._calls_left -= 1
+        if self._calls_left == 0:
+            raise self._error
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["the leader's work fails", "a job fails"])
+def test_interrupt_survives_a_failure_of_the_repeated_batch(tmp_path: Path, place: int) -> None:
+    """The last job is interrupted on the leader's thread, then another fails when it is repeated.
+
+    Only SQLite groups commits in the process.
+    """
+    with corral.open(tmp_path / "corral.db", clock=ManualClock()) as store:
+        works = puts(store, 2)
+        works[place] = OnceFailing(store, "repeated", Invalid("no"), at_call=2).put
+        works.append(OnceFailing(store, "interrupted", KeyboardInterrupt(), at_call=1).put)
+        with crowd(store, works) as racers:
+            pass
+        assert [type(racer.error) for racer in racers] == [
+            KeyboardInterrupt,
+            type(None),
+            type(None),
+        ]
+        expected = ["interrupted", "repeated", 0] if place else ["interrupted", 1]
+        assert bodies(store) == sorted(expected, key=str)
+        check_store(store)
+
+
 def test_concurrent_first_writes_do_not_deadlock(url: str) -> None:
     """Nothing is known yet, not even the server's time, and there are more threads than places."""
     with corral.open(url) as store:

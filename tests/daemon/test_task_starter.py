@@ -9,8 +9,7 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.daemon.task_checker import TaskChecker
-from corral.daemon.task_starter import TaskStarter
+from corral.daemon.loops import check_next_task, start_ready_tasks
 from tests.support.task_factories import board, task_notices
 
 # Processes and worktrees; the queries are tested on both engines in tests/domain.
@@ -85,7 +84,7 @@ def test_ready_task_runs_with_its_role_agent_in_a_worktree(
     told_prompt = (Path(task.dir) / "prompt").read_text()
     assert task.id in told_prompt
     assert "test -e made" in told_prompt
-    assert TaskChecker().run_once(live) == 1, "its check is run there too"
+    assert check_next_task(live) == 1, "its check is run there too"
     assert live.tasks.get("make/it").state == "done"
 
 
@@ -95,16 +94,15 @@ def test_agent_without_a_submit_is_restarted_up_to_the_limit(
     agent(live, tmp_path, "echo x >> tried")
     project = begin(live, repository, {"key": "A"})
     live.settings.set("tasks.max_attempts", 2, scope=f"project:{project}")
-    task_starter = TaskStarter()
     folders = set()
     for _ in range(2):
-        assert task_starter.run_once(live) == 1
+        assert start_ready_tasks(live) == 1
         # A quick run has ended and released its task already, so the list of runs names it.
         run = live.runs.list().items[0]
         folders.add(run.cwd)
         ended = live.runs.wait(run.id, timeout_ms=60_000)
         live.runs.clean_up(ended)
-    assert task_starter.run_once(live) == 0
+    assert start_ready_tasks(live) == 0
     assert board(live, project) == {"A": "failed"}
     (folder,) = folders
     assert folder is not None

@@ -57,7 +57,7 @@ def cut(link: PostgresConnection) -> None:
 
 def await_all_places(database: PostgresDatabase) -> None:
     """Wait until all slots are free; the listener may still hold one for a moment."""
-    wait_until(lambda: database._free_slots.qsize() == MAX_CONNECTIONS, "all places are free")
+    wait_until(lambda: database._pool._free_slots.qsize() == MAX_CONNECTIONS, "all places are free")
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_connection_lost_at_its_start_is_retried(
 
     monkeypatch.setattr(PostgresConnection, "run", ends_at_first)
     monkeypatch.setattr("corral.db.postgres_pool.query_value", asking_ends_at_first)
-    database._close_idle()
+    database._pool.close_idle()
     monkeypatch.setattr(database.clock, "_measurement", (-1e9, 0))  # it asks for the time again
     store.mail.put("queue:work", "kept")
     assert ended
@@ -165,7 +165,7 @@ def test_connection_with_an_uncancelled_statement_is_not_reused(
     with pytest.raises(KeyboardInterrupt):
         database.read(lambda tx: tx.run(SLEEP))
     await_all_places(database)
-    assert all(link.is_idle for link in database._idle)
+    assert all(link.is_idle for link in database._pool._idle)
     store.mail.put("queue:work", "kept")
     assert [letter.body for letter in store.mail.list().items] == ["kept"]
 
@@ -183,5 +183,5 @@ def test_cancelled_statement_releases_its_connection_and_slot(
         with pytest.raises(KeyboardInterrupt):
             put_slowly()
     await_all_places(database)
-    assert all(link.is_idle for link in database._idle)
+    assert all(link.is_idle for link in database._pool._idle)
     assert store.mail.list().items == []

@@ -225,7 +225,9 @@ def test_every_response_has_security_headers(http_server: HttpServer) -> None:
         with client:
             for path in ("/", "/nothing", "/healthz", "/api/runs", "/api/nothing", "/stumble"):
                 headers = client.get(path).headers
-                assert "script-src 'self';" in headers["content-security-policy"]
+                policy = headers["content-security-policy"]
+                assert "script-src 'self'; style-src 'self' 'sha256-" in policy
+                assert "unsafe" not in policy
                 assert headers["x-content-type-options"] == "nosniff"
                 assert headers["referrer-policy"] == "same-origin"
                 assert headers["cache-control"] == "no-store"

@@ -341,14 +341,13 @@ def _story(store: Corral, message: Message | None) -> str:
 
 def host(url: str) -> None:
     """The host: it receives, starts turns, finishes them and sends, until it is killed."""
-    from corral.daemon.chat import ChatLoop
-    from corral.daemon.dispatcher import Dispatcher
     from corral.daemon.loop_manager import LoopManager
-    from corral.daemon.reaper import Reaper
+    from corral.daemon.loops import create_loops
 
     register_adapters()
     with corral.open(url, actor="host") as store:
-        LoopManager(store, loops=[Dispatcher(), Reaper(), ChatLoop()]).begin()
+        names = {"dispatcher", "reaper", "chat"}
+        LoopManager(store, loops=[loop for loop in create_loops() if loop.name in names]).begin()
         parent = os.getppid()
         while os.getppid() == parent:
             time.sleep(0.5)

@@ -42,6 +42,22 @@ def test_sqlite_parameters_are_numbered() -> None:
 
 
 @each_case(
+    ("text", "compiled"),
+    [
+        ("SELECT 1 -- one", "SELECT 1"),
+        ("SELECT a -- it's a comment\nFROM b -- isn't it\nWHERE c", "SELECT a FROM b WHERE c"),
+        ("SELECT '--'", "SELECT '--'"),
+        ("SELECT 'a -- b', c -- d", "SELECT 'a -- b', c"),
+        ("SELECT 'it''s -- text' -- a comment", "SELECT 'it''s -- text'"),
+        ('SELECT "--" FROM b -- a comment', 'SELECT "--" FROM b'),
+    ],
+)
+def test_comments_are_removed_and_quoted_text_is_kept(text: str, compiled: str) -> None:
+    for engine_text in (Statement(text).sqlite.text, Statement(text).postgres.text):
+        assert engine_text.strip() == compiled
+
+
+@each_case(
     ("text", "values"),
     [("SELECT 1", ()), ("SELECT :b", (2,)), ("SELECT :b, :a", (2, 1))],
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from corral.adapters import notifications
 from corral.api import Corral
+from corral.daemon.loop import seconds_until
 from corral.domain.alerts.model import Alert, TargetKind
 from corral.domain.mail.model import Letter
 from corral.domain.mail.payloads import AlertPayload, parse_payload
@@ -92,7 +93,7 @@ def run_alert_sender(store: Corral, owner: str) -> Iterator[AlertDelivery]:
             deliveries = deliver_once(store, owner)
             yield from deliveries
             if not deliveries:
-                listener.wait(seconds_until_due(store))
+                listener.wait(seconds_until(store, find_next_due(store), at_most=MAX_SLEEP))
 
 
 def _alerts(store: Corral, only: str | None) -> Iterator[Alert]:
@@ -158,10 +159,7 @@ def _headline(letter: Letter) -> tuple[str, str]:
     return f"corral: {event}", f"{alert.subject}{f': {reason}' if reason else ''}"[:500]
 
 
-def seconds_until_due(store: Corral) -> float:
-    """Return the time until the next letter of an alert is due, at most `MAX_SLEEP`."""
+def find_next_due(store: Corral) -> int | None:
+    """Return when the next letter of an alert is due; None if no letter waits."""
     times = [store.mail.next_due(alert.mailbox) for alert in _alerts(store, None)]
-    next_due = min((time for time in times if time is not None), default=None)
-    if next_due is None:
-        return MAX_SLEEP
-    return min(max((next_due - store.now()) / 1_000, 0.05), MAX_SLEEP)
+    return min((time for time in times if time is not None), default=None)

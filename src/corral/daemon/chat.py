@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import ChannelAdapter
 from corral.api import Corral
-from corral.daemon.loop import BaseLoop
+from corral.daemon.loop import BaseLoop, seconds_until
 from corral.domain.chat.model import Channel
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
@@ -70,10 +70,7 @@ class ChatLoop(BaseLoop):
                 worker.show_typing(address.place.platform_id, address.thread)
 
     def next_delay(self, store: Corral) -> float:
-        due = store.chat.next_due()
-        if due is None:
-            return MAX_SLEEP
-        return min(max((due - store.now()) / 1_000, 0.05), MAX_SLEEP)
+        return seconds_until(store, store.chat.next_due(), at_most=MAX_SLEEP)
 
     def _update_workers(self, store: Corral) -> None:
         """Start and stop workers so that each served channel has one."""

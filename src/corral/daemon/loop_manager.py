@@ -17,21 +17,8 @@ from corral import __version__
 from corral.adapters import process
 from corral.adapters.process import Liveness
 from corral.api import Corral
-from corral.daemon.alert_sender import AlertSender
-from corral.daemon.chat import ChatLoop
-from corral.daemon.conflict_detector import ConflictDetector
-from corral.daemon.dispatcher import Dispatcher
-from corral.daemon.indexer import Indexer
-from corral.daemon.janitor import Janitor
 from corral.daemon.loop import Loop, LoopStatus, LoopThread
-from corral.daemon.node_monitor import NodeMonitor
-from corral.daemon.race_driver import RaceLoop
-from corral.daemon.reaper import Reaper
-from corral.daemon.schedule_scripts import ScheduleScripts
-from corral.daemon.scheduler import Scheduler
-from corral.daemon.task_checker import TaskChecker
-from corral.daemon.task_starter import TaskStarter
-from corral.daemon.telemetry import Telemetry
+from corral.daemon.loops import create_loops
 from corral.domain.nodes.model import Leadership, Node
 from corral.domain.runs.model import RecoveryResult
 from corral.kernel.errors import CorralError, Held, StoreUnavailable
@@ -59,25 +46,6 @@ class DaemonStatus(msgspec.Struct, frozen=True):
     """What the recovery at its start found, newest runs last."""
     lease_error: str | None
     """Why the node's lease could not be renewed; None: it was renewed."""
-
-
-def all_loops() -> list[Loop]:
-    return [
-        Dispatcher(),
-        Reaper(),
-        Scheduler(),
-        ScheduleScripts(),
-        AlertSender(),
-        ChatLoop(),
-        Indexer(),
-        Janitor(),
-        NodeMonitor(),
-        TaskStarter(),
-        TaskChecker(),
-        RaceLoop(),
-        ConflictDetector(),
-        Telemetry(),
-    ]
 
 
 class LoopManager:
@@ -114,7 +82,7 @@ class LoopManager:
         self._stopping = threading.Event()
         self._loop_threads = [
             LoopThread(loop, store, is_leader=self._leadership_test(loop.name))
-            for loop in (all_loops() if loops is None else loops)
+            for loop in (create_loops() if loops is None else loops)
         ]
         self._elected_loops = [
             loop_thread.loop.name

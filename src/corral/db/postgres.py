@@ -14,9 +14,10 @@ from typing import NoReturn, TypeVar
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.database import Work
+from corral.db import postgres_pool
+from corral.db.database import Database, Work
 from corral.db.move_check import MoveCheck
-from corral.db.notifications import CHANNEL
+from corral.db.notifications import CHANNEL, CommitNotifier, NotifyListener
 from corral.db.postgres_connection import (
     ConnectionLost,
     PostgresConnection,
@@ -27,6 +28,8 @@ from corral.db.postgres_errors import (
     translate,
     unknown_outcome,
     unreachable,
+    without_password,
+    without_secrets,
 )
 from corral.db.postgres_maintenance import (
     ADOPT_EVENTS,
@@ -37,9 +40,10 @@ from corral.db.postgres_maintenance import (
     run_query,
 )
 from corral.db.postgres_pool import MIN_BACKOFF, PostgresPool, back_off
+from corral.db.server_clock import ServerClock
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
-from corral.db.types import Finding, Probe, QueryResult, ReadTable
+from corral.db.types import Finding, Listener, Probe, QueryResult, ReadTable
 from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
@@ -59,17 +63,32 @@ def _is_moved(connection: PostgresConnection) -> bool:
     return bool(connection.run(query)[0][0])
 
 
-class PostgresDatabase(PostgresPool):
+class PostgresDatabase(Database):
     """A handle on a PostgreSQL store."""
 
+    engine = "postgres"
     stores_output = True
 
     def __init__(
         self, url: str, *, clock: Clock | None, actor: str, probe: Probe | None = None
     ) -> None:
         """Connect to the server. Without `clock`, the server's time is used."""
+        super().__init__()
+        self.address = url
+        self.url, self.pointer = without_password(url), without_secrets(url)
+        self.actor = actor
+        self._probe = probe
         self._move_check = MoveCheck(_is_moved, max_age=MAX_MOVE_CHECK_AGE)
-        super().__init__(url, clock=clock, actor=actor, probe=probe)
+        self._notifier = CommitNotifier(self._send_notification, self._close_unused)
+        self._pool = pool = PostgresPool(
+            url, url=self.url, on_open=self._notifier.watch_connections
+        )
+        connection = pool.take(max_wait=self._max_wait)
+        self.clock = clock or ServerClock(
+            pool.read_time, at_first=lambda: pool.read_time_on(connection)
+        )
+        pool.give_back(connection)
+        self._notifier.watch_connections()  # taken without a slot, it did not count as in use
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -129,7 +148,7 @@ class PostgresDatabase(PostgresPool):
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         self.require_outside_operation()
-        self._reserve_slot()
+        self._pool.reserve_slot()
         try:
             connection = self._take_begun()
             try:
@@ -149,9 +168,9 @@ class PostgresDatabase(PostgresPool):
                 self._raise(error)
             finally:
                 self.thread.is_writing = False
-                self._give_back(connection)
+                self._pool.give_back(connection)
         finally:
-            self._free_slots.put(None)
+            self._pool.release_slot()
         if tx.has_events:
             self._notifier.notify()
 
@@ -168,13 +187,13 @@ class PostgresDatabase(PostgresPool):
     def _take_begun(self) -> PostgresConnection:
         """Return a connection in a transaction; one that broke while it was idle is replaced."""
         while True:
-            is_new = not self._idle
-            connection = self._take()
+            is_new = not self._pool.has_idle
+            connection = self._pool.take(max_wait=self._max_wait)
             try:
                 connection.begin()
                 return connection
             except psycopg.Error as error:
-                self._give_back(connection)
+                self._pool.give_back(connection)
                 if is_new or connection.is_usable:
                     self._raise(error)
 
@@ -223,10 +242,10 @@ class PostgresDatabase(PostgresPool):
         # A read inside an open transaction already has a slot; waiting for another could deadlock.
         has_slot = self.thread.is_writing
         if not has_slot:
-            self._reserve_slot()
+            self._pool.reserve_slot()
         try:
             try:
-                connection = self._take(wait=False)
+                connection = self._pool.take(max_wait=0)
             except StoreUnavailable as error:
                 raise ConnectionLost(False, psycopg.OperationalError(str(error)), error) from None
             try:
@@ -235,15 +254,55 @@ class PostgresDatabase(PostgresPool):
                 raise_if_lost(connection, error, asked_to_commit=False)
                 raise
             finally:
-                self._give_back(connection)
+                self._pool.give_back(connection)
         finally:
             if not has_slot:
-                self._free_slots.put(None)
+                self._pool.release_slot()
 
     def _tx(self, connection: PostgresConnection, mode: Mode) -> Tx:
         return Tx(connection, self.clock.now(), self.actor, mode, self.redaction, self.run_id)
 
+    # -- connections ----------------------------------------------------------------------------
+
+    @property
+    def _max_wait(self) -> float:
+        """How long this thread waits for a server that is away, in seconds."""
+        limit = self.thread.max_server_wait
+        return postgres_pool.MAX_SERVER_WAIT if limit is None else limit
+
+    def _connect_beside_pool(self) -> PostgresConnection:
+        return self._pool.connect(max_wait=self._max_wait)
+
+    def release_connections_early(self) -> None:
+        self._pool.release_early()
+        self._notifier.watch_connections()
+
+    def stop_waiting(self) -> None:
+        super().stop_waiting()
+        self._pool.stop_waiting()
+
+    def _close_unused(self) -> float | None:
+        """Close unused connections and listeners; return when to check again, in seconds.
+
+        Called by the helper thread. None: not before the next connection is opened.
+        """
+        self._pool.close_unused()
+        unused_since = time.monotonic() - self._pool.idle_seconds
+        for listener in list(self._listeners):
+            if isinstance(listener, NotifyListener) and listener.paused_at <= unused_since:
+                with suppress(ValueError):
+                    self._listeners.remove(listener)
+                    listener.close()
+        return self._pool.idle_seconds if self._pool.is_in_use or self._listeners else None
+
+    def _close(self) -> None:
+        self._notifier.close()
+        self._pool.close()
+
     # -- wake-ups -------------------------------------------------------------------------------
+
+    def listen(self) -> Listener:
+        return NotifyListener(lambda: self._pool.connect(max_wait=0))
 
     def _send_notification(self) -> None:
         with suppress(CorralError):
@@ -282,9 +341,9 @@ class PostgresDatabase(PostgresPool):
 
     @contextmanager
     def migration_lock(self) -> Iterator[None]:
-        connection = self._connect()
+        connection = self._connect_beside_pool()
         try:
-            self._run_first(connection, f"SET lock_timeout = '{MIGRATION_LOCK_TIMEOUT}s'")
+            self._pool.run_first(connection, f"SET lock_timeout = '{MIGRATION_LOCK_TIMEOUT}s'")
             try:
                 connection.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
             except pg.LockNotAvailable:
@@ -301,10 +360,10 @@ class PostgresDatabase(PostgresPool):
 
     @contextmanager
     def move_lock(self) -> Iterator[bool]:
-        connection = self._connect()
+        connection = self._connect_beside_pool()
         try:
             yield bool(
-                self._run_first(connection, f"SELECT pg_try_advisory_lock({MOVE_LOCK})")[0][0]
+                self._pool.run_first(connection, f"SELECT pg_try_advisory_lock({MOVE_LOCK})")[0][0]
             )
             connection.run(
                 "SELECT pg_advisory_unlock_all()"
@@ -352,13 +411,13 @@ class PostgresDatabase(PostgresPool):
     @contextmanager
     def read_snapshot(self) -> Iterator[ReadTable]:
         try:
-            with read_snapshot(self._connect()) as read_table:
+            with read_snapshot(self._connect_beside_pool()) as read_table:
                 yield read_table
         except psycopg.Error as error:
             self._raise(error)
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> QueryResult:
-        connection = self._connect()
+        connection = self._connect_beside_pool()
         try:
             return run_query(connection.connection, sql, limit=limit, timeout_ms=timeout_ms)
         except psycopg.Error as error:

@@ -11,21 +11,14 @@ import psycopg
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
-from corral.db.database import CLOSED, Database
-from corral.db.notifications import CommitNotifier, NotifyListener
 from corral.db.pooler import query_value, refuse_transaction_pooler
 from corral.db.postgres_connection import PostgresConnection, keepalive_options
 from corral.db.postgres_errors import (
     TOO_MANY_CLIENTS,
     no_free_connection,
     unreachable,
-    without_password,
-    without_secrets,
 )
-from corral.db.server_clock import ServerClock
 from corral.db.statement import Row
-from corral.db.types import Listener, Probe
-from corral.kernel.clock import Clock
 from corral.kernel.errors import Invalid, StoreUnavailable
 
 MIN_SERVER_VERSION = 130_000  # the first version with 64-bit transaction ids (xid8)
@@ -62,25 +55,22 @@ SESSION_SETTINGS = """
 """
 
 
-class PostgresPool(Database):
-    """The part of a PostgreSQL store that opens, pools and closes connections."""
+class PostgresPool:
+    """Opens, lends, checks and closes the connections of one handle. Thread-safe.
 
-    engine = "postgres"
+    A caller reserves a slot, takes a connection, gives it back and releases the slot. The number of
+    slots bounds the connections of this process.
+    """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock: Clock | None,
-        actor: str,
-        probe: Probe | None = None,
-    ) -> None:
-        """Connect to the server. Without `clock`, the server's time is used."""
-        super().__init__()
-        self._conninfo = self.address = url
-        self.url, self.pointer = without_password(url), without_secrets(url)
-        self.actor = actor
-        self._probe = probe
+    def __init__(self, conninfo: str, *, url: str, on_open: Callable[[], None]) -> None:
+        """Open no connection yet.
+
+        `url` is the location without a password, for error messages. `on_open` is called after a
+        connection was opened for the pool.
+        """
+        self._conninfo = conninfo
+        self._url = url
+        self._on_open = on_open
         self._idle: list[PostgresConnection] = []
         self._free_slots: SimpleQueue[None] = SimpleQueue()
         """One entry for each connection that this process may still use."""
@@ -90,38 +80,121 @@ class PostgresPool(Database):
         """Whether it was checked that no pooler in transaction mode is in between."""
         self._is_pooled = False
         """Whether the URL leads to a pooler in session mode."""
-        self._idle_seconds = IDLE_SECONDS
+        self._is_exiting = False
+        self._is_closed = False
+        self.idle_seconds = IDLE_SECONDS
+        """How long an unused connection stays open."""
         self._max_age = math.inf
-        self._notifier = CommitNotifier(self._send_notification, self._close_unused)
-        first = self._take()
-        self.clock = clock or ServerClock(
-            self._query_time, at_first=lambda: self._server_time(first)
-        )
-        self._idle.append(first)
-        self._notifier.watch_connections()
 
-    def _connect(self, *, wait: bool = True) -> PostgresConnection:
-        """Open a connection; with `wait`, retry while the server has no free one."""
-        return self._retry_while_full(self._connect_once, wait=wait)
+    # -- slots ----------------------------------------------------------------------------------
+
+    def reserve_slot(self) -> None:
+        """Reserve one of this process's connections; waits while all are in use.
+
+        Raises StoreUnavailable if none becomes free in time.
+        """
+        try:
+            self._free_slots.get(timeout=MAX_SERVER_WAIT)
+        except Empty:
+            raise StoreUnavailable(
+                f"All {MAX_CONNECTIONS} connections of this process to {self._url} were busy for "
+                f"{MAX_SERVER_WAIT:.0f} s. Use fewer threads, or end the operations that use them.",
+                reason="locked",
+            ) from None
+
+    def release_slot(self) -> None:
+        self._free_slots.put(None)
+
+    # -- lending --------------------------------------------------------------------------------
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether an open connection waits for its next use."""
+        return bool(self._idle)
+
+    def take(self, *, max_wait: float) -> PostgresConnection:
+        """Return an idle or a new connection; the caller has a slot, and gives it back.
+
+        Retries for `max_wait` seconds while the server has no free connection, then raises
+        StoreUnavailable.
+        """
+        return self._retry_while_full(self._take_idle_or_open, max_wait)
+
+    def connect(self, *, max_wait: float) -> PostgresConnection:
+        """Open a connection beside the pool, without its settings; the caller closes it.
+
+        Retries like `take`.
+        """
+        return self._retry_while_full(self._connect_once, max_wait)
 
     def _retry_while_full(
-        self, connect: Callable[[], PostgresConnection], *, wait: bool
+        self, connect: Callable[[], PostgresConnection], max_wait: float
     ) -> PostgresConnection:
-        """Call `connect`; with `wait`, retry while the server has no free connection."""
-        deadline, backoff = time.monotonic() + self._max_wait, MIN_BACKOFF
+        deadline, backoff = time.monotonic() + max_wait, MIN_BACKOFF
         while True:
             try:
                 return connect()
             except StoreUnavailable as error:
                 is_full = error.reason == TOO_MANY_CLIENTS
-                if not (is_full and wait) or self.is_exiting or time.monotonic() > deadline:
+                if not is_full or self._is_exiting or time.monotonic() >= deadline:
                     raise
                 backoff = back_off(backoff, deadline)
 
-    @property
-    def _max_wait(self) -> float:
-        limit = self.thread.max_server_wait
-        return MAX_SERVER_WAIT if limit is None else limit
+    def _take_idle_or_open(self) -> PostgresConnection:
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return self._open()
+            if connection.is_silent:
+                return connection
+            connection.close()
+
+    def give_back(self, connection: PostgresConnection) -> None:
+        """Keep a connection for its next use, after a rollback if needed, or close it."""
+        if not connection.is_idle and connection.is_usable:
+            with suppress(psycopg.Error):
+                connection.run("ROLLBACK")
+        if connection.is_idle:
+            connection.returned_at = time.monotonic()
+            if connection.returned_at - connection.opened_at > self._max_age:
+                connection.close()
+                return
+            self._idle.append(connection)
+            if self._is_closed:  # another thread closed the store in the meantime
+                self.close_idle()
+        elif connection.is_usable:  # interrupted in the middle of a statement
+            connection.close()
+        else:
+            # When one connection broke, the idle ones probably broke too.
+            while self._idle:
+                with suppress(psycopg.Error, IndexError):
+                    self._idle.pop().close()
+
+    # -- opening --------------------------------------------------------------------------------
+
+    def _open(self) -> PostgresConnection:
+        """Open a connection for the pool."""
+        connection = self._connect_once(for_pool=True)
+        script = f"{SESSION_SETTINGS}; SELECT pg_backend_pid()"
+        # Stop waiting for the new connection when one of the pool becomes idle.
+        process = int(
+            self._query_first(connection.connection, script, stop_when=lambda: self._idle)
+        )
+        try:
+            if not self._is_checked:
+                self._is_pooled = refuse_transaction_pooler(
+                    connection.connection,
+                    process,
+                    lambda: self._connect_once().connection,
+                    self._url,
+                )
+                self._is_checked = True
+        except BaseException:
+            connection.close()
+            raise
+        self._on_open()
+        return connection
 
     def _connect_once(self, *, for_pool: bool = False) -> PostgresConnection:
         """Open a connection and check it if pooled; with `for_pool`, the caller does that."""
@@ -142,25 +215,30 @@ class PostgresPool(Database):
                 reason="bad_url",
             ) from None
         except psycopg.Error as error:
-            raise unreachable(self.url, error) from error
-        if connection.info.server_version < MIN_SERVER_VERSION:
-            connection.close()
-            raise StoreUnavailable(
-                f"The server of {self.url} is older than PostgreSQL 13. Upgrade it.",
-                reason="old_server",
-            )
-        if connection.info.parameter_status("server_encoding") != "UTF8":
-            connection.close()
-            raise StoreUnavailable(
-                f"The encoding of {self.url} is not UTF-8. Create a database with ENCODING 'UTF8'.",
-                reason="encoding",
-            )
+            raise unreachable(self._url, error) from error
+        self._require_supported_server(connection)
         connection.adapters.register_dumper(int, Int8Dumper)
         set_json_loads(_unchanged, connection)  # `record_maker` decodes JSON
         connection.prepared_max = MAX_PREPARED
         if self._is_pooled and not for_pool:
             self._query_first(connection, "SELECT 1")
         return PostgresConnection(connection)
+
+    def _require_supported_server(self, connection: "psycopg.Connection[Row]") -> None:
+        """Close the connection and raise StoreUnavailable if Corral cannot use its server."""
+        if connection.info.server_version < MIN_SERVER_VERSION:
+            connection.close()
+            raise StoreUnavailable(
+                f"The server of {self._url} is older than PostgreSQL 13. Upgrade it.",
+                reason="old_server",
+            )
+        if connection.info.parameter_status("server_encoding") != "UTF8":
+            connection.close()
+            raise StoreUnavailable(
+                f"The encoding of {self._url} is not UTF-8. Create a database with ENCODING "
+                "'UTF8'.",
+                reason="encoding",
+            )
 
     def _query_first(
         self,
@@ -180,137 +258,71 @@ class PostgresPool(Database):
             )
         except psycopg.OperationalError as error:
             connection.close()
-            raise unreachable(self.url, error) from error
+            raise unreachable(self._url, error) from error
         except BaseException:
             connection.close()
             raise
         if result is None:
             connection.close()
-            raise no_free_connection(self.url, "a connection pooler provided none in time")
+            raise no_free_connection(self._url, "a connection pooler provided none in time")
         return result
 
-    def _take(self, *, wait: bool = True) -> PostgresConnection:
-        """Return an idle or a new connection; with `wait`, retry while the server has none free."""
-        return self._retry_while_full(self._take_idle_or_open, wait=wait)
-
-    def _take_idle_or_open(self) -> PostgresConnection:
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return self._open()
-            if connection.is_silent:
-                return connection
-            connection.close()
-
-    def _open(self) -> PostgresConnection:
-        """Open a connection for the pool."""
-        connection = self._connect_once(for_pool=True)
-        script = f"{SESSION_SETTINGS}; SELECT pg_backend_pid()"
-        # Stop waiting for the new connection when one of the pool becomes idle.
-        process = int(
-            self._query_first(connection.connection, script, stop_when=lambda: self._idle)
-        )
-        try:
-            if not self._is_checked:
-                self._is_pooled = refuse_transaction_pooler(
-                    connection.connection,
-                    process,
-                    lambda: self._connect_once().connection,
-                    self.url,
-                )
-                self._is_checked = True
-        except BaseException:
-            connection.close()
-            raise
-        self._notifier.watch_connections()
-        return connection
-
-    def _run_first(self, connection: PostgresConnection, text: str) -> list[Row]:
+    def run_first(self, connection: PostgresConnection, text: str) -> list[Row]:
         """Run a statement on a new connection; raises StoreUnavailable if the connection breaks."""
         try:
             return connection.run(text)
         except psycopg.OperationalError as error:
             connection.close()
-            raise unreachable(self.url, error) from error
+            raise unreachable(self._url, error) from error
 
-    def _give_back(self, connection: PostgresConnection) -> None:
-        """Return a connection to the pool, or close it."""
-        if not connection.is_idle and connection.is_usable:
-            with suppress(psycopg.Error):
-                connection.run("ROLLBACK")
-        if connection.is_idle:
-            connection.returned_at = time.monotonic()
-            if connection.returned_at - connection.opened_at > self._max_age:
-                connection.close()
-                return
-            self._idle.append(connection)
-            if self.unusable == CLOSED:  # another thread closed the store in the meantime
-                self._close_idle()
-        elif connection.is_usable:  # interrupted in the middle of a statement
-            connection.close()
-        else:
-            # When one connection broke, the idle ones probably broke too.
-            while self._idle:
-                with suppress(psycopg.Error, IndexError):
-                    self._idle.pop().close()
+    # -- the server's time ----------------------------------------------------------------------
 
-    def _query_time(self) -> int:
-        # Without `_reserve_slot`: the caller may already hold the last slot.
+    def read_time(self) -> int:
+        """Return the server's time, in milliseconds. Needs no slot."""
+        # The caller may already hold the last slot, so this connection does not stay open.
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._connect(wait=False)
+            connection = self.connect(max_wait=0)
         try:
-            return self._server_time(connection)
+            return self.read_time_on(connection)
         finally:
             connection.close()
 
-    def _server_time(self, connection: PostgresConnection) -> int:
-        (row,) = self._run_first(connection, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
+    def read_time_on(self, connection: PostgresConnection) -> int:
+        """Return the server's time, read on an open connection."""
+        (row,) = self.run_first(connection, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
         return int(row[0])
 
-    def release_connections_early(self) -> None:
-        self._idle_seconds, self._max_age = EARLY_IDLE_SECONDS, EARLY_MAX_AGE
-        self._notifier.watch_connections()
+    # -- closing --------------------------------------------------------------------------------
 
-    def _close_unused(self) -> float | None:
-        """Close connections that were not used for a while; called by the helper thread."""
-        unused_since = time.monotonic() - self._idle_seconds
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a connection is open or about to be opened."""
+        return bool(self._idle) or self._free_slots.qsize() < MAX_CONNECTIONS
+
+    def release_early(self) -> None:
+        """Close connections soon after each use; see `Database.release_connections_early`."""
+        self.idle_seconds, self._max_age = EARLY_IDLE_SECONDS, EARLY_MAX_AGE
+
+    def close_unused(self) -> None:
+        """Close connections that were not used for `idle_seconds`."""
+        unused_since = time.monotonic() - self.idle_seconds
         for connection in [idle for idle in self._idle if idle.returned_at <= unused_since]:
             with suppress(ValueError, psycopg.Error):  # another thread took it
                 self._idle.remove(connection)
                 connection.close()
-        for listener in list(self._listeners):
-            if isinstance(listener, NotifyListener) and listener.paused_at <= unused_since:
-                with suppress(ValueError):
-                    self._listeners.remove(listener)
-                    listener.close()
-        in_use = self._free_slots.qsize() < MAX_CONNECTIONS
-        return self._idle_seconds if in_use or self._idle or self._listeners else None
 
-    def _reserve_slot(self) -> None:
-        """Reserve one of this process's connections; waits while all are in use."""
-        try:
-            self._free_slots.get(timeout=MAX_SERVER_WAIT)
-        except Empty:
-            raise StoreUnavailable(
-                f"All {MAX_CONNECTIONS} connections of this process to {self.url} were busy for "
-                f"{MAX_SERVER_WAIT:.0f} s. Use fewer threads, or end the operations that use them.",
-                reason="locked",
-            ) from None
+    def stop_waiting(self) -> None:
+        """Stop waiting for a server without free connections: this process is about to exit."""
+        self._is_exiting = True
 
-    def _send_notification(self) -> None:
-        raise NotImplementedError
+    def close(self) -> None:
+        """Close the idle connections now, and the others when they are given back."""
+        self._is_closed = True
+        self.close_idle()
 
-    def listen(self) -> Listener:
-        return NotifyListener(lambda: self._connect(wait=False))
-
-    def _close(self) -> None:
-        self._notifier.close()
-        self._close_idle()
-
-    def _close_idle(self) -> None:
+    def close_idle(self) -> None:
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()

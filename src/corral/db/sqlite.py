@@ -164,6 +164,8 @@ class SqliteDatabase(Database):
                 self._shared.require_in_place()
             except BaseException as error:
                 replacement = self._abandon(batch, error, writer)
+                if batch.interrupt is not None:
+                    raise batch.interrupt from error
                 if replacement is not None:
                     raise replacement from None
                 raise
@@ -193,7 +195,8 @@ class SqliteDatabase(Database):
                 if self._queue.waiting:
                     self._run_followers(batch, writer, durable or self._shared.full)
             except BatchAborted as aborted:
-                batch.interrupt = aborted.interrupt
+                # The batch may be aborted again: a pending interrupt is kept.
+                batch.interrupt = batch.interrupt or aborted.interrupt
                 writer.roll_back()
                 self._queue.put_back(batch)
                 continue

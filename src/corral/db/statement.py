@@ -24,7 +24,8 @@ _LISTED = re.compile(
 )
 # Comments explain a predicate where it stands. They are not sent to the engine: line breaks are
 # collapsed below, so a comment would swallow the rest of the statement.
-_COMMENT = re.compile(r"--[^\n]*")
+# Quoted text may contain `--`, so it is matched first and kept.
+_QUOTED_OR_COMMENT = re.compile(r"""('(?:[^']|'')*'|"[^"]*")|--[^\n]*""")
 # A colon in quoted text or in a PostgreSQL cast (`::`) does not start a parameter.
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|::|:([a-z_][a-z0-9_]*)|\s+")
 
@@ -58,6 +59,11 @@ def _expand_in_list(match: re.Match[str]) -> str:
     column = match["column"]
     comparisons = (f"{column} {operator} {word}" for word in _WORD.findall(match["words"]))
     return f"({conjunction.join(comparisons)})"
+
+
+def _remove_comments(text: str) -> str:
+    """Remove all `--` comments, but keep quoted text as it is."""
+    return _QUOTED_OR_COMMENT.sub(r"\1", text) if "--" in text else text
 
 
 def _compile(text: str, engine: Engine, mark: str) -> Compiled:
@@ -100,7 +106,7 @@ class Statement:
         returns_key_only: bool = False,
         policies: Mapping[str, Policy] | None = None,
     ) -> None:
-        self.text = _COMMENT.sub("", text)
+        self.text = _remove_comments(text)
         self.returns_key_only = returns_key_only
         self.policies = policies or {}
 

@@ -21,9 +21,15 @@ from corral.http.errors import ApiError
 from corral.http.feed import EventFeed
 from corral.http.health import HealthEndpoint
 from corral.http.metrics import Metrics
-from corral.http.middleware.access import AccessMiddleware, ErrorPage
+from corral.http.middleware.authentication import AuthenticationMiddleware
+from corral.http.middleware.body_limits import BodyLimitMiddleware
+from corral.http.middleware.concurrency import ConcurrencyMiddleware
+from corral.http.middleware.error_responses import ErrorMiddleware, ErrorPage
+from corral.http.middleware.origin import OriginMiddleware
 from corral.http.middleware.rate_limits import Rate
-from corral.http.openapi import docs_page, openapi_document
+from corral.http.middleware.request_metrics import RequestMetricsMiddleware
+from corral.http.middleware.security_headers import SecurityHeadersMiddleware
+from corral.http.openapi import docs_page, docs_style, openapi_document
 from corral.http.streams import StreamEndpoints
 from corral.http.token_cache import TokenCache
 
@@ -60,6 +66,7 @@ def create_app(
     api.extra_routes = {
         "": _server_info(api),
         "docs": _static_response(docs_page, b"text/html; charset=utf-8"),
+        "docs.css": _static_response(docs_style, b"text/css"),
         "openapi.json": _static_response(openapi_document, b"application/json"),
         "events": streams.events,
         "runs/*/output": streams.output,
@@ -98,15 +105,13 @@ def create_app(
             *pages,
         ],
         middleware=[
-            Middleware(
-                AccessMiddleware,
-                store=store,
-                tokens=tokens,
-                metrics=metrics,
-                allowed_hosts=allowed_hosts,
-                error_page=error_page,
-                rates=rates,
-            )
+            Middleware(RequestMetricsMiddleware, metrics=metrics),
+            Middleware(SecurityHeadersMiddleware),
+            Middleware(ErrorMiddleware, error_page=error_page),
+            Middleware(OriginMiddleware, allowed_hosts=allowed_hosts),
+            Middleware(AuthenticationMiddleware, store=store, tokens=tokens, rates=rates),
+            Middleware(ConcurrencyMiddleware),
+            Middleware(BodyLimitMiddleware),
         ],
         exception_handlers={HTTPException: _raise_api_error},
         lifespan=lifespan,

@@ -204,7 +204,7 @@ def _error_schema() -> dict[str, Any]:
 
 @cache
 def docs_page() -> bytes:
-    """Return the reference as one HTML page, without scripts or external resources."""
+    """Return the reference as one HTML page, without scripts."""
     parts = [_HEAD]
     by_facade: dict[str, list[RemoteCall]] = {}
     for call in list_calls():
@@ -222,6 +222,11 @@ def docs_page() -> bytes:
         parts.append(f"<tr><td><code>{name}</code></td><td>{html.escape(reason)}</td></tr>")
     parts.append("</table></body></html>")
     return "\n".join(parts).encode()
+
+
+def docs_style() -> bytes:
+    """Return the style sheet of `docs_page`."""
+    return _STYLE
 
 
 def _html_entry(call: RemoteCall) -> str:
@@ -256,10 +261,18 @@ def _type_name(kind: Any) -> str:
 
 _HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Corral HTTP API</title>
 <link rel="icon" href="/static/icon.svg" type="image/svg+xml">
-<meta name="viewport" content="width=device-width"><style>
-:root { color-scheme: light dark } body { font: 15px/1.5 system-ui; max-width: 60rem; margin: 2rem
-auto; padding: 0 1rem } code { font-size: .95em } td { padding: 0 1rem 0 0; vertical-align: top }
-h3 { margin-top: 2rem } h2 { margin-top: 3rem; border-top: 1px solid }</style></head><body>
+<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/api/docs.css">
+</head><body>
 <h1>Corral HTTP API</h1><p>GET takes its arguments from the query string, POST from a JSON object in
 the body. Path parameters may also be passed as arguments: <code>GET /api/runs/samples?id=…</code>.
 OpenAPI document: <a href="/api/openapi.json">openapi.json</a>.</p>"""
+
+# A file of its own: the content security policy forbids inline styles.
+_STYLE = b"""
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+code { font-size: .95em }
+td { padding: 0 1rem 0 0; vertical-align: top }
+h2 { margin-top: 3rem; border-top: 1px solid }
+h3 { margin-top: 2rem }
+"""

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from corral.adapters import process
-from corral.adapters.process_ancestry import list_ancestors_of
 
 if TYPE_CHECKING:
-    from corral.adapters.process_ancestry import Ancestor
-    from corral.kernel.identity import RunIdentity
     from corral.supervisor.agent_io import AgentIO, Reply
     from corral.supervisor.control_connections import ControlConnections
+    from corral.supervisor.control_permissions import ControlPermissions
 
 SUSPEND_KEY = b"\x1a"  # Ctrl-Z
 SUSPEND_SECONDS = 0.1  # from the key press until the agent is suspended
@@ -33,78 +31,44 @@ class ControlTarget(Protocol):
     def type_in(self, data: bytes) -> bool: ...
     def resize(self, rows: int, columns: int) -> None: ...
     def check_stop(self, grace_period_ms: int | None) -> None: ...
-    def is_sandboxed(self, ancestors: "list[Ancestor]") -> bool: ...
-    def run_of(self, ancestors: "list[Ancestor]") -> "RunIdentity | None": ...
-    def is_started_by(self, caller: "RunIdentity") -> bool: ...
 
 
 class ControlServer:
-    """The control socket of a run, open for as long as the agent runs."""
+    """The control socket of a run, open from `open` to `end`."""
 
-    def __init__(self, folder: Path, target: ControlTarget) -> None:
+    def __init__(
+        self, folder: Path, target: ControlTarget, permissions: "ControlPermissions"
+    ) -> None:
+        self._folder = folder
         self._target = target
+        self._permissions = permissions
         self._connections: ControlConnections | None = None
         self.suspend_check_at: float | None = None
         """When to check whether Ctrl-Z suspended the agent."""
         self.forwarded_signals: set[int] = set()
         """Signals that a client sent to the agent."""
-        self._outsiders: set[Ancestor] = set()
-        """Processes that are known to belong to no run."""
-        self._open(folder)
 
-    def _open(self, folder: Path) -> None:
+    def open(self) -> None:
+        """Create the socket.
+
+        If that fails (a full disk), the run continues; stop requests arrive by the store.
+        """
         from corral.supervisor.control_connections import ControlConnections
 
-        # On failure (a full disk) the run continues; stop requests arrive by the store.
         with suppress(OSError):
             self._connections = ControlConnections(
-                folder,
+                self._folder,
                 handle_request=self._handle_request,
                 on_input=self._handle_input,
                 on_size=lambda rows, columns: self._target.resize(int(rows), int(columns)),
                 replay=lambda: self._target.recent_output,
-                may_connect=self._may_connect,
-                may_type=self._may_type,
+                may_connect=self._permissions.may_connect,
+                may_type=self._permissions.may_type,
             )
-
-    def _may_connect(self, pid: int | None) -> bool:
-        """Whether a process may use the socket; False for a process of a sandboxed run.
-
-        Landlock does not prevent it from connecting. By typing into a run without a sandbox, it
-        could escape.
-        """
-        if pid is None or pid == os.getpid():
-            return True
-        ancestors = list_ancestors_of(pid)
-        return bool(ancestors) and not self._target.is_sandboxed(ancestors)
-
-    def _may_type(self, pid: int | None) -> bool:
-        """Whether a process may type into the run.
-
-        A process inside of the run itself may not. A process of another run may if that run
-        started this one, and while this one has no open question: only a person may approve, and an
-        agent cannot see who typed a text.
-        """
-        if pid is None or pid == os.getpid():
-            return True
-        ancestors = list_ancestors_of(pid)
-        if not ancestors:
-            return False  # the process has ended, so its run is unknown
-        agent = self._target.agent
-        pids = {ancestor.pid for ancestor in ancestors}
-        if os.getpid() in pids or (agent is not None and agent.pid in pids):
-            return False
-        if ancestors[0] in self._outsiders:
-            return True
-        caller = self._target.run_of(ancestors)
-        if caller is None:
-            self._outsiders.add(ancestors[0])  # cached: one query per client, not per key press
-            return True
-        return self._target.agent_io.attention is None and self._target.is_started_by(caller)
 
     @property
     def has_watchers(self) -> bool:
-        """Whether a client is attached; also True if the socket could not be opened."""
+        """Whether a client is attached; also True if the socket is not open."""
         return self._connections is None or self._connections.has_attached
 
     def register(self, poll: "select.poll") -> None:

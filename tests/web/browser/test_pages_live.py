@@ -454,6 +454,12 @@ def test_every_plot_shows_its_numbers(live_site: LiveSite, tab: BrowserTab) -> N
             assert figure.locator("td").first.is_visible()
 
 
+def test_reference_of_the_api_is_styled(tab: BrowserTab) -> None:
+    """Its style sheet is a file: the content security policy refuses inline styles."""
+    page = tab.go("/api/docs")
+    assert page.evaluate("getComputedStyle(document.body).maxWidth") == "960px"
+
+
 def test_ages_are_updated_over_time(live_site: LiveSite, tab: BrowserTab) -> None:
     page = tab.go("/health")
     stamp = page.locator(".asof time")

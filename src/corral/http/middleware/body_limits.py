@@ -9,8 +9,11 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
-from corral.asgi import AsgiMessage, Receive
+from starlette.datastructures import Headers
+
+from corral.asgi import AsgiApp, AsgiMessage, Receive, Scope, Send
 from corral.http.errors import ApiError
+from corral.http.middleware.base import HttpMiddleware, client_address
 from corral.http.middleware.rate_limits import retry_after
 from corral.services.tokens import TokenIdentity
 
@@ -39,7 +42,31 @@ AGENT_LIMIT = BodyLimit(4 * MEGABYTE, 8 * MEGABYTE, 64 * MEGABYTE, 200_000, 30.0
 ANONYMOUS_LIMIT = BodyLimit(1 * MEGABYTE, 4 * MEGABYTE, 16 * MEGABYTE, 50_000, 10.0, 20.0)
 
 
-def limit_for(who: TokenIdentity | None) -> BodyLimit:
+class BodyLimitMiddleware(HttpMiddleware):
+    """Limits the body of each request while its handler reads it.
+
+    A handler that decodes JSON calls `state.check_body` with the body first.
+    """
+
+    def __init__(self, app: AsgiApp) -> None:
+        super().__init__(app)
+        self._budget = BodyBudget()
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope["state"]
+        who: TokenIdentity | None = state.get("who")
+        limit = _find_limit(who)
+        caller = who.id if who is not None else client_address(scope)
+        length = Headers(scope=scope).get("content-length", "0")
+        body = self._budget.begin(receive, length, caller, limit)
+        state["check_body"] = lambda data: _check_json(data, limit)
+        try:
+            await self._app(scope, body.receive, send)
+        finally:
+            body.end()
+
+
+def _find_limit(who: TokenIdentity | None) -> BodyLimit:
     if who is None:
         return ANONYMOUS_LIMIT
     return AGENT_LIMIT if who.agent else TOKEN_LIMIT
@@ -52,14 +79,12 @@ class BodyBudget:
         self._by_caller: Counter[str] = Counter()
         self._by_kind: Counter[BodyLimit] = Counter()
 
-    def begin(
-        self, receive: Receive, length: bytes, caller: str, limit: BodyLimit
-    ) -> "LimitedBody":
+    def begin(self, receive: Receive, length: str, caller: str, limit: BodyLimit) -> "LimitedBody":
         """Start reading a body; `length` is its Content-Length.
 
         Raises ApiError 413 when it is too large.
         """
-        if length.isdigit() and int(length) > limit.max_bytes:
+        if length.isascii() and length.isdigit() and int(length) > limit.max_bytes:
             raise _too_large(limit)
         return LimitedBody(self, receive, caller, limit)
 
@@ -126,7 +151,7 @@ class LimitedBody:
         self._size = 0
 
 
-def check_json(body: bytes, limit: BodyLimit) -> None:
+def _check_json(body: bytes, limit: BodyLimit) -> None:
     """Raise ApiError 413 when JSON has more values than its caller may send.
 
     Each value except the first follows one of these characters. Characters inside strings count

@@ -2,13 +2,31 @@
 
 from collections import Counter
 
+from corral.asgi import AsgiApp, Receive, Scope, Send
 from corral.http.errors import ApiError
+from corral.http.middleware.base import HttpMiddleware
 from corral.http.middleware.rate_limits import retry_after
 from corral.services.tokens import TokenIdentity
 
 MAX_REQUESTS = 512
 MAX_ANONYMOUS = 64  # requests without a token, mostly of chat platforms
 MAX_PER_AGENT = 16  # all waiting calls share 64 threads
+
+
+class ConcurrencyMiddleware(HttpMiddleware):
+    """Counts each request until its response is complete, or its handler releases `state.slot`."""
+
+    def __init__(self, app: AsgiApp, *, max_requests: int = MAX_REQUESTS) -> None:
+        super().__init__(app)
+        self._limiter = ConcurrencyLimiter(max_requests)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope["state"]
+        slot = state["slot"] = self._limiter.acquire(state.get("who"))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            slot.release()
 
 
 class ConcurrencyLimiter:
