@@ -106,10 +106,10 @@ class Runs(Resource):
         Options that are given replace those of the earlier run. The working directory must still
         exist. Raises Conflict while the earlier run is live.
         """
-        from corral.services.runs import request
+        from corral.services.runs import request, resumption
 
         return self._database.write(
-            lambda tx: request.resume_run(tx, id, request.RunRequest(**options))
+            lambda tx: resumption.resume_run(tx, id, request.RunRequest(**options))
         )
 
     def start_queued(self) -> Sequence[Run]:
