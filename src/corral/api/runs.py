@@ -81,7 +81,7 @@ class Runs(Resource):
     end_orphaned = write(ops.end_orphaned, repeatable=True)
 
     # For the dispatcher.
-    next_due = read(runs_dispatch.next_due_at, mode="one")
+    next_due = read(runs_dispatch.get_next_due, mode="one")
     release_claim = write(runs_dispatch.release_claim, mode="one", repeatable=True)
 
     # -- starting --------------------------------------------------------------------------------

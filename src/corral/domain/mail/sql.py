@@ -23,7 +23,7 @@ from corral.domain.mail.model import (
     Letter,
     OverlongLeases,
     StalledMailbox,
-    letter_from_values,
+    build_letter,
 )
 from corral.kernel.pagination import LAST_NUMBER
 
@@ -57,7 +57,7 @@ LETTERS = StatefulTable(
     key="seq",
     id_prefix="let",
     project="project_id",
-    make_record=letter_from_values,
+    make_record=build_letter,
     insert_expressions={"queue_at": _QUEUE_AT},
 )
 

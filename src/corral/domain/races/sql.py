@@ -180,7 +180,7 @@ ADD_GRAFT = Query(
 # -- statistics ----------------------------------------------------------------------------------
 
 
-def _win_rates(key: str) -> Query[WinRate]:
+def _build_win_rates(key: str) -> Query[WinRate]:
     """Count attempts and wins of decided rounds by a column. `passed` is NULL without checks."""
     return Query(
         WinRate,
@@ -199,10 +199,10 @@ def _win_rates(key: str) -> Query[WinRate]:
 
 
 WIN_RATES = {
-    "agent": _win_rates("attempts.agent"),
-    "model": _win_rates("attempts.model"),
-    "provider": _win_rates("attempts.provider"),
-    "variation": _win_rates("attempts.variation"),
+    "agent": _build_win_rates("attempts.agent"),
+    "model": _build_win_rates("attempts.model"),
+    "provider": _build_win_rates("attempts.provider"),
+    "variation": _build_win_rates("attempts.variation"),
 }
 
 # -- retention ---------------------------------------------------------------------------------

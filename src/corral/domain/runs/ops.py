@@ -248,16 +248,16 @@ def _close(tx: Tx, run: Run, verb: str, end: ExitStatus, *, output_bytes: int | 
         attention=None,
         dialog=None,
         output_bytes=run.output_bytes if output_bytes is None else output_bytes,
-        cpu_ms=_max_known(run.cpu_ms, end.cpu_ms),
-        peak_bytes=_max_known(run.peak_bytes, end.peak_bytes),
+        cpu_ms=_pick_larger(run.cpu_ms, end.cpu_ms),
+        peak_bytes=_pick_larger(run.peak_bytes, end.peak_bytes),
         event_data={"exit_code": end.exit_code, "signal": end.signal, "reason": reason},
     )
     charges.release_budget(tx, run.id)
-    raise_alert(tx, ended, outcome.alert_kind(ended.state, run.stop_kind), "end")
+    raise_alert(tx, ended, outcome.choose_alert_kind(ended.state, run.stop_kind), "end")
     return ended
 
 
-def _max_known(one: int | None, other: int | None) -> int | None:
+def _pick_larger(one: int | None, other: int | None) -> int | None:
     values = [value for value in (one, other) if value is not None]
     return max(values) if values else None
 

@@ -87,10 +87,10 @@ _TASKS = f"SELECT {_COLUMNS} FROM tasks WHERE"
 
 def _oldest_first(condition: str) -> Listing[Task]:
     text = f"{_TASKS} {condition} AND id > :last ORDER BY id LIMIT :limit"
-    return Listing(Query(Task, text), start={"last": ""}, key=_id_key)
+    return Listing(Query(Task, text), start={"last": ""}, key=_get_id_key)
 
 
-def _id_key(task: Task) -> tuple[str]:
+def _get_id_key(task: Task) -> tuple[str]:
     return (task.id,)
 
 

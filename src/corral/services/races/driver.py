@@ -20,7 +20,7 @@ from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races import ops, queries, round_steps, selection
 from corral.domain.races.model import Attempt, AttemptSpec, AttemptState, Race, Round, RoundState
-from corral.domain.races.ranking import better_half
+from corral.domain.races.ranking import choose_better_half
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import Conflict, Held, NotFound, Refused
 from corral.services.races import attempt_checks, judge, preparation
@@ -247,7 +247,7 @@ class RoundDriver:
                 context.race.id,
                 [
                     AttemptSpec(attempt.agent, attempt.variation)
-                    for attempt in better_half(decided.attempts)
+                    for attempt in choose_better_half(decided.attempts)
                 ],
                 folder=str(races_folder()),
             )

@@ -18,14 +18,14 @@ from corral.domain.sessions import context as conversations
 from corral.kernel.errors import Conflict, Held, Invalid, NotFound, Refused
 from corral.services.identity import check_environment
 from corral.services.races.checks import (
-    agent_sandbox,
-    attempt_env,
-    check_timeout_ms,
-    command_sandbox,
-    project_dir,
-    sandbox_permissions,
+    build_attempt_env,
+    choose_agent_sandbox,
+    choose_command_sandbox,
+    get_check_timeout_ms,
+    get_project_dir,
+    get_sandbox_permissions,
 )
-from corral.services.races.paths import create_race_folder, pool_of, ports_folder
+from corral.services.races.paths import create_race_folder, get_pool, ports_folder
 from corral.services.races.round_context import RoundContext, fail_attempt, run_parallel
 from corral.services.runs import dispatch
 from corral.services.runs.request import RunRequest, request_run
@@ -73,7 +73,7 @@ def _create_worktree(database: Database, context: RoundContext, attempt: Attempt
             attempt.worktree,
             attempt.branch,
             base=context.round.base_commit,
-            pool=pool_of(database, context.race),
+            pool=get_pool(database, context.race),
         )
     except (Refused, Invalid, OSError) as error:
         reason = f"the worktree could not be created: {error}"
@@ -103,13 +103,13 @@ def _run_setup(database: Database, race: Race, attempt: Attempt, port: int) -> s
     try:
         ended = run_check(
             race.plan.setup,
-            project_dir(race, attempt.worktree),
-            timeout_ms=check_timeout_ms(database, race),
-            environment=attempt_env(race, attempt, port) | check_environment(database),
+            get_project_dir(race, attempt.worktree),
+            timeout_ms=get_check_timeout_ms(database, race),
+            environment=build_attempt_env(race, attempt, port) | check_environment(database),
             kept_in=attempt.worktree,
-            by=command_sandbox(race, attempt),
+            by=choose_command_sandbox(race, attempt),
             repository=race.repository,
-            confined=sandbox_permissions(database, race),
+            confined=get_sandbox_permissions(database, race),
         )
     except (Refused, OSError) as error:
         return f"the set-up could not be run: {error}"
@@ -122,7 +122,7 @@ def _run_setup(database: Database, race: Race, attempt: Attempt, port: int) -> s
 def _start_agent(database: Database, context: RoundContext, prepared: PreparedAttempt) -> None:
     """Request the run of an attempt and record it, in one transaction."""
     attempt, port = prepared
-    sandbox = agent_sandbox(context.race)
+    sandbox = choose_agent_sandbox(context.race)
 
     def start(tx: Tx) -> Attempt:
         run = request_run(tx, _build_request(tx, context, prepared, sandbox))
@@ -148,9 +148,9 @@ def _build_request(
         prompt=attempt.prompt,
         agent=attempt.agent,
         project=race.project_id,
-        dir=project_dir(race, attempt.worktree),
+        dir=get_project_dir(race, attempt.worktree),
         session=_fork_conversation(tx, race, round),
-        env=attempt_env(race, attempt, port) | race.plan.env,
+        env=build_attempt_env(race, attempt, port) | race.plan.env,
         secrets=race.plan.secrets,
         approvals=race.plan.approvals,
         sandbox=None if sandbox is SandboxKind.NONE else sandbox,
