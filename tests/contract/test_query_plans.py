@@ -485,7 +485,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"launches_pkey", "nodes_name_boot_id_key", "projects_pkey", "runs_pkey"},
     ),
     "runs, ended long ago": (
-        lambda c: c._database.write(lambda tx: runs.list_ended_before(tx, before=tx.now, limit=5)),
+        lambda c: c._database.write(lambda tx: runs.PRUNABLE.list_keys(tx, before=tx.now, limit=5)),
         {"runs_ended"},
     ),
     "mail.put": (lambda c: c.mail.put("agent:busy", 1), {"its place in line"}),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
-from corral.domain.tasks.graph import closing_edges, critical_path
+from corral.domain.tasks.graph import find_closing_edges, find_critical_path
 from corral.kernel.errors import Conflict, CorralError, Invalid, NotFound, Refused
 from tests.support import source_databases
 from tests.support.grouped_cases import Cases, each_case
@@ -118,13 +118,13 @@ def test_graph_with_a_cycle_from_an_early_import_can_be_shown(
 
 def test_closing_edges_are_found_one_by_one() -> None:
     needs = {"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": []}
-    assert closing_edges(needs, [("c", "a"), ("c", "d")]) == [("c", "a")]
-    assert closing_edges({"a": ["b"], "b": []}, [("a", "b")]) == []
-    assert critical_path(needs) == ["d"]
+    assert find_closing_edges(needs, [("c", "a"), ("c", "d")]) == [("c", "a")]
+    assert find_closing_edges({"a": ["b"], "b": []}, [("a", "b")]) == []
+    assert find_critical_path(needs) == ["d"]
     ring = {str(n): [str((n + 1) % 2_000)] for n in range(2_000)}
     edges = [(task, needed[0]) for task, needed in ring.items()]
-    assert len(closing_edges(ring, edges)) == 1
-    assert len(closing_edges(ring, edges, budget=0)) == 2_000
+    assert len(find_closing_edges(ring, edges)) == 1
+    assert len(find_closing_edges(ring, edges, budget=0)) == 2_000
 
 
 # -- roles, ends and filters ----------------------------------------------------------------------

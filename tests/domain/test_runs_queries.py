@@ -366,6 +366,6 @@ def test_old_runs_are_listed_by_their_end(store: Corral, clock: ManualClock) -> 
     running(store)
     cut = clock.now() - MINUTE
     with store.transaction() as tx:
-        assert ops.list_ended_before(tx, before=cut) == [old.id]
-        assert ops.list_ended_before(tx, before=clock.now() + 1) == [old.id, new.id]
-        assert ops.list_ended_before(tx, before=clock.now() + 1, limit=1) == [old.id]
+        assert ops.PRUNABLE.list_keys(tx, before=cut) == [old.id]
+        assert ops.PRUNABLE.list_keys(tx, before=clock.now() + 1) == [old.id, new.id]
+        assert ops.PRUNABLE.list_keys(tx, before=clock.now() + 1, limit=1) == [old.id]

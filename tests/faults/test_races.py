@@ -200,8 +200,8 @@ def test_worktree_unknown_to_git_is_kept_and_blocks_no_other(
 def test_existing_branch_fails_the_attempt_and_a_retry_uses_another(
     live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.domain.races.ops.branch_name", lambda *_: "taken")
-    monkeypatch.setattr("corral.domain.races.attempts.branch_name", lambda *_: "free")
+    monkeypatch.setattr("corral.domain.races.ops.make_branch_name", lambda *_: "taken")
+    monkeypatch.setattr("corral.domain.races.attempts.make_branch_name", lambda *_: "free")
     (repository / "other").write_text("x")
     git(repository, "checkout", "-qb", "taken")
     git(repository, "add", "-A")

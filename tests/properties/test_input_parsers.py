@@ -416,8 +416,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "cron": lambda text: check_cron(text, "UTC", NOW),
     "zone": lambda text: check_cron("* * * * *", text, NOW),
     "pattern of a wiring": lambda text: compile_pattern(text).found_in(text),
-    "pattern of a lock": lambda text: path_patterns.patterns_overlap(
-        path_patterns.subtree_pattern(text), "a/*/b"
+    "pattern of a lock": lambda text: path_patterns.can_overlap(
+        path_patterns.make_subtree_pattern(text), "a/*/b"
     ),
     "variations": variations.parse_variations,
     "agents of a race": variations.parse_agents,

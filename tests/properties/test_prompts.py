@@ -14,7 +14,7 @@ from corral.kernel.prompt import (
     block_size,
     contains_block_marker,
     escape_lines,
-    frame_size,
+    measure_frame,
     render,
     render_quote,
     transcribe,
@@ -128,7 +128,7 @@ def test_transcript_names_each_source_at_one_line_start(
 @given(st.lists(QUOTES, min_size=1, max_size=4))
 def test_prompt_size_is_computed_before_rendering(quotes: list[Quote]) -> None:
     own = OwnText("Own words.")
-    size = frame_size(own) + sum(map(block_size, quotes))
+    size = measure_frame(own) + sum(map(block_size, quotes))
     assert size == len(render([own, *quotes]).encode(errors="surrogatepass"))
 
 

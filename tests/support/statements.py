@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from corral.db.gapless_insert import GaplessInsert
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
-from corral.db.retention import Retention, ScopedStatement
+from corral.db.retention import PrunableRows, Retention, ScopedStatement
 from corral.db.statement import Statement
 from corral.db.transitions import StatefulTable
 from corral.services.store.declarations import find_declarations
@@ -47,6 +47,9 @@ def _of_retention(value: object) -> Iterator[tuple[str, Statement]]:
         yield ".window", value.window
         for name in ("count", "delete"):
             yield from ((f".{name}{part}", item) for part, item in _inside(getattr(value, name)))
+    elif isinstance(value, PrunableRows):
+        yield from _inside(value.select)
+        yield from _inside(dict(enumerate(value.counts)))
     elif isinstance(value, ScopedStatement):
         for (scope, imported), item in value.variants.items():
             yield f".{scope}[{imported}]", item

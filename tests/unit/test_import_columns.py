@@ -156,7 +156,7 @@ def test_every_source_table_and_column_is_mapped() -> None:
 
 @pytest.mark.parametrize("tool", TOOL_NAMES)
 def test_distinct_column_values_stay_distinct(tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "backdated_id", lambda prefix, at: f"{prefix}_new")
+    monkeypatch.setattr(rows, "make_backdated_id", lambda prefix, at: f"{prefix}_new")
     monkeypatch.setattr("os.path.realpath", str)
     lost = [
         f"{table}.{column}: {pair}"

@@ -13,7 +13,7 @@ from corral.domain.races.model import (
     JudgeVerdict,
     VerdictState,
 )
-from corral.domain.races.ranking import better_half, rank_attempts, wilson_interval
+from corral.domain.races.ranking import choose_better_half, compute_wilson_interval, rank_attempts
 from corral.domain.races.variations import (
     TEMPLATES,
     combine,
@@ -105,15 +105,15 @@ def test_incomplete_attempt_has_no_score() -> None:
 
 def test_better_half_advances_rounded_up() -> None:
     five = rank_attempts([attempt(number, insertions=number) for number in range(1, 6)], [])
-    assert [item.number for item in better_half(five)] == [1, 2, 3]
-    assert [item.number for item in better_half(five[:1])] == [1]
+    assert [item.number for item in choose_better_half(five)] == [1, 2, 3]
+    assert [item.number for item in choose_better_half(five[:1])] == [1]
 
 
 def test_wilson_interval_of_a_win_rate() -> None:
-    assert wilson_interval(0, 0) == (0.0, 1.0)
-    low, high = wilson_interval(5, 10)
+    assert compute_wilson_interval(0, 0) == (0.0, 1.0)
+    low, high = compute_wilson_interval(5, 10)
     assert (round(low, 3), round(high, 3)) == (0.237, 0.763)
-    assert wilson_interval(10, 10)[1] > 0.999
+    assert compute_wilson_interval(10, 10)[1] > 0.999
 
 
 def test_agents_and_variations_are_paired_cyclically() -> None:

@@ -152,7 +152,7 @@ def test_successful_run_does_not_restart() -> None:
 
 
 def test_people_are_notified_of_unrequested_ends() -> None:
-    values = {state: outcome.alert_kind(state, None) for state in RunState}
+    values = {state: outcome.choose_alert_kind(state, None) for state in RunState}
     assert values == {
         RunState.COMPLETED: "finished",
         RunState.FAILED: "failed",
@@ -165,5 +165,5 @@ def test_people_are_notified_of_unrequested_ends() -> None:
         RunState.RUNNING: None,
         RunState.STOPPING: None,
     }
-    assert outcome.alert_kind(RunState.CANCELLED, StopKind.OVER_BUDGET) == "budget"
-    assert outcome.alert_kind(RunState.CANCELLED, StopKind.REQUESTED) is None
+    assert outcome.choose_alert_kind(RunState.CANCELLED, StopKind.OVER_BUDGET) == "budget"
+    assert outcome.choose_alert_kind(RunState.CANCELLED, StopKind.REQUESTED) is None

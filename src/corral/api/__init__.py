@@ -184,9 +184,9 @@ def _lost_after_move(old: str, new: str) -> StoreUnavailable:
 
 
 def _initial_secret_values() -> list[str]:
-    from corral.services.secrets import initial_secret_values
+    from corral.services.secrets import list_initial_secret_values
 
-    return initial_secret_values()
+    return list_initial_secret_values()
 
 
 class Corral:

@@ -343,11 +343,11 @@ class Races(Resource):
 
     def attempt_progress(self, race: str) -> Sequence[races_diff.AttemptProgress]:
         """Return the progress of each attempt of the latest round: time, cost, changed lines."""
-        return races_diff.attempt_progress(self.get(race), self._database.clock.now())
+        return races_diff.list_progress(self.get(race), self._database.clock.now())
 
     def changes(self, race: str, one: str, other: str | None = None) -> Sequence[FileChange]:
         """List the files that an attempt changed, or that differ between two attempts."""
-        return races_diff.changes(self._here(race), one, other)
+        return races_diff.list_changes(self._here(race), one, other)
 
     def diff(self, race: str, one: str, file: str, *, other: str | None = None) -> FileDiff:
         """Return the diff of one file: of an attempt, or between two attempts."""

@@ -81,7 +81,7 @@ class Runs(Resource):
     end_orphaned = write(ops.end_orphaned, repeatable=True)
 
     # For the dispatcher.
-    next_due = read(runs_dispatch.next_due_at, mode="one")
+    next_due = read(runs_dispatch.get_next_due, mode="one")
     release_claim = write(runs_dispatch.release_claim, mode="one", repeatable=True)
 
     # -- starting --------------------------------------------------------------------------------
@@ -106,10 +106,10 @@ class Runs(Resource):
         Options that are given replace those of the earlier run. The working directory must still
         exist. Raises Conflict while the earlier run is live.
         """
-        from corral.services.runs import request
+        from corral.services.runs import request, resumption
 
         return self._database.write(
-            lambda tx: request.resume_run(tx, id, request.RunRequest(**options))
+            lambda tx: resumption.resume_run(tx, id, request.RunRequest(**options))
         )
 
     def start_queued(self) -> Sequence[Run]:

@@ -20,11 +20,11 @@ def replace_damaged(url: str | None, file: str | Path) -> Path:
     """
     from corral import config
     from corral.api import open
-    from corral.services.store.backup import check_backup_file, unused_path
+    from corral.services.store.backup import check_backup_file, find_unused_path
 
     source = check_backup_file(file)
     path = Path(config.store_url(url).removeprefix("sqlite:///")).absolute()
-    aside = unused_path(path.with_name(f"{path.name}.damaged"))
+    aside = find_unused_path(path.with_name(f"{path.name}.damaged"))
     for suffix in ("-wal", "-shm", ""):
         part = path.with_name(path.name + suffix)
         if part.exists():

@@ -16,7 +16,7 @@ from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.domain.runs.model import Run, RunMode, RunState
 from corral.kernel.pagination import iter_all
-from corral.services.runs.recovery import identity_of, request_stop
+from corral.services.runs.recovery import get_identity, request_stop
 
 CHECK_SECONDS = 60.0  # in case an exit was not noticed
 POLL_SECONDS = 5.0  # where the system cannot report exits (no pidfd)
@@ -114,5 +114,5 @@ def _live_runs_here(store: Corral) -> Iterator[Run]:
 def _watched_process(run: Run) -> ProcessIdentity | None:
     """Return the supervisor of a run; for a process that Corral did not start, the process."""
     if run.mode is RunMode.RECORDED:
-        return identity_of(run, run.pid, run.start_token)
-    return identity_of(run, run.supervisor_pid, run.supervisor_token)
+        return get_identity(run, run.pid, run.start_token)
+    return get_identity(run, run.supervisor_pid, run.supervisor_token)

@@ -1,11 +1,19 @@
 """Retention: delete rows that ended longer ago than a setting allows.
 
-A table is walked along its key, which ascends with creation time, in batches from the oldest row
-on. So no transaction is long, and no additional index is needed. The walk stops at the first batch
-whose rows are all too new, or, if the key does not ascend with time, at the end of the table.
+A table declares one of two rules:
+
+- `Retention`, for rows that are deleted alone. The table is walked along its key, which ascends
+  with creation time, in batches from the oldest row on. So no transaction is long, and no
+  additional index is needed. The walk stops at the first batch whose rows are all too new, or, if
+  the key does not ascend with time, at the end of the table.
+- `PrunableRows`, for rows that are deleted together with rows of other tables, such as a race with
+  its attempts. An index finds them; `CascadingRetention` adds the function that deletes them.
+
+`services/store/retention_rules.py` lists the rules of all tables; `prune.py` applies them.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from corral.db.statement import Row, Statement
 from corral.db.transitions import encode_rows
@@ -84,8 +92,40 @@ class PruneBatch(NamedTuple):
     """The key to continue after; None at the end of the walk."""
 
 
+class RetentionRule(Protocol):
+    """What the two kinds of rules have in common."""
+
+    @property
+    def table(self) -> str: ...
+
+    @property
+    def setting(self) -> str:
+        """The name of the setting with the retention time in milliseconds."""
+        ...
+
+    @property
+    def by_project(self) -> bool:
+        """Whether the setting of a row's project takes precedence."""
+        ...
+
+    def prune(
+        self,
+        tx: Tx,
+        *,
+        before: int,
+        after: Key | None = None,
+        count_only: bool = False,
+        scope: RetentionScope = ALL_ROWS,
+    ) -> PruneBatch:
+        """Delete the next batch of rows that ended before a time, or count them.
+
+        Call it again with `after` = `last` of the result until `last` is None.
+        """
+        ...
+
+
 class Retention:
-    """The retention rule of a table.
+    """The retention rule of rows that are deleted alone.
 
     - `setting`: the name of the setting with the retention time in milliseconds.
     - `ended`: the condition that a row ended before `:before`.
@@ -155,3 +195,98 @@ class Retention:
         if count_only:
             return PruneBatch(self.count.value(tx, scope, **window), last)
         return PruneBatch(len(self.delete.run(tx, scope, **window)), last)
+
+
+class PrunableRows:
+    """The rows that `CascadingRetention` deletes.
+
+    - `setting`, `key`, `project`, `imported`: as in `Retention`.
+    - `ended`: for each index along which expired rows are found, its time column and the condition
+      that a row ended before `:before`.
+    - `count_ended`: the condition of a dry run, if it is another one: a row may become deletable
+      only when rows of the same table were deleted.
+    - `batch`: the number of rows that are deleted in one transaction.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        setting: str,
+        ended: Mapping[str, str],
+        batch: int,
+        count_ended: str | None = None,
+        key: str = "id",
+        project: str | None = "project_id",
+        imported: str | None = "imported_at",
+    ) -> None:
+        self.table = table
+        self.setting = setting
+        self.by_project = project is not None
+        self.batch = batch
+        # skip_locked: a row that is changed concurrently is left to the next run.
+        self.select = {
+            column: ScopedStatement(
+                f"SELECT {key} FROM {table} WHERE {condition} AND {{in_scope}}"
+                f" ORDER BY {column} LIMIT :limit {{skip_locked}}",
+                project=project,
+                imported=imported,
+            )
+            for column, condition in ended.items()
+        }
+        counted = ended.values() if count_ended is None else [count_ended]
+        self.counts = [
+            ScopedStatement(
+                f"SELECT count(*) FROM {table} WHERE {condition} AND {{in_scope}}",
+                project=project,
+                imported=imported,
+            )
+            for condition in counted
+        ]
+
+    def list_keys(
+        self, tx: Tx, *, before: int, limit: int | None = None, scope: RetentionScope = ALL_ROWS
+    ) -> list[str]:
+        """List the keys of rows that ended before a time, longest ago first.
+
+        Returns up to `limit` keys (default: `batch`) for each index, and locks their rows.
+        """
+        return [
+            key
+            for statement in self.select.values()
+            for (key,) in statement.run(tx, scope, before=before, limit=limit or self.batch)
+        ]
+
+    def count(self, tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
+        """Count all rows that ended before a time."""
+        return sum(statement.value(tx, scope, before=before) for statement in self.counts)
+
+
+class CascadingRetention:
+    """The retention rule of rows that are deleted together with rows of other tables.
+
+    `delete(tx, keys)` returns the number of rows of the table that it deleted. It may leave rows to
+    the next transaction if they own many others.
+    """
+
+    def __init__(self, rows: PrunableRows, delete: Callable[[Tx, Sequence[str]], int]) -> None:
+        self.rows = rows
+        self.delete = delete
+        self.table = rows.table
+        self.setting = rows.setting
+        self.by_project = rows.by_project
+
+    def prune(
+        self,
+        tx: Tx,
+        *,
+        before: int,
+        after: Key | None = None,
+        count_only: bool = False,
+        scope: RetentionScope = ALL_ROWS,
+    ) -> PruneBatch:
+        """Delete the next batch; `after` is ignored, because deleted rows are not listed again."""
+        if count_only:
+            return PruneBatch(self.rows.count(tx, before=before, scope=scope), None)
+        keys = self.rows.list_keys(tx, before=before, scope=scope)
+        return PruneBatch(self.delete(tx, keys), keys[-1]) if keys else PruneBatch(0, None)

@@ -53,7 +53,7 @@ def new_id(prefix: str, now: int) -> str:
     return _encode(prefix, value)
 
 
-def backdated_id(prefix: str, at: int) -> str:
+def make_backdated_id(prefix: str, at: int) -> str:
     """Return a new id that sorts among the ids created at a past time; for imported rows."""
     return _encode(prefix, (at << 80) | int.from_bytes(os.urandom(10)))
 

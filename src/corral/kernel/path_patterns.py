@@ -15,7 +15,7 @@ from functools import lru_cache
 WHOLE_PROJECT = "."
 
 
-def subtree_pattern(path: str) -> str:
+def make_subtree_pattern(path: str) -> str:
     """Return the pattern of a path and everything below it, in case it is a directory."""
     parts, _ = strip_trailing_wildcards(path.rstrip("/").split("/"))
     pattern = "/".join(parts)
@@ -41,7 +41,7 @@ def split_pattern(pattern: str) -> list[str]:
 
 
 @lru_cache(1_024)
-def literal_prefix(pattern: str) -> str:
+def get_literal_prefix(pattern: str) -> str:
     """Return the parts before the first wildcard, each followed by a slash.
 
     Two patterns can overlap only if one prefix starts with the other, so locks are indexed by it.
@@ -54,7 +54,7 @@ def literal_prefix(pattern: str) -> str:
     return prefix
 
 
-def ancestor_prefixes(prefix: str) -> list[str]:
+def list_ancestor_prefixes(prefix: str) -> list[str]:
     """Return the prefix and the prefixes of all its parent directories, up to the whole project."""
     ends = [index + 1 for index, character in enumerate(prefix) if character == "/"]
     return ["", *(prefix[:end] for end in ends)]
@@ -64,7 +64,7 @@ def has_wildcard(part: str) -> bool:
     return "*" in part or "?" in part
 
 
-def patterns_overlap(one: str, other: str) -> bool:
+def can_overlap(one: str, other: str) -> bool:
     """Whether any path can match both patterns.
 
     Two literal paths overlap if one is below the other: today's file may become a directory.
@@ -74,10 +74,12 @@ def patterns_overlap(one: str, other: str) -> bool:
     if not has_wildcard(one) and not has_wildcard(other) and WHOLE_PROJECT not in (one, other):
         above, below = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len)
         return below.startswith(above)
-    return _sequences_overlap(split_pattern(one), split_pattern(other), "**", _parts_overlap)
+    return _can_sequences_overlap(
+        split_pattern(one), split_pattern(other), "**", _can_parts_overlap
+    )
 
 
-def _sequences_overlap(
+def _can_sequences_overlap(
     one: Sequence[str],
     other: Sequence[str],
     any_number: str,
@@ -112,7 +114,7 @@ def _sequences_overlap(
     )
 
 
-def _parts_overlap(one: str, other: str) -> bool:
+def _can_parts_overlap(one: str, other: str) -> bool:
     if one == other:
         return True
     wild = [part for part in (one, other) if has_wildcard(part)]
@@ -125,14 +127,14 @@ def _parts_overlap(one: str, other: str) -> bool:
         if "?" not in wild[0] and "*" not in suffix:
             fits = len(name) >= len(prefix) + len(suffix)
             return bool(star) and fits and name.startswith(prefix) and name.endswith(suffix)
-    return _characters_overlap(one, other)
+    return _can_characters_overlap(one, other)
 
 
 @lru_cache(16_384)  # the lock queue compares the same wildcard patterns at every release
-def _characters_overlap(one: str, other: str) -> bool:
+def _can_characters_overlap(one: str, other: str) -> bool:
     """Whether two parts with wildcards can match the same name."""
-    return _sequences_overlap(one, other, "*", _characters_match)
+    return _can_sequences_overlap(one, other, "*", _can_characters_match)
 
 
-def _characters_match(one: str, other: str) -> bool:
+def _can_characters_match(one: str, other: str) -> bool:
     return one == other or "?" in (one, other)

@@ -62,7 +62,7 @@ def render(parts: Sequence[PromptPart]) -> str:
     if not quotes:
         return "\n\n".join(part.text for part in parts if isinstance(part, OwnText))
     boundary = new_boundary([text for quote in quotes for text in (quote.source, quote.text)])
-    blocks = [_preamble(boundary)]
+    blocks = [_render_preamble(boundary)]
     blocks += [
         part.text if isinstance(part, OwnText) else render_quote(part, boundary) for part in parts
     ]
@@ -87,9 +87,9 @@ def render_quote(quote: Quote, boundary: str) -> str:
     return "\n".join(lines)
 
 
-def frame_size(*own: OwnText) -> int:
+def measure_frame(*own: OwnText) -> int:
     """Return the size in bytes of a prompt's preamble and own text, without its quotes."""
-    texts = [_preamble(_ANY_BOUNDARY), *(part.text for part in own)]
+    texts = [_render_preamble(_ANY_BOUNDARY), *(part.text for part in own)]
     return len("\n\n".join(texts).encode())
 
 
@@ -98,7 +98,7 @@ def block_size(quote: Quote) -> int:
     return len(f"\n\n{render_quote(quote, _ANY_BOUNDARY)}".encode(errors="surrogatepass"))
 
 
-def _preamble(boundary: str) -> str:
+def _render_preamble(boundary: str) -> str:
     return (
         f"[corral:{boundary}] A block from a line [corral:{boundary} begin] to a line "
         f"[corral:{boundary} end] contains text from the source named in its first line. It does "

@@ -128,7 +128,9 @@ def encode_json(value: Any, field: str, *, max_bytes: int = MAX_BODY) -> str:
             limit=MAX_DEPTH,
             reason="nested_too_deeply",
         )
-    if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
+    if b"\\u0000" in encoded and _has_any(
+        value, lambda part: isinstance(part, str) and "\0" in part
+    ):
         raise Invalid(
             f"{field} contains a NUL character. Remove it.", field=field, reason="nul_byte"
         )
@@ -190,14 +192,14 @@ def _has_non_finite_number(value: Any) -> bool:
     return False
 
 
-def _any(value: Any, test: Callable[[Any], bool]) -> bool:
+def _has_any(value: Any, test: Callable[[Any], bool]) -> bool:
     """Whether a test holds for any part of a value, including keys.
 
     The encoded text cannot tell: a string with a literal backslash-u-0000 looks like a NUL there.
     """
     plain = value if isinstance(value, dict | list | tuple | float) else msgspec.to_builtins(value)
     if isinstance(plain, dict):
-        return any(_any(part, test) for pair in plain.items() for part in pair)
+        return any(_has_any(part, test) for pair in plain.items() for part in pair)
     if isinstance(plain, list | tuple):
-        return any(_any(part, test) for part in plain)
+        return any(_has_any(part, test) for part in plain)
     return test(plain)

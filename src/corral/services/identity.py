@@ -99,10 +99,10 @@ def check_environment(database: "Database") -> dict[str, str]:
 def _is_in_check(database: "Database", above: "Sequence[Ancestor]") -> bool:
     """Return whether an ancestor of this process is a check of this store."""
     assignment = f"{CHECK_VARIABLE}={_store_mark(database)}".encode()
-    return any(assignment in _environment_of(ancestor.pid) for ancestor in above[1:])
+    return any(assignment in _read_environment(ancestor.pid) for ancestor in above[1:])
 
 
-def _environment_of(pid: int) -> bytes:
+def _read_environment(pid: int) -> bytes:
     try:
         descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -63,7 +63,7 @@ def register_for_redaction(database: "Database", value: str) -> None:
         database.redaction.add_known_values(value)
 
 
-def initial_secret_values() -> list[str]:
+def list_initial_secret_values() -> list[str]:
     """Return the secrets that a process knows when it opens a store.
 
     These are the secrets of its run (`CORRAL_SECRETS` lists their variables) and the secret files

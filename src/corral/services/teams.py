@@ -130,9 +130,10 @@ def _queue(tx: Tx, team: Team, dir: str) -> list[StartedMember]:
     for member in (team.lead, *team.workers):
         _update_agent(tx, member)
     _declare_tasks(tx, team, project)
-    members = [_request_run(tx, team.lead, project, _lead_prompt(team))]
+    members = [_request_run(tx, team.lead, project, _render_lead_prompt(team))]
     return members + [
-        _request_run(tx, worker, project, _worker_prompt(team, worker)) for worker in team.workers
+        _request_run(tx, worker, project, _render_worker_prompt(team, worker))
+        for worker in team.workers
     ]
 
 
@@ -184,7 +185,7 @@ def _request_run(tx: Tx, member: TeamMember, project: Project, prompt: str) -> S
     )
 
 
-def _lead_prompt(team: Team) -> str:
+def _render_lead_prompt(team: Team) -> str:
     workers = ", ".join(
         f"{worker.name} ({worker.role})" if worker.role else worker.name for worker in team.workers
     )
@@ -200,7 +201,7 @@ def _lead_prompt(team: Team) -> str:
     )
 
 
-def _worker_prompt(team: Team, worker: TeamMember) -> str:
+def _render_worker_prompt(team: Team, worker: TeamMember) -> str:
     identity = f"You are {worker.name}" + (f", {worker.role}," if worker.role else "")
     return (
         f"{identity} in a team led by {team.lead.name}. You have Corral's tools. Begin with "

@@ -210,7 +210,7 @@ class Supervisor:
 
     def _wait_before_restart(self, quick_failures: int) -> bool:
         """Wait for the back-off before the next attempt; return False if the run was stopped."""
-        until = time.monotonic() + outcome.backoff_ms(quick_failures) / 1_000
+        until = time.monotonic() + outcome.compute_backoff_ms(quick_failures) / 1_000
         self._attempt = None
         while time.monotonic() < until and self._lease.stop_reason is None:
             self._loop.wait(until - time.monotonic())

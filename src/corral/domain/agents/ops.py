@@ -158,8 +158,10 @@ def edit(
     if "role" in changes and "instructions" not in changes:
         is_custom = before.instructions not in (None, get_instructions(before.role))
         changes["instructions"] = before.instructions if is_custom else get_instructions(role)
-    content = _build_content(**{**_fields(before.content), **changes})
-    changed = [name for name, value in _fields(content).items() if value != getattr(before, name)]
+    content = _build_content(**{**_to_fields(before.content), **changes})
+    changed = [
+        name for name, value in _to_fields(content).items() if value != getattr(before, name)
+    ]
     is_admin = before.admin if admin is UNSET else bool(admin)
     if not changed and is_admin == before.admin:
         return before
@@ -305,14 +307,14 @@ def _check_provider(content: AgentContent) -> None:
         )
 
 
-def _fields(content: AgentContent) -> dict[str, Any]:
+def _to_fields(content: AgentContent) -> dict[str, Any]:
     return {name: getattr(content, name) for name in AgentContent.__struct_fields__}
 
 
 def _add_version(tx: Tx, id: str, number: int, content: AgentContent) -> None:
     from hashlib import sha256
 
-    fields = _fields(content)
+    fields = _to_fields(content)
     fields["limits"] = encode_json(content.limits, "The limits")
     tx.run(
         sql.ADD_VERSION,

@@ -18,13 +18,12 @@ class AlertState(StrEnum):
     REMOVED = "removed"  # no longer notifies
 
 
-S = AlertState
 TRANSITIONS = TransitionTable(
     "alert",
     AlertState,
     create_verb="add",
-    initial=S.ACTIVE,
-    verbs={"remove": transition(S.ACTIVE, to=S.REMOVED)},
+    initial=AlertState.ACTIVE,
+    verbs={"remove": transition(AlertState.ACTIVE, to=AlertState.REMOVED)},
 )
 
 

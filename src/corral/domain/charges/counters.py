@@ -32,7 +32,7 @@ def compute_delta(last: UsageFigures | None, now: UsageFigures) -> UsageFigures:
     If the last report had no cost, the cost of the delta is unknown: an unknown part of the total
     belongs to the earlier reports, which may have been priced from a table.
     """
-    if last is None or _was_reset(last, now):
+    if last is None or _is_reset(last, now):
         return now
     return UsageFigures(
         now.input - last.input,
@@ -46,18 +46,18 @@ def compute_delta(last: UsageFigures | None, now: UsageFigures) -> UsageFigures:
 
 def compute_cost_delta(last: UsageFigures | None, now: UsageFigures) -> UsageFigures:
     """Return the delta of a report whose cost is cumulative and whose tokens are not."""
-    if last is None or _decreased(last.cost_micros, now.cost_micros):
+    if last is None or _is_decreased(last.cost_micros, now.cost_micros):
         return now
     return msgspec.structs.replace(now, cost_micros=_subtract(last.cost_micros, now.cost_micros))
 
 
-def _was_reset(last: UsageFigures, now: UsageFigures) -> bool:
-    return _decreased(last.cost_micros, now.cost_micros) or any(
+def _is_reset(last: UsageFigures, now: UsageFigures) -> bool:
+    return _is_decreased(last.cost_micros, now.cost_micros) or any(
         new < old for old, new in zip(last.tokens, now.tokens, strict=True)
     )
 
 
-def _decreased(old: int | None, new: int | None) -> bool:
+def _is_decreased(old: int | None, new: int | None) -> bool:
     return old is not None and new is not None and new < old
 
 

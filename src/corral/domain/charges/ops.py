@@ -82,7 +82,7 @@ def add(
     charge = tx.first(
         sql.ADD,
         **values,
-        **_columns(figures),
+        **_to_columns(figures),
         source=None if figures.cost_micros is None else CostSource.PROVIDER,
         at=time,
     )
@@ -128,12 +128,12 @@ def _check_report(used: UsageFact) -> UsageFigures:
 def _advance_counter(tx: Tx, counter: str, figures: UsageFigures) -> UsageFigures:
     """Store a counter's report and return the delta to the previous one."""
     last = tx.first(sql.COUNTER, name=counter)
-    tx.run(sql.SET_COUNTER, name=counter, now=tx.now, **_columns(figures))
+    tx.run(sql.SET_COUNTER, name=counter, now=tx.now, **_to_columns(figures))
     compare = compute_cost_delta if counter.startswith(COST_COUNTER_PREFIX) else compute_delta
     return compare(last, figures)
 
 
-def _columns(figures: UsageFigures) -> dict[str, int | None]:
+def _to_columns(figures: UsageFigures) -> dict[str, int | None]:
     return {name: getattr(figures, name) for name in figures.__struct_fields__}
 
 
@@ -145,11 +145,11 @@ def _add_to_totals(
         sql.ADD_TO_TOTALS,
         now=tx.now,
         day=utc_date(charge.at),
-        run=_scope("run", charge.run_id),
-        session=_scope("session", charge.session_id),
-        project=_scope("project", charge.project_id),
-        agent=_scope("agent", charge.agent_id),
-        model=_scope("model", charge.model),
+        run=_make_scope("run", charge.run_id),
+        session=_make_scope("session", charge.session_id),
+        project=_make_scope("project", charge.project_id),
+        agent=_make_scope("agent", charge.agent_id),
+        model=_make_scope("model", charge.model),
         charges=charges,
         unpriced=unpriced,
         input=charge.input * charges,
@@ -161,7 +161,7 @@ def _add_to_totals(
     )
 
 
-def _scope(kind: str, id: str | None) -> str | None:
+def _make_scope(kind: str, id: str | None) -> str | None:
     return f"{kind}:{id}" if id else None
 
 
@@ -277,7 +277,7 @@ def set_budget(tx: Tx, scope: str, limit_micros: int, *, period: str = "total") 
         "budget",
         "set",
         f"{scope}/{kind}",
-        project_id=_project_of(scope),
+        project_id=_parse_project(scope),
         data={"limit_micros": limit},
     )
     return get_budget(tx, scope, period=period)
@@ -305,13 +305,13 @@ def remove_budget(tx: Tx, scope: str, *, period: str = "total") -> None:
     scope = _resolve_scope(tx, scope)
     if not tx.run(sql.REMOVE_BUDGET, scope=scope, period=kind):
         raise _not_found_error(scope, kind)
-    tx.emit("budget", "remove", f"{scope}/{kind}", project_id=_project_of(scope))
+    tx.emit("budget", "remove", f"{scope}/{kind}", project_id=_parse_project(scope))
 
 
 def delete_budgets_of_scope(tx: Tx, scope: str) -> None:
     """Delete the budgets of a project, agent or run that is being deleted."""
     for (period,) in tx.run(sql.REMOVE_SCOPE, scope=scope):
-        tx.emit("budget", "remove", f"{scope}/{period}", project_id=_project_of(scope))
+        tx.emit("budget", "remove", f"{scope}/{period}", project_id=_parse_project(scope))
 
 
 def reserve_budget(
@@ -334,8 +334,8 @@ def reserve_budget(
     today = utc_date(tx.now)
     covering = tx.all(
         sql.COVERING_BUDGETS,
-        project=_scope("project", project_id),
-        agent=_scope("agent", agent_id),
+        project=_make_scope("project", project_id),
+        agent=_make_scope("agent", agent_id),
         today=today,
         run_id=run_id,
     )
@@ -385,8 +385,8 @@ def find_exceeded_budget(
     """
     scopes = [
         f"run:{check_text(run_id, 'The run', max_bytes=MAX_NAME)}",
-        _scope("project", project_id),
-        _scope("agent", agent_id),
+        _make_scope("project", project_id),
+        _make_scope("agent", agent_id),
         "all",
     ]
     spent = tx.all(
@@ -401,7 +401,7 @@ def find_exceeded_budget(
 
 
 def _exceeded_error(tx: Tx, budget: Budget, wanted: int) -> Refused:
-    scope = _readable_scope(tx, budget.scope)
+    scope = _describe_scope(tx, budget.scope)
     left = max(budget.left_micros, 0)
     request = f", the run requests {format_usd(wanted)}" if wanted > left else ""
     later = ", or wait until tomorrow" if budget.period is BudgetPeriod.DAY else ""
@@ -444,7 +444,7 @@ def _resolve_scope(tx: Tx, scope: str) -> str:
     return f"agent:{agents.get(tx, name).id}"
 
 
-def _readable_scope(tx: Tx, scope: str) -> str:
+def _describe_scope(tx: Tx, scope: str) -> str:
     """Replace the id of an agent in a scope by its name."""
     kind, _, id = scope.partition(":")
     if kind != "agent":
@@ -457,5 +457,5 @@ def _readable_scope(tx: Tx, scope: str) -> str:
         return scope
 
 
-def _project_of(scope: str) -> str | None:
+def _parse_project(scope: str) -> str | None:
     return scope.removeprefix("project:") if scope.startswith("project:") else None

@@ -97,7 +97,7 @@ _IS_CHARGE = "run_id IS DISTINCT FROM ''"
 GET = Query(Charge, f"SELECT {_CHARGE} FROM charges WHERE seq = :seq AND {_IS_CHARGE}")
 
 
-def _seq_key(charge: Charge) -> tuple[int]:
+def _get_sort_key(charge: Charge) -> tuple[int]:
     return (parse_number("chg", charge.id),)
 
 
@@ -109,7 +109,7 @@ def _newest_first(condition: str) -> Listing[Charge]:
         ORDER BY seq DESC LIMIT :limit
     """,
     )
-    return Listing(query, start={"before": LAST_NUMBER}, key=_seq_key)
+    return Listing(query, start={"before": LAST_NUMBER}, key=_get_sort_key)
 
 
 ALL = _newest_first(_IS_CHARGE)
@@ -140,7 +140,7 @@ DAYS = Listing(
 )
 
 
-def _unpriced(condition: str) -> Listing[Charge]:
+def _list_unpriced(condition: str) -> Listing[Charge]:
     query = Query(
         Charge,
         f"""
@@ -149,12 +149,12 @@ def _unpriced(condition: str) -> Listing[Charge]:
         ORDER BY seq LIMIT :limit
     """,
     )
-    return Listing(query, start={"after": 0}, key=_seq_key)
+    return Listing(query, start={"after": 0}, key=_get_sort_key)
 
 
-UNPRICED = _unpriced("prices_version IS NULL")
+UNPRICED = _list_unpriced("prices_version IS NULL")
 # Charges whose model a price table of another version did not contain.
-UNPRICED_BEFORE = _unpriced("prices_version <> :version")
+UNPRICED_BEFORE = _list_unpriced("prices_version <> :version")
 
 SET_COST = Query(
     Charge,

@@ -54,7 +54,7 @@ HISTORY_OF_NAMESPACE = Listing(
 )
 
 
-def _history(condition: str) -> Listing[Checkpoint]:
+def _list_history(condition: str) -> Listing[Checkpoint]:
     query = Query(
         Checkpoint,
         f"""
@@ -65,8 +65,8 @@ def _history(condition: str) -> Listing[Checkpoint]:
     return Listing(query, start={"position": LAST_NUMBER}, key=lambda row: (row.seq,))
 
 
-HISTORY = _history("")
-HISTORY_OF_THREAD = _history("thread = :thread AND")
+HISTORY = _list_history("")
+HISTORY_OF_THREAD = _list_history("thread = :thread AND")
 
 _INFO = columns_of(CheckpointInfo, bytes="length(body)")
 
@@ -155,9 +155,12 @@ _INACTIVE = """at < :before AND coalesce((
     ORDER BY newest.seq DESC LIMIT 1), 0) < :before"""
 
 
-def _retention(table: str) -> Retention:
+def _declare_retention(table: str) -> Retention:
     over = _INACTIVE.format(table=table)
     return Retention(table, setting="checkpoints.retention_ms", created="at", ended=over, key="seq")
 
 
-WRITES_RETENTION, CHECKPOINTS_RETENTION = _retention("checkpoint_writes"), _retention("checkpoints")
+WRITES_RETENTION, CHECKPOINTS_RETENTION = (
+    _declare_retention("checkpoint_writes"),
+    _declare_retention("checkpoints"),
+)

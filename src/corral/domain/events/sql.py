@@ -10,13 +10,13 @@ _COLUMNS = (
 )
 
 
-def _events(where: str, order: str) -> Query[Event]:
+def _select_events(where: str, order: str) -> Query[Event]:
     return Query(
         Event, f"SELECT {_COLUMNS} FROM events WHERE {where} ORDER BY {order} LIMIT :limit"
     )
 
 
-def _of_subject(where: str, order: str) -> Query[Event]:
+def _select_of_subject(where: str, order: str) -> Query[Event]:
     # SQLite merges the two parts of its view without sorting only if the ORDER BY column is
     # selected unchanged.
     return Query(
@@ -30,17 +30,17 @@ def _of_subject(where: str, order: str) -> Query[Event]:
 
 _OF_PROJECT = "project_id = :project_id AND"
 
-AFTER = _events("{feed_after}", "{feed_key}")
-AFTER_BY_SUBJECT = _of_subject("{feed_after}", "{feed_key}")
-AFTER_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_after}}", "{feed_key}")
+AFTER = _select_events("{feed_after}", "{feed_key}")
+AFTER_BY_SUBJECT = _select_of_subject("{feed_after}", "{feed_key}")
+AFTER_BY_PROJECT = _select_events(f"{_OF_PROJECT} {{feed_after}}", "{feed_key}")
 
-NEWEST = _events("{feed_settled}", "{feed_key_desc}")
-NEWEST_BY_SUBJECT = _of_subject("{feed_settled}", "{feed_key_desc}")
-NEWEST_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_settled}}", "{feed_key_desc}")
+NEWEST = _select_events("{feed_settled}", "{feed_key_desc}")
+NEWEST_BY_SUBJECT = _select_of_subject("{feed_settled}", "{feed_key_desc}")
+NEWEST_BY_PROJECT = _select_events(f"{_OF_PROJECT} {{feed_settled}}", "{feed_key_desc}")
 
-BEFORE = _events("{feed_before}", "{feed_key_desc}")
-BEFORE_BY_SUBJECT = _of_subject("{feed_before}", "{feed_key_desc}")
-BEFORE_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_before}}", "{feed_key_desc}")
+BEFORE = _select_events("{feed_before}", "{feed_key_desc}")
+BEFORE_BY_SUBJECT = _select_of_subject("{feed_before}", "{feed_key_desc}")
+BEFORE_BY_PROJECT = _select_events(f"{_OF_PROJECT} {{feed_before}}", "{feed_key_desc}")
 
 HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from corral.db.retention import Key, PruneBatch, RetentionScope
 from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
@@ -29,6 +28,7 @@ from corral.kernel.errors import Ambiguous, Conflict, NotFound, Refused
 from corral.kernel.pagination import MAX_LIMIT, Page, iter_all
 from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
+PRUNABLE = sql.PRUNABLE
 POSTS_RETENTION, REACTIONS_RETENTION = sql.POSTS_RETENTION, sql.REACTIONS_RETENTION
 MAX_ROLES = 20
 JOIN_BACKLOG = 20
@@ -221,22 +221,19 @@ def close_letters(tx: Tx, group: Group, member: str, *, behind: int, upto: int) 
     mail.ack_unclaimed(tx, member, [letter_key(group.id, number) for number in numbers])
 
 
-def prune(
-    tx: Tx, *, before: int, after: Key | None, count_only: bool, scope: RetentionScope
-) -> PruneBatch:
-    """Delete groups that were archived before a time, with their posts and members."""
-    if count_only:
-        return PruneBatch(int(sql.COUNT_ENDED.value(tx, scope, before=before)), None)
-    removed = 0
-    for (id,) in (ended := sql.ENDED.run(tx, scope, before=before, limit=20)):
+def delete_groups(tx: Tx, ids: Sequence[str]) -> int:
+    """Delete groups with their posts and members; returns how many.
+
+    Stops at a group with many posts: the next call continues with it, in another transaction.
+    """
+    for deleted, id in enumerate(ids):
         tx.run(sql.DELETE_REACTIONS, group_id=id, limit=PRUNE_BATCH)
         if len(tx.run(sql.DELETE_POSTS, group_id=id, limit=PRUNE_BATCH)) == PRUNE_BATCH:
-            return PruneBatch(removed, id)  # a long group takes several transactions
+            return deleted
         for statement in (sql.DELETE_MEMBERS, sql.DELETE_ROLES, sql.DELETE_GROUP):
             tx.run(statement, group_id=id)
         tx.emit("group", "delete", id)
-        removed += 1
-    return PruneBatch(removed, ended[-1][0] if ended else None)
+    return len(ids)
 
 
 def _create(

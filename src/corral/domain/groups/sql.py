@@ -3,7 +3,7 @@
 from corral.db.gapless_insert import GaplessInsert
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
-from corral.db.retention import Retention, ScopedStatement
+from corral.db.retention import PrunableRows, Retention
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.groups.model import (
@@ -223,9 +223,12 @@ COUNT_EMOJIS = Statement("""
 
 # -- retention ------------------------------------------------------------------------------------
 
-_ENDED = "FROM groups WHERE ended_at IS NOT NULL AND ended_at < :before AND {in_scope}"
-ENDED = ScopedStatement(f"SELECT id {_ENDED} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}")
-COUNT_ENDED = ScopedStatement(f"SELECT count(*) {_ENDED}")
+PRUNABLE = PrunableRows(
+    "groups",
+    setting="groups.retention_ms",
+    ended={"ended_at": "ended_at IS NOT NULL AND ended_at < :before"},
+    batch=20,
+)
 
 DELETE_REACTIONS = Statement("""
     DELETE FROM reactions WHERE post_id IN (

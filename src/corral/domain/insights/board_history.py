@@ -13,8 +13,7 @@ from corral.db.tx import Tx
 from corral.domain.insights import sql
 from corral.domain.insights.model import PastBoard, PastTask, TaskEvent
 from corral.domain.projects import ops as projects
-from corral.domain.tasks.model import TRANSITIONS
-from corral.domain.tasks.model import TaskState as S
+from corral.domain.tasks.model import TRANSITIONS, TaskState
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import LAST_ID, check_limit, decode_cursor, make_page
 from corral.kernel.text import check_int
@@ -22,7 +21,7 @@ from corral.kernel.text import check_int
 # How many of the locks that were granted before the time are examined, newest first.
 MAX_GRANTS_SCANNED = 5_000
 MAX_LOCKS = 500
-_STATES_WITH_AGENT = (S.RUNNING, S.SUBMITTED, S.DONE, S.FAILED)
+_STATES_WITH_AGENT = (TaskState.RUNNING, TaskState.SUBMITTED, TaskState.DONE, TaskState.FAILED)
 
 
 class _BoardTask(NamedTuple):

@@ -40,7 +40,7 @@ def _format_count(count: int, one: str, many: str) -> str:
     return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
-def _inspect_hint(table: str, column: str, value: str) -> str:
+def _suggest_query(table: str, column: str, value: str) -> str:
     return f"Inspect it with `corral db sql \"SELECT * FROM {table} WHERE {column} = '{value}'\"`"
 
 
@@ -66,31 +66,33 @@ def list_checks() -> list[IntegrityCheck]:
 def list_orphan_checks() -> Iterator[IntegrityCheck]:
     """Yield the checks for rows whose parent is missing; they waste space but do no other harm."""
 
-    def missing_parent(
+    def describe_missing_parent(
         table: str, column: str, parent: str
     ) -> Callable[[int, Any], IntegrityProblem]:
         return lambda count, example: IntegrityProblem(
             "orphans",
             "warning",
             f"{_format_count(count, 'row', 'rows')} of {table} with a {column} that is not in "
-            f"{parent}, such as {example}. {_inspect_hint(table, column, example)}.",
+            f"{parent}, such as {example}. {_suggest_query(table, column, example)}.",
         )
 
     for ref in sql.PARENT_REFERENCES:
         statement = sql.ORPHANS[f"{ref.table}.{ref.column}"]
-        yield _build_check(ref.table, statement, missing_parent(ref.table, ref.column, ref.parent))
+        yield _build_check(
+            ref.table, statement, describe_missing_parent(ref.table, ref.column, ref.parent)
+        )
     parents = {"turn": "sessions", "output": "runs", "note": "notes"}
     for kind, statement in sql.PASSAGES.items():
         yield _build_check(
-            "passages", statement, missing_parent("passages", "subject", parents[kind])
+            "passages", statement, describe_missing_parent("passages", "subject", parents[kind])
         )
     for table, statement in sql.SCOPES.items():
-        yield _build_check(table, statement, missing_parent(table, "scope", "projects"))
+        yield _build_check(table, statement, describe_missing_parent(table, "scope", "projects"))
     for kind, statement in sql.LETTERS.items():
-        yield _build_check("letters", statement, _missing_recipient(kind))
+        yield _build_check("letters", statement, _describe_missing_recipient(kind))
 
 
-def _missing_recipient(kind: str) -> Callable[[int, Any], IntegrityProblem]:
+def _describe_missing_recipient(kind: str) -> Callable[[int, Any], IntegrityProblem]:
     return lambda count, seq: IntegrityProblem(
         "orphans",
         "warning",
@@ -158,7 +160,7 @@ def check_totals(tx: Tx) -> list[IntegrityProblem]:
             "totals",
             "broken",
             f"{_format_count(count, 'total is', 'totals are')} not the sum of the charges, "
-            f"such as {scope}. {_inspect_hint('totals', 'scope', scope)}; an older backup has the "
+            f"such as {scope}. {_suggest_query('totals', 'scope', scope)}; an older backup has the "
             "right value.",
         )
         for count, scope in problems
@@ -233,12 +235,12 @@ def check_states(
 
     A row without events was imported, or its events were pruned.
     """
-    select_rows, select_events = _statements(table)
+    select_rows, select_events = _build_statements(table)
     rows = tx.run(select_rows, after=after, limit=limit)
     events = {seq: (verb, data) for seq, verb, data in _read_events(tx, select_events, rows)}
     wrong = []
     for _, id, state, seq in rows:
-        expected = _state_after(table, *events[seq]) if seq in events else None
+        expected = _get_state_after(table, *events[seq]) if seq in events else None
         if state not in [*table.transitions.states]:
             wrong.append(f"{id} is {state}, which is not a state of a {table.transitions.kind}")
         elif expected is not None and expected != state:
@@ -251,7 +253,7 @@ def _read_events(tx: Tx, statement: Statement, rows: Sequence[Any]) -> list[Any]
     return tx.run(statement, keys_=encode_rows(seqs)) if seqs else []
 
 
-def _state_after(table: StatefulTable[Any], verb: str, data: Any) -> str | None:
+def _get_state_after(table: StatefulTable[Any], verb: str, data: Any) -> str | None:
     moves = table.transitions
     if verb == "import":
         values: Any = msgspec.json.decode(data) if data else None
@@ -262,7 +264,7 @@ def _state_after(table: StatefulTable[Any], verb: str, data: Any) -> str | None:
 # ORDER BY … LIMIT 1 instead of max(): for max() SQLite reads the whole view for each row. `seq + 0`
 # keeps PostgreSQL from scanning the primary key of all events.
 @cache
-def _statements(table: StatefulTable[Any]) -> tuple[Statement, Statement]:
+def _build_statements(table: StatefulTable[Any]) -> tuple[Statement, Statement]:
     moves = table.transitions
     verbs = ", ".join(f"'{verb}'" for verb in ("import", *moves.entries, *moves.verbs))
     public = table.public_id.replace(table.key, f"{table.table}.{table.key}")

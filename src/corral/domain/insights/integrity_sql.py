@@ -64,7 +64,7 @@ PARENT_REFERENCES = (
 )
 
 
-def _orphans(ref: ParentReference) -> Statement:
+def _build_orphan_check(ref: ParentReference) -> Statement:
     table, column, parent, key, when = ref
     return Statement(f"""
         SELECT count(*), min({table}.{column}) FROM {table}
@@ -73,10 +73,10 @@ def _orphans(ref: ParentReference) -> Statement:
     """)
 
 
-ORPHANS = {f"{ref.table}.{ref.column}": _orphans(ref) for ref in PARENT_REFERENCES}
+ORPHANS = {f"{ref.table}.{ref.column}": _build_orphan_check(ref) for ref in PARENT_REFERENCES}
 
 
-def _passages(kind: str, parent: str) -> Statement:
+def _build_passage_check(kind: str, parent: str) -> Statement:
     return Statement(f"""
         SELECT count(*), min(subject) FROM passages
         WHERE kind = '{kind}' AND NOT EXISTS (
@@ -85,13 +85,13 @@ def _passages(kind: str, parent: str) -> Statement:
 
 
 PASSAGES = {
-    "turn": _passages("turn", "sessions"),
-    "output": _passages("output", "runs"),
-    "note": _passages("note", "notes"),
+    "turn": _build_passage_check("turn", "sessions"),
+    "output": _build_passage_check("output", "runs"),
+    "note": _build_passage_check("note", "notes"),
 }
 
 
-def _missing_recipient(kind: str, parent: str) -> Statement:
+def _build_recipient_check(kind: str, parent: str) -> Statement:
     """Build the check for letters to a missing session or place, which cannot be claimed."""
     return Statement(f"""
         SELECT count(*), min(seq) FROM letters
@@ -103,12 +103,12 @@ def _missing_recipient(kind: str, parent: str) -> Statement:
 
 
 LETTERS = {
-    "session": _missing_recipient("session", "sessions"),
-    "place": _missing_recipient("place", "places"),
+    "session": _build_recipient_check("session", "sessions"),
+    "place": _build_recipient_check("place", "places"),
 }
 
 
-def _missing_project(table: str) -> Statement:
+def _build_project_check(table: str) -> Statement:
     return Statement(f"""
         SELECT count(*), min(scope) FROM {table}
         WHERE substr(scope, 1, 8) = 'project:' AND NOT EXISTS (
@@ -116,7 +116,7 @@ def _missing_project(table: str) -> Statement:
     """)
 
 
-SCOPES = {"settings": _missing_project("settings"), "budgets": _missing_project("budgets")}
+SCOPES = {"settings": _build_project_check("settings"), "budgets": _build_project_check("budgets")}
 
 # -- counters --------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ TOTALS = Statement(f"""
 """)
 
 
-def _totals(kind: str, column: str) -> Statement:
+def _build_totals_check(kind: str, column: str) -> Statement:
     """Build the check of totals of runs or sessions.
 
     Totals outlive their charges, so they may be larger, but never smaller. They are pruned
@@ -225,7 +225,10 @@ def _totals(kind: str, column: str) -> Statement:
     """)
 
 
-TOTALS_OF = {"run": _totals("run", "run_id"), "session": _totals("session", "session_id")}
+TOTALS_OF = {
+    "run": _build_totals_check("run", "run_id"),
+    "session": _build_totals_check("session", "session_id"),
+}
 
 # -- files -----------------------------------------------------------------------------------------
 

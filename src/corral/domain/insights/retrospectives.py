@@ -78,7 +78,7 @@ def build_retrospective(tx: Tx, session: str) -> Retrospective:
         files=[name for name, _ in files.most_common(MAX_SHOWN)],
         failures=failures[-MAX_SHOWN:],
         runs=len(session_runs),
-        running_ms=sum(_duration_ms(tx, run) for run in session_runs),
+        running_ms=sum(_measure_duration_ms(tx, run) for run in session_runs),
         began_at=first.at if first else None,
         ended_at=last.at if last else None,
         tokens=total.tokens,
@@ -108,5 +108,5 @@ def _list_runs(tx: Tx, session_id: str) -> list[Run]:
     return runs.list_runs(tx, session=session_id, limit=PAGE_SIZE).items[::-1]
 
 
-def _duration_ms(tx: Tx, run: Run) -> int:
+def _measure_duration_ms(tx: Tx, run: Run) -> int:
     return 0 if run.started_at is None else (run.ended_at or tx.now) - run.started_at

@@ -136,7 +136,7 @@ CRASHED = Listing(
 )
 
 
-def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query[Stats]:
+def _build_stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query[Stats]:
     """Build the statistics of runs that ended since a time, grouped by `key`, in one pass.
 
     `place` is the rank of a run by duration. The median is the middle duration, or the mean of the
@@ -182,12 +182,12 @@ def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query
     )
 
 
-BY_PROJECT = _stats("project_id", "p.name", "LEFT JOIN projects AS p ON p.id = g.key")
-BY_AGENT = _stats("agent_id", "a.name", "LEFT JOIN agents AS a ON a.id = g.key")
-BY_MODEL = _stats("model")
-BY_PROVIDER = _stats("provider")
+BY_PROJECT = _build_stats("project_id", "p.name", "LEFT JOIN projects AS p ON p.id = g.key")
+BY_AGENT = _build_stats("agent_id", "a.name", "LEFT JOIN agents AS a ON a.id = g.key")
+BY_MODEL = _build_stats("model")
+BY_PROVIDER = _build_stats("provider")
 # Days since 1970 as text of fixed length; `list_stats` converts them to dates.
-BY_DAY = _stats("substr(CAST(100000 + ended_at / 86400000 AS TEXT), 2)")
+BY_DAY = _build_stats("substr(CAST(100000 + ended_at / 86400000 AS TEXT), 2)")
 
 # An id exists in only one of these tables.
 _NAMED = " UNION ALL ".join(
@@ -238,7 +238,7 @@ COSTS = Query(
 )
 
 
-def _task_costs(which: str) -> Query[TaskCost]:
+def _build_task_costs(which: str) -> Query[TaskCost]:
     """Build the costs of tasks. A run works on one task at a time; its charges belong to that."""
     return Query(
         TaskCost,
@@ -267,11 +267,11 @@ def _task_costs(which: str) -> Query[TaskCost]:
 
 
 TASK_COSTS = Listing(
-    _task_costs("project_id = :project AND id > :after"),
+    _build_task_costs("project_id = :project AND id > :after"),
     start={"after": ""},
     key=lambda cost: (cost.id,),
 )
-COST_OF_TASK = _task_costs("id = :id")
+COST_OF_TASK = _build_task_costs("id = :id")
 
 # A running attempt costs what its run reports, plus the cost of its earlier runs.
 RACES = Query(
@@ -308,7 +308,7 @@ RACES = Query(
 # -- board history ---------------------------------------------------------------------------------
 
 
-def _last_event(verbs: Iterable[str]) -> str:
+def _select_last_event(verbs: Iterable[str]) -> str:
     """Return the subquery for a task's last event with one of these verbs, up to a time."""
     listed = ", ".join(f"'{verb}'" for verb in verbs)
     return f"""(
@@ -319,8 +319,8 @@ def _last_event(verbs: Iterable[str]) -> str:
 
 
 _TASK_AT = f"""SELECT id, key, title, role, coalesce(archived_at, 0) AS left_at,
-    {_last_event([*TRANSITIONS.entries, *TRANSITIONS.verbs])} AS moved,
-    {_last_event(["claim"])} AS claimed
+    {_select_last_event([*TRANSITIONS.entries, *TRANSITIONS.verbs])} AS moved,
+    {_select_last_event(["claim"])} AS claimed
     FROM tasks WHERE project_id = :project AND created_at <= :at"""
 
 # The tasks that are still on the board, and those that were archived after the time.

@@ -6,7 +6,7 @@ from typing import Any
 from corral.db.tx import Tx
 from corral.domain.locks import sql
 from corral.domain.locks.model import Lock
-from corral.kernel.path_patterns import ancestor_prefixes, literal_prefix
+from corral.kernel.path_patterns import get_literal_prefix, list_ancestor_prefixes
 from corral.kernel.text import encode_json
 
 HIGHEST_KEY = "\U0010ffff"
@@ -20,9 +20,9 @@ def list_candidates(tx: Tx, project_id: str, path: str) -> list[Lock]:
 
 @lru_cache(1_024)
 def _index_bounds(path: str) -> dict[str, Any]:
-    path_prefix = literal_prefix(path)
+    path_prefix = get_literal_prefix(path)
     return {
-        "prefixes": encode_json(ancestor_prefixes(path_prefix), "The path"),
+        "prefixes": encode_json(list_ancestor_prefixes(path_prefix), "The path"),
         "low": path_prefix,
         "high": f"{path_prefix[:-1]}0" if path_prefix else HIGHEST_KEY,  # "0" follows "/" in ASCII
     }

@@ -22,7 +22,7 @@ from corral.kernel.errors import IllegalMove, Refused
 from corral.kernel.ids import parse_number
 from corral.kernel.lease import lease_expiry
 from corral.kernel.pagination import LAST_NUMBER, check_limit
-from corral.kernel.path_patterns import literal_prefix
+from corral.kernel.path_patterns import get_literal_prefix
 from corral.kernel.text import MAX_NAME, check_optional_text, check_text
 
 RETENTION = sql.RETENTION
@@ -184,7 +184,7 @@ def _create(tx: Tx, draft: Lock, verb: str) -> Lock:
     values = {
         "project_id": draft.project_id,
         "path": draft.path,
-        "path_prefix": literal_prefix(draft.path),
+        "path_prefix": get_literal_prefix(draft.path),
         "mode": draft.mode,
         "owner": draft.owner,
         "run_id": draft.run_id,
@@ -336,7 +336,7 @@ def _grant_waiting(tx: Tx, project_id: str) -> None:
 def _update_queue(tx: Tx, project_id: str) -> list[Lock]:
     """End the expired locks of a project and grant the unblocked requests; returns the ended."""
     locks = _list_live(tx, project_id, include_expired=True)
-    expired = _expired_numbers(tx, project_id, locks)
+    expired = _find_expired_numbers(tx, project_id, locks)
     ended = [_end(tx, lock, "expire") for lock in locks if lock.fence in expired]
     for lock in ended:
         if lock.held_at is not None or lock.notify:
@@ -356,7 +356,7 @@ def _update_queue(tx: Tx, project_id: str) -> list[Lock]:
     return ended
 
 
-def _expired_numbers(tx: Tx, project_id: str, locks: Sequence[Lock]) -> set[int]:
+def _find_expired_numbers(tx: Tx, project_id: str, locks: Sequence[Lock]) -> set[int]:
     """Return the numbers of the expired locks.
 
     They are read again with row locks, so that a lock that is renewed concurrently is not expired.

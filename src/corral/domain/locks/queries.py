@@ -10,7 +10,7 @@ from corral.domain.settings import ops as settings
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import Page
-from corral.kernel.path_patterns import patterns_overlap
+from corral.kernel.path_patterns import can_overlap
 
 MAX_PATHS = 100_000
 MAX_SEPARATE_LOOKUPS = 4
@@ -47,7 +47,7 @@ def find_conflicts(
     for path in paths:
         if not as_spelled:
             patterns[path] = resolve.resolve_pattern(target, path, lockable=False)
-        elif literal := resolve.literal_pattern(target, path):
+        elif literal := resolve.to_literal_pattern(target, path):
             patterns[path] = literal
     separate = len(patterns) <= MAX_SEPARATE_LOOKUPS
     others: list[Lock] = []
@@ -88,7 +88,7 @@ def _exclude_own(locks: Sequence[Lock], owner: str, run: str | None) -> list[Loc
 
 def _is_held(lock: Lock, pattern: str, now: int) -> bool:
     is_held = lock.state is LockState.HELD and lock.lease_until > now
-    return is_held and patterns_overlap(lock.path, pattern)
+    return is_held and can_overlap(lock.path, pattern)
 
 
 def list_live(

@@ -29,7 +29,7 @@ def resolve_pattern(project: Project, path: str, *, lockable: bool = True) -> st
     return patterns.normalize_path(path, project.dir, folded=folded, lockable=lockable)
 
 
-def literal_pattern(project: Project, path: str) -> str | None:
+def to_literal_pattern(project: Project, path: str) -> str | None:
     """Return the pattern of an absolute path as git names it, without following symlinks.
 
     None: the path is outside the project.

@@ -10,7 +10,7 @@ from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.locks.model import TRANSITIONS, FileTouch, Lock
 from corral.kernel.pagination import LAST_NUMBER
-from corral.kernel.path_patterns import literal_prefix
+from corral.kernel.path_patterns import get_literal_prefix
 
 _COLUMNS = columns_of(Lock, id="'lck_' || seq", fence="seq")
 
@@ -93,12 +93,12 @@ PROJECTS_WITH_EXPIRED = Statement("""
 # -- lists -------------------------------------------------------------------------------------
 
 
-def _fence_key(lock: Lock) -> tuple[int]:
+def _get_fence_key(lock: Lock) -> tuple[int]:
     return (lock.fence,)
 
 
-def _path_key(lock: Lock) -> tuple[str, str, int]:
-    return (lock.project_id, literal_prefix(lock.path), lock.fence)
+def _get_path_key(lock: Lock) -> tuple[str, str, int]:
+    return (lock.project_id, get_literal_prefix(lock.path), lock.fence)
 
 
 LIVE_OF_OWNER = Listing(
@@ -111,7 +111,7 @@ LIVE_OF_OWNER = Listing(
 """,
     ),
     start={"last": 0},
-    key=_fence_key,
+    key=_get_fence_key,
 )
 
 LIVE = Listing(
@@ -125,7 +125,7 @@ LIVE = Listing(
 """,
     ),
     start={"last_project": "", "last_prefix": "", "last": 0},
-    key=_path_key,
+    key=_get_path_key,
 )
 
 LIVE_IN_PROJECT = Listing(
@@ -139,14 +139,14 @@ LIVE_IN_PROJECT = Listing(
 """,
     ),
     start={"last_prefix": "", "last": 0},
-    key=lambda lock: _path_key(lock)[1:],
+    key=lambda lock: _get_path_key(lock)[1:],
 )
 
 
 def _newest_first(condition: str = "") -> Listing[Lock]:
     text = f"SELECT {_COLUMNS} FROM locks WHERE {condition} seq < :before ORDER BY seq DESC"
     query = Query(Lock, f"{text} LIMIT :limit")
-    return Listing(query, start={"before": LAST_NUMBER}, key=_fence_key)
+    return Listing(query, start={"before": LAST_NUMBER}, key=_get_fence_key)
 
 
 ALL = _newest_first()

@@ -7,7 +7,7 @@ a later request overtakes an earlier one that it does not conflict with.
 from collections.abc import Sequence
 
 from corral.domain.locks.model import Lock, LockMode, LockState
-from corral.kernel.path_patterns import patterns_overlap
+from corral.kernel.path_patterns import can_overlap
 
 
 def is_same_owner(one: Lock, other: Lock) -> bool:
@@ -21,7 +21,7 @@ def is_conflict(one: Lock, other: Lock) -> bool:
     """Whether two locks cannot be held at the same time."""
     if one.mode is LockMode.SHARED and other.mode is LockMode.SHARED:
         return False
-    return not is_same_owner(one, other) and patterns_overlap(one.path, other.path)
+    return not is_same_owner(one, other) and can_overlap(one.path, other.path)
 
 
 def list_blockers(request: Lock, others: Sequence[Lock]) -> list[Lock]:

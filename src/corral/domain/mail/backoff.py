@@ -7,7 +7,7 @@ JITTER = 0.1
 """The largest fraction that is added to a delay."""
 
 
-def backoff_ms(
+def compute_backoff_ms(
     delays: Sequence[int], failures: int, rand: Callable[[], float] = random.random
 ) -> int:
     """Return the delay after the n-th failure (from 1). The last delay repeats."""

@@ -81,7 +81,7 @@ def get_for_subject(tx: Tx, subject: str) -> Chain:
     return get_for_letter(tx, subject) or _build_chain(tx)
 
 
-def longest(*chains: Chain | None) -> Chain | None:
+def choose_longest(*chains: Chain | None) -> Chain | None:
     """Return the longest of several chains; None when all are None."""
     present = [chain for chain in chains if chain is not None]
     return max(present, key=lambda chain: chain.hops, default=None)
@@ -100,7 +100,7 @@ def _build_chain(
 # -- the limit ------------------------------------------------------------------------------------
 
 
-def exceeded_limit(tx: Tx, chain: Chain) -> HopLimitReached | None:
+def find_exceeded_limit(tx: Tx, chain: Chain) -> HopLimitReached | None:
     """Return the limit when one more letter would exceed it; None: the letter is allowed."""
     limit = int(settings.get_value(tx, "mail.max_hops", agent=chain.agent))
     return HopLimitReached(limit) if chain.hops >= limit else None
@@ -108,7 +108,7 @@ def exceeded_limit(tx: Tx, chain: Chain) -> HopLimitReached | None:
 
 def check_hop_limit(tx: Tx, chain: Chain | None) -> None:
     """Raise Refused when a letter that continues this chain would exceed the limit."""
-    if chain is not None and (exceeded := exceeded_limit(tx, chain)) is not None:
+    if chain is not None and (exceeded := find_exceeded_limit(tx, chain)) is not None:
         raise Refused(exceeded.message, limit=exceeded.limit, reason="hop_limit")
 
 

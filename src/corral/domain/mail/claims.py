@@ -1,7 +1,7 @@
 """Claim letters from a mailbox, and renew the lease of a claim."""
 
 from corral.db.tx import Tx
-from corral.domain.mail import chains, sql
+from corral.domain.mail import chains, claims_sql, sql
 from corral.domain.mail.model import Letter, check_mailbox, is_ordered
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import parse_number
@@ -28,10 +28,10 @@ def claim(
     if is_read_by_run:
         tx.begin()
     if is_ordered(mailbox):
-        statement = sql.CLAIM_ONE_IN_ORDER if limit == 1 else sql.CLAIM_IN_ORDER
+        statement = claims_sql.CLAIM_ONE_IN_ORDER if limit == 1 else claims_sql.CLAIM_IN_ORDER
         _lock_ordered_mailbox(tx, mailbox, limit)
     else:
-        statement = sql.CLAIM_ONE_UNORDERED if limit == 1 else sql.CLAIM_UNORDERED
+        statement = claims_sql.CLAIM_ONE_UNORDERED if limit == 1 else claims_sql.CLAIM_UNORDERED
     letters = tx.all(
         statement,
         mailbox=mailbox,
@@ -52,7 +52,7 @@ def _lock_ordered_mailbox(tx: Tx, mailbox: str, limit: int) -> None:
     tx.serialize(f"mailbox:{mailbox}")
     if limit > 1:
         # A late owner may acknowledge or fail one of these letters concurrently.
-        tx.run(sql.LOCK_EXPIRED_LEASES, mailbox=mailbox, now=tx.now)
+        tx.run(claims_sql.LOCK_EXPIRED_LEASES, mailbox=mailbox, now=tx.now)
 
 
 def renew(
@@ -61,7 +61,11 @@ def renew(
     """Renew the lease of a claimed letter; raises Held when the lease was lost."""
     number, held_fence = check_claim(letter, fence)
     renewed = tx.first(
-        sql.RENEW, seq=number, fence=held_fence, now=tx.now, until=lease_expiry(tx.now, lease_ms)
+        claims_sql.RENEW,
+        seq=number,
+        fence=held_fence,
+        now=tx.now,
+        until=lease_expiry(tx.now, lease_ms),
     )
     if renewed is None:
         current = sql.LETTERS.get(tx, number)

@@ -160,7 +160,7 @@ class LetterChain(msgspec.Struct, frozen=True):
     created_at: int
 
 
-def letter_from_values(number: int, values: Mapping[str, Any], state: LetterState) -> Letter:
+def build_letter(number: int, values: Mapping[str, Any], state: LetterState) -> Letter:
     """Build the letter from the values of its INSERT, without reading it back."""
     return Letter(
         f"let_{number}",

@@ -6,7 +6,7 @@ from typing import Any
 from corral.db.transitions import encode_rows, transition, transition_many
 from corral.db.tx import Tx
 from corral.domain.mail import chains, sql
-from corral.domain.mail.backoff import backoff_ms
+from corral.domain.mail.backoff import compute_backoff_ms
 from corral.domain.mail.claims import LEASE_MS, check_claim, claim
 from corral.domain.mail.model import (
     Letter,
@@ -82,11 +82,11 @@ def fail(
     reason = check_text(
         error[:MAX_ERROR] or "no reason given", "The error", max_bytes=4 * MAX_ERROR
     )
-    if current.fence == held_fence and current.attempts >= max_attempts(tx, current):
+    if current.fence == held_fence and current.attempts >= get_max_attempts(tx, current):
         return end_undelivered(tx, "dead_letter", number, reason, held_fence=held_fence)
-    delays = _setting(tx, "mail.backoff_ms", current)
+    delays = _get_setting(tx, "mail.backoff_ms", current)
     requested = min(max(check_int(pause_ms, "The pause"), 0), YEAR) if pause_ms else 0
-    due = tx.now + max(backoff_ms(delays, max(current.attempts, 1)), requested)
+    due = tx.now + max(compute_backoff_ms(delays, max(current.attempts, 1)), requested)
     queue_at = current.queue_at if is_ordered(current.mailbox) else due
     return transition(
         tx,
@@ -212,7 +212,7 @@ def end_undeliverable(tx: Tx, claimed: Sequence[Letter]) -> list[Letter]:
         number = letter.number
         if letter.expires_at is not None and letter.expires_at <= tx.now:
             end_undelivered(tx, "expire", number, EXPIRED_REASON, held_fence=letter.fence)
-        elif letter.attempts > 1 and letter.attempts > max_attempts(tx, letter):
+        elif letter.attempts > 1 and letter.attempts > get_max_attempts(tx, letter):
             end_undelivered(
                 tx,
                 "dead_letter",
@@ -264,12 +264,12 @@ def ack_unclaimed(tx: Tx, mailbox: str, keys: Sequence[str]) -> int:
 # -- settings --------------------------------------------------------------------------------------
 
 
-def max_attempts(tx: Tx, letter: Letter) -> int:
+def get_max_attempts(tx: Tx, letter: Letter) -> int:
     """Return the number of attempts after which this letter becomes a dead letter."""
-    return int(_setting(tx, "mail.max_attempts", letter))
+    return int(_get_setting(tx, "mail.max_attempts", letter))
 
 
-def _setting(tx: Tx, name: str, letter: Letter) -> Any:
+def _get_setting(tx: Tx, name: str, letter: Letter) -> Any:
     """Return the setting that applies to the letter's agent and project."""
     return settings.get_value(
         tx, name, agent=agent_name_of(letter.mailbox), project=letter.project_id

@@ -49,7 +49,7 @@ def put(
     instead. A session must be open; a letter to a replaced session goes to its successor.
     """
     mailbox = resolve_mailbox(tx, check_mailbox(mailbox))
-    values = _column_values(tx, body, key, due_at, priority, sender, expires_at, project)
+    values = _build_columns(tx, body, key, due_at, priority, sender, expires_at, project)
     values["mailbox"] = mailbox
     is_put_by_agent = tx.run_id is not None or mailbox_kind(tx.actor) == "agent"
     if is_put_by_agent and chains.is_read_by_agent(mailbox):
@@ -79,7 +79,7 @@ def put_many(tx: Tx, drafts: Sequence[LetterDraft]) -> list[str]:
     """Put several letters in order, in one batch; returns their ids. Idempotent by key."""
     rows = [
         {"mailbox": check_mailbox(draft.mailbox), "key": None, "sender": None}
-        | _column_values(tx, draft.body, key=draft.key, sender=draft.sender)
+        | _build_columns(tx, draft.body, key=draft.key, sender=draft.sender)
         for draft in drafts
     ]
     numbers = create_numbered(tx, sql.LETTERS, rows, on_conflict=_UNIQUE_KEY)
@@ -105,7 +105,7 @@ def broadcast(
     Idempotent by key. The letters continue the chain `cause`, else the caller's chain; the caller
     checks the hop limit. The options are those of `put`.
     """
-    values = _column_values(tx, body, key=key, **options)
+    values = _build_columns(tx, body, key=key, **options)
     if rows := [{"mailbox": check_mailbox(mailbox)} for mailbox in mailboxes]:
         create_many(tx, sql.LETTERS, rows, {"mailbox": "text"}, on_conflict=_UNIQUE_KEY, **values)
     of_agents = [mailbox for mailbox in mailboxes if chains.is_read_by_agent(mailbox)]
@@ -155,7 +155,7 @@ def put_caused_by(tx: Tx, cause: Chain | None, mailbox: str, body: Any, **option
     The options are those of `put`. Beyond `mail.max_hops` the mailbox gets a notice instead, which
     wakes no agent. A letter to a closed session is refused, and its sender gets a notice.
     """
-    values = {**_column_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
+    values = {**_build_columns(tx, body, **options), "mailbox": check_mailbox(mailbox)}
     if not chains.is_read_by_agent(mailbox):
         return _insert_once(tx, values)
     try:
@@ -165,7 +165,7 @@ def put_caused_by(tx: Tx, cause: Chain | None, mailbox: str, body: Any, **option
         if letter.ended_at is not None:  # an earlier call with this key refused it
             return letter
         return end_undelivered(tx, "refuse", letter.number, error.message)
-    cause = chains.longest(cause, chains.get_for_caller(tx))
+    cause = chains.choose_longest(cause, chains.get_for_caller(tx))
     if cause is None:
         return _insert_once(tx, values)
     return _put_in_chain_or_notify(tx, values, cause, is_limited=True)
@@ -185,7 +185,7 @@ def put_in_chain(
 
     The caller checks the hop limit. The options are those of `put`.
     """
-    values = {**_column_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
+    values = {**_build_columns(tx, body, **options), "mailbox": check_mailbox(mailbox)}
     letter = _insert_once(tx, values)
     chains.record(tx, letter.id, cause, in_reply_to=in_reply_to, reply_to=reply_to)
     return letter
@@ -194,7 +194,7 @@ def put_in_chain(
 def _put_in_chain_or_notify(
     tx: Tx, values: dict[str, Any], cause: Chain, *, is_limited: bool
 ) -> Letter:
-    exceeded = chains.exceeded_limit(tx, cause) if is_limited else None
+    exceeded = chains.find_exceeded_limit(tx, cause) if is_limited else None
     if exceeded is not None:
         sender = values.get("sender") or tx.actor
         return notify_hop_limit(tx, cause, values["mailbox"], sender, exceeded)
@@ -212,7 +212,7 @@ def notify_hop_limit(
     data = {"to": mailbox, "correlation": chain.correlation_id}
     tx.emit("agent", "hop_limit", sender, data=data)
     key = f"hop_limit:{chain.correlation_id}"
-    return _insert_once(tx, {**_column_values(tx, body, key), "mailbox": mailbox})
+    return _insert_once(tx, {**_build_columns(tx, body, key), "mailbox": mailbox})
 
 
 # -- undelivered letters ---------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def _insert_once(tx: Tx, values: dict[str, Any]) -> Letter:
             return letter
 
 
-def _column_values(
+def _build_columns(
     tx: Tx,
     body: Any,
     key: str | None = None,

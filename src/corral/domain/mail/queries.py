@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
-from corral.domain.mail import sql
+from corral.domain.mail import claims_sql, sql
 from corral.domain.mail.model import (
     Letter,
     LetterState,
@@ -106,7 +106,7 @@ def list_claimable(tx: Tx, mailbox: str, *, owner: str, limit: int) -> list[Lett
     For ordered mailboxes. The result is exact only within the transaction that also claims.
     """
     letters = tx.all(
-        sql.CLAIMABLE_IN_ORDER,
+        claims_sql.CLAIMABLE_IN_ORDER,
         mailbox=check_mailbox(mailbox),
         owner=owner,
         limit=check_limit(limit),

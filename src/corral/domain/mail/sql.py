@@ -9,6 +9,8 @@ The columns that order a mailbox:
 
 Ordered mailboxes (all but `queue:…`) keep `queue_at` when a letter is claimed or fails. Work queues
 move `queue_at` along with `due_at`, so that the index starts with what can be claimed now.
+
+The claim queries are in `claims_sql.py`.
 """
 
 from corral.db.listing import Listing
@@ -21,15 +23,15 @@ from corral.domain.mail.model import (
     Letter,
     OverlongLeases,
     StalledMailbox,
-    letter_from_values,
+    build_letter,
 )
 from corral.kernel.pagination import LAST_NUMBER
 
-
-def _is_ordered(column: str = "mailbox") -> str:
-    """Return the SQL form of `model.is_ordered`. Partial indexes have this condition."""
-    return f"(substr({column}, 1, 6) <> 'queue:')"
-
+# The SQL form of `model.is_ordered`.
+IS_ORDERED = "(substr(mailbox, 1, 6) <> 'queue:')"
+# An open letter of an ordered mailbox that was claimed before: the condition of the partial index
+# letters_started, repeated so that the index is used.
+IS_STARTED = f"state IN ('waiting', 'unconfirmed') AND attempts > 0 AND {IS_ORDERED}"
 
 _COLUMNS = columns_of(Letter, id="'let_' || seq", priority="-rank")
 
@@ -55,7 +57,7 @@ LETTERS = StatefulTable(
     key="seq",
     id_prefix="let",
     project="project_id",
-    make_record=letter_from_values,
+    make_record=build_letter,
     insert_expressions={"queue_at": _QUEUE_AT},
 )
 
@@ -78,229 +80,7 @@ UNCLAIMED_BY_KEY = Statement("""
     {skip_locked}
 """)
 
-# -- claim ----------------------------------------------------------------------------------------
-
-# The ranks of a mailbox, ascending, up to the first one with a due letter; max(rank) of it is the
-# rank to claim from. This is a loose index scan: one index seek for each rank in use, so a backlog
-# of letters for later costs nothing, whatever their priority.
-_LEVEL = """
-    level (rank) AS (
-        SELECT min(rank) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
-        UNION ALL
-        SELECT (
-            SELECT min(later.rank) FROM letters AS later
-            WHERE later.mailbox = :mailbox AND later.state = 'waiting' AND later.rank > level.rank
-        )
-        FROM level
-        -- Stop at the first rank that has a due letter.
-        WHERE level.rank IS NOT NULL AND NOT EXISTS (
-            SELECT 1 FROM letters AS due
-            WHERE due.mailbox = :mailbox AND due.state = 'waiting'
-              AND due.rank = level.rank AND due.queue_at <= :now AND due.due_at <= :now
-        )
-    )
-"""
-
-# Work queues (`queue:…`): several owners claim concurrently. A claim moves `queue_at` to the end of
-# the lease, so that claimed letters do not stand at the head of the index.
-CLAIM_ONE_UNORDERED = Query(
-    Letter,
-    f"""
-    WITH RECURSIVE {_LEVEL}
-    UPDATE letters
-    -- The incremented fence rejects late writes of the previous owner.
-    SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
-        due_at = :until, queue_at = :until
-    WHERE seq = (
-        SELECT seq FROM letters
-        WHERE mailbox = :mailbox AND state = 'waiting'
-          -- One claim returns letters of one priority: the highest that is due.
-          AND rank = (SELECT max(rank) FROM level)
-          -- The position has been reached; limits the index scan.
-          AND queue_at <= :now
-          -- Not for later, not in back-off, and not under an unexpired lease.
-          AND due_at <= :now
-        -- Rows that a concurrent claim has locked are skipped instead of waited for.
-        ORDER BY queue_at, seq LIMIT 1 {{skip_locked}}
-    )
-    RETURNING {_COLUMNS}
-""",
-)
-
-# CLAIM_ONE_UNORDERED for up to `limit` letters. The predicates are the same.
-CLAIM_UNORDERED = Query(
-    Letter,
-    f"""
-    WITH RECURSIVE {_LEVEL},
-    -- MATERIALIZED: PostgreSQL must evaluate LIMIT and SKIP LOCKED once, not for each row.
-    picked AS MATERIALIZED (
-        SELECT seq FROM letters
-        WHERE mailbox = :mailbox AND state = 'waiting'
-          -- One claim returns letters of one priority: the highest that is due.
-          AND rank = (SELECT max(rank) FROM level)
-          -- The position has been reached; limits the index scan.
-          AND queue_at <= :now
-          -- Not for later, not in back-off, and not under an unexpired lease.
-          AND due_at <= :now
-        ORDER BY queue_at, seq LIMIT :limit {{skip_locked}}
-    )
-    UPDATE letters
-    SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
-        due_at = :until, queue_at = :until
-    WHERE seq {{is_picked}}
-    RETURNING {_COLUMNS}
-""",
-)
-
-# Re-check in the WHERE clause of the UPDATE itself. PostgreSQL evaluates the subquery before it
-# waits for the row lock, and re-evaluates only this clause once it has the lock. Without it, a
-# letter that a late owner acknowledges or a person drops concurrently would be claimed as well.
-_STILL_DUE = "state = 'waiting' AND due_at <= :now"
-
-# The letters that can block a claim in an ordered mailbox: attempted before, and not due yet. They
-# are under a lease, or in back-off and without an owner. An unconfirmed letter counts while its
-# lease lasts: its owner may still be delivering.
-_STARTED_NOT_DUE = f"""
-    started.mailbox = :mailbox AND started.state IN ('waiting', 'unconfirmed')
-    -- Repeats the condition of the partial index letters_started.
-    AND started.attempts > 0 AND {_is_ordered("started.mailbox")}
-    AND started.due_at > :now
-"""
-
-# Ordered mailboxes: one owner at a time, strictly in order, and a claim keeps the queue position.
-# Only the first due letter is examined: if it cannot be claimed, none behind it can.
-CLAIM_ONE_IN_ORDER = Query(
-    Letter,
-    f"""
-    WITH RECURSIVE {_LEVEL}
-    UPDATE letters
-    SET owner = :owner, fence = fence + 1, attempts = attempts + 1, due_at = :until
-    WHERE seq = (
-        SELECT seq FROM (
-            SELECT seq, rank, queue_at FROM letters
-            WHERE mailbox = :mailbox AND state = 'waiting'
-              -- One claim returns letters of one priority: the highest that is due.
-              AND rank = (SELECT max(rank) FROM level)
-              -- The position has been reached; limits the index scan.
-              AND queue_at <= :now
-              -- Not for later, not in back-off, and not under an unexpired lease.
-              AND due_at <= :now
-            ORDER BY queue_at, seq LIMIT 1
-        ) AS next
-        WHERE NOT EXISTS (
-            SELECT 1 FROM letters AS started
-            WHERE {_STARTED_NOT_DUE}
-              AND (
-                   -- Another owner holds a lease in this mailbox. The same owner may claim on.
-                   started.owner <> :owner
-                   -- An earlier letter of the same or a higher priority backs off: do not overtake.
-                   OR started.owner IS NULL AND started.rank <= next.rank
-                      AND (started.queue_at, started.seq) < (next.queue_at, next.seq))
-        )
-    ) AND {_STILL_DUE}
-    RETURNING {_COLUMNS}
-""",
-)
-
-# Lock the letters whose lease has expired before CLAIM_IN_ORDER picks. Only for these can a late
-# owner commit an acknowledgement or a failure concurrently, which changes what may be claimed
-# behind them. After this lock the picked set is stable.
-LOCK_EXPIRED_LEASES = Statement(f"""
-    SELECT seq FROM letters
-    -- The first two lines repeat the condition of the partial index letters_started.
-    WHERE mailbox = :mailbox AND {_is_ordered()}
-      AND state IN ('waiting', 'unconfirmed') AND attempts > 0
-      -- The lease has expired, or the back-off is over.
-      AND due_at <= :now
-    -- One order for all callers, to avoid deadlocks.
-    ORDER BY due_at {{locked}}
-""")
-
-# CLAIM_ONE_IN_ORDER for up to `limit` letters: pick what is due (`ahead`), find the first letter of
-# each priority that backs off (`stuck`), and cut the pick off there (`barrier`).
-_PICKED_IN_ORDER = f"""
-    WITH RECURSIVE {_LEVEL},
-    -- The letters to claim if none of the letters before them backed off.
-    ahead AS MATERIALIZED (
-        SELECT seq, queue_at FROM letters
-        WHERE mailbox = :mailbox AND state = 'waiting'
-          -- One claim returns letters of one priority: the highest that is due.
-          AND rank = (SELECT max(rank) FROM level)
-          -- The position has been reached; limits the index scan.
-          AND queue_at <= :now
-          -- Not for later, not in back-off, and not under an unexpired lease.
-          AND due_at <= :now
-          -- No other owner holds a lease in this mailbox.
-          AND NOT EXISTS (
-            SELECT 1 FROM letters AS started
-            WHERE {_STARTED_NOT_DUE} AND started.owner <> :owner
-          )
-        ORDER BY queue_at, seq LIMIT :limit
-    ),
-    -- For each rank up to the claimed one, the first letter that waits for its retry.
-    stuck AS MATERIALIZED (
-        SELECT queue_at, seq FROM letters WHERE seq IN (
-            SELECT (
-                SELECT waits.seq FROM letters AS waits
-                WHERE waits.mailbox = :mailbox AND waits.state = 'waiting'
-                  AND waits.rank = level.rank
-                  -- Behind the last candidate it blocks nothing; limits the index scan.
-                  AND waits.queue_at <= (SELECT max(ahead.queue_at) FROM ahead)
-                  -- In back-off: attempted before, released by its owner, retry not yet due.
-                  AND waits.due_at > :now AND waits.owner IS NULL AND waits.attempts > 0
-                ORDER BY waits.queue_at, waits.seq LIMIT 1
-            )
-            FROM level
-        )
-    ),
-    barrier (queue_at) AS MATERIALIZED (SELECT min(queue_at) FROM stuck),
-    picked AS MATERIALIZED (
-        SELECT seq FROM ahead
-        -- No letter backs off,
-        WHERE (SELECT queue_at FROM barrier) IS NULL
-           -- or the candidate stands before the first that does,
-           OR queue_at < (SELECT queue_at FROM barrier)
-           -- by its number when both have the same position.
-           OR queue_at = (SELECT queue_at FROM barrier) AND seq < (
-                SELECT min(CASE WHEN queue_at = (SELECT queue_at FROM barrier) THEN seq END)
-                FROM stuck)
-    )
-"""
-
-CLAIM_IN_ORDER = Query(
-    Letter,
-    f"""
-    {_PICKED_IN_ORDER}
-    UPDATE letters
-    SET owner = :owner, fence = fence + 1, attempts = attempts + 1, due_at = :until
-    WHERE seq {{is_picked}} AND {_STILL_DUE}
-    RETURNING {_COLUMNS}
-""",
-)
-
-# The letters that CLAIM_IN_ORDER would claim, without claiming them.
-CLAIMABLE_IN_ORDER = Query(
-    Letter,
-    f"""
-    {_PICKED_IN_ORDER}
-    SELECT {_COLUMNS} FROM letters WHERE seq {{is_picked}}
-""",
-)
-
-RENEW = Query(
-    Letter,
-    f"""
-    UPDATE letters SET due_at = :until,
-        -- Work queues order by the end of the lease, ordered mailboxes keep the position.
-        queue_at = CASE WHEN {_is_ordered()} THEN queue_at ELSE :until END
-    WHERE seq = :seq
-      -- A claim since then would have incremented the fence.
-      AND fence = :fence AND owner IS NOT NULL AND state IN ('waiting', 'unconfirmed')
-      -- In an ordered mailbox an expired lease is lost: later letters may have been claimed since.
-      AND (due_at > :now OR NOT {_is_ordered()})
-    RETURNING {_COLUMNS}
-""",
-)
+# -- state of the queue ---------------------------------------------------------------------------
 
 # Claimed letters whose lease ends later than any lease may: a clock was ahead.
 OVERLONG_LEASES = Query(
@@ -386,8 +166,7 @@ STALLED = Query(
       -- Not stalled while an owner holds a lease in the mailbox: it is being worked on.
       AND NOT EXISTS (
         SELECT 1 FROM letters AS started
-        WHERE started.mailbox = letters.mailbox AND started.state IN ('waiting', 'unconfirmed')
-          AND started.attempts > 0 AND {_is_ordered("started.mailbox")}
+        WHERE started.mailbox = letters.mailbox AND {IS_STARTED}
           AND started.due_at > :now AND started.owner IS NOT NULL
     )
     LIMIT :limit

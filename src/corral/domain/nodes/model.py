@@ -13,17 +13,16 @@ class NodeState(StrEnum):
     LOST = "lost"  # its lease expired; its runs are fenced off
 
 
-N = NodeState
 TRANSITIONS = TransitionTable(
     "node",
     NodeState,
     create_verb="join",
-    initial=N.UP,
+    initial=NodeState.UP,
     verbs={
-        "rejoin": transition(N.UP, N.LEFT, N.LOST, to=N.UP),
-        "leave": transition(N.UP, to=N.LEFT),
+        "rejoin": transition(NodeState.UP, NodeState.LEFT, NodeState.LOST, to=NodeState.UP),
+        "leave": transition(NodeState.UP, to=NodeState.LEFT),
         # Only after the lease has expired.
-        "lose": transition(N.UP, to=N.LOST),
+        "lose": transition(NodeState.UP, to=NodeState.LOST),
     },
 )
 

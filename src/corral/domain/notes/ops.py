@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.retention import ALL_ROWS, RetentionScope
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
@@ -25,6 +24,7 @@ from corral.kernel.text import (
     encode_json,
 )
 
+PRUNABLE = sql.PRUNABLE
 CATEGORIES = "core, gotcha, pattern or decision"
 MAX_NOTE = 4 * 1024
 MAX_QUERY = 64 * 1024
@@ -168,23 +168,6 @@ def build_prompt_section(
 def record_use(tx: Tx, notes: Sequence[str]) -> None:
     """Count that an agent was given these notes; deleted notes are ignored."""
     tx.run(sql.RECORD_USE, keys_=encode_json(list(notes), "The notes"), now=tx.now)
-
-
-def list_prunable(
-    tx: Tx, *, before: int, limit: int = 100, scope: RetentionScope = ALL_ROWS
-) -> list[str]:
-    """Return the ids of notes that were superseded or expired before a time."""
-    return [
-        id
-        for statement in (sql.SUPERSEDED, sql.EXPIRED)
-        for (id,) in statement.run(tx, scope, before=before, limit=limit)
-    ]
-
-
-def count_prunable(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
-    """Count the notes that `list_prunable` returns in all."""
-    counts = (sql.COUNT_SUPERSEDED, sql.COUNT_EXPIRED)
-    return sum(int(count.value(tx, scope, before=before)) for count in counts)
 
 
 def list_of_project(tx: Tx, project_id: str, *, limit: int = 100) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from corral.domain.notes.model import CORE_CATEGORY, Note, PromptSection, RankedNote
 from corral.kernel.clock import DAY, utc_date
 from corral.kernel.display_text import quote_inline
-from corral.kernel.prompt import OwnText, PromptPart, Quote, block_size, frame_size, render
+from corral.kernel.prompt import OwnText, PromptPart, Quote, block_size, measure_frame, render
 from corral.kernel.words import tokenize
 
 BYTES_PER_TOKEN = 4
@@ -43,7 +43,9 @@ def rank_notes(notes: Sequence[Note], text: str, now: int) -> list[RankedNote]:
     # Only words that occur in a note: the others do not distinguish the notes.
     total = sum(weight.values())
     matches = [
-        RankedNote(round(sum(weight[word] for word in shared) / total * _value(note, now), 4), note)
+        RankedNote(
+            round(sum(weight[word] for word in shared) / total * _compute_value(note, now), 4), note
+        )
         for note, words in zip(notes, note_words, strict=True)
         if (shared := words & query)
     ]
@@ -52,7 +54,7 @@ def rank_notes(notes: Sequence[Note], text: str, now: int) -> list[RankedNote]:
 
 def sort_by_value(notes: Iterable[Note], now: int) -> list[Note]:
     """Sort notes by confidence and age."""
-    return sorted(notes, key=lambda note: (-_value(note, now), -note.created_at, note.id))
+    return sorted(notes, key=lambda note: (-_compute_value(note, now), -note.created_at, note.id))
 
 
 def render_section(
@@ -70,7 +72,7 @@ def render_section(
         if about is None
         else [match.note for match in rank_notes(rest, about, now)]
     )
-    room = tokens * BYTES_PER_TOKEN - frame_size(HEADER) - len("\n")
+    room = tokens * BYTES_PER_TOKEN - measure_frame(HEADER) - len("\n")
     parts: list[PromptPart] = [HEADER]
     included: list[str] = []
     for note in (*core, *fitting):
@@ -98,6 +100,6 @@ def quote_note(note: Note) -> Quote:
     )
 
 
-def _value(note: Note, now: int) -> float:
+def _compute_value(note: Note, now: int) -> float:
     age = max(now - note.created_at, 0) / HALF_LIFE
     return (0.5 + note.confidence / 200) * (0.5 + 0.5 * math.exp2(-age))

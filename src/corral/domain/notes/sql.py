@@ -1,7 +1,7 @@
 """SQL of notes."""
 
 from corral.db.lookup import IdColumn
-from corral.db.retention import ScopedStatement
+from corral.db.retention import PrunableRows
 from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.notes.model import TRANSITIONS, Note
@@ -41,12 +41,13 @@ DELETE_NOTE = Query(Note, f"DELETE FROM notes WHERE id = :id RETURNING {_COLUMNS
 
 IDS_OF_SCOPE = Statement("SELECT id FROM notes WHERE scope = :scope LIMIT :limit")
 
-_SUPERSEDED = "FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before AND {in_scope}"
-_EXPIRED = """FROM notes
-    WHERE state = 'current' AND expires_at IS NOT NULL AND expires_at < :before AND {in_scope}"""
-SUPERSEDED = ScopedStatement(
-    f"SELECT id {_SUPERSEDED} ORDER BY ended_at LIMIT :limit {{skip_locked}}"
+# A note ends when it is superseded; a note that is valid only until a time, at that time.
+PRUNABLE = PrunableRows(
+    "notes",
+    setting="notes.retention_ms",
+    ended={
+        "ended_at": "ended_at IS NOT NULL AND ended_at < :before",
+        "expires_at": "state = 'current' AND expires_at IS NOT NULL AND expires_at < :before",
+    },
+    batch=100,
 )
-EXPIRED = ScopedStatement(f"SELECT id {_EXPIRED} ORDER BY expires_at LIMIT :limit {{skip_locked}}")
-COUNT_SUPERSEDED = ScopedStatement(f"SELECT count(*) {_SUPERSEDED}")
-COUNT_EXPIRED = ScopedStatement(f"SELECT count(*) {_EXPIRED}")

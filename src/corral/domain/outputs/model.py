@@ -19,19 +19,20 @@ class OutputState(StrEnum):
     DELETED = "deleted"  # deleted on request or by retention
 
 
-S = OutputState
 TRANSITIONS = TransitionTable(
     "output",
     OutputState,
     create_verb="begin",
-    initial=S.OPEN,
+    initial=OutputState.OPEN,
     verbs={
         # A lost output can be sealed when its machine comes back.
-        "seal": transition(S.OPEN, S.LOST, to=S.SEALED),
-        "lose": transition(S.OPEN, S.SEALED, to=S.LOST),
+        "seal": transition(OutputState.OPEN, OutputState.LOST, to=OutputState.SEALED),
+        "lose": transition(OutputState.OPEN, OutputState.SEALED, to=OutputState.LOST),
         # The run continues on another machine; its earlier output is lost.
-        "reopen": transition(S.LOST, to=S.OPEN),
-        "delete": transition(S.OPEN, S.SEALED, S.LOST, to=S.DELETED),
+        "reopen": transition(OutputState.LOST, to=OutputState.OPEN),
+        "delete": transition(
+            OutputState.OPEN, OutputState.SEALED, OutputState.LOST, to=OutputState.DELETED
+        ),
     },
 )
 

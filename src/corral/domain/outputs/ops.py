@@ -1,11 +1,10 @@
 """Bookkeeping of outputs and logs. The bytes are moved outside of transactions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from corral.db.retention import ALL_ROWS, RetentionScope
 from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.outputs import sql
@@ -26,6 +25,7 @@ from corral.kernel.text import (
 if TYPE_CHECKING:
     from corral.adapters.output.sealed_format import SealIndex
 
+PRUNABLE = sql.PRUNABLE
 DELETED_RETENTION = sql.DELETED_RETENTION
 MAX_PATH = 4_096
 MAX_METADATA = 64 * 1024
@@ -261,18 +261,11 @@ def delete_record(tx: Tx, run_id: str) -> bool:
     return deleted
 
 
-def prune(tx: Tx, *, before: int, limit: int = 100, scope: RetentionScope = ALL_ROWS) -> int:
-    """Delete a batch of outputs that were sealed before a time; returns how many, 0 at the end."""
-    rows = sql.PRUNABLE.run(tx, scope, before=before, limit=limit)
-    for (run_id,) in rows:
-        delete(tx, run_id, "deleted by retention (outputs.retention_ms)")
-    return len(rows)
-
-
-def count_prunable(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
-    """Count the outputs that `prune` would delete."""
-    count: int = sql.COUNT_PRUNABLE.value(tx, scope, before=before)
-    return count
+def delete_expired(tx: Tx, run_ids: Sequence[str]) -> int:
+    """Delete outputs by retention; returns how many."""
+    for run_id in run_ids:
+        delete(tx, run_id, f"deleted by retention ({PRUNABLE.setting})")
+    return len(run_ids)
 
 
 def add_log_line(

@@ -1,7 +1,7 @@
 """SQL of outputs, their chunks and log lines."""
 
 from corral.db.listing import Listing
-from corral.db.retention import Retention, ScopedStatement
+from corral.db.retention import PrunableRows, Retention
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.outputs.model import TRANSITIONS, LogLine, Output
@@ -69,14 +69,15 @@ DELETE = Statement("""
     WHERE run_id = :run_id AND state = 'deleted' AND folder IS NULL RETURNING run_id
 """)
 
-_OLD = "FROM outputs WHERE state = 'sealed' AND sealed_at < :before AND {in_scope}"
-_PROJECT = "(SELECT runs.project_id FROM runs WHERE runs.id = outputs.run_id)"
-PRUNABLE = ScopedStatement(
-    f"SELECT run_id {_OLD} ORDER BY sealed_at LIMIT :limit {{skip_locked}}",
-    project=_PROJECT,
+PRUNABLE = PrunableRows(
+    "outputs",
+    setting="outputs.retention_ms",
+    ended={"sealed_at": "state = 'sealed' AND sealed_at < :before"},
+    key="run_id",
+    project="(SELECT runs.project_id FROM runs WHERE runs.id = outputs.run_id)",
     imported=None,
+    batch=100,
 )
-COUNT_PRUNABLE = ScopedStatement(f"SELECT count(*) {_OLD}", project=_PROJECT, imported=None)
 
 # After this time, the machine is not expected to come back and remove its files.
 DELETED_RETENTION = Retention(

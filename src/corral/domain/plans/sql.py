@@ -38,7 +38,7 @@ REPORT = Query(
 )
 
 
-def _reports(condition: str) -> Listing[Progress]:
+def _list_reports(condition: str) -> Listing[Progress]:
     query = Query(
         Progress,
         f"SELECT {_PROGRESS} FROM progress WHERE {condition} id > :start ORDER BY id LIMIT :limit",
@@ -49,9 +49,9 @@ def _reports(condition: str) -> Listing[Progress]:
 # The supported filters. Each statement has an index. An id is AGENT/TASK, so the reports of an
 # agent are the range from :start, which is the agent's id on the first page, to :agent_end. The
 # comparison of agent_id is for a cursor that was forged.
-REPORTS = _reports("")
-REPORTS_OF_AGENT = _reports("agent_id = :agent_id AND id < :agent_end AND")
-REPORTS_OF_TASK = _reports("task_id = :task AND task_id IS NOT NULL AND")
+REPORTS = _list_reports("")
+REPORTS_OF_AGENT = _list_reports("agent_id = :agent_id AND id < :agent_end AND")
+REPORTS_OF_TASK = _list_reports("task_id = :task AND task_id IS NOT NULL AND")
 
 DELETE_PLANS = Statement(
     "DELETE FROM plans WHERE project_id = :project AND project_id IS NOT NULL RETURNING subject"

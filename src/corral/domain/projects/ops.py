@@ -59,7 +59,7 @@ def register(
     if project.state is ProjectState.ARCHIVED:
         project = transition(tx, sql.PROJECTS, "restore", project.id, updated_at=tx.now)
     changed = {name: value for name, value in defaults.items() if getattr(project, name) != value}
-    return _change(tx, project.id, changed) if changed else project
+    return _apply_change(tx, project.id, changed) if changed else project
 
 
 def get_by_dir(tx: Tx, dir: str | Path) -> Project:
@@ -115,10 +115,10 @@ def get(tx: Tx, id: str) -> Project:
             kind="project",
             candidates=[project.id for project in matches],
         )
-    return matches[0] if matches else _by_bare_id(tx, id)
+    return matches[0] if matches else _find_by_bare_id(tx, id)
 
 
-def _by_bare_id(tx: Tx, id: str) -> Project:
+def _find_by_bare_id(tx: Tx, id: str) -> Project:
     try:
         return sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
     except Invalid:
@@ -137,7 +137,7 @@ def list_projects(
 
 def rename(tx: Tx, id: str, name: str) -> Project:
     """Rename a project; its directory and id do not change."""
-    return _change(
+    return _apply_change(
         tx, sql.IDS.resolve(tx, id), {"name": check_text(name, "The name", max_bytes=MAX_NAME)}
     )
 
@@ -168,7 +168,7 @@ def delete(tx: Tx, id: str) -> Project:
     return project
 
 
-def _change(tx: Tx, id: str, changed: dict[str, Any]) -> Project:
+def _apply_change(tx: Tx, id: str, changed: dict[str, Any]) -> Project:
     return transition(
         tx, sql.PROJECTS, "change", id, updated_at=tx.now, event_data=changed, **changed
     )

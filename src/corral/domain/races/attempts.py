@@ -5,10 +5,10 @@ from typing import Any
 from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.races import sql
-from corral.domain.races.limits import round_budget
+from corral.domain.races.limits import compute_round_budget
 from corral.domain.races.model import Attempt, Race, RoundState
 from corral.domain.races.queries import get, lock_race, with_current_cost
-from corral.domain.races.refs import branch_name, find_attempt, worktree_path
+from corral.domain.races.refs import find_attempt, make_branch_name, make_worktree_path
 from corral.kernel.errors import Conflict
 from corral.kernel.text import check_optional_text
 
@@ -29,7 +29,7 @@ def retry(tx: Tx, race: str, attempt: str | int, *, folder: str) -> Race:
             attempt=failed.id,
         )
     if locked.budget_micros is not None:
-        round_budget(locked, locked.plan.rounds)
+        compute_round_budget(locked, locked.plan.rounds)
     if round.state is not RoundState.RUNNING:
         transition(tx, sql.ROUNDS, "retry", round.id, needs_driver=1, reason=None)
     try_number = failed.try_number + 1
@@ -40,8 +40,8 @@ def retry(tx: Tx, race: str, attempt: str | int, *, folder: str) -> Race:
         failed.id,
         event_data={"try_number": try_number},
         try_number=try_number,
-        branch=branch_name(locked, round.number, failed.number, try_number),
-        worktree=worktree_path(folder, locked, round.number, failed.number, try_number),
+        branch=make_branch_name(locked, round.number, failed.number, try_number),
+        worktree=make_worktree_path(folder, locked, round.number, failed.number, try_number),
         previous_cost_micros=failed.cost_micros,
         run_id=None,
         session_id=None,

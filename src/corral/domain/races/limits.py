@@ -8,7 +8,7 @@ from corral.kernel.text import check_int, check_text
 MAX_CHECKS = 20
 
 
-def round_budget(race: Race, number: int) -> int | None:
+def compute_round_budget(race: Race, number: int) -> int | None:
     """Return the budget of a round: an even share of what is left for the remaining rounds.
 
     Raises Refused when the budget of the race is spent.

@@ -9,10 +9,15 @@ from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.races import sql
 from corral.domain.races.attempts import end_attempt
-from corral.domain.races.limits import round_budget, validate_plan
+from corral.domain.races.limits import compute_round_budget, validate_plan
 from corral.domain.races.model import AttemptSpec, Race, RacePlan, RaceState, Round, RoundState
 from corral.domain.races.queries import get, load_race, lock_race
-from corral.domain.races.refs import branch_name, find_round, next_step, worktree_path
+from corral.domain.races.refs import (
+    find_round,
+    make_branch_name,
+    make_worktree_path,
+    suggest_next_step,
+)
 from corral.domain.races.variations import vary_prompt
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, Refused
@@ -54,7 +59,7 @@ def start(
         {
             "id": tx.new_id("rac"),
             "project_id": project_id,
-            "name": _first_line(name or tx.without_secrets(text)),
+            "name": _take_first_line(name or tx.without_secrets(text)),
             "prompt": text,
             "repository": repository,
             "subdirectory": subdirectory,
@@ -125,7 +130,8 @@ def _find_parent(race: Race, from_round: int | None) -> Round:
     for round in race.rounds:
         if round.state in (RoundState.RUNNING, RoundState.SELECTING, RoundState.FAILED):
             raise Conflict(
-                f"Round {round.number} of {race.id} is {round.state}. {next_step(race, round)}.",
+                f"Round {round.number} of {race.id} is {round.state}. "
+                f"{suggest_next_step(race, round)}.",
                 id=race.id,
                 round=round.number,
                 state=round.state,
@@ -171,7 +177,7 @@ def _create_round(
             "base_attempt_id": parent.winner_id if parent else None,
             "base_commit": base_commit,
             "prompt": prompt,
-            "budget_micros": round_budget(race, number),
+            "budget_micros": compute_round_budget(race, number),
             "needs_driver": 1,
             "host": race.host,
             "fence": 0,
@@ -197,8 +203,8 @@ def _create_round(
                 "agent": check_optional_text(entry.agent, "The agent", max_bytes=MAX_NAME),
                 "variation": entry.variation,
                 "prompt": vary_prompt(prompt, entry.variation),
-                "branch": branch_name(race, number, position, 1),
-                "worktree": worktree_path(folder, race, number, position, 1),
+                "branch": make_branch_name(race, number, position, 1),
+                "worktree": make_worktree_path(folder, race, number, position, 1),
                 "try_number": 1,
                 "checks": "[]",
                 "created_at": tx.now,
@@ -221,7 +227,7 @@ def _check_count(tx: Tx, race: Race, count: int) -> None:
         )
 
 
-def _first_line(text: str) -> str:
+def _take_first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "race")[:60]
 
 

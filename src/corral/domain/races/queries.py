@@ -21,7 +21,7 @@ from corral.domain.races.model import (
     WinRate,
     add_costs,
 )
-from corral.domain.races.ranking import rank_attempts, wilson_interval
+from corral.domain.races.ranking import compute_wilson_interval, rank_attempts
 from corral.domain.runs import ops as runs
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import Page, check_limit
@@ -94,7 +94,7 @@ def win_rates(tx: Tx, *, by: str = "agent", since_ms: int | None = None) -> list
 
 
 def _with_rates(row: WinRate) -> WinRate:
-    low, high = wilson_interval(row.wins, row.attempts)
+    low, high = compute_wilson_interval(row.wins, row.attempts)
     per_win = None
     if row.wins and row.cost_micros is not None:
         per_win = row.cost_micros // row.wins
@@ -120,7 +120,7 @@ def load_race(tx: Tx, race: Race) -> Race:
     keys = encode_rows([round.id for round in rounds])
     selections = tx.all(sql.SELECTIONS, keys_=keys)
     grafts = tx.all(sql.GRAFTS, keys_=keys)
-    loaded = [_assemble(round, attempts, verdicts, selections, grafts) for round in rounds]
+    loaded = [_assemble_round(round, attempts, verdicts, selections, grafts) for round in rounds]
     costs = [attempt.cost_micros for attempt in attempts]
     costs += [verdict.cost_micros for verdict in verdicts]
     known_costs = [cost for cost in costs if cost is not None]
@@ -134,10 +134,10 @@ def load_round(tx: Tx, round: Round) -> Round:
         for attempt in tx.all(sql.ATTEMPTS_OF_ROUND, round_id=round.id)
     ]
     verdicts = tx.all(sql.VERDICTS_OF_ROUND, round_id=round.id)
-    return _assemble(round, attempts, verdicts, [], [])
+    return _assemble_round(round, attempts, verdicts, [], [])
 
 
-def _assemble(
+def _assemble_round(
     round: Round,
     attempts: Sequence[Attempt],
     verdicts: Sequence[JudgeVerdict],

@@ -60,14 +60,14 @@ def _score(attempt: Attempt, attempts: Sequence[Attempt], judged: dict[str, floa
     if attempt.state is not AttemptState.COMPLETED:
         return None
     if attempt.passed is False:
-        return round(MAX_FAILING * _share_passed(attempt.checks), 4)
+        return round(MAX_FAILING * _compute_share_passed(attempt.checks), 4)
     rivals = [rival for rival in attempts if rival.can_win]
     judge_score = judged.get(attempt.id, 0.5)
     measurement = _measure(attempt, rivals)
     return round(MIN_PASSING + JUDGE_WEIGHT * judge_score + MEASUREMENT_WEIGHT * measurement, 4)
 
 
-def _share_passed(checks: Sequence[CheckResult]) -> float:
+def _compute_share_passed(checks: Sequence[CheckResult]) -> float:
     """Return the share of checks that a failing attempt passed, at most 0.99.
 
     A failed check counts with its share of passed tests.
@@ -90,7 +90,7 @@ def _measure(attempt: Attempt, rivals: Sequence[Attempt]) -> float:
     """
     shares = []
     for values in (
-        [_changed_lines(candidate) for candidate in (attempt, *rivals)],
+        [_count_changed_lines(candidate) for candidate in (attempt, *rivals)],
         [candidate.cost_micros for candidate in (attempt, *rivals)],
         [candidate.duration_ms for candidate in (attempt, *rivals)],
     ):
@@ -100,13 +100,13 @@ def _measure(attempt: Attempt, rivals: Sequence[Attempt]) -> float:
     return sum(shares) / len(shares) if shares else 0.0
 
 
-def _changed_lines(attempt: Attempt) -> int | None:
+def _count_changed_lines(attempt: Attempt) -> int | None:
     if attempt.insertions is None or attempt.deletions is None:
         return None
     return attempt.insertions + attempt.deletions
 
 
-def better_half(attempts: Sequence[Attempt]) -> list[Attempt]:
+def choose_better_half(attempts: Sequence[Attempt]) -> list[Attempt]:
     """Return the better half of a round, rounded up, for the next automatic round."""
     order = sorted(
         (attempt for attempt in attempts if attempt.rank is not None),
@@ -115,7 +115,7 @@ def better_half(attempts: Sequence[Attempt]) -> list[Attempt]:
     return order[: max(1, (len(attempts) + 1) // 2)]
 
 
-def wilson_interval(wins: int, total: int) -> tuple[float, float]:
+def compute_wilson_interval(wins: int, total: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of a rate (Wilson), which is sound for few cases too."""
     if not total:
         return 0.0, 1.0

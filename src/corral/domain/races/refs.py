@@ -9,14 +9,14 @@ from corral.kernel.text import MAX_NAME
 _REFERENCE = re.compile(r"(?:(?P<round>\d{1,6})[.:/])?(?P<number>\d{1,6})")
 
 
-def branch_name(race: Race, round: int, number: int, try_number: int) -> str:
+def make_branch_name(race: Race, round: int, number: int, try_number: int) -> str:
     """Return the branch of an attempt: a valid git name that no other attempt has."""
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", race.name).strip("-")[:40] or "race"
     suffix = f"-{try_number}" if try_number > 1 else ""
     return f"corral/{slug}-{race.id[-6:]}/round-{round}-{number}{suffix}"
 
 
-def worktree_path(folder: str, race: Race, round: int, number: int, try_number: int) -> str:
+def make_worktree_path(folder: str, race: Race, round: int, number: int, try_number: int) -> str:
     """Return the path of an attempt's worktree below `folder`."""
     suffix = f"-{try_number}" if try_number > 1 else ""
     return f"{folder}/{race.id}/round-{round}-{number}{suffix}"
@@ -65,7 +65,7 @@ def find_round(race: Race, number: int | None) -> Round:
     return matches[-1]
 
 
-def next_step(race: Race, round: Round) -> str:
+def suggest_next_step(race: Race, round: Round) -> str:
     """Return the advice for a round without a winner: how to decide it."""
     advice = {
         RoundState.RUNNING: f"Wait for it (`corral race wait {race.id}`), or abandon it",

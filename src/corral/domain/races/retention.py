@@ -2,31 +2,22 @@
 
 from collections.abc import Sequence
 
-from corral.db.retention import ALL_ROWS, RetentionScope
 from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.races import sql
-from corral.kernel.pagination import check_limit
+
+PRUNABLE = sql.PRUNABLE
 
 
-def list_prunable(
-    tx: Tx, *, before: int, limit: int = 100, scope: RetentionScope = ALL_ROWS
-) -> list[str]:
-    """List races that ended before a time and have no worktree left."""
-    rows = sql.PRUNABLE.run(tx, scope, before=before, limit=check_limit(limit))
-    return [row[0] for row in rows]
+def delete_races(tx: Tx, ids: Sequence[str]) -> int:
+    """Delete races with their rounds, attempts, verdicts, selections and grafts.
 
-
-def count_prunable(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
-    """Count the races that `list_prunable` would list."""
-    return int(sql.COUNT_PRUNABLE.value(tx, scope, before=before))
-
-
-def delete_races(tx: Tx, ids: Sequence[str]) -> None:
-    """Delete races with their rounds, attempts, verdicts, selections and grafts."""
+    Returns the number of races.
+    """
     keys = encode_rows(ids)
-    for statement in sql.DELETE.values():
+    for statement in sql.DELETE_PARTS.values():
         tx.run(statement, keys_=keys)
+    return len(tx.run(sql.DELETE, keys_=keys))
 
 
 def forget_project(tx: Tx, project_id: str) -> None:

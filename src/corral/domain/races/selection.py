@@ -41,7 +41,7 @@ def select(
     """
     locked = lock_race(tx, race)
     why = check_optional_text(reason, "The reason")
-    winner = _first_ranked(locked) if attempt is None else find_attempt(locked, attempt)
+    winner = _get_first_ranked(locked) if attempt is None else find_attempt(locked, attempt)
     round = next(other for other in locked.rounds if other.id == winner.round_id)
     if overrule and tx.actor.startswith("agent:"):
         raise Refused(
@@ -103,7 +103,7 @@ def select(
     return get(tx, locked.id)
 
 
-def _first_ranked(race: Race) -> Attempt:
+def _get_first_ranked(race: Race) -> Attempt:
     ranked = race.latest.ranked
     if not ranked:
         raise Refused(

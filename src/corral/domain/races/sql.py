@@ -2,7 +2,7 @@
 
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
-from corral.db.retention import ScopedStatement
+from corral.db.retention import PrunableRows
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.races.model import (
@@ -180,7 +180,7 @@ ADD_GRAFT = Query(
 # -- statistics ----------------------------------------------------------------------------------
 
 
-def _win_rates(key: str) -> Query[WinRate]:
+def _build_win_rates(key: str) -> Query[WinRate]:
     """Count attempts and wins of decided rounds by a column. `passed` is NULL without checks."""
     return Query(
         WinRate,
@@ -199,35 +199,38 @@ def _win_rates(key: str) -> Query[WinRate]:
 
 
 WIN_RATES = {
-    "agent": _win_rates("attempts.agent"),
-    "model": _win_rates("attempts.model"),
-    "provider": _win_rates("attempts.provider"),
-    "variation": _win_rates("attempts.variation"),
+    "agent": _build_win_rates("attempts.agent"),
+    "model": _build_win_rates("attempts.model"),
+    "provider": _build_win_rates("attempts.provider"),
+    "variation": _build_win_rates("attempts.variation"),
 }
 
 # -- retention ---------------------------------------------------------------------------------
 
-# Ended races without a worktree on disk. A worktree that exists must keep its row, or nothing would
-# ever remove it.
-_PRUNABLE = """
-    ended_at IS NOT NULL AND ended_at < :before AND {in_scope} AND NOT EXISTS (
-        SELECT 1 FROM attempts WHERE attempts.race_id = races.id AND attempts.cleaned_at IS NULL
-    )
-"""
-PRUNABLE = ScopedStatement(f"""
-    SELECT id FROM races WHERE {_PRUNABLE} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}
-""")
-COUNT_PRUNABLE = ScopedStatement(f"SELECT count(*) FROM races WHERE {_PRUNABLE}")
+PRUNABLE = PrunableRows(
+    "races",
+    setting="races.retention_ms",
+    ended={
+        "ended_at": """
+            ended_at IS NOT NULL AND ended_at < :before
+            -- No worktree is left on disk: without its row, nothing would ever remove it.
+            AND NOT EXISTS (
+                SELECT 1 FROM attempts
+                WHERE attempts.race_id = races.id AND attempts.cleaned_at IS NULL
+            )"""
+    },
+    batch=100,
+)
 IDS_OF_PROJECT = Statement("SELECT id FROM races WHERE project_id = :project LIMIT :limit")
 _OF_RACES = "round_id IN (SELECT id FROM rounds WHERE race_id {is_listed})"
-DELETE = {
+DELETE_PARTS = {
     "selections": Statement(f"DELETE FROM selections WHERE {_OF_RACES} RETURNING round_id"),
     "grafts": Statement(f"DELETE FROM grafts WHERE {_OF_RACES} RETURNING id"),
     "verdicts": Statement("DELETE FROM verdicts WHERE race_id {is_listed} RETURNING id"),
     "attempts": Statement("DELETE FROM attempts WHERE race_id {is_listed} RETURNING id"),
     "rounds": Statement("DELETE FROM rounds WHERE race_id {is_listed} RETURNING id"),
-    "races": Statement("DELETE FROM races WHERE id {is_listed} RETURNING id"),
 }
+DELETE = Statement("DELETE FROM races WHERE id {is_listed} RETURNING id")
 
 # For imports: the winner of an imported round.
 SET_IMPORTED_WINNER = Statement("""

@@ -39,7 +39,7 @@ _APPROVED_BY = {
 }
 
 
-def required_approvals(tools: Iterable[str]) -> list[str]:
+def list_required_approvals(tools: Iterable[str]) -> list[str]:
     """Return the approval classes that allow these tools."""
     classes = set()
     for tool in tools:
@@ -54,7 +54,7 @@ def required_approvals(tools: Iterable[str]) -> list[str]:
 
 def format_approval_options(tools: Iterable[str]) -> str:
     """Format the command-line options that approve these tools."""
-    return " ".join(f"--yes {name}" for name in required_approvals(tools))
+    return " ".join(f"--yes {name}" for name in list_required_approvals(tools))
 
 
 def format_retry_command(run_id: str, tools: Iterable[str]) -> str:

@@ -110,7 +110,7 @@ def has_agent_capacity(tx: Tx, agent_id: str) -> bool:
     return limit is None or int(tx.value(sql.COUNT_ACTIVE_OF_AGENT, agent_id=agent_id)) < limit
 
 
-def next_due_at(tx: Tx) -> int | None:
+def get_next_due(tx: Tx) -> int | None:
     """Return the next time at which a queued run becomes due or its claim expires."""
     due: int | None = tx.value(sql.NEXT_DUE, now=tx.now)
     return due

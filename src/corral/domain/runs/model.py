@@ -34,32 +34,40 @@ class RunState(StrEnum):
     INTERRUPTED = "interrupted"  # its machine or supervisor went down
 
 
-S = RunState
-LIVE = (S.QUEUED, S.STARTING, S.RUNNING, S.STOPPING)
-ACTIVE = (S.STARTING, S.RUNNING, S.STOPPING)
+LIVE = (RunState.QUEUED, RunState.STARTING, RunState.RUNNING, RunState.STOPPING)
+ACTIVE = (RunState.STARTING, RunState.RUNNING, RunState.STOPPING)
 TRANSITIONS = TransitionTable(
     "run",
     RunState,
     create_verb="queue",
-    initial=S.QUEUED,
-    import_states=(S.COMPLETED, S.FAILED, S.CRASHED, S.CANCELLED, S.TIMED_OUT, S.INTERRUPTED),
+    initial=RunState.QUEUED,
+    import_states=(
+        RunState.COMPLETED,
+        RunState.FAILED,
+        RunState.CRASHED,
+        RunState.CANCELLED,
+        RunState.TIMED_OUT,
+        RunState.INTERRUPTED,
+    ),
     verbs={
         # A supervisor takes it, with the identity of the process that will execute the agent.
-        "start": transition(S.QUEUED, to=S.STARTING),
-        "launch": transition(S.STARTING, to=S.RUNNING),
+        "start": transition(RunState.QUEUED, to=RunState.STARTING),
+        "launch": transition(RunState.STARTING, to=RunState.RUNNING),
         # A process that Corral did not start is recorded.
-        "adopt": transition(S.QUEUED, to=S.RUNNING),
+        "adopt": transition(RunState.QUEUED, to=RunState.RUNNING),
         # Another attempt of the same run, by its restart policy.
-        "restart": transition(S.STARTING, S.RUNNING, to=S.STARTING),
+        "restart": transition(RunState.STARTING, RunState.RUNNING, to=RunState.STARTING),
         # It waits for its provider's quota, or for another supervisor, and continues later.
-        "requeue": transition(S.STARTING, S.RUNNING, to=S.QUEUED),
-        "stop": transition(S.STARTING, S.RUNNING, to=S.STOPPING),
-        "complete": transition(S.STARTING, S.RUNNING, to=S.COMPLETED),
-        "fail": transition(S.QUEUED, S.STARTING, S.RUNNING, to=S.FAILED),
-        "crash": transition(*ACTIVE, to=S.CRASHED),
-        "cancel": transition(*LIVE, to=S.CANCELLED),
-        "time_out": transition(*ACTIVE, to=S.TIMED_OUT),
-        "interrupt": transition(*ACTIVE, to=S.INTERRUPTED),
+        "requeue": transition(RunState.STARTING, RunState.RUNNING, to=RunState.QUEUED),
+        "stop": transition(RunState.STARTING, RunState.RUNNING, to=RunState.STOPPING),
+        "complete": transition(RunState.STARTING, RunState.RUNNING, to=RunState.COMPLETED),
+        "fail": transition(
+            RunState.QUEUED, RunState.STARTING, RunState.RUNNING, to=RunState.FAILED
+        ),
+        "crash": transition(*ACTIVE, to=RunState.CRASHED),
+        "cancel": transition(*LIVE, to=RunState.CANCELLED),
+        "time_out": transition(*ACTIVE, to=RunState.TIMED_OUT),
+        "interrupt": transition(*ACTIVE, to=RunState.INTERRUPTED),
     },
 )
 

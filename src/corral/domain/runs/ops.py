@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from corral.db.retention import ALL_ROWS, RetentionScope
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.charges import ops as charges
@@ -20,6 +19,7 @@ from corral.kernel.lease import stale_fence_error
 from corral.kernel.pagination import Page, check_limit
 from corral.kernel.text import MAX_NAME, check_choice, check_int, check_text, encode_json
 
+PRUNABLE = sql.PRUNABLE
 MAX_REASON_BYTES = 4 * outcome.MAX_REASON
 
 
@@ -248,16 +248,16 @@ def _close(tx: Tx, run: Run, verb: str, end: ExitStatus, *, output_bytes: int | 
         attention=None,
         dialog=None,
         output_bytes=run.output_bytes if output_bytes is None else output_bytes,
-        cpu_ms=_max_known(run.cpu_ms, end.cpu_ms),
-        peak_bytes=_max_known(run.peak_bytes, end.peak_bytes),
+        cpu_ms=_pick_larger(run.cpu_ms, end.cpu_ms),
+        peak_bytes=_pick_larger(run.peak_bytes, end.peak_bytes),
         event_data={"exit_code": end.exit_code, "signal": end.signal, "reason": reason},
     )
     charges.release_budget(tx, run.id)
-    raise_alert(tx, ended, outcome.alert_kind(ended.state, run.stop_kind), "end")
+    raise_alert(tx, ended, outcome.choose_alert_kind(ended.state, run.stop_kind), "end")
     return ended
 
 
-def _max_known(one: int | None, other: int | None) -> int | None:
+def _pick_larger(one: int | None, other: int | None) -> int | None:
     values = [value for value in (one, other) if value is not None]
     return max(values) if values else None
 
@@ -407,16 +407,3 @@ def _check_ended(run: Run) -> None:
             state=run.state,
             reason="run_active",
         )
-
-
-def list_ended_before(
-    tx: Tx, *, before: int, limit: int = 200, scope: RetentionScope = ALL_ROWS
-) -> list[str]:
-    """List the ids of runs that ended before a time, for retention."""
-    rows = sql.ENDED_BEFORE.run(tx, scope, before=before, limit=check_limit(limit))
-    return [id for (id,) in rows]
-
-
-def count_ended_before(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
-    """Count the runs that ended before a time."""
-    return int(sql.COUNT_ENDED_BEFORE.value(tx, scope, before=before))

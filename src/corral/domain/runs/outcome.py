@@ -79,7 +79,7 @@ def count_quick_failures(before: int, end: ExitStatus, lasted_ms: int) -> int:
     return before + 1 if failed and lasted_ms < QUICK_FAILURE_MS else 0
 
 
-def backoff_ms(quick_failures: int) -> int:
+def compute_backoff_ms(quick_failures: int) -> int:
     """Return the exponential back-off before the next attempt, by consecutive quick failures."""
     return SECOND // 2 * 2 ** (quick_failures - 1) if quick_failures else 0
 
@@ -107,6 +107,6 @@ _ALERTS = {
 }
 
 
-def alert_kind(state: RunState, stop: StopKind | None) -> str | None:
+def choose_alert_kind(state: RunState, stop: StopKind | None) -> str | None:
     """Return the kind of alert for an outcome; None for a stop on request."""
     return "budget" if stop is StopKind.OVER_BUDGET else _ALERTS.get(state)

@@ -2,7 +2,7 @@
 
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
-from corral.db.retention import ScopedStatement
+from corral.db.retention import PrunableRows
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.runs.model import TRANSITIONS, Launch, ResourceSample, Run
@@ -250,6 +250,9 @@ DELETE = Statement("DELETE FROM runs WHERE id = :id RETURNING id")
 DELETE_LAUNCH = Statement("DELETE FROM launches WHERE run_id = :id RETURNING run_id")
 DELETE_SAMPLES = Statement("DELETE FROM resource_samples WHERE run_id = :id RETURNING at")
 
-_OLD = "FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before AND {in_scope}"
-ENDED_BEFORE = ScopedStatement(f"SELECT id {_OLD} ORDER BY ended_at LIMIT :limit {{skip_locked}}")
-COUNT_ENDED_BEFORE = ScopedStatement(f"SELECT count(*) {_OLD}")
+PRUNABLE = PrunableRows(
+    "runs",
+    setting="runs.retention_ms",
+    ended={"ended_at": "ended_at IS NOT NULL AND ended_at < :before"},
+    batch=200,
+)

@@ -19,7 +19,7 @@ from corral.domain.runs import dispatch, sql
 from corral.domain.runs import ops as runs
 from corral.domain.runs.denials import Denial
 from corral.domain.runs.model import Attention, Dialog, ResourceSample, Run
-from corral.domain.runs.outcome import backoff_ms, sanitize
+from corral.domain.runs.outcome import compute_backoff_ms, sanitize
 from corral.domain.runs.spec import SupervisedProcess
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import SECOND
@@ -56,14 +56,14 @@ def acquire(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None
         expected_fence=run.fence,
         fence=run.fence + 1,
         attempts=run.attempts + 1,
-        lease_until=_lease_end(tx, lease_ms),
+        lease_until=_compute_lease_end(tx, lease_ms),
         seen_at=tx.now,
         started_at=run.started_at if run.started_at is not None else tx.now,
         attention=None,
         dialog=None,
         reason=None,
         event_data={"pid": process.pid, "host": process.host, "attempt": run.attempts + 1},
-        **_process_columns(tx, process),
+        **_to_process_columns(tx, process),
     )
     outputs.begin(tx, id, host=process.host, folder=process.folder, mode=started.mode)
     if started.project_id is not None:
@@ -81,12 +81,12 @@ def acquire(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None
     return started
 
 
-def _lease_end(tx: Tx, lease_ms: int | None) -> int:
+def _compute_lease_end(tx: Tx, lease_ms: int | None) -> int:
     duration = settings.get_value(tx, "runs.lease_ms") if lease_ms is None else lease_ms
     return lease_expiry(tx.now, duration)
 
 
-def _process_columns(tx: Tx, process: SupervisedProcess) -> dict[str, Any]:
+def _to_process_columns(tx: Tx, process: SupervisedProcess) -> dict[str, Any]:
     """Return the columns of the run; the folder belongs to the row of the output."""
     columns: dict[str, Any] = msgspec.to_builtins(process)
     del columns["folder"]
@@ -165,7 +165,7 @@ def take_over(tx: Tx, run: Run, *, owner: str, supervisor_pid: int, supervisor_t
         supervisor_pid=supervisor_pid,
         supervisor_token=supervisor_token,
         now=tx.now,
-        until=_lease_end(tx, None),
+        until=_compute_lease_end(tx, None),
     )
     if taken is None:
         return _reject_stale(tx, run)
@@ -205,14 +205,16 @@ def set_attention(
         "set_attention" if attention else "clear_attention",
         run.id,
         project_id=run.project_id,
-        data=_attention_data(attention, dialog),
+        data=_build_attention_data(attention, dialog),
     )
     if attention in (Attention.NEEDS_INPUT, Attention.STUCK):
         runs.raise_alert(tx, changed, attention, tx.now)
     return changed
 
 
-def _attention_data(attention: Attention | None, dialog: Dialog | None) -> dict[str, Any] | None:
+def _build_attention_data(
+    attention: Attention | None, dialog: Dialog | None
+) -> dict[str, Any] | None:
     if attention is None:
         return None
     data: dict[str, Any] = {"attention": attention}
@@ -323,7 +325,7 @@ def retry(tx: Tx, run: Run, end: ExitStatus, *, reason: str | None, quick_failur
         run,
         reason,
         {"after": {"exit_code": end.exit_code, "signal": end.signal}, "reason": reason},
-        due_at=tx.now + backoff_ms(quick_failures),
+        due_at=tx.now + compute_backoff_ms(quick_failures),
         quick_failures=quick_failures,
         attention=None,
         dialog=None,

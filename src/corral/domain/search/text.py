@@ -53,17 +53,17 @@ def extract_text(json: str) -> str:
         value = msgspec.json.decode(json)
     except msgspec.DecodeError:
         return _ESCAPE.sub(" ", json)
-    return " ".join(_leaves(value))
+    return " ".join(_iter_leaves(value))
 
 
-def _leaves(value: Any) -> Iterator[str]:
+def _iter_leaves(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         for key, part in value.items():
             yield key
-            yield from _leaves(part)
+            yield from _iter_leaves(part)
     elif isinstance(value, list):
         for part in value:
-            yield from _leaves(part)
+            yield from _iter_leaves(part)
     else:
         yield str(value)
 

@@ -1,25 +1,10 @@
 """Retention of sessions: delete in batches, so that other writers are not blocked for long."""
 
-from corral.db.retention import ALL_ROWS, RetentionScope
 from corral.db.tx import Tx
 from corral.domain.sessions import sql
 
+PRUNABLE = sql.PRUNABLE
 BATCH_SIZE = 1_000
-
-
-def list_prunable(
-    tx: Tx, *, before: int, limit: int = 20, scope: RetentionScope = ALL_ROWS
-) -> list[str]:
-    """List the sessions that were closed before a time, longest ago first.
-
-    Sessions whose turns a fork still shows are excluded.
-    """
-    return [id for (id,) in sql.PRUNABLE.run(tx, scope, before=before, limit=limit)]
-
-
-def count_prunable(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
-    """Count the sessions that retention would delete, including those that wait for their forks."""
-    return int(sql.COUNT_PRUNABLE.value(tx, scope, before=before))
 
 
 def list_of_project(tx: Tx, project_id: str, *, limit: int = 20) -> list[str]:

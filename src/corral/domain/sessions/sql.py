@@ -3,7 +3,7 @@
 from corral.db.gapless_insert import GaplessInsert
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
-from corral.db.retention import ScopedStatement
+from corral.db.retention import PrunableRows
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.sessions.model import (
@@ -291,31 +291,31 @@ def _has_mail(session: str) -> str:
         WHERE mailbox = 'session:' || {session}.id AND state = 'unconfirmed'))"""
 
 
-PRUNABLE = ScopedStatement(f"""
-    SELECT id FROM sessions
-    WHERE closed_at < :before AND {{in_scope}}
-      -- A fork still shows the turns of this session.
-      AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent_id = sessions.id)
-      AND NOT {_has_mail("sessions")}
-    -- Skips a session that is being reopened concurrently.
-    ORDER BY closed_at, id LIMIT :limit {{skip_locked}}
-""")
-
-# Includes sessions whose forks are prunable too: the forks are deleted first.
-COUNT_PRUNABLE = ScopedStatement(f"""
-    SELECT count(*) FROM sessions
-    WHERE closed_at < :before AND {{in_scope}} AND NOT {_has_mail("sessions")} AND NOT EXISTS (
-        WITH RECURSIVE below (id, closed_at) AS (
-            SELECT fork.id, fork.closed_at FROM sessions AS fork
-            WHERE fork.parent_id = sessions.id
-            UNION
-            SELECT fork.id, fork.closed_at
-            FROM below JOIN sessions AS fork ON fork.parent_id = below.id
-        )
-        SELECT 1 FROM below
-        WHERE below.closed_at IS NULL OR below.closed_at >= :before OR {_has_mail("below")}
-    )
-""")
+PRUNABLE = PrunableRows(
+    "sessions",
+    setting="sessions.retention_ms",
+    ended={
+        "closed_at": f"""
+            closed_at < :before
+            -- A fork still shows the turns of this session.
+            AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent_id = sessions.id)
+            AND NOT {_has_mail("sessions")}"""
+    },
+    # Includes sessions whose forks are prunable too: the forks are deleted first.
+    count_ended=f"""
+        closed_at < :before AND NOT {_has_mail("sessions")} AND NOT EXISTS (
+            WITH RECURSIVE below (id, closed_at) AS (
+                SELECT fork.id, fork.closed_at FROM sessions AS fork
+                WHERE fork.parent_id = sessions.id
+                UNION
+                SELECT fork.id, fork.closed_at
+                FROM below JOIN sessions AS fork ON fork.parent_id = below.id
+            )
+            SELECT 1 FROM below
+            WHERE below.closed_at IS NULL OR below.closed_at >= :before OR {_has_mail("below")}
+        )""",
+    batch=5,
+)
 
 OF_PROJECT = Statement("""
     SELECT id FROM sessions

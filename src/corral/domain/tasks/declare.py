@@ -13,7 +13,7 @@ from corral.domain.mail.model import agent_name_of, check_mailbox, check_priorit
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
-from corral.domain.tasks.graph import check_path, topological_order
+from corral.domain.tasks.graph import check_path, sort_topologically
 from corral.domain.tasks.graph_lock import lock_graph
 from corral.domain.tasks.model import (
     MAX_FILES,
@@ -26,7 +26,7 @@ from corral.domain.tasks.model import (
     parse_tasks,
 )
 from corral.domain.tasks.permissions import resolve_actor
-from corral.domain.tasks.propagation import Blocker, blocker_of
+from corral.domain.tasks.propagation import Blocker, find_blocker
 from corral.domain.tasks.templates import TEMPLATES, TaskTemplate
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.text import MAX_NAME, check_text
@@ -60,10 +60,10 @@ def declare(
     actor = resolve_actor(tx, agent)
     graph = _validate(specs)
     _require_check_permission(tx, specs, project_id, actor)
-    lead_mailbox = check_mailbox(lead) if lead else _mailbox_of(actor)
+    lead_mailbox = check_mailbox(lead) if lead else _get_mailbox(actor)
     lock_graph(tx, project_id)
     existing = _find_existing(tx, project_id, graph)
-    order = topological_order(graph)
+    order = sort_topologically(graph)
     if not order:
         return []
     blockers = _find_blockers(order, graph, existing)
@@ -218,7 +218,7 @@ def _require_check_permission(
         )
 
 
-def _mailbox_of(actor: str) -> str | None:
+def _get_mailbox(actor: str) -> str | None:
     try:
         return check_mailbox(actor)
     except Invalid:
@@ -262,7 +262,7 @@ def _find_blockers(
     order: Sequence[str], graph: DependencyKeys, existing: dict[str, TaskStatus]
 ) -> dict[str, Blocker]:
     """Return the blocker of every task that blocks its dependents, new or existing, by key."""
-    blockers = {key: blocker_of(task) for key, task in existing.items() if task.is_blocking}
+    blockers = {key: find_blocker(task) for key, task in existing.items() if task.is_blocking}
     for key in order:
         first = next(
             (blockers[dependency] for dependency in graph[key] if dependency in blockers), None

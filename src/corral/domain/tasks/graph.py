@@ -4,13 +4,13 @@ import posixpath
 from collections.abc import Mapping, Sequence
 
 from corral.kernel.errors import Invalid
-from corral.kernel.path_patterns import patterns_overlap, subtree_pattern
+from corral.kernel.path_patterns import can_overlap, make_subtree_pattern
 
 MAX_CYCLE_SHOWN = 8
 """How many tasks of a cycle an error names."""
 
 
-def topological_order(graph: Mapping[str, Sequence[str]]) -> list[str]:
+def sort_topologically(graph: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the keys so that every task comes after its dependencies.
 
     `graph` maps each task to its dependencies; dependencies outside of it are ignored. Tasks
@@ -65,7 +65,7 @@ def _find_cycle(unsorted: Mapping[str, Sequence[str]]) -> list[str]:
     return list(seen)[seen[at] :]
 
 
-def closing_edges(
+def find_closing_edges(
     graph: Mapping[str, Sequence[str]], edges: Sequence[tuple[str, str]], *, budget: int = 5_000_000
 ) -> list[tuple[str, str]]:
     """Return those of `edges` (task, dependency) that would close a cycle if added one by one.
@@ -74,7 +74,7 @@ def closing_edges(
     are returned, which bounds the time for a malicious graph.
     """
     try:
-        topological_order(graph)
+        sort_topologically(graph)
     except Invalid:
         pass
     else:
@@ -102,7 +102,7 @@ def closing_edges(
     return closing
 
 
-def critical_path(graph: Mapping[str, Sequence[str]]) -> list[str]:
+def find_critical_path(graph: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the longest chain of tasks in which each depends on the one before.
 
     Excludes tasks that depend on a cycle; imports of early versions could create cycles.
@@ -135,10 +135,10 @@ def check_path(path: str) -> str:
     return normal
 
 
-def share_files(some: Sequence[str], others: Sequence[str]) -> bool:
+def can_share_files(some: Sequence[str], others: Sequence[str]) -> bool:
     """Return whether two tasks may change the same file. A path can be a folder or a pattern."""
     return any(
-        patterns_overlap(subtree_pattern(one), subtree_pattern(other))
+        can_overlap(make_subtree_pattern(one), make_subtree_pattern(other))
         for one in some
         for other in others
     )

@@ -16,7 +16,7 @@ from corral.domain.agents.model import Agent
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
-from corral.domain.tasks.graph import share_files
+from corral.domain.tasks.graph import can_share_files
 from corral.domain.tasks.graph_lock import lock_graph
 from corral.domain.tasks.model import Evidence, RunningTask, Task, TaskState, parse_evidence
 from corral.domain.tasks.notifications import notify
@@ -58,14 +58,14 @@ def claim(
     """
     claimant = get_active_agent(tx, agent)
     project_id = lock_graph(tx, projects.get(tx, project).id)
-    until = _lease_until(tx, project_id, lease_ms)
+    until = _compute_lease_until(tx, project_id, lease_ms)
     for expired in tx.all(sql.EXPIRED, project=project_id, now=tx.now, limit=100):
         _return_task(tx, expired, LEASE_EXPIRED)
     if key is not None:
         task: Task | None = _require_claimable(tx, find(tx, key, project_id), claimant)
     else:
         requested_role = check_optional_text(role, "The role", max_bytes=MAX_NAME)
-        task = _next_claimable(tx, project_id, claimant, requested_role)
+        task = _find_next_claimable(tx, project_id, claimant, requested_role)
     return None if task is None else with_dependencies(tx, _claim(tx, task, claimant, until, run))
 
 
@@ -75,7 +75,7 @@ def claim_started(tx: Tx, task: Task, agent: str, *, run: str, dir: str) -> Task
     The check of the task runs in `dir`, so only this internal path can set it.
     """
     claimant = get_active_agent(tx, agent)
-    until = _lease_until(tx, lock_graph(tx, task.project_id), None)
+    until = _compute_lease_until(tx, lock_graph(tx, task.project_id), None)
     claimable = _require_claimable(tx, sql.TASKS.get(tx, task.id), claimant)
     return _claim(tx, claimable, claimant, until, run, dir)
 
@@ -100,7 +100,7 @@ def _claim(
     )
 
 
-def _lease_until(tx: Tx, project_id: str, lease_ms: int | None) -> int:
+def _compute_lease_until(tx: Tx, project_id: str, lease_ms: int | None) -> int:
     if lease_ms is None:
         lease_ms = int(settings.get_value(tx, "tasks.lease_ms", project=project_id))
     return lease_expiry(tx.now, lease_ms)
@@ -126,7 +126,7 @@ def _require_claimable(tx: Tx, task: Task, claimant: Agent) -> Task:
     return task
 
 
-def _next_claimable(tx: Tx, project_id: str, claimant: Agent, role: str | None) -> Task | None:
+def _find_next_claimable(tx: Tx, project_id: str, claimant: Agent, role: str | None) -> Task | None:
     """Return the first claimable task that shares no file with a running one.
 
     Tasks that do share a file are marked as held back until the running task ends, so no later
@@ -167,7 +167,7 @@ def _list_claimable(tx: Tx, project_id: str, claimant: Agent, role: str | None) 
 
 
 def _find_conflicting(task: Task, running: Sequence[RunningTask]) -> RunningTask | None:
-    return next((other for other in running if share_files(task.files, other.files)), None)
+    return next((other for other in running if can_share_files(task.files, other.files)), None)
 
 
 def _hold_back(tx: Tx, held_back: dict[str, list[str]]) -> None:
@@ -192,7 +192,7 @@ def renew(
         sql.RENEW,
         id=claimed.id,
         fence=claimed.fence,
-        until=_lease_until(tx, claimed.project_id, lease_ms),
+        until=_compute_lease_until(tx, claimed.project_id, lease_ms),
     )
     if renewed is None:
         raise Held(

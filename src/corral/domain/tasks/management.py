@@ -266,8 +266,8 @@ def edit(
         title=before.title
         if title is UNSET
         else check_text(title, "The title", max_bytes=MAX_TITLE),
-        description=_edited(before.description, description, "The description"),
-        role=_edited(before.role, role, "The role"),
+        description=_apply_edit(before.description, description, "The description"),
+        role=_apply_edit(before.role, role, "The role"),
         priority=before.priority if priority is UNSET else check_priority(priority),
         files=encode_json(paths, "The files"),
     )
@@ -278,7 +278,7 @@ def edit(
     return with_dependencies(tx, changed)
 
 
-def _edited(current: str | None, new: str | None, what: str) -> str | None:
+def _apply_edit(current: str | None, new: str | None, what: str) -> str | None:
     if new is UNSET:
         return current
     return check_optional_text(new, what)

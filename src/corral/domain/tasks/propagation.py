@@ -53,12 +53,12 @@ def follow_up(tx: Tx, before: Task, after: Task) -> Task:
     update_dependents(tx, before, settled)
     if settled.ended_at is not None and before.ended_at is None:
         delegations.end_for_task(
-            tx, settled.id, done=settled.is_satisfied, result=_delegation_result(settled)
+            tx, settled.id, done=settled.is_satisfied, result=_build_delegation_result(settled)
         )
     return settled
 
 
-def _delegation_result(task: Task) -> dict[str, Any]:
+def _build_delegation_result(task: Task) -> dict[str, Any]:
     return {
         "task": task.id,
         "key": task.key,
@@ -100,7 +100,7 @@ def update_dependents(tx: Tx, before: Task, after: Task) -> None:
     """Update the counts and states of all direct and indirect dependents, level by level."""
     open_delta = before.is_satisfied - after.is_satisfied
     blocking_delta = after.is_blocking - before.is_blocking
-    blocker = blocker_of(after) if blocking_delta > 0 else NO_BLOCKER
+    blocker = find_blocker(after) if blocking_delta > 0 else NO_BLOCKER
     level = [after.id] if open_delta or blocking_delta else []
     while level:
         updated = _update_counts(tx, level, open_delta, blocking_delta)
@@ -148,7 +148,7 @@ def _move_waiting(tx: Tx, tasks: Sequence[UpdatedCounts], blocker: Blocker) -> N
         tx,
         sql.TASKS,
         "block",
-        _ids(blocked, TaskState.PENDING, TaskState.READY),
+        _list_ids(blocked, TaskState.PENDING, TaskState.READY),
         conflicts_with_id=None,
         blocked_by_id=blocker.id,
         reason=blocker.reason,
@@ -157,24 +157,24 @@ def _move_waiting(tx: Tx, tasks: Sequence[UpdatedCounts], blocker: Blocker) -> N
         tx,
         sql.TASKS,
         "unblock",
-        _ids(unblocked, TaskState.BLOCKED),
+        _list_ids(unblocked, TaskState.BLOCKED),
         blocked_by_id=None,
         reason=None,
     )
     # BLOCKED: the state before the transition above; these tasks are pending now.
-    promotable = _ids(satisfied, TaskState.PENDING, TaskState.BLOCKED)
+    promotable = _list_ids(satisfied, TaskState.PENDING, TaskState.BLOCKED)
     transition_many(tx, sql.TASKS, "promote", promotable, ready_at=tx.now)
     transition_many(
-        tx, sql.TASKS, "wait", _ids(unsatisfied, TaskState.READY), conflicts_with_id=None
+        tx, sql.TASKS, "wait", _list_ids(unsatisfied, TaskState.READY), conflicts_with_id=None
     )
     # A paused task stays paused. Its blocker is stored for the time when it is resumed.
     newly_blocked = [task for task in blocked if not task.was_blocked]
     newly_unblocked = [task for task in unblocked if task.was_blocked]
-    _set_blocker(tx, _ids(newly_blocked, TaskState.PAUSED), blocker)
-    _set_blocker(tx, _ids(newly_unblocked, TaskState.PAUSED), NO_BLOCKER)
+    _set_blocker(tx, _list_ids(newly_blocked, TaskState.PAUSED), blocker)
+    _set_blocker(tx, _list_ids(newly_unblocked, TaskState.PAUSED), NO_BLOCKER)
 
 
-def _ids(tasks: Sequence[UpdatedCounts], *states: TaskState) -> list[str]:
+def _list_ids(tasks: Sequence[UpdatedCounts], *states: TaskState) -> list[str]:
     return [task.id for task in tasks if task.state in states]
 
 
@@ -197,7 +197,7 @@ def recount_dependencies(tx: Tx, before: Task) -> Task:
 # -- blockers --------------------------------------------------------------------------------------
 
 
-def blocker_of(task: Task | TaskStatus) -> Blocker:
+def find_blocker(task: Task | TaskStatus) -> Blocker:
     """Return what blocks the dependents of a task: the task itself, or its own blocker."""
     if task.state is TaskState.PAUSED:  # the reason of a paused task says why it was paused
         return Blocker(task.blocked_by_id, f"{task.key} is paused, and blocked")
@@ -213,8 +213,8 @@ def _find_blocker(tx: Tx, id: str) -> Blocker:
     if first is None:
         return NO_BLOCKER
     if first.state is TaskState.PAUSED and first.blocked_by_id is not None:
-        return blocker_of(sql.TASKS.get(tx, first.blocked_by_id))
-    return blocker_of(first)
+        return find_blocker(sql.TASKS.get(tx, first.blocked_by_id))
+    return find_blocker(first)
 
 
 def _replace_blocker(tx: Tx, root: str) -> None:
@@ -239,4 +239,4 @@ def _replace_blocker(tx: Tx, root: str) -> None:
         if blocker != root:
             ids_by_blocker.setdefault(blocker, []).append(id)
     for blocker, ids in ids_by_blocker.items():
-        _set_blocker(tx, ids, blocker_of(sql.TASKS.get(tx, blocker)))
+        _set_blocker(tx, ids, find_blocker(sql.TASKS.get(tx, blocker)))

@@ -10,7 +10,7 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.projects import ops as projects
 from corral.domain.tasks import sql
-from corral.domain.tasks.graph import critical_path
+from corral.domain.tasks.graph import find_critical_path
 from corral.domain.tasks.model import Task, TaskGraph, TaskState
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.kernel.pagination import Page
@@ -77,7 +77,7 @@ def get_graph(tx: Tx, project: str) -> TaskGraph:
             for task in tasks
         ],
         edges=edges,
-        critical_path=critical_path(open_tasks),
+        critical_path=find_critical_path(open_tasks),
         counts=count_by_state(tx, project_id),
     )
 

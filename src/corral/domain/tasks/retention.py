@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from corral.db.retention import ALL_ROWS, RetentionScope
 from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
@@ -13,6 +12,8 @@ from corral.domain.tasks.permissions import require_lead
 from corral.domain.tasks.queries import with_dependencies
 from corral.kernel.errors import Conflict
 from corral.kernel.pagination import check_limit
+
+PRUNABLE = sql.PRUNABLE
 
 
 def archive(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
@@ -49,24 +50,12 @@ def archive_ended(tx: Tx, project: str, *, limit: int = 1_000) -> int:
     return len(ids)
 
 
-def list_prunable(
-    tx: Tx, *, before: int, limit: int = 500, scope: RetentionScope = ALL_ROWS
-) -> list[str]:
-    """List tasks that ended before a time and that no open task depends on."""
-    rows = sql.PRUNABLE.run(tx, scope, before=before, limit=check_limit(limit))
-    return [row[0] for row in rows]
-
-
-def count_prunable(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
-    """Count the tasks that `list_prunable` would list."""
-    return int(sql.COUNT_PRUNABLE.value(tx, scope, before=before))
-
-
-def delete_tasks(tx: Tx, ids: Sequence[str]) -> None:
-    """Delete tasks and their edges."""
+def delete_tasks(tx: Tx, ids: Sequence[str]) -> int:
+    """Delete tasks and their edges; returns how many tasks were deleted."""
     keys = encode_rows(ids)
-    for statement in (sql.DELETE_DEPENDENCIES, sql.DELETE_DEPENDENTS, sql.DELETE):
+    for statement in (sql.DELETE_DEPENDENCIES, sql.DELETE_DEPENDENTS):
         tx.run(statement, keys_=keys)
+    return len(tx.run(sql.DELETE, keys_=keys))
 
 
 def forget_project(tx: Tx, project_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
-from corral.db.retention import ScopedStatement
+from corral.db.retention import PrunableRows
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.tasks.model import TRANSITIONS, Dependency, RunningTask, Task, TaskStatus
@@ -87,10 +87,10 @@ _TASKS = f"SELECT {_COLUMNS} FROM tasks WHERE"
 
 def _oldest_first(condition: str) -> Listing[Task]:
     text = f"{_TASKS} {condition} AND id > :last ORDER BY id LIMIT :limit"
-    return Listing(Query(Task, text), start={"last": ""}, key=_id_key)
+    return Listing(Query(Task, text), start={"last": ""}, key=_get_id_key)
 
 
-def _id_key(task: Task) -> tuple[str]:
+def _get_id_key(task: Task) -> tuple[str]:
     return (task.id,)
 
 
@@ -327,17 +327,20 @@ ARCHIVABLE = Statement("""
 
 # -- retention ---------------------------------------------------------------------------------
 
-# Ended tasks that no open task depends on.
-_PRUNABLE = """
-    ended_at IS NOT NULL AND ended_at < :before AND {in_scope} AND NOT EXISTS (
-        SELECT 1 FROM task_dependencies JOIN tasks AS later ON later.id = task_id
-        WHERE depends_on_id = tasks.id AND later.ended_at IS NULL
-    )
-"""
-PRUNABLE = ScopedStatement(f"""
-    SELECT id FROM tasks WHERE {_PRUNABLE} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}
-""")
-COUNT_PRUNABLE = ScopedStatement(f"SELECT count(*) FROM tasks WHERE {_PRUNABLE}")
+PRUNABLE = PrunableRows(
+    "tasks",
+    setting="tasks.retention_ms",
+    ended={
+        "ended_at": """
+            ended_at IS NOT NULL AND ended_at < :before
+            -- No open task depends on it.
+            AND NOT EXISTS (
+                SELECT 1 FROM task_dependencies JOIN tasks AS later ON later.id = task_id
+                WHERE depends_on_id = tasks.id AND later.ended_at IS NULL
+            )"""
+    },
+    batch=500,
+)
 # UNION ALL: archived and other tasks have separate partial indexes.
 IDS_OF_PROJECT = Statement("""
     SELECT id FROM tasks WHERE project_id = :project AND archived_at IS NULL

@@ -7,7 +7,7 @@ from corral.importers.mapping import EXISTING, KEPT, KEY, TableMapping, TargetRo
 from corral.importers.mappings.flightdeck_agents import mailbox, project_of_lead
 from corral.importers.source.database import encode_key
 from corral.importers.source.row import SourceRow
-from corral.kernel.path_patterns import literal_prefix
+from corral.kernel.path_patterns import get_literal_prefix
 
 _TASKS = {
     "done": "done",
@@ -127,7 +127,7 @@ def _lock(row: SourceRow) -> Iterable[TargetRow]:
     path = row.text_or("file_path", ".", most=2_000)
     project = row.ref("project_id") or row.source_project()
     lock = factories.lock(row, project, path, mailbox(row, "agent_id"), at, until)
-    lock.values["path_prefix"] = literal_prefix(path)
+    lock.values["path_prefix"] = get_literal_prefix(path)
     lock.values["reason"] = row.text("reason")
     yield lock
 

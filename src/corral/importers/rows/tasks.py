@@ -6,7 +6,7 @@ from typing import Any
 from corral.db.bulk_insert import ImportedRow, insert_many
 from corral.db.tx import Tx
 from corral.domain.tasks import sql
-from corral.domain.tasks.graph import closing_edges
+from corral.domain.tasks.graph import find_closing_edges
 from corral.domain.tasks.propagation import recount_dependencies
 
 CYCLE = "depends_on closes a cycle; that dependency is dropped"
@@ -47,4 +47,4 @@ def _find_closing_edges(tx: Tx, rows: Sequence[dict[str, Any]]) -> set[tuple[str
         dependency for dependencies in graph.values() for dependency in dependencies
     }:
         graph.setdefault(dependency, [])
-    return {*closing_edges(graph, added)}
+    return {*find_closing_edges(graph, added)}

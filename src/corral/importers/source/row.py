@@ -19,7 +19,7 @@ from corral.importers.source.timestamps import parse_timestamp
 from corral.kernel.clock import DAY
 from corral.kernel.display_text import shorten
 from corral.kernel.errors import CorralError
-from corral.kernel.ids import backdated_id
+from corral.kernel.ids import make_backdated_id
 from corral.kernel.text import MAX_NAME, MAX_TEXT, encode_json
 
 T = TypeVar("T")
@@ -320,7 +320,7 @@ class SourceRow:
         """Return an id for the object of this row: its old id if it is restored."""
         if self._known_id is not None and self._known_id.startswith(f"{prefix}_"):
             return self._known_id
-        return backdated_id(prefix, at)
+        return make_backdated_id(prefix, at)
 
     def copy_file(self, path: str, session_id: str) -> dict[str, Any]:
         """Copy a file from the folder of the source; see `FileCopier.copy`."""

@@ -31,7 +31,7 @@ from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, NotFound, Refused, StoreUnavailable
 from corral.services.chat import sandbox_sync
 from corral.services.chat.session_folder import session_folder
-from corral.services.runs import request
+from corral.services.runs import request, resumption
 
 if TYPE_CHECKING:
     from corral.db.database import Database
@@ -140,7 +140,7 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
         sandbox=sandbox,
         host=_replacement_host(tx, session),
     )
-    run = request.resume_run(tx, session, run_request)
+    run = resumption.resume_run(tx, session, run_request)
     conversations_turns.begin_chat_turn(tx, conversation, run.id, letters)
     return run
 

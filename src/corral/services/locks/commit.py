@@ -13,7 +13,7 @@ from corral.domain.locks import resolve, touches
 from corral.domain.locks.model import Lock, LockMode, LockState
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.kernel.pagination import iter_all
-from corral.kernel.path_patterns import patterns_overlap
+from corral.kernel.path_patterns import can_overlap
 from corral.kernel.text import MAX_TEXT, check_text
 from corral.services.locks.acquisition import list_locks
 from corral.services.locks.project_paths import (
@@ -63,17 +63,15 @@ def commit(
         file: _lock_pattern(place, top, os.path.join(folder, file), lock_paths) for file in files
     }
     for file, pattern in named.items():
-        if not any(patterns_overlap(pattern, path) for path in lock_paths.values()):
+        if not any(can_overlap(pattern, path) for path in lock_paths.values()):
             raise Refused(f"{file} has no changes to commit.", file=file)
     locked = {
-        name
-        for name, path in lock_paths.items()
-        if any(patterns_overlap(lock, path) for lock in held)
+        name for name, path in lock_paths.items() if any(can_overlap(lock, path) for lock in held)
     }
     requested = {
         name
         for name, path in lock_paths.items()
-        if any(patterns_overlap(pattern, path) for pattern in named.values())
+        if any(can_overlap(pattern, path) for pattern in named.values())
     }
     chosen = sorted(locked | requested)
     _require_unlocked_by_others(database, top, chosen or [*lock_paths], owner, run)
@@ -90,7 +88,7 @@ def commit(
     if not dry_run:
         new = [name for name in chosen if changes[name] == "??"]
         commit_id = commits.commit_files(
-            top, text, chosen, new=new, environment=_hook_env(owner, database)
+            top, text, chosen, new=new, environment=_build_hook_env(owner, database)
         )
         for name in chosen:
             with suppress(Invalid):  # a symlink that leads out of the project
@@ -131,7 +129,7 @@ def _lock_pattern(place: ProjectPath, top: str, path: str, lock_paths: Mapping[s
 def _lock_path(place: ProjectPath, name: str) -> str:
     """Return the lock path of a file in this worktree."""
     project_path = os.path.join(place.path, git.decode_name(name))
-    path = resolve.literal_pattern(place.project, project_path)
+    path = resolve.to_literal_pattern(place.project, project_path)
     assert path is not None, "the worktree is inside the project"
     return path
 
@@ -159,7 +157,7 @@ def _require_unlocked_by_others(
         )
 
 
-def _hook_env(owner: str, database: Database) -> dict[str, str]:
+def _build_hook_env(owner: str, database: Database) -> dict[str, str]:
     """Return the environment for the repository's hooks: the committer and the store."""
     kind, _, name = owner.partition(":")
     agent = {"CORRAL_AGENT": name} if kind == "agent" else {}

@@ -134,14 +134,14 @@ def _list_sides(tx: Tx, trees: Sequence[worktree_registry.ListedWorktree]) -> li
         _find_tree(trees, os.path.realpath(run.cwd)): run for run in reversed(_list_live_runs(tx))
     }
     return [
-        ConflictSide(tree.folder, tree.branch, _owner_of(tx, run), run.id)
+        ConflictSide(tree.folder, tree.branch, _find_owner(tx, run), run.id)
         if (run := run_of.get(tree)) is not None
         else ConflictSide(tree.folder, tree.branch, None, None)
         for tree in trees
     ]
 
 
-def _owner_of(tx: Tx, run: Run) -> str:
+def _find_owner(tx: Tx, run: Run) -> str:
     if run.agent_id is not None:
         try:
             return f"agent:{agents.get(tx, run.agent_id).name}"

@@ -41,7 +41,7 @@ def install(folder: str, targets: Sequence[str]) -> list[HookChange]:
 
 def uninstall(folder: str, targets: Sequence[str]) -> list[HookChange]:
     """Remove Corral's hooks, and leave everything else unchanged."""
-    return _apply(folder, targets or TARGETS, _without_git_hook, _without_settings, "removed")
+    return _apply(folder, targets or TARGETS, _strip_git_hook, _strip_settings, "removed")
 
 
 def _apply(
@@ -86,17 +86,19 @@ def _apply(
     ]
 
 
-def _own_commands(target: str) -> re.Pattern[str]:
+def _list_own_commands(target: str) -> re.Pattern[str]:
     return re.compile(rf"corral'? hook {target} ")
 
 
 def _with_settings(target: str, text: str, file: str) -> str:
     new = '{"version": 1}' if target == "copilot" else "{}"
-    return managed_blocks.add_hooks(text, build_hooks(target), _own_commands(target), file, new=new)
+    return managed_blocks.add_hooks(
+        text, build_hooks(target), _list_own_commands(target), file, new=new
+    )
 
 
-def _without_settings(target: str, text: str, file: str) -> str:
-    return managed_blocks.remove_hooks(text, _own_commands(target), file) if text else ""
+def _strip_settings(target: str, text: str, file: str) -> str:
+    return managed_blocks.remove_hooks(text, _list_own_commands(target), file) if text else ""
 
 
 def _find_git_hook(folder: str) -> str | None:
@@ -133,5 +135,5 @@ def _with_git_hook(text: str, file: str) -> str:
     return managed_blocks.add_block(text, block, file)
 
 
-def _without_git_hook(text: str, file: str) -> str:
+def _strip_git_hook(text: str, file: str) -> str:
     return managed_blocks.remove_block(text)

@@ -38,8 +38,8 @@ def find_project_path(database: "Database", path: str) -> ProjectPath:
     In a linked git worktree these are the project and the path of the main worktree, so that a lock
     binds in all worktrees.
     """
-    for name in _names_of(path):
-        if (project := _containing_project(database, name)) is not None:
+    for name in _list_names(path):
+        if (project := _find_containing_project(database, name)) is not None:
             return ProjectPath(project, name)
     raise NotFound(
         f"{name} is not in a project. Register its directory with `corral project register DIR`.",
@@ -47,7 +47,7 @@ def find_project_path(database: "Database", path: str) -> ProjectPath:
     )
 
 
-def _containing_project(database: "Database", path: str) -> Project | None:
+def _find_containing_project(database: "Database", path: str) -> Project | None:
     return database.read(lambda tx: projects.find_containing(tx, path), mode="one")
 
 
@@ -58,20 +58,20 @@ def find_project_paths(database: "Database", path: str) -> list[ProjectPath]:
     folder the result includes the projects inside it.
     """
 
-    def distance(place: ProjectPath) -> tuple[bool, int]:
+    def measure_distance(place: ProjectPath) -> tuple[bool, int]:
         return len(place.project.dir) > len(place.path), -len(place.project.dir)
 
     return [
         place
-        for name in _names_of(path)
+        for name in _list_names(path)
         for place in sorted(
-            (ProjectPath(project, name) for project in _near_projects(database, name)),
-            key=distance,
+            (ProjectPath(project, name) for project in _list_near_projects(database, name)),
+            key=measure_distance,
         )
     ]
 
 
-def _near_projects(database: "Database", path: str) -> Sequence[Project]:
+def _list_near_projects(database: "Database", path: str) -> Sequence[Project]:
     return database.read(lambda tx: projects.list_overlapping(tx, path), mode="one")
 
 
@@ -100,7 +100,7 @@ def find_commit_conflicts(
     return conflicts
 
 
-def _names_of(path: str) -> list[str]:
+def _list_names(path: str) -> list[str]:
     """List the real path and the other names of the same file.
 
     In a linked git worktree, the path in the main worktree comes first.
@@ -108,13 +108,13 @@ def _names_of(path: str) -> list[str]:
     from corral.adapters.git import path_in_main_worktree
 
     real = os.path.realpath(path)
-    links = [real, *_hard_links(real)]
+    links = [real, *_find_hard_links(real)]
     return list(
         dict.fromkeys(name for link in links for name in (path_in_main_worktree(link), link))
     )
 
 
-def _hard_links(path: str) -> list[str]:
+def _find_hard_links(path: str) -> list[str]:
     """List the hard links of a file in its worktree, or in its folder outside git.
 
     Few files have any, so the search is rare; it stops after MAX_SCANNED entries.

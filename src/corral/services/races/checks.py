@@ -28,13 +28,13 @@ def run_checks(
 
     `top` is the worktree. Without an attempt (a graft) the checks get no port and no ids.
     """
-    dir = project_dir(race, top)
+    dir = get_project_dir(race, top)
     results: list[CheckResult] = []
-    timeout_ms = check_timeout_ms(database, race)
+    timeout_ms = get_check_timeout_ms(database, race)
     port = attempt.port if attempt is not None else None
-    env = attempt_env(race, attempt, port) if attempt is not None else {}
+    env = build_attempt_env(race, attempt, port) if attempt is not None else {}
     for command in race.plan.checks:
-        before = _report_times(race, dir)
+        before = _read_report_times(race, dir)
         began = time.monotonic()
         ended = run_check(
             command,
@@ -42,9 +42,9 @@ def run_checks(
             timeout_ms=timeout_ms,
             environment=env | check_environment(database),
             kept_in=top,
-            by=command_sandbox(race, attempt),
+            by=choose_command_sandbox(race, attempt),
             repository=race.repository,
-            confined=sandbox_permissions(database, race),
+            confined=get_sandbox_permissions(database, race),
         )
         duration_ms = int((time.monotonic() - began) * 1_000)
         results.append(
@@ -61,18 +61,18 @@ def run_checks(
     return results
 
 
-def project_dir(race: Race, top: str) -> str:
+def get_project_dir(race: Race, top: str) -> str:
     """Return the directory in a worktree that corresponds to the project's directory."""
     return os.path.join(top, race.subdirectory) if race.subdirectory else top
 
 
-def attempt_env(race: Race, attempt: Attempt, port: int | None) -> dict[str, str]:
+def build_attempt_env(race: Race, attempt: Attempt, port: int | None) -> dict[str, str]:
     """Return the environment variables of an attempt, its set-up and its checks."""
     env = {"CORRAL_RACE": race.id, "CORRAL_ATTEMPT": attempt.id}
     return env | ({"PORT": str(port)} if port is not None else {})
 
 
-def check_timeout_ms(database: Database, race: Race) -> int:
+def get_check_timeout_ms(database: Database, race: Race) -> int:
     """Return the timeout of a check or a set-up command."""
     if race.plan.check_timeout_ms is not None:
         return race.plan.check_timeout_ms
@@ -84,12 +84,12 @@ def check_timeout_ms(database: Database, race: Race) -> int:
 # -- sandbox -------------------------------------------------------------------------------------
 
 
-def agent_sandbox(race: Race) -> SandboxKind:
+def choose_agent_sandbox(race: Race) -> SandboxKind:
     """Return the sandbox for the agents of a race."""
     return probe_sandboxes().kind if race.plan.sandbox == "auto" else SandboxKind(race.plan.sandbox)
 
 
-def command_sandbox(race: Race, attempt: Attempt | None) -> SandboxKind:
+def choose_command_sandbox(race: Race, attempt: Attempt | None) -> SandboxKind:
     """Return the sandbox for set-up and checks, which run code that an agent wrote.
 
     It is the sandbox that the attempt's own agent had.
@@ -97,10 +97,10 @@ def command_sandbox(race: Race, attempt: Attempt | None) -> SandboxKind:
     if race.plan.unsandboxed_commands:
         return SandboxKind.NONE
     kind = attempt.sandbox if attempt is not None else None
-    return SandboxKind(kind) if kind is not None else agent_sandbox(race)
+    return SandboxKind(kind) if kind is not None else choose_agent_sandbox(race)
 
 
-def sandbox_permissions(database: Database, race: Race) -> CheckSandbox:
+def get_sandbox_permissions(database: Database, race: Race) -> CheckSandbox:
     """Return what sandboxed set-up commands and checks may use besides their worktree."""
 
     def read(tx: Tx) -> CheckSandbox:
@@ -119,7 +119,7 @@ def sandbox_permissions(database: Database, race: Race) -> CheckSandbox:
 # -- test counts ---------------------------------------------------------------------------------
 
 
-def _report_times(race: Race, dir: str) -> dict[str, int]:
+def _read_report_times(race: Race, dir: str) -> dict[str, int]:
     """Return the modification times of the JUnit reports that exist."""
     times = {}
     for name in race.plan.reports:
@@ -130,7 +130,7 @@ def _report_times(race: Race, dir: str) -> dict[str, int]:
 
 def _count_tests(race: Race, dir: str, before: dict[str, int], output: str) -> CheckTally | None:
     """Return the test counts of a check: from a report that it wrote, or else from its output."""
-    for name, modified in _report_times(race, dir).items():
+    for name, modified in _read_report_times(race, dir).items():
         if before.get(name) == modified:
             continue  # left by an earlier check
         with suppress(OSError), open(open_regular_file(Path(dir, name)), "rb") as file:

@@ -31,8 +31,8 @@ from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.services import worktree_cleanup
 from corral.services.races.paths import (
     RaceMarker,
+    get_pool,
     pool_folder,
-    pool_of,
     ports_folder,
     races_folder,
     read_marker,
@@ -94,7 +94,7 @@ def _clean_attempt(
     database: Database, race: Race, attempt: Attempt, confirm: bool, unmerged: bool
 ) -> Iterator[AttemptLeftover]:
     """Clean the worktree of an attempt, and those of its earlier tries that still exist."""
-    for tried in (*_earlier_tries(attempt), attempt):
+    for tried in (*_list_earlier_tries(attempt), attempt):
         leftover = _inspect(race, tried, unmerged)
         if leftover.action == "gone" and tried is not attempt:
             continue
@@ -103,7 +103,7 @@ def _clean_attempt(
         yield leftover
 
 
-def _earlier_tries(attempt: Attempt) -> Iterator[Attempt]:
+def _list_earlier_tries(attempt: Attempt) -> Iterator[Attempt]:
     """Yield the earlier tries of an attempt, each with its own worktree and branch."""
     suffix = f"-{attempt.try_number}"
     for try_number in range(1, attempt.try_number):
@@ -146,7 +146,7 @@ def _inspect(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
         return leftover
     if state.missing:
         return replace(leftover, action="gone", reason=worktree_cleanup.GONE)
-    why = _why_kept(attempt, state, unmerged)
+    why = _explain_kept(attempt, state, unmerged)
     if why is not None:
         return replace(leftover, reason=why)
     why = worktree_cleanup.NOTHING_UNIQUE
@@ -157,7 +157,7 @@ def _inspect(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
     return replace(leftover, action="remove", reason=why)
 
 
-def _why_kept(attempt: Attempt, state: worktrees.WorktreeState, unmerged: bool) -> str | None:
+def _explain_kept(attempt: Attempt, state: worktrees.WorktreeState, unmerged: bool) -> str | None:
     """Return the work that a removal would lose; None when there is none.
 
     Files that only the checks of the attempt left do not count.
@@ -188,7 +188,7 @@ def _remove(
         delete_branch=not leftover.unmerged,
         # `_inspect` made sure that only the checks left uncommitted files.
         despite={"dirty"} if leftover.uncommitted else (),
-        pool=pool_of(database, race) if leftover.action == "remove" else None,
+        pool=get_pool(database, race) if leftover.action == "remove" else None,
     )
     if removed.action == "removed":
         if leftover.action == "gone":
@@ -212,7 +212,7 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
         lambda tx: int(settings.get_value(tx, "races.worktree_retention_ms"))
     )
     before = database.clock.now() - retention_ms
-    old = [orphan for orphan in list_orphans(database) if _modified_at(orphan.folder) < before]
+    old = [orphan for orphan in list_orphans(database) if _get_modified_at(orphan.folder) < before]
     leftovers = _sweep([_clean_orphan(orphan, confirm=True) for orphan in old])
     leftovers += _clean_pinned_commits(database, confirm=True)
     for entry in worktree_pool.list_entries(str(pool_folder())):
@@ -261,7 +261,7 @@ def list_orphans(database: Database) -> Iterator[RaceOrphan]:
     """
     known = set()
     for attempt in _list_attempts(database, None):
-        known |= {attempt.worktree, *(earlier.worktree for earlier in _earlier_tries(attempt))}
+        known |= {attempt.worktree, *(earlier.worktree for earlier in _list_earlier_tries(attempt))}
     with suppress(FileNotFoundError):
         for folder in sorted(os.scandir(races_folder()), key=lambda entry: entry.name):
             marker = read_marker(folder.path)
@@ -273,7 +273,7 @@ def list_orphans(database: Database) -> Iterator[RaceOrphan]:
             repositories = [marker.repository] if marker else []
             if race is not None and race.repository not in repositories:
                 repositories.append(race.repository)
-            attempt_ids = {} if race is None else _attempts_by_worktree(race)
+            attempt_ids = {} if race is None else _map_attempts_by_worktree(race)
             for orphan in worktree_leftovers.find_orphans(repositories, folder.path, known):
                 if not os.path.basename(orphan.folder).startswith(
                     worktree_leftovers.REMOVAL_PREFIX
@@ -318,7 +318,7 @@ def _clean_orphan(orphan: RaceOrphan, confirm: bool) -> AttemptLeftover:
     return worktree_cleanup.remove(leftover, orphan.repository, delete_branch=is_own_branch)
 
 
-def _modified_at(folder: str) -> int:
+def _get_modified_at(folder: str) -> int:
     """Return when a folder or its `.git` was last modified; 0 when it is gone."""
     times = [0]
     for path in (folder, os.path.join(folder, ".git")):
@@ -335,13 +335,13 @@ def _find_race(database: Database, id: str) -> Race | None:
     return None
 
 
-def _attempts_by_worktree(race: Race) -> dict[str, str]:
+def _map_attempts_by_worktree(race: Race) -> dict[str, str]:
     """Return the attempt of each worktree of a race, including those of earlier tries."""
     attempts = [attempt for round in race.rounds for attempt in round.attempts]
     return {
         tried.worktree: attempt.id
         for attempt in attempts
-        for tried in (*_earlier_tries(attempt), attempt)
+        for tried in (*_list_earlier_tries(attempt), attempt)
     }
 
 

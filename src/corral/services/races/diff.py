@@ -26,16 +26,16 @@ class AttemptProgress(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def attempt_progress(race: Race, now: int) -> list[AttemptProgress]:
+def list_progress(race: Race, now: int) -> list[AttemptProgress]:
     """Return the progress of the attempts of the latest round.
 
     Counts the changes of running attempts in their worktrees, if those are on this machine.
     """
     round = race.latest
-    return [_progress_of(race, round.base_commit, attempt, now) for attempt in round.attempts]
+    return [_measure_progress(race, round.base_commit, attempt, now) for attempt in round.attempts]
 
 
-def _progress_of(race: Race, base: str, attempt: Attempt, now: int) -> AttemptProgress:
+def _measure_progress(race: Race, base: str, attempt: Attempt, now: int) -> AttemptProgress:
     files, added, removed = attempt.files, attempt.insertions, attempt.deletions
     if attempt.state is AttemptState.RUNNING and race.host == process.host():
         with suppress(Refused, OSError):
@@ -58,30 +58,32 @@ def _progress_of(race: Race, base: str, attempt: Attempt, now: int) -> AttemptPr
     )
 
 
-def changes(race: Race, one: str, other: str | None) -> list[FileChange]:
+def list_changes(race: Race, one: str, other: str | None) -> list[FileChange]:
     """List the files that an attempt changed, or in which two attempts differ."""
-    old, new = _sides(race, one, other)
-    return [_storable(change) for change in git_history.list_changes(race.repository, old, new)]
+    old, new = _resolve_sides(race, one, other)
+    return [
+        _make_storable(change) for change in git_history.list_changes(race.repository, old, new)
+    ]
 
 
 def diff(race: Race, one: str, other: str | None, file: str) -> FileDiff:
     """Return the diff of one file: of an attempt, or between two attempts."""
-    old, new = _sides(race, one, other)
+    old, new = _resolve_sides(race, one, other)
     # `changes` shows a name that is not valid UTF-8 in its storable form; map it back.
     names = {
         git.decode_name(change.name): change.name
         for change in git_history.list_changes(race.repository, old, new)
     }
     file_diff = git_history.diff_file(race.repository, old, new, names.get(file, file))
-    return msgspec.structs.replace(file_diff, change=_storable(file_diff.change))
+    return msgspec.structs.replace(file_diff, change=_make_storable(file_diff.change))
 
 
-def _storable(change: FileChange) -> FileChange:
+def _make_storable(change: FileChange) -> FileChange:
     old = git.decode_name(change.old_name) if change.old_name is not None else None
     return msgspec.structs.replace(change, name=git.decode_name(change.name), old_name=old)
 
 
-def _sides(race: Race, one: str, other: str | None) -> tuple[str, str]:
+def _resolve_sides(race: Race, one: str, other: str | None) -> tuple[str, str]:
     """Return the two commits to compare: base and attempt, or attempt and attempt."""
     first = refs.find_attempt(race, one)
     if other is None:

@@ -95,7 +95,7 @@ def build_prompt(race: Race, round: Round, candidates: list[Attempt], number: in
     random.Random(f"{round.id}:{(number + 1) // 2}").shuffle(order)
     if number % 2 == 0:
         order.reverse()
-    labels = {_letter(place): attempt.id for place, attempt in enumerate(order)}
+    labels = {_make_letter(place): attempt.id for place, attempt in enumerate(order)}
     folder = config.home() / "judging" / race.id / f"{round.number}-{number}"
     config.make_private_folder(folder)
     diffs: list[PromptPart] = []
@@ -150,7 +150,7 @@ def _write_diff(
     return text + ("\n[truncated]" if truncated else ""), truncated
 
 
-def _letter(place: int) -> str:
+def _make_letter(place: int) -> str:
     letter = chr(ord("A") + place % 26)
     return letter if place < 26 else f"{letter}{place // 26}"
 
@@ -247,7 +247,7 @@ def parse_verdict(text: str, labels: dict[str, str]) -> tuple[list[list[str]] | 
     An invalid answer gives None and the problem. The ranking must contain every label exactly once,
     because a diff may have made the judge repeat a ranking that the diff's author wrote.
     """
-    answer = _last_ranking(text)
+    answer = _find_last_ranking(text)
     if answer is None:
         return None, f"the judge gave no ranking: {text.strip()[-200:] or 'the answer is empty'}"
     try:
@@ -267,7 +267,7 @@ def parse_verdict(text: str, labels: dict[str, str]) -> tuple[list[list[str]] | 
     return ranking, reason
 
 
-def _last_ranking(text: str) -> dict[str, Any] | None:
+def _find_last_ranking(text: str) -> dict[str, Any] | None:
     """Return the last JSON object with a ranking in a text."""
     from json import JSONDecoder
 

@@ -36,7 +36,7 @@ def pool_folder() -> Path:
     return config.home() / "pool"
 
 
-def pool_of(database: Database, race: Race) -> WorktreePool | None:
+def get_pool(database: Database, race: Race) -> WorktreePool | None:
     """Return the pool of a race's repository; None when `races.worktree_pool_size` is 0."""
     size = database.read(
         lambda tx: int(settings.get_value(tx, "races.worktree_pool_size", project=race.project_id))

@@ -19,8 +19,14 @@ from corral.domain.runs.model import RunMode
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.scratch_folders import scratch_folder
 from corral.services.races.paths import repository_folder
-from corral.services.runs import request
 from corral.services.runs.budget_support import require_measured
+from corral.services.runs.environment import check_env, check_secret_references
+from corral.services.runs.runners import (
+    PREFERRED_PROVIDERS,
+    find_installed_provider,
+    get_runner,
+    require_program,
+)
 
 DirtyPolicy = Literal["refuse", "include", "ignore"]
 """What to do with uncommitted changes in the project's directory."""
@@ -61,8 +67,8 @@ def validate_start(
     tx: Tx, entries: Sequence[AttemptSpec], plan: RacePlan, budget_micros: int | None = None
 ) -> None:
     """Reject a race that cannot succeed, before anything is created."""
-    request.check_env(plan.env)
-    request.check_secret_references(tx, plan.secrets)
+    check_env(plan.env)
+    check_secret_references(tx, plan.secrets)
     if plan.sandbox not in ("auto", *SandboxKind):
         raise Invalid(
             f"Unknown sandbox {plan.sandbox!r}. Use one of auto, {', '.join(SandboxKind)}.",
@@ -71,12 +77,12 @@ def validate_start(
     if plan.sandbox in (SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK):
         _require_sandbox(SandboxKind(plan.sandbox))
     names = {entry.agent for entry in entries}
-    runners = {name: request.find_runner(tx, name) for name in names if name}
+    runners = {name: get_runner(tx, name) for name in names if name}
     for runner in runners.values():
         require_measured(runner.program, runner.provider, RunMode.PIPE, budget_micros)
     if plan.judge is None:
         return
-    judge = request.find_runner(tx, plan.judge)
+    judge = get_runner(tx, plan.judge)
     for name, runner in runners.items():
         own_model = runner.agent.model if runner.agent else None
         judge_model = judge.agent.model if judge.agent else None
@@ -96,21 +102,17 @@ def require_programs(tx: Tx, entries: Sequence[AttemptSpec], plan: RacePlan) -> 
     """Raise Refused when the program of an agent or of the judge is not on this machine."""
     for name in dict.fromkeys(entry.agent for entry in entries):
         if name is not None:
-            request.require_program(name, request.find_runner(tx, name), plan.env)
+            require_program(name, get_runner(tx, name), plan.env)
     if plan.judge is not None:
-        request.require_program(plan.judge, request.find_runner(tx, plan.judge), {})
+        require_program(plan.judge, get_runner(tx, plan.judge), {})
 
 
 def require_default_agent(project: Project, entries: Sequence[AttemptSpec]) -> None:
     """Raise Refused for attempts without an agent when there is no default agent."""
-    if (
-        all(entry.agent for entry in entries)
-        or project.command
-        or request.find_installed_provider()
-    ):
+    if all(entry.agent for entry in entries) or project.command or find_installed_provider():
         return
     raise Refused(
-        f"No agent CLI was found on the PATH ({', '.join(request.PREFERRED_PROVIDERS)}). "
+        f"No agent CLI was found on the PATH ({', '.join(PREFERRED_PROVIDERS)}). "
         "Name agents, for example --agents scripted:2 (`scripted` is built in, for trials).",
         reason="no_agent_found",
     )

@@ -24,7 +24,7 @@ from corral.services.races.paths import (
 from corral.services.runs.outputs import follow_output
 
 
-def _decided_round(race: Race, number: int | None) -> Round:
+def _get_decided_round(race: Race, number: int | None) -> Round:
     """Return the round with this number, or the last round that has a winner."""
     decided = [round for round in race.rounds if round.state is RoundState.COMPLETED]
     if number is not None:
@@ -33,7 +33,7 @@ def _decided_round(race: Race, number: int | None) -> Round:
         undecided = refs.find_round(race, number)
         raise Refused(
             f"Round {undecided.number} of {race.id} has no winner yet. "
-            f"{refs.next_step(race, undecided)}.",
+            f"{refs.suggest_next_step(race, undecided)}.",
             id=race.id,
             reason="no_winner",
         )
@@ -49,9 +49,9 @@ def export(
     """Export winners and logs to a folder, all or nothing."""
     folder = Path(check_text(target, "The folder")).expanduser().absolute()
     if round is not None:
-        rounds = [_decided_round(race, round)]
+        rounds = [_get_decided_round(race, round)]
     else:
-        _decided_round(race, None)
+        _get_decided_round(race, None)
         rounds = race.rounds
     trees = {
         f"round-{exported.number}-winner": CommitTree(race.repository, exported.winner_commit)
@@ -63,7 +63,7 @@ def export(
         for attempt in exported.attempts:
             if attempt.run_id is not None:
                 name = f"logs/round-{exported.number}-attempt-{attempt.number}.log"
-                files[name] = _log(database, attempt.run_id)
+                files[name] = _iter_log(database, attempt.run_id)
     if not folder.parent.is_dir():
         raise Invalid(
             f"The directory {folder.parent} does not exist. Create it, or correct the path."
@@ -74,7 +74,7 @@ def export(
     )
 
 
-def _log(database: Database, run_id: str) -> Iterator[bytes]:
+def _iter_log(database: Database, run_id: str) -> Iterator[bytes]:
     """Yield the stored output of a run, in which secrets are redacted already."""
     with suppress(NotFound, Refused):
         for piece in follow_output(database, run_id):
@@ -86,7 +86,7 @@ def _log(database: Database, run_id: str) -> Iterator[bytes]:
 
 def merge(database: Database, race: Race, *, into: str | None, round: int | None) -> MergeResult:
     """Merge a winner into a branch of the user, and record that. Never overwrites changes."""
-    winner = _decided_round(race, round)
+    winner = _get_decided_round(race, round)
     if race.managed_repository:
         raise Refused(
             f"The directory of {race.id} is not in a git repository. Export the winner with "
@@ -123,7 +123,7 @@ def graft(
 ) -> Graft:
     """Add files or hunks of another attempt to the winner; keep them if no check gets worse."""
     other = refs.find_attempt(race, attempt)
-    round = _decided_round(race, None)
+    round = _get_decided_round(race, None)
     if not files and not hunks:
         raise Invalid("Name the files to graft with --file.")
     if other.commit is None or other.id == round.winner_id:
@@ -134,7 +134,7 @@ def graft(
     # A unique name: concurrent grafts, or the rest of a crashed one, must not mix.
     name = f"graft-{round.number}-{uuid4().hex[:8]}"
     folder = races_folder() / race.id / name
-    branch = f"{refs.branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
+    branch = f"{refs.make_branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
     with git.refuse_write_errors(str(folder.parent)):
         create_race_folder(database, race)
         worktrees.create(race.repository, str(folder), branch, base=round.winner_commit)

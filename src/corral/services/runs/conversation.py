@@ -61,7 +61,7 @@ def prepend_context(
         if text
     ]
     quotes += [
-        Quote(_source_of(turn), turn.content)
+        Quote(_describe_source(turn), turn.content)
         for turn in context.turns
         if turn.content and turn.key not in without
     ]
@@ -71,7 +71,7 @@ def prepend_context(
     return render([head, *_fit_newest(quotes), OwnText(f"Now: {prompt or RESUME_PROMPT}")])
 
 
-def _source_of(turn: Turn) -> str:
+def _describe_source(turn: Turn) -> str:
     tool = f" (tool {quote_inline(turn.tool_name)})" if turn.tool_name else ""
     return f"earlier turn {turn.number}, role {turn.role}{tool}"
 

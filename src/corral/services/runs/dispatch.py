@@ -31,7 +31,7 @@ def start_queued(database: "Database") -> Sequence[Run]:
             lambda tx: dispatch.find_next_queued(tx, host=host, skipped=sorted(skipped))
         )
     ):
-        if (blocker := _blocker(database, run)) is not None:
+        if (blocker := _find_blocker(database, run)) is not None:
             skipped.add(blocker)
             continue
         if not database.write(partial(dispatch.claim, id=run.id, host=host), repeatable=True):
@@ -60,20 +60,20 @@ def start_queued_until_idle(database: "Database") -> None:
     """Start queued runs; retry while all slots are claimed, because a claimant may have crashed."""
     host = process.host()
 
-    def waits_for_claims() -> bool:
+    def is_waiting_for_claims() -> bool:
         return database.read(lambda tx: dispatch.is_blocked_by_claims(tx, host=host))
 
     with database.listener() as listener:
         while True:
             # Checked before and after: a claim may end or begin while the queue is read.
-            waited = waits_for_claims()
+            waited = is_waiting_for_claims()
             start_queued(database)
-            if not waited and not waits_for_claims():
+            if not waited and not is_waiting_for_claims():
                 return
             listener.wait(MAX_SLEEP)
 
 
-def _blocker(database: "Database", run: Run) -> str | None:
+def _find_blocker(database: "Database", run: Run) -> str | None:
     """Return the id of what keeps a run from starting on this machine now; None if it may start.
 
     The agent has reached its limit of concurrent runs, or the directory is not on this machine and

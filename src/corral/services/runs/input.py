@@ -48,13 +48,13 @@ def send_input(
         raise _input_error(run, str(error), reply)
     if not can_mail:
         raise Refused(f"{run.id} accepts no input. Start it with --pty to type into it.", id=run.id)
-    letter = database.write(lambda tx: _mail(tx, run, cleaned))
+    letter = database.write(lambda tx: _put_into_mailbox(tx, run, cleaned))
     if isinstance(letter, HopLimitReached):  # the transaction committed the notices of both sides
         raise Refused(letter.message)
     return SentInput(run.id, "mailed", letter.id)
 
 
-def _mail(tx: Tx, run: Run, text: str) -> Letter | HopLimitReached:
+def _put_into_mailbox(tx: Tx, run: Run, text: str) -> Letter | HopLimitReached:
     """Put the text into the mailbox of the run's session.
 
     From inside another run, the letter is signed by that run's agent and counts as a hop.

@@ -58,7 +58,7 @@ def seal_output(
     row = get_output(database, run_id)
     if row.state is OutputState.DELETED or row.folder is None:
         return row
-    folder = _local_folder(row)
+    folder = _get_local_folder(row)
     try:
         with seal_lock(folder):
             return _seal_locked(database, run_id, folder, cap, redactor, probe or _ignore_step)
@@ -110,7 +110,7 @@ def _seal_locked(
 
 
 def _upload(database: "Database", run_id: str, stream: str, sealed: Path, probe: Probe) -> None:
-    for number, data in enumerate(_chunks(sealed)):
+    for number, data in enumerate(_iter_chunks(sealed)):
         add = partial(ops.add_chunk, run_id=run_id, number=number, data=data, stream=stream)
         database.write(add, repeatable=True)
         probe("chunk")
@@ -131,7 +131,7 @@ def _is_stored(database: "Database", run_id: str, size: int, stream: str) -> boo
     return database.read(lambda tx: ops.has_chunks(tx, run_id, size, stream=stream), mode="one")
 
 
-def _local_folder(row: Output) -> Path:
+def _get_local_folder(row: Output) -> Path:
     if row.host != process.host():
         raise Refused(
             f"The output of {row.id} is on {row.host}. Seal it there.", id=row.id, host=row.host
@@ -196,7 +196,7 @@ def open_output(
         and _is_stored(database, run_id, size, stream)
     ):
         return _open_stored(database, run_id, stream, size)
-    raise _unavailable(row, stream)
+    raise _unavailable_error(row, stream)
 
 
 def follow_output(
@@ -246,7 +246,7 @@ def _open_stored(database: "Database", run_id: str, stream: str, size: int) -> "
     return SealedOutput(read_at, index)
 
 
-def _unavailable(row: Output, stream: str) -> NotFound | Refused:
+def _unavailable_error(row: Output, stream: str) -> NotFound | Refused:
     name = "output" if stream == "output" else "standard error"
     if row.host != process.host() and row.state is not OutputState.LOST:
         return Refused(
@@ -343,13 +343,13 @@ def store_sealed_files(tx: Tx, row: Output) -> bool:
                 return False
         for stream, size in sizes.items():
             if size is not None:
-                ops.import_chunks(tx, row.id, stream, _chunks(files[stream]))
+                ops.import_chunks(tx, row.id, stream, _iter_chunks(files[stream]))
     except OSError:
         return False
     return is_stored_completely(tx, row)
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _iter_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while data := file.read(CHUNK_BYTES):
             yield data

@@ -71,7 +71,7 @@ def _seal_outputs(database: "Database") -> None:
     for output in page.items:
         with suppress(NotFound):  # deleted since
             run = get_run(database, output.id)
-            if not run.is_live and _supervisor_liveness(run) is not Liveness.ALIVE:
+            if not run.is_live and _check_supervisor(run) is not Liveness.ALIVE:
                 clean_up(database, run)
 
 
@@ -120,14 +120,14 @@ def _diagnose_by_lease(database: "Database", run: Run) -> RecoveryResult | None:
         current = database.write(lambda tx: supervision.requeue(tx, run, reason="lease expired"))
     else:
         current = _end_orphaned(database, run, Diagnosis("interrupt", "lease expired"))
-    return _result(run, current)
+    return _make_result(run, current)
 
 
 def _diagnose_by_process(database: "Database", run: Run) -> RecoveryResult | None:
-    agent = identity_of(run, run.pid, run.start_token)
+    agent = get_identity(run, run.pid, run.start_token)
     liveness = process.check(agent) if agent is not None else Liveness.GONE
     is_recorded = run.mode is RunMode.RECORDED
-    if not is_recorded and _supervisor_liveness(run) in (Liveness.ALIVE, Liveness.UNKNOWN):
+    if not is_recorded and _check_supervisor(run) in (Liveness.ALIVE, Liveness.UNKNOWN):
         return None
     if liveness is Liveness.UNKNOWN:
         return None
@@ -135,12 +135,12 @@ def _diagnose_by_process(database: "Database", run: Run) -> RecoveryResult | Non
         return None if is_recorded else _replace_supervisor(database, run)
     diagnosis = _DIAGNOSES[liveness]
     if is_recorded:
-        return _result(run, _end_orphaned(database, run, diagnosis))
-    return _result(run, _end_dead(database, run, diagnosis))
+        return _make_result(run, _end_orphaned(database, run, diagnosis))
+    return _make_result(run, _end_dead(database, run, diagnosis))
 
 
-def _supervisor_liveness(run: Run) -> Liveness:
-    supervisor = identity_of(run, run.supervisor_pid, run.supervisor_token)
+def _check_supervisor(run: Run) -> Liveness:
+    supervisor = get_identity(run, run.supervisor_pid, run.supervisor_token)
     return process.check(supervisor) if supervisor is not None else Liveness.GONE
 
 
@@ -187,7 +187,7 @@ def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: st
     leftover processes of the last attempt killed: they carry the same run mark as those of the next
     attempt.
     """
-    quick = outcome.count_quick_failures(run.quick_failures, end, _duration_ms(run))
+    quick = outcome.count_quick_failures(run.quick_failures, end, _measure_duration_ms(run))
     if not outcome.should_restart(
         end,
         stop_reason=run.stop_reason,
@@ -206,9 +206,9 @@ def _restart_or_none(database: "Database", run: Run, end: ExitStatus, reason: st
     return queued
 
 
-def _duration_ms(run: Run) -> int:
+def _measure_duration_ms(run: Run) -> int:
     """Return the longest time that the attempt can have lasted, in milliseconds."""
-    agent = identity_of(run, run.pid, run.start_token)
+    agent = get_identity(run, run.pid, run.start_token)
     age = process.age_ms(agent) if agent is not None else None
     if age is None:
         return outcome.QUICK_FAILURE_MS  # unknown, so it does not count as a quick failure
@@ -304,12 +304,12 @@ def _start_supervisor(database: "Database", run: Run, diagnosis: Diagnosis | Non
     return False
 
 
-def identity_of(run: Run, pid: int | None, token: str | None) -> ProcessIdentity | None:
+def get_identity(run: Run, pid: int | None, token: str | None) -> ProcessIdentity | None:
     """Return the recorded identity of one of a run's processes; None while it is unknown."""
     if run.host is None or run.boot_id is None or pid is None or token is None:
         return None
     return ProcessIdentity(run.host, run.boot_id, pid, token)
 
 
-def _result(before: Run, after: Run) -> RecoveryResult:
+def _make_result(before: Run, after: Run) -> RecoveryResult:
     return RecoveryResult(before.id, before.state, after.state, after.reason or "")

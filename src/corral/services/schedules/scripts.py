@@ -55,7 +55,7 @@ def _run(
     schedule = claimed.schedule
     assert schedule.script is not None
     try:
-        dir = database.read(lambda tx: _working_dir(tx, schedule))
+        dir = database.read(lambda tx: _choose_working_dir(tx, schedule))
     except NotFound as error:  # its session was deleted, so it could wake no agent
         return ScriptResult(False, error.message, failed=True), None, ""
     if dir is None:
@@ -78,7 +78,7 @@ def _run(
     return parse_script_result(check.exit_code, check.output), check.exit_code, check.output
 
 
-def _working_dir(tx: Tx, schedule: Schedule) -> str | None:
+def _choose_working_dir(tx: Tx, schedule: Schedule) -> str | None:
     """Return the project's directory, or else the workspace of the session's agent.
 
     None when there is neither: the script then gets a folder of its own. Raises NotFound when its

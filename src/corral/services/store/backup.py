@@ -33,7 +33,7 @@ def restore(database: Database, file: str | Path) -> Path | None:
     with prevent_move(database), current_copy(source) as current:
         _check_live_runs(database, current)
         if path is not None:
-            previous = unused_path(path.with_name(f"{path.name}.before-restore"))
+            previous = find_unused_path(path.with_name(f"{path.name}.before-restore"))
             create_private_file(previous)
         database.restore(current, previous)
     if previous is not None and not previous.stat().st_size:  # the store was empty
@@ -62,13 +62,13 @@ def restore_problem(file: Path) -> str | None:
     return None
 
 
-def unused_path(path: Path) -> Path:
+def find_unused_path(path: Path) -> Path:
     """Return the path itself, or the first `PATH-N` that does not exist."""
     names = (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 10_000)))
     return next(name for name in names if not name.exists())
 
 
-def active_runs(database: Database) -> "Iterator[Run]":
+def iter_active_runs(database: Database) -> "Iterator[Run]":
     """Yield the runs that have a process which Corral started."""
     from corral.domain.runs import ops as runs
     from corral.domain.runs.model import RunMode
@@ -86,13 +86,13 @@ def _check_live_runs(database: Database, backup: Path) -> None:
 
     snapshot = SqliteDatabase(backup, clock=database.clock, actor=database.actor)
     try:
-        processes = {_process_of(run) for run in active_runs(snapshot)}
+        processes = {_identify_process(run) for run in iter_active_runs(snapshot)}
     finally:
         snapshot.close()
     live = [
         run.id
-        for run in active_runs(database)
-        if _process_of(run) not in processes and refresh(database, run).is_live
+        for run in iter_active_runs(database)
+        if _identify_process(run) not in processes and refresh(database, run).is_live
     ]
     if live:
         others = f" and {len(live) - 3} more" if len(live) > 3 else ""
@@ -104,5 +104,5 @@ def _check_live_runs(database: Database, backup: Path) -> None:
         )
 
 
-def _process_of(run: "Run") -> tuple[object, ...]:
+def _identify_process(run: "Run") -> tuple[object, ...]:
     return run.id, run.host, run.boot_id, run.pid, run.start_token

@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 def find_declarations(kind: type[T]) -> dict[str, T]:
     """Return every declaration of a type by its name, such as `mail.CLAIM_UNORDERED`."""
-    return {name: value for name, value in _constants().items() if isinstance(value, kind)}
+    return {name: value for name, value in _load_constants().items() if isinstance(value, kind)}
 
 
 @cache  # modules do not change while a program runs
-def _constants() -> dict[str, object]:
+def _load_constants() -> dict[str, object]:
     constants: dict[str, object] = {}
     packages = [
         f"corral.domain.{module.name}" for module in pkgutil.iter_modules(corral.domain.__path__)

@@ -3,6 +3,8 @@
 Each function runs in the caller's transaction.
 """
 
+from collections.abc import Sequence
+
 from corral.db.tx import Tx
 from corral.domain.notes import ops as notes
 from corral.domain.notes.model import Note
@@ -25,6 +27,13 @@ def delete_run(tx: Tx, id: str) -> Run:
     return run
 
 
+def delete_runs(tx: Tx, ids: Sequence[str]) -> int:
+    """Delete finished runs with `delete_run`; returns how many."""
+    for id in ids:
+        delete_run(tx, id)
+    return len(ids)
+
+
 def delete_note(tx: Tx, note: str) -> Note:
     """Delete a note: its text is removed from the store and from the search index."""
     from corral.domain.search import ops as search
@@ -32,6 +41,24 @@ def delete_note(tx: Tx, note: str) -> Note:
     deleted = notes.forget(tx, note)
     search.remove_subject(tx, "note", deleted.id)
     return deleted
+
+
+def delete_notes(tx: Tx, ids: Sequence[str]) -> int:
+    """Delete notes with `delete_note`; returns how many."""
+    for id in ids:
+        delete_note(tx, id)
+    return len(ids)
+
+
+def delete_sessions(tx: Tx, ids: Sequence[str]) -> int:
+    """Delete sessions with their turns and search index entries; returns how many.
+
+    Stops at a session with many turns: the next call continues with it, in another transaction.
+    """
+    for deleted, id in enumerate(ids):
+        if not _delete_session_batch(tx, id):
+            return deleted
+    return len(ids)
 
 
 def delete_project(tx: Tx, id: str) -> Project:
@@ -54,31 +81,30 @@ def delete_project(tx: Tx, id: str) -> Project:
     project = projects.get(tx, id)
     schedules.cancel_of_project(tx, project.id)
     charges.delete_budgets_of_scope(tx, f"project:{project.id}")
-    _delete_sessions(tx, project.id)
+    _delete_sessions_of_project(tx, project.id)
     task_retention.forget_project(tx, project.id)
     race_retention.forget_project(tx, project.id)
     delegations.forget_project(tx, project.id)
     plans.forget_project(tx, project.id)
     locks.delete_of_project(tx, project.id)
     questions.withdraw_all(tx, project.id)
-    _delete_notes(tx, project.id)
+    while note_ids := notes.list_of_project(tx, project.id):
+        delete_notes(tx, note_ids)
     decisions.dismiss_all(tx, project.id)
     groups.archive_all(tx, project.id)
     return projects.delete(tx, project.id)
 
 
-def _delete_sessions(tx: Tx, project_id: str) -> None:
-    from corral.domain.search import ops as search
+def _delete_sessions_of_project(tx: Tx, project_id: str) -> None:
     from corral.domain.sessions import retention
 
     while ids := retention.list_of_project(tx, project_id):
-        for id in ids:
-            # Both delete a limited number of rows per call and return whether they are done.
-            while not search.remove_subject(tx, "turn", id) or not retention.delete_batch(tx, id):
-                pass
+        delete_sessions(tx, ids)
 
 
-def _delete_notes(tx: Tx, project_id: str) -> None:
-    while ids := notes.list_of_project(tx, project_id):
-        for id in ids:
-            delete_note(tx, id)
+def _delete_session_batch(tx: Tx, id: str) -> bool:
+    """Delete a batch of a session's index entries, then of its turns; False while some remain."""
+    from corral.domain.search import ops as search
+    from corral.domain.sessions import retention
+
+    return search.remove_subject(tx, "turn", id) and retention.delete_batch(tx, id)

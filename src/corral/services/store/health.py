@@ -191,7 +191,7 @@ def _check_runs(database: Database, fix: bool) -> Finding:
             return Finding("runs", "ok", "Every live run has a process.")
         message = f"Recovery corrected {len(changed)} runs, for example {changed[0].run_id}."
         return Finding("runs", "ok", message)
-    silent = [run for run in _local_runs(database) if not _has_supervisor(run.id)]
+    silent = [run for run in _iter_local_runs(database) if not _has_supervisor(run.id)]
     if not silent:
         return Finding("runs", "ok", "The supervisor of every live run of this machine answers.")
     return Finding(
@@ -202,7 +202,7 @@ def _check_runs(database: Database, fix: bool) -> Finding:
     )
 
 
-def _local_runs(database: Database) -> Iterator[Run]:
+def _iter_local_runs(database: Database) -> Iterator[Run]:
     for state in ("running", "stopping"):
         page = database.read(partial(runs.list_runs, state=state, limit=200))
         for run in page.items:
@@ -300,15 +300,15 @@ def _check_clock(database: Database, fix: bool) -> Iterator[Finding]:
         yield Finding(
             "clock",
             "warning",
-            f"The store's time is {_seconds(abs(difference))} {direction} this machine's clock; "
-            "check the clocks of all machines that use the store.",
+            f"The store's time is {_format_seconds(abs(difference))} {direction} this machine's "
+            "clock; check the clocks of all machines that use the store.",
         )
     elif newest > now + MINUTE:
         yield Finding(
             "clock",
             "warning",
-            f"The newest event is {_seconds(newest - now)} ahead of the time: a clock was ahead "
-            "when it was written. Leases and timers of that time end later by as much.",
+            f"The newest event is {_format_seconds(newest - now)} ahead of the time: a clock was "
+            "ahead when it was written. Leases and timers of that time end later by as much.",
         )
     else:
         yield Finding("clock", "ok", "The store's time agrees with this machine's clock.")
@@ -316,7 +316,7 @@ def _check_clock(database: Database, fix: bool) -> Iterator[Finding]:
     yield from _check_schedules(database, now, fix)
 
 
-def _seconds(ms: int) -> str:
+def _format_seconds(ms: int) -> str:
     """Format a duration in whole seconds."""
     return format_duration(ms // SECOND * SECOND)
 

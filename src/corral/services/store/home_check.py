@@ -24,9 +24,9 @@ def check_home(home: Path, *, fix: bool = False) -> list[Finding]:
     """Check the files of an existing home; `fix` makes them private and removes leftovers."""
     return [
         _check_permissions(home, fix),
-        _check_leftovers("daemon files", "daemons", _daemon_files(home), fix),
-        _check_leftovers("supervisors' sockets", "supervisors", _sockets(home), fix),
-        _check_leftovers("unfinished files", "processes", _temporary_files(home), fix),
+        _check_leftovers("daemon files", "daemons", _iter_daemon_files(home), fix),
+        _check_leftovers("supervisors' sockets", "supervisors", _iter_sockets(home), fix),
+        _check_leftovers("unfinished files", "processes", _iter_temporary_files(home), fix),
     ]
 
 
@@ -80,7 +80,7 @@ def _list_folder(folder: Path) -> list[Path]:
     return [*folder.iterdir()] if folder.is_dir() else []
 
 
-def _daemon_files(home: Path) -> Iterator[Path]:
+def _iter_daemon_files(home: Path) -> Iterator[Path]:
     """Yield the files of dead daemons, each locked. A live daemon holds the lock on its file."""
     import fcntl
 
@@ -91,11 +91,11 @@ def _daemon_files(home: Path) -> Iterator[Path]:
                 yield path
 
 
-def _sockets(home: Path) -> Iterator[Path]:
+def _iter_sockets(home: Path) -> Iterator[Path]:
     from corral.adapters import control_socket
 
     for folder in _list_folder(home / "runs"):
-        if stat.S_ISSOCK(_mode(folder / control_socket.SOCKET_NAME)):
+        if stat.S_ISSOCK(_read_mode(folder / control_socket.SOCKET_NAME)):
             try:
                 control_socket.connect(folder, timeout=1.0).close()
             except ConnectionRefusedError:
@@ -104,14 +104,14 @@ def _sockets(home: Path) -> Iterator[Path]:
                 pass  # unknown, so it is left alone
 
 
-def _mode(path: Path) -> int:
+def _read_mode(path: Path) -> int:
     try:
         return path.lstat().st_mode
     except OSError:
         return 0
 
 
-def _temporary_files(home: Path) -> Iterator[Path]:
+def _iter_temporary_files(home: Path) -> Iterator[Path]:
     for path in [*home.iterdir(), *_list_folder(home / "secrets")]:
         match = _TEMPORARY.fullmatch(path.name)
         if match is not None and path.is_file() and not _is_alive(int(match[1])):

@@ -26,7 +26,7 @@ from corral.services.runs.outputs import (
     store_sealed_files,
 )
 from corral.services.runs.recovery import get_run
-from corral.services.store.backup import active_runs
+from corral.services.store.backup import iter_active_runs
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -138,7 +138,9 @@ def _refuse_while_used(database: Database) -> None:
             reason="daemon_running",
         )
     live = [
-        run.id for run in active_runs(database) if run.is_live and not _has_ended(database, run.id)
+        run.id
+        for run in iter_active_runs(database)
+        if run.is_live and not _has_ended(database, run.id)
     ]
     if live:
         others = f" and {len(live) - 3} more" if len(live) > 3 else ""

@@ -62,7 +62,7 @@ def export_project(
     id = database.read(lambda tx: projects.get(tx, project)).id
     target = Path(check_text(str(file), "The path")).expanduser().absolute()
     conditions = {table: text.format(project=id) for table, text in PROJECT_CONDITIONS.items()}
-    clean = partial(_redact, values=_secret_values(database))
+    clean = partial(_redact, values=_list_secret_values(database))
     with atomic_file(target) as part:
         with write_excerpt(database, part, conditions, clean, on_progress) as (into, counts):
             stored = _add_outputs(into, on_progress)
@@ -85,7 +85,7 @@ def export_project(
 # -- secrets ---------------------------------------------------------------------------------------
 
 
-def _secret_values(database: Database) -> list[str]:
+def _list_secret_values(database: Database) -> list[str]:
     """Return the values of secrets that can be read without running a command or a prompt."""
     values = []
     for secret in iter_all(
@@ -116,11 +116,11 @@ def _redact_cell(kind: str, cell: str, values: Sequence[str]) -> str:
     if kind.startswith("json"):
         if redact_value(cell, values) == cell:
             return cell
-        return msgspec.json.encode(redact_value(_decoded(cell), values)).decode()
+        return msgspec.json.encode(redact_value(_decode_cell(cell), values)).decode()
     return cell  # ids, names and states, which other rows refer to
 
 
-def _decoded(cell: str) -> Any:
+def _decode_cell(cell: str) -> Any:
     return msgspec.json.decode(cell)
 
 

@@ -59,7 +59,7 @@ def check_rows(database: Database, on_progress: Progress) -> Iterator[Finding]:
     problems: list[IntegrityProblem] = []
     for number, check in enumerate(checks):
         on_progress("rows", number, len(checks))
-        problems += _confirmed(database, check)
+        problems += _run_confirmed(database, check)
     for name, message in _SOUND.items():
         findings = [Finding(*problem) for problem in problems if problem.check == name]
         yield from findings or [Finding(name, "ok", message)]
@@ -73,7 +73,7 @@ _SOUND = {
 }
 
 
-def _confirmed(database: Database, check: IntegrityCheck) -> list[IntegrityProblem]:
+def _run_confirmed(database: Database, check: IntegrityCheck) -> list[IntegrityProblem]:
     """Run a check; run it again if it finds problems, and return those of the second run."""
     return database.read(check.run) if database.read(check.run) else []
 
@@ -109,15 +109,15 @@ def _list_problems(check: str, state: str, problems: list[str], hint: str) -> It
 def check_files(database: Database, on_progress: Progress) -> Iterator[Finding]:
     """Check the files of this machine: missing, changed, or unknown to the store."""
     for name, check, sound in (
-        ("outputs", _outputs, "Every output of this machine exists and is unchanged."),
+        ("outputs", _verify_outputs, "Every output of this machine exists and is unchanged."),
         ("runs", _run_folders, "Every run folder belongs to a known run."),
-        ("attachments", _attachments, "Every attachment exists and belongs to a message."),
+        ("attachments", _verify_attachments, "Every attachment exists and belongs to a message."),
         (
             "sandboxes",
-            _sandboxes,
+            _verify_sandboxes,
             "Every folder of a sandboxed session belongs to a known session.",
         ),
-        ("worktrees", _worktrees, "Every worktree belongs to an attempt or a task."),
+        ("worktrees", _verify_worktrees, "Every worktree belongs to an attempt or a task."),
     ):
         problems = list(check(database, on_progress))
         yield from (Finding(name, state, message) for state, message in problems[:MAX_REPORTED])
@@ -133,7 +133,7 @@ FileProblem = tuple[str, str]
 """The state (broken or warning) and the message of a finding."""
 
 
-def _outputs(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_outputs(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     host, after, checked = process.host(), "", 0
     while page := database.read(partial(outputs.list_on_host, host=host, after=after)):
         for row in page:
@@ -187,7 +187,7 @@ def _check_sealed(database: Database, folder: Path, stream: str, row: Output) ->
     from corral.adapters.output.seal import sealed_path
     from corral.adapters.output.sealed_file import open_sealed
 
-    known_index = _known_index(database, row) if stream == "output" else None
+    known_index = _find_index(database, row) if stream == "output" else None
     path = sealed_path(folder / stream)
     try:
         sealed = open_sealed(path)
@@ -208,7 +208,7 @@ def _check_sealed(database: Database, folder: Path, stream: str, row: Output) ->
     return None
 
 
-def _known_index(database: Database, row: Output) -> "SealIndex | None":
+def _find_index(database: Database, row: Output) -> "SealIndex | None":
     """Return the index of a sealed output in the store; None when the store has none."""
     try:
         return database.read(partial(outputs.get_index, run_id=row.id))
@@ -279,7 +279,7 @@ def _list_folders(root: Path) -> list["os.DirEntry[str]"]:
         return []
 
 
-def _attachments(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_attachments(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     from corral.adapters import attachments
     from corral.domain.settings import ops as settings
     from corral.services.chat.attachments import list_own_folders
@@ -310,7 +310,7 @@ def _attachments(database: Database, on_progress: Progress) -> Iterator[FileProb
                     )
         after = page[-1].seq
     # A new file may not have a message yet; an old one is removed by retention.
-    old = sorted(path for path in unused if _modified_at(path) < deleted_before)
+    old = sorted(path for path in unused if _get_modified_at(path) < deleted_before)
     if old:
         yield (
             "warning",
@@ -319,14 +319,14 @@ def _attachments(database: Database, on_progress: Progress) -> Iterator[FileProb
         )
 
 
-def _modified_at(path: str) -> int:
+def _get_modified_at(path: str) -> int:
     try:
         return os.lstat(path).st_mtime_ns // 1_000_000
     except OSError:
         return 1 << 62  # removed meanwhile
 
 
-def _sandboxes(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_sandboxes(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     from corral.services.chat import session_folder
 
     orphaned = [str(path) for path in session_folder.find_orphaned_folders(database)]
@@ -351,7 +351,7 @@ def _sandboxes(database: Database, on_progress: Progress) -> Iterator[FileProble
         after = page[-1]
 
 
-def _worktrees(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+def _verify_worktrees(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     from corral.services.races import cleanup
     from corral.services.tasks import cleanup as tasks_cleanup
 

@@ -53,7 +53,7 @@ def send(
     )
     before = Chain(answered.correlation_id, answered.hops) if answered else run_chain
     cause = Chain(before.correlation_id, max(before.hops, run_chain.hops), sender.id, sender.name)
-    if (exceeded := chains.exceeded_limit(tx, cause)) is not None:
+    if (exceeded := chains.find_exceeded_limit(tx, cause)) is not None:
         mail.notify_hop_limit(tx, cause, mailbox, f"agent:{sender.name}", exceeded)
         return exceeded
     return mail.put_in_chain(
@@ -80,7 +80,7 @@ def put_from_run(
     options are those of `mail.put`. No answer is sent automatically: only `send` asks for one.
     """
     cause = chains.get_for_run(tx, run) if run is not None else chains.get_for_caller(tx)
-    if cause is not None and (exceeded := chains.exceeded_limit(tx, cause)) is not None:
+    if cause is not None and (exceeded := chains.find_exceeded_limit(tx, cause)) is not None:
         sender = f"agent:{cause.agent}" if cause.agent else tx.actor
         mail.notify_hop_limit(tx, cause, mailbox, sender, exceeded)
         return exceeded

@@ -374,7 +374,7 @@ def fail_letters(tx: Tx, letters: Sequence[Letter | ClaimedLetter], reason: str)
     which makes every chat turn fail leaves them an attempt without it.
     """
     for letter in _list_still_claimed(tx, letters):
-        if is_notice(letter) and letter.attempts >= mail.max_attempts(tx, letter) - 1:
+        if is_notice(letter) and letter.attempts >= mail.get_max_attempts(tx, letter) - 1:
             failed = mail.mark_dead(tx, letter, reason)
         else:
             failed = mail.fail(tx, letter, reason)
