@@ -413,7 +413,7 @@ CONVERSATION_OF_RUN = Query(
 )
 
 # Only for the current run; `seen_seq` only grows.
-SET_LETTERS = Query(
+CONTINUE_CHAT_TURN = Query(
     Conversation,
     f"""
     UPDATE conversations SET claimed_letters = :claimed_letters,

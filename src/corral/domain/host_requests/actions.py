@@ -12,7 +12,7 @@ from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
 from corral.domain.chat.channels import destinations, places
 from corral.domain.chat.channels import ops as channels
-from corral.domain.chat.conversations import scheduled_prompts, turns
+from corral.domain.chat.conversations import replies, scheduled_prompts
 from corral.domain.chat.model import check_name
 from corral.domain.host_requests.model import (
     ChangeScheduledPrompt,
@@ -117,7 +117,7 @@ def _describe_scheduled_prompt(tx: Tx, requester: Requester, args: SchedulePromp
 
 
 def _add_scheduled_prompt(tx: Tx, requester: Requester, args: SchedulePrompt) -> dict[str, Any]:
-    address = turns.find_reply_address(tx, requester.session_id) if requester.session_id else None
+    address = replies.find_reply_address(tx, requester.session_id) if requester.session_id else None
     target = {"place": address.place.id} if address else {"session": requester.session_id}
     every = args.every_seconds * 1_000 if args.every_seconds is not None else None
     created = scheduled_prompts.add_scheduled_prompt(

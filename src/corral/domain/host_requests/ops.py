@@ -18,7 +18,7 @@ from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
 from corral.domain.agents.tools import is_allowed
 from corral.domain.chat.channels import people
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.model import CHAT_MAILBOX
 from corral.domain.host_requests import sql
 from corral.domain.host_requests.actions import ACTIONS, Action, Requester
@@ -251,7 +251,7 @@ def notify_agent(tx: Tx, ended: HostRequest) -> HostRequest:
     """Put the result of a request into the requesting session if letters wake it, else into the
     agent's mailbox."""
     name = agents.get(tx, ended.agent_id).name
-    woken = ended.session_id and turns.find_conversation(tx, ended.session_id)
+    woken = ended.session_id and conversations.find_conversation(tx, ended.session_id)
     mailbox = f"session:{ended.session_id}" if woken else f"agent:{name}"
     body = HostRequestOutcome(
         request=ended.id,

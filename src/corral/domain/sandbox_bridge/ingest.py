@@ -17,7 +17,8 @@ from corral.domain.agents import ops as agents
 from corral.domain.alerts import ops as alerts
 from corral.domain.chat.channels import ops as channels
 from corral.domain.chat.channels import places
-from corral.domain.chat.conversations import agent_mail, turns
+from corral.domain.chat.conversations import agent_mail
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.model import Conversation
 from corral.domain.chat.outbound import attachments, queue, targets
 from corral.domain.chat.payloads import parse_chat
@@ -74,7 +75,7 @@ def ingest_message(
     `files` are private copies of the message's files. Returns False when the message was ingested
     before. Raises CorralError when it is rejected; the caller rolls back and records that.
     """
-    conversation = turns.advance_ingested(tx, session, run.id, row.seq)
+    conversation = conversations.advance_ingested(tx, session, run.id, row.seq)
     if conversation is None:
         return False
     content = _decode_content(row)
@@ -124,7 +125,7 @@ def _send(
     if content.final and run.provider == "plain":
         sessions.append(tx, session, "assistant", text, key=f"{session}:{row.id}", run=run.id)
     if content.final:
-        agent_mail.reply(tx, conversation, run.id, text)
+        agent_mail.answer_senders(tx, conversation, run.id, text)
         if where.place is None and _reply_place(tx, conversation) is None:
             return None  # a letter of another agent, which has got its answer
     sent = queue.send(
@@ -310,7 +311,10 @@ def reject_message(
     ingested or rejected before.
     """
     id = row if isinstance(row, str) else row.id
-    if not isinstance(row, str) and turns.advance_ingested(tx, session, run_id, row.seq) is None:
+    if (
+        not isinstance(row, str)
+        and conversations.advance_ingested(tx, session, run_id, row.seq) is None
+    ):
         return False
     if not _add_outcome(tx, session, id, reason=reason):
         return False

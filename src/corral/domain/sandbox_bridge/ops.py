@@ -15,7 +15,8 @@ from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat.channels import destinations, places
-from corral.domain.chat.conversations import prompts, turns
+from corral.domain.chat.conversations import ops as conversations
+from corral.domain.chat.conversations import prompts
 from corral.domain.chat.model import Conversation, MessageState
 from corral.domain.chat.outbound import queue, targets
 from corral.domain.chat.payloads import parse_chat
@@ -54,7 +55,7 @@ def select_sandbox(tx: Tx, conversation: Conversation) -> str:
 
 def list_letters(tx: Tx, session: str) -> list[Letter]:
     """Return the letters that a session's run works on."""
-    conversation = turns.find_conversation(tx, session)
+    conversation = conversations.find_conversation(tx, session)
     claimed = conversation.claimed_letters if conversation else []
     letters = [mail.find_by_number(tx, parse_number("let", each.id)) for each in claimed]
     return [letter for letter in letters if letter is not None and letter.ended_at is None]
@@ -62,7 +63,7 @@ def list_letters(tx: Tx, session: str) -> list[Letter]:
 
 def build_view(tx: Tx, session: str, folder: SessionFolder) -> InboundView:
     """Build the view at the start of a run: its letters, destinations and reply address."""
-    conversation = turns.find_conversation(tx, session)
+    conversation = conversations.find_conversation(tx, session)
     if conversation is None or conversation.run_id is None:
         return InboundView(only=True)
     letters = with_sandbox_paths(list_letters(tx, session), folder)

@@ -22,7 +22,7 @@ from corral.adapters.sandbox_bridge.rows import (
     ViewState,
 )
 from corral.adapters.sandbox_bridge.schema import OUTBOX, SessionFolder
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.runs.model import Run
 from corral.domain.sandbox_bridge import ingest
 from corral.domain.sandbox_bridge import ops as sandbox_bridge
@@ -70,7 +70,7 @@ def prepare_session(database: "Database", session: str) -> SessionFolder:
     config.write_private_file(Path(folder.mark), store_mark(database))
     copy_attachments(database, session, folder)
     view = database.read(lambda tx: sandbox_bridge.build_view(tx, session, folder))
-    conversation = database.read(lambda tx: turns.find_conversation(tx, session))
+    conversation = database.read(lambda tx: conversations.find_conversation(tx, session))
     if conversation is not None and conversation.run_id is not None:
         outbound.begin_turn(folder, conversation.run_id)
     ingested_seq = conversation.ingested_seq if conversation is not None else 0
@@ -115,7 +115,7 @@ def sync(database: "Database", session: str, run: Run) -> SyncResult:
     from corral.adapters.sandbox_bridge import outbound
 
     folder = session_folder(session)
-    conversation = database.read(lambda tx: turns.find_conversation(tx, session))
+    conversation = database.read(lambda tx: conversations.find_conversation(tx, session))
     if conversation is not None and conversation.run_id != run.id:
         return SyncResult({})
     shown = _update_inbound(database, session, folder)
@@ -202,7 +202,7 @@ def _reused_numbers(
 
 def _update_inbound(database: "Database", session: str, folder: SessionFolder) -> ViewState | None:
     """Write the current outcomes, answers and destinations into the host's file."""
-    conversation = database.read(lambda tx: turns.find_conversation(tx, session))
+    conversation = database.read(lambda tx: conversations.find_conversation(tx, session))
     if conversation is None or not os.path.isdir(folder.inside):
         return None
     recorded = database.read(lambda tx: sandbox_bridge.collect_outcomes(tx, session))

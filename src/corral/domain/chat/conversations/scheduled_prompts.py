@@ -6,7 +6,7 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
 from corral.domain.chat.channels import destinations, places, wirings
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.model import Conversation, Place
 from corral.domain.projects import ops as projects
 from corral.domain.schedules import ops as schedules
@@ -113,11 +113,11 @@ def _open_conversation(
     if place is not None:
         own = [wiring for wiring in wirings.list_covering(tx, place) if wiring.agent_id == agent.id]
         if own:
-            return turns.open_for_wiring(tx, own[0], place, None)
-        return turns.open_for_place(tx, agent.id, place, place.id, "", project=project)
+            return conversations.open_for_wiring(tx, own[0], place, None)
+        return conversations.open_for_place(tx, agent.id, place, place.id, "", project=project)
     if session is None:
         opened = sessions.open_session(tx, agent.id, project=project, title=title)
-        return turns.create_conversation(tx, opened, "", opened.id)
+        return conversations.create_conversation(tx, opened, "", opened.id)
     named = sessions.get(tx, session)
     if named.agent_id != agent.id or named.state is not SessionState.OPEN:
         raise Refused(
@@ -126,5 +126,5 @@ def _open_conversation(
             session=named.id,
             reason="unknown_session",
         )
-    existing = turns.find_conversation(tx, named.id)
-    return existing or turns.create_conversation(tx, named, "", named.id)
+    existing = conversations.find_conversation(tx, named.id)
+    return existing or conversations.create_conversation(tx, named, "", named.id)

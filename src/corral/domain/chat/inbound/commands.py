@@ -5,7 +5,7 @@ from collections.abc import Callable
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.charges import ops as charges
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations.ops import list_of_place
 from corral.domain.chat.model import Conversation, Person, PersonRole, Place
 from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Run
@@ -37,7 +37,7 @@ def run_command(
         return False, f"/{name} needs at least the role {needed}."
     conversations = [
         conversation
-        for conversation in turns.list_of_place(tx, place.id)
+        for conversation in list_of_place(tx, place.id)
         if not thread or conversation.thread in ("", thread)
     ]
     return True, _HANDLERS[name](tx, conversations)

@@ -19,7 +19,6 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat import sql
 from corral.domain.chat.channels import people, places
-from corral.domain.chat.conversations import turns
 from corral.domain.chat.inbound import commands
 from corral.domain.chat.inbound.router import RoutingInput, parse_command
 from corral.domain.chat.inbound.routing_cache import (
@@ -42,6 +41,7 @@ from corral.domain.chat.model import (
     StrangerPolicy,
 )
 from corral.domain.chat.outbound import cards, queue
+from corral.domain.chat.payloads import draft_chat_letter
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import LetterDraft
 from corral.domain.questions import ops as questions
@@ -111,7 +111,7 @@ class Delivery(NamedTuple):
         """Draft one letter for each session that the message wakes."""
         inbound = self.routable.inbound
         return [
-            turns.draft_letter(route, wiring, self.message, inbound.place, inbound.sender)
+            draft_chat_letter(route, wiring, self.message, inbound.place, inbound.sender)
             for route, wiring in self.routable.recipients
             if route.wakes
         ]
