@@ -97,7 +97,7 @@ class Wirings(Resource):
 
     noun = "wiring"
 
-    add = write(inbound_held.add_wiring)
+    add = write(inbound_held.wire_agent)
     change = write(wirings.change_wiring, repeatable=True)
     get = read(wirings.get_wiring)
     remove = write(wirings.remove_wiring)
