@@ -22,6 +22,7 @@ from corral.domain.groups import ops as groups
 from corral.domain.host_requests import ops as requests
 from corral.domain.idempotency import ops as answers
 from corral.domain.imports import ops as imports
+from corral.domain.imports import origins
 from corral.domain.locks import ops as locks
 from corral.domain.locks import touches
 from corral.domain.mail import chains
@@ -129,7 +130,7 @@ def _delete_batches(
 def _prune_files(database: Database) -> None:
     """Remove attachments of deleted messages, and folders of deleted sessions."""
     from corral.adapters import attachments
-    from corral.importers import attached_files
+    from corral.importers import file_copies
     from corral.services.chat import attachments as chat_attachments
     from corral.services.chat import session_folder
 
@@ -139,7 +140,7 @@ def _prune_files(database: Database) -> None:
     for folder in chat_attachments.list_own_folders(database):
         attachments.delete_older(folder, before / 1_000)
     session_folder.remove_orphaned_folders(database)
-    attached_files.remove_orphaned_copies(database)
+    file_copies.remove_orphaned_copies(database)
 
 
 def _prune_sessions(
@@ -215,25 +216,21 @@ def _prune_origins(
 
     Until then all of them are kept: the next import would treat a row without origin as new.
     """
-    from corral.importers.restoration import Restoration
+    from corral.importers.target.restoration import Restoration
 
-    last = (
-        imports.SourceDatabase(*str(after).split("\n", 1))
-        if after
-        else imports.SourceDatabase("", "")
-    )
-    source = imports.next_source(tx, last) if scope.imported is not False else None
+    last = origins.SourceName(*str(after).split("\n", 1)) if after else origins.SourceName("", "")
+    source = origins.find_next_source(tx, last) if scope.imported is not False else None
     if source is None:
         return PruneBatch(0, None)
     key = "\n".join(source)
-    if imports.last_change_at(tx, source) >= before:
+    if origins.get_last_change(tx, source) >= before:
         return PruneBatch(0, key)
     restoration = Restoration(tx)
-    if any(restoration.has_existing(known) for known in imports.iter_imported(tx, source)):
+    if any(restoration.has_existing(known) for known in origins.iterate_imported(tx, source)):
         return PruneBatch(0, key)
     if count_only:
-        return PruneBatch(imports.count_source(tx, source), key)
-    gone = imports.delete_source(tx, source, limit=BATCH)
+        return PruneBatch(origins.count_source(tx, source), key)
+    gone = origins.delete_source(tx, source, limit=BATCH)
     return PruneBatch(gone, after or "\n" if gone == BATCH else key)
 
 
