@@ -248,7 +248,7 @@ class Chat(Resource):
         from corral.services.chat import sandbox_sync
 
         found = self._database.read(lambda tx: runs.get(tx, run))
-        return sandbox_sync.sync(self._database, str(found.session_id), found)
+        return sandbox_sync.sync_session(self._database, str(found.session_id), found)
 
     def deliver(
         self, channel: str, adapter: "ChannelAdapter", *, owner: str, place: str | None = None

@@ -17,7 +17,7 @@ from corral.adapters import attachments
 from corral.db.database import Database
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import CorralError, NotFound
-from corral.services.chat.session_folder import store_mark
+from corral.services.chat.session_folder import compute_store_mark
 
 
 class FileCopier:
@@ -46,7 +46,7 @@ class FileCopier:
 
 def get_copies_folder(database: Database) -> Path:
     """Return the folder with the copies of this store; several stores may share a home."""
-    return config.home() / "imports" / store_mark(database)
+    return config.home() / "imports" / compute_store_mark(database)
 
 
 def remove_orphaned_copies(database: Database) -> int:

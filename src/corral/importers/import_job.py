@@ -105,7 +105,7 @@ class ImportJob:
         if file.is_partial:
             return
         for name in sorted({*database.tables} - known):
-            self._report_unknown(database.original_name(name))
+            self._report_unknown(database.get_original_name(name))
             self._import_table(source, TableMapping(name, (), {}, reason="the table is unknown"))
         self._report.left_out += database.derived
 

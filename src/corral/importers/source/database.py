@@ -98,7 +98,7 @@ class SourceDatabase:
         self.tables[name.lower()] = tuple(str(row[1]) for row in columns if not row[6])
         self.derived += [f"{name}.{row[1]}" for row in columns if row[6]]
 
-    def original_name(self, table: str) -> str:
+    def get_original_name(self, table: str) -> str:
         """Return the name of a table as the source spells it."""
         return self._names[table]
 

@@ -189,7 +189,7 @@ class SourceRow:
         """Return an integer within bounds."""
         self.used_columns.add(name)
         value = self._values.get(name)
-        number = _number(value)
+        number = _parse_number(value)
         if number is None or number != int(number) or not least <= number <= most:
             if value not in (None, b""):
                 self.keep(name, "is not a valid number")
@@ -224,7 +224,7 @@ class SourceRow:
         """Return dollars as micro-dollars. Zero, the default of these tools, means unknown."""
         self.used_columns.add(name)
         value = self._values.get(name)
-        dollars = _number(value)
+        dollars = _parse_number(value)
         if dollars is None or not math.isfinite(dollars) or not 0 <= dollars <= 1_000_000:
             if value is not None:
                 self.keep(name, "is not a valid amount")
@@ -237,8 +237,8 @@ class SourceRow:
         value = self._values.get(name)
         if value in (None, b""):
             return None
-        given = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        at = parse_timestamp(given)
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        at = parse_timestamp(text)
         if at is None:
             self.keep(name, "is not a timestamp")
             return None
@@ -270,7 +270,7 @@ class SourceRow:
             decoded = msgspec.json.decode(raw, type=kind)
             encode_json(decoded, name)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self.keep(name, f"is not JSON of the expected type ({_type_name(kind)})")
+            self.keep(name, f"is not JSON of the expected type ({_format_type(kind)})")
             return default
         except CorralError:
             self.keep(name, "is JSON that cannot be stored")
@@ -360,7 +360,7 @@ def to_json_value(value: Value) -> Any:
     return {"base64": base64.b64encode(value).decode()} if "\0" in text else text
 
 
-def _number(value: Value) -> float | None:
+def _parse_number(value: Value) -> float | None:
     if isinstance(value, bytes):
         try:
             value = float(value) if b"." in value else int(value)
@@ -379,5 +379,5 @@ def shorten_to_bytes(text: str, max_bytes: int) -> str:
     return short
 
 
-def _type_name(kind: Any) -> str:
+def _format_type(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))

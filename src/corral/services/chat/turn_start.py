@@ -24,7 +24,7 @@ from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Refused, StoreUnavailable
 from corral.services.chat.lost_hosts import is_host_lost
-from corral.services.chat.session_folder import session_folder
+from corral.services.chat.session_folder import get_session_folder
 from corral.services.chat.turn_errors import describe_error
 from corral.services.runs import request
 
@@ -112,7 +112,7 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
         return None
     sandbox = sandbox_bridge.select_sandbox(tx, conversation)
     if sandbox != "none":
-        letters = with_sandbox_paths(letters, session_folder(session))
+        letters = with_sandbox_paths(letters, get_session_folder(session))
     prompt = prompts.build_prompt(tx, conversation, letters)
     run_request = request.RunRequest(
         prompt=prompt.text,

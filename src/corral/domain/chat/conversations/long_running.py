@@ -34,26 +34,26 @@ def take_next(
             f"{run} has no conversation. Only the run of a woken session has messages.",
             reason="no_session",
         )
-    done, left = _split_processed(conversation, after)
-    if done and answer:
+    processed, left = _split_processed(conversation, after)
+    if processed and answer:
         text = check_text(answer, "The answer", max_bytes=MAX_BODY)
-        answered = msgspec.structs.replace(conversation, claimed_letters=done)
+        answered = msgspec.structs.replace(conversation, claimed_letters=processed)
         replies.send_answer(tx, answered, run, text)
         agent_mail.answer_senders(tx, answered, run, text)
-    for claimed in done:
+    for claimed in processed:
         mail.ack(tx, claimed.id, fence=claimed.fence)
     letters = (
         [mail.get(tx, claimed.id) for claimed in left]
         if left
         else letter_batch.claim_batch(tx, conversation)
     )
-    if not done and not letters:
+    if not processed and not letters:
         return None
     prompt = prompts.build_prompt(tx, conversation, letters)
     chat_turns.continue_chat_turn(tx, conversation, run, letters)
     if runs.get(tx, run).provider == "plain":
         # A plain command has no transcript, so its turns are recorded here for later runs.
-        new = [NewTurn("assistant", answer, run=run)] if done and answer else []
+        new = [NewTurn("assistant", answer, run=run)] if processed and answer else []
         new += [NewTurn("user", turn.text, turn.key, run=run) for turn in prompt.turns if letters]
         if new:
             with suppress(CorralError):

@@ -111,9 +111,11 @@ def _open_conversation(
 ) -> Conversation:
     """Return the conversation to wake: the one in the place, the named one, or a new one."""
     if place is not None:
-        own = [wiring for wiring in wirings.list_covering(tx, place) if wiring.agent_id == agent.id]
-        if own:
-            return conversations.open_for_wiring(tx, own[0], place, None)
+        wirings_here = [
+            wiring for wiring in wirings.list_covering(tx, place) if wiring.agent_id == agent.id
+        ]
+        if wirings_here:
+            return conversations.open_for_wiring(tx, wirings_here[0], place, None)
         return conversations.open_for_place(tx, agent.id, place, place.id, "", project=project)
     if session is None:
         opened = sessions.open_session(tx, agent.id, project=project, title=title)

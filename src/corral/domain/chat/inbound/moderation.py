@@ -353,7 +353,7 @@ def store_message(
     row = _build_row(tx, inbound, reason, recipients)
     row |= {"ended_at": None if verb == "hold" else tx.now}
     return create(
-        tx, sql.MESSAGES, row, verb=verb, event_data=_event_data(inbound.place.id, reason)
+        tx, sql.MESSAGES, row, verb=verb, event_data=_build_event_data(inbound.place.id, reason)
     )
 
 
@@ -414,13 +414,13 @@ def _encode_data(incoming: IncomingEvent) -> str:
     return encode_json(data, "The data")
 
 
-def _event_data(place_id: str, reason: str | None) -> dict[str, Any]:
+def _build_event_data(place_id: str, reason: str | None) -> dict[str, Any]:
     return {"in": place_id, "reason": reason} if reason else {"in": place_id}
 
 
 @lru_cache(256)  # mostly the same for one place
 def _encode_event_data(place_id: str, reason: str | None) -> str:
-    return encode_json(_event_data(place_id, reason), "An event")
+    return encode_json(_build_event_data(place_id, reason), "An event")
 
 
 def _clean_platform_id(value: str | None) -> str | None:

@@ -197,9 +197,9 @@ def preview_routes(
     message = RoutingInput(
         check_text(text, "The text", max_bytes=MAX_TEXT), direct, mentioned, known
     )
-    return route_message(message, wirings, names=_active_names(tx, wirings), followed=followed)
+    return route_message(message, wirings, names=_list_active_names(tx, wirings), followed=followed)
 
 
-def _active_names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
+def _list_active_names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
     wired = [agents.get(tx, wiring.agent_id) for wiring in wirings]
     return {agent.id: agent.name for agent in wired if agent.state is AgentState.ACTIVE}
