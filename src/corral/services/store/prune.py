@@ -276,7 +276,7 @@ RETENTIONS: tuple[Retention | CascadingRetention, ...] = (
     sandbox_bridge.RETENTION,
     groups.REACTIONS_RETENTION,
     groups.POSTS_RETENTION,
-    CascadingRetention("groups", "groups.retention_ms", groups.prune),
+    CascadingRetention("groups", "groups.retention_ms", groups.prune_groups),
     CascadingRetention("notes", "notes.retention_ms", _prune_notes),
     CascadingRetention("sessions", "sessions.retention_ms", _prune_sessions),
     CascadingRetention("outputs", "outputs.retention_ms", _prune_outputs),

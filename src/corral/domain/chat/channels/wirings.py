@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.agents.model import AgentState
 from corral.domain.chat import sql
 from corral.domain.chat.channels import destinations, ops, places
 from corral.domain.chat.model import (
@@ -67,21 +66,11 @@ def create_wiring(
     Held messages stay held; `inbound.held.wire_agent` also routes them. Raises Conflict when the
     agent is wired there already.
     """
-    listener = agents.get(tx, agent)
-    if listener.state is not AgentState.ACTIVE:
-        raise Refused(
-            f"{listener.name} is retired. Restore it or choose another agent.",
-            agent_id=listener.id,
-        )
+    listener = agents.get_active(tx, agent)
     target = places.get_place(tx, place) if place else None
     if target is None and channel is None:
         raise Invalid("Give a place (--place), or a channel for all its places (--channel).")
-    target_channel = ops.get_channel(tx, target.channel_id if target is not None else str(channel))
-    if target_channel.state is not ChannelState.ACTIVE:
-        raise Refused(
-            f"Channel {target_channel.name} was removed. Add it again first.",
-            channel=target_channel.id,
-        )
+    target_channel = _get_active_channel(tx, target.channel_id if target else str(channel))
     if (rules.trigger, rules.mode) == (Trigger.STICKY, SessionMode.AGENT):
         raise Invalid(
             "A sticky wiring follows one thread or chat, so it cannot use one session for all "
@@ -115,6 +104,13 @@ def create_wiring(
     if target is not None:
         destinations.ensure_destination(tx, listener.id, target)
     return wiring
+
+
+def _get_active_channel(tx: Tx, channel: str) -> Channel:
+    target = ops.get_channel(tx, channel)
+    if target.state is not ChannelState.ACTIVE:
+        raise Refused(f"Channel {target.name} was removed. Add it again first.", channel=target.id)
+    return target
 
 
 def change_wiring(

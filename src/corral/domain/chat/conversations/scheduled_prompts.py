@@ -4,7 +4,7 @@ from typing import Any
 
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.agents.model import Agent, AgentState
+from corral.domain.agents.model import Agent
 from corral.domain.chat.channels import destinations, places, wirings
 from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.model import Conversation, Place
@@ -52,11 +52,7 @@ def add_scheduled_prompt(
         raise Invalid("Give exactly one of --in, --at, --every and --cron.")
     if delay_ms is not None:
         at = tx.now + check_int(delay_ms, "The delay")
-    holder = agents.get(tx, agent)
-    if holder.state is not AgentState.ACTIVE:
-        raise Refused(
-            f"{holder.name} is retired. Restore it or choose another agent.", agent_id=holder.id
-        )
+    holder = agents.get_active(tx, agent)
     if place is not None and session is not None:
         raise Invalid(
             "Give a place or a session for the answers, not both.", reason="place_or_session"

@@ -297,5 +297,5 @@ def _put_answer(tx: Tx, conversation: Conversation, question: Question) -> None:
         answer=question.answer,
         answered_by=question.answered_by,
     )
-    cause = questions.outcome_chain(tx, question)
+    cause = questions.find_outcome_chain(tx, question)
     mail.put_caused_by(tx, cause, conversation.mailbox, body, key=f"{question.id}:ended")
