@@ -10,12 +10,14 @@ from corral.adapters.channels.contract import (
     LengthUnit,
     MessageKind,
     OutgoingMessage,
+)
+from corral.adapters.channels.matrix import MatrixAdapter
+from corral.adapters.channels.message_text import (
     measure_text,
     split_for_channel,
     split_text,
     truncate_text,
 )
-from corral.adapters.channels.matrix import MatrixAdapter
 from corral.adapters.channels.registry import BUILTIN_KINDS, get_traits
 from corral.adapters.channels.telegram import TelegramAdapter
 from tests.support.chat_server_stub import Answer, platform

@@ -21,7 +21,7 @@ class Pigeon(BaseAdapter):
     config = {"loft": True}
     secrets = {"ring": False}
 
-    def health(self):
+    def check_health(self):
         if self._config["loft"] == "empty":
             raise RuntimeError("all birds are out")
 

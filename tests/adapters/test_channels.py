@@ -20,10 +20,9 @@ from corral.adapters.channels.contract import (
     SentMessage,
     UnconfirmedMessage,
     UnsupportedMessage,
-    format_card,
-    split_text,
 )
 from corral.adapters.channels.matrix import MatrixAdapter
+from corral.adapters.channels.message_text import format_card, split_text
 from corral.adapters.channels.registry import BUILTIN_KINDS, get_adapter_class
 from corral.adapters.channels.slack import SlackAdapter
 from corral.adapters.channels.telegram import TelegramAdapter
@@ -52,7 +51,8 @@ def out(text: str = "hello", **given: Any) -> OutgoingMessage:
 def test_every_kind_implements_the_contract(kind: str) -> None:
     found = get_adapter_class(kind)
     assert found.kind == kind
-    for name in ("start", "stop", "health", "receive", "accept", "send", "typing", "history"):
+    methods = ("start", "stop", "check_health", "receive", "accept", "send", "show_typing")
+    for name in (*methods, "list_posted"):
         assert callable(getattr(found, name))
 
 
@@ -154,7 +154,7 @@ def test_wrong_token_is_reported_without_the_token(which: int) -> None:
         with pytest.raises(OSError, match=r"401|invalid_auth") as caught:
             adapter.start()
         assert "bott/" not in str(caught.value)
-        assert adapter.health() is not None
+        assert adapter.check_health() is not None
 
 
 # -- webhook --------------------------------------------------------------------------------------
@@ -218,10 +218,10 @@ def test_webhook_sends_signed_json_with_the_key() -> None:
 def test_webhook_health_check_sends_no_message() -> None:
     with run_receiver() as receiver:
         hook = WebhookAdapter({"url": receiver.url}, {"secret": "hush"})
-        assert hook.health() is None, "it takes only what is posted, and says so"
+        assert hook.check_health() is None, "it takes only what is posted, and says so"
         assert receiver.posted == []
-    assert hook.health() is not None
-    assert WebhookAdapter({}, {"secret": "x"}).health() is None
+    assert hook.check_health() is not None
+    assert WebhookAdapter({}, {"secret": "x"}).check_health() is None
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_webhook_health_check_sends_no_message() -> None:
 )
 def test_webhook_health_depends_on_the_status_code(status: int, last_error: str | None) -> None:
     with platform(lambda asked: (status, b"")) as stub:
-        told = WebhookAdapter({"url": f"{stub.url}/hook"}, {"secret": "x"}).health()
+        told = WebhookAdapter({"url": f"{stub.url}/hook"}, {"secret": "x"}).check_health()
     assert told is None if last_error is None else last_error in str(told)
 
 
@@ -428,7 +428,7 @@ def test_slack_history_shows_delivered_messages() -> None:
     with platform(answer) as api:
         adapter = slack(api.url)
         assert adapter.send(out(begun_at=NOW)) == SentMessage(["1800000001.5"])
-        (seen,) = adapter.history(out(begun_at=NOW))
+        (seen,) = adapter.list_posted(out(begun_at=NOW))
         assert (seen.key, seen.id, seen.text) == ("k1", "1800000001.5", "hello")
         edit = out("x", kind=MessageKind.EDIT, reply_to="1")
         assert adapter.send(edit) == RejectedMessage("Slack returned channel_not_found")

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.db.schema import tables
-from corral.importers.mapping import KEPT, NOT_IMPORTED
-from corral.importers.source import copy
+from corral.importers.mappings.registry import TOOL_NAMES, check_signature, find_tool
+from corral.importers.mappings.types import KEPT, NOT_IMPORTED
+from corral.importers.source import private_copy
 from corral.importers.source.database import BATCH_ROWS, SourceDatabase, open_source
 from corral.importers.source.timestamps import parse_timestamp
-from corral.importers.tools import TOOL_NAMES, check_signature, find_tool
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
 from tests.support import source_databases
@@ -32,7 +32,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 def all_rows(path: Path, table: str = "runs") -> list[dict[str, object]]:
     with open_source(path) as found:
-        return [row.values for piece in found.batches(table, ("id",)) for row in piece]
+        return [row.values for piece in found.read_batches(table, ("id",)) for row in piece]
 
 
 # -- the source -----------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     a copy fits into a pause.
     """
     failed_copies = 0
-    copied = copy._try_copy
+    copied = private_copy._try_copy
 
     def copied_and_counted(*paths: Path) -> bool:
         nonlocal failed_copies
@@ -113,7 +113,7 @@ def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
         failed_copies = 0 if done else failed_copies + 1
         return done
 
-    monkeypatch.setattr(copy, "_try_copy", copied_and_counted)
+    monkeypatch.setattr(private_copy, "_try_copy", copied_and_counted)
     path = tmp_path / "s.db"
     writer = apsw.Connection(str(path))
     writer.execute(
@@ -155,8 +155,8 @@ def test_source_that_is_rewritten_continuously_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {}, wal=True)
-    monkeypatch.setattr(copy, "MAX_ATTEMPTS", 3)
-    monkeypatch.setattr(copy, "_try_copy", lambda *_: False)
+    monkeypatch.setattr(private_copy, "MAX_ATTEMPTS", 3)
+    monkeypatch.setattr(private_copy, "_try_copy", lambda *_: False)
     with pytest.raises(Refused, match="keeps changing"), open_source(path):
         pass
 
@@ -170,7 +170,7 @@ def test_rows_are_read_in_batches_of_bounded_size(tmp_path: Path) -> None:
         " FROM n",
     )
     with open_source(path) as found:
-        sizes = [len(piece) for piece in found.batches("runs", ("id",))]
+        sizes = [len(piece) for piece in found.read_batches("runs", ("id",))]
     assert sum(sizes) == 1_300
     assert max(sizes) <= BATCH_ROWS
     assert sizes[:2] == [1, 1], "large values make small pieces"
@@ -220,7 +220,7 @@ def test_locked_file_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = source_databases.make(
         tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
     )
-    monkeypatch.setattr(copy, "BUSY_MS", 50)
+    monkeypatch.setattr(private_copy, "BUSY_MS", 50)
     writer = apsw.Connection(str(path))
     writer.execute("BEGIN EXCLUSIVE")
     try:
@@ -312,4 +312,4 @@ def test_open_source_lists_its_tables_and_columns(tmp_path: Path) -> None:
         assert isinstance(found, SourceDatabase)
         assert len(found.tables) == 24
         assert "knowledge_fts" in found.derived
-        assert found.count("messages") == 3
+        assert found.count_rows("messages") == 3

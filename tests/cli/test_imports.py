@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.importers.tools import TOOL_NAMES
+from corral.importers.mappings.registry import TOOL_NAMES
 from tests.support import source_databases
 from tests.support.cli_runner import Cli
 

@@ -197,7 +197,7 @@ def test_session_reopened_while_pruning_is_kept(store: Corral, clock: ManualCloc
 
 def test_concurrent_imports_of_a_conversation_create_one_session(store: Corral) -> None:
     head = TranscriptHead("conversation")
-    begin = partial(imports.begin, source="claude", path="/srv/a.jsonl", head=head)
+    begin = partial(imports.begin_transcript, source="claude", path="/srv/a.jsonl", head=head)
     begun = meanwhile(store, begin, lambda: store._database.write(begin, repeatable=True))
     (session,) = store.sessions.list().items
     found = begun.result()

@@ -21,7 +21,8 @@ from corral.api import Corral
 from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.db import sqlite_deferred_indexes
 from corral.domain.charges.model import ChargePrice
-from corral.domain.chat.conversations import long_running, turns
+from corral.domain.chat.conversations import chat_turns, long_running
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.outbound import reconciliation
 from corral.domain.checkpoints.model import NewCheckpointWrite
 from corral.domain.decisions import ops as decisions
@@ -972,11 +973,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"messages_queued"},
     ),
     "chat, conversations with a run": (
-        lambda c: c._database.read(turns.list_busy),
+        lambda c: c._database.read(chat_turns.list_busy),
         {"conversations_busy"},
     ),
     "chat, conversation of a session": (
-        lambda c: c._database.read(lambda tx: turns.find_conversation(tx, SESSION)),
+        lambda c: c._database.read(lambda tx: conversations.find_conversation(tx, SESSION)),
         {"conversations_pkey"},
     ),
     "chat, outcomes of a sandboxed session": (

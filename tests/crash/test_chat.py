@@ -46,7 +46,7 @@ def adapter(kind: str, world: World) -> FakeAdapter:
                 world.note(f"{message.key} | {message.text}")
             return SentMessage([message.key])
 
-        def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+        def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
             return [
                 PostedMessage(key, text, None, 0)
                 for key, _, text in (deed.partition(" | ") for deed in world.deeds)

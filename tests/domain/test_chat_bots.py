@@ -203,7 +203,7 @@ def test_repeated_telegram_update_is_routed_once(
     store.chat.finish_turns()
     bot.send()
     assert server.words("5") == ["both"]
-    bot.adapter.typing("5", None)
+    bot.adapter.show_typing("5", None)
     assert server.typing == ["5"]
 
 

@@ -5,7 +5,8 @@ from threading import Barrier
 
 import pytest
 
-from corral.adapters.channels.contract import IncomingEvent, MessageKind, mentions_account
+from corral.adapters.channels.contract import IncomingEvent, MessageKind
+from corral.adapters.channels.message_text import has_mention
 from corral.api import Corral
 from corral.domain.chat.channels import places
 from corral.domain.chat.outbound import cards
@@ -162,7 +163,7 @@ def test_control_commands_require_permission_in_any_spelling(
 def test_mention_of_a_longer_name_does_not_address_our_account(
     text: str, account: str, meant: bool
 ) -> None:
-    assert mentions_account(text, account) is meant
+    assert has_mention(text, account) is meant
 
 
 @each_case("text", ["@ada.evil x", "@adam x", "x@ada", "@@ada"])

@@ -12,7 +12,7 @@ from corral.api import Corral
 from corral.domain.chat.outbound import queue
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.services.chat.delivery import delivery_owner
+from corral.services.chat.delivery import create_delivery_owner
 from tests.support.fake_channels import KINDS, Chat, FakeAdapter, Platform, register_adapters
 from tests.support.invariants import check_store
 from tests.support.store import refuses, walk
@@ -274,7 +274,10 @@ def test_lease_of_a_live_process_is_respected(store: Corral, clock: ManualClock)
     chat = chat_with(store)
     store.messages.send("one", agent="ada", to="room")
     box = store.places.get(chat.place()).mailbox
-    for owner in (delivery_owner(), ProcessIdentity("elsewhere", "1", 1, "1").as_owner("delivery")):
+    for owner in (
+        create_delivery_owner(),
+        ProcessIdentity("elsewhere", "1", 1, "1").as_owner("delivery"),
+    ):
         store.mail.claim(box, owner=owner, lease_ms=MINUTE)
         chat.deliver()
         clock.advance(2 * SECOND)
@@ -342,7 +345,7 @@ class Brief(FakeAdapter):
     kind = "brief"
     traits = ChannelTraits(max_text=200, idempotent=True, remembers_ms=15 * MINUTE, history=True)
 
-    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+    def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
         return [PostedMessage(id, shown[2], shown[1], 0) for id, shown in _shown(self.platform)]
 
 

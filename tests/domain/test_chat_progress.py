@@ -9,7 +9,7 @@ from corral.domain.chat.model import Conversation
 from corral.domain.runs.model import Run
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Refused
-from corral.services.chat import turns
+from corral.services.chat import turn_finish
 from corral.services.runs import dispatch
 from tests.support.fake_channels import Chat, Runner
 from tests.support.invariants import check_store
@@ -188,16 +188,16 @@ def test_turn_that_cannot_be_ended_does_not_block_others(
     runs = [runner.begin(), runner.begin()]
     for run in runs:
         runner.end(run, "done")
-    end_turn = turns.end_turn
+    finish_turn = turn_finish.finish_turn
 
     def refuse_first(
         tx: Tx, conversation: Conversation, run: Run | None, text: str | None
     ) -> Conversation | None:
         if conversation.run_id == min(each.id for each in runs):
             raise Refused("no")
-        return end_turn(tx, conversation, run, text)
+        return finish_turn(tx, conversation, run, text)
 
-    monkeypatch.setattr(turns, "end_turn", refuse_first)
+    monkeypatch.setattr(turn_finish, "finish_turn", refuse_first)
     assert len(store.chat.finish_turns()) == 1
 
 

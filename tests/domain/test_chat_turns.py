@@ -14,7 +14,7 @@ from corral.domain.runs.model import Run
 from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Refused
 from corral.kernel.exit_status import ExitStatus
-from corral.services.chat import turns as chat_turns
+from corral.services.chat import turn_start
 from tests.support.daemon_nodes import on_machine
 from tests.support.fake_channels import Chat, Runner
 from tests.support.invariants import check_store
@@ -75,14 +75,14 @@ def test_error_in_one_session_does_not_block_others(
         for session in store.sessions.list().items
         if session.agent_id == store.agents.get("ada").id
     )
-    begin_turn = chat_turns.start_turn
+    begin_turn = turn_start.start_turn
 
     def fail(tx: Tx, session: str, folder: str | None) -> Run | None:
         if session == broken:
             raise KeyError("text")
         return begin_turn(tx, session, folder)
 
-    monkeypatch.setattr(chat_turns, "start_turn", fail)
+    monkeypatch.setattr(turn_start, "start_turn", fail)
     (run,) = store.chat.start_turns()
     assert run.agent_id == store.agents.get("ben").id
     (missed,) = [letter for letter in store.mail.list().items if letter.last_error]

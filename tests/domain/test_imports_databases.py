@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from corral.api import Corral
-from corral.importers import workflow
-from corral.importers.tools import TOOL_NAMES
+from corral.importers import database_import
+from corral.importers.mappings.registry import TOOL_NAMES
 from corral.kernel.errors import Refused
 from tests.support import source_databases
 from tests.support.invariants import check_store
@@ -309,7 +309,7 @@ def test_moved_database_is_recognized_by_its_name(store: Corral, tmp_path: Path)
 def test_large_import_is_refused_while_runs_are_active(
     store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workflow, "MAX_ROWS_BESIDE_RUNS", 5)
+    monkeypatch.setattr(database_import, "MAX_ROWS_BESIDE_RUNS", 5)
     path = source_databases.make_agent_yes(tmp_path)
     run = add_run(store, "running")
     if engine == "sqlite":

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
-from corral.importers.tools import TOOL_NAMES
+from corral.importers.mappings.registry import TOOL_NAMES
 from corral.kernel.clock import DAY, ManualClock
 from tests.support import source_databases
 from tests.support.invariants import check_store

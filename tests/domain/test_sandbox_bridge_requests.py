@@ -10,7 +10,7 @@ from corral import config
 from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.ids import new_id
-from corral.services.chat.session_folder import session_folder
+from corral.services.chat.session_folder import get_session_folder
 from tests.support.fake_sandbox_agent import FakeSandboxAgent, SandboxConversation
 from tests.support.invariants import check_store
 
@@ -212,7 +212,7 @@ def test_session_folder_is_removed_only_for_own_sessions(
     (locked / "file").write_text("x")
     locked.chmod(0)
     foreign, stray = (
-        Path(session_folder(name).top) for name in (new_id("ses", clock.now()), "ses_of_whom")
+        Path(get_session_folder(name).top) for name in (new_id("ses", clock.now()), "ses_of_whom")
     )
     for path in (foreign, stray):
         shutil.copytree(ada.folder.inside, path / "in")

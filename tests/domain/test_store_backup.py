@@ -23,7 +23,7 @@ from corral.db.statement import Statement
 from corral.db.write_guard import INTERNAL_TABLES
 from corral.domain.checkpoints.model import NewCheckpointWrite
 from corral.domain.imports import ops as import_ops
-from corral.domain.imports.ops import SourceTable, add_origins
+from corral.domain.imports.origins import SourceTable, add_origins
 from corral.domain.races import sql as races
 from corral.domain.runs.model import ResourceSample
 from corral.domain.sandbox_bridge import ingest
@@ -141,7 +141,7 @@ def race(store: Corral) -> None:
 
 def imports(store: Corral, clock: ManualClock) -> None:
     begun = store._database.write(
-        lambda tx: import_ops.begin(
+        lambda tx: import_ops.begin_transcript(
             tx, "claude", "/srv/a.jsonl", TranscriptHead("conversation", title="ünï")
         )
     )

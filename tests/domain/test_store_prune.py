@@ -247,11 +247,15 @@ def test_retention_of_imported_files_counts_from_last_change(
 ) -> None:
     store.settings.set("imports.apply_retention", True)
     store._database.write(
-        lambda tx: imports.begin(tx, "claude", "/srv/old.jsonl", TranscriptHead("one", title="old"))
+        lambda tx: imports.begin_transcript(
+            tx, "claude", "/srv/old.jsonl", TranscriptHead("one", title="old")
+        )
     )
     clock.advance(2 * YEAR)
     store._database.write(
-        lambda tx: imports.begin(tx, "claude", "/srv/new.jsonl", TranscriptHead("two", title="new"))
+        lambda tx: imports.begin_transcript(
+            tx, "claude", "/srv/new.jsonl", TranscriptHead("two", title="new")
+        )
     )
     clock.advance(YEAR + 2 * DAY)
     assert forgotten(store)["imports"] == 0, "while their sessions exist"

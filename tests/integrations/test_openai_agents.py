@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from corral.api import Corral
-from corral.domain.sessions.turn import turn_from_row as kept
-from corral.domain.sessions.turn import turn_to_row
+from corral.domain.sessions.turn import decode_turn as kept
+from corral.domain.sessions.turn import encode_turn
 from corral.integrations.openai_agents import CorralSession, item_from_turn, turn_from_item
 from corral.kernel.errors import IllegalMove, Invalid, NotFound
 from tests.support.http_server import run_http_server
@@ -221,7 +221,7 @@ def test_any_item_round_trips_as_a_turn(
     item: dict[str, Any], role: str | None, content: Any
 ) -> None:
     item = {**item, "content": content, **({"role": role} if role else {})}
-    row = turn_to_row(turn_from_item(item))
+    row = encode_turn(turn_from_item(item))
     turn = kept({**row, "session_id": "ses_1", "now": 1}, 1, 1, None)
     assert item_from_turn(turn) == json.loads(json.dumps(item))
 

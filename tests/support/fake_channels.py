@@ -119,7 +119,7 @@ class ForgetfulAdapter(FakeAdapter):
     kind = "forgetful"
     traits = ChannelTraits(max_text=200, threads=True, edits=True, history=True)
 
-    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+    def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
         return [
             PostedMessage(id, text, thread, message.begun_at)
             for id, (place, thread, text) in zip(

@@ -8,7 +8,7 @@ from corral.adapters.sandbox_bridge.files import SessionFiles, acknowledge
 from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.api import Corral
 from corral.domain.runs.model import Run
-from corral.services.chat.session_folder import session_folder
+from corral.services.chat.session_folder import get_session_folder
 from tests.support.fake_channels import Chat, Runner
 
 
@@ -24,7 +24,7 @@ class FakeSandboxAgent:
         self._store = store
         self.run = run
         self.session = str(run.session_id)
-        self.folder: SessionFolder = session_folder(self.session)
+        self.folder: SessionFolder = get_session_folder(self.session)
         self.files = SessionFiles(self.folder.top)
 
     def pending(self) -> list[dict[str, Any]]:

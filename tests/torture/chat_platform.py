@@ -223,7 +223,7 @@ class Open(Once):
     kind = "open"
     traits = ChannelTraits(max_text=2_000, history=True)
 
-    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+    def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
         _, result = ask(self._url, what="history", kind=self.kind, place=message.place)
         return [
             PostedMessage(each["id"], each["text"], None, message.begun_at)

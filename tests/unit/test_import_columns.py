@@ -12,13 +12,13 @@ from typing import Any
 import apsw
 import pytest
 
-from corral.importers.database_import import convert_row
-from corral.importers.mapping import NOT_IMPORTED, TableMapping
+from corral.importers.conversion import convert_row
+from corral.importers.mappings.registry import TOOL_NAMES, find_tool
+from corral.importers.mappings.types import NOT_IMPORTED, TableMapping
 from corral.importers.source import row as rows
 from corral.importers.source.database import RawRow
-from corral.importers.source.row import SourceRow
+from corral.importers.source.row import RowContext, SourceRow
 from corral.importers.source.timestamps import parse_timestamp
-from corral.importers.tools import TOOL_NAMES, find_tool
 from tests.support import source_databases
 from tests.support.grouped_cases import each_case
 
@@ -87,11 +87,14 @@ def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
             RawRow("|".join(parts), False, result),
             table.refs,
             AnyId(),
-            now=NOW,
-            folder="/srv/source",
-            owner_key="sess-1",
-            owner_values={"agent_group_id": "ag-1"},
-            source_project=lambda: "prj_home",
+            RowContext(
+                NOW,
+                "/srv/source",
+                {},
+                owner_key="sess-1",
+                owner_values={"agent_group_id": "ag-1"},
+                source_project=lambda: "prj_home",
+            ),
         )
         things = convert_row(table, row, False)
         hidden = {name for name, home in table.columns.items() if home == NOT_IMPORTED}
@@ -188,7 +191,7 @@ def test_skipped_row_has_a_reason(tool: str) -> None:
     for table in find_tool(tool).tables:
         columns = schema_of(tool)[table.name]
         row = SourceRow(
-            RawRow("1", False, dict.fromkeys(columns)), table.refs, {}, now=NOW, folder="/srv"
+            RawRow("1", False, dict.fromkeys(columns)), table.refs, {}, RowContext(NOW, "/srv", {})
         )
         if not convert_row(table, row, False) and not table.alias and not row.problems:
             silent.append(table.name)

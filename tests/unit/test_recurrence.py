@@ -38,19 +38,19 @@ def cron(text: str, zone_name: str = "UTC") -> RecurrenceRule:
 def firings(rule: RecurrenceRule, start: int, end: int, zone_name: str) -> list[str]:
     """Return every time after `start` and up to `end`, as wall-clock times of the zone."""
     results: list[str] = []
-    moment = rule.next(start)
+    moment = rule.find_next(start)
     while moment is not None and moment <= end:
         results.append(wall(moment, zone_name))
-        moment = rule.next(moment)
+        moment = rule.find_next(moment)
     return results
 
 
 def firings_backwards(rule: RecurrenceRule, start: int, end: int, zone_name: str) -> list[str]:
     results: list[str] = []
-    moment = rule.latest(end)
+    moment = rule.find_latest(end)
     while moment is not None and moment > start:
         results.append(wall(moment, zone_name))
-        moment = rule.latest(moment - 1)
+        moment = rule.find_latest(moment - 1)
     return results[::-1]
 
 
@@ -59,13 +59,13 @@ def firings_backwards(rule: RecurrenceRule, start: int, end: int, zone_name: str
 
 def test_once_fires_one_time() -> None:
     rule = RecurrenceRule(ScheduleKind.ONCE, "", "UTC", 100)
-    assert [rule.next(after) for after in (0, 99, 100, 101)] == [100, 100, None, None]
-    assert [rule.latest(when) for when in (0, 99, 100, 101)] == [None, None, 100, 100]
+    assert [rule.find_next(after) for after in (0, 99, 100, 101)] == [100, 100, None, None]
+    assert [rule.find_latest(when) for when in (0, 99, 100, 101)] == [None, None, 100, 100]
 
 
 def test_interval_counts_from_its_anchor() -> None:
     rule = RecurrenceRule(ScheduleKind.EVERY, "10", "UTC", 100)
-    assert [rule.next(after) for after in (0, 99, 100, 101, 109, 110)] == [
+    assert [rule.find_next(after) for after in (0, 99, 100, 101, 109, 110)] == [
         100,
         100,
         110,
@@ -73,12 +73,18 @@ def test_interval_counts_from_its_anchor() -> None:
         110,
         120,
     ]
-    assert [rule.latest(when) for when in (99, 100, 109, 110, 115)] == [None, 100, 100, 110, 110]
+    assert [rule.find_latest(when) for when in (99, 100, 109, 110, 115)] == [
+        None,
+        100,
+        100,
+        110,
+        110,
+    ]
 
 
 @given(st.integers(5_000, YEAR), st.integers(0, 2**45), st.integers(0, 2**45))
 def test_interval_times_are_whole_steps_from_the_anchor(step: int, anchor: int, after: int) -> None:
-    moment = RecurrenceRule(ScheduleKind.EVERY, str(step), "UTC", anchor).next(after)
+    moment = RecurrenceRule(ScheduleKind.EVERY, str(step), "UTC", anchor).find_next(after)
     assert moment is not None
     assert moment > after
     assert (moment - anchor) % step == 0
@@ -106,14 +112,17 @@ def test_interval_times_are_whole_steps_from_the_anchor(step: int, anchor: int, 
     ],
 )
 def test_cron_rule_has_its_next_time(rule: str, after: str, expected: str) -> None:
-    assert wall(cron(rule).next(at(after)), "UTC") == f"{expected}+00:00"
+    assert wall(cron(rule).find_next(at(after)), "UTC") == f"{expected}+00:00"
 
 
 def test_cron_rule_uses_the_wall_clock_of_its_zone() -> None:
     after = at("2027-01-15T08:00:00")
-    assert wall(cron("0 9 * * *", BERLIN).next(after), BERLIN) == "2027-01-16T09:00+01:00"
-    assert wall(cron("0 9 * * *", NEW_YORK).next(after), NEW_YORK) == "2027-01-15T09:00-05:00"
-    assert wall(cron("0 9 * * *", "Asia/Kathmandu").next(after), "UTC") == "2027-01-16T03:15+00:00"
+    assert wall(cron("0 9 * * *", BERLIN).find_next(after), BERLIN) == "2027-01-16T09:00+01:00"
+    assert wall(cron("0 9 * * *", NEW_YORK).find_next(after), NEW_YORK) == "2027-01-15T09:00-05:00"
+    assert (
+        wall(cron("0 9 * * *", "Asia/Kathmandu").find_next(after), "UTC")
+        == "2027-01-16T03:15+00:00"
+    )
 
 
 # Clocks go forward in Berlin on 28 March 2027 (02:00 becomes 03:00) and back on 31 October (03:00
@@ -149,10 +158,10 @@ def test_rule_is_back_at_its_time_the_day_after_a_gap(
 ) -> None:
     rule = cron("30 2 * * *", zone_name)
     start, _ = night(zone_name, day)
-    first = rule.next(start)
+    first = rule.find_next(start)
     assert first is not None
-    assert wall(rule.next(first), zone_name)[11:] == f"02:30{after}"
-    assert wall(rule.latest(start), zone_name)[11:] == f"02:30{before}"
+    assert wall(rule.find_next(first), zone_name)[11:] == f"02:30{after}"
+    assert wall(rule.find_latest(start), zone_name)[11:] == f"02:30{before}"
 
 
 @EACH_SPRING
@@ -184,9 +193,9 @@ def test_quarter_hour_rule_keeps_its_step_across_the_gap(
     rule = cron("*/15 * * * *", zone_name)
     span = night(zone_name, day)
     assert len(both_ways(rule, span, zone_name)) == 11 * 4
-    moment = rule.next(span[0])
+    moment = rule.find_next(span[0])
     while moment is not None and moment < span[1]:
-        following = rule.next(moment)
+        following = rule.find_next(moment)
         assert following == moment + 15 * MINUTE
         moment = following
 
@@ -204,9 +213,9 @@ def test_rule_is_back_at_its_time_the_day_after_a_repeated_hour(
 ) -> None:
     hour = 2 if zone_name == BERLIN else 1
     rule = cron(f"30 {hour} * * *", zone_name)
-    first = rule.next(night(zone_name, day)[0])
+    first = rule.find_next(night(zone_name, day)[0])
     assert first is not None
-    assert rule.next(first) == first + 25 * HOUR
+    assert rule.find_next(first) == first + 25 * HOUR
 
 
 @EACH_AUTUMN
@@ -265,23 +274,23 @@ MOMENTS = st.one_of(
 @example("0 * * * *", NEW_YORK, at("2027-11-07T06:00:00"))
 def test_latest_is_the_inverse_of_next(text: str, zone_name: str, moment: int) -> None:
     rule = cron(text, zone_name)
-    following, before = rule.next(moment), rule.latest(moment)
+    following, before = rule.find_next(moment), rule.find_latest(moment)
     assert following is not None
     assert before is not None
     assert before <= moment < following
-    assert rule.latest(following) == following, "a time is its own latest"
-    assert rule.latest(following - 1) == before, "no time lies between the two"
-    assert rule.next(before) == following
-    assert rule.next(before - 1) == before
+    assert rule.find_latest(following) == following, "a time is its own latest"
+    assert rule.find_latest(following - 1) == before, "no time lies between the two"
+    assert rule.find_next(before) == following
+    assert rule.find_next(before - 1) == before
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(5_000, YEAR), st.integers(0, 2**44), st.integers(0, 2**44))
 def test_latest_is_the_inverse_of_next_for_intervals(step: int, anchor: int, moment: int) -> None:
     rule = RecurrenceRule(ScheduleKind.EVERY, str(step), "UTC", anchor)
-    following, before = rule.next(moment), rule.latest(moment)
+    following, before = rule.find_next(moment), rule.find_latest(moment)
     assert following is not None
-    assert rule.latest(following) == following
+    assert rule.find_latest(following) == following
     if before is None:
         assert moment < anchor == following
     else:
@@ -367,6 +376,6 @@ def test_backward_search_handles_half_hour_clock_changes(rule: str, zone_name: s
     other = cron(rule, zone_name)
     start = at("2027-04-03T12:00", zone_name)
     for moment in range(start, start + 2 * DAY, 45 * MINUTE):
-        latest = other.latest(moment)
+        latest = other.find_latest(moment)
         assert latest is not None
         assert latest <= moment

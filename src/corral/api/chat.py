@@ -8,7 +8,7 @@ from corral.adapters.channels.contract import IncomingEvent
 from corral.api.operation import Resource, read, write
 from corral.domain.chat import queries
 from corral.domain.chat.channels import destinations, ops, people, places, wirings
-from corral.domain.chat.conversations import long_running, turns
+from corral.domain.chat.conversations import letter_batch, long_running, replies
 from corral.domain.chat.inbound import held as inbound_held
 from corral.domain.chat.inbound import receive as inbound_receive
 from corral.domain.chat.model import Conversation, Message, NextLetters
@@ -97,7 +97,7 @@ class Wirings(Resource):
 
     noun = "wiring"
 
-    add = write(inbound_held.add_wiring)
+    add = write(inbound_held.wire_agent)
     change = write(wirings.change_wiring, repeatable=True)
     get = read(wirings.get_wiring)
     remove = write(wirings.remove_wiring)
@@ -213,17 +213,17 @@ class Chat(Resource):
 
     noun = "chat"
 
-    reply_address = read(turns.find_reply_address)
+    reply_address = read(replies.find_reply_address)
     conversations = read(queries.list_conversations)
-    next_due = read(turns.next_due)
-    is_used = read(turns.is_used, mode="one")
+    next_due = read(letter_batch.find_next_due)
+    is_used = read(queries.is_used, mode="one")
 
     def start_turns(self) -> Runs:
         """Start a turn for each session with pending letters, oldest first, within the limits.
 
         Returns the runs that were queued.
         """
-        from corral.services.chat.turns import start_turns
+        from corral.services.chat.turn_start import start_turns
 
         return start_turns(self._database)
 
@@ -232,9 +232,9 @@ class Chat(Resource):
 
         With `local`, only turns whose run was on this machine, which has its output.
         """
-        from corral.services.chat.turns import end_turns
+        from corral.services.chat.turn_finish import finish_turns
 
-        return end_turns(self._database, local=local)
+        return finish_turns(self._database, local=local)
 
     def prepare_sandbox(self, session: str) -> "SessionFolder":
         """Create or repair the files that a sandboxed session communicates with its agent by."""
@@ -248,7 +248,7 @@ class Chat(Resource):
         from corral.services.chat import sandbox_sync
 
         found = self._database.read(lambda tx: runs.get(tx, run))
-        return sandbox_sync.sync(self._database, str(found.session_id), found)
+        return sandbox_sync.sync_session(self._database, str(found.session_id), found)
 
     def deliver(
         self, channel: str, adapter: "ChannelAdapter", *, owner: str, place: str | None = None

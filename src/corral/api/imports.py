@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from corral.api.operation import Resource, read
 from corral.domain.imports import ops
+from corral.domain.imports import origins as import_origins
 
 if TYPE_CHECKING:
     from corral.importers.report import ImportReport
-    from corral.importers.transcripts import ImportedTranscripts
+    from corral.importers.transcript_import import ImportedTranscripts
 
 
 class Imports(Resource):
@@ -22,7 +23,7 @@ class Imports(Resource):
     noun = "import"
 
     list = read(ops.list_imports, mode="one")
-    origins = read(ops.list_origins, mode="one")
+    origins = read(import_origins.list_origins, mode="one")
 
     def import_transcripts(
         self,
@@ -37,7 +38,7 @@ class Imports(Resource):
         `on_file` is called after each file with the number of files done and their total. Raises
         Invalid for another source, and NotFound when the folder does not exist.
         """
-        from corral.importers.transcripts import import_transcripts
+        from corral.importers.transcript_import import import_transcripts
 
         return import_transcripts(self._database, source, folder, on_file=on_file)
 
@@ -56,6 +57,6 @@ class Imports(Resource):
         its path); give the same name after it was moved. `on_rows` is called with the number of
         rows done and their total. Raises Invalid for a file of another tool.
         """
-        from corral.importers.workflow import import_database
+        from corral.importers.database_import import import_database
 
         return import_database(self._database, tool, Path(path), source, on_rows)

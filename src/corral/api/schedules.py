@@ -14,7 +14,7 @@ class Schedules(Resource):
 
     create = write(ops.create_schedule)
     task = write(scheduled_prompts.add_scheduled_prompt)
-    edit = write(schedules_edit.edit, repeatable=True)
+    edit = write(schedules_edit.edit_schedule, repeatable=True)
     get = read(ops.get)
     list = read(ops.list_schedules, mode="one")
     pause = write(ops.pause)
@@ -22,9 +22,9 @@ class Schedules(Resource):
     run = write(ops.run)
     delete = write(ops.cancel)
     fire_due = write(ops.fire_due, repeatable=True)
-    next_at = read(ops.next_at, mode="one")
+    next_at = read(ops.find_next_at, mode="one")
     history = read(occurrences.list_occurrences)
-    next_script = read(occurrences.next_script_at, mode="one")
+    next_script = read(occurrences.find_next_script_at, mode="one")
 
     def run_script(self, *, owner: str) -> Occurrence | None:
         """Run the oldest pending script, and put or skip its letter depending on the result.

@@ -27,7 +27,7 @@ class Sessions(Resource):
     set_state = write(ops.set_state, repeatable=True)
     clear = write(session_context.clear, repeatable=True)
     set_provider_session = write(ops.set_provider_session, repeatable=True)
-    handoff = write(session_context.handoff)
+    handoff = write(session_context.hand_off)
     handoffs = read(session_context.list_handoffs)
     context = read(session_context.get_context)
     fork = write(session_context.fork)

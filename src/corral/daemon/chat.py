@@ -20,7 +20,7 @@ from corral.domain.chat.model import Channel
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
 from corral.kernel.pagination import iter_all
-from corral.services.chat.delivery import delivery_owner
+from corral.services.chat.delivery import create_delivery_owner
 
 MAX_SLEEP = 5.0
 POLL_SECONDS = 25.0  # long-poll time of a platform
@@ -40,7 +40,7 @@ class ChatLoop(BaseLoop):
 
     def __init__(self) -> None:
         self._workers: dict[str, ChannelWorker] = {}
-        self._owner = delivery_owner()
+        self._owner = create_delivery_owner()
 
     def run_once(self, store: Corral) -> int:
         if not store.chat.is_used():
@@ -185,7 +185,7 @@ class ChannelWorker:
         self._due.clear()
         if not self._ending.is_set():
             while self._typing:
-                adapter.typing(*self._typing.popleft())
+                adapter.show_typing(*self._typing.popleft())
             self._store.chat.deliver(self._channel.id, adapter, owner=self._owner)
 
     def _receive(self, adapter: ChannelAdapter) -> None:

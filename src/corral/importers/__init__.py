@@ -1,20 +1,33 @@
 """Imports of data from other tools: their databases, and transcripts of agent CLIs.
 
-How the import of a database works:
+The import of a database, step by step:
 
-1. `workflow` finds the database files of the source; `source.copy` copies each one, so that the
-   source is never locked or changed, and `source.database` opens the untrusted copy.
-2. `tools` checks by its tables that the file belongs to the named tool, and loads the mapping of
-   the tool (`mappings`): which of Corral's columns each of its columns becomes.
-3. `database_import` reads the tables in batches, in one transaction. It skips rows that an earlier
-   import stored: the table `import_origins` has the key and a hash of every imported row.
-4. A mapping converts each row (`source.row`) to rows of Corral's tables (`factories`). A value that
-   is invalid, or has no place in Corral, is kept unchanged in `import_origins.unmapped` and
-   reported.
-5. `storage` inserts the rows, with `rows` for tables that need more than an INSERT.
-6. `report` counts what was imported, changed, restored and kept, table by table.
+    database_import     the whole import: find the files of a source, open them, start the job
+    source/             read a file of another tool, which is never locked or changed
+        private_copy    copy the database file
+        database        open the untrusted copy, and read its tables in batches
+        row             validate and convert the values of a row
+        timestamps      timestamps in all usual units
+    import_job          one source in one transaction: find new, changed and deleted rows
+    imported_ids        the ids of the objects that imported rows refer to
+    conversion          convert a row with the mapping of its table, and redact secrets
+    mappings/           which of Corral's columns each column of a tool becomes
+        registry        the tools, and how their databases are recognised
+        types           the types of a mapping
+        target_rows     rows of Corral's tables with all required columns
+        <tool>          the mapping of one tool, in one or more modules
+    target/             write into Corral's tables
+        row_writer      store the converted rows and their origins
+        inserts         insert rows into one table
+        <concept>       tables that need more than an INSERT
+        restoration     which objects were deleted here and are restored
+    file_copies         copy the files that are attached to imported messages
+    report              what was imported, changed, restored and kept, table by table
 
-Nothing that is imported is live. A second import adds new rows, and `restoration` restores objects
-that were deleted here. `transcripts` imports transcripts of claude and codex.
-docs/reference/imports.md is generated from the mappings.
+`transcript_import` imports transcripts of claude and codex.
+
+An import is idempotent: the table `import_origins` (`domain/imports/origins.py`) has the key and a
+hash of every imported row, so a second import adds only new rows. A value that is invalid, or has
+no place in Corral, is kept unchanged in `import_origins.unmapped` and reported. Nothing that is
+imported is live. docs/reference/imports.md is generated from the mappings.
 """

@@ -78,7 +78,7 @@ class ProblemLog:
         self._rows[table, message] += 1
         self._examples.setdefault((table, message), key)
 
-    def all(self) -> list[ImportProblem]:
+    def list_problems(self) -> list[ImportProblem]:
         return [
             ImportProblem(table, message, rows, self._examples[table, message])
             for (table, message), rows in self._rows.items()

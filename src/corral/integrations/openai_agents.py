@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from corral.api import Corral
-from corral.domain.sessions.model import NewTurn, Session, Turn, undone_number
+from corral.domain.sessions.model import NewTurn, Session, Turn, find_undone_number
 from corral.integrations import resolve_store, run_shielded
 from corral.kernel.pagination import iter_all
 from corral.kernel.text import MAX_DEPTH
@@ -130,7 +130,7 @@ class CorralSession:
         ):
             if turn.number <= cleared:
                 return
-            if (number := undone_number(turn)) is not None:
+            if (number := find_undone_number(turn)) is not None:
                 removed.add(number)
             elif turn.number not in removed:
                 yield turn

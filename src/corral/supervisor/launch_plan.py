@@ -99,7 +99,7 @@ class LaunchPlan:
         self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.missing_protections}
         return LaunchCommand(
             wrapped.words,
-            env=session_sandbox.agent_environment(folder) | wrapped.environment,
+            env=session_sandbox.build_agent_environment(folder) | wrapped.environment,
             structured=command.structured,
             session=command.session,
         )

@@ -16,6 +16,8 @@ An adapter keeps no queue, makes no decisions and never calls back.
 Modules:
 
 - `contract`: the protocol, the structs of events, messages and outcomes, and `BaseAdapter`.
+- `message_text`: the length of texts on a platform, cards as text, mentions.
+- `signatures`: the verification of signed webhook requests.
 - `registry`: the built-in kinds and those that other packages register.
 - `http_client`: HTTP requests whose failures map to send outcomes.
 - `matrix`, `slack`, `telegram`, `webhook`, `web`, `terminal`: the built-in kinds.
@@ -28,7 +30,8 @@ How to add a chat platform:
    a platform that calls a webhook (`slack.py`; set `calls=True` and verify the signature).
 3. Implement `send`. Use `http_client.ApiClient`, which maps HTTP failures to outcomes. Return
    `FailedMessage` only if it is certain that the message did not arrive.
-4. Implement `start` and `health`, and `history` or `typing` if the platform supports them.
+4. Implement `start` and `check_health`, and `list_posted` or `show_typing` if the platform
+   supports them.
 5. Treat events as untrusted: pass them through `validate_event`, and report an event that raises
    one of `MALFORMED_ERRORS` as unreadable, so that it does not block later events.
 6. Register the class. In Corral: add the kind to `registry.BUILTIN_KINDS` and end the module with

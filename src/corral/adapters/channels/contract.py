@@ -3,7 +3,6 @@
 The package docstring describes the delivery guarantees and how to add a platform.
 """
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
@@ -137,7 +136,7 @@ SendOutcome = (
 )
 
 
-def unconfirmed_as_failed(outcome: SendOutcome) -> SendOutcome:
+def treat_unconfirmed_as_failed(outcome: SendOutcome) -> SendOutcome:
     """Return the outcome of a step without visible effect, such as an upload.
 
     Repeating such a step is harmless, so an unconfirmed step counts as failed.
@@ -223,7 +222,7 @@ class ChannelAdapter(Protocol):
         """Close connections. A blocked `receive` returns soon."""
         ...
 
-    def health(self) -> str | None:
+    def check_health(self) -> str | None:
         """Return why the platform is unavailable; None if it is available."""
         ...
 
@@ -239,11 +238,11 @@ class ChannelAdapter(Protocol):
         """Send a message, an edit, a reaction or a card."""
         ...
 
-    def typing(self, place: str, thread: str | None) -> None:
+    def show_typing(self, place: str, thread: str | None) -> None:
         """Show a typing indicator. Failures are ignored."""
         ...
 
-    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+    def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
         """Return the messages of our account in the chat since the first attempt."""
         ...
 
@@ -266,7 +265,7 @@ class BaseAdapter:
     def stop(self) -> None:
         """Do nothing by default."""
 
-    def health(self) -> str | None:
+    def check_health(self) -> str | None:
         return None
 
     def receive(self, cursor: str | None, seconds: float) -> EventBatch:
@@ -278,10 +277,10 @@ class BaseAdapter:
     def send(self, message: OutgoingMessage) -> SendOutcome:
         return UnsupportedMessage(f"channels of kind {self.kind} cannot send")
 
-    def typing(self, place: str, thread: str | None) -> None:
+    def show_typing(self, place: str, thread: str | None) -> None:
         """Do nothing by default."""
 
-    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+    def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
         return []
 
 
@@ -299,65 +298,3 @@ def validate_event(event: IncomingEvent) -> IncomingEvent:
         if not isinstance(value, str) and not (value is None and name in _MAY_BE_NONE):
             raise TypeError(f"{name} is not a string")
     return event
-
-
-def mentions_account(text: str, account: str) -> bool:
-    """Return whether a text mentions an account by its full name.
-
-    A longer name with the same prefix does not count.
-    """
-    if not account:
-        return False
-    pattern = rf"(?<![\w@]){re.escape(account)}(?![\w-]|[.:]\w)"
-    return re.search(pattern, text, re.IGNORECASE) is not None
-
-
-def measure_text(text: str, unit: LengthUnit = LengthUnit.CHARACTERS) -> int:
-    """Return the length of a text in the unit of a platform."""
-    match unit:
-        case LengthUnit.CHARACTERS:
-            return len(text)
-        case LengthUnit.UTF16_UNITS:
-            return len(text.encode("utf-16-le", "surrogatepass")) // 2
-        case LengthUnit.BYTES:
-            return len(text.encode("utf-8", "surrogatepass"))
-
-
-def truncate_text(text: str, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS) -> str:
-    """Return the longest prefix within `limit`, without splitting a character."""
-    low, high = 0, min(len(text), limit)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if measure_text(text[:middle], unit) <= limit:
-            low = middle
-        else:
-            high = middle - 1
-    return text[:low]
-
-
-def split_text(text: str, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS) -> list[str]:
-    """Split a text into pieces within `limit`, at the ends of paragraphs, lines or words."""
-    pieces = []
-    while measure_text(text, unit) > limit:
-        size = len(truncate_text(text, limit, unit))
-        cut = next(
-            (at for end in ("\n\n", "\n", " ") if (at := text.rfind(end, size // 2, size)) > 0),
-            size,
-        )
-        pieces.append(text[:cut].rstrip())
-        text = text[cut:].lstrip() if cut < size else text[cut:]
-    return [*pieces, text] if text or not pieces else pieces
-
-
-def split_for_channel(text: str, traits: ChannelTraits, kind: MessageKind) -> list[str]:
-    """Split a text message for a platform; other kinds are truncated to one message."""
-    if kind is MessageKind.TEXT:
-        return split_text(text, traits.max_text, traits.length_unit)
-    return [truncate_text(text, traits.max_text, traits.length_unit)]
-
-
-def format_card(text: str, options: list[str]) -> str:
-    """Return a question as text with numbered options, for a platform without buttons."""
-    listed = "".join(f"\n{number}. {option}" for number, option in enumerate(options, 1))
-    hint = "\n\nAnswer with a number." if options else ""
-    return f"{text}{listed}{hint}"

@@ -35,7 +35,7 @@ class PlatformError(Exception):
 
 
 @cache
-def _tls_context() -> "ssl.SSLContext":
+def _create_tls_context() -> "ssl.SSLContext":
     """Return the system's TLS context; cached, because loading it takes longer than a request."""
     import httpx
 
@@ -61,7 +61,7 @@ class ApiClient:
             headers=dict(headers or {}),
             timeout=DEFAULT_TIMEOUT,
             follow_redirects=False,
-            verify=_tls_context(),
+            verify=_create_tls_context(),
         )
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class ApiClient:
             response.status_code,
             response.headers,
             _describe(error_body),
-            _body_retry_ms(error_body),
+            _parse_body_retry(error_body),
         )
         return response
 
@@ -153,7 +153,7 @@ def _check(
     reason = f"the platform returned {status}{description}"
     if status == 429:
         raise PlatformError(
-            FailedMessage(reason, retry_ms=retry_ms or _header_retry_ms(headers)), status
+            FailedMessage(reason, retry_ms=retry_ms or _parse_header_retry(headers)), status
         )
     if status in (401, 407, 408):
         # A problem of our configuration, not of the message: it can be retried once that is fixed.
@@ -164,7 +164,7 @@ def _check(
     raise PlatformError(UnconfirmedMessage(reason), status)
 
 
-def _header_retry_ms(headers: Mapping[str, str]) -> int | None:
+def _parse_header_retry(headers: Mapping[str, str]) -> int | None:
     value = headers.get("retry-after", "")
     return min(int(value) * 1_000, MAX_RETRY_MS) if value.isdecimal() else None
 
@@ -184,7 +184,7 @@ def _describe(body: Mapping[str, Any]) -> str:
     return f": {str(code)[:200]}" if code else ""
 
 
-def _body_retry_ms(body: Mapping[str, Any]) -> int | None:
+def _parse_body_retry(body: Mapping[str, Any]) -> int | None:
     """Return the retry delay in the body: Matrix has it in milliseconds, Telegram in seconds."""
     parameters = body.get("parameters")
     seconds = parameters.get("retry_after") if isinstance(parameters, dict) else None

@@ -26,9 +26,7 @@ from corral.adapters.channels.contract import (
     SendOutcome,
     SentMessage,
     StoredFile,
-    mentions_account,
-    truncate_text,
-    unconfirmed_as_failed,
+    treat_unconfirmed_as_failed,
     validate_event,
 )
 from corral.adapters.channels.http_client import (
@@ -38,6 +36,7 @@ from corral.adapters.channels.http_client import (
     PlatformError,
     read_stored_file,
 )
+from corral.adapters.channels.message_text import has_mention, truncate_text
 from corral.kernel.clock import MINUTE
 
 API = "/_matrix/client/v3"
@@ -92,7 +91,7 @@ class MatrixAdapter(BaseAdapter):
     def stop(self) -> None:
         self._api.close()
 
-    def health(self) -> str | None:
+    def check_health(self) -> str | None:
         try:
             self._api.request_json("GET", f"{API}/account/whoami")
         except PlatformError as error:
@@ -116,9 +115,9 @@ class MatrixAdapter(BaseAdapter):
         rooms_events: list[list[IncomingEvent]] = []
         unreadable: dict[str, str] = {}
         for room, joined in rooms.get("join", {}).items():
-            self._learn(room, joined)
+            self._remember_room(room, joined)
             if cursor:
-                timeline = self._timeline(room, joined.get("timeline", {}), cursor, unreadable)
+                timeline = self._read_timeline(room, joined.get("timeline", {}), cursor, unreadable)
                 rooms_events.append(list(self._read_events(room, timeline, unreadable)))
         # Rooms are unordered: merge them by time, keeping the order within each room.
         events = list(merge(*rooms_events, key=lambda event: event.at or 0))
@@ -131,12 +130,12 @@ class MatrixAdapter(BaseAdapter):
             try:
                 if event.get("type") == "m.room.encrypted":
                     unreadable[str(event["event_id"])] = f"{room} is encrypted"
-                elif (incoming := self._event(room, event)) is not None:
+                elif (incoming := self._parse_event(room, event)) is not None:
                     yield validate_event(incoming)
             except MALFORMED_ERRORS:
-                unreadable[_event_id(event)] = f"malformed event in {room}"
+                unreadable[_read_event_id(event)] = f"malformed event in {room}"
 
-    def _learn(self, room: str, joined: dict[str, Any]) -> None:
+    def _remember_room(self, room: str, joined: dict[str, Any]) -> None:
         count = joined.get("summary", {}).get("m.joined_member_count")
         if count is not None:
             self._members[room] = int(count)
@@ -145,13 +144,13 @@ class MatrixAdapter(BaseAdapter):
             if event.get("type") == "m.room.name" and event.get("state_key") == "":
                 self._names[room] = str(event.get("content", {}).get("name") or "")
 
-    def _timeline(
+    def _read_timeline(
         self, room: str, timeline: dict[str, Any], cursor: str, unreadable: dict[str, str]
     ) -> list[dict[str, Any]]:
         """Return the new events of a room, oldest first, including those that the sync left out."""
         events = list(timeline.get("events", []))
         if timeline.get("limited") and timeline.get("prev_batch"):
-            missing = list(self._gap(room, str(timeline["prev_batch"]), cursor))
+            missing = list(self._read_gap(room, str(timeline["prev_batch"]), cursor))
             if len(missing) > MAX_GAP_PAGES * 100:
                 unreadable[f"before {missing[-1]['event_id']}"] = f"too many new events in {room}"
             events = [*reversed(missing), *events]
@@ -167,15 +166,17 @@ class MatrixAdapter(BaseAdapter):
         now = event.get("content", {}).get("membership")
         return now == "invite" or (now == "join" and before not in ("invite", "join"))
 
-    def _gap(self, room: str, start: str, end: str) -> Iterator[dict[str, Any]]:
+    def _read_gap(self, room: str, start: str, end: str) -> Iterator[dict[str, Any]]:
         for _ in range(MAX_GAP_PAGES + 1):
-            page = self._page(room, start, end)
+            page = self._read_page(room, start, end)
             yield from page.get("chunk", [])
             if not page.get("chunk") or not page.get("end"):
                 return
             start = str(page["end"])
 
-    def _page(self, room: str, start: str | None = None, end: str | None = None) -> dict[str, Any]:
+    def _read_page(
+        self, room: str, start: str | None = None, end: str | None = None
+    ) -> dict[str, Any]:
         """Return up to 100 events of a room, newest first."""
         params = {"dir": "b", "limit": "100"}
         params |= {name: token for name, token in (("from", start), ("to", end)) if token}
@@ -183,7 +184,7 @@ class MatrixAdapter(BaseAdapter):
         response: dict[str, Any] = self._api.request_json("GET", path, params=params)
         return response
 
-    def _event(self, room: str, event: dict[str, Any]) -> IncomingEvent | None:
+    def _parse_event(self, room: str, event: dict[str, Any]) -> IncomingEvent | None:
         if event.get("sender") == self._me or event.get("type") not in (
             "m.room.message",
             "m.reaction",
@@ -193,7 +194,7 @@ class MatrixAdapter(BaseAdapter):
         if content.get("msgtype") == "m.notice":
             return None  # by the Matrix specification, bots do not respond to notices
         relation = content.get("m.relates_to", {})
-        kind, target = _relation(event["type"], relation)
+        kind, target = _parse_relation(event["type"], relation)
         text = relation.get("key", "") if kind is MessageKind.REACTION else content.get("body", "")
         if kind is MessageKind.EDIT:
             text = content.get("m.new_content", {}).get("body", text)
@@ -209,7 +210,7 @@ class MatrixAdapter(BaseAdapter):
             text=str(text),
             mentioned=self._is_mentioned(content),
             reply_to=target,
-            attached=self._files(content),
+            attached=self._download_files(content),
             at=int(event.get("origin_server_ts", 0)) or None,
         )
 
@@ -227,9 +228,9 @@ class MatrixAdapter(BaseAdapter):
 
     def _is_mentioned(self, content: dict[str, Any]) -> bool:
         mentions = content.get("m.mentions", {}).get("user_ids", [])
-        return self._me in mentions or mentions_account(str(content.get("body", "")), self._me)
+        return self._me in mentions or has_mention(str(content.get("body", "")), self._me)
 
-    def _files(self, content: dict[str, Any]) -> list[RawAttachment]:
+    def _download_files(self, content: dict[str, Any]) -> list[RawAttachment]:
         url = str(content.get("url", ""))
         if not url.startswith("mxc://"):
             return []
@@ -248,11 +249,13 @@ class MatrixAdapter(BaseAdapter):
 
     def send(self, message: OutgoingMessage) -> SendOutcome:
         try:
-            type, content = _content(message)
+            type, content = _build_content(message)
             if message.file is not None:
-                content |= self._uploaded(message.file)
+                content |= self._upload_file(message.file)
         except PlatformError as error:
-            return unconfirmed_as_failed(error.outcome)  # an upload without a message is invisible
+            return treat_unconfirmed_as_failed(
+                error.outcome
+            )  # an upload without a message is invisible
         path = f"{API}/rooms/{quote(message.place)}/send/{type}/{quote(message.key, safe='')}"
         try:
             response = self._api.request_json("PUT", path, json=content)
@@ -262,7 +265,7 @@ class MatrixAdapter(BaseAdapter):
             return error.outcome
         return SentMessage([str(response["event_id"])])
 
-    def _uploaded(self, file: StoredFile) -> dict[str, Any]:
+    def _upload_file(self, file: StoredFile) -> dict[str, Any]:
         """Upload a file and return the message content that refers to it."""
         type = file.type or DEFAULT_CONTENT_TYPE
         filename = {"filename": file.name}
@@ -277,20 +280,22 @@ class MatrixAdapter(BaseAdapter):
             "info": info,
         }
 
-    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+    def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
         messages: list[PostedMessage] = []
         start: str | None = None
         for _ in range(MAX_HISTORY_PAGES):
-            page = self._page(message.place, start)
+            page = self._read_page(message.place, start)
             events = page.get("chunk", [])
-            messages += [own for event in events if (own := self._own_message(event)) is not None]
+            messages += [
+                own for event in events if (own := self._parse_own_message(event)) is not None
+            ]
             start = page.get("end")
             oldest = min((int(event["origin_server_ts"]) for event in events), default=0)
             if start is None or oldest < message.begun_at - MAX_CLOCK_SKEW_MS:
                 break
         return messages
 
-    def _own_message(self, event: dict[str, Any]) -> PostedMessage | None:
+    def _parse_own_message(self, event: dict[str, Any]) -> PostedMessage | None:
         content = event.get("content", {})
         if event.get("sender") != self._me or event.get("type") != "m.room.message":
             return None
@@ -304,7 +309,7 @@ class MatrixAdapter(BaseAdapter):
             key=str(content.get(KEY, "")),
         )
 
-    def typing(self, place: str, thread: str | None) -> None:
+    def show_typing(self, place: str, thread: str | None) -> None:
         path = f"{API}/rooms/{quote(place)}/typing/{quote(self._me)}"
         with suppress(PlatformError):
             self._api.request_json(
@@ -312,11 +317,11 @@ class MatrixAdapter(BaseAdapter):
             )
 
 
-def _event_id(event: Any) -> str:
+def _read_event_id(event: Any) -> str:
     return str(event.get("event_id")) if isinstance(event, dict) else "an event without an id"
 
 
-def _relation(type: str, relation: dict[str, Any]) -> tuple[MessageKind, str | None]:
+def _parse_relation(type: str, relation: dict[str, Any]) -> tuple[MessageKind, str | None]:
     """Return the kind of an event and the id of the earlier event that it refers to."""
     if type == "m.reaction":
         return MessageKind.REACTION, relation.get("event_id")
@@ -326,7 +331,7 @@ def _relation(type: str, relation: dict[str, Any]) -> tuple[MessageKind, str | N
     return MessageKind.TEXT, None if relation.get("is_falling_back") else replied_to
 
 
-def _content(message: OutgoingMessage) -> tuple[str, dict[str, Any]]:
+def _build_content(message: OutgoingMessage) -> tuple[str, dict[str, Any]]:
     if message.kind is MessageKind.REACTION:
         reaction = {"rel_type": "m.annotation", "event_id": message.reply_to, "key": message.text}
         return "m.reaction", {"m.relates_to": reaction}

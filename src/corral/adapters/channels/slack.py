@@ -27,7 +27,7 @@ from corral.adapters.channels.contract import (
     SendOutcome,
     SentMessage,
     StoredFile,
-    unconfirmed_as_failed,
+    treat_unconfirmed_as_failed,
     validate_event,
 )
 from corral.adapters.channels.http_client import (
@@ -36,11 +36,10 @@ from corral.adapters.channels.http_client import (
     PlatformError,
     read_stored_file,
 )
-from corral.kernel.clock import MINUTE
+from corral.adapters.channels.signatures import parse_signed_at, verify_signature
 
 BASE = "https://slack.com/api"
 FILES = "https://files.slack.com/"
-MAX_SIGNATURE_AGE_MS = 5 * MINUTE
 MAX_FILE_BYTES = 50 << 20
 MAX_PAGES = 20
 # Errors of our configuration or rate, and of Slack itself: the message can be retried.
@@ -83,13 +82,13 @@ class SlackAdapter(BaseAdapter):
         self._me = ""
 
     def start(self) -> None:
-        if reason := self.health():
+        if reason := self.check_health():
             raise OSError(reason)
 
     def stop(self) -> None:
         self._api.close()
 
-    def health(self) -> str | None:
+    def check_health(self) -> str | None:
         try:
             body = self._api.request_json("POST", "auth.test")
         except PlatformError as error:
@@ -104,7 +103,7 @@ class SlackAdapter(BaseAdapter):
     def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> AcceptedRequest:
         self._check(headers, body, now)
         try:
-            return self._read(_decoded(headers, body))
+            return self._read(_decode_body(headers, body))
         except MALFORMED_ERRORS:
             raise RequestRejected("the request is malformed") from None
 
@@ -112,31 +111,25 @@ class SlackAdapter(BaseAdapter):
         if body.get("type") == "url_verification":
             return AcceptedRequest([], str(body.get("challenge", "")).encode(), "text/plain")
         if body.get("type") == "block_actions":
-            return AcceptedRequest([validate_event(event) for event in _button_event(body)])
-        event = self._event(body)
+            return AcceptedRequest([validate_event(event) for event in _parse_buttons(body)])
+        event = self._parse_event(body)
         return AcceptedRequest([validate_event(event)] if event is not None else [])
 
     def _check(self, headers: Mapping[str, str], body: bytes, now: int) -> None:
         seconds = headers.get("x-slack-request-timestamp", "")
-        if not (seconds.isascii() and seconds.isdigit()) or len(seconds) > 12:
-            raise RequestRejected("the request is not signed")
+        signed_at = parse_signed_at(seconds)
         signed = b"v0:" + seconds.encode() + b":" + body
         secret = self._secrets["signing_secret"].encode()
         expected = "v0=" + hmac.new(secret, signed, hashlib.sha256).hexdigest()
         signature = headers.get("x-slack-signature", "")
-        if not hmac.compare_digest(
-            expected.encode(), signature.encode()
-        ):  # bytes, because str would have to be ASCII
-            raise RequestRejected("the signature is invalid")
-        if abs(now - int(seconds) * 1_000) > MAX_SIGNATURE_AGE_MS:
-            raise RequestRejected("the signature has expired, or a clock is wrong")
+        verify_signature(signature, expected, signed_at=signed_at, now=now)
 
-    def _event(self, body: dict[str, Any]) -> IncomingEvent | None:
+    def _parse_event(self, body: dict[str, Any]) -> IncomingEvent | None:
         event = body.get("event", {})
         if event.get("type") == "reaction_added":
-            return _reaction_event(event)
+            return _parse_reaction(event)
         if event.get("subtype") == "message_changed":
-            return _edit_event(event)
+            return _parse_edit(event)
         is_message = event.get("subtype") in (None, "file_share")
         if event.get("type") not in ("message", "app_mention") or not is_message:
             return None
@@ -155,11 +148,11 @@ class SlackAdapter(BaseAdapter):
             sender=str(event["user"]),
             text=unescape_text(text),
             mentioned=event["type"] == "app_mention" or bool(bot_user and f"<@{bot_user}>" in text),
-            attached=[self._file(file) for file in event.get("files", [])],
+            attached=[self._download_file(file) for file in event.get("files", [])],
             at=int(float(event["ts"]) * 1_000),
         )
 
-    def _file(self, file: dict[str, Any]) -> RawAttachment:
+    def _download_file(self, file: dict[str, Any]) -> RawAttachment:
         name, size = str(file.get("name") or "file"), int(file.get("size") or 0)
         url = str(file.get("url_private", ""))
         if not url.startswith((FILES, self._base)):
@@ -183,7 +176,7 @@ class SlackAdapter(BaseAdapter):
                 "reactions.add", params | {"timestamp": message.reply_to, "name": name}
             )
         if message.file is not None:
-            return self._share(message, message.file)
+            return self._share_file(message, message.file)
         params["text"] = escape_text(message.text)
         if message.kind is MessageKind.EDIT:
             return self._call("chat.update", params | {"ts": message.reply_to, "blocks": []})
@@ -191,16 +184,16 @@ class SlackAdapter(BaseAdapter):
             params["thread_ts"] = message.thread
         params["metadata"] = {"event_type": "corral", "event_payload": {"key": message.key}}
         if message.kind is MessageKind.QUESTION and message.options:
-            params["blocks"] = _card(message)
+            params["blocks"] = _build_card(message)
         return self._call("chat.postMessage", params)
 
-    def _share(self, message: OutgoingMessage, file: StoredFile) -> SendOutcome:
+    def _share_file(self, message: OutgoingMessage, file: StoredFile) -> SendOutcome:
         """Upload a file to the URL that Slack assigns, then share it in the channel."""
         file_params = {"filename": file.name, "length": str(file.bytes)}
         try:
             body = self._api.request_json("POST", "files.getUploadURLExternal", data=file_params)
             if not body.get("ok"):
-                return _error_outcome(str(body.get("error")))
+                return _build_error_outcome(str(body.get("error")))
             url = str(body["upload_url"])
             if not url.startswith((FILES, self._base)):
                 return FailedMessage("the upload URL is not hosted by Slack")
@@ -208,7 +201,7 @@ class SlackAdapter(BaseAdapter):
                 "POST", url, read_stored_file(file), file.type or DEFAULT_CONTENT_TYPE
             )
         except PlatformError as error:
-            return unconfirmed_as_failed(error.outcome)
+            return treat_unconfirmed_as_failed(error.outcome)
         id = str(body["file_id"])
         params: dict[str, Any] = {
             "files": [{"id": id, "title": file.name}],
@@ -229,9 +222,9 @@ class SlackAdapter(BaseAdapter):
         code = str(body.get("error"))
         if code == "already_reacted":
             return SentMessage([str(params.get("timestamp"))])
-        return _error_outcome(code)
+        return _build_error_outcome(code)
 
-    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+    def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
         params = {
             "channel": message.place,
             "oldest": str(message.begun_at // 1_000 - 5),
@@ -257,7 +250,7 @@ class SlackAdapter(BaseAdapter):
             messages = [
                 shown for shown in messages if shown.get("files") and shown.get("user") == self._me
             ]
-        return [_posted_message(shown, message) for shown in messages]
+        return [_parse_posted(shown, message) for shown in messages]
 
 
 def escape_text(text: str) -> str:
@@ -270,7 +263,7 @@ def unescape_text(text: str) -> str:
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
-def _edit_event(event: dict[str, Any]) -> IncomingEvent | None:
+def _parse_edit(event: dict[str, Any]) -> IncomingEvent | None:
     """Return an edit by a person; None for other changes, such as link previews."""
     message, before = event.get("message", {}), event.get("previous_message", {})
     if message.get("bot_id") or "user" not in message or message.get("text") == before.get("text"):
@@ -289,7 +282,7 @@ def _edit_event(event: dict[str, Any]) -> IncomingEvent | None:
     )
 
 
-def _reaction_event(event: dict[str, Any]) -> IncomingEvent | None:
+def _parse_reaction(event: dict[str, Any]) -> IncomingEvent | None:
     item = event.get("item", {})
     if item.get("type") != "message" or "user" not in event:
         return None
@@ -304,7 +297,7 @@ def _reaction_event(event: dict[str, Any]) -> IncomingEvent | None:
     )
 
 
-def _error_outcome(error: str) -> SendOutcome:
+def _build_error_outcome(error: str) -> SendOutcome:
     reason = f"Slack returned {error}"
     return (
         FailedMessage(reason)
@@ -313,7 +306,7 @@ def _error_outcome(error: str) -> SendOutcome:
     )
 
 
-def _posted_message(shown: dict[str, Any], message: OutgoingMessage) -> PostedMessage:
+def _parse_posted(shown: dict[str, Any], message: OutgoingMessage) -> PostedMessage:
     at = int(float(shown["ts"]) * 1_000)
     if message.file is not None:
         file = shown["files"][0]
@@ -322,14 +315,14 @@ def _posted_message(shown: dict[str, Any], message: OutgoingMessage) -> PostedMe
     return PostedMessage(str(shown["ts"]), str(shown.get("text", "")), message.thread, at, key=key)
 
 
-def _decoded(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+def _decode_body(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
     if "x-www-form-urlencoded" in headers.get("content-type", ""):
         body = parse_qs(body.decode())["payload"][0].encode()
     payload: dict[str, Any] = json.loads(body)
     return payload
 
 
-def _button_event(body: dict[str, Any]) -> list[IncomingEvent]:
+def _parse_buttons(body: dict[str, Any]) -> list[IncomingEvent]:
     events = []
     for action in body.get("actions", []):
         question, _, option = str(action.get("value", "")).rpartition(":")
@@ -348,7 +341,7 @@ def _button_event(body: dict[str, Any]) -> list[IncomingEvent]:
     return events
 
 
-def _card(message: OutgoingMessage) -> list[dict[str, Any]]:
+def _build_card(message: OutgoingMessage) -> list[dict[str, Any]]:
     buttons = [
         {
             "type": "button",

@@ -22,7 +22,6 @@ from corral.adapters.channels.contract import (
     SentMessage,
     StoredFile,
     UnsupportedMessage,
-    mentions_account,
     validate_event,
 )
 from corral.adapters.channels.http_client import (
@@ -33,6 +32,7 @@ from corral.adapters.channels.http_client import (
     PlatformError,
     read_stored_file,
 )
+from corral.adapters.channels.message_text import has_mention
 
 BASE = "https://api.telegram.org"
 MAX_FILE_BYTES = 20 << 20  # the download limit for bots
@@ -71,7 +71,7 @@ class TelegramAdapter(BaseAdapter):
     def stop(self) -> None:
         self._api.close()
 
-    def health(self) -> str | None:
+    def check_health(self) -> str | None:
         try:
             self._api.request_json("GET", "getMe")
         except PlatformError as error:
@@ -93,16 +93,16 @@ class TelegramAdapter(BaseAdapter):
         unreadable: dict[str, str] = {}
         for update in updates:
             try:
-                if (event := self._event(update)) is not None:
+                if (event := self._parse_event(update)) is not None:
                     events.append(validate_event(event))
             except MALFORMED_ERRORS:
                 unreadable[str(update["update_id"])] = "malformed update"
         # The next request with this offset acknowledges the updates before it.
         return EventBatch(events, cursor if last is None else str(last + 1), unreadable)
 
-    def _event(self, update: dict[str, Any]) -> IncomingEvent | None:
+    def _parse_event(self, update: dict[str, Any]) -> IncomingEvent | None:
         if pressed := update.get("callback_query"):
-            return self._button_event(update, pressed)
+            return self._parse_button(update, pressed)
         edited = update.get("edited_message")
         message = update.get("message") or edited
         if not message or "from" not in message:
@@ -123,17 +123,17 @@ class TelegramAdapter(BaseAdapter):
             text=text,
             mentioned=self._is_mentioned(text, replied_to),
             reply_to=str(replied_to["message_id"]) if replied_to.get("message_id") else None,
-            attached=self._files(message),
+            attached=self._download_files(message),
             at=int(message.get("date", 0)) * 1_000 or None,
         )
 
     def _is_mentioned(self, text: str, replied_to: dict[str, Any]) -> bool:
         name = self._me.get("username", "")
         author = replied_to.get("from", {}).get("id")
-        is_named = bool(name) and mentions_account(text, f"@{name}")
+        is_named = bool(name) and has_mention(text, f"@{name}")
         return is_named or (author is not None and author == self._me.get("id"))
 
-    def _button_event(
+    def _parse_button(
         self, update: dict[str, Any], pressed: dict[str, Any]
     ) -> IncomingEvent | None:
         question, _, option = str(pressed.get("data", "")).rpartition(":")
@@ -155,15 +155,15 @@ class TelegramAdapter(BaseAdapter):
             question=question,
         )
 
-    def _files(self, message: dict[str, Any]) -> list[RawAttachment]:
+    def _download_files(self, message: dict[str, Any]) -> list[RawAttachment]:
         files = [
             message[name] for name in ("document", "audio", "video", "voice") if name in message
         ]
         if photos := message.get("photo"):
             files.append(photos[-1])
-        return [self._file(file) for file in files]
+        return [self._download_file(file) for file in files]
 
-    def _file(self, file: dict[str, Any]) -> RawAttachment:
+    def _download_file(self, file: dict[str, Any]) -> RawAttachment:
         name = str(file.get("file_name") or "photo.jpg")
         size = int(file.get("file_size") or 0)
         kind = file.get("mime_type")
@@ -182,22 +182,25 @@ class TelegramAdapter(BaseAdapter):
             return self._call(
                 "setMessageReaction",
                 message,
-                message_id=_number(message.reply_to),
+                message_id=_parse_number(message.reply_to),
                 reaction=reaction,
             )
         if message.kind is MessageKind.EDIT:
             return self._call(
-                "editMessageText", message, message_id=_number(message.reply_to), text=message.text
+                "editMessageText",
+                message,
+                message_id=_parse_number(message.reply_to),
+                text=message.text,
             )
         params: dict[str, Any] = {"text": message.text}
         if message.file is not None:
-            return self._document(message, message.file)
+            return self._send_document(message, message.file)
         if message.thread:
-            params["message_thread_id"] = _number(message.thread)
+            params["message_thread_id"] = _parse_number(message.thread)
         if message.reply_to:
             # Send the reply even if the original message was deleted.
             params["reply_parameters"] = {
-                "message_id": _number(message.reply_to),
+                "message_id": _parse_number(message.reply_to),
                 "allow_sending_without_reply": True,
             }
         if message.kind is MessageKind.QUESTION:
@@ -211,7 +214,7 @@ class TelegramAdapter(BaseAdapter):
             params["reply_markup"] = {"inline_keyboard": rows}
         return self._call("sendMessage", message, **params)
 
-    def _document(self, message: OutgoingMessage, file: StoredFile) -> SendOutcome:
+    def _send_document(self, message: OutgoingMessage, file: StoredFile) -> SendOutcome:
         params = {"chat_id": message.place}
         if message.thread:
             params["message_thread_id"] = message.thread
@@ -239,14 +242,14 @@ class TelegramAdapter(BaseAdapter):
         id = result.get("message_id") if isinstance(result, dict) else params.get("message_id")
         return SentMessage([str(id)])
 
-    def typing(self, place: str, thread: str | None) -> None:
+    def show_typing(self, place: str, thread: str | None) -> None:
         with suppress(PlatformError):
             self._api.request_json(
                 "POST", "sendChatAction", json={"chat_id": place, "action": "typing"}, seconds=5.0
             )
 
 
-def _number(id: str | None) -> int:
+def _parse_number(id: str | None) -> int:
     return int(id) if id and id.lstrip("-").isdigit() else 0
 
 

@@ -11,8 +11,8 @@ from corral.adapters.channels.contract import (
     SendOutcome,
     SentMessage,
     UnsupportedMessage,
-    format_card,
 )
+from corral.adapters.channels.message_text import format_card
 
 ShowText = Callable[[str], None]
 

@@ -22,7 +22,10 @@
         commands        commands to Corral itself: /clear, /stop …
 
     conversations/      sessions that are woken by letters
-        turns           conversations, their batches of letters and their chat turns
+        ops             find and open conversations
+        letter_batch    which letters share the next chat turn
+        chat_turns      begin and end a chat turn, and record the outcome of its letters
+        replies         answers and notices of a chat turn
         prompts         the prompt of a chat turn
         long_running    runs that take their next letters themselves
         scheduled_prompts   prompts that a schedule sends to an agent

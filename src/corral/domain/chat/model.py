@@ -422,6 +422,11 @@ class Conversation(msgspec.Struct, frozen=True):
     def mailbox(self) -> str:
         return f"session:{self.session_id}"
 
+    @property
+    def claim_owner(self) -> str:
+        """The owner of the claims on its letters."""
+        return f"conversation:{self.session_id}"
+
 
 # -- cards ----------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Pattern:
                 reason="too_long" if text else "empty",
             )
         if _NON_ASCII_BOUNDARY.search(text):
-            raise _invalid(text, r"\b works beside ASCII letters only; use (^|\W) or (\W|$)")
+            raise _build_error(text, r"\b works beside ASCII letters only; use (^|\W) or (\W|$)")
         self._program = _compile(text)
 
     def found_in(self, text: str) -> bool:
@@ -71,9 +71,9 @@ def _compile(text: str) -> Any:
     except re2.error as error:
         detail = error.args[0]
         reason = detail.decode() if isinstance(detail, bytes) else str(detail)
-        raise _invalid(text, reason.partition(":")[0]) from None
+        raise _build_error(text, reason.partition(":")[0]) from None
     except UnicodeEncodeError:
-        raise _invalid(text, "it is not valid UTF-8") from None
+        raise _build_error(text, "it is not valid UTF-8") from None
 
 
 def _translate(text: str) -> str:
@@ -91,11 +91,11 @@ def _translate(text: str) -> str:
         elif positive == part:
             result.append(members)
         else:
-            raise _invalid(text, f"{part} is not supported inside brackets")
+            raise _build_error(text, f"{part} is not supported inside brackets")
     return "".join(result)
 
 
-def _invalid(pattern: str, why: str) -> Invalid:
+def _build_error(pattern: str, why: str) -> Invalid:
     return Invalid(
         f"Invalid pattern {pattern!r}: {why}. Use the syntax of RE2 regular expressions, without "
         "back-references and look-around.",

@@ -6,7 +6,8 @@ has the sender and the key that Corral would have given it.
 
 import msgspec
 
-from corral.domain.mail.model import Letter
+from corral.domain.chat.model import Message, Place, Route, Sender, UnmatchedPolicy, Wiring
+from corral.domain.mail.model import Letter, LetterDraft
 from corral.domain.mail.payloads import ChatPayload, UndeliveredNotice, parse_payload
 from corral.kernel.text import convert
 
@@ -21,6 +22,31 @@ def parse_chat(letter: Letter) -> ChatPayload | None:
         return None
     is_signed = letter.sender == f"place:{chat.place}" and letter.key == chat.message
     return chat if is_signed else None
+
+
+def draft_chat_letter(
+    route: Route, wiring: Wiring, message: Message, place: Place, sender: Sender
+) -> LetterDraft:
+    """Draft the letter that brings a chat message to the session of its route.
+
+    `parse_chat` trusts its sender and its key.
+    """
+    return LetterDraft(
+        f"session:{route.session_id}",
+        ChatPayload(
+            message=message.id,
+            place=place.id,
+            place_name=place.display_name,
+            direct=place.direct,
+            thread=message.thread,
+            sender=sender.display_name,
+            text=message.text,
+            files=(message.data or {}).get("files", []),
+            has_context=wiring.unmatched is UnmatchedPolicy.KEEP,
+        ),
+        key=message.id,
+        sender=place.mailbox,  # the place is notified when the letter is never answered
+    )
 
 
 class ScheduledPromptPayload(msgspec.Struct, frozen=True):

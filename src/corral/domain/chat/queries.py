@@ -85,6 +85,11 @@ def list_conversations(tx: Tx, place: str) -> list[Conversation]:
     return tx.all(sql.CONVERSATIONS_OF_PLACE, place_id=place_id, limit=MAX_CONVERSATIONS)
 
 
+def is_used(tx: Tx) -> bool:
+    """Whether chat has any work: a channel exists, or letters wake a session."""
+    return bool(tx.value(sql.IS_USED))
+
+
 def _with_letters(tx: Tx, messages: Sequence[Message]) -> list[Message]:
     """Add to each route the id of its letter, if the letter is still kept."""
     keys = {

@@ -35,7 +35,7 @@ from corral.kernel.pagination import LAST_NUMBER
 R = TypeVar("R", Channel, Place, Sender, Wiring, Destination)
 
 
-def _oldest_first(table: StatefulTable[R], condition: str = "") -> Listing[R]:
+def _list_oldest_first(table: StatefulTable[R], condition: str = "") -> Listing[R]:
     """Return the list of the rows that meet a condition, oldest first."""
     also = f"{condition} AND " if condition else ""
     query = Query(
@@ -67,7 +67,7 @@ ACTIVE_CHANNELS = Listing(
     key=lambda channel: (channel.name,),
 )
 
-ALL_CHANNELS = _oldest_first(CHANNELS)
+ALL_CHANNELS = _list_oldest_first(CHANNELS)
 
 SET_CURSOR = Statement("UPDATE channels SET cursor = :cursor WHERE id = :id")
 
@@ -87,7 +87,7 @@ PLACE_BY_PLATFORM = Query(
     f"SELECT {_PLACE} FROM places WHERE channel_id = :channel_id AND platform_id = :platform_id",
 )
 
-ALL_PLACES = _oldest_first(PLACES)
+ALL_PLACES = _list_oldest_first(PLACES)
 
 PLACES_OF_CHANNEL = Listing(
     Query(
@@ -137,7 +137,7 @@ SENDER_BY_PLATFORM = Query(
     f"SELECT {_SENDER} FROM senders WHERE channel_id = :channel_id AND platform_id = :platform_id",
 )
 
-ALL_SENDERS = _oldest_first(SENDERS)
+ALL_SENDERS = _list_oldest_first(SENDERS)
 
 RENAME_SENDER = Statement("UPDATE senders SET name = :name, updated_at = :now WHERE id = :id")
 
@@ -156,8 +156,8 @@ WIRINGS_OF_PLACE = Query(
 """,
 )
 
-ACTIVE_WIRINGS = _oldest_first(WIRINGS, "state = 'active'")
-ALL_WIRINGS = _oldest_first(WIRINGS)
+ACTIVE_WIRINGS = _list_oldest_first(WIRINGS, "state = 'active'")
+ALL_WIRINGS = _list_oldest_first(WIRINGS)
 
 # -- destinations ---------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ DESTINATIONS_OF_AGENT = Listing(
     key=lambda destination: (destination.name,),
 )
 
-ALL_DESTINATIONS = _oldest_first(DESTINATIONS)
+ALL_DESTINATIONS = _list_oldest_first(DESTINATIONS)
 
 # -- messages -------------------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ ALL_MESSAGES = Listing(
 )
 
 
-def _held(column: str) -> Query[Message]:
+def _list_held(column: str) -> Query[Message]:
     return Query(
         Message,
         f"SELECT {_MESSAGE} FROM messages WHERE state = 'held' AND {column} = :{column}"
@@ -285,8 +285,8 @@ def _held(column: str) -> Query[Message]:
     )
 
 
-HELD_OF_SENDER = _held("sender_id")
-HELD_OF_PLACE = _held("place_id")
+HELD_OF_SENDER = _list_held("sender_id")
+HELD_OF_PLACE = _list_held("place_id")
 
 HELD_OF_CHANNEL = Query(
     Message,
@@ -413,7 +413,7 @@ CONVERSATION_OF_RUN = Query(
 )
 
 # Only for the current run; `seen_seq` only grows.
-SET_LETTERS = Query(
+CONTINUE_CHAT_TURN = Query(
     Conversation,
     f"""
     UPDATE conversations SET claimed_letters = :claimed_letters,

@@ -89,17 +89,9 @@ class Reaction(msgspec.Struct, frozen=True):
     at: int
 
 
-class Post(msgspec.Struct, frozen=True):
+class Post(StoredPost, frozen=True):
     """A post with its reactions."""
 
-    id: str
-    group_id: str
-    number: int
-    author: str
-    text: str
-    reply_to: int | None
-    key: str | None
-    at: int
     reactions: dict[str, list[str]]
     """The members by emoji."""
 
@@ -130,7 +122,7 @@ def check_member(member: str) -> str:
     return member
 
 
-def direct_name(one: str, other: str) -> str:
+def build_direct_name(one: str, other: str) -> str:
     """Return the name of the direct group of two members; it does not depend on their order."""
     return "+".join(sorted((one, other)))
 
@@ -141,6 +133,6 @@ def check_open(group: Group) -> None:
         raise Refused(f"{group.name} ({group.id}) is archived and read-only.", id=group.id)
 
 
-def letter_key(group_id: str, number: int) -> str:
+def build_letter_key(group_id: str, number: int) -> str:
     """Return the key of a post's letters, which makes them idempotent."""
     return f"{group_id}:{number}"

@@ -14,11 +14,11 @@ from corral.domain.groups.model import (
     GroupKind,
     GroupMember,
     UnreadGroup,
+    build_direct_name,
+    build_letter_key,
     check_member,
     check_name,
     check_open,
-    direct_name,
-    letter_key,
 )
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import agent_name_of, mailbox_kind
@@ -65,7 +65,7 @@ def create(
         )
     first = [creator] if mailbox_kind(creator) in ("agent", "user") else []
     for member in dict.fromkeys([*first, *members]):
-        _add(tx, new_group, check_member(member), None)
+        _add_member(tx, new_group, check_member(member), None)
     _add_agents_by_role(tx, new_group)
     return get(tx, new_group.id)
 
@@ -77,12 +77,12 @@ def ensure_direct(tx: Tx, one: str, other: str) -> Group:
         raise Refused(
             f"{one} cannot send a direct message to itself. Use a note (`corral note add`)."
         )
-    name = direct_name(*pair)
+    name = build_direct_name(*pair)
     new_group = _create(tx, name, GroupKind.DIRECT, [], None, tx.actor)
     if new_group is None:
         return get(tx, name)
     for member in pair:
-        _add(tx, new_group, member, None)
+        _add_member(tx, new_group, member, None)
     return new_group
 
 
@@ -107,7 +107,7 @@ def get(tx: Tx, group: str, *, project: str | None = None) -> Group:
         return _get_by_name(tx, name, project)
     matches = tx.all(sql.BY_NAME_IN_ANY_PROJECT, name=name)
     if not matches:
-        raise _not_found(name)
+        raise _build_not_found(name)
     if len(matches) > 1 and matches[0].project_id is not None:
         raise Ambiguous(
             f"Several projects have a group {name}. Give the project, or one of these ids: "
@@ -125,7 +125,7 @@ def join(
     The latest posts count as unread for a new member; it gets every later post as a letter.
     """
     target = _get_joinable(tx, group, project)
-    return _add(tx, target, check_member(member or tx.actor), None)
+    return _add_member(tx, target, check_member(member or tx.actor), None)
 
 
 def leave(
@@ -133,7 +133,7 @@ def leave(
 ) -> GroupMember:
     """Remove the caller, or `member`, from a group, and close its unread letters."""
     target = _get_joinable(tx, group, project)
-    return _remove(tx, target, check_member(member or tx.actor))
+    return _remove_member(tx, target, check_member(member or tx.actor))
 
 
 def archive(tx: Tx, group: str, *, project: str | None = None) -> Group:
@@ -196,10 +196,10 @@ def sync_memberships(tx: Tx, agent: Agent) -> None:
     active = agent.state is AgentState.ACTIVE
     for membership in tx.all(sql.MEMBERSHIPS, member=member):
         if not active or membership.role not in (None, agent.role, ANY_ROLE):
-            _remove(tx, sql.GROUPS.get(tx, membership.group_id), member)
+            _remove_member(tx, sql.GROUPS.get(tx, membership.group_id), member)
     if active:
         for group in tx.all(sql.GROUPS_OF_ROLE, role=agent.role or ANY_ROLE):
-            _add(tx, group, member, _role_of(group, agent))
+            _add_member(tx, group, member, _find_role(group, agent))
 
 
 def require_member(tx: Tx, group: Group, member: str) -> GroupMember:
@@ -218,7 +218,7 @@ def require_member(tx: Tx, group: Group, member: str) -> GroupMember:
 def close_letters(tx: Tx, group: Group, member: str, *, behind: int, upto: int) -> None:
     """Close the unclaimed letters of posts in a member's mailbox."""
     numbers = range(max(behind, upto - MAX_CLOSED_LETTERS) + 1, upto + 1)
-    mail.ack_unclaimed(tx, member, [letter_key(group.id, number) for number in numbers])
+    mail.ack_unclaimed(tx, member, [build_letter_key(group.id, number) for number in numbers])
 
 
 def delete_groups(tx: Tx, ids: Sequence[str]) -> int:
@@ -265,18 +265,18 @@ def _create(
 def _add_agents_by_role(tx: Tx, group: Group) -> None:
     """Add the agents that have one of the group's roles now."""
     for agent in iter_all(agents.list_agents, tx, limit=MAX_LIMIT) if group.roles else ():
-        if role := _role_of(group, agent):
-            _add(tx, group, f"agent:{agent.name}", role)
+        if role := _find_role(group, agent):
+            _add_member(tx, group, f"agent:{agent.name}", role)
 
 
-def _role_of(group: Group, agent: Agent) -> str | None:
+def _find_role(group: Group, agent: Agent) -> str | None:
     """Return the role by which an agent joins a group, or None."""
     if agent.role in group.roles:
         return agent.role
     return ANY_ROLE if ANY_ROLE in group.roles else None
 
 
-def _add(tx: Tx, group: Group, member: str, role: str | None) -> GroupMember:
+def _add_member(tx: Tx, group: Group, member: str, role: str | None) -> GroupMember:
     membership = tx.first(sql.MEMBER, group_id=group.id, member=member)
     if membership is not None:
         return membership
@@ -315,7 +315,7 @@ def _add(tx: Tx, group: Group, member: str, role: str | None) -> GroupMember:
     return added
 
 
-def _remove(tx: Tx, group: Group, member: str) -> GroupMember:
+def _remove_member(tx: Tx, group: Group, member: str) -> GroupMember:
     removed = tx.first(sql.REMOVE_MEMBER, group_id=group.id, member=member)
     if removed is None:
         raise NotFound(f"{member} is not in {group.name}.", group=group.id, member=member)
@@ -336,9 +336,9 @@ def _get_joinable(tx: Tx, group: str, project: str | None) -> Group:
 def _get_by_name(tx: Tx, name: str, project: str | None) -> Group:
     target = tx.first(sql.BY_NAME, name=name, project_id=project or "")
     if target is None:
-        raise _not_found(name)
+        raise _build_not_found(name)
     return target
 
 
-def _not_found(name: str) -> NotFound:
+def _build_not_found(name: str) -> NotFound:
     return NotFound(f"No open group {name!r}. List groups with `corral group list`.", name=name)

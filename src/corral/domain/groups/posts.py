@@ -12,9 +12,9 @@ from corral.domain.groups.model import (
     GroupMember,
     Post,
     StoredPost,
+    build_letter_key,
     check_member,
     check_open,
-    letter_key,
 )
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
@@ -231,7 +231,7 @@ def _put_letters(tx: Tx, group: Group, new_post: Post, cause: Chain | None) -> N
         tx,
         [other.name for other in members if other.name != new_post.author],
         body,
-        key=letter_key(group.id, new_post.number),
+        key=build_letter_key(group.id, new_post.number),
         cause=cause,
         # Only a direct message reports failed delivery; a group would report every absent member.
         sender=new_post.author if group.kind is GroupKind.DIRECT else None,

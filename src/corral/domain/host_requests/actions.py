@@ -12,14 +12,14 @@ from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
 from corral.domain.chat.channels import destinations, places
 from corral.domain.chat.channels import ops as channels
-from corral.domain.chat.conversations import scheduled_prompts, turns
+from corral.domain.chat.conversations import replies, scheduled_prompts
 from corral.domain.chat.model import check_name
 from corral.domain.host_requests.model import (
+    ActionArguments,
     ChangeScheduledPrompt,
     CreateAgent,
     GiveSecret,
     GrantDestination,
-    RequestArguments,
     SchedulePrompt,
 )
 from corral.domain.schedules import ops as schedules
@@ -65,7 +65,7 @@ def _describe_agent(tx: Tx, requester: Requester, args: CreateAgent) -> str:
     )
 
 
-def _sandbox_of(tx: Tx, requester: Requester) -> str:
+def _find_sandbox(tx: Tx, requester: Requester) -> str:
     """Return the sandbox setting of the requester; off: no sandbox."""
     session = sessions.get(tx, requester.session_id) if requester.session_id else None
     project = session.project_id if session is not None else None
@@ -73,7 +73,7 @@ def _sandbox_of(tx: Tx, requester: Requester) -> str:
 
 
 def _describe_sandbox(tx: Tx, requester: Requester) -> str:
-    tool = _sandbox_of(tx, requester)
+    tool = _find_sandbox(tx, requester)
     return "" if tool == "off" else f", in the same sandbox: {tool}"
 
 
@@ -89,7 +89,7 @@ def _create_agent(tx: Tx, requester: Requester, args: CreateAgent) -> dict[str, 
         instructions=args.instructions,
         limits=template.limits,
     )
-    if (tool := _sandbox_of(tx, requester)) != "off":  # a new agent must not escape the sandbox
+    if (tool := _find_sandbox(tx, requester)) != "off":  # a new agent must not escape the sandbox
         settings.set_value(tx, "chat.sandbox", tool, scope=f"agent:{created.name}")
     return {"agent": created.name, "agent_id": created.id}
 
@@ -98,7 +98,7 @@ def _describe_scheduled_prompt(tx: Tx, requester: Requester, args: SchedulePromp
     check_text(args.text, "The text", max_bytes=MAX_TEXT)
     load_zone(args.time_zone)
     check_script(args.script, None)
-    if args.script and _sandbox_of(tx, requester) != "off":
+    if args.script and _find_sandbox(tx, requester) != "off":
         raise Refused(
             f"{requester.agent.name} is sandboxed, and a script would run outside. Omit it.",
             reason="sandboxed",
@@ -117,7 +117,7 @@ def _describe_scheduled_prompt(tx: Tx, requester: Requester, args: SchedulePromp
 
 
 def _add_scheduled_prompt(tx: Tx, requester: Requester, args: SchedulePrompt) -> dict[str, Any]:
-    address = turns.find_reply_address(tx, requester.session_id) if requester.session_id else None
+    address = replies.find_reply_address(tx, requester.session_id) if requester.session_id else None
     target = {"place": address.place.id} if address else {"session": requester.session_id}
     every = args.every_seconds * 1_000 if args.every_seconds is not None else None
     created = scheduled_prompts.add_scheduled_prompt(
@@ -183,7 +183,7 @@ def _describe_secret(tx: Tx, requester: Requester, args: GiveSecret) -> str:
 class Action(NamedTuple):
     """An action that agents can request."""
 
-    arguments: type[RequestArguments]
+    arguments: type[ActionArguments]
     subject: str
     """The argument that a grant may name: `host:create_agent(helper-*)`."""
     asks: str

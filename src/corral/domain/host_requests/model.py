@@ -52,18 +52,18 @@ class HostRequest(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class RequestArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ActionArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The arguments of an action."""
 
 
-class CreateAgent(RequestArguments, frozen=True):
+class CreateAgent(ActionArguments, frozen=True):
     name: str
     instructions: str
     role: str | None = None
     model: str | None = None
 
 
-class SchedulePrompt(RequestArguments, frozen=True):
+class SchedulePrompt(ActionArguments, frozen=True):
     text: str
     cron: str | None = None
     every_seconds: int | None = None
@@ -72,22 +72,22 @@ class SchedulePrompt(RequestArguments, frozen=True):
     name: str | None = None
 
 
-class ChangeScheduledPrompt(RequestArguments, frozen=True):
+class ChangeScheduledPrompt(ActionArguments, frozen=True):
     task: str
     verb: Literal["pause", "resume", "run", "cancel"]
 
 
-class GrantDestination(RequestArguments, frozen=True):
+class GrantDestination(ActionArguments, frozen=True):
     place: str
     name: str | None = None
 
 
-class GiveSecret(RequestArguments, frozen=True):
+class GiveSecret(ActionArguments, frozen=True):
     name: str
     reason: str
 
 
-def describe(request: HostRequest) -> str:
+def describe_request(request: HostRequest) -> str:
     """Describe the state of a request to its agent."""
     subject = f"Your request {request.id} ({request.action})"
     if request.state is RequestState.DONE and request.action == "secret":

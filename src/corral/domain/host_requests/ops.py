@@ -18,11 +18,16 @@ from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
 from corral.domain.agents.tools import is_allowed
 from corral.domain.chat.channels import people
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.model import CHAT_MAILBOX
 from corral.domain.host_requests import sql
 from corral.domain.host_requests.actions import ACTIONS, Action, Requester
-from corral.domain.host_requests.model import HostRequest, RequestArguments, RequestState, describe
+from corral.domain.host_requests.model import (
+    ActionArguments,
+    HostRequest,
+    RequestState,
+    describe_request,
+)
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.mail.payloads import HostRequestOutcome
@@ -69,8 +74,8 @@ def ask(
         existing = tx.first(sql.BY_KEY, agent_id=sender.id, key=key)
         if existing is not None:
             return existing
-    requester = Requester(sender, _own_session(tx, sender, session))
-    spec, args = _parse(action, arguments or {})
+    requester = Requester(sender, _check_own_session(tx, sender, session))
+    spec, args = _parse_arguments(action, arguments or {})
     effect = spec.describe(tx, requester, args)
     _check_no_secret(f"{effect}\n{getattr(args, 'reason', '')}")
     rule = _find_rule(tx, sender, action, args)
@@ -79,11 +84,7 @@ def ask(
             f"A denied tool forbids {sender.name} to {spec.asks.format(**_to_dict(args))}.",
             reason="denied_by_rule",
         )
-    if tx.value(sql.COUNT_WAITING, agent_id=sender.id) >= MAX_WAITING:
-        raise Refused(
-            f"{sender.name} has {MAX_WAITING} waiting requests. See `corral request list`.",
-            limit=MAX_WAITING,
-        )
+    _check_waiting_limit(tx, sender)
     request = create(
         tx,
         sql.REQUESTS,
@@ -107,7 +108,15 @@ def ask(
     return _ask_approvers(tx, request, sender, spec, args)
 
 
-def _parse(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
+def _check_waiting_limit(tx: Tx, agent: Agent) -> None:
+    if tx.value(sql.COUNT_WAITING, agent_id=agent.id) >= MAX_WAITING:
+        raise Refused(
+            f"{agent.name} has {MAX_WAITING} waiting requests. See `corral request list`.",
+            limit=MAX_WAITING,
+        )
+
+
+def _parse_arguments(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
     spec = ACTIONS.get(action)
     if spec is None:
         raise Invalid(f"Unknown action {action!r}: choose {', '.join(ACTIONS)}.", action=action)
@@ -129,32 +138,32 @@ def _check_no_secret(text: str) -> None:
         )
 
 
-def _to_dict(args: RequestArguments) -> dict[str, Any]:
+def _to_dict(args: ActionArguments) -> dict[str, Any]:
     values: dict[str, Any] = msgspec.to_builtins(args)
     return values
 
 
-def _own_session(tx: Tx, agent: Agent, session: str | None) -> str | None:
+def _check_own_session(tx: Tx, agent: Agent, session: str | None) -> str | None:
     if session is None:
         return None
-    own = sessions.get(tx, session)
-    if own.agent_id != agent.id:
-        raise Refused(f"{own.id} is not a session of {agent.name}.", session=own.id)
-    return own.id
+    requesting = sessions.get(tx, session)
+    if requesting.agent_id != agent.id:
+        raise Refused(f"{requesting.id} is not a session of {agent.name}.", session=requesting.id)
+    return requesting.id
 
 
-def _find_rule(tx: Tx, agent: Agent, action: str, args: RequestArguments) -> bool | None:
+def _find_rule(tx: Tx, agent: Agent, action: str, args: ActionArguments) -> bool | None:
     """Return True if a grant allows the action, False if a denial forbids it, else None."""
     call = f"{GRANT_PREFIX}{action}({getattr(args, ACTIONS[action].subject) or ''})"
     rules = agents.list_grants(tx, agent.id).items
     if not is_allowed(call, [], [rule.tool for rule in rules if not rule.allowed]):
         return False
-    own = [rule.tool for rule in rules if rule.allowed and rule.tool.startswith(GRANT_PREFIX)]
-    return True if own and is_allowed(call, own, []) else None
+    grants = [rule.tool for rule in rules if rule.allowed and rule.tool.startswith(GRANT_PREFIX)]
+    return True if grants and is_allowed(call, grants, []) else None
 
 
 def _ask_approvers(
-    tx: Tx, request: HostRequest, agent: Agent, spec: Action, args: RequestArguments
+    tx: Tx, request: HostRequest, agent: Agent, spec: Action, args: ActionArguments
 ) -> HostRequest:
     approvers = people.list_approvers(tx)
     project = sessions.get(tx, request.session_id).project_id if request.session_id else None
@@ -196,18 +205,18 @@ def apply_answer(tx: Tx, question: Question, id: str) -> None:
             end_request(tx, request, "expire", None, reason="it was not approved in time")
         return
     agent = agents.get(tx, request.agent_id)
-    spec, args = _parse(request.action, request.arguments)
+    spec, args = _parse_arguments(request.action, request.arguments)
     if agent.state is not AgentState.ACTIVE:
         end_request(tx, request, "refuse", RULE, reason=f"{agent.name} is retired")
     elif spec.run is None or _find_rule(tx, agent, request.action, args) is False:
         end_request(tx, request, "refuse", RULE, reason="a denied tool forbids it")
     else:
-        done = _carry_out(tx, request, Requester(agent, request.session_id), question.answered_by)
-        notify_agent(tx, done)
+        ended = _carry_out(tx, request, Requester(agent, request.session_id), question.answered_by)
+        notify_agent(tx, ended)
 
 
 def _carry_out(tx: Tx, request: HostRequest, requester: Requester, by: str | None) -> HostRequest:
-    spec, args = _parse(request.action, request.arguments)
+    spec, args = _parse_arguments(request.action, request.arguments)
     assert spec.run is not None
     # Only the effect that was approved: the objects may have changed since.
     if spec.describe(tx, requester, args) != request.effect:
@@ -251,14 +260,14 @@ def notify_agent(tx: Tx, ended: HostRequest) -> HostRequest:
     """Put the result of a request into the requesting session if letters wake it, else into the
     agent's mailbox."""
     name = agents.get(tx, ended.agent_id).name
-    woken = ended.session_id and turns.find_conversation(tx, ended.session_id)
+    woken = ended.session_id and conversations.find_conversation(tx, ended.session_id)
     mailbox = f"session:{ended.session_id}" if woken else f"agent:{name}"
     body = HostRequestOutcome(
         request=ended.id,
         action=ended.action,
         state=ended.state,
         result=ended.result,
-        text=describe(ended),
+        text=describe_request(ended),
     )
     by_person = ended.decided_by is not None and is_person(ended.decided_by)
     cause = chains.get_for_run(tx, ended.run_id) if ended.run_id and not by_person else None
@@ -285,14 +294,14 @@ def list_waiting_secrets(tx: Tx) -> list[HostRequest]:
 
 def complete_secret_requests(tx: Tx) -> list[HostRequest]:
     """End the requests for secrets that exist by now, and notify the agents. Idempotent."""
-    ended = []
+    completed = []
     for request in list_waiting_secrets(tx):
-        done = _end_if_stored(tx, request)
-        if done is not None:
-            ended.append(notify_agent(tx, done))
-            if done.question_id is not None:
-                _close_question(tx, done.question_id, "the secret was stored")
-    return ended
+        ended = _end_if_stored(tx, request)
+        if ended is not None:
+            completed.append(notify_agent(tx, ended))
+            if ended.question_id is not None:
+                _close_question(tx, ended.question_id, "the secret was stored")
+    return completed
 
 
 def _close_question(tx: Tx, id: str, reason: str) -> None:

@@ -1,20 +1,20 @@
-"""Import what other programs recorded, in pieces, each piece exactly once."""
+"""Import transcripts of agent CLIs, in pieces, each piece exactly once.
+
+The rows of other tools' databases are recorded in `origins`.
+"""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import msgspec
 
 from corral.adapters.providers.facts import TurnFact, UsageFact
 from corral.adapters.redaction import redact_record
 from corral.adapters.transcripts.reader import TranscriptHead, TranscriptItem
-from corral.db.bulk_insert import insert_many
-from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.charges import ops as charges
 from corral.domain.imports import sql
-from corral.domain.imports.model import Import, Origin
+from corral.domain.imports.model import Import
 from corral.domain.projects import ops as projects
 from corral.domain.sessions import lookup
 from corral.domain.sessions import ops as sessions
@@ -27,7 +27,7 @@ RETENTION = sql.RETENTION
 MAX_PATH = 4_096
 
 
-def begin(tx: Tx, source: str, path: str, head: TranscriptHead) -> Import | None:
+def begin_transcript(tx: Tx, source: str, path: str, head: TranscriptHead) -> Import | None:
     """Begin or continue the import of a file; the first time a session is opened for it.
 
     None: Corral itself ran the conversation, so its turns are already stored.
@@ -37,7 +37,7 @@ def begin(tx: Tx, source: str, path: str, head: TranscriptHead) -> Import | None
     # Serialized: concurrent imports would each open a session for the conversation.
     tx.serialize(f"provider:{source}:{head.session}")
     existing = tx.first(sql.BY_PATH, source=source, path=path)
-    if existing is not None and not _exists(tx, existing.session_id):
+    if existing is not None and not _has_session(tx, existing.session_id):
         return _begin_again(tx, existing, head)
     if existing is not None:
         # Once Corral continues the conversation, its turns come from the run.
@@ -49,7 +49,7 @@ def begin(tx: Tx, source: str, path: str, head: TranscriptHead) -> Import | None
     return tx.first(sql.ADD, source=source, path=path, session_id=session.id, now=tx.now)
 
 
-def _exists(tx: Tx, session_id: str) -> bool:
+def _has_session(tx: Tx, session_id: str) -> bool:
     try:
         sessions.get(tx, session_id)
     except NotFound:
@@ -139,123 +139,6 @@ def import_items(
 def list_imports(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Import]:
     """List the imported files."""
     return sql.LIST.page(tx, after=after, limit=limit)
-
-
-class ImportedRow(NamedTuple):
-    """A row that was imported before."""
-
-    id: str | None
-    digest: str
-    record_table: str | None
-    """The table of the object that was created; None: only the row itself is stored."""
-
-
-class SourceTable(NamedTuple):
-    """A table of another tool's database."""
-
-    tool: str
-    source: str
-    source_table: str
-
-
-def find_imported(tx: Tx, source_table: SourceTable, keys: Sequence[str]) -> dict[str, ImportedRow]:
-    """Return the rows among these that were imported before, by key."""
-    rows = tx.run(sql.IMPORTED_ROWS, **source_table._asdict(), keys_=encode_rows(keys))
-    return {key: ImportedRow(id, digest, record_table) for key, id, digest, record_table in rows}
-
-
-class SourceDatabase(NamedTuple):
-    """A database of another tool."""
-
-    tool: str
-    source: str
-
-
-def next_source(tx: Tx, after: SourceDatabase) -> SourceDatabase | None:
-    """Return the next database that rows were imported from, in the order of names."""
-    rows = tx.run(sql.NEXT_SOURCE, **after._asdict())
-    return SourceDatabase(*rows[0]) if rows else None
-
-
-def last_change_at(tx: Tx, source: SourceDatabase) -> int:
-    """Return the time at which a row of a database was last imported or found changed."""
-    return int(tx.value(sql.LAST_CHANGE_AT, **source._asdict()) or 0)
-
-
-def iter_imported(
-    tx: Tx, source: SourceDatabase, *, limit: int = 1_000
-) -> Iterator[dict[str, ImportedRow]]:
-    """Yield all rows that were imported from a database, a piece at a time."""
-    source_table = row_id = ""
-    while rows := tx.run(
-        sql.OF_SOURCE,
-        **source._asdict(),
-        source_table=source_table,
-        row_id=row_id,
-        limit=limit,
-    ):
-        source_table, row_id = rows[-1][:2]
-        yield {f"{row[0]}:{row[1]}": ImportedRow(*row[2:]) for row in rows}
-
-
-def count_source(tx: Tx, source: SourceDatabase) -> int:
-    """Return the number of rows that were imported from a database."""
-    return int(tx.value(sql.COUNT_OF_SOURCE, **source._asdict()))
-
-
-def delete_source(tx: Tx, source: SourceDatabase, *, limit: int) -> int:
-    """Delete up to `limit` origins of a database; returns how many there were."""
-    return len(tx.run(sql.DELETE_SOURCE, **source._asdict(), limit=limit))
-
-
-def delete_origins(tx: Tx, source_table: SourceTable, keys: Sequence[str]) -> None:
-    """Delete the origins of rows that are imported again."""
-    tx.run(sql.DELETE_ORIGINS, **source_table._asdict(), keys_=encode_rows(keys))
-
-
-def find_existing(tx: Tx, table: str, column: str, keys: Sequence[str | int]) -> set[Any]:
-    """Return the keys of the rows that exist in one of Corral's tables."""
-    numbered = bool(keys) and isinstance(keys[0], int)
-    rows = tx.run(sql.existing(table, column, numbered), keys_=encode_rows(keys))
-    return {key for (key,) in rows}
-
-
-def add_origins(tx: Tx, source_table: SourceTable, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store the origins of imported rows."""
-    origins = [{**source_table._asdict(), **row, "imported_at": tx.now} for row in rows]
-    insert_many(tx, "import_origins", origins)
-
-
-def update_origin(
-    tx: Tx, source_table: SourceTable, key: str, *, unmapped: str, digest: str
-) -> None:
-    """Store the current content of a row that changed after it was imported."""
-    tx.run(
-        sql.UPDATE_ORIGIN,
-        **source_table._asdict(),
-        row_id=key,
-        unmapped=unmapped,
-        digest=digest,
-        now=tx.now,
-    )
-
-
-def list_origins(
-    tx: Tx,
-    *,
-    id: str | None = None,
-    kept: bool = False,
-    after: str | None = None,
-    limit: int = 50,
-) -> Page[Origin]:
-    """List the origins of imported rows: all, or those of the object with an id.
-
-    `kept`: only rows from which no object was created.
-    """
-    if id is not None:
-        return Page(tx.all(sql.ORIGINS_OF, id=check_text(id, "The id", max_bytes=MAX_NAME)))
-    listing = sql.ORIGINS_WITHOUT_RECORD if kept else sql.ORIGINS
-    return listing.page(tx, after=after, limit=limit)
 
 
 def _to_turn(item: TranscriptItem) -> NewTurn:

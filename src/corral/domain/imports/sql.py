@@ -47,6 +47,9 @@ LIST = Listing(
     key=lambda row: (row.source, row.path),
 )
 
+# For a session that was deleted: its transcript is imported again from the start.
+DELETE_FILE = Statement("DELETE FROM imports WHERE source = :source AND path = :path")
+
 # Kept as long as the session: an unknown file would be imported a second time.
 RETENTION = Retention(
     "imports",
@@ -58,34 +61,7 @@ RETENTION = Retention(
     imported="updated_at",
 )
 
-NEXT_SOURCE = Statement("""
-    SELECT tool, source FROM import_origins WHERE (tool, source) > (:tool, :source)
-    ORDER BY tool, source LIMIT 1
-""")
-
-LAST_CHANGE_AT = Statement("""
-    SELECT max(coalesce(changed_at, imported_at)) FROM import_origins
-    WHERE tool = :tool AND source = :source
-""")
-
-OF_SOURCE = Statement("""
-    SELECT source_table, row_id, id, digest, record_table FROM import_origins
-    WHERE tool = :tool AND source = :source AND (source_table, row_id) > (:source_table, :row_id)
-    ORDER BY source_table, row_id LIMIT :limit
-""")
-
-COUNT_OF_SOURCE = Statement(
-    "SELECT count(*) FROM import_origins WHERE tool = :tool AND source = :source"
-)
-
-DELETE_SOURCE = Statement("""
-    DELETE FROM import_origins WHERE (tool, source, source_table, row_id) IN (
-        SELECT tool, source, source_table, row_id FROM import_origins
-        WHERE tool = :tool AND source = :source ORDER BY source_table, row_id LIMIT :limit
-    ) RETURNING row_id
-""")
-
-# -- rows of other programs' databases -------------------------------------------------------------
+# -- origins: rows of other tools' databases ------------------------------------------------------
 
 _ORIGIN = columns_of(Origin)
 _OF_TABLE = "tool = :tool AND source = :source AND source_table = :source_table"
@@ -97,12 +73,9 @@ IMPORTED_ROWS = Statement(f"""
 
 DELETE_ORIGINS = Statement(f"DELETE FROM import_origins WHERE {_OF_TABLE} AND row_id {{is_listed}}")
 
-# For a session that was deleted: its transcript is imported again from the start.
-DELETE_FILE = Statement("DELETE FROM imports WHERE source = :source AND path = :path")
-
 
 @cache
-def existing(table: str, column: str, numbered: bool) -> Statement:
+def build_existing(table: str, column: str, numbered: bool) -> Statement:
     """Build the statement that finds existing rows of a table by a key column."""
     listed = "is_numbered" if numbered else "is_listed"
     return Statement(f"SELECT {column} FROM {table} WHERE {column} {{{listed}}}")
@@ -133,3 +106,32 @@ def _list_origins(condition: str = "") -> Listing[Origin]:
 ORIGINS = _list_origins()
 ORIGINS_WITHOUT_RECORD = _list_origins("record_table IS NULL AND")
 ORIGINS_OF = Query(Origin, f"{_ORIGINS} id = :id {_ORIGIN_ORDER} LIMIT 100")
+
+# All origins of one database, for retention.
+
+NEXT_SOURCE = Statement("""
+    SELECT tool, source FROM import_origins WHERE (tool, source) > (:tool, :source)
+    ORDER BY tool, source LIMIT 1
+""")
+
+LAST_CHANGE_AT = Statement("""
+    SELECT max(coalesce(changed_at, imported_at)) FROM import_origins
+    WHERE tool = :tool AND source = :source
+""")
+
+OF_SOURCE = Statement("""
+    SELECT source_table, row_id, id, digest, record_table FROM import_origins
+    WHERE tool = :tool AND source = :source AND (source_table, row_id) > (:source_table, :row_id)
+    ORDER BY source_table, row_id LIMIT :limit
+""")
+
+COUNT_OF_SOURCE = Statement(
+    "SELECT count(*) FROM import_origins WHERE tool = :tool AND source = :source"
+)
+
+DELETE_SOURCE = Statement("""
+    DELETE FROM import_origins WHERE (tool, source, source_table, row_id) IN (
+        SELECT tool, source, source_table, row_id FROM import_origins
+        WHERE tool = :tool AND source = :source ORDER BY source_table, row_id LIMIT :limit
+    ) RETURNING row_id
+""")

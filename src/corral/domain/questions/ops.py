@@ -124,13 +124,13 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
         _raise_late(current)
     try:
         if needs_votes:
-            return _vote(tx, current, text, answerer)
+            return _add_vote(tx, current, text, answerer)
         return _end_answered(tx, current, text, answerer, {"by": answerer})
     except IllegalMove:
         _raise_late(get(tx, current.id))
 
 
-def _vote(tx: Tx, current: Question, text: str, answerer: str) -> Question:
+def _add_vote(tx: Tx, current: Question, text: str, answerer: str) -> Question:
     """Record one of several answers; end the question when it is decided or cannot be."""
     previous = next((vote for vote in current.votes if vote.by == answerer), None)
     redacted = tx.without_secrets(text)  # compare with stored votes, which are redacted
@@ -303,12 +303,14 @@ def send_outcome(
     for answerer in answerers:
         mail.ack_unclaimed(tx, answerer, [id])
     until = tx.now + OUTCOME_LETTER_MS
-    mail.put_caused_by(tx, cause, to, body, key=_letter_key(id), expires_at=until, project=project)
+    mail.put_caused_by(
+        tx, cause, to, body, key=_build_letter_key(id), expires_at=until, project=project
+    )
 
 
 def close_outcome_letter(tx: Tx, id: str, to: str) -> None:
     """Close the letter of `send_outcome` in a mailbox whose owner knows the outcome already."""
-    mail.ack_unclaimed(tx, to, [_letter_key(id)])
+    mail.ack_unclaimed(tx, to, [_build_letter_key(id)])
 
 
 def _send_outcome(tx: Tx, ended: Question) -> Question:
@@ -319,12 +321,12 @@ def _send_outcome(tx: Tx, ended: Question) -> Question:
         ended.answerers,
         _to_payload(ended),
         project=ended.project_id,
-        cause=outcome_chain(tx, ended),
+        cause=find_outcome_chain(tx, ended),
     )
     return ended
 
 
-def outcome_chain(tx: Tx, ended: Question) -> Chain | None:
+def find_outcome_chain(tx: Tx, ended: Question) -> Chain | None:
     """Return the chain that the letter with an answer continues; None when people answered.
 
     A person's answer starts a new chain, so that it does not count towards the hop limit.
@@ -348,7 +350,7 @@ def _to_payload(question: Question) -> QuestionPayload:
     )
 
 
-def _letter_key(id: str) -> str:
+def _build_letter_key(id: str) -> str:
     return f"{id}:ended"
 
 

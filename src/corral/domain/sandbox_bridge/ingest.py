@@ -17,7 +17,8 @@ from corral.domain.agents import ops as agents
 from corral.domain.alerts import ops as alerts
 from corral.domain.chat.channels import ops as channels
 from corral.domain.chat.channels import places
-from corral.domain.chat.conversations import agent_mail, turns
+from corral.domain.chat.conversations import agent_mail
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.model import Conversation
 from corral.domain.chat.outbound import attachments, queue, targets
 from corral.domain.chat.payloads import parse_chat
@@ -56,6 +57,20 @@ class OutboundContent(msgspec.Struct):
     files: list[str] = []
 
 
+class SandboxMessage(NamedTuple):
+    """A message from a sandbox, with the conversation and the run that it belongs to."""
+
+    conversation: Conversation
+    run: Run
+    row: OutboundRow
+    content: OutboundContent
+
+    @property
+    def key(self) -> str:
+        """Its idempotency key."""
+        return f"{self.conversation.session_id}:{self.row.id}"
+
+
 def list_files(row: OutboundRow) -> list[str]:
     """Return the names of a message's files; raises Invalid for too many or unsafe names."""
     names = _decode_content(row).files
@@ -74,25 +89,26 @@ def ingest_message(
     `files` are private copies of the message's files. Returns False when the message was ingested
     before. Raises CorralError when it is rejected; the caller rolls back and records that.
     """
-    conversation = turns.advance_ingested(tx, session, run.id, row.seq)
+    conversation = conversations.advance_ingested(tx, session, run.id, row.seq)
     if conversation is None:
         return False
     content = _decode_content(row)
     if row.later:
         raise Refused("delayed and repeated messages are not supported; set a timer")
+    message = SandboxMessage(conversation, run, row, content)
     outcome: dict[str, Any] = {}
     if row.kind == "system":
-        _run_action(tx, conversation, run, row, content)
+        _run_action(tx, message)
     elif row.kind not in ("chat", "chat-sdk"):
         raise Invalid(f"unknown kind of message {row.kind!r}")
     elif content.type == "ask_question":
-        outcome["question_id"] = _ask(tx, conversation, run, row, content).id
+        outcome["question_id"] = _ask_question(tx, message).id
     elif row.channel_type == "agent":
-        _write(tx, conversation, run, row, content)
+        _write_letter(tx, message)
     elif files:
-        outcome["message_id"] = _send_files(tx, conversation, run, row, content, files)
+        outcome["message_id"] = _send_files(tx, message, files)
     else:
-        outcome["message_id"] = _send(tx, conversation, run, row, content)
+        outcome["message_id"] = _send_text(tx, message)
     _add_outcome(tx, session, row.id, **outcome)
     return True
 
@@ -114,54 +130,49 @@ def _require_text(content: OutboundContent) -> str:
     return content.text
 
 
-def _send(
-    tx: Tx, conversation: Conversation, run: Run, row: OutboundRow, content: OutboundContent
-) -> int | None:
+def _send_text(tx: Tx, message: SandboxMessage) -> int | None:
+    """Send a text, an edit or a reaction; return the number of the queued message, if any."""
+    conversation, run, row, content = message
     text = _require_text(content)
     session = conversation.session_id
-    where = _address(tx, conversation, row)
-    target = _target(tx, conversation, row, content, where.place) if content.operation else None
+    address = _resolve_address(tx, conversation, row)
+    target = _find_target(tx, conversation, content, address.place) if content.operation else None
     if content.final and run.provider == "plain":
-        sessions.append(tx, session, "assistant", text, key=f"{session}:{row.id}", run=run.id)
+        sessions.append(tx, session, "assistant", text, key=message.key, run=run.id)
     if content.final:
-        agent_mail.reply(tx, conversation, run.id, text)
-        if where.place is None and _reply_place(tx, conversation) is None:
+        agent_mail.answer_senders(tx, conversation, run.id, text)
+        if address.place is None and _find_reply_place(tx, conversation) is None:
             return None  # a letter of another agent, which has got its answer
     sent = queue.send(
         tx,
         text,
         agent=conversation.agent_id,
-        to=where.place,
-        thread=where.thread,
+        to=address.place,
+        thread=address.thread,
         session=session,
         run=run.id,
         edit=target if content.operation == "edit" else None,
         react=target if content.operation == "react" else None,
-        reply_to=where.message if target is None and not content.final else None,
-        key=f"{session}:{row.id}",
+        reply_to=address.message if target is None and not content.final else None,
+        key=message.key,
     )
     return parse_number("msg", sent[-1].id) if sent else None
 
 
-def _send_files(
-    tx: Tx,
-    conversation: Conversation,
-    run: Run,
-    row: OutboundRow,
-    content: OutboundContent,
-    files: Sequence[StoredFile],
-) -> int:
-    where = _address(tx, conversation, row)
+def _send_files(tx: Tx, message: SandboxMessage, files: Sequence[StoredFile]) -> int:
+    """Send files after a text; return the number of the last queued message."""
+    conversation, run, row, content = message
+    address = _resolve_address(tx, conversation, row)
     sent = attachments.send(
         tx,
         list(files),
         agent=conversation.agent_id,
         text=content.text or "",
-        to=where.place,
-        thread=where.thread,
+        to=address.place,
+        thread=address.thread,
         session=conversation.session_id,
         run=run.id,
-        key=f"{conversation.session_id}:{row.id}",
+        key=message.key,
     )
     return parse_number("msg", sent[-1].id)
 
@@ -176,10 +187,12 @@ class SandboxTarget(NamedTuple):
     """The message in that place that it answers, if any."""
 
 
-def _address(tx: Tx, conversation: Conversation, row: OutboundRow) -> SandboxTarget:
-    """Return the target of a message: the chat and thread that it names, else those of the message
-    that it answers (`in_reply_to`). Raises Refused when the agent was not given that message."""
-    place = _place(tx, row)
+def _resolve_address(tx: Tx, conversation: Conversation, row: OutboundRow) -> SandboxTarget:
+    """Return the chat and thread that a message names, else those of the message that it answers.
+
+    Raises Refused when the agent was not given the message of `in_reply_to`.
+    """
+    place = _find_place(tx, row)
     letter = _find_letter(tx, conversation, row.in_reply_to) if row.in_reply_to else None
     chat = parse_chat(letter) if letter is not None else None
     if chat is None or place not in (None, chat.place):
@@ -196,7 +209,7 @@ def _find_letter(tx: Tx, conversation: Conversation, named: str) -> Letter:
     return letter
 
 
-def _place(tx: Tx, row: OutboundRow) -> str | None:
+def _find_place(tx: Tx, row: OutboundRow) -> str | None:
     """Return the place that a message names, or None."""
     if row.platform_id is None:
         return None
@@ -210,8 +223,8 @@ def _place(tx: Tx, row: OutboundRow) -> str | None:
     return str(match.id)
 
 
-def _target(
-    tx: Tx, conversation: Conversation, row: OutboundRow, content: OutboundContent, to: str | None
+def _find_target(
+    tx: Tx, conversation: Conversation, content: OutboundContent, to: str | None
 ) -> str:
     """Return the message to edit or react to: one that the agent sent or was given."""
     if content.operation not in ("edit", "react"):
@@ -222,7 +235,7 @@ def _target(
         chat = parse_chat(letter) if letter is not None else None
         if chat is not None and letter is not None and letter.mailbox == conversation.mailbox:
             return chat.message
-    place = to or _reply_place(tx, conversation)
+    place = to or _find_reply_place(tx, conversation)
     if place is not None:
         key = f"{conversation.session_id}:{named}"
         match = queue.find_sent(tx, places.load_place(tx, place), conversation.agent_id, key)
@@ -231,16 +244,17 @@ def _target(
     raise Refused("it refers to a message that the agent neither sent nor was given")
 
 
-def _reply_place(tx: Tx, conversation: Conversation) -> str | None:
+def _find_reply_place(tx: Tx, conversation: Conversation) -> str | None:
     address = targets.find_reply_address(tx, conversation)
     return address.place.id if address is not None else None
 
 
-def _write(
-    tx: Tx, conversation: Conversation, run: Run, row: OutboundRow, content: OutboundContent
-) -> None:
-    """Write to another agent, as the tool `send` does, or answer its letter. Beyond the hop limit
-    the letter is dropped and both agents are notified."""
+def _write_letter(tx: Tx, message: SandboxMessage) -> None:
+    """Write to another agent, as the tool `send` does, or answer its letter.
+
+    Beyond the hop limit the letter is dropped and both agents are notified.
+    """
+    conversation, run, row, content = message
     if row.thread_id:
         raise Refused("a letter to an agent has no thread; omit thread_id")
     name = agents.get(tx, row.platform_id or "").name
@@ -254,29 +268,27 @@ def _write(
         reply_to=answered,
         run=run.id,
         session=conversation.session_id,
-        key=f"{conversation.session_id}:{row.id}",
+        key=message.key,
     )
 
 
-def _ask(
-    tx: Tx, conversation: Conversation, run: Run, row: OutboundRow, content: OutboundContent
-) -> Question:
-    me = agents.get(tx, conversation.agent_id).name
+def _ask_question(tx: Tx, message: SandboxMessage) -> Question:
+    conversation, run, _, content = message
+    name = agents.get(tx, conversation.agent_id).name
     return questions.ask(
         tx,
         content.question or "",
         options=content.options,
-        asker=f"agent:{me}",
+        asker=f"agent:{name}",
         project=run.project_id,
         run=run.id,
-        key=f"{conversation.session_id}:{row.id}",
+        key=message.key,
     )
 
 
-def _run_action(
-    tx: Tx, conversation: Conversation, run: Run, row: OutboundRow, content: OutboundContent
-) -> None:
+def _run_action(tx: Tx, message: SandboxMessage) -> None:
     """Carry out an action of the host. The agent has the same rights as by its tools."""
+    conversation, run, _, content = message
     if content.action in ACTIONS:
         request = requests.ask(
             tx,
@@ -285,7 +297,7 @@ def _run_action(
             content.arguments,
             run=run.id,
             session=conversation.session_id,
-            key=f"{conversation.session_id}:{row.id}",
+            key=message.key,
         )
         if request.ended_at is not None:  # decided at once; the agent gets the result as a letter
             requests.notify_agent(tx, request)
@@ -302,20 +314,23 @@ def _run_action(
 
 
 def reject_message(
-    tx: Tx, session: str, run_id: str, row: OutboundRow | str, reason: str, *, tell: bool
+    tx: Tx, session: str, run_id: str, row: OutboundRow | str, reason: str, *, notify: bool
 ) -> bool:
     """Record that a message from the sandbox is rejected. The sandbox's file shows it as failed.
 
-    With `tell` the agent also gets a letter with the reason. Returns False when the message was
+    With `notify` the agent also gets a letter with the reason. Returns False when the message was
     ingested or rejected before.
     """
     id = row if isinstance(row, str) else row.id
-    if not isinstance(row, str) and turns.advance_ingested(tx, session, run_id, row.seq) is None:
+    if (
+        not isinstance(row, str)
+        and conversations.advance_ingested(tx, session, run_id, row.seq) is None
+    ):
         return False
     if not _add_outcome(tx, session, id, reason=reason):
         return False
     tx.emit("session", "refuse", session, data={"message": id, "reason": shorten(reason, 500)})
-    if tell:
+    if notify:
         body = UndeliveredNotice(undelivered=id, reason=reason)
         mail.put_caused_by(tx, None, f"session:{session}", body, key=f"refused:{id}")
     return True

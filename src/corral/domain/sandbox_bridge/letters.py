@@ -13,9 +13,11 @@ from corral.domain.chat.payloads import parse_chat
 from corral.domain.mail.model import Letter
 
 
-def row_id(letter: Letter | ClaimedLetter) -> str:
-    """Return the id of a letter's row. The fence is part of it, so that an acknowledgement by an
-    earlier claimant has no effect."""
+def build_row_id(letter: Letter | ClaimedLetter) -> str:
+    """Return the id of a letter's row.
+
+    The fence is part of it, so that an acknowledgement by an earlier claimant has no effect.
+    """
     return f"{letter.id}.{letter.fence}"
 
 
@@ -29,28 +31,31 @@ def _with_sandbox_paths(letter: Letter, folder: SessionFolder) -> Letter:
     if chat is None or not chat.files:
         return letter
     files = [
-        file | {"path": sandbox_path(folder, letter, number, file)} if file.get("path") else file
+        file | {"path": build_sandbox_path(folder, letter, number, file)}
+        if file.get("path")
+        else file
         for number, file in enumerate(chat.files, 1)
     ]
     assert isinstance(letter.body, dict)
     return msgspec.structs.replace(letter, body=letter.body | {"files": files})
 
 
-def sandbox_path(
+def build_sandbox_path(
     folder: SessionFolder, letter: Letter, number: int, file: Mapping[str, Any]
 ) -> str:
     """Return the path in the sandbox of a file that came with a message."""
     name = make_safe_name(os.path.basename(str(file["path"])), number)
-    return os.path.join(folder.inside, "inbox", row_id(letter), name)
+    return os.path.join(folder.inside, "inbox", build_row_id(letter), name)
 
 
 def split_by_ack(
     conversation: Conversation, acks: Mapping[str, str]
 ) -> tuple[list[ClaimedLetter], list[ClaimedLetter]]:
-    """Split the letters of a turn into those that the agent acknowledged and the others."""
-    done = [
+    """Split the letters of a chat turn into those that the agent acknowledged and the others."""
+    acknowledged = [
         claimed
         for claimed in conversation.claimed_letters
-        if acks.get(row_id(claimed)) == "completed"
+        if acks.get(build_row_id(claimed)) == "completed"
     ]
-    return done, [claimed for claimed in conversation.claimed_letters if claimed not in done]
+    rest = [claimed for claimed in conversation.claimed_letters if claimed not in acknowledged]
+    return acknowledged, rest

@@ -15,7 +15,8 @@ from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat.channels import destinations, places
-from corral.domain.chat.conversations import prompts, turns
+from corral.domain.chat.conversations import ops as conversations
+from corral.domain.chat.conversations import prompts
 from corral.domain.chat.model import Conversation, MessageState
 from corral.domain.chat.outbound import queue, targets
 from corral.domain.chat.payloads import parse_chat
@@ -25,7 +26,7 @@ from corral.domain.questions import ops as questions
 from corral.domain.runs import ops as runs
 from corral.domain.runs.model import SESSION_SANDBOX_PREFIX, Run
 from corral.domain.sandbox_bridge import sql
-from corral.domain.sandbox_bridge.letters import row_id, with_sandbox_paths
+from corral.domain.sandbox_bridge.letters import build_row_id, with_sandbox_paths
 from corral.domain.sandbox_bridge.model import SandboxOutcome
 from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
@@ -54,22 +55,22 @@ def select_sandbox(tx: Tx, conversation: Conversation) -> str:
 
 def list_letters(tx: Tx, session: str) -> list[Letter]:
     """Return the letters that a session's run works on."""
-    conversation = turns.find_conversation(tx, session)
+    conversation = conversations.find_conversation(tx, session)
     claimed = conversation.claimed_letters if conversation else []
-    letters = [mail.find_by_number(tx, parse_number("let", each.id)) for each in claimed]
+    letters = [mail.find_by_number(tx, parse_number("let", letter.id)) for letter in claimed]
     return [letter for letter in letters if letter is not None and letter.ended_at is None]
 
 
 def build_view(tx: Tx, session: str, folder: SessionFolder) -> InboundView:
     """Build the view at the start of a run: its letters, destinations and reply address."""
-    conversation = turns.find_conversation(tx, session)
+    conversation = conversations.find_conversation(tx, session)
     if conversation is None or conversation.run_id is None:
         return InboundView(only=True)
     letters = with_sandbox_paths(list_letters(tx, session), folder)
     prompt = runs.get_launch(tx, conversation.run_id).prompt or ""
     # The first letter has the whole prompt, because its quoted blocks belong together.
     rows = [
-        _row(tx, conversation, letter, "" if number else prompt)
+        _build_row(tx, conversation, letter, "" if number else prompt)
         for number, letter in enumerate(letters)
     ]
     cleared = sessions.get(tx, session).cleared_turn
@@ -79,7 +80,7 @@ def build_view(tx: Tx, session: str, folder: SessionFolder) -> InboundView:
     return msgspec.structs.replace(build_addresses(tx, conversation), rows=rows, only=True)
 
 
-def _row(tx: Tx, conversation: Conversation, letter: Letter, text: str) -> InboundRow:
+def _build_row(tx: Tx, conversation: Conversation, letter: Letter, text: str) -> InboundRow:
     chat = parse_chat(letter)
     content: dict[str, Any] = {"text": text}
     place = places.load_place(tx, chat.place) if chat is not None else None
@@ -88,7 +89,7 @@ def _row(tx: Tx, conversation: Conversation, letter: Letter, text: str) -> Inbou
     else:
         content["said"] = transcribe(prompts.quote_letter(tx, conversation, letter))
     return InboundRow(
-        id=row_id(letter),
+        id=build_row_id(letter),
         kind="chat" if chat is not None else "system",
         timestamp=letter.created_at,
         content=encode_json(content, "The letter", max_bytes=1 << 27),

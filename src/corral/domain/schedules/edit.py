@@ -11,7 +11,7 @@ from corral.kernel.text import MAX_NAME, check_choice, check_text, encode_json
 from corral.kernel.unset import UNSET
 
 
-def edit(
+def edit_schedule(
     tx: Tx,
     id: str,
     *,
@@ -39,12 +39,12 @@ def edit(
             reason="fires_once",
         )
     columns = {
-        "name": _or_keep(current.name, name),
-        "body": encode_json(_or_keep(current.body, body), "The body"),
+        "name": _keep_if_unset(current.name, name),
+        "body": encode_json(_keep_if_unset(current.body, body), "The body"),
         "misfire": check_choice(misfire or current.misfire, Misfire, "The misfire policy"),
         "overlap": check_choice(overlap or current.overlap, Overlap, "The overlap policy"),
-        **_script_columns(current, script, script_timeout_ms),
-        **_rule_columns(tx, current, every_ms, cron, time_zone),
+        **_build_script_columns(current, script, script_timeout_ms),
+        **_build_rule_columns(tx, current, every_ms, cron, time_zone),
     }
     if columns["name"]:
         check_text(columns["name"], "The name", max_bytes=MAX_NAME)
@@ -54,15 +54,15 @@ def edit(
     return edited
 
 
-def _script_columns(
+def _build_script_columns(
     current: Schedule, script: str | None, script_timeout_ms: int | None
 ) -> dict[str, Any]:
-    command = _or_keep(current.script, script)
-    timeout_ms = _or_keep(current.script_timeout_ms if command else None, script_timeout_ms)
+    command = _keep_if_unset(current.script, script)
+    timeout_ms = _keep_if_unset(current.script_timeout_ms if command else None, script_timeout_ms)
     return occurrences.check_script(command, timeout_ms)
 
 
-def _rule_columns(
+def _build_rule_columns(
     tx: Tx, current: Schedule, every_ms: int | None, cron: str | None, time_zone: str | None
 ) -> dict[str, Any]:
     """Return the columns of the rule, and its next time."""
@@ -78,7 +78,7 @@ def _rule_columns(
     upcoming = current.next_at
     changed = (kind, rule, zone_name) != (current.kind, current.rule, current.time_zone)
     if changed and current.state is ScheduleState.ACTIVE:
-        upcoming = RecurrenceRule(kind, rule, zone_name, anchor_at).next(tx.now)
+        upcoming = RecurrenceRule(kind, rule, zone_name, anchor_at).find_next(tx.now)
     return {
         "kind": kind,
         "rule": rule,
@@ -88,5 +88,5 @@ def _rule_columns(
     }
 
 
-def _or_keep(current: Any, value: Any) -> Any:
+def _keep_if_unset(current: Any, value: Any) -> Any:
     return current if value is UNSET else value

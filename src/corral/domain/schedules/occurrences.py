@@ -56,7 +56,7 @@ def put_letter(tx: Tx, schedule: Schedule, scheduled_at: int | None) -> Letter:
     `scheduled_at` is None when the schedule is run by hand.
     """
     if schedule.script is None:
-        letter = _put(tx, schedule, schedule.body, _key(schedule, scheduled_at))
+        letter = _put(tx, schedule, schedule.body, _build_key(schedule, scheduled_at))
         if schedule.has_history:
             _create(tx, schedule, scheduled_at, "record", letter_id=letter.number, ended_at=tx.now)
         return letter
@@ -100,7 +100,7 @@ def _put(tx: Tx, schedule: Schedule, body: Any, key: str | None) -> Letter:
     )
 
 
-def _key(schedule: Schedule, scheduled_at: int | None) -> str | None:
+def _build_key(schedule: Schedule, scheduled_at: int | None) -> str | None:
     return f"{schedule.id}@{scheduled_at}" if scheduled_at is not None else None
 
 
@@ -146,7 +146,7 @@ def claim_script(tx: Tx, *, owner: str) -> tuple[ClaimedScript | None, list[Occu
     return None, given_up
 
 
-def next_script_at(tx: Tx) -> int | None:
+def find_next_script_at(tx: Tx) -> int | None:
     """Return the earliest time at which a script can be claimed; None: none is queued."""
     return queries.next_due(tx, SCRIPT_QUEUE)
 
@@ -201,7 +201,7 @@ def _record_put(
     tx: Tx, claimed: ClaimedScript, schedule: Schedule, output: str, columns: dict[str, Any]
 ) -> Occurrence:
     occurrence = claimed.occurrence
-    key = _key(schedule, occurrence.scheduled_at) or f"{schedule.id}@{occurrence.id}"
+    key = _build_key(schedule, occurrence.scheduled_at) or f"{schedule.id}@{occurrence.id}"
     letter = _put(tx, schedule, _add_output(schedule.body, output), key)
     tx.run(
         sql.SET_LAST_LETTER,

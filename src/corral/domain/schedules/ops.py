@@ -137,7 +137,7 @@ def fire_due(tx: Tx, *, limit: int = 20) -> list[Letter]:
     letters: list[Letter] = []
     for schedule in tx.all(sql.DUE, now=tx.now, limit=check_limit(limit)):
         try:
-            times, upcoming = _due_times(tx, schedule, _build_rule(schedule))
+            times, upcoming = _list_due_times(tx, schedule, _build_rule(schedule))
         except Invalid as error:
             # For example, this machine does not know the time zone. Others must still fire.
             transition(
@@ -154,7 +154,7 @@ def fire_due(tx: Tx, *, limit: int = 20) -> list[Letter]:
     return letters
 
 
-def next_at(tx: Tx) -> int | None:
+def find_next_at(tx: Tx) -> int | None:
     """Return the next time at which a schedule is due; None when there is none."""
     time: int | None = tx.value(sql.NEXT_AT)
     return time
@@ -189,7 +189,7 @@ def resume(tx: Tx, id: str) -> Schedule:
     """Resume a paused schedule from its next time after now."""
     schedule = get(tx, id)
     save_chain(tx, schedule)
-    upcoming = _build_rule(schedule).next(tx.now)
+    upcoming = _build_rule(schedule).find_next(tx.now)
     if upcoming is None and schedule.state is ScheduleState.PAUSED:
         # A timer whose time passed while it was paused fires now instead of being lost.
         upcoming = tx.now
@@ -271,7 +271,7 @@ def _create_once(tx: Tx, at: int, mailbox: str, body: Any, **columns: Any) -> Sc
 def _create(
     tx: Tx, kind: ScheduleKind, rule: str, anchor_at: int, mailbox: str, body: Any, **columns: Any
 ) -> Schedule:
-    first = RecurrenceRule(kind, rule, columns["time_zone"], anchor_at).next(tx.now)
+    first = RecurrenceRule(kind, rule, columns["time_zone"], anchor_at).find_next(tx.now)
     assert first is not None, "callers have checked that the rule fires"
     schedule = create(
         tx,
@@ -323,21 +323,23 @@ def _fire(tx: Tx, schedule: Schedule, times: list[int], upcoming: int | None) ->
     return letters
 
 
-def _due_times(tx: Tx, schedule: Schedule, rule: RecurrenceRule) -> tuple[list[int], int | None]:
+def _list_due_times(
+    tx: Tx, schedule: Schedule, rule: RecurrenceRule
+) -> tuple[list[int], int | None]:
     """Return the times to fire for now, by the misfire policy, and the next time after them."""
     assert schedule.next_at is not None
-    first, latest = schedule.next_at, rule.latest(tx.now)
+    first, latest = schedule.next_at, rule.find_latest(tx.now)
     if latest is None or latest < first:
         latest = first
     if schedule.misfire is Misfire.ALL:
         times = [first]
         while (
             len(times) < MAX_CATCH_UP
-            and (more := rule.next(times[-1])) is not None
+            and (more := rule.find_next(times[-1])) is not None
             and more <= tx.now
         ):
             times.append(more)
-        return times, rule.next(times[-1])
+        return times, rule.find_next(times[-1])
     grace = settings.get_value(
         tx,
         "schedules.misfire_grace_ms",
@@ -345,7 +347,7 @@ def _due_times(tx: Tx, schedule: Schedule, rule: RecurrenceRule) -> tuple[list[i
         project=schedule.project_id,
     )
     on_time = schedule.misfire is Misfire.LATEST or tx.now - latest <= grace
-    return ([latest] if on_time else []), rule.next(max(tx.now, latest))
+    return ([latest] if on_time else []), rule.find_next(max(tx.now, latest))
 
 
 def _put_unless_overlapping(tx: Tx, schedule: Schedule, scheduled_at: int) -> Letter | None:

@@ -31,16 +31,16 @@ class RecurrenceRule:
         self.zone = load_zone(time_zone)
         self.anchor_at = anchor_at
 
-    def next(self, after: int) -> int | None:
+    def find_next(self, after: int) -> int | None:
         """Return the first time after `after`; None when there is none."""
         if self.kind is ScheduleKind.ONCE:
             return self.anchor_at if self.anchor_at > after else None
         if self.kind is ScheduleKind.EVERY:
             step = int(self.rule)
             return self.anchor_at + max(0, (after - self.anchor_at) // step + 1) * step
-        return self._next_cron(after)
+        return self._find_next_cron(after)
 
-    def latest(self, at: int) -> int | None:
+    def find_latest(self, at: int) -> int | None:
         """Return the last time not after `at`; None when there is none."""
         if self.kind is ScheduleKind.ONCE:
             return self.anchor_at if self.anchor_at <= at else None
@@ -52,13 +52,13 @@ class RecurrenceRule:
         # Search forward from further and further back: the same search finds the same times.
         distance = HOUR
         while distance <= SEARCH_HORIZON_MS:
-            latest = self._latest_cron(at - distance, at)
+            latest = self._find_latest_cron(at - distance, at)
             if latest is not None:
                 return latest
             distance *= 4
         return None
 
-    def _latest_cron(self, start: int, at: int) -> int | None:
+    def _find_latest_cron(self, start: int, at: int) -> int | None:
         """Return the last time between about `start` and `at`; None when there is none."""
         latest: int | None = None
         for times in self._search(start):
@@ -68,7 +68,7 @@ class RecurrenceRule:
             latest = max(earlier if latest is None else [*earlier, latest], default=None)
         return latest
 
-    def _next_cron(self, after: int) -> int | None:
+    def _find_next_cron(self, after: int) -> int | None:
         best: int | None = None
         for times in self._search(after):
             if best is not None and (not times or times[0] >= best):
@@ -90,9 +90,9 @@ class RecurrenceRule:
         for wall_time in CronSim(
             self.rule, datetime.fromtimestamp(begin, self.zone).replace(tzinfo=None)
         ):
-            yield self._times_of(wall_time)
+            yield self._list_times(wall_time)
 
-    def _times_of(self, wall_time: datetime) -> list[int]:
+    def _list_times(self, wall_time: datetime) -> list[int]:
         """Return the times at which a clock in the zone shows a wall-clock time: one, two or none.
 
         A rule for every hour or minute follows elapsed time: it skips the gap and fires in both of
@@ -100,19 +100,19 @@ class RecurrenceRule:
         """
         first = wall_time.replace(tzinfo=self.zone, fold=0)
         second = wall_time.replace(tzinfo=self.zone, fold=1)
-        earlier, later = _milliseconds(first), _milliseconds(second)
+        earlier, later = _to_milliseconds(first), _to_milliseconds(second)
         if earlier == later:
             return [earlier]
         if earlier < later:  # shown twice
             return [earlier, later] if self._is_elapsed_time else [earlier]
-        return [] if self._is_elapsed_time else [self._end_of_gap(later, earlier)]
+        return [] if self._is_elapsed_time else [self._find_end_of_gap(later, earlier)]
 
     @property
     def _is_elapsed_time(self) -> bool:
         minute, hour = self.rule.split()[:2]
         return minute.startswith("*") or hour.startswith("*")
 
-    def _end_of_gap(self, before: int, after: int) -> int:
+    def _find_end_of_gap(self, before: int, after: int) -> int:
         """Return the time between the two at which the UTC offset changes (binary search)."""
         old = datetime.fromtimestamp(before // SECOND, self.zone).utcoffset()
         low, high = before // SECOND, after // SECOND
@@ -125,7 +125,7 @@ class RecurrenceRule:
         return high * SECOND
 
 
-def _milliseconds(time: datetime) -> int:
+def _to_milliseconds(time: datetime) -> int:
     return int(time.timestamp()) * SECOND
 
 
@@ -144,7 +144,7 @@ def check_cron(text: str, time_zone: str, now: int) -> str:
     try:
         if len(text.split()) != 5:
             raise CronSimError("Wrong number of fields")  # a sixth would be seconds
-        first = RecurrenceRule(ScheduleKind.CRON, text, time_zone, 0).next(now)
+        first = RecurrenceRule(ScheduleKind.CRON, text, time_zone, 0).find_next(now)
     except CronSimError as error:
         raise Invalid(
             f"Invalid cron rule {text!r} ({error}): expected the five fields minute, hour, day, "

@@ -105,11 +105,11 @@ def rewind_cursor(tx: Tx) -> None:
 def count_unindexed(tx: Tx) -> int:
     """Return an upper bound of the number of turns that are not indexed yet."""
     cursor = tx.first(sql.CURSOR, source=_TURNS)
-    return max(sessions.highest_turn_seq(tx) - (cursor.seq if cursor else 0), 0)
+    return max(sessions.get_highest_turn_seq(tx) - (cursor.seq if cursor else 0), 0)
 
 
 def _set_target(tx: Tx) -> IndexCursor:
-    ahead = sessions.highest_turn_seq(tx)
+    ahead = sessions.get_highest_turn_seq(tx)
     return tx.one(sql.SET_TARGET, source=_TURNS, ahead=ahead)
 
 

@@ -35,7 +35,7 @@ def clear(tx: Tx, session: Session | str, *, keep_provider_session: bool = False
     return tx.one(sql.SET_CLEARED_TURN, id=id, now=tx.now)
 
 
-def handoff(
+def hand_off(
     tx: Tx,
     session: Session | str,
     to: str,

@@ -30,7 +30,7 @@ def get_open(tx: Tx, session: Session | str) -> Session:
     """Return an open session; raises IllegalMove for a closed one."""
     current = get_current(tx, session)
     if current.state is not SessionState.OPEN:
-        raise closed_error(current)
+        raise build_closed_error(current)
     return current
 
 
@@ -67,7 +67,7 @@ def insert_session(tx: Tx, **columns: Any) -> Session:
     )
 
 
-def closed_error(session: Session) -> IllegalMove:
+def build_closed_error(session: Session) -> IllegalMove:
     """Return the error of a change to a closed session."""
     return IllegalMove(
         f"{session.id} is {session.state} and cannot be changed. Reopen it first.",

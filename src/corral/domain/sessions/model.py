@@ -96,7 +96,7 @@ class Turn(msgspec.Struct, frozen=True):
     at: int
 
 
-def undone_number(turn: Turn) -> int | None:
+def find_undone_number(turn: Turn) -> int | None:
     """Return the number of the turn that this one undoes; None for an ordinary turn."""
     number = turn.meta.get("undoes") if isinstance(turn.meta, dict) else None
     return number if turn.role is TurnRole.SYSTEM and type(number) is int else None

@@ -10,8 +10,8 @@ from corral.domain.mail.model import check_mailbox
 from corral.domain.projects import ops as projects
 from corral.domain.sessions import lineage, sql
 from corral.domain.sessions.lookup import (
+    build_closed_error,
     check_not_pruned,
-    closed_error,
     get_current,
     get_open,
     insert_session,
@@ -27,12 +27,12 @@ from corral.domain.sessions.model import (
 )
 from corral.domain.sessions.turn import (
     MAX_TITLE,
+    compute_turn_time,
+    decode_turn,
+    encode_turn,
     is_plain_text,
     parse_number,
     parse_turns,
-    turn_from_row,
-    turn_time,
-    turn_to_row,
 )
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.pagination import LAST_NUMBER, Page, check_limit
@@ -191,7 +191,7 @@ def append(
         run,
         meta,
     )
-    row = turn_to_row(new)
+    row = encode_turn(new)
     id = resolve_id(tx, session)
     if key:
         tx.begin()
@@ -204,9 +204,9 @@ def append(
     row["now"] = tx.now
     added = (sql.APPEND_TEXT if is_plain_text(new) else sql.APPEND).append(tx, row)
     if added is None:
-        raise closed_error(sql.SESSIONS.get(tx, id))
+        raise build_closed_error(sql.SESSIONS.get(tx, id))
     tx.has_events = True
-    return turn_from_row(row, *added)
+    return decode_turn(row, *added)
 
 
 def append_many(
@@ -226,7 +226,7 @@ def append_many(
     count = len(unseen_keys) + sum(not new.key for new in new_turns)
     updated = tx.first(sql.RESERVE_NUMBERS, session_id=id, count=count, now=tx.now)
     if updated is None:
-        raise closed_error(sql.SESSIONS.get(tx, id))
+        raise build_closed_error(sql.SESSIONS.get(tx, id))
     number = updated.turns - count
     appended: list[Turn] = []
     for new in new_turns:
@@ -270,7 +270,7 @@ def list_latest_turns(tx: Tx, session: Session | str, limit: int = 50) -> Page[T
     return Page(items, str(items[-1].number) if items else None)
 
 
-def highest_turn_seq(tx: Tx) -> int:
+def get_highest_turn_seq(tx: Tx) -> int:
     """Return the highest `seq` of any turn in the store, for the search index."""
     return int(tx.value(sql.HIGHEST_SEQ) or 0)
 
@@ -360,6 +360,6 @@ def _insert_turn(tx: Tx, session: Session, number: int, new: NewTurn) -> Turn:
         session_id=session.id,
         number=number,
         author=author,
-        now=turn_time(new, tx.now),
-        **turn_to_row(new),
+        now=compute_turn_time(new, tx.now),
+        **encode_turn(new),
     )

@@ -33,7 +33,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def turn_to_row(new: NewTurn) -> dict[str, Any]:
+def encode_turn(new: NewTurn) -> dict[str, Any]:
     """Return the columns of a new turn, except session, number, author and time."""
     if new.role not in _ROLES:
         raise Invalid(
@@ -52,12 +52,12 @@ def turn_to_row(new: NewTurn) -> dict[str, Any]:
         row["input_tokens"] = _check_tokens(new.input_tokens)
         row["output_tokens"] = _check_tokens(new.output_tokens)
     if new.meta is not None:
-        row["meta"] = _json(new.meta, "The metadata")
+        row["meta"] = _encode_value(new.meta, "The metadata")
     if new.tool_name or new.tool_call_id or new.arguments is not None or new.result is not None:
         row["tool_call_id"] = check_optional_text(new.tool_call_id, "The call", max_bytes=MAX_NAME)
         row["tool_name"] = check_optional_text(new.tool_name, "The tool", max_bytes=MAX_NAME)
-        row["arguments"] = _json(new.arguments, "The arguments")
-        row["result"] = _json(new.result, "The result")
+        row["arguments"] = _encode_value(new.arguments, "The arguments")
+        row["result"] = _encode_value(new.result, "The result")
     if new.is_error:
         row["is_error"] = 1
     return row
@@ -68,7 +68,7 @@ def is_plain_text(new: NewTurn) -> bool:
     return new == NewTurn(new.role, new.content, agent=new.agent)
 
 
-def turn_from_row(row: dict[str, Any], seq: int, number: int, agent_id: str | None) -> Turn:
+def decode_turn(row: dict[str, Any], seq: int, number: int, agent_id: str | None) -> Turn:
     """Build the turn that was inserted, without reading it back."""
     arguments, result, meta = row["arguments"], row["result"], row["meta"]
     return Turn(
@@ -92,12 +92,12 @@ def turn_from_row(row: dict[str, Any], seq: int, number: int, agent_id: str | No
     )
 
 
-def turn_time(new: NewTurn, now: int) -> int:
+def compute_turn_time(new: NewTurn, now: int) -> int:
     """Return the time of a turn; a time in the future is replaced by now."""
     return now if new.at is None else min(check_int(new.at, "The time"), now)
 
 
-def _json(value: Any, what: str) -> str | None:
+def _encode_value(value: Any, what: str) -> str | None:
     return None if value is None else encode_json(value, what, max_bytes=MAX_CONTENT)
 
 

@@ -7,7 +7,7 @@ valid, and readers that follow the session see the undo.
 from corral.db.tx import Tx
 from corral.domain.sessions import lineage
 from corral.domain.sessions.lookup import get_open
-from corral.domain.sessions.model import NewTurn, Session, Turn, undone_number
+from corral.domain.sessions.model import NewTurn, Session, Turn, find_undone_number
 from corral.domain.sessions.ops import append_many
 
 _BATCH_SIZE = 20
@@ -35,7 +35,7 @@ def _find_latest(tx: Tx, session: Session) -> Turn | None:
             before = turn.number
             if turn.number <= session.cleared_turn:
                 return None
-            if (number := undone_number(turn)) is not None:
+            if (number := find_undone_number(turn)) is not None:
                 undone.add(number)
             elif turn.number not in undone:
                 return turn

@@ -6,8 +6,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from corral.importers import factories
-from corral.importers.mapping import KEY, TableMapping, TargetRow, ToolMapping
+from corral.importers.mappings import target_rows
+from corral.importers.mappings.types import KEY, TableMapping, TargetRow, ToolMapping
 from corral.importers.source.row import SourceRow
 
 _ENDS = {
@@ -18,9 +18,9 @@ _ENDS = {
 }
 
 
-def _project(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_project(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("created_at")
-    yield factories.project(
+    yield target_rows.build_project(
         row,
         "dir",
         at,
@@ -31,7 +31,7 @@ def _project(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _run(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_run(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("started_at")
     state = row.choice("status", _ENDS, "interrupted")
     args = row.json("args", list[str], [])
@@ -39,7 +39,7 @@ def _run(row: SourceRow) -> Iterable[TargetRow]:
     reason = None
     if state == "interrupted":
         reason = "unknown: agent-yes had not recorded its end when it was imported"
-    yield from factories.run(
+    yield from target_rows.build_run(
         row,
         at,
         state,
@@ -47,7 +47,7 @@ def _run(row: SourceRow) -> Iterable[TargetRow]:
         project_id=row.ref("project_id"),
         pid=row.integer("pid", least=0),
         exit_code=code,
-        args=factories.encode(args),
+        args=target_rows.to_json_text(args),
         reason=reason,
     )
 
@@ -80,7 +80,7 @@ TOOL = ToolMapping(
                 "updated_at": "projects.updated_at",
                 "last_run_at": "projects.last_run_at",
             },
-            _project,
+            _convert_project,
         ),
         TableMapping(
             "runs",
@@ -95,7 +95,7 @@ TOOL = ToolMapping(
                 "ended_at": "runs.ended_at",
                 "args": "runs.args",
             },
-            _run,
+            _convert_run,
             refs={"project_id": "projects"},
         ),
     ),

@@ -7,8 +7,8 @@ imported as input tokens. A cost of zero, its default, means unknown.
 from collections.abc import Iterable
 from pathlib import Path
 
-from corral.importers import factories
-from corral.importers.mapping import KEPT, KEY, TableMapping, TargetRow, ToolMapping
+from corral.importers.mappings import target_rows
+from corral.importers.mappings.types import KEPT, KEY, TableMapping, TargetRow, ToolMapping
 from corral.importers.source.row import SourceRow, make_valid_name
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
@@ -26,10 +26,10 @@ _LEVELS = {"info": "info", "warn": "warn", "error": "error", "debug": "debug"}
 MAX_CONTENT = 4 * 1024 * 1024
 
 
-def _agent(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_agent(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("createdat")
     name = row.name("name", f"agent-{make_valid_name(row.key[:8], 'x')}")
-    agent, version = factories.agent(
+    agent, version = target_rows.build_agent(
         row,
         name,
         at,
@@ -41,7 +41,7 @@ def _agent(row: SourceRow) -> Iterable[TargetRow]:
     return agent, version
 
 
-def _tool(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_tool(row: SourceRow) -> Iterable[TargetRow]:
     agent, tool = row.ref("agentid"), row.single_line("toolname")
     if agent is None or tool is None:
         row.explain("its agent or its tool is missing")
@@ -51,9 +51,9 @@ def _tool(row: SourceRow) -> Iterable[TargetRow]:
     yield TargetRow("tool_grants", values | {"updated_at": row.now, "updated_by": "import"})
 
 
-def _session(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_session(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("createdat")
-    yield factories.session(
+    yield target_rows.build_session(
         row,
         at,
         title=row.single_line("title", most=1_000),
@@ -62,23 +62,23 @@ def _session(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _message(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_message(row: SourceRow) -> Iterable[TargetRow]:
     session = row.ref("sessionid")
     if session is None:
         row.explain("its session is missing")
         return
     role = row.choice("role", _ROLES, "system")
     text = row.text("content", most=MAX_CONTENT) or ""
-    yield factories.turn(session, role, text, row.created_at("createdat"))
+    yield target_rows.build_turn(session, role, text, row.created_at("createdat"))
 
 
-def _run(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_run(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("startedat")
     state = row.choice("status", _ENDS, "interrupted")
     session = row.ref("sessionid")
     tokens = row.tokens("tokensused")
     cost = row.micros("cost")
-    targets = factories.run(
+    targets = target_rows.build_run(
         row,
         at,
         state,
@@ -91,24 +91,24 @@ def _run(row: SourceRow) -> Iterable[TargetRow]:
     yield from targets
     if tokens or cost:
         run_id = targets[0].values["id"]
-        yield factories.charge(
+        yield target_rows.build_charge(
             at, run_id=run_id, session_id=session, input=tokens, cost_micros=cost
         )
 
 
-def _log(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_log(row: SourceRow) -> Iterable[TargetRow]:
     run = row.ref("runid")
     if run is None:
         row.explain("its run is missing")
         return
     level = row.choice("level", _LEVELS, "info")
     metadata = row.json("metadata", object, None)
-    yield factories.log_line(
+    yield target_rows.build_log_line(
         run,
         row.created_at("createdat"),
         level,
         row.text("message") or "",
-        metadata=None if metadata is None else factories.encode(metadata),
+        metadata=None if metadata is None else target_rows.to_json_text(metadata),
         source="agents",
     )
 
@@ -135,7 +135,7 @@ TOOL = ToolMapping(
                 "createdat": "agents.created_at",
                 "updatedat": "agents.updated_at",
             },
-            _agent,
+            _convert_agent,
         ),
         TableMapping(
             "agenttool",
@@ -146,7 +146,7 @@ TOOL = ToolMapping(
                 "toolname": "tool_grants.tool",
                 "enabled": "tool_grants.allowed",
             },
-            _tool,
+            _convert_tool,
             refs={"agentid": "agent"},
         ),
         TableMapping(
@@ -159,7 +159,7 @@ TOOL = ToolMapping(
                 "createdat": "sessions.created_at",
                 "updatedat": "sessions.updated_at",
             },
-            _session,
+            _convert_session,
             refs={"agentid": "agent"},
         ),
         TableMapping(
@@ -172,7 +172,7 @@ TOOL = ToolMapping(
                 "content": "turns.content",
                 "createdat": "turns.at",
             },
-            _message,
+            _convert_message,
             refs={"sessionid": "session"},
         ),
         TableMapping(
@@ -187,7 +187,7 @@ TOOL = ToolMapping(
                 "tokensused": "runs.tokens, charges.input",
                 "cost": "runs.cost_micros, charges.cost_micros",
             },
-            _run,
+            _convert_run,
             refs={"sessionid": "session"},
         ),
         TableMapping(
@@ -201,7 +201,7 @@ TOOL = ToolMapping(
                 "metadata": "log_lines.metadata",
                 "createdat": "log_lines.at",
             },
-            _log,
+            _convert_log,
             refs={"runid": "run"},
         ),
         TableMapping(

@@ -1,9 +1,9 @@
 """flightdeck: crews of agents in one database of 24 tables."""
 
-from corral.importers.mapping import ToolMapping
 from corral.importers.mappings.flightdeck_agents import TABLES as AGENTS
 from corral.importers.mappings.flightdeck_groups import TABLES as GROUPS
 from corral.importers.mappings.flightdeck_tasks import TABLES as TASKS
+from corral.importers.mappings.types import ToolMapping
 
 TOOL = ToolMapping(
     "flightdeck",

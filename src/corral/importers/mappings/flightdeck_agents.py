@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from corral.domain.plans.model import PlanStep
-from corral.importers import factories
-from corral.importers.mapping import EXISTING, KEPT, KEY, TableMapping, TargetRow
+from corral.importers.mappings import target_rows
+from corral.importers.mappings.types import EXISTING, KEPT, KEY, TableMapping, TargetRow
 from corral.importers.source.row import SourceRow, make_valid_name
 
 _SENDERS = {
@@ -25,56 +25,56 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
 MAX_CONTENT = 4 * 1024 * 1024
 
 
-def agent_name(agent_id: str) -> str:
+def build_agent_name(agent_id: str) -> str:
     """Return the name of an agent with this id."""
     short = agent_id[:13] if _UUID.fullmatch(agent_id) else agent_id
     return f"flightdeck-{make_valid_name(short, 'unknown')}"
 
 
-def mailbox(row: SourceRow, name: str) -> str:
+def resolve_mailbox(row: SourceRow, name: str) -> str:
     """Return the mailbox of the agent or person that a column refers to by id.
 
     The id is kept if the mailbox does not contain it completely.
     """
     id = row.single_line(name) or "unknown"
-    address = mailbox_of(id)
-    if not contains_id(address, id):
+    address = build_mailbox(id)
+    if not has_complete_id(address, id):
         row.keep(name)
     return address
 
 
-def contains_id(mailbox: str, id: str) -> bool:
+def has_complete_id(mailbox: str, id: str) -> bool:
     """Return whether the mailbox of an agent or a person contains the complete id."""
     return mailbox in (f"user:{id}", f"agent:flightdeck-{id}")
 
 
-def mailbox_of(id: str) -> str:
-    return f"user:{id}" if id in _PEOPLE else f"agent:{agent_name(id)}"
+def build_mailbox(id: str) -> str:
+    return f"user:{id}" if id in _PEOPLE else f"agent:{build_agent_name(id)}"
 
 
-def session_of_lead(row: SourceRow) -> Iterator[tuple[str, str]]:
+def link_session_of_lead(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "project_sessions.lead_id", row.key_in("lead_id") or ""
 
 
-def project_of_lead(row: SourceRow) -> Iterator[tuple[str, str]]:
+def link_project_of_lead(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "project_sessions.project_id", row.key_in("lead_id") or ""
 
 
-def _project(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_project(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("created_at")
-    project = factories.project(row, "cwd", at)
+    project = target_rows.build_project(row, "cwd", at)
     project.values["name"] = row.single_line("name") or project.values["name"]
     project.values["state"] = row.choice("status", _PROJECTS, "archived")
     project.values["updated_at"] = row.timestamp("updated_at") or at
     yield project
 
 
-def _role(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_role(row: SourceRow) -> Iterable[TargetRow]:
     name = make_valid_name(row.key, "role")
     row.used_columns.add("id")
     if name != row.plain_text("id"):
         row.keep("id", "has characters that a name cannot have, or is too long")
-    return factories.agent(
+    return target_rows.build_agent(
         row,
         name,
         row.now,
@@ -84,11 +84,11 @@ def _role(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _agent(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_agent(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("created_at")
-    agent, version = factories.agent(
+    agent, version = target_rows.build_agent(
         row,
-        agent_name(row.single_line("agent_id") or row.key),
+        build_agent_name(row.single_line("agent_id") or row.key),
         at,
         state="retired",
         role=row.single_line("role"),
@@ -99,9 +99,9 @@ def _agent(row: SourceRow) -> Iterable[TargetRow]:
     return agent, version
 
 
-def _session(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_session(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("started_at")
-    session = factories.session(
+    session = target_rows.build_session(
         row,
         at,
         state="closed",
@@ -114,33 +114,35 @@ def _session(row: SourceRow) -> Iterable[TargetRow]:
     yield session
 
 
-def _of_lead(row: SourceRow) -> Iterable[TargetRow]:
+def _find_session_of_lead(row: SourceRow) -> Iterable[TargetRow]:
     session = row.id_of("project_sessions", row.plain_text("id"))
     if session is not None:
         yield TargetRow(EXISTING, {"table": "sessions", "id": session})
 
 
-def _own_session(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_session(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "project_sessions", row.plain_text("id")
 
 
-def _project_of(row: SourceRow) -> Iterable[TargetRow]:
+def _find_project_of_session(row: SourceRow) -> Iterable[TargetRow]:
     project = row.id_of("projects", row.plain_text("project_id"))
     if project is not None:
         yield TargetRow(EXISTING, {"table": "projects", "id": project})
 
 
-def _own_project(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_project(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "projects", row.plain_text("project_id")
 
 
-def _conversation(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_conversation(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("created_at")
     title = row.single_line("task_id", most=1_000)
-    yield factories.session(row, at, state="closed", title=title, agent_id=row.ref("agent_id"))
+    yield target_rows.build_session(
+        row, at, state="closed", title=title, agent_id=row.ref("agent_id")
+    )
 
 
-def _message(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_message(row: SourceRow) -> Iterable[TargetRow]:
     session = row.ref("conversation_id")
     if session is None:
         row.explain("its conversation is missing")
@@ -151,12 +153,12 @@ def _message(row: SourceRow) -> Iterable[TargetRow]:
         row.keep("sender")
     meta = {"sender": sender[:200], "from_role": row.single_line("from_role")}
     text = row.text("content", most=MAX_CONTENT) or ""
-    yield factories.turn(
-        session, role, text, row.created_at("timestamp"), meta=factories.encode(meta)
+    yield target_rows.build_turn(
+        session, role, text, row.created_at("timestamp"), meta=target_rows.to_json_text(meta)
     )
 
 
-def _activity(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_activity(row: SourceRow) -> Iterable[TargetRow]:
     agent = row.single_line("agent_id") or "unknown"
     details = row.json("details", object, {})
     data = {
@@ -169,17 +171,17 @@ def _activity(row: SourceRow) -> Iterable[TargetRow]:
         "events",
         {
             "at": row.created_at("timestamp"),
-            "actor": mailbox(row, "agent_id"),
+            "actor": resolve_mailbox(row, "agent_id"),
             "kind": "activity",
             "verb": row.single_line("action_type") or "unknown",
-            "subject": agent_name(agent),
+            "subject": build_agent_name(agent),
             "project_id": row.ref("project_id"),
-            "data": factories.encode(data),
+            "data": target_rows.to_json_text(data),
         },
     )
 
 
-def _plan(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_plan(row: SourceRow) -> Iterable[TargetRow]:
     agent = row.ref("agent_id")
     if agent is None:
         row.explain("its agent is missing")
@@ -187,11 +189,11 @@ def _plan(row: SourceRow) -> Iterable[TargetRow]:
     steps = row.json("plan_json", list[PlanStep], [])
     at = row.created_at("updated_at")
     yield TargetRow(
-        "plans", {"subject": agent, "entries": factories.encode(steps), "updated_at": at}
+        "plans", {"subject": agent, "entries": target_rows.to_json_text(steps), "updated_at": at}
     )
 
 
-def _charge(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_charge(row: SourceRow) -> Iterable[TargetRow]:
     figures = {
         "input": row.tokens("input_tokens"),
         "output": row.tokens("output_tokens"),
@@ -203,7 +205,7 @@ def _charge(row: SourceRow) -> Iterable[TargetRow]:
         row.explain("it has no tokens and no cost")
         return
     row.used_columns.add("lead_id")
-    yield factories.charge(
+    yield target_rows.build_charge(
         row.timestamp("updated_at") or row.created_at("created_at"),
         agent_id=row.ref("agent_id"),
         project_id=row.ref("project_id"),
@@ -212,14 +214,14 @@ def _charge(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _retro(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_retro(row: SourceRow) -> Iterable[TargetRow]:
     session = row.id_of("project_sessions.lead_id", row.key_in("lead_id") or "")
     if session is None:
         row.problems.append("its session is missing")
         return
     row.used_columns.add("lead_id")
     body = row.json("data", object, None)
-    values = {"session_id": session, "body": factories.encode(body)}
+    values = {"session_id": session, "body": target_rows.to_json_text(body)}
     yield TargetRow("retros", values | {"created_at": row.created_at("created_at")})
 
 
@@ -240,7 +242,7 @@ TABLES = (
             "created_at": "projects.created_at",
             "updated_at": "projects.updated_at",
         },
-        _project,
+        _convert_project,
     ),
     TableMapping(
         "roles",
@@ -255,7 +257,7 @@ TABLES = (
             "built_in": KEPT,
             "model": "agent_versions.model",
         },
-        _role,
+        _convert_role,
     ),
     TableMapping(
         "agent_roster",
@@ -274,7 +276,7 @@ TABLES = (
             "last_task_summary": KEPT,
             "metadata": KEPT,
         },
-        _agent,
+        _convert_agent,
     ),
     TableMapping(
         "project_sessions",
@@ -290,23 +292,23 @@ TABLES = (
             "started_at": "sessions.created_at",
             "ended_at": "sessions.closed_at",
         },
-        _session,
+        _convert_session,
         refs={"project_id": "projects", "lead_id": "agent_roster"},
     ),
     TableMapping(
         "project_sessions",
         ("lead_id",),
         {"id": "sessions.id"},
-        _of_lead,
-        links=_own_session,
+        _find_session_of_lead,
+        links=_link_session,
         alias="project_sessions.lead_id",
     ),
     TableMapping(
         "project_sessions",
         ("lead_id",),
         {"project_id": "projects.id"},
-        _project_of,
-        links=_own_project,
+        _find_project_of_session,
+        links=_link_project,
         alias="project_sessions.project_id",
     ),
     TableMapping(
@@ -318,7 +320,7 @@ TABLES = (
             "task_id": "sessions.title",
             "created_at": "sessions.created_at",
         },
-        _conversation,
+        _convert_conversation,
         refs=_AGENT,
     ),
     TableMapping(
@@ -332,7 +334,7 @@ TABLES = (
             "from_role": "turns.meta",
             "timestamp": "turns.at",
         },
-        _message,
+        _convert_message,
         refs={"conversation_id": "conversations"},
     ),
     TableMapping(
@@ -348,7 +350,7 @@ TABLES = (
             "timestamp": "events.at",
             "project_id": "events.project_id",
         },
-        _activity,
+        _convert_activity,
         refs={"project_id": "projects"},
     ),
     TableMapping(
@@ -360,7 +362,7 @@ TABLES = (
             "plan_json": "plans.entries",
             "updated_at": "plans.updated_at",
         },
-        _plan,
+        _convert_plan,
         refs=_AGENT,
     ),
     TableMapping(
@@ -379,9 +381,9 @@ TABLES = (
             "created_at": "charges.at",
             "updated_at": "charges.at",
         },
-        _charge,
+        _convert_charge,
         refs={"agent_id": "agent_roster", "project_id": "projects"},
-        links=session_of_lead,
+        links=link_session_of_lead,
     ),
     TableMapping(
         "session_retros",
@@ -392,8 +394,8 @@ TABLES = (
             "data": "retros.body",
             "created_at": "retros.created_at",
         },
-        _retro,
-        links=session_of_lead,
+        _convert_retro,
+        links=link_session_of_lead,
     ),
     TableMapping(
         "settings",

@@ -3,55 +3,59 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from corral.importers import factories
-from corral.importers.mapping import KEPT, KEY, TableMapping, TargetRow
-from corral.importers.mappings.flightdeck_agents import contains_id, mailbox, mailbox_of
+from corral.importers.mappings import target_rows
+from corral.importers.mappings.flightdeck_agents import (
+    build_mailbox,
+    has_complete_id,
+    resolve_mailbox,
+)
+from corral.importers.mappings.types import KEPT, KEY, TableMapping, TargetRow
 from corral.importers.source.row import SourceRow
 
 MAX_EMOJI = 64
 MAX_KEY = 200
 
 
-def _group(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_group(row: SourceRow) -> Iterable[TargetRow]:
     name = row.name("name", "group")
     roles = row.json("roles", list[str], [])
-    yield factories.group(
+    yield target_rows.build_group(
         row,
         name,
         row.created_at("created_at"),
         project_id=row.ref("project_id"),
-        roles=factories.encode(roles),
-        created_by=mailbox(row, "lead_id"),
+        roles=target_rows.to_json_text(roles),
+        created_by=resolve_mailbox(row, "lead_id"),
     )
 
 
-def _of_group(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_group(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "chat_groups", row.key_of("group_name", "lead_id")
 
 
-def _group_of(row: SourceRow) -> str | None:
+def _find_group(row: SourceRow) -> str | None:
     group = row.id_of("chat_groups", row.key_of("group_name", "lead_id"))
     if group is None:
         row.problems.append("its group is missing")
     return group
 
 
-def _member(row: SourceRow) -> Iterable[TargetRow]:
-    group = _group_of(row)
+def _convert_member(row: SourceRow) -> Iterable[TargetRow]:
+    group = _find_group(row)
     if group is None:
         return
-    member = mailbox(row, "agent_id")
+    member = resolve_mailbox(row, "agent_id")
     values = {"group_id": group, "name": member, "read_number": 0}
     yield TargetRow("group_members", values | {"joined_at": row.created_at("added_at")})
 
 
-def _post(row: SourceRow) -> Iterable[TargetRow]:
-    group = _group_of(row)
+def _convert_post(row: SourceRow) -> Iterable[TargetRow]:
+    group = _find_group(row)
     if group is None:
         return
     at = row.created_at("timestamp")
     id = row.new_id("pst", at)
-    author = mailbox(row, "from_agent_id")
+    author = resolve_mailbox(row, "from_agent_id")
     text = row.text("content") or ""
     yield TargetRow(
         "posts", {"id": id, "group_id": group, "author": author, "text": text, "at": at}
@@ -60,8 +64,8 @@ def _post(row: SourceRow) -> Iterable[TargetRow]:
         if len(emoji) > MAX_EMOJI:
             row.keep("reactions", f"has an emoji of more than {MAX_EMOJI} characters; it was cut")
         for member in members:
-            address = mailbox_of(member)
-            if not contains_id(address, member):
+            address = build_mailbox(member)
+            if not has_complete_id(address, member):
                 row.keep("reactions")
             yield TargetRow(
                 "reactions",
@@ -69,19 +73,19 @@ def _post(row: SourceRow) -> Iterable[TargetRow]:
             )
 
 
-def _memory(row: SourceRow) -> Iterable[TargetRow]:
-    yield factories.note(
+def _convert_memory(row: SourceRow) -> Iterable[TargetRow]:
+    yield target_rows.build_note(
         row,
-        mailbox(row, "agent_id"),
+        resolve_mailbox(row, "agent_id"),
         row.created_at("created_at"),
         text=row.text_or("value", "(nothing)"),
         category="expertise",
         key=row.single_line("key"),
-        source=mailbox(row, "lead_id"),
+        source=resolve_mailbox(row, "lead_id"),
     )
 
 
-def _project_note(row: SourceRow, **columns: Any) -> Iterable[TargetRow]:
+def _build_project_note(row: SourceRow, **columns: Any) -> Iterable[TargetRow]:
     """Build a note of a project. Without its project it is not imported: it is not for everyone."""
     project = row.ref("project_id")
     if project is None and row.plain_text("project_id"):
@@ -95,7 +99,7 @@ def _project_note(row: SourceRow, **columns: Any) -> Iterable[TargetRow]:
     if len(f"{category}/{own}") > MAX_KEY:
         row.keep("category")
         row.keep("key", "is too long; it was cut")
-    yield factories.note(
+    yield target_rows.build_note(
         row,
         f"project:{project}" if project else "everyone",
         row.created_at("created_at"),
@@ -106,20 +110,20 @@ def _project_note(row: SourceRow, **columns: Any) -> Iterable[TargetRow]:
     )
 
 
-def _lesson(row: SourceRow) -> Iterable[TargetRow]:
-    return _project_note(
+def _convert_lesson(row: SourceRow) -> Iterable[TargetRow]:
+    return _build_project_note(
         row,
         text=row.text_or("value", "(nothing)"),
-        source=mailbox(row, "source"),
+        source=resolve_mailbox(row, "source"),
         uses=row.integer("use_count", least=0) or 0,
         used_at=row.timestamp("last_used_at"),
     )
 
 
-def _knowledge(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_knowledge(row: SourceRow) -> Iterable[TargetRow]:
     confidence = row.json("metadata", dict[str, object], {}).get("confidence")
     known = isinstance(confidence, int | float) and 0 <= confidence <= 1
-    return _project_note(
+    return _build_project_note(
         row,
         text=row.text_or("content", "(nothing)"),
         confidence=round(float(str(confidence)) * 100) if known else 50,
@@ -140,7 +144,7 @@ TABLES = (
             "archived": KEPT,
             "created_at": "groups.created_at",
         },
-        _group,
+        _convert_group,
         refs=_PROJECT,
     ),
     TableMapping(
@@ -152,8 +156,8 @@ TABLES = (
             "agent_id": "group_members.name",
             "added_at": "group_members.joined_at",
         },
-        _member,
-        links=_of_group,
+        _convert_member,
+        links=_link_group,
     ),
     TableMapping(
         "chat_group_messages",
@@ -168,8 +172,8 @@ TABLES = (
             "reactions": "reactions.emoji",
             "timestamp": "posts.at",
         },
-        _post,
-        links=_of_group,
+        _convert_post,
+        links=_link_group,
     ),
     TableMapping(
         "agent_memory",
@@ -182,7 +186,7 @@ TABLES = (
             "value": "notes.text",
             "created_at": "notes.created_at",
         },
-        _memory,
+        _convert_memory,
     ),
     TableMapping(
         "collective_memory",
@@ -198,7 +202,7 @@ TABLES = (
             "last_used_at": "notes.used_at",
             "use_count": "notes.uses",
         },
-        _lesson,
+        _convert_lesson,
         refs=_PROJECT,
     ),
     TableMapping(
@@ -214,7 +218,7 @@ TABLES = (
             "created_at": "notes.created_at",
             "updated_at": KEPT,
         },
-        _knowledge,
+        _convert_knowledge,
         refs=_PROJECT,
     ),
 )

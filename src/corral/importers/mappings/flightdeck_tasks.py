@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from corral.importers import factories
-from corral.importers.mapping import EXISTING, KEPT, KEY, TableMapping, TargetRow
-from corral.importers.mappings.flightdeck_agents import mailbox, project_of_lead
+from corral.importers.mappings import target_rows
+from corral.importers.mappings.flightdeck_agents import link_project_of_lead, resolve_mailbox
+from corral.importers.mappings.types import EXISTING, KEPT, KEY, TableMapping, TargetRow
 from corral.importers.source.database import encode_key
 from corral.importers.source.row import SourceRow
 from corral.kernel.path_patterns import get_literal_prefix
@@ -39,7 +39,7 @@ _LETTERS = {"queued": "expired", "delivered": "done", "expired": "expired"}
 _WAITED = "it was still waiting when it was imported from flightdeck"
 
 
-def _task(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_task(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("created_at")
     status = row.plain_text("dag_status")
     state = row.choice("dag_status", _TASKS, "paused")
@@ -53,7 +53,7 @@ def _task(row: SourceRow) -> Iterable[TargetRow]:
     project = row.ref("project_id")
     if project is None:
         project = row.id_of("project_sessions.project_id", row.key_in("lead_id") or "")
-    task = factories.task(
+    task = target_rows.build_task(
         row,
         project or row.source_project(),
         f"{own}@{lead[:8]}",
@@ -62,9 +62,9 @@ def _task(row: SourceRow) -> Iterable[TargetRow]:
         role=row.single_line("role"),
         title=row.single_line("title") or own,
         description=row.text("description"),
-        files=factories.encode(row.json("files", list[str], [])),
+        files=target_rows.to_json_text(row.json("files", list[str], [])),
         priority=row.integer("priority", least=-1_000_000, most=1_000_000) or 0,
-        lead=mailbox(row, "lead_id"),
+        lead=resolve_mailbox(row, "lead_id"),
         agent_id=row.ref("assigned_agent_id"),
         reason=reason,
         started_at=row.timestamp("started_at"),
@@ -78,7 +78,7 @@ def _task(row: SourceRow) -> Iterable[TargetRow]:
     yield task
 
 
-def _needs(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_dependencies(row: SourceRow) -> Iterable[TargetRow]:
     own = row.id_of("dag_tasks", row.key_of("id", "lead_id"))
     if own is None:
         return
@@ -92,13 +92,13 @@ def _needs(row: SourceRow) -> Iterable[TargetRow]:
             yield TargetRow("task_dependencies", {"task_id": own, "depends_on_id": other})
 
 
-def _needed(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_dependencies(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "dag_tasks", row.key_of("id", "lead_id")
     for need in row.quiet_list("depends_on"):
         yield "dag_tasks", encode_key([need, row.plain_text("lead_id")])
 
 
-def _delegation(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_delegation(row: SourceRow) -> Iterable[TargetRow]:
     agent = row.ref("agent_id")
     if agent is None:
         row.explain("its agent is missing")
@@ -106,33 +106,33 @@ def _delegation(row: SourceRow) -> Iterable[TargetRow]:
     state = row.choice("status", _DELEGATIONS, "expired")
     result = row.json("result", object, None)
     at = row.created_at("created_at")
-    yield factories.delegation(
+    yield target_rows.build_delegation(
         row,
         at,
         state,
         row.end_time("completed_at", at),
         from_mailbox="user:flightdeck",
         to_agent_id=agent,
-        to_mailbox=mailbox(row, "agent_id"),
+        to_mailbox=resolve_mailbox(row, "agent_id"),
         text=row.text_or("task", "(no text)"),
         context=row.text("context"),
-        result=None if result is None else factories.encode(result),
+        result=None if result is None else target_rows.to_json_text(result),
         reason=_WAITED if state == "expired" else None,
     )
 
 
-def _lock(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_lock(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("acquired_at")
     until = row.timestamp("expires_at") or at
     path = row.text_or("file_path", ".", most=2_000)
     project = row.ref("project_id") or row.source_project()
-    lock = factories.lock(row, project, path, mailbox(row, "agent_id"), at, until)
+    lock = target_rows.build_lock(row, project, path, resolve_mailbox(row, "agent_id"), at, until)
     lock.values["path_prefix"] = get_literal_prefix(path)
     lock.values["reason"] = row.text("reason")
     yield lock
 
 
-def _touch(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_touch(row: SourceRow) -> Iterable[TargetRow]:
     project = row.id_of("project_sessions.project_id", row.key_in("lead_id") or "")
     at = row.created_at("first_touched_at")
     yield TargetRow(
@@ -140,7 +140,7 @@ def _touch(row: SourceRow) -> Iterable[TargetRow]:
         {
             "project_id": project or row.source_project(),
             "path": row.text_or("file_path", ".", most=2_000),
-            "owner": mailbox(row, "agent_id"),
+            "owner": resolve_mailbox(row, "agent_id"),
             "count": row.integer_or("touch_count", 1, least=1),
             "first_at": at,
             "last_at": row.end_time("last_touched_at", at) or at,
@@ -148,25 +148,25 @@ def _touch(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _decision(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_decision(row: SourceRow) -> Iterable[TargetRow]:
     state = row.choice("status", _DECISIONS, "recorded")
     auto_approved = row.flag("auto_approved")
     if state == "recorded":
         row.keep("confirmed_at")
-    yield factories.decision(
+    yield target_rows.build_decision(
         row,
         row.created_at("created_at"),
         state,
         row.timestamp("confirmed_at"),
         project_id=row.ref("project_id"),
-        author=mailbox(row, "agent_id"),
+        author=resolve_mailbox(row, "agent_id"),
         title=row.text_or("title", "(no title)", most=1_000),
         rationale=row.text("rationale") or "",
         reason="it was approved automatically" if auto_approved else None,
     )
 
 
-def _timer(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_timer(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("created_at")
     state = row.choice("status", _TIMERS, "paused")
     seconds = row.integer_or("delay_seconds", 60, least=1)
@@ -176,13 +176,13 @@ def _timer(row: SourceRow) -> Iterable[TargetRow]:
     if not repeats:
         row.keep("delay_seconds")
     body = {"label": label, "message": row.text("message")}
-    yield factories.schedule(
+    yield target_rows.build_schedule(
         row,
-        mailbox(row, "agent_id"),
+        resolve_mailbox(row, "agent_id"),
         at,
         state,
         name=label,
-        body=factories.encode(body),
+        body=target_rows.to_json_text(body),
         kind="every" if repeats else "once",
         rule=str(seconds * 1_000) if repeats else "",
         anchor_at=fire_at,
@@ -191,17 +191,17 @@ def _timer(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _letter(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_letter(row: SourceRow) -> Iterable[TargetRow]:
     state = row.choice("status", _LETTERS, "expired")
     body = {"type": row.single_line("message_type"), "payload": row.text("payload", most=1 << 20)}
-    yield factories.letter(
+    yield target_rows.build_letter(
         row,
-        mailbox(row, "target_agent_id"),
+        resolve_mailbox(row, "target_agent_id"),
         body,
         row.created_at("created_at"),
         state,
         row.timestamp("delivered_at"),
-        sender=mailbox(row, "source_agent_id") if row.has("source_agent_id") else None,
+        sender=resolve_mailbox(row, "source_agent_id") if row.has("source_agent_id") else None,
         project_id=row.ref("project_id"),
         attempts=row.integer("attempts", least=0) or 0,
         last_error=_WAITED if state == "expired" else None,
@@ -235,16 +235,16 @@ TABLES = (
             "archived_at": "tasks.archived_at",
             "overridden_by": KEPT,
         },
-        _task,
+        _convert_task,
         refs={"project_id": "projects", "assigned_agent_id": "agent_roster"},
-        links=project_of_lead,
+        links=link_project_of_lead,
     ),
     TableMapping(
         "dag_tasks",
         ("id", "lead_id"),
         {"depends_on": "task_dependencies.depends_on_id"},
-        _needs,
-        links=_needed,
+        _convert_dependencies,
+        links=_link_dependencies,
         alias="dag_tasks.depends_on",
     ),
     TableMapping(
@@ -262,7 +262,7 @@ TABLES = (
             "completed_at": "delegations.ended_at",
             "result": "delegations.result",
         },
-        _delegation,
+        _convert_delegation,
         refs={"agent_id": "agent_roster"},
     ),
     TableMapping(
@@ -277,7 +277,7 @@ TABLES = (
             "expires_at": "locks.lease_until",
             "project_id": "locks.project_id",
         },
-        _lock,
+        _convert_lock,
         refs=_PROJECT,
     ),
     TableMapping(
@@ -292,8 +292,8 @@ TABLES = (
             "last_touched_at": "file_touches.last_at",
             "touch_count": "file_touches.count",
         },
-        _touch,
-        links=project_of_lead,
+        _convert_touch,
+        links=link_project_of_lead,
     ),
     TableMapping(
         "decisions",
@@ -312,7 +312,7 @@ TABLES = (
             "confirmed_at": "decisions.ended_at",
             "created_at": "decisions.created_at",
         },
-        _decision,
+        _convert_decision,
         refs=_PROJECT,
     ),
     TableMapping(
@@ -331,7 +331,7 @@ TABLES = (
             "status": "schedules.state",
             "repeat": "schedules.kind",
         },
-        _timer,
+        _convert_timer,
     ),
     TableMapping(
         "message_queue",
@@ -348,7 +348,7 @@ TABLES = (
             "delivered_at": "letters.ended_at",
             "project_id": "letters.project_id",
         },
-        _letter,
+        _convert_letter,
         refs=_PROJECT,
     ),
 )

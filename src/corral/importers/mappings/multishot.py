@@ -7,8 +7,15 @@ the database are not imported.
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from corral.importers import factories
-from corral.importers.mapping import KEPT, KEY, NOT_IMPORTED, TableMapping, TargetRow, ToolMapping
+from corral.importers.mappings import target_rows
+from corral.importers.mappings.types import (
+    KEPT,
+    KEY,
+    NOT_IMPORTED,
+    TableMapping,
+    TargetRow,
+    ToolMapping,
+)
 from corral.importers.source.row import SourceRow
 
 _RACES = {"completed": "completed", "active": "abandoned"}
@@ -23,7 +30,7 @@ _ATTEMPTS = {
 _LIVE = "it had not ended when it was imported from multishot"
 
 
-def _race(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_race(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("created_at")
     name = row.text_or("name", "unnamed race", most=1_000)
     state = row.choice("status", _RACES, "abandoned")
@@ -49,7 +56,7 @@ def _race(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _round(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_round(row: SourceRow) -> Iterable[TargetRow]:
     race = row.ref("run_id")
     if race is None:
         row.explain("its race is missing")
@@ -76,11 +83,11 @@ def _round(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _run(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_run(row: SourceRow) -> Iterable[TargetRow]:
     state = row.choice("status", _ATTEMPTS, "cancelled")
     reason = row.text("error_message") or (_LIVE if state == "cancelled" else None)
     at = row.created_at("created_at")
-    yield from factories.run(
+    yield from target_rows.build_run(
         row,
         at,
         state,
@@ -91,7 +98,7 @@ def _run(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _attempt(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_attempt(row: SourceRow) -> Iterable[TargetRow]:
     round_id = row.ref("round_id")
     if round_id is None:
         row.explain("its round is missing")
@@ -122,11 +129,11 @@ def _attempt(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _own_run(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_run(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "agents.run", row.key
 
 
-def _winner(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_winner(row: SourceRow) -> Iterable[TargetRow]:
     round_id = row.id_of("rounds", row.key)
     winner = row.ref("winner_agent_id")
     if round_id is None or winner is None:
@@ -145,18 +152,18 @@ def _winner(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _own_round(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_round(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "rounds", row.key
 
 
-def _output(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_output(row: SourceRow) -> Iterable[TargetRow]:
     run = row.ref("agent_id")
     if run is None:
         row.explain("its agent is missing")
         return
     at = row.created_at("timestamp")
     text = row.text("content") or ""
-    yield factories.log_line(run, at, "info", text, source="multishot")
+    yield target_rows.build_log_line(run, at, "info", text, source="multishot")
 
 
 def _find_database(folder: Path) -> Path:
@@ -179,7 +186,7 @@ TOOL = ToolMapping(
                 "status": "races.state",
                 "current_round_id": KEPT,
             },
-            _race,
+            _convert_race,
         ),
         TableMapping(
             "rounds",
@@ -194,7 +201,7 @@ TOOL = ToolMapping(
                 "winner_files_path": KEPT,
                 "status": "rounds.state",
             },
-            _round,
+            _convert_round,
             refs={"run_id": "runs"},
         ),
         TableMapping(
@@ -207,7 +214,7 @@ TOOL = ToolMapping(
                 "error_message": "runs.reason",
                 "variation_prompt": "launches.prompt",
             },
-            _run,
+            _convert_run,
             alias="agents.run",
         ),
         TableMapping(
@@ -224,17 +231,17 @@ TOOL = ToolMapping(
                 "completed_at": "attempts.ended_at",
                 "error_message": "attempts.reason",
             },
-            _attempt,
+            _convert_attempt,
             refs={"round_id": "rounds"},
-            links=_own_run,
+            links=_link_run,
         ),
         TableMapping(
             "rounds",
             ("id",),
             {"winner_agent_id": "selections.attempt_id", "created_at": "selections.selected_at"},
-            _winner,
+            _convert_winner,
             refs={"winner_agent_id": "agents"},
-            links=_own_round,
+            links=_link_round,
             alias="rounds.winner_agent_id",
         ),
         TableMapping(
@@ -246,7 +253,7 @@ TOOL = ToolMapping(
                 "timestamp": "log_lines.at",
                 "content": "log_lines.message",
             },
-            _output,
+            _convert_output,
             refs={"agent_id": "agents.run"},
         ),
         TableMapping(

@@ -8,8 +8,9 @@ removed, destinations are revoked, letters have ended, and agents have no permis
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from corral.importers import factories
-from corral.importers.mapping import (
+from corral.importers.mappings import target_rows
+from corral.importers.mappings.nanoclaw_messages import ACKS, INBOUND, OUTBOUND, PROVIDERS
+from corral.importers.mappings.types import (
     EXISTING,
     KEPT,
     KEY,
@@ -18,17 +19,16 @@ from corral.importers.mapping import (
     TargetRow,
     ToolMapping,
 )
-from corral.importers.mappings.nanoclaw_messages import ACKS, INBOUND, OUTBOUND, PROVIDERS
 from corral.importers.source.row import SourceRow, make_valid_name
 
 _PROVIDERS = {name: name for name in PROVIDERS}
 _MODES = {"shared": "shared", "per-thread": "thread", "agent-shared": "agent"}
 
 
-def _agent(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_agent(row: SourceRow) -> Iterable[TargetRow]:
     folder = row.text("folder", most=1_000)
     name = row.name("name", f"agent-{make_valid_name(row.key[:12], 'x')}")
-    return factories.agent(
+    return target_rows.build_agent(
         row,
         name,
         row.created_at("created_at"),
@@ -37,12 +37,12 @@ def _agent(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _channel(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_channel(row: SourceRow) -> Iterable[TargetRow]:
     kind = row.single_line("channel_type")
     if kind is None or row.key != kind:
         return  # another row of the same channel creates it
     at = row.created_at("created_at")
-    yield factories.removed(
+    yield target_rows.build_removed(
         row,
         "channels",
         row.new_id("chn", at),
@@ -56,7 +56,7 @@ def _channel(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _place(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_place(row: SourceRow) -> Iterable[TargetRow]:
     kind = row.single_line("channel_type")
     channel = row.id_of("messaging_groups.channel_type", kind or "")
     platform_id = row.single_line("platform_id", most=400)
@@ -80,27 +80,27 @@ def _place(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _kind_of(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_channel(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "messaging_groups.channel_type", row.key_in("channel_type") or ""
 
 
-def _address(row: SourceRow) -> Iterable[TargetRow]:
+def _find_place(row: SourceRow) -> Iterable[TargetRow]:
     place = row.id_of("messaging_groups", row.text("id") or "")
     if place is not None:
         yield TargetRow(EXISTING, {"table": "places", "id": place})
 
 
-def _own_place(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_place(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "messaging_groups", row.key_in("id") or ""
 
 
-def _wiring(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_wiring(row: SourceRow) -> Iterable[TargetRow]:
     place, agent = row.ref("messaging_group_id"), row.ref("agent_group_id")
     if place is None or agent is None:
         row.explain("its chat or its agent is missing")
         return
     at = row.created_at("created_at")
-    yield factories.removed(
+    yield target_rows.build_removed(
         row,
         "wirings",
         row.new_id("wir", at),
@@ -115,10 +115,10 @@ def _wiring(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _session(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_session(row: SourceRow) -> Iterable[TargetRow]:
     at = row.created_at("created_at")
     place = row.ref("messaging_group_id")
-    yield factories.session(
+    yield target_rows.build_session(
         row,
         at,
         state=row.choice("status", {"active": "open", "closed": "closed"}, "open"),
@@ -130,7 +130,7 @@ def _session(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _question(row: SourceRow) -> Iterable[TargetRow]:
+def _convert_question(row: SourceRow) -> Iterable[TargetRow]:
     session = row.ref("session_id")
     if session is None:
         row.explain("its session is missing")
@@ -155,13 +155,13 @@ def _question(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _question_of_message(row: SourceRow) -> Iterable[TargetRow]:
+def _find_question(row: SourceRow) -> Iterable[TargetRow]:
     question = row.id_of("pending_questions", row.plain_text("question_id"))
     if question is not None:
         yield TargetRow(EXISTING, {"table": "questions", "id": question})
 
 
-def _own_question(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_question(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "pending_questions", row.plain_text("question_id")
 
 
@@ -179,7 +179,7 @@ _SESSIONS = TableMapping(
         "last_active": "sessions.updated_at",
         "created_at": "sessions.created_at",
     },
-    _session,
+    _convert_session,
     refs={"agent_group_id": "agent_groups", "messaging_group_id": "messaging_groups"},
 )
 
@@ -196,13 +196,13 @@ _CENTRAL = (
             "container_config": KEPT,
             "created_at": "agents.created_at",
         },
-        _agent,
+        _convert_agent,
     ),
     TableMapping(
         "messaging_groups",
         ("channel_type",),
         {"channel_type": "channels.kind", "created_at": "channels.created_at"},
-        _channel,
+        _convert_channel,
         alias="messaging_groups.channel_type",
     ),
     TableMapping(
@@ -217,15 +217,15 @@ _CENTRAL = (
             "admin_user_id": KEPT,
             "created_at": "places.created_at",
         },
-        _place,
-        links=_kind_of,
+        _convert_place,
+        links=_link_channel,
     ),
     TableMapping(
         "messaging_groups",
         ("channel_type", "platform_id"),
         {"id": "places.id"},
-        _address,
-        links=_own_place,
+        _find_place,
+        links=_link_place,
         alias="messaging_groups.platform_id",
     ),
     TableMapping(
@@ -241,7 +241,7 @@ _CENTRAL = (
             "priority": "wirings.priority",
             "created_at": "wirings.created_at",
         },
-        _wiring,
+        _convert_wiring,
         refs={"messaging_group_id": "messaging_groups", "agent_group_id": "agent_groups"},
     ),
     _SESSIONS,
@@ -257,15 +257,15 @@ _CENTRAL = (
             "thread_id": KEPT,
             "created_at": "questions.created_at",
         },
-        _question,
+        _convert_question,
         refs={"session_id": "sessions"},
     ),
     TableMapping(
         "pending_questions",
         ("message_out_id",),
         {"question_id": "questions.id"},
-        _question_of_message,
-        links=_own_question,
+        _find_question,
+        links=_link_question,
         alias="pending_questions.message_out_id",
     ),
 )
@@ -284,16 +284,16 @@ def _find_database(folder: Path) -> Path:
 def _find_files(path: Path) -> Iterator[SourceFile]:
     if path.is_dir():
         if any((path / name).exists() for name in ("inbound.db", "outbound.db")):
-            yield from _session_files(path)
+            yield from _find_session_files(path)
             return
         yield SourceFile(path, _CENTRAL_SIGNATURE, _CENTRAL)  # raises the error for a folder
         return
     yield SourceFile(path, _CENTRAL_SIGNATURE, _CENTRAL)
     for folder in sorted((path.parent / "v2-sessions").glob("*/*/")):
-        yield from _session_files(folder)
+        yield from _find_session_files(folder)
 
 
-def _session_files(folder: Path) -> Iterator[SourceFile]:
+def _find_session_files(folder: Path) -> Iterator[SourceFile]:
     session, group = folder.name, folder.parent.name
     inbound, outbound = folder / "inbound.db", folder / "outbound.db"
     owner = {"id": session, "agent_group_id": group}

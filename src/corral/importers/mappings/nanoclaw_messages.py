@@ -6,9 +6,9 @@ has the answers, and the acknowledgements of the agent.
 
 from collections.abc import Iterable, Iterator
 
-from corral.importers import factories
-from corral.importers.mapping import KEPT, KEY, TableMapping, TargetRow
+from corral.importers.mappings import target_rows
 from corral.importers.mappings.nanoclaw_turns import INCOMING_TURNS, OUTGOING_TURNS, QUESTION_TEXTS
+from corral.importers.mappings.types import KEPT, KEY, TableMapping, TargetRow
 from corral.importers.source.database import encode_key
 from corral.importers.source.row import SourceRow
 
@@ -24,39 +24,39 @@ _WAITED = "it was still waiting when it was imported from nanoclaw"
 MAX_BODY = 1 << 20
 
 
-def _session_of(row: SourceRow) -> str | None:
+def _find_session(row: SourceRow) -> str | None:
     session = row.id_of("sessions", row.owner_key)
     if session is None:
         row.problems.append("its session is missing")
     return session
 
 
-def _own_session(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_session(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "sessions", row.owner_key
 
 
-def _own_session_and_place(row: SourceRow) -> Iterator[tuple[str, str]]:
+def _link_session_and_place(row: SourceRow) -> Iterator[tuple[str, str]]:
     yield "sessions", row.owner_key
-    yield "messaging_groups.platform_id", _address_of(row)
+    yield "messaging_groups.platform_id", _encode_address(row)
 
 
-def _address_of(row: SourceRow) -> str:
+def _encode_address(row: SourceRow) -> str:
     return encode_key([row.plain_text("channel_type"), row.plain_text("platform_id")])
 
 
-def _ack(row: SourceRow) -> Iterable[TargetRow]:
+def _remember_ack(row: SourceRow) -> Iterable[TargetRow]:
     ack = (row.text("status"), row.timestamp("status_changed"))
     row.memo["ack", row.text("message_id") or ""] = ack
     return ()
 
 
-def _delivery(row: SourceRow) -> Iterable[TargetRow]:
+def _remember_delivery(row: SourceRow) -> Iterable[TargetRow]:
     state = row.choice("status", _OUT, "dead")
     row.memo["delivered", row.text("message_out_id") or ""] = (state, row.timestamp("delivered_at"))
     return ()
 
 
-def _content(row: SourceRow) -> object:
+def _decode_content(row: SourceRow) -> object:
     """Return the content: decoded JSON, or the text itself."""
     text = row.text("content", most=MAX_BODY)
     before = len(row.problems)
@@ -67,8 +67,8 @@ def _content(row: SourceRow) -> object:
     return decoded
 
 
-def _incoming(row: SourceRow) -> Iterable[TargetRow]:
-    session = _session_of(row)
+def _convert_incoming(row: SourceRow) -> Iterable[TargetRow]:
+    session = _find_session(row)
     if session is None:
         return
     at = row.created_at("timestamp")
@@ -81,28 +81,28 @@ def _incoming(row: SourceRow) -> Iterable[TargetRow]:
     body = {
         "kind": row.single_line("kind"),
         "seq": row.integer("seq"),
-        "content": _content(row),
+        "content": _decode_content(row),
         "platform_id": row.single_line("platform_id", most=400),
         "channel_type": row.single_line("channel_type"),
         "thread_id": row.single_line("thread_id", most=400),
     }
     mailbox = f"session:{session}"
     if rule and len(rule.split()) == 5 and state == "expired":
-        yield factories.schedule(
+        yield target_rows.build_schedule(
             row,
             mailbox,
             at,
             "paused",
             kind="cron",
             rule=rule,
-            body=factories.encode(body),
+            body=target_rows.to_json_text(body),
             next_at=due,
             last_error=_WAITED,
         )
         return
     if rule:
         row.keep("recurrence")
-    yield factories.letter(
+    yield target_rows.build_letter(
         row,
         mailbox,
         body,
@@ -115,19 +115,19 @@ def _incoming(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _outgoing(row: SourceRow) -> Iterable[TargetRow]:
-    session = _session_of(row)
+def _convert_outgoing(row: SourceRow) -> Iterable[TargetRow]:
+    session = _find_session(row)
     if session is None:
         return
     at = row.created_at("timestamp")
     kind = row.single_line("channel_type")
     target = row.single_line("platform_id", most=400)
-    place = row.id_of("messaging_groups.platform_id", _address_of(row))
+    place = row.id_of("messaging_groups.platform_id", _encode_address(row))
     state, when = row.memo.get(("delivered", row.key), ("expired", None))
     body = {
         "kind": row.single_line("kind"),
         "seq": row.integer("seq"),
-        "content": _content(row),
+        "content": _decode_content(row),
         "platform_id": target,
         "channel_type": kind,
         "thread_id": row.single_line("thread_id", most=400),
@@ -135,7 +135,7 @@ def _outgoing(row: SourceRow) -> Iterable[TargetRow]:
     }
     mailbox = f"place:{place}" if place else f"session:{session}"
     last_error = "nanoclaw had not recorded its delivery" if state == "expired" else None
-    yield factories.letter(
+    yield target_rows.build_letter(
         row,
         mailbox,
         body,
@@ -148,8 +148,8 @@ def _outgoing(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _destination(row: SourceRow) -> Iterable[TargetRow]:
-    place = row.id_of("messaging_groups.platform_id", _address_of(row))
+def _convert_destination(row: SourceRow) -> Iterable[TargetRow]:
+    place = row.id_of("messaging_groups.platform_id", _encode_address(row))
     session = row.id_of("sessions", row.owner_key)
     agent = row.id_of("agent_groups", row.owner_values.get("agent_group_id", ""))
     name = row.single_line("name")
@@ -171,27 +171,27 @@ def _destination(row: SourceRow) -> Iterable[TargetRow]:
     )
 
 
-def _own_agent_and_place(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield from _own_session_and_place(row)
+def _link_agent_and_place(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield from _link_session_and_place(row)
     yield "agent_groups", row.owner_values.get("agent_group_id", "")
 
 
-def _value(row: SourceRow) -> Iterable[TargetRow]:
-    session = _session_of(row)
+def _convert_value(row: SourceRow) -> Iterable[TargetRow]:
+    session = _find_session(row)
     name = row.single_line("key")
     if session is None or name is None:
         row.explain("it has no name")
         return
     text = row.text("value") or ""
-    values = {"session_id": session, "name": name, "value": factories.encode(text)}
+    values = {"session_id": session, "name": name, "value": target_rows.to_json_text(text)}
     yield TargetRow("session_state", values | {"updated_at": row.created_at("updated_at")})
-    if text and (provider := _provider_of(name)):
+    if text and (provider := _find_provider(name)):
         yield TargetRow(
             "provider_sessions", {"id": session, "provider": provider, "name": text[:400]}
         )
 
 
-def _provider_of(key: str) -> str | None:
+def _find_provider(key: str) -> str | None:
     """Return the provider of a session id in the session state.
 
     Old versions have one key, newer ones a key for each provider.
@@ -208,7 +208,7 @@ ACKS = TableMapping(
     "processing_ack",
     ("message_id",),
     {"message_id": KEY, "status": "letters.state", "status_changed": "letters.ended_at"},
-    _ack,
+    _remember_ack,
     reason="its state is stored with its message",
 )
 
@@ -230,8 +230,8 @@ INBOUND = (
             "thread_id": _BODY,
             "content": _BODY,
         },
-        _incoming,
-        links=_own_session,
+        _convert_incoming,
+        links=_link_session,
     ),
     INCOMING_TURNS,
     TableMapping(
@@ -243,7 +243,7 @@ INBOUND = (
             "status": "letters.state",
             "delivered_at": "letters.ended_at",
         },
-        _delivery,
+        _remember_delivery,
         reason="its state is stored with its message",
     ),
     TableMapping(
@@ -257,8 +257,8 @@ INBOUND = (
             "platform_id": "destinations.place_id",
             "agent_group_id": KEPT,
         },
-        _destination,
-        links=_own_agent_and_place,
+        _convert_destination,
+        links=_link_agent_and_place,
     ),
     TableMapping(
         "session_routing",
@@ -285,8 +285,8 @@ OUTBOUND = (
             "thread_id": _BODY,
             "content": _BODY,
         },
-        _outgoing,
-        links=_own_session_and_place,
+        _convert_outgoing,
+        links=_link_session_and_place,
     ),
     OUTGOING_TURNS,
     QUESTION_TEXTS,
@@ -298,7 +298,7 @@ OUTBOUND = (
             "value": "session_state.value, sessions.provider_session",
             "updated_at": "session_state.updated_at",
         },
-        _value,
-        links=_own_session,
+        _convert_value,
+        links=_link_session,
     ),
 )

@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from corral.importers import factories
-from corral.importers.mapping import TableMapping, TargetRow
+from corral.importers.mappings import target_rows
+from corral.importers.mappings.types import TableMapping, TargetRow
 from corral.importers.source.row import SourceRow, shorten_to_bytes
 
 MAX_CONTENT = 4 * 1024 * 1024
 _TEXTS = ("title", "text", "prompt", "question", "fallbackText")
 
 
-def parse_content(row: SourceRow) -> Any:
+def _parse_content(row: SourceRow) -> Any:
     """Return the content of a message: decoded JSON, or the text itself."""
     text = row.quiet_text("content")
     try:
@@ -26,64 +26,68 @@ def parse_content(row: SourceRow) -> Any:
         return text
 
 
-def find_session(row: SourceRow) -> str | None:
+def _find_session(row: SourceRow) -> str | None:
     return row.id_of("sessions", row.owner_key)
 
 
-def make_incoming_turn(row: SourceRow) -> Iterable[TargetRow]:
+def convert_incoming_turn(row: SourceRow) -> Iterable[TargetRow]:
     role = "system" if row.plain_text("kind") == "system" else "user"
-    return _make_turn(row, role, "attachments", "inbox")
+    return _build_turn(row, role, "attachments", "inbox")
 
 
-def make_outgoing_turn(row: SourceRow) -> Iterable[TargetRow]:
+def convert_outgoing_turn(row: SourceRow) -> Iterable[TargetRow]:
     role = "system" if row.plain_text("kind") == "system" else "assistant"
-    return _make_turn(row, role, "files", "outbox")
+    return _build_turn(row, role, "files", "outbox")
 
 
-def _make_turn(row: SourceRow, role: str, listed: str, box: str) -> Iterable[TargetRow]:
-    session = find_session(row)
+def _build_turn(row: SourceRow, role: str, listed: str, box: str) -> Iterable[TargetRow]:
+    session = _find_session(row)
     if session is None:
         return
-    content = parse_content(row)
+    content = _parse_content(row)
     message = content if isinstance(content, dict) else {}
-    files = [describe_file(row, session, each, box) for each in _as_list(message.get(listed))]
+    files = [_copy_file(row, session, entry, box) for entry in _as_list(message.get(listed))]
     for file in files:
         if file.get("reason"):
-            row.problems.append(f"a file of {listed} is not copied: {_kind_of(file['reason'])}")
-    lines = [_text_of(content), *(f"[file: {file['name']}]" for file in files)]
+            row.problems.append(
+                f"a file of {listed} is not copied: {_strip_file_name(file['reason'])}"
+            )
+    lines = [_render_text(content), *(f"[file: {file['name']}]" for file in files)]
     meta = {
         "source": "nanoclaw",
         "message": row.key,
         "kind": row.plain_text("kind"),
-        "sender": _sender_of(message),
+        "sender": _find_sender(message),
         "files": files,
     }
-    yield factories.turn(
+    yield target_rows.build_turn(
         session,
         role,
         shorten_to_bytes("\n".join(line for line in lines if line), MAX_CONTENT),
         row.quiet_timestamp("timestamp"),
-        meta=factories.encode({name: value for name, value in meta.items() if value}),
+        meta=target_rows.to_json_text({name: value for name, value in meta.items() if value}),
     )
 
 
-def _text_of(content: Any) -> str:
+def _render_text(content: Any) -> str:
     """Return the readable text of a message; its JSON if it has no text."""
     if isinstance(content, str):
         return content
     if not isinstance(content, dict):
-        return factories.encode(content)
+        return target_rows.to_json_text(content)
     texts = [str(content[name]) for name in _TEXTS if isinstance(content.get(name), str)]
-    texts += [f"- {option}" for option in options_of(content)]
+    texts += [f"- {option}" for option in _list_options(content)]
     if content.get("operation") or content.get("action") or not "".join(texts):
         rest = {name: value for name, value in content.items() if name not in ("text",)}
         return (
-            "\n".join([*texts[:1], factories.encode(rest)]) if texts else factories.encode(content)
+            "\n".join([*texts[:1], target_rows.to_json_text(rest)])
+            if texts
+            else target_rows.to_json_text(content)
         )
     return "\n".join(text for text in texts if text)
 
 
-def question_of(content: Any) -> str | None:
+def _find_question_text(content: Any) -> str | None:
     """Return the text of a question card."""
     if not isinstance(content, dict):
         return None
@@ -92,16 +96,17 @@ def question_of(content: Any) -> str | None:
     return "\n".join(texts) or None
 
 
-def options_of(content: Any) -> list[str]:
+def _list_options(content: Any) -> list[str]:
     """Return the labels of a question card's options, each once."""
     given = _as_list(content.get("options")) if isinstance(content, dict) else []
     labels = [
-        each.get("label") or each.get("value") if isinstance(each, dict) else each for each in given
+        option.get("label") or option.get("value") if isinstance(option, dict) else option
+        for option in given
     ]
     return [*dict.fromkeys(label for label in labels if isinstance(label, str) and label)]
 
 
-def _sender_of(message: dict[str, Any]) -> str | None:
+def _find_sender(message: dict[str, Any]) -> str | None:
     author = message.get("author")
     named = author if isinstance(author, dict) else {}
     for value in (message.get("sender"), named.get("fullName"), named.get("userName")):
@@ -110,7 +115,7 @@ def _sender_of(message: dict[str, Any]) -> str | None:
     return None
 
 
-def describe_file(row: SourceRow, session: str, given: Any, box: str) -> dict[str, Any]:
+def _copy_file(row: SourceRow, session: str, given: Any, box: str) -> dict[str, Any]:
     """Copy an attached file from the session's folder, where it is stored by message id."""
     entry = given if isinstance(given, dict) else {"name": given}
     named = entry.get("localPath") or entry.get("path")
@@ -122,7 +127,7 @@ def describe_file(row: SourceRow, session: str, given: Any, box: str) -> dict[st
     return copied | {"name": name, "type": copied.get("type") or entry.get("mimeType")}
 
 
-def _kind_of(reason: str) -> str:
+def _strip_file_name(reason: str) -> str:
     """Return a reason without the file name, so that equal reasons are counted together."""
     return reason.rpartition("' ")[2]
 
@@ -131,27 +136,27 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def make_question_text(row: SourceRow) -> Iterable[TargetRow]:
+def convert_question_text(row: SourceRow) -> Iterable[TargetRow]:
     """Set the text and the options of a pending question from its card."""
-    content = parse_content(row)
-    text = question_of(content)
+    content = _parse_content(row)
+    text = _find_question_text(content)
     question = row.id_of("pending_questions.message_out_id", row.plain_text("id"))
     if question is None and isinstance(content, dict):
         question = row.id_of("pending_questions", str(content.get("questionId") or ""))
     if question is None or text is None:
         return
-    options = factories.encode(options_of(content))
+    options = target_rows.to_json_text(_list_options(content))
     yield TargetRow("question_texts", {"id": question, "text": text, "options": options})
 
 
-def question_links(row: SourceRow) -> Iterable[tuple[str, str]]:
-    content = parse_content(row)
+def link_question(row: SourceRow) -> Iterable[tuple[str, str]]:
+    content = _parse_content(row)
     yield "pending_questions.message_out_id", row.plain_text("id")
     if isinstance(content, dict) and content.get("questionId"):
         yield "pending_questions", str(content["questionId"])
 
 
-def _own_session(row: SourceRow) -> Iterable[tuple[str, str]]:
+def _link_session(row: SourceRow) -> Iterable[tuple[str, str]]:
     yield "sessions", row.owner_key
 
 
@@ -159,23 +164,23 @@ INCOMING_TURNS = TableMapping(
     "messages_in",
     ("id",),
     {"kind": "turns.role", "content": "turns.content", "timestamp": "turns.at"},
-    make_incoming_turn,
-    links=_own_session,
+    convert_incoming_turn,
+    links=_link_session,
     alias="messages_in.turn",
 )
 OUTGOING_TURNS = TableMapping(
     "messages_out",
     ("id",),
     {"kind": "turns.role", "content": "turns.content", "timestamp": "turns.at"},
-    make_outgoing_turn,
-    links=_own_session,
+    convert_outgoing_turn,
+    links=_link_session,
     alias="messages_out.turn",
 )
 QUESTION_TEXTS = TableMapping(
     "messages_out",
     ("id",),
     {"content": "questions.text, questions.options"},
-    make_question_text,
-    links=question_links,
+    convert_question_text,
+    links=link_question,
     alias="messages_out.question",
 )

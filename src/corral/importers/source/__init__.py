@@ -1,1 +1,1 @@
-"""Read-only access to databases of other programs, which are untrusted."""
+"""Reading of other tools' SQLite files, whose content is untrusted."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from corral.importers.source.copy import Unreadable, copy_database, damaged_error
+from corral.importers.source.private_copy import Unreadable, build_damaged, copy_database
 from corral.scratch_folders import scratch_folder
 from corral.untrusted_sqlite import MAX_SECONDS, harden
 
@@ -43,7 +43,7 @@ def open_source(path: Path) -> Iterator["SourceDatabase"]:
         try:
             connection = apsw.Connection(str(copy))
         except apsw.Error as error:
-            raise damaged_error(path, error) from None
+            raise build_damaged(path, error) from None
         try:
             yield SourceDatabase(path, connection)
         except apsw.InterruptError as error:
@@ -53,7 +53,7 @@ def open_source(path: Path) -> Iterator["SourceDatabase"]:
                 path=str(path),
             ) from error
         except apsw.Error as error:
-            raise damaged_error(path, error) from error
+            raise build_damaged(path, error) from error
         finally:
             connection.close()
 
@@ -90,26 +90,26 @@ class SourceDatabase:
     def _add_table(self, name: str) -> None:
         """Check the pages of a table and list its columns, except generated ones."""
         self._limit.restart()
-        result = self._connection.execute(f"PRAGMA quick_check({_quoted(name)})").fetchall()
+        result = self._connection.execute(f"PRAGMA quick_check({_quote_name(name)})").fetchall()
         if result != [("ok",)]:
             raise apsw.CorruptError(str(result[0][0]) if result else "unknown damage")
         self._names[name.lower()] = name
-        columns = self._connection.execute(f"PRAGMA table_xinfo({_quoted(name)})").fetchall()
+        columns = self._connection.execute(f"PRAGMA table_xinfo({_quote_name(name)})").fetchall()
         self.tables[name.lower()] = tuple(str(row[1]) for row in columns if not row[6])
         self.derived += [f"{name}.{row[1]}" for row in columns if row[6]]
 
-    def original_name(self, table: str) -> str:
+    def get_original_name(self, table: str) -> str:
         """Return the name of a table as the source spells it."""
         return self._names[table]
 
-    def count(self, table: str) -> int:
+    def count_rows(self, table: str) -> int:
         """Return the number of rows of a table."""
         self._limit.restart()
-        sql = f"SELECT count(*) FROM {_quoted(self._names[table])}"
+        sql = f"SELECT count(*) FROM {_quote_name(self._names[table])}"
         rows: Any = self._connection.execute(sql).fetchall()
         return int(rows[0][0])
 
-    def batches(self, table: str, key: Sequence[str]) -> Iterator[list[RawRow]]:
+    def read_batches(self, table: str, key: Sequence[str]) -> Iterator[list[RawRow]]:
         """Yield all rows in batches, in the order in which they were inserted.
 
         `key` are the columns that identify a row. The rowid identifies rows without a unique key.
@@ -118,24 +118,24 @@ class SourceDatabase:
         by = {column.lower(): column for column in columns}
         named = [by[column] for column in key if column in by]
         is_complete = len(named) == len(key) and bool(key)
-        rowid = self._rowid(table)
-        duplicates = self._duplicates(table, named, rowid) if is_complete and rowid else {}
-        keys = [_as_key(column) for column in named] if is_complete else []
-        chosen = ", ".join([*keys, *(_as_bytes(column) for column in columns)])
+        rowid = self._find_rowid(table)
+        duplicates = self._find_duplicates(table, named, rowid) if is_complete and rowid else {}
+        keys = [_select_key(column) for column in named] if is_complete else []
+        chosen = ", ".join([*keys, *(_select_bytes(column) for column in columns)])
         first = rowid or "NULL"
-        ordered = rowid or ", ".join(map(_quoted, named)) or "1"
-        sql = f"SELECT {first}, {chosen} FROM {_quoted(self._names[table])} ORDER BY {ordered}"
+        ordered = rowid or ", ".join(map(_quote_name, named)) or "1"
+        sql = f"SELECT {first}, {chosen} FROM {_quote_name(self._names[table])} ORDER BY {ordered}"
         lowered = [column.lower() for column in columns]
         batch: dict[str, RawRow] = {}
         size = 0
         self._limit.restart()
         for row in self._connection.execute(sql):
             self._limit.restart()
-            cells = [*map(self._in_utf8, row[1:])]
+            cells = [*map(self._to_utf8, row[1:])]
             values = dict(zip(lowered, cells[len(keys) :], strict=True))
-            raw = _raw_row(values, cells[: len(keys)], row[0], duplicates)
+            raw = _build_row(values, cells[: len(keys)], row[0], duplicates)
             if raw.key in batch:  # different bytes that become the same text
-                raw = _duplicate_row(raw.key, row[0], values)
+                raw = _build_duplicate(raw.key, row[0], values)
             batch[raw.key] = raw
             size += sum(len(value) for value in row if isinstance(value, bytes))
             if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
@@ -144,35 +144,35 @@ class SourceDatabase:
         if batch:
             yield [*batch.values()]
 
-    def _in_utf8(self, value: Any) -> Any:
+    def _to_utf8(self, value: Any) -> Any:
         if self._encoding is None or not isinstance(value, bytes):
             return value
         return value.decode(self._encoding, "replace").encode()
 
-    def _rowid(self, table: str) -> str | None:
+    def _find_rowid(self, table: str) -> str | None:
         """Return a name of the rowid column; None for a table without rowid."""
         taken = {column.lower() for column in self.tables[table]}
         for name in ("rowid", "_rowid_", "oid"):
             if name in taken:
                 continue
             try:
-                probe = f"SELECT {name} FROM {_quoted(self._names[table])} LIMIT 0"
+                probe = f"SELECT {name} FROM {_quote_name(self._names[table])} LIMIT 0"
                 self._connection.execute(probe).fetchall()
             except apsw.SQLError:
                 return None
             return name
         return None
 
-    def _duplicates(self, table: str, key: Sequence[str], rowid: str) -> dict[str, int]:
+    def _find_duplicates(self, table: str, key: Sequence[str], rowid: str) -> dict[str, int]:
         """Return the keys that several rows have, with the rowid of the first row."""
-        listed = ", ".join(map(_as_key, key))
+        listed = ", ".join(map(_select_key, key))
         sql = (
-            f"SELECT min({rowid}), {listed} FROM {_quoted(self._names[table])}"
+            f"SELECT min({rowid}), {listed} FROM {_quote_name(self._names[table])}"
             f" GROUP BY {listed} HAVING count(*) > 1"
         )
         self._limit.restart()
         rows: Any = self._connection.execute(sql)
-        return {_key_of([*map(self._in_utf8, row[1:])]): int(row[0]) for row in rows}
+        return {_build_key([*map(self._to_utf8, row[1:])]): int(row[0]) for row in rows}
 
 
 # Suffixes of the shadow tables that FTS and R-Tree create for a virtual table.
@@ -185,29 +185,29 @@ def _is_shadow(name: str, virtual: Sequence[str]) -> bool:
     return end in _SHADOWS and owner in virtual
 
 
-def _raw_row(
+def _build_row(
     values: dict[str, Value], parts: Sequence[Value], rowid: int | None, duplicates: dict[str, int]
 ) -> RawRow:
     if not parts:
-        return RawRow(f"#{rowid}" if rowid is not None else _content_hash(values), False, values)
-    key = _key_of(parts)
+        return RawRow(f"#{rowid}" if rowid is not None else _hash_content(values), False, values)
+    key = _build_key(parts)
     if any(part is None for part in parts) or (key in duplicates and duplicates[key] != rowid):
-        return _duplicate_row(key, rowid, values)
+        return _build_duplicate(key, rowid, values)
     return RawRow(key, False, values)
 
 
-def _duplicate_row(key: str, rowid: int | None, values: dict[str, Value]) -> RawRow:
-    return RawRow(f"{key}#{_content_hash(values) if rowid is None else rowid}", True, values)
+def _build_duplicate(key: str, rowid: int | None, values: dict[str, Value]) -> RawRow:
+    return RawRow(f"{key}#{_hash_content(values) if rowid is None else rowid}", True, values)
 
 
-def _content_hash(values: dict[str, Value]) -> str:
+def _hash_content(values: dict[str, Value]) -> str:
     """Return a hash that identifies a row without key and rowid by its content."""
     return sha256(repr(sorted(values.items())).encode()).hexdigest()
 
 
-def _key_of(parts: Sequence[Any]) -> str:
+def _build_key(parts: Sequence[Any]) -> str:
     """Return the key of a row as text; several columns become a JSON list."""
-    return encode_key([_text_of(part) for part in parts])
+    return encode_key([_decode_part(part) for part in parts])
 
 
 def encode_key(parts: Sequence[str]) -> str:
@@ -218,7 +218,7 @@ def encode_key(parts: Sequence[str]) -> str:
     return f"{key[:300]}…{sha256(key.encode()).hexdigest()}"
 
 
-def _text_of(part: Any) -> str:
+def _decode_part(part: Any) -> str:
     if part is None:
         return ""
     if isinstance(part, bytes):
@@ -226,16 +226,16 @@ def _text_of(part: Any) -> str:
     return str(part)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _as_key(column: str) -> str:
+def _select_key(column: str) -> str:
     # SQLite formats the number, because Python formats large numbers differently.
-    return f"CAST({_quoted(column)} AS BLOB)"
+    return f"CAST({_quote_name(column)} AS BLOB)"
 
 
-def _as_bytes(column: str) -> str:
+def _select_bytes(column: str) -> str:
     # As bytes, because invalid UTF-8 would raise an error; each value is decoded separately.
-    quoted = _quoted(column)
+    quoted = _quote_name(column)
     return f"CASE typeof({quoted}) WHEN 'text' THEN CAST({quoted} AS BLOB) ELSE {quoted} END"

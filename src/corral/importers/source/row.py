@@ -8,12 +8,12 @@ import base64
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from corral.domain.charges.ops import MAX_TOKENS
-from corral.importers.attached_files import FileCopier
+from corral.importers.file_copies import FileCopier
 from corral.importers.source.database import RawRow, Value, encode_key
 from corral.importers.source.timestamps import parse_timestamp
 from corral.kernel.clock import DAY
@@ -24,6 +24,24 @@ from corral.kernel.text import MAX_NAME, MAX_TEXT, encode_json
 
 T = TypeVar("T")
 _MAX_INTEGER = 1 << 53
+
+
+class RowContext(NamedTuple):
+    """What the rows of one database file have in common."""
+
+    now: int
+    folder: str
+    """The folder of the source, which relative paths refer to."""
+    memo: dict[tuple[str, str], Any]
+    """Values that earlier rows of the same owner left for later ones."""
+    owner_key: str = ""
+    """The key of the row that the database file belongs to, in a source with several files."""
+    owner_values: Mapping[str, str] = {}
+    """The known values of the owner."""
+    source_project: Callable[[], str] = str
+    """Returns the id of the project for the source's folder, for rows without a project."""
+    files: FileCopier | None = None
+    """Copies attached files; None: they are not copied."""
 
 
 class SourceRow:
@@ -52,33 +70,24 @@ class SourceRow:
         raw: RawRow,
         refs: Mapping[str, str],
         ids: Mapping[tuple[str, str], str],
+        context: RowContext,
         *,
-        now: int,
-        folder: str,
-        owner_key: str = "",
-        owner_values: Mapping[str, str] | None = None,
-        source_project: Callable[[], str] = str,
-        memo: dict[tuple[str, str], Any] | None = None,
         known_id: str | None = None,
-        files: FileCopier | None = None,
     ) -> None:
+        """`known_id` is the id of the object that an earlier import created from the row."""
         self.key = raw.key
         self._values = raw.values
         self._refs = refs
         self._ids = ids
-        self.now = now
-        self.folder = folder
-        """The folder of the source, which relative paths refer to."""
-        self.owner_key = owner_key
-        """The key of the row that the database file belongs to, in a source with several files."""
-        self.source_project = source_project
-        """Returns the id of the project for the source's folder, for rows without a project."""
-        self.memo = {} if memo is None else memo
-        """Values that earlier rows of the same owner left for later ones."""
-        self.owner_values = {} if owner_values is None else owner_values
-        """The known values of the owner."""
+        # Copied: mappings read them for every row.
+        self.now = context.now
+        self.folder = context.folder
+        self.memo = context.memo
+        self.owner_key = context.owner_key
+        self.owner_values = context.owner_values
+        self.source_project = context.source_project
+        self._files = context.files
         self._known_id = known_id
-        self._files = files
         self.unmapped: dict[str, Any] = {}
         """Original values that are kept unchanged."""
         self.problems: list[str] = []
@@ -180,7 +189,7 @@ class SourceRow:
         """Return an integer within bounds."""
         self.used_columns.add(name)
         value = self._values.get(name)
-        number = _number(value)
+        number = _parse_number(value)
         if number is None or number != int(number) or not least <= number <= most:
             if value not in (None, b""):
                 self.keep(name, "is not a valid number")
@@ -215,7 +224,7 @@ class SourceRow:
         """Return dollars as micro-dollars. Zero, the default of these tools, means unknown."""
         self.used_columns.add(name)
         value = self._values.get(name)
-        dollars = _number(value)
+        dollars = _parse_number(value)
         if dollars is None or not math.isfinite(dollars) or not 0 <= dollars <= 1_000_000:
             if value is not None:
                 self.keep(name, "is not a valid amount")
@@ -228,8 +237,8 @@ class SourceRow:
         value = self._values.get(name)
         if value in (None, b""):
             return None
-        given = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        at = parse_timestamp(given)
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        at = parse_timestamp(text)
         if at is None:
             self.keep(name, "is not a timestamp")
             return None
@@ -261,7 +270,7 @@ class SourceRow:
             decoded = msgspec.json.decode(raw, type=kind)
             encode_json(decoded, name)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self.keep(name, f"is not JSON of the expected type ({_type_name(kind)})")
+            self.keep(name, f"is not JSON of the expected type ({_format_type(kind)})")
             return default
         except CorralError:
             self.keep(name, "is JSON that cannot be stored")
@@ -351,7 +360,7 @@ def to_json_value(value: Value) -> Any:
     return {"base64": base64.b64encode(value).decode()} if "\0" in text else text
 
 
-def _number(value: Value) -> float | None:
+def _parse_number(value: Value) -> float | None:
     if isinstance(value, bytes):
         try:
             value = float(value) if b"." in value else int(value)
@@ -370,5 +379,5 @@ def shorten_to_bytes(text: str, max_bytes: int) -> str:
     return short
 
 
-def _type_name(kind: Any) -> str:
+def _format_type(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))

@@ -53,10 +53,10 @@ def _parse_text(text: str) -> int | None:
         return _parse_iso(text)
     date, minutes, seconds, fraction, zone = match.groups()
     parts = (fraction or "").ljust(3, "0")[:3]
-    return _parse_iso(f"{date}T{minutes}{seconds or ':00'}.{parts}{_zone(zone)}")
+    return _parse_iso(f"{date}T{minutes}{seconds or ':00'}.{parts}{_normalize_zone(zone)}")
 
 
-def _zone(zone: str) -> str:
+def _normalize_zone(zone: str) -> str:
     return "+00:00" if zone.upper() in ("", "Z", "UTC", "GMT") else zone
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from corral.db.database import Database
 
 
-def sent_folder() -> Path:
+def get_sent_folder() -> Path:
     """Return the folder with the copies of sent files."""
     return config.home() / "channels" / "sent"
 
@@ -88,4 +88,6 @@ def copy_files(
         (file, attachments.read_attachment(file, folders, max_bytes=max_bytes, never=config.home()))
         for file in files
     ]
-    return [attachments.store_sent(sent_folder() / agent_id, file, data) for file, data in contents]
+    return [
+        attachments.store_sent(get_sent_folder() / agent_id, file, data) for file, data in contents
+    ]

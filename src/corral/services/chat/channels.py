@@ -36,7 +36,7 @@ def check_channel(database: "Database", name: str) -> ChannelHealth:
         adapter = open_adapter(database, channel)
         try:
             adapter.start()
-            error_text = adapter.health()
+            error_text = adapter.check_health()
         finally:
             adapter.stop()
     except CorralError as error:

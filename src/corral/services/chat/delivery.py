@@ -28,8 +28,8 @@ from corral.adapters.channels.contract import (
     StoredFile,
     UnconfirmedMessage,
     UnsupportedMessage,
-    format_card,
 )
+from corral.adapters.channels.message_text import format_card
 from corral.domain.chat.channels import places
 from corral.domain.chat.model import Channel, Place, UnconfirmedPolicy
 from corral.domain.chat.outbound import delivery, reconciliation
@@ -66,7 +66,7 @@ class DeliveryResult(msgspec.Struct, frozen=True):
     due_at: int | None = None
 
 
-def delivery_owner() -> str:
+def create_delivery_owner() -> str:
     """Return a claim owner that identifies this process, so that others can detect its death."""
     return process.identify_self().as_owner("delivery", time.monotonic_ns())
 
@@ -85,15 +85,17 @@ class Delivery:
     def deliver_due(self, place_id: str | None = None) -> list[DeliveryResult]:
         """Send the due messages of all places, or of one, each place in its order."""
         results: list[DeliveryResult] = []
-        for place in self._places():
+        for place in self._list_places():
             if place_id not in (None, place.id):
                 continue
             results += self._resolve_expired(place)
-            if not self._unconfirmed(place):  # keeps the order: nothing overtakes such a letter
+            if not self._list_unconfirmed(
+                place
+            ):  # keeps the order: nothing overtakes such a letter
                 results += self._send_due(place)
         return results
 
-    def _places(self) -> Iterator[Place]:
+    def _list_places(self) -> Iterator[Place]:
         """Yield the places of the channel that have pending or unconfirmed letters."""
         mailboxes = set(self._database.read(lambda tx: queries.list_mailboxes(tx, "place")))
         unconfirmed = self._database.read(
@@ -135,9 +137,9 @@ class Delivery:
         for letter in page.items:
             if process.is_dead(letter.owner):
                 with suppress(Conflict):
-                    self._renew(letter, SECOND)
+                    self._renew_lease(letter, SECOND)
 
-    def _renew(self, letter: Letter, lease_ms: int) -> None:
+    def _renew_lease(self, letter: Letter, lease_ms: int) -> None:
         renew = partial(mail.renew, letter=letter, lease_ms=lease_ms)
         self._database.write(renew, mode="one", repeatable=True)
 
@@ -145,18 +147,18 @@ class Delivery:
         write = self._database.write
         dispatch = write(lambda tx: delivery.prepare_dispatch(tx, letter))
         if dispatch is None:
-            return self._result(letter)
+            return self._read_result(letter)
         try:
             if not self._adapter.traits.idempotent:
                 mark = partial(mail.begin_delivery, letter=letter)
                 letter = self._database.write(mark, mode="one", durable=True)
                 dispatch = msgspec.structs.replace(dispatch, letter=letter)
-            outcome = self._outcome_of_earlier_attempt(dispatch) or self._send(dispatch)
-            return self._record(dispatch, outcome)
+            outcome = self._find_earlier_outcome(dispatch) or self._send(dispatch)
+            return self._record_outcome(dispatch, outcome)
         except Conflict:
             return None  # the letter was dropped or taken over meanwhile
 
-    def _outcome_of_earlier_attempt(self, dispatch: Dispatch) -> SendOutcome | None:
+    def _find_earlier_outcome(self, dispatch: Dispatch) -> SendOutcome | None:
         """Return the outcome of an earlier attempt, after the platform has forgotten its key.
 
         Returns None when the message has to be sent.
@@ -177,7 +179,9 @@ class Delivery:
     def _send(self, dispatch: Dispatch) -> SendOutcome:
         if dispatch.message.kind is MessageKind.REACTION and not self._adapter.traits.reactions:
             return UnsupportedMessage(f"a channel of kind {self._channel.kind} has no reactions")
-        if dispatch.message.kind is MessageKind.FILE and (problem := self._file_problem(dispatch)):
+        if dispatch.message.kind is MessageKind.FILE and (
+            problem := self._find_file_problem(dispatch)
+        ):
             return problem
         try:
             return self._adapter.send(build_outgoing(dispatch, self._adapter))
@@ -185,28 +189,28 @@ class Delivery:
             log.warning("%s: sending failed: %r", self._channel.name, error)
             return UnconfirmedMessage(f"the adapter failed ({type(error).__name__})")
 
-    def _file_problem(self, dispatch: Dispatch) -> SendOutcome | None:
+    def _find_file_problem(self, dispatch: Dispatch) -> SendOutcome | None:
         """Return why a file cannot be sent; None when it can.
 
         The channel must support files, and the file must be the copy that was queued.
         """
         from corral.adapters import attachments
-        from corral.services.chat.attachments import sent_folder
+        from corral.services.chat.attachments import get_sent_folder
 
         if not self._adapter.traits.files:
             return UnsupportedMessage(
                 f"a channel of kind {self._channel.kind} does not support files"
             )
-        file = _file(dispatch)
+        file = _find_file(dispatch)
         if file is None:
             problem: str | None = "there is none"
         else:
-            problem = attachments.explain_undeliverable(file, sent_folder())
+            problem = attachments.explain_undeliverable(file, get_sent_folder())
         if problem:
             return RejectedMessage(f"the file {dispatch.message.text} is not sent: {problem}")
         return None
 
-    def _record(self, dispatch: Dispatch, outcome: SendOutcome) -> DeliveryResult:
+    def _record_outcome(self, dispatch: Dispatch, outcome: SendOutcome) -> DeliveryResult:
         letter, message = dispatch.letter, dispatch.message
         match outcome:
             case SentMessage():
@@ -230,10 +234,10 @@ class Delivery:
                     lambda tx: delivery.mark_failed(tx, letter, message.id, outcome.reason)
                 )
             case UnconfirmedMessage():
-                self._renew(letter, CONFIRM_MS)  # then the history of the platform is read
-        return self._result(letter)
+                self._renew_lease(letter, CONFIRM_MS)  # then the history of the platform is read
+        return self._read_result(letter)
 
-    def _result(self, letter: Letter) -> DeliveryResult:
+    def _read_result(self, letter: Letter) -> DeliveryResult:
         current = self._database.read(lambda tx: mail.get(tx, letter.id))
         payload = parse_payload(current)
         return DeliveryResult(
@@ -251,12 +255,12 @@ class Delivery:
         now = self._database.clock.now()
         expired = [
             letter
-            for letter in self._unconfirmed(place)
+            for letter in self._list_unconfirmed(place)
             if letter.due_at <= now or process.is_dead(letter.owner)
         ]
         return [self._resolve_one(letter) for letter in expired]
 
-    def _unconfirmed(self, place: Place) -> list[Letter]:
+    def _list_unconfirmed(self, place: Place) -> list[Letter]:
         return self._database.read(
             lambda tx: reconciliation.list_unconfirmed(tx, place, limit=MAX_UNCONFIRMED)
         )
@@ -265,7 +269,7 @@ class Delivery:
         write = self._database.write
         dispatch = self._database.read(lambda tx: reconciliation.load_unconfirmed(tx, letter))
         message = dispatch.message
-        ids = self._delivered_ids(dispatch)
+        ids = self._find_delivered_ids(dispatch)
         if ids is not None:
             reason = (
                 "the platform shows the message"
@@ -279,9 +283,9 @@ class Delivery:
         else:
             reason = "unconfirmed: the message is not sent again"
             write(lambda tx: reconciliation.give_up_unconfirmed(tx, letter, message.id, reason))
-        return self._result(letter)
+        return self._read_result(letter)
 
-    def _delivered_ids(self, dispatch: Dispatch) -> list[str] | None:
+    def _find_delivered_ids(self, dispatch: Dispatch) -> list[str] | None:
         """Return the platform's ids of an unconfirmed message.
 
         The list is empty when the message certainly did not arrive. Returns None when that is
@@ -297,10 +301,10 @@ class Delivery:
         return self._search_history(dispatch)
 
     def _search_history(self, dispatch: Dispatch) -> list[str] | None:
-        """Search the platform's history for a message; returns as `_delivered_ids`."""
+        """Search the platform's history for a message; returns as `_find_delivered_ids`."""
         outgoing = build_outgoing(dispatch, self._adapter)
         try:
-            history = self._adapter.history(outgoing)
+            history = self._adapter.list_posted(outgoing)
         except Exception as error:
             log.warning("%s: cannot read its history: %r", self._channel.name, error)
             return None
@@ -336,12 +340,12 @@ def build_outgoing(dispatch: Dispatch, adapter: ChannelAdapter) -> OutgoingMessa
         reply_to=message.reply_to,
         question=data.get("question"),
         options=options,
-        file=_file(dispatch),
+        file=_find_file(dispatch),
         begun_at=message.created_at,
     )
 
 
-def _file(dispatch: Dispatch) -> StoredFile | None:
+def _find_file(dispatch: Dispatch) -> StoredFile | None:
     file = (dispatch.message.data or {}).get("file")
     return (
         msgspec.convert(file, StoredFile)

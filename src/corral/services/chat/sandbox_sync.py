@@ -22,13 +22,17 @@ from corral.adapters.sandbox_bridge.rows import (
     ViewState,
 )
 from corral.adapters.sandbox_bridge.schema import OUTBOX, SessionFolder
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.runs.model import Run
 from corral.domain.sandbox_bridge import ingest
 from corral.domain.sandbox_bridge import ops as sandbox_bridge
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, Refused
-from corral.services.chat.session_folder import copy_attachments, session_folder, store_mark
+from corral.services.chat.session_folder import (
+    compute_store_mark,
+    copy_attachments,
+    get_session_folder,
+)
 from corral.services.chat.session_sandbox import repair_outbound, write_command
 
 if TYPE_CHECKING:
@@ -64,13 +68,13 @@ def prepare_session(database: "Database", session: str) -> SessionFolder:
     """
     from corral.adapters.sandbox_bridge import outbound
 
-    folder = session_folder(session)
+    folder = get_session_folder(session)
     for path in (folder.top, folder.inside, folder.outside, folder.home):
         config.make_private_folder(Path(path))
-    config.write_private_file(Path(folder.mark), store_mark(database))
+    config.write_private_file(Path(folder.mark), compute_store_mark(database))
     copy_attachments(database, session, folder)
     view = database.read(lambda tx: sandbox_bridge.build_view(tx, session, folder))
-    conversation = database.read(lambda tx: turns.find_conversation(tx, session))
+    conversation = database.read(lambda tx: conversations.find_conversation(tx, session))
     if conversation is not None and conversation.run_id is not None:
         outbound.begin_turn(folder, conversation.run_id)
     ingested_seq = conversation.ingested_seq if conversation is not None else 0
@@ -106,7 +110,7 @@ def _mark_unknown_outcomes(
 # -- synchronization ------------------------------------------------------------------------------
 
 
-def sync(database: "Database", session: str, run: Run) -> SyncResult:
+def sync_session(database: "Database", session: str, run: Run) -> SyncResult:
     """Ingest the new messages of the agent, and update the host's file. Idempotent.
 
     The host's file has outcomes, current destinations and answers to questions. Messages of a run
@@ -114,8 +118,8 @@ def sync(database: "Database", session: str, run: Run) -> SyncResult:
     """
     from corral.adapters.sandbox_bridge import outbound
 
-    folder = session_folder(session)
-    conversation = database.read(lambda tx: turns.find_conversation(tx, session))
+    folder = get_session_folder(session)
+    conversation = database.read(lambda tx: conversations.find_conversation(tx, session))
     if conversation is not None and conversation.run_id != run.id:
         return SyncResult({})
     shown = _update_inbound(database, session, folder)
@@ -128,7 +132,7 @@ def sync(database: "Database", session: str, run: Run) -> SyncResult:
         return SyncResult({}, busy=True)
     except outbound.InvalidFile as error:
         return SyncResult({}, error=str(error))
-    result = _ingest(database, session, run, snapshot, shown)
+    result = _ingest_snapshot(database, session, run, snapshot, shown)
     if result.ingested or result.refused:
         _update_inbound(database, session, folder)
     return result
@@ -144,7 +148,7 @@ def _try_read(folder: SessionFolder, ingested_seq: int, above: int = 0) -> Outbo
         return None
 
 
-def _ingest(
+def _ingest_snapshot(
     database: "Database",
     session: str,
     run: Run,
@@ -152,19 +156,23 @@ def _ingest(
     shown: ViewState | None,
 ) -> SyncResult:
     ingested = refused = 0
-    refuse = partial(ingest.reject_message, session=session, run_id=run.id)
+    reject = partial(ingest.reject_message, session=session, run_id=run.id)
     for row in snapshot.rows:
         try:
             files = _copy_outbound_files(database, session, run, row)
-            take = partial(ingest.ingest_message, session=session, run=run, row=row, files=files)
-            ingested += database.write(take)
+            ingested += database.write(
+                partial(ingest.ingest_message, session=session, run=run, row=row, files=files)
+            )
         except CorralError as error:
-            reject = partial(refuse, row=row, reason=error.message, tell=not refused)
-            refused += database.write(reject)
-    for id, reason in [*snapshot.invalid, *_reused_numbers(database, session, snapshot, shown)]:
+            refused += database.write(
+                partial(reject, row=row, reason=error.message, notify=not refused)
+            )
+    for id, reason in [
+        *snapshot.invalid,
+        *_find_reused_numbers(database, session, snapshot, shown),
+    ]:
         if shown is None or id not in shown.known:
-            reject = partial(refuse, row=id, reason=reason, tell=not refused)
-            refused += database.write(reject)
+            refused += database.write(partial(reject, row=id, reason=reason, notify=not refused))
     if any(id.startswith("qst_") for id in snapshot.acks):
         database.write(lambda tx: sandbox_bridge.acknowledge_answers(tx, run, snapshot.acks))
     return SyncResult(snapshot.acks, ingested, refused)
@@ -183,12 +191,12 @@ def _copy_outbound_files(
     return attachments.copy_files(
         database,
         [os.path.join(outbox, name) for name in names],
-        [session_folder(session).outside],
+        [get_session_folder(session).outside],
         str(run.agent_id),
     )
 
 
-def _reused_numbers(
+def _find_reused_numbers(
     database: "Database", session: str, snapshot: OutboundSnapshot, shown: ViewState | None
 ) -> list[tuple[str, str]]:
     """Return unknown messages whose number was used before."""
@@ -202,7 +210,7 @@ def _reused_numbers(
 
 def _update_inbound(database: "Database", session: str, folder: SessionFolder) -> ViewState | None:
     """Write the current outcomes, answers and destinations into the host's file."""
-    conversation = database.read(lambda tx: turns.find_conversation(tx, session))
+    conversation = database.read(lambda tx: conversations.find_conversation(tx, session))
     if conversation is None or not os.path.isdir(folder.inside):
         return None
     recorded = database.read(lambda tx: sandbox_bridge.collect_outcomes(tx, session))
@@ -225,11 +233,11 @@ def finish_session(database: "Database", session: str, run: Run, sandbox_kind: s
 
     A corrupt file is moved aside, and the session is notified.
     """
-    folder = session_folder(session)
-    result = sync(database, session, run)
+    folder = get_session_folder(session)
+    result = sync_session(database, session, run)
     if result.busy:
         repair_outbound(folder, sandbox_kind, database.address)
-        result = sync(database, session, run)
+        result = sync_session(database, session, run)
     now = database.clock.now()
     if result.busy and (run.ended_at or 0) + BUSY_MS < now:
         result = SyncResult({}, error="it is locked or cannot be repaired")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.db.database import Database
 
 
-def session_folder(session: str) -> SessionFolder:
+def get_session_folder(session: str) -> SessionFolder:
     """Return the folder of a session's files, on the machine that runs it."""
     return SessionFolder(str(config.home() / "sandboxes" / session))
 
@@ -35,7 +35,7 @@ def copy_attachments(database: "Database", session: str, folder: SessionFolder) 
         chat = parse_chat(letter)
         for number, file in enumerate(chat.files if chat is not None else [], 1):
             if file.get("path") is not None:
-                target = Path(letters.sandbox_path(folder, letter, number, file))
+                target = Path(letters.build_sandbox_path(folder, letter, number, file))
                 config.make_private_folder(target.parent)
                 try:
                     require_unused(str(file["path"]), follow=False)
@@ -44,22 +44,22 @@ def copy_attachments(database: "Database", session: str, folder: SessionFolder) 
                     continue  # deleted by retention; the letter still mentions it
 
 
-def store_mark(database: "Database") -> str:
+def compute_store_mark(database: "Database") -> str:
     """Return the mark of the folders of this store; several stores may share a home."""
     return sha256(database.address.encode()).hexdigest()
 
 
 def find_orphaned_folders(database: "Database") -> Iterator[Path]:
     """Yield the folders of sessions that this store has deleted."""
-    mark = store_mark(database)
+    mark = compute_store_mark(database)
     for path in sorted((config.home() / "sandboxes").glob("ses_*")):
         try:
-            own = Path(SessionFolder(str(path)).mark).read_text(encoding="utf-8") == mark
+            is_own = Path(SessionFolder(str(path)).mark).read_text(encoding="utf-8") == mark
             database.read(partial(sessions.get, session=path.name))
         except (OSError, Invalid):
             continue  # not known to be a folder of this store
         except NotFound:
-            if own:
+            if is_own:
                 yield path
 
 

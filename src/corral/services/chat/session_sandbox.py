@@ -42,8 +42,8 @@ def wrap_command(
     guarantees that, unless `kind` is `none`.
     """
     selected = _select_kind(kind)
-    own = {folder.outside, folder.home} | ({work} if work is not None else set())
-    hidden = [str(config.home()), *_store_files(store)]
+    writable = {folder.outside, folder.home} | ({work} if work is not None else set())
+    hidden = [str(config.home()), *_list_store_files(store)]
     inner = [path for path in (*hidden, folder.top) if work is not None and _is_in(path, work)]
     if selected is SandboxKind.LANDLOCK and inner:
         raise Refused(
@@ -51,11 +51,11 @@ def wrap_command(
             "bubblewrap, or use another working directory.",
             path=inner[0],
         )
-    readable = [*_programs(programs), *reads, folder.inside]
+    readable = [*_list_programs(programs), *reads, folder.inside]
     return sandbox.wrap_command(
         command,
         SandboxBounds(
-            writable=tuple(sorted(own)),
+            writable=tuple(sorted(writable)),
             readable=tuple(dict.fromkeys(path for path in readable if os.path.exists(path))),
             hidden=tuple(path for path in inner if path != folder.top),
             network=False,
@@ -81,7 +81,7 @@ def _select_kind(kind: str) -> SandboxKind:
     return probe.kind
 
 
-def _programs(command: Sequence[str]) -> list[str]:
+def _list_programs(command: Sequence[str]) -> list[str]:
     """Return the paths of the programs and scripts of a command, with their link targets."""
     first = shutil.which(command[0]) if command else None
     named = [word for word in command if os.path.isabs(word) and os.path.isfile(word)]
@@ -89,7 +89,7 @@ def _programs(command: Sequence[str]) -> list[str]:
     return [name for path in paths for name in (path, os.path.realpath(path))]
 
 
-def _store_files(store: str) -> list[str]:
+def _list_store_files(store: str) -> list[str]:
     """Return the files of a SQLite store, which the sandbox must hide."""
     if not store.startswith("sqlite"):
         return []
@@ -102,13 +102,13 @@ def _is_in(path: str, folder: str) -> bool:
     return os.path.commonpath((real, top)) == top
 
 
-def agent_environment(folder: SessionFolder) -> dict[str, str]:
+def build_agent_environment(folder: SessionFolder) -> dict[str, str]:
     """Return the environment of a sandboxed agent: few variables of the host, and its paths."""
     inherited = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")
-    own = {name: os.environ[name] for name in inherited if name in os.environ}
+    variables = {name: os.environ[name] for name in inherited if name in os.environ}
     paths = [os.path.join(folder.inside, "bin"), os.path.dirname(sys.executable)]
     package = str(Path(config.__file__).parent.parent)
-    return own | {
+    return variables | {
         "PATH": os.pathsep.join([*paths, os.environ.get("PATH", os.defpath)]),
         "HOME": folder.home,
         "PYTHONPATH": package,
@@ -159,7 +159,7 @@ def repair_outbound(folder: SessionFolder, kind: str, store: str) -> None:
         )
         subprocess.run(
             wrapped.words,
-            env=agent_environment(folder) | wrapped.environment,
+            env=build_agent_environment(folder) | wrapped.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

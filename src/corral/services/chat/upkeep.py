@@ -22,29 +22,29 @@ def run_upkeep(database: "Database") -> int:
     Applies answers of owners, delivers secrets that were given, shows new questions as cards,
     updates cards of ended questions, and marks messages whose letter was dropped as undelivered.
     """
-    done = _apply_owner_answers(database)
+    count = _apply_owner_answers(database)
     if database.read(requests.list_waiting_secrets, mode="one"):
-        done += len(database.write(requests.complete_secret_requests, repeatable=True))
+        count += len(database.write(requests.complete_secret_requests, repeatable=True))
     if database.read(cards.has_unshown):
-        done += len(database.write(cards.show_open))
+        count += len(database.write(cards.show_open))
     if database.read(cards.list_ended):
-        done += database.write(cards.close_ended)
+        count += database.write(cards.close_ended)
     after: str | None = "msg_0"
     while after is not None:
         undelivered, after = database.read(partial(reconciliation.list_stale, after=after))
         for message in undelivered:
             database.write(partial(reconciliation.sync_with_letter, message=message))
-    return done
+    return count
 
 
 def _apply_owner_answers(database: "Database") -> int:
-    done = 0
+    count = 0
     while _is_due(database, CHAT_MAILBOX):
         letters = claim(database, CHAT_MAILBOX, owner="chat")
         if not letters:
             break
-        done += _apply_answer(database, letters[0])
-    return done
+        count += _apply_answer(database, letters[0])
+    return count
 
 
 def _is_due(database: "Database", mailbox: str) -> bool:

@@ -243,7 +243,7 @@ def check_timers(database: Database) -> Finding:
     """Report timers and schedules that are due and not fired."""
     from corral.domain.schedules import ops as schedules
 
-    due_at = database.read(schedules.next_at, mode="one")
+    due_at = database.read(schedules.find_next_at, mode="one")
     now = database.clock.now()
     if due_at is None or due_at > now - LATE_MS:
         return Finding("timers", "ok", "No timer is late.")
@@ -342,7 +342,7 @@ def _check_schedules(database: Database, now: int, fix: bool) -> Iterator[Findin
     page = database.read(lambda tx: schedules.list_schedules(tx, limit=200), mode="one")
     for schedule in page.items:
         rule = RecurrenceRule(schedule.kind, schedule.rule, schedule.time_zone, schedule.anchor_at)
-        planned, upcoming = schedule.next_at, rule.next(now)
+        planned, upcoming = schedule.next_at, rule.find_next(now)
         if planned is not None and upcoming is not None and planned > upcoming + MINUTE:
             ahead.append(schedule)
     if not ahead:

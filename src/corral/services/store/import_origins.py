@@ -2,8 +2,8 @@
 
 from corral.db.retention import ALL_ROWS, Key, PruneBatch, RetentionScope
 from corral.db.tx import Tx
-from corral.domain.imports import ops as imports
-from corral.domain.imports.ops import SourceDatabase
+from corral.domain.imports import origins
+from corral.domain.imports.origins import SourceName
 
 BATCH = 1_000
 """Rows that are deleted in one transaction."""
@@ -29,22 +29,22 @@ class ImportOriginsRetention:
         scope: RetentionScope = ALL_ROWS,
     ) -> PruneBatch:
         """Examine the next source database; its key in a walk is its tool and its path."""
-        from corral.importers.restoration import Restoration
+        from corral.importers.target.restoration import Restoration
 
         if scope.imported is False:
             return PruneBatch(0, None)
-        last = SourceDatabase(*str(after).split("\n", 1)) if after else SourceDatabase("", "")
-        source = imports.next_source(tx, last)
+        last = SourceName(*str(after).split("\n", 1)) if after else SourceName("", "")
+        source = origins.find_next_source(tx, last)
         if source is None:
             return PruneBatch(0, None)
         key = "\n".join(source)
-        if imports.last_change_at(tx, source) >= before:
+        if origins.get_last_change(tx, source) >= before:
             return PruneBatch(0, key)
         restoration = Restoration(tx)
-        if any(restoration.has_existing(rows) for rows in imports.iter_imported(tx, source)):
+        if any(restoration.has_existing(rows) for rows in origins.iterate_imported(tx, source)):
             return PruneBatch(0, key)
         if count_only:
-            return PruneBatch(imports.count_source(tx, source), key)
-        deleted = imports.delete_source(tx, source, limit=BATCH)
+            return PruneBatch(origins.count_source(tx, source), key)
+        deleted = origins.delete_source(tx, source, limit=BATCH)
         # A full batch: more rows of this source may be left, so the walk stays before it.
         return PruneBatch(deleted, after or "\n" if deleted == BATCH else key)

@@ -27,7 +27,7 @@ from corral.domain.outputs import ops as outputs
 from corral.domain.projects import ops as projects
 from corral.domain.search import ops as search
 from corral.domain.settings import ops as settings
-from corral.importers.rows import charges
+from corral.importers.target import charges
 from corral.kernel.errors import CorralError
 from corral.kernel.pagination import iter_all
 from corral.kernel.text import check_text

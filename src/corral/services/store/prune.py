@@ -88,7 +88,7 @@ def _prune_scope(
 def _remove_files(database: Database) -> None:
     """Remove the files of deleted rows that are on this machine."""
     from corral.adapters import attachments
-    from corral.importers import attached_files
+    from corral.importers import file_copies
     from corral.services.chat import attachments as chat_attachments
     from corral.services.chat import session_folder
 
@@ -103,5 +103,5 @@ def _remove_files(database: Database) -> None:
     for folder in chat_attachments.list_own_folders(database):
         attachments.delete_older(folder, before / 1_000)
     session_folder.remove_orphaned_folders(database)
-    attached_files.remove_orphaned_copies(database)
+    file_copies.remove_orphaned_copies(database)
     scratch_folders.remove_stale_folders()

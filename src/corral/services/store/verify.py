@@ -341,7 +341,7 @@ def _verify_sandboxes(database: Database, on_progress: Progress) -> Iterator[Fil
     after = ""
     while page := database.read(partial(integrity.list_sandboxed_sessions, after=after)):
         for id in page:
-            if not os.path.isdir(session_folder.session_folder(id).top):
+            if not os.path.isdir(session_folder.get_session_folder(id).top):
                 yield (
                     "warning",
                     f"The folder of the sandboxed session {id} is missing, with the files and "

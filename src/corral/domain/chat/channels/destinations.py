@@ -21,7 +21,7 @@ def grant(tx: Tx, agent: str, place: str, *, name: str | None = None) -> Destina
     holder = agents.get(tx, agent)
     target = places.get_place(tx, place)
     tx.serialize(f"destinations:{holder.id}")
-    chosen_name = check_name(name, "The name") if name else _default_name(tx, holder.id, target)
+    chosen_name = check_name(name, "The name") if name else _derive_name(tx, holder.id, target)
     current = tx.first(sql.DESTINATION_OF, agent_id=holder.id, place_id=target.id)
     same_name = tx.first(sql.DESTINATION_BY_NAME, agent_id=holder.id, name=chosen_name)
     if same_name is not None and same_name.place_id != target.id:
@@ -83,7 +83,7 @@ def ensure_destination(tx: Tx, agent_id: str, place: Place) -> None:
     # Serialized: two messages that reach the agent at the same time would both grant it.
     tx.serialize(f"destinations:{agent_id}")
     if tx.first(sql.DESTINATION_OF, agent_id=agent_id, place_id=place.id) is None:
-        _create(tx, agent_id, place, _default_name(tx, agent_id, place))
+        _create(tx, agent_id, place, _derive_name(tx, agent_id, place))
 
 
 def find_granted(tx: Tx, agent_id: str, name: str) -> Destination | None:
@@ -110,7 +110,7 @@ def _create(tx: Tx, agent_id: str, place: Place, name: str) -> Destination:
     )
 
 
-def _default_name(tx: Tx, agent_id: str, place: Place) -> str:
+def _derive_name(tx: Tx, agent_id: str, place: Place) -> str:
     """Derive a name from the place's display name; use its id when that name is taken."""
     display = place.display_name.lower()
     slug = "".join(c if c.isalnum() or c in "._-" else "-" for c in display)[:MAX_DEFAULT_NAME]

@@ -136,6 +136,6 @@ def identify_sender(tx: Tx, sender: Sender, name: str | None, role: str | None) 
     )
 
 
-def block_sender(tx: Tx, sender: Sender) -> Sender:
-    """Reject all later messages of an account."""
+def mark_sender_blocked(tx: Tx, sender: Sender) -> Sender:
+    """Reject all later messages of an account. `held.block_sender` also rejects held messages."""
     return transition(tx, sql.SENDERS, "block", sender.id, updated_at=tx.now)

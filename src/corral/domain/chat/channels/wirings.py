@@ -1,11 +1,10 @@
 """Wirings: which agents listen in which places, and which messages wake them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.agents.model import AgentState
 from corral.domain.chat import sql
 from corral.domain.chat.channels import destinations, ops, places
 from corral.domain.chat.model import (
@@ -30,46 +29,54 @@ MAX_WIRINGS = 50
 """Wirings of one place that routing considers."""
 
 
-def add_wiring(
+class WiringRules(NamedTuple):
+    """Which messages wake the agent of a wiring, and in which session; not validated yet."""
+
+    trigger: str
+    pattern: str | None = None
+    scope: str = "all"
+    unmatched: str = "drop"
+    mode: str = "shared"
+    priority: int = 0
+
+    def to_columns(self) -> dict[str, Any]:
+        """Return the columns of a wiring; raises Invalid for a wrong value."""
+        trigger = check_choice(self.trigger, Trigger, "The trigger")
+        return {
+            "trigger": trigger,
+            "pattern": check_pattern(trigger, self.pattern),
+            "scope": check_choice(self.scope, WiringScope, "The scope"),
+            "unmatched": check_choice(self.unmatched, UnmatchedPolicy, "The unmatched policy"),
+            "mode": check_choice(self.mode, SessionMode, "The session mode"),
+            "priority": check_priority(self.priority),
+        }
+
+
+def create_wiring(
     tx: Tx,
     agent: str,
+    rules: WiringRules,
     *,
     place: str | None = None,
     channel: str | None = None,
-    trigger: str = "always",
-    pattern: str | None = None,
-    scope: str = "all",
-    unmatched: str = "drop",
-    mode: str = "shared",
-    priority: int = 0,
     project: str | None = None,
 ) -> Wiring:
     """Create a wiring, and the destination that lets the agent answer in its place.
 
-    Held messages stay held; `inbound.held.add_wiring` routes them too. Raises Conflict when the
+    Held messages stay held; `inbound.held.wire_agent` also routes them. Raises Conflict when the
     agent is wired there already.
     """
-    listener = agents.get(tx, agent)
-    if listener.state is not AgentState.ACTIVE:
-        raise Refused(
-            f"{listener.name} is retired. Restore it or choose another agent.",
-            agent_id=listener.id,
-        )
+    listener = agents.get_active(tx, agent)
     target = places.get_place(tx, place) if place else None
     if target is None and channel is None:
         raise Invalid("Give a place (--place), or a channel for all its places (--channel).")
-    target_channel = ops.get_channel(tx, target.channel_id if target is not None else str(channel))
-    if target_channel.state is not ChannelState.ACTIVE:
-        raise Refused(
-            f"Channel {target_channel.name} was removed. Add it again first.",
-            channel=target_channel.id,
-        )
-    if (trigger, mode) == (Trigger.STICKY, SessionMode.AGENT):
+    target_channel = _get_active_channel(tx, target.channel_id if target else str(channel))
+    if (rules.trigger, rules.mode) == (Trigger.STICKY, SessionMode.AGENT):
         raise Invalid(
             "A sticky wiring follows one thread or chat, so it cannot use one session for all "
             "chats. Use --session shared or thread.",
-            trigger=trigger,
-            mode=mode,
+            trigger=rules.trigger,
+            mode=rules.mode,
             reason="sticky_needs_thread",
         )
     wiring = create_if_absent(
@@ -80,7 +87,7 @@ def add_wiring(
             "channel_id": target_channel.id,
             "place_id": target.id if target else None,
             "agent_id": listener.id,
-            **_rule_columns(trigger, pattern, scope, unmatched, mode, priority),
+            **rules.to_columns(),
             "project_id": projects.get(tx, project).id if project else None,
             "created_at": tx.now,
             "created_by": tx.actor,
@@ -99,6 +106,13 @@ def add_wiring(
     return wiring
 
 
+def _get_active_channel(tx: Tx, channel: str) -> Channel:
+    target = ops.get_channel(tx, channel)
+    if target.state is not ChannelState.ACTIVE:
+        raise Refused(f"Channel {target.name} was removed. Add it again first.", channel=target.id)
+    return target
+
+
 def change_wiring(
     tx: Tx,
     wiring: str,
@@ -114,29 +128,15 @@ def change_wiring(
 
     Existing sessions keep the messages that they received.
     """
+    rules = WiringRules(trigger, pattern, scope, unmatched, mode, priority)
     return transition(
         tx,
         sql.WIRINGS,
         "change",
         sql.WIRING_IDS.resolve(tx, wiring),
         event_data={"trigger": trigger},
-        **_rule_columns(trigger, pattern, scope, unmatched, mode, priority),
+        **rules.to_columns(),
     )
-
-
-def _rule_columns(
-    trigger: str, pattern: str | None, scope: str, unmatched: str, mode: str, priority: int
-) -> dict[str, Any]:
-    """Return the columns of a wiring's rules; raises Invalid for a wrong value."""
-    choice = check_choice(trigger, Trigger, "The trigger")
-    return {
-        "trigger": choice,
-        "pattern": check_pattern(choice, pattern),
-        "scope": check_choice(scope, WiringScope, "The scope"),
-        "unmatched": check_choice(unmatched, UnmatchedPolicy, "The unmatched policy"),
-        "mode": check_choice(mode, SessionMode, "The session mode"),
-        "priority": check_priority(priority),
-    }
 
 
 def check_pattern(trigger: Trigger, pattern: str | None) -> str | None:

@@ -1,1 +1,1 @@
-"""Conversations: sessions that are woken by letters, and their turns."""
+"""Conversations: sessions that are woken by letters, and their chat turns."""

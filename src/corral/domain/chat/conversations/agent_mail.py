@@ -10,7 +10,7 @@ from typing import Any
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.model import Conversation
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
@@ -47,7 +47,7 @@ def send(
     if sender.state is not AgentState.ACTIVE:
         raise Refused(f"{sender.name} is retired and cannot send letters.", agent_id=sender.id)
     answered = _find_answered(tx, sender, reply_to) if reply_to else None
-    mailbox = _reply_mailbox(tx, answered) if answered else _resolve_mailbox(tx, to, wake)
+    mailbox = _find_reply_mailbox(tx, answered) if answered else _resolve_mailbox(tx, to, wake)
     run_chain = (
         chains.get_for_run(tx, run) if run else chains.get_for_agent(tx, sender.id, sender.name)
     )
@@ -62,7 +62,7 @@ def send(
         mailbox,
         body,
         in_reply_to=answered.letter_id if answered else None,
-        reply_to=_own_mailbox(tx, sender, session),
+        reply_to=_find_own_mailbox(tx, sender, session),
         # Prefixed, so that no agent can use the key of another agent's letter.
         key=f"{sender.id}:{key}" if key else None,
         sender=f"agent:{sender.name}",
@@ -87,7 +87,7 @@ def put_from_run(
     return mail.put(tx, mailbox, body, **options)
 
 
-def reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> None:
+def answer_senders(tx: Tx, conversation: Conversation, run_id: str, text: str) -> None:
     """Send the result of a chat turn to the agents whose letters began it. Idempotent for a run.
 
     A letter that is itself an answer gets no automatic answer; else two agents would answer each
@@ -132,7 +132,7 @@ def _find_answered(tx: Tx, agent: Agent, letter: str) -> LetterChain:
     return link
 
 
-def _reply_mailbox(tx: Tx, answered: LetterChain) -> str:
+def _find_reply_mailbox(tx: Tx, answered: LetterChain) -> str:
     """Return where an answer goes: to the writer's own mailbox when its session is closed."""
     try:
         return mail.resolve_mailbox(tx, answered.reply_to)
@@ -153,12 +153,12 @@ def _resolve_mailbox(tx: Tx, to: str | None, wake: bool) -> str:
     if kind != "agent":
         return mail.resolve_mailbox(tx, check_mailbox(f"{kind}:{name}"))
     agent = agents.get(tx, name)
-    return turns.open_for_mail(tx, agent.id).mailbox if wake else f"agent:{agent.name}"
+    return conversations.open_for_mail(tx, agent.id).mailbox if wake else f"agent:{agent.name}"
 
 
-def _own_mailbox(tx: Tx, agent: Agent, session: str | None) -> str:
+def _find_own_mailbox(tx: Tx, agent: Agent, session: str | None) -> str:
     """Return the reply address of a letter: the writing session if letters wake it, else the
     agent's mailbox."""
-    conversation = turns.find_conversation(tx, session) if session else None
+    conversation = conversations.find_conversation(tx, session) if session else None
     is_own = conversation is not None and conversation.agent_id == agent.id
     return f"session:{session}" if is_own else f"agent:{agent.name}"

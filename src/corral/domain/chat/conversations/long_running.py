@@ -6,14 +6,14 @@ import msgspec
 
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.conversations import agent_mail, prompts, turns
+from corral.domain.chat.conversations import agent_mail, chat_turns, letter_batch, prompts, replies
 from corral.domain.chat.model import ClaimedLetter, Conversation, NextLetters
 from corral.domain.mail import ops as mail
 from corral.domain.runs import ops as runs
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import NewTurn
 from corral.kernel.errors import CorralError, Refused
-from corral.kernel.text import MAX_BODY, MAX_NAME, check_text, encode_json
+from corral.kernel.text import MAX_BODY, MAX_NAME, check_text
 
 
 def take_next(
@@ -34,34 +34,26 @@ def take_next(
             f"{run} has no conversation. Only the run of a woken session has messages.",
             reason="no_session",
         )
-    done, left = _split_processed(conversation, after)
-    if done and answer:
+    processed, left = _split_processed(conversation, after)
+    if processed and answer:
         text = check_text(answer, "The answer", max_bytes=MAX_BODY)
-        answered = msgspec.structs.replace(conversation, claimed_letters=done)
-        turns.send_reply(tx, answered, run, text)
-        agent_mail.reply(tx, answered, run, text)
-    for claimed in done:
+        answered = msgspec.structs.replace(conversation, claimed_letters=processed)
+        replies.send_answer(tx, answered, run, text)
+        agent_mail.answer_senders(tx, answered, run, text)
+    for claimed in processed:
         mail.ack(tx, claimed.id, fence=claimed.fence)
     letters = (
         [mail.get(tx, claimed.id) for claimed in left]
         if left
-        else turns.claim_letters(tx, conversation)
+        else letter_batch.claim_batch(tx, conversation)
     )
-    if not done and not letters:
+    if not processed and not letters:
         return None
-    turns.record_given(tx, letters, run)
     prompt = prompts.build_prompt(tx, conversation, letters)
-    claims = [ClaimedLetter(letter.id, letter.fence, late=True) for letter in letters]
-    tx.first(
-        sql.SET_LETTERS,
-        session_id=conversation.session_id,
-        run_id=run,
-        claimed_letters=encode_json(claims, "The letters"),
-        seen_seq=turns.last_message_number(letters),
-    )
+    chat_turns.continue_chat_turn(tx, conversation, run, letters)
     if runs.get(tx, run).provider == "plain":
         # A plain command has no transcript, so its turns are recorded here for later runs.
-        new = [NewTurn("assistant", answer, run=run)] if done and answer else []
+        new = [NewTurn("assistant", answer, run=run)] if processed and answer else []
         new += [NewTurn("user", turn.text, turn.key, run=run) for turn in prompt.turns if letters]
         if new:
             with suppress(CorralError):
@@ -75,7 +67,7 @@ def has_next(tx: Tx, run: str) -> bool:
     return (
         conversation is None
         or bool(conversation.claimed_letters)
-        or bool(turns.next_batch(tx, conversation))
+        or bool(letter_batch.select_batch(tx, conversation))
     )
 
 

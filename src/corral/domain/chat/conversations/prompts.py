@@ -73,15 +73,15 @@ def build_prompt(tx: Tx, conversation: Conversation, letters: Sequence[Letter]) 
     if (
         len(sections) == 1
         and len(letters) == 1
-        and (direct := _direct_prompt(tx, conversation, letters[0]))
+        and (direct := _find_direct_prompt(tx, conversation, letters[0]))
     ):
         sections = [(sections[0][0], [OwnText(direct)])]
     text = render([part for _, parts in sections for part in parts])
     turns = [RecordedTurn(key, transcribe(parts)) for key, parts in sections]
-    return TurnPrompt(text, turns, _title(letters, sections[len(sections) - len(letters) :]))
+    return TurnPrompt(text, turns, _find_title(letters, sections[len(sections) - len(letters) :]))
 
 
-def _title(letters: Sequence[Letter], sections: Sequence[tuple[str, list[PromptPart]]]) -> str:
+def _find_title(letters: Sequence[Letter], sections: Sequence[tuple[str, list[PromptPart]]]) -> str:
     """Return the text of the first letter that is not a notice, else of the first letter."""
     if not letters:
         return ""
@@ -90,7 +90,7 @@ def _title(letters: Sequence[Letter], sections: Sequence[tuple[str, list[PromptP
     return texts[notices.index(False) if False in notices else 0]
 
 
-def _direct_prompt(tx: Tx, conversation: Conversation, letter: Letter) -> str | None:
+def _find_direct_prompt(tx: Tx, conversation: Conversation, letter: Letter) -> str | None:
     """Return the text of a message that is the prompt itself; None: it must be quoted.
 
     In a session of one direct chat, the agent works for the person there: a single message of

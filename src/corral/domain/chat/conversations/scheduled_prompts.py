@@ -4,9 +4,9 @@ from typing import Any
 
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
-from corral.domain.agents.model import Agent, AgentState
+from corral.domain.agents.model import Agent
 from corral.domain.chat.channels import destinations, places, wirings
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.model import Conversation, Place
 from corral.domain.projects import ops as projects
 from corral.domain.schedules import ops as schedules
@@ -52,11 +52,7 @@ def add_scheduled_prompt(
         raise Invalid("Give exactly one of --in, --at, --every and --cron.")
     if delay_ms is not None:
         at = tx.now + check_int(delay_ms, "The delay")
-    holder = agents.get(tx, agent)
-    if holder.state is not AgentState.ACTIVE:
-        raise Refused(
-            f"{holder.name} is retired. Restore it or choose another agent.", agent_id=holder.id
-        )
+    holder = agents.get_active(tx, agent)
     if place is not None and session is not None:
         raise Invalid(
             "Give a place or a session for the answers, not both.", reason="place_or_session"
@@ -111,13 +107,15 @@ def _open_conversation(
 ) -> Conversation:
     """Return the conversation to wake: the one in the place, the named one, or a new one."""
     if place is not None:
-        own = [wiring for wiring in wirings.list_covering(tx, place) if wiring.agent_id == agent.id]
-        if own:
-            return turns.open_for_wiring(tx, own[0], place, None)
-        return turns.open_for_place(tx, agent.id, place, place.id, "", project=project)
+        wirings_here = [
+            wiring for wiring in wirings.list_covering(tx, place) if wiring.agent_id == agent.id
+        ]
+        if wirings_here:
+            return conversations.open_for_wiring(tx, wirings_here[0], place, None)
+        return conversations.open_for_place(tx, agent.id, place, place.id, "", project=project)
     if session is None:
         opened = sessions.open_session(tx, agent.id, project=project, title=title)
-        return turns.create_conversation(tx, opened, "", opened.id)
+        return conversations.create_conversation(tx, opened, "", opened.id)
     named = sessions.get(tx, session)
     if named.agent_id != agent.id or named.state is not SessionState.OPEN:
         raise Refused(
@@ -126,5 +124,5 @@ def _open_conversation(
             session=named.id,
             reason="unknown_session",
         )
-    existing = turns.find_conversation(tx, named.id)
-    return existing or turns.create_conversation(tx, named, "", named.id)
+    existing = conversations.find_conversation(tx, named.id)
+    return existing or conversations.create_conversation(tx, named, "", named.id)

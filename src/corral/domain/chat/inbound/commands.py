@@ -5,7 +5,7 @@ from collections.abc import Callable
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.charges import ops as charges
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations.ops import list_of_place
 from corral.domain.chat.model import Conversation, Person, PersonRole, Place
 from corral.domain.runs import ops as runs
 from corral.domain.runs.model import Run
@@ -37,7 +37,7 @@ def run_command(
         return False, f"/{name} needs at least the role {needed}."
     conversations = [
         conversation
-        for conversation in turns.list_of_place(tx, place.id)
+        for conversation in list_of_place(tx, place.id)
         if not thread or conversation.thread in ("", thread)
     ]
     return True, _HANDLERS[name](tx, conversations)
@@ -49,11 +49,11 @@ def _is_allowed(needed: PersonRole | None, place: Place, person: Person | None) 
     return person is not None and (place.direct or _RANK[person.role] >= _RANK[needed])
 
 
-def _help(tx: Tx, conversations: list[Conversation]) -> str:
+def _render_help(tx: Tx, conversations: list[Conversation]) -> str:
     return "\n".join(f"/{name}: {text}" for name, (_, text) in COMMANDS.items())
 
 
-def _status(tx: Tx, conversations: list[Conversation]) -> str:
+def _render_status(tx: Tx, conversations: list[Conversation]) -> str:
     if not conversations:
         return "No agent has been addressed here yet."
     return "\n".join(_format_status(tx, conversation) for conversation in conversations)
@@ -66,7 +66,7 @@ def _format_status(tx: Tx, conversation: Conversation) -> str:
     return f"{name}: {activity}, {conversation.session_id}"
 
 
-def _cost(tx: Tx, conversations: list[Conversation]) -> str:
+def _render_cost(tx: Tx, conversations: list[Conversation]) -> str:
     totals = [
         charges.get_total(tx, f"session:{conversation.session_id}")
         for conversation in conversations
@@ -77,13 +77,13 @@ def _cost(tx: Tx, conversations: list[Conversation]) -> str:
     return f"{tokens:,} tokens, {money}." if tokens or costs else "Nothing was used yet."
 
 
-def _clear(tx: Tx, conversations: list[Conversation]) -> str:
+def _clear_context(tx: Tx, conversations: list[Conversation]) -> str:
     for conversation in conversations:
         sessions.clear(tx, conversation.session_id)
     return "The context was cleared." if conversations else "No context to clear."
 
 
-def _stop(tx: Tx, conversations: list[Conversation]) -> str:
+def _stop_runs(tx: Tx, conversations: list[Conversation]) -> str:
     stopped = []
     for conversation in conversations:
         run = _find_live_run(tx, conversation)
@@ -104,9 +104,9 @@ def _find_live_run(tx: Tx, conversation: Conversation) -> Run | None:
 
 
 _HANDLERS: dict[str, Callable[[Tx, list[Conversation]], str]] = {
-    "help": _help,
-    "status": _status,
-    "cost": _cost,
-    "clear": _clear,
-    "stop": _stop,
+    "help": _render_help,
+    "status": _render_status,
+    "cost": _render_cost,
+    "clear": _clear_context,
+    "stop": _stop_runs,
 }

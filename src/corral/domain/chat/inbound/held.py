@@ -9,6 +9,7 @@ from corral.adapters.channels.contract import IncomingEvent
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.channels import ops, people, wirings
+from corral.domain.chat.channels.wirings import WiringRules
 from corral.domain.chat.inbound import moderation
 from corral.domain.chat.inbound.moderation import MAX_HELD, NO, NO_AGENT_YET, NOBODY, YES
 from corral.domain.chat.model import (
@@ -47,7 +48,7 @@ def _apply_to_place(tx: Tx, question: Question, id: str) -> None:
     place = sql.PLACES.get(tx, id)
     if question.answer not in (None, NOBODY) and not wirings.list_covering(tx, place):
         trigger = "always" if place.direct else "mention"
-        wirings.add_wiring(tx, str(question.answer), place=id, trigger=trigger)
+        wirings.create_wiring(tx, str(question.answer), WiringRules(trigger), place=id)
     held = tx.all(sql.HELD_OF_PLACE, place_id=id, limit=MAX_HELD)
     _moderate_again(tx, held, without_agent=question.answer in (None, NOBODY))
 
@@ -76,13 +77,13 @@ def approve_sender(
 
 def block_sender(tx: Tx, sender: str) -> Sender:
     """Reject all messages of an account, including its held ones."""
-    blocked = people.block_sender(tx, people.get_sender(tx, sender))
+    blocked = people.mark_sender_blocked(tx, people.get_sender(tx, sender))
     _withdraw_sender_question(tx, blocked)
     _reject_held(tx, blocked, f"{blocked.display_name} is blocked")
     return blocked
 
 
-def add_wiring(
+def wire_agent(
     tx: Tx,
     agent: str,
     *,
@@ -106,19 +107,8 @@ def add_wiring(
     The agent may answer in the place. Messages that were held because the place had no agent are
     routed now. Raises Conflict when the agent is wired there already.
     """
-    wiring = wirings.add_wiring(
-        tx,
-        agent,
-        place=place,
-        channel=channel,
-        trigger=trigger,
-        pattern=pattern,
-        scope=scope,
-        unmatched=unmatched,
-        mode=mode,
-        priority=priority,
-        project=project,
-    )
+    rules = WiringRules(trigger, pattern, scope, unmatched, mode, priority)
+    wiring = wirings.create_wiring(tx, agent, rules, place=place, channel=channel, project=project)
     _release_for_wiring(tx, wiring)
     return wiring
 

@@ -19,7 +19,6 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat import sql
 from corral.domain.chat.channels import people, places
-from corral.domain.chat.conversations import turns
 from corral.domain.chat.inbound import commands
 from corral.domain.chat.inbound.router import RoutingInput, parse_command
 from corral.domain.chat.inbound.routing_cache import (
@@ -42,6 +41,7 @@ from corral.domain.chat.model import (
     StrangerPolicy,
 )
 from corral.domain.chat.outbound import cards, queue
+from corral.domain.chat.payloads import draft_chat_letter
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import LetterDraft
 from corral.domain.questions import ops as questions
@@ -101,7 +101,7 @@ class Routable(NamedTuple):
     """Why it wakes no agent; None when it wakes one."""
 
 
-class Delivery(NamedTuple):
+class RoutedMessage(NamedTuple):
     """A routable message, and the record that was stored for it."""
 
     routable: Routable
@@ -111,7 +111,7 @@ class Delivery(NamedTuple):
         """Draft one letter for each session that the message wakes."""
         inbound = self.routable.inbound
         return [
-            turns.draft_letter(route, wiring, self.message, inbound.place, inbound.sender)
+            draft_chat_letter(route, wiring, self.message, inbound.place, inbound.sender)
             for route, wiring in self.routable.recipients
             if route.wakes
         ]
@@ -136,14 +136,16 @@ def find_recipients(cache: RoutingCache, inbound: InboundMessage) -> Routable | 
 
 def deliver_all(tx: Tx, routables: Sequence[Routable]) -> list[Message]:
     """Store routable messages in order, and put a letter to each session that they wake."""
-    deliveries: list[Delivery] = []
+    routed_messages: list[RoutedMessage] = []
     # Messages with the same first state are stored by one statement.
     for is_ignored, group in groupby(routables, key=lambda routable: routable.reason is not None):
-        deliveries += _store_routables(tx, list(group), is_ignored=is_ignored)
-    return _put_letters(tx, deliveries)
+        routed_messages += _store_routables(tx, list(group), is_ignored=is_ignored)
+    return _put_letters(tx, routed_messages)
 
 
-def _store_routables(tx: Tx, routables: Sequence[Routable], *, is_ignored: bool) -> list[Delivery]:
+def _store_routables(
+    tx: Tx, routables: Sequence[Routable], *, is_ignored: bool
+) -> list[RoutedMessage]:
     rows = [
         _build_row(tx, routable.inbound, routable.reason, routable.recipients)
         for routable in routables
@@ -154,22 +156,22 @@ def _store_routables(tx: Tx, routables: Sequence[Routable], *, is_ignored: bool)
     verb = "ignore" if is_ignored else "route"
     state = MessageState.IGNORED if is_ignored else MessageState.ROUTED
     numbers = create_numbered(tx, sql.MESSAGES, rows, verb=verb, event_data=event_data)
-    deliveries: list[Delivery] = []
+    routed_messages: list[RoutedMessage] = []
     for routable, row, number in zip(routables, rows, numbers, strict=True):
         assert number is not None, "the event id was checked under its lock"
-        deliveries.append(Delivery(routable, sql.build_message(number, row, state)))
-    return deliveries
+        routed_messages.append(RoutedMessage(routable, sql.build_message(number, row, state)))
+    return routed_messages
 
 
-def _put_letters(tx: Tx, deliveries: Sequence[Delivery]) -> list[Message]:
+def _put_letters(tx: Tx, routed_messages: Sequence[RoutedMessage]) -> list[Message]:
     """Put the letters of messages; return the messages with the letter ids in their routes."""
-    drafts = [draft for delivery in deliveries for draft in delivery.draft_letters()]
+    drafts = [draft for routed in routed_messages for draft in routed.draft_letters()]
     letter_ids = {
         (draft.mailbox, draft.key): letter_id
         for draft, letter_id in zip(drafts, mail.put_many(tx, drafts), strict=True)
     }
     messages: list[Message] = []
-    for routable, message in deliveries:
+    for routable, message in routed_messages:
         routes = [
             _with_letter(recipient.route, message, letter_ids) for recipient in routable.recipients
         ]
@@ -231,8 +233,8 @@ def moderate(tx: Tx, inbound: InboundMessage, message: Message) -> Message:
         return _hold_for_agent(tx, inbound, message)
     reason = explain_ignored(recipients)
     finished = finish_held(tx, message, "dismiss" if reason else "release", reason, recipients)
-    delivery = Delivery(Routable(inbound, recipients, reason), finished)
-    return _put_letters(tx, [delivery])[0]
+    routed = RoutedMessage(Routable(inbound, recipients, reason), finished)
+    return _put_letters(tx, [routed])[0]
 
 
 def _handle_answer(
@@ -351,7 +353,7 @@ def store_message(
     row = _build_row(tx, inbound, reason, recipients)
     row |= {"ended_at": None if verb == "hold" else tx.now}
     return create(
-        tx, sql.MESSAGES, row, verb=verb, event_data=_event_data(inbound.place.id, reason)
+        tx, sql.MESSAGES, row, verb=verb, event_data=_build_event_data(inbound.place.id, reason)
     )
 
 
@@ -412,13 +414,13 @@ def _encode_data(incoming: IncomingEvent) -> str:
     return encode_json(data, "The data")
 
 
-def _event_data(place_id: str, reason: str | None) -> dict[str, Any]:
+def _build_event_data(place_id: str, reason: str | None) -> dict[str, Any]:
     return {"in": place_id, "reason": reason} if reason else {"in": place_id}
 
 
 @lru_cache(256)  # mostly the same for one place
 def _encode_event_data(place_id: str, reason: str | None) -> str:
-    return encode_json(_event_data(place_id, reason), "An event")
+    return encode_json(_build_event_data(place_id, reason), "An event")
 
 
 def _clean_platform_id(value: str | None) -> str | None:

@@ -24,7 +24,7 @@ from corral.domain.agents.model import AgentState
 from corral.domain.chat import queries, sql
 from corral.domain.chat.channels import ops, people, places
 from corral.domain.chat.channels import wirings as channels_wirings
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.inbound import moderation
 from corral.domain.chat.inbound.moderation import MAX_EVENT_ID, MAX_TEXT, InboundMessage, Routable
 from corral.domain.chat.inbound.router import RoutingInput, route_message
@@ -190,14 +190,16 @@ def preview_routes(
     """
     target = places.resolve_place(tx, place)
     wirings = channels_wirings.list_covering(tx, target)
-    followed = {conversation.agent_id for conversation in turns.list_of_place(tx, target.id)}
+    followed = {
+        conversation.agent_id for conversation in conversations.list_of_place(tx, target.id)
+    }
     direct = isinstance(target, Place) and target.direct
     message = RoutingInput(
         check_text(text, "The text", max_bytes=MAX_TEXT), direct, mentioned, known
     )
-    return route_message(message, wirings, names=_active_names(tx, wirings), followed=followed)
+    return route_message(message, wirings, names=_list_active_names(tx, wirings), followed=followed)
 
 
-def _active_names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
+def _list_active_names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
     wired = [agents.get(tx, wiring.agent_id) for wiring in wirings]
     return {agent.id: agent.name for agent in wired if agent.state is AgentState.ACTIVE}

@@ -14,7 +14,7 @@ from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.channels import destinations, ops
 from corral.domain.chat.channels.wirings import MAX_WIRINGS
-from corral.domain.chat.conversations import turns
+from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.inbound.router import RoutingInput, route_message
 from corral.domain.chat.model import (
     Channel,
@@ -190,7 +190,7 @@ class RoutingCache:
         if not listener.allowed:
             destinations.ensure_destination(self._tx, route.agent_id, place)
         if session_id is None:
-            conversation = turns.open_for_wiring(self._tx, listener.wiring, place, thread)
+            conversation = conversations.open_for_wiring(self._tx, listener.wiring, place, thread)
             session_id = conversation.session_id
         if not listener.allowed or listener.session_id is None:
             self._audiences.clear()
@@ -202,7 +202,7 @@ class RoutingCache:
         per_thread = {wiring.agent_id for wiring in wirings if wiring.mode is SessionMode.THREAD}
         return {
             conversation.agent_id
-            for conversation in turns.list_of_place(self._tx, place.id)
+            for conversation in conversations.list_of_place(self._tx, place.id)
             # With one session for each thread, only the session of this thread counts.
             if conversation.agent_id not in per_thread or conversation.thread == (thread or "")
         }

@@ -1,6 +1,7 @@
 """Cards: questions that are shown in a place and answered there by a button or by text."""
 
-from corral.adapters.channels.contract import IncomingEvent, MessageKind, format_card
+from corral.adapters.channels.contract import IncomingEvent, MessageKind
+from corral.adapters.channels.message_text import format_card
 from corral.adapters.channels.registry import get_traits
 from corral.db.tx import Tx
 from corral.domain.chat import sql
@@ -157,7 +158,7 @@ def can_be_secret(tx: Tx, place: Place, incoming: IncomingEvent) -> bool:
     return len(text) >= _MIN_SECRET and not any(c.isspace() for c in text)
 
 
-def _unguard(tx: Tx, place_id: str) -> None:
+def _stop_guarding(tx: Tx, place_id: str) -> None:
     """Stop guarding a place after its last question for a secret has ended."""
     place = sql.PLACES.get(tx, place_id)
     if not any(card.secret for card in _list_open(tx, place)):
@@ -187,7 +188,7 @@ def find_answered(tx: Tx, place: Place, text: str) -> Question | None:
     matching = [
         question
         for question in shown
-        if question is not None and _matches(tx, question, text.strip())
+        if question is not None and _is_answered_by(tx, question, text.strip())
     ]
     return matching[0] if len(matching) == 1 else None
 
@@ -196,7 +197,7 @@ def _list_open(tx: Tx, place: Place) -> list[QuestionCard]:
     return tx.all(sql.OPEN_CARDS_OF_PLACE, place_id=place.id, limit=MAX_OPEN_OF_PLACE)
 
 
-def _matches(tx: Tx, question: Question, text: str) -> bool:
+def _is_answered_by(tx: Tx, question: Question, text: str) -> bool:
     if question.state is not QuestionState.OPEN or question.deadline_at <= tx.now:
         return False
     if text.lower() in {option.lower() for option in question.options}:
@@ -211,7 +212,7 @@ def match_option(question: Question, text: str) -> str:
     )
 
 
-# -- settling -------------------------------------------------------------------------------------
+# -- closing --------------------------------------------------------------------------------------
 
 
 def list_ended(tx: Tx) -> list[QuestionCard]:
@@ -242,7 +243,7 @@ def close_ended(tx: Tx) -> int:
             continue
         closed += 1
         if card.secret:
-            _unguard(tx, card.place_id)
+            _stop_guarding(tx, card.place_id)
         question = questions.find(tx, card.question_id)
         if question is None:
             continue  # deleted by retention
@@ -296,5 +297,5 @@ def _put_answer(tx: Tx, conversation: Conversation, question: Question) -> None:
         answer=question.answer,
         answered_by=question.answered_by,
     )
-    cause = questions.outcome_chain(tx, question)
+    cause = questions.find_outcome_chain(tx, question)
     mail.put_caused_by(tx, cause, conversation.mailbox, body, key=f"{question.id}:ended")

@@ -6,7 +6,8 @@ the attempts and the lease; the row records the final state. `delivery` sends th
 
 from typing import Any
 
-from corral.adapters.channels.contract import MessageKind, split_for_channel
+from corral.adapters.channels.contract import MessageKind
+from corral.adapters.channels.message_text import split_for_channel
 from corral.adapters.channels.registry import get_traits
 from corral.db.transitions import create_if_absent
 from corral.db.tx import Tx
@@ -145,7 +146,7 @@ def build_row(tx: Tx, place: Place, text: str, kind: MessageKind, key: str) -> d
         "place_id": place.id,
         "direction": "out",
         "kind": kind,
-        "event_id": _event_id(key),
+        "event_id": _build_event_id(key),
         "platform_ids": "[]",
         "text": text,
         "routes": "[]",
@@ -154,7 +155,7 @@ def build_row(tx: Tx, place: Place, text: str, kind: MessageKind, key: str) -> d
     }
 
 
-def _event_id(key: str) -> str:
+def _build_event_id(key: str) -> str:
     """Return the event id of an outbound message; inbound ones begin with `in:`."""
     return f"out:{key}"
 
@@ -173,4 +174,6 @@ def find_sent(tx: Tx, place: Place, agent_id: str, key: str) -> Message | None:
 
 
 def find_by_key(tx: Tx, place: Place, key: str) -> Message | None:
-    return tx.first(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=_event_id(key))
+    return tx.first(
+        sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=_build_event_id(key)
+    )

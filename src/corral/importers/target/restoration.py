@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from corral.db.transitions import StatefulTable
 from corral.db.tx import Tx
-from corral.domain.imports import ops as imports
-from corral.domain.imports.ops import ImportedRow
+from corral.domain.imports import origins
+from corral.domain.imports.origins import KnownRow
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import parse_number
 from corral.services.store.declarations import find_declarations
@@ -50,23 +50,23 @@ class Restoration:
         self.restored: set[str] = set()
         """The ids of the restored objects."""
 
-    def missing(self, known: Mapping[str, ImportedRow]) -> set[str]:
+    def find_missing(self, known: Mapping[str, KnownRow]) -> set[str]:
         """Return the keys of rows whose object does not exist any more."""
         by_table: dict[str, dict[str, str]] = {}
         for key, row in known.items():
             if row.id is not None and row.record_table in self._named_by:
                 by_table.setdefault(row.record_table, {})[key] = row.id
-        return {key for table, ids in by_table.items() for key in self._missing_of(table, ids)}
+        return {key for table, ids in by_table.items() for key in self._find_missing_of(table, ids)}
 
-    def has_existing(self, known: Mapping[str, ImportedRow]) -> bool:
+    def has_existing(self, known: Mapping[str, KnownRow]) -> bool:
         """Return whether an object of one of these rows exists.
 
         Parts exist only with their parent, which is an object.
         """
         named = {key for key, row in known.items() if row.id and row.record_table in self._named_by}
-        return bool(named - self.missing(known))
+        return bool(named - self.find_missing(known))
 
-    def _missing_of(self, table: str, ids: Mapping[str, str]) -> Iterable[str]:
+    def _find_missing_of(self, table: str, ids: Mapping[str, str]) -> Iterable[str]:
         column, prefix = self._named_by[table]
         names: dict[str, str | int] = {}
         for key, id in ids.items():
@@ -74,10 +74,10 @@ class Restoration:
                 names[key] = id if prefix is None else parse_number(prefix, id)
             except Invalid:
                 continue  # an early version recorded the id of the row's parent
-        existing = imports.find_existing(self._tx, table, column, [*names.values()])
+        existing = origins.find_existing(self._tx, table, column, [*names.values()])
         return (key for key, name in names.items() if name not in existing)
 
-    def goes_with(self, row: ImportedRow, parents: Iterable[str]) -> bool:
+    def is_restored_with(self, row: KnownRow, parents: Iterable[str]) -> bool:
         """Return whether a row is restored because its object or one of its parents was."""
         if row.id in self.restored:
             return True

@@ -87,7 +87,7 @@ def _import_file(
     if head is None:
         return False
     before = database.write(
-        lambda tx: ops.begin(tx, source, str(path.absolute()), head), repeatable=True
+        lambda tx: ops.begin_transcript(tx, source, str(path.absolute()), head), repeatable=True
     )
     if before is None:
         counts["own"] += 1

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import cast
 
-from corral.importers.mapping import ToolMapping
+from corral.importers.mappings.types import ToolMapping
 from corral.importers.source.database import SourceDatabase
 from corral.kernel.errors import Invalid
 

@@ -21,7 +21,7 @@ def insert_agents(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[ImportedRow]:
     keys = encode_rows([row["name"] for row in rows])
     used_names = {name for (name,) in tx.run(sql.NAMES_TAKEN, keys_=keys)}
     for row in rows:
-        row["name"] = _unused_name(tx, row["name"], used_names)
+        row["name"] = _find_unused_name(tx, row["name"], used_names)
         used_names.add(row["name"])
     return [
         ImportedRow(id, "" if row["name"] == name else "its name is taken; a number was added")
@@ -29,7 +29,7 @@ def insert_agents(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[ImportedRow]:
     ]
 
 
-def _unused_name(tx: Tx, name: str, used_names: set[str]) -> str:
+def _find_unused_name(tx: Tx, name: str, used_names: set[str]) -> str:
     unused, number = name, 1
     while unused in used_names or (
         number > 1 and tx.run(sql.NAMES_TAKEN, keys_=encode_rows([unused]))

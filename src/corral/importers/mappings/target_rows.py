@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from corral.importers.mapping import TargetRow
+from corral.importers.mappings.types import TargetRow
 from corral.importers.source.row import SourceRow, make_valid_name
 from corral.kernel.text import encode_json
 
 
-def project(row: SourceRow, column: str, at: int, **columns: Any) -> TargetRow:
+def build_project(row: SourceRow, column: str, at: int, **columns: Any) -> TargetRow:
     """Build a project. A missing or relative directory is resolved in the source's folder."""
     dir = row.text(column, most=4_096)
     if dir is None or not os.path.isabs(dir):
@@ -35,7 +35,7 @@ def project(row: SourceRow, column: str, at: int, **columns: Any) -> TargetRow:
     return TargetRow("projects", values | columns)
 
 
-def agent(
+def build_agent(
     row: SourceRow, name: str, at: int, *, state: str = "active", **content: Any
 ) -> list[TargetRow]:
     """Build an agent with one version. Permissions are not imported."""
@@ -65,7 +65,7 @@ def agent(
     return [TargetRow("agents", values), TargetRow("agent_versions", version)]
 
 
-def session(row: SourceRow, at: int, *, state: str = "open", **columns: Any) -> TargetRow:
+def build_session(row: SourceRow, at: int, *, state: str = "open", **columns: Any) -> TargetRow:
     closed = {"closed_at": row.now} if state == "closed" else {}
     values = {
         "id": row.new_id("ses", at),
@@ -79,7 +79,7 @@ def session(row: SourceRow, at: int, *, state: str = "open", **columns: Any) -> 
     return TargetRow("sessions", values | closed | columns)
 
 
-def turn(session_id: str, role: str, content: str, at: int, **columns: Any) -> TargetRow:
+def build_turn(session_id: str, role: str, content: str, at: int, **columns: Any) -> TargetRow:
     """Build a turn. It gets its number when it is stored."""
     values = {
         "session_id": session_id,
@@ -91,7 +91,7 @@ def turn(session_id: str, role: str, content: str, at: int, **columns: Any) -> T
     return TargetRow("turns", values | columns)
 
 
-def run(
+def build_run(
     row: SourceRow,
     at: int,
     state: str,
@@ -136,16 +136,16 @@ def run(
     return [TargetRow("runs", values), TargetRow("launches", launch)]
 
 
-def log_line(run_id: str, at: int, level: str, message: str, **columns: Any) -> TargetRow:
+def build_log_line(run_id: str, at: int, level: str, message: str, **columns: Any) -> TargetRow:
     values = {"run_id": run_id, "at": at, "level": level, "message": message}
     return TargetRow("log_lines", values | columns)
 
 
-def charge(at: int, **columns: Any) -> TargetRow:
+def build_charge(at: int, **columns: Any) -> TargetRow:
     return TargetRow("charges", {"at": at} | columns)
 
 
-def task(
+def build_task(
     row: SourceRow, project_id: str, key: str, at: int, state: str, **columns: Any
 ) -> TargetRow:
     has_ended = state != "paused"
@@ -170,7 +170,7 @@ def task(
     return target
 
 
-def delegation(
+def build_delegation(
     row: SourceRow, at: int, state: str, ended_at: int | None, **columns: Any
 ) -> TargetRow:
     values = {
@@ -182,7 +182,7 @@ def delegation(
     return TargetRow("delegations", values | columns)
 
 
-def decision(
+def build_decision(
     row: SourceRow, at: int, state: str, ended_at: int | None, **columns: Any
 ) -> TargetRow:
     values = {
@@ -199,7 +199,7 @@ def decision(
     return TargetRow("decisions", values | columns)
 
 
-def group(row: SourceRow, name: str, at: int, **columns: Any) -> TargetRow:
+def build_group(row: SourceRow, name: str, at: int, **columns: Any) -> TargetRow:
     """Build an archived group, which can only be read."""
     values = {
         "id": row.new_id("grp", at),
@@ -216,7 +216,7 @@ def group(row: SourceRow, name: str, at: int, **columns: Any) -> TargetRow:
     return TargetRow("groups", values | columns)
 
 
-def note(row: SourceRow, scope: str, at: int, *, text: str, **columns: Any) -> TargetRow:
+def build_note(row: SourceRow, scope: str, at: int, *, text: str, **columns: Any) -> TargetRow:
     values = {
         "id": row.new_id("nte", at),
         "scope": scope,
@@ -231,7 +231,7 @@ def note(row: SourceRow, scope: str, at: int, *, text: str, **columns: Any) -> T
     return TargetRow("notes", values | columns)
 
 
-def letter(
+def build_letter(
     row: SourceRow,
     mailbox: str,
     body: Any,
@@ -256,7 +256,7 @@ def letter(
     return TargetRow("letters", values | columns)
 
 
-def schedule(row: SourceRow, mailbox: str, at: int, state: str, **columns: Any) -> TargetRow:
+def build_schedule(row: SourceRow, mailbox: str, at: int, state: str, **columns: Any) -> TargetRow:
     values = {
         "id": row.new_id("sch", at),
         "mailbox": mailbox,
@@ -275,7 +275,9 @@ def schedule(row: SourceRow, mailbox: str, at: int, state: str, **columns: Any) 
     return TargetRow("schedules", values | columns)
 
 
-def lock(row: SourceRow, project_id: str, path: str, owner: str, at: int, until: int) -> TargetRow:
+def build_lock(
+    row: SourceRow, project_id: str, path: str, owner: str, at: int, until: int
+) -> TargetRow:
     """Build a lock that has expired, at the latest at the time of the import."""
     end = min(until, row.now)
     return TargetRow(
@@ -298,7 +300,7 @@ def lock(row: SourceRow, project_id: str, path: str, owner: str, at: int, until:
     )
 
 
-def removed(row: SourceRow, table: str, id: str, at: int, **columns: Any) -> TargetRow:
+def build_removed(row: SourceRow, table: str, id: str, at: int, **columns: Any) -> TargetRow:
     """Build a removed channel or wiring."""
     values = {
         "id": id,
@@ -310,6 +312,6 @@ def removed(row: SourceRow, table: str, id: str, at: int, **columns: Any) -> Tar
     return TargetRow(table, values | columns)
 
 
-def encode(value: Any) -> str:
+def to_json_text(value: Any) -> str:
     """Encode a value as JSON text."""
     return msgspec.json.encode(value).decode()

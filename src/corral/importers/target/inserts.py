@@ -1,16 +1,20 @@
-"""Storage of imported rows in Corral's tables, marked as imported."""
+"""Inserts of target rows into Corral's tables, marked as imported.
+
+Tables that need more than an INSERT have a function in the module of their concept.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from corral.db.bulk_insert import ImportedRow, insert_many
 from corral.db.schema import tables as schema_tables
 from corral.db.transitions import StatefulTable, import_many
 from corral.db.tx import Tx
 from corral.domain.search import ops as search
-from corral.importers.mapping import EXISTING, TargetRow
-from corral.importers.rows import (
+from corral.importers.conversion import ConvertedRow
+from corral.importers.mappings.types import EXISTING, TargetRow
+from corral.importers.target import (
     agents,
     charges,
     chat,
@@ -21,22 +25,11 @@ from corral.importers.rows import (
     sessions,
     tasks,
 )
-from corral.importers.source.row import SourceRow
 from corral.services.store.declarations import find_declarations
 
 
-class ConvertedRow(NamedTuple):
-    """A row of the source, its target rows, and its hash."""
-
-    key: str
-    row: SourceRow
-    targets: list[TargetRow]
-    digest: str
-    restored: bool
-
-
-class ImportStorage:
-    """Inserts the target rows of one import and marks them as imported."""
+class TableInserter:
+    """Inserts the target rows of one import, one table at a time."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -47,7 +40,7 @@ class ImportStorage:
     ) -> Sequence[ImportedRow]:
         """Insert rows into one table; returns the id of each, or why it was not stored."""
         rows = [target.values for _, target in group]
-        if table in _tables_with_import_time():
+        if table in _list_tables_with_import_time():
             for row in rows:
                 row["imported_at"] = self._tx.now
         if table == EXISTING:
@@ -89,7 +82,7 @@ class ImportStorage:
         inserted = insert_many(self._tx, table, rows, on_conflict="anything", returning=returned)
         ids_by_key = {tuple(row[:-1]): row[-1] for row in inserted}
         ids = (ids_by_key.pop(tuple(row[key] for key in keys), None) for row in rows)
-        return [ImportedRow(None if id is None else _id_in(table, id)) for id in ids]
+        return [ImportedRow(None if id is None else _format_id(table, id)) for id in ids]
 
     def _insert_charges(
         self, group: Sequence[tuple[ConvertedRow, TargetRow]]
@@ -147,12 +140,12 @@ _KEYS = {
 _ID_COLUMNS = {"file_touches": "seq"}
 
 
-def _id_in(table: str, value: Any) -> str:
+def _format_id(table: str, value: Any) -> str:
     return f"tch_{value}" if table == "file_touches" else str(value)
 
 
 @cache
-def _tables_with_import_time() -> frozenset[str]:
+def _list_tables_with_import_time() -> frozenset[str]:
     """Return the tables that have the column `imported_at`."""
     names = {table.name for table in schema_tables() if "imported_at" in table.names}
     return frozenset(names - {"import_origins"})

@@ -44,10 +44,10 @@ def copy_database(path: Path, folder: Path) -> Path:
     """
     header = _read_header(path)
     for suffix in ("-wal", "-journal"):
-        _require_regular_file(_sibling(path, suffix))
+        _require_regular_file(_add_suffix(path, suffix))
     _require_space(path, folder)
     target = folder / "copy.db"
-    if header[18:20] == b"\x02\x02" or _sibling(path, "-wal").exists():
+    if header[18:20] == b"\x02\x02" or _add_suffix(path, "-wal").exists():
         _copy_files(path, target, "-wal")
     else:
         _copy_with_lock(path, target)
@@ -57,9 +57,9 @@ def copy_database(path: Path, folder: Path) -> Path:
 def _require_space(path: Path, folder: Path) -> None:
     """Refuse a source whose copy would fill the disk. A sparse file counts with its full size."""
     size = sum(
-        each.stat().st_size
-        for each in (path, _sibling(path, "-wal"), _sibling(path, "-journal"))
-        if each.exists()
+        file.stat().st_size
+        for file in (path, _add_suffix(path, "-wal"), _add_suffix(path, "-journal"))
+        if file.exists()
     )
     free = shutil.disk_usage(folder).free
     if size + _SPARE_BYTES > free:
@@ -82,23 +82,23 @@ def _read_header(path: Path) -> bytes:
             )
         _require_regular_file(path)
         for suffix in ("", "-wal", "-journal"):
-            require_unused(_sibling(path, suffix))
+            require_unused(_add_suffix(path, suffix))
         with path.open("rb") as file:
             header = file.read(_HEADER)
     except FileNotFoundError:
         raise NotFound(f"There is no file {path}. Check the path.", path=str(path)) from None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise _build_unreadable(path, error) from None
     if not header:
         raise Unreadable(
             f"{path} is empty. Give the tool's database file.", path=str(path), reason="empty"
         )
     if len(header) < _HEADER or not header.startswith(MAGIC):
-        raise _not_a_database(path)
+        raise _build_not_sqlite(path)
     return header
 
 
-def _not_a_database(path: Path) -> Unreadable:
+def _build_not_sqlite(path: Path) -> Unreadable:
     return Unreadable(
         f"{path} is not a SQLite database. Give the tool's database file.",
         path=str(path),
@@ -109,24 +109,26 @@ def _not_a_database(path: Path) -> Unreadable:
 def _require_regular_file(path: Path) -> None:
     """Refuse pipes, sockets and devices: reading them may block or never end."""
     if path.exists() and not path.is_file():
-        raise _not_a_database(path)
+        raise _build_not_sqlite(path)
 
 
-def _unreadable(path: Path, error: OSError) -> Refused:
+def _build_unreadable(path: Path, error: OSError) -> Refused:
     reason = error.strerror or str(error)
     return Refused(
         f"Cannot read {path}: {reason}. Check its permissions.", path=str(path), reason="unreadable"
     )
 
 
-def _sibling(path: Path, suffix: str) -> Path:
+def _add_suffix(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
 def _copy_with_lock(path: Path, target: Path) -> None:
     """Copy under SQLite's shared lock, which blocks the writer only for the time of the copy."""
     try:
-        source = apsw.Connection(_uri(path), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        source = apsw.Connection(
+            _build_uri(path), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        )
         try:
             source.set_busy_timeout(BUSY_MS)
             into = apsw.Connection(str(target))
@@ -138,16 +140,16 @@ def _copy_with_lock(path: Path, target: Path) -> None:
         finally:
             source.close()
     except apsw.BusyError:
-        raise _locked(path) from None
+        raise _build_locked(path) from None
     except (apsw.ReadOnlyError, apsw.CantOpenError):
         # Its writer died during a transaction: roll back the copy, not the source.
         target.unlink(missing_ok=True)
         _copy_files(path, target, "-journal")
     except apsw.Error as error:
-        raise damaged_error(path, error) from None
+        raise build_damaged(path, error) from None
 
 
-def _locked(path: Path) -> Refused:
+def _build_locked(path: Path) -> Refused:
     return Refused(
         f"{path} is locked by another program. Stop that program, or give a copy of the file.",
         path=str(path),
@@ -155,13 +157,13 @@ def _locked(path: Path) -> Refused:
     )
 
 
-def damaged_error(path: Path, error: Exception) -> Unreadable:
+def build_damaged(path: Path, error: Exception) -> Unreadable:
     return Unreadable(
         f"{path} is damaged ({error}). Give an intact copy.", path=str(path), reason="damaged"
     )
 
 
-def _uri(path: Path) -> str:
+def _build_uri(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
@@ -174,7 +176,7 @@ class _Fingerprint(NamedTuple):
     log_header: bytes
 
 
-def _fingerprint(path: Path, log: Path) -> _Fingerprint:
+def _read_fingerprint(path: Path, log: Path) -> _Fingerprint:
     status = path.stat()
     with path.open("rb") as file:
         header = file.read(_HEADER)
@@ -188,13 +190,13 @@ def _fingerprint(path: Path, log: Path) -> _Fingerprint:
 
 def _copy_files(path: Path, target: Path, suffix: str) -> None:
     """Copy the file and its log; repeat until no page was overwritten meanwhile."""
-    log = _sibling(path, suffix)
+    log = _add_suffix(path, suffix)
     for _ in range(MAX_ATTEMPTS):
         try:
-            if _try_copy(path, target, log, _sibling(target, suffix)):
+            if _try_copy(path, target, log, _add_suffix(target, suffix)):
                 return
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise _build_unreadable(path, error) from None
         time.sleep(PAUSE_SECONDS)
     raise Refused(
         f"{path} keeps changing. Stop the program that writes it, or give a copy of the file.",
@@ -204,18 +206,18 @@ def _copy_files(path: Path, target: Path, suffix: str) -> None:
 
 
 def _try_copy(path: Path, target: Path, log: Path, target_log: Path) -> bool:
-    before = _fingerprint(path, log)
-    if abs(_file_time_now(target) - before.time) <= _TICK_NS:
+    before = _read_fingerprint(path, log)
+    if abs(_read_file_clock(target) - before.time) <= _TICK_NS:
         return False  # the next write might not change the modification time
     shutil.copyfile(path, target)
     try:
         shutil.copyfile(log, target_log)
     except FileNotFoundError:
         target_log.unlink(missing_ok=True)
-    return _fingerprint(path, log) == before
+    return _read_fingerprint(path, log) == before
 
 
-def _file_time_now(file: Path) -> int:
+def _read_file_clock(file: Path) -> int:
     """Return the current time by the clock of the file system."""
     file.touch()
     os.utime(file)

@@ -17,7 +17,7 @@ from corral.adapters import attachments
 from corral.db.database import Database
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import CorralError, NotFound
-from corral.services.chat.session_folder import store_mark
+from corral.services.chat.session_folder import compute_store_mark
 
 
 class FileCopier:
@@ -44,22 +44,22 @@ class FileCopier:
         return description
 
 
-def copies_folder(database: Database) -> Path:
+def get_copies_folder(database: Database) -> Path:
     """Return the folder with the copies of this store; several stores may share a home."""
-    return config.home() / "imports" / store_mark(database)
+    return config.home() / "imports" / compute_store_mark(database)
 
 
 def remove_orphaned_copies(database: Database) -> int:
     """Delete the copies of sessions that the store has deleted; returns the number of folders."""
-    folders = [*_orphaned(database)]
+    folders = [*_find_orphaned(database)]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     return len(folders)
 
 
-def _orphaned(database: Database) -> Iterator[Path]:
+def _find_orphaned(database: Database) -> Iterator[Path]:
     with suppress(OSError):
-        for path in sorted(copies_folder(database).glob("ses_*")):
+        for path in sorted(get_copies_folder(database).glob("ses_*")):
             try:
                 database.read(partial(sessions.get, session=path.name))
             except NotFound:

@@ -40,7 +40,7 @@ def restore_charges(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _add_again(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
-    complete = [{**_NO_TOKENS, **row, "source": _source(row)} for row in rows]
+    complete = [{**_NO_TOKENS, **row, "source": _find_cost_source(row)} for row in rows]
     return [
         f"chg_{seq}" for (seq,) in sorted(insert_many(tx, "charges", complete, returning="seq"))
     ]
@@ -49,7 +49,7 @@ def _add_again(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
 _NO_TOKENS = dict.fromkeys(("input", "output", "cache_read", "cache_write", "reasoning"), 0)
 
 
-def _source(row: Mapping[str, Any]) -> str | None:
+def _find_cost_source(row: Mapping[str, Any]) -> str | None:
     return None if row.get("cost_micros") is None else CostSource.PROVIDER
 
 

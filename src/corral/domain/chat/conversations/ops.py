@@ -1,0 +1,126 @@
+"""Conversations: sessions that are woken by the letters in their mailboxes.
+
+A conversation belongs to an agent, a place and a thread. It is opened when it is needed first, and
+again when its session was closed.
+"""
+
+from corral.db.tx import Tx
+from corral.domain.chat import sql
+from corral.domain.chat.model import Conversation, Place, Wiring
+from corral.domain.mail import ops as mail
+from corral.domain.projects import ops as projects
+from corral.domain.sessions import ops as sessions
+from corral.domain.sessions.model import Session, SessionState
+from corral.kernel.errors import NotFound
+
+MAX_OF_PLACE = 200
+MAX_TITLE = 60
+MAIL_THREAD = "mail"
+"""The thread of an agent's session for mail."""
+
+
+def find_conversation(tx: Tx, session: str) -> Conversation | None:
+    """Return the conversation of a session; None when letters do not wake the session."""
+    return tx.first(sql.CONVERSATION, session_id=session)
+
+
+def list_of_place(tx: Tx, place_id: str) -> list[Conversation]:
+    """Return the conversations that agents have in a place, at most MAX_OF_PLACE."""
+    return tx.all(sql.CONVERSATIONS_OF_PLACE, place_id=place_id, limit=MAX_OF_PLACE)
+
+
+def open_for_wiring(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Conversation:
+    """Return the conversation in which a wiring's agent gets messages of a place.
+
+    Opens a session when there is none, or when the last one was closed.
+    """
+    place_id, thread_key = wiring.conversation_key(place.id, thread)
+    return open_for_place(
+        tx, wiring.agent_id, place, place_id, thread_key, project=_find_project(tx, wiring)
+    )
+
+
+def open_for_place(
+    tx: Tx, agent_id: str, place: Place, place_id: str, thread: str, *, project: str | None
+) -> Conversation:
+    """Return an agent's conversation by place and thread key; open one for `place` if needed."""
+    current, closed = _find_open(tx, agent_id, place_id, thread)
+    if current is not None:
+        return current
+    session = sessions.open_session(
+        tx,
+        agent_id,
+        project=project,
+        title=place.display_name[:MAX_TITLE],
+        reply_to=place.mailbox,
+    )
+    return _redirect_letters(tx, closed, create_conversation(tx, session, place_id, thread))
+
+
+def open_for_mail(tx: Tx, agent_id: str) -> Conversation:
+    """Return the conversation in which an agent is woken for letters that belong to no chat."""
+    current, closed = _find_open(tx, agent_id, "", MAIL_THREAD)
+    if current is not None:
+        return current
+    session = sessions.open_session(tx, agent_id, title="Letters of other agents")
+    return _redirect_letters(tx, closed, create_conversation(tx, session, "", MAIL_THREAD))
+
+
+def create_conversation(tx: Tx, session: Session, place_id: str, thread: str) -> Conversation:
+    """Let a session be woken by its letters from now on."""
+    return tx.one(
+        sql.ADD_CONVERSATION,
+        session_id=session.id,
+        agent_id=session.agent_id,
+        place_id=place_id,
+        thread=thread,
+        now=tx.now,
+    )
+
+
+def _find_open(
+    tx: Tx, agent_id: str, place_id: str, thread: str
+) -> tuple[Conversation | None, Conversation | None]:
+    """Return the open conversation, and the one that was deleted because its session is closed.
+
+    At most one of them is set. Serialized, so that no other transaction creates the same one.
+    """
+    tx.serialize(f"conversation:{agent_id}:{place_id}:{thread}")
+    conversation = tx.first(
+        sql.CONVERSATION_BY_ADDRESS, agent_id=agent_id, place_id=place_id, thread=thread
+    )
+    if conversation is None or conversation.run_id or _is_session_open(tx, conversation.session_id):
+        return conversation, None
+    tx.run(sql.DELETE_IDLE_CONVERSATION, session_id=conversation.session_id)
+    # No loop claims the letters of a session without a conversation.
+    mail.refuse_waiting(tx, conversation.mailbox, reason="its session was closed")
+    return None, conversation
+
+
+def _redirect_letters(
+    tx: Tx, closed: Conversation | None, conversation: Conversation
+) -> Conversation:
+    """Redirect later letters for a closed session to the new conversation."""
+    if closed is not None:
+        sessions.set_successor(tx, closed.session_id, conversation.session_id)
+    return conversation
+
+
+def _find_project(tx: Tx, wiring: Wiring) -> str | None:
+    """Return the wiring's project; None when it has none or the project was deleted."""
+    try:
+        return projects.get(tx, wiring.project_id).id if wiring.project_id else None
+    except NotFound:
+        return None
+
+
+def _is_session_open(tx: Tx, session_id: str) -> bool:
+    return sessions.get(tx, session_id).state is SessionState.OPEN
+
+
+def advance_ingested(tx: Tx, session: str, run_id: str, number: int) -> Conversation | None:
+    """Record that a message of a sandboxed agent is ingested, by its number.
+
+    None when it was ingested before, or when the run's chat turn is over.
+    """
+    return tx.first(sql.ADVANCE_INGESTED, session_id=session, run_id=run_id, seq=number)

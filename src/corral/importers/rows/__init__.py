@@ -1,1 +1,0 @@
-"""Insertion of imported rows into tables that need more than a plain INSERT."""
