@@ -5,12 +5,13 @@ reference docs are generated from it.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from corral.api import Corral
 from corral.api.lazy_resource import LazyResource
-from corral.api.operation import Operation, Resource
+from corral.api.operation import Operation, Resource, find_policy
+from corral.api.policy import OperationPolicy
 
 
 class OperationInfo(NamedTuple):
@@ -21,8 +22,18 @@ class OperationInfo(NamedTuple):
     verb: str
     kind: str
     """read, write, or method: it composes operations or needs more than a transaction."""
+    policy: OperationPolicy
     signature: inspect.Signature
     help: str
+
+    @property
+    def name(self) -> str:
+        """The name in errors, permissions and the OpenAPI document."""
+        return f"{self.attribute}.{self.verb}"
+
+    @property
+    def is_read(self) -> bool:
+        return self.kind == "read" or self.policy.reads
 
 
 def resource_names() -> list[str]:
@@ -44,33 +55,35 @@ def resource_classes() -> dict[str, type[Resource]]:
 def list_operations() -> Iterator[OperationInfo]:
     """Yield every public operation of every resource."""
     for attribute, resource in resource_classes().items():
-        for verb, member in vars(resource).items():
-            if verb.startswith("_"):
-                continue
-            operation = describe_operation(attribute, resource, verb, member)
+        for verb in vars(resource):
+            operation = describe_operation(attribute, verb)
             if operation is not None:
                 yield operation
 
 
-def describe_operation(
-    attribute: str, resource: type[Resource], verb: str, member: Any
-) -> OperationInfo | None:
-    """Describe a member of a resource class; returns None when it is not an operation."""
-    kind: str
-    if isinstance(member, Operation):
-        kind, function = member.kind, member.function
-    elif inspect.isfunction(member):
-        kind, function = "method", member
-    else:
+def find_declaration(attribute: str, verb: str) -> Any:
+    """Return the member of a resource class that declares a public operation; None if unknown."""
+    if attribute not in resource_names() or verb.startswith("_"):
         return None
-    signature = _without_first(function)
-    return OperationInfo(attribute, resource.noun, verb, kind, signature, _summary(member))
+    member = vars(resource_class(attribute)).get(verb)
+    return None if find_policy(member) is None else member
 
 
-def _without_first(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature without `self` or the transaction."""
-    signature = inspect.signature(function)
-    return signature.replace(parameters=list(signature.parameters.values())[1:])
+def describe_operation(attribute: str, verb: str) -> OperationInfo | None:
+    """Describe an operation; returns None when it is unknown."""
+    member = find_declaration(attribute, verb)
+    policy = find_policy(member)
+    if policy is None:
+        return None
+    if isinstance(member, Operation):
+        kind: str = member.kind
+        signature = member.__signature__
+    else:
+        kind = "method"
+        signature = inspect.signature(member)
+        signature = signature.replace(parameters=[*signature.parameters.values()][1:])
+    noun = resource_class(attribute).noun
+    return OperationInfo(attribute, noun, verb, kind, policy, signature, _summary(member))
 
 
 def _summary(member: Any) -> str:

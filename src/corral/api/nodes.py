@@ -1,6 +1,7 @@
 """Operations of `store.nodes`."""
 
 from corral.api.operation import Resource, read, write
+from corral.api.policy import FOR_DAEMON
 from corral.domain.nodes import ops
 
 
@@ -9,14 +10,18 @@ class Nodes(Resource):
 
     noun = "node"
 
-    join = write(ops.join)
-    heartbeat = write(ops.heartbeat, mode="one", repeatable=True)
-    renew = write(ops.renew, repeatable=True)
-    leave = write(ops.leave)
-    mark_lost = write(ops.mark_lost, repeatable=True)
+    join = write(ops.join, local=FOR_DAEMON)
+    heartbeat = write(ops.heartbeat, mode="one", repeatable=True, local=FOR_DAEMON)
+    renew = write(ops.renew, repeatable=True, local=FOR_DAEMON)
+    leave = write(ops.leave, local=FOR_DAEMON)
+    mark_lost = write(ops.mark_lost, repeatable=True, local=FOR_DAEMON)
     get = read(ops.get)
     list = read(ops.list_nodes, mode="one")
     daemon_of = read(ops.daemon_of, mode="one")
     leaders = read(ops.list_leaders, mode="one")
-    acquire_leadership = write(ops.acquire_leadership, mode="one", repeatable=True)
-    release_leadership = write(ops.release_leadership, mode="one", repeatable=True)
+    acquire_leadership = write(
+        ops.acquire_leadership, mode="one", repeatable=True, local=FOR_DAEMON
+    )
+    release_leadership = write(
+        ops.release_leadership, mode="one", repeatable=True, local=FOR_DAEMON
+    )

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from corral.api.operation import Resource, read, write
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import FOR_SUPERVISORS, IS_PART, USES_FILES
 from corral.domain.outputs import ops
 from corral.domain.outputs.model import Output
 from corral.services.runs import outputs
@@ -23,20 +24,21 @@ class Outputs(Resource):
 
     noun = "output"
 
-    begin = write(ops.begin, repeatable=True)
-    record_progress = write(ops.record_progress, mode="one", repeatable=True)
-    add_chunk = write(ops.add_chunk, repeatable=True)
-    seal = write(ops.seal, repeatable=True)
-    lose = write(ops.mark_lost)
+    begin = write(ops.begin, repeatable=True, local=FOR_SUPERVISORS)
+    record_progress = write(ops.record_progress, mode="one", repeatable=True, local=FOR_SUPERVISORS)
+    add_chunk = write(ops.add_chunk, repeatable=True, local=FOR_SUPERVISORS)
+    seal = write(ops.seal, repeatable=True, local=FOR_SUPERVISORS)
+    lose = write(ops.mark_lost, local=IS_PART)
     get = read(ops.get, mode="one")
-    index = read(ops.get_index, mode="one")
-    chunk = read(ops.get_chunk, mode="one")
-    list_unsealed = read(ops.list_unsealed, mode="one")
-    delete_record = write(ops.delete_record, repeatable=True)
+    index = read(ops.get_index, mode="one", local=IS_PART)
+    chunk = read(ops.get_chunk, mode="one", local=IS_PART)
+    list_unsealed = read(ops.list_unsealed, mode="one", local=IS_PART)
+    delete_record = write(ops.delete_record, repeatable=True, local=IS_PART)
     log = write(ops.add_log_line, mode="one")
-    log_many = write(ops.add_log_lines)
+    log_many = write(ops.add_log_lines, local=FOR_SUPERVISORS)
     log_lines = read(ops.list_log_lines, mode="one")
 
+    @operation(local=USES_FILES)
     def seal_folder(
         self,
         run_id: str,
@@ -53,6 +55,7 @@ class Outputs(Resource):
         """
         return outputs.seal_output(self._database, run_id, cap=cap, redactor=redactor, probe=probe)
 
+    @operation(streamed="GET /api/runs/ID/output")
     def open(self, run_id: str, *, stream: str = "output") -> "OutputReader | SealedOutput":
         """Return a reader of a run's output, while the run writes it or after it was sealed.
 
@@ -61,6 +64,7 @@ class Outputs(Resource):
         """
         return outputs.open_output(self._database, run_id, stream=stream)
 
+    @operation(streamed="GET /api/runs/ID/output")
     def follow(
         self,
         run_id: str,
@@ -77,6 +81,7 @@ class Outputs(Resource):
             self._database, run_id, stream=stream, offset=offset, over=over
         )
 
+    @operation(people_only=True)
     def delete(self, run_id: str, reason: str = "deleted on request") -> Output:
         """Delete the output of a finished run, its log and its files. Idempotent.
 
@@ -84,6 +89,7 @@ class Outputs(Resource):
         """
         return outputs.delete_output(self._database, run_id, reason)
 
+    @operation(local=USES_FILES)
     def clear_deleted(self, *, limit: int = 1_000) -> int:
         """Remove the files of deleted outputs from this machine; returns the number of outputs.
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
-from corral.api.operation import Resource, read, write
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import FOR_SUPERVISORS, IS_PART, Location
 from corral.domain.runs import dispatch as runs_dispatch
 from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import RecoveryResult, Run
@@ -52,7 +53,7 @@ class Runs(Resource):
 
     noun = "run"
 
-    enqueue = write(ops.enqueue)
+    enqueue = write(ops.enqueue, local="use `runs.start`")
     get = read(ops.get)
     by_pid = read(ops.find_by_pid, mode="one")
     list = read(ops.list_runs)
@@ -61,31 +62,44 @@ class Runs(Resource):
     samples = read(ops.list_samples)
     finish = write(ops.finish, repeatable=True)
     lose = write(ops.mark_lost, repeatable=True)
-    fail = write(ops.fail, repeatable=True)
+    fail = write(ops.fail, repeatable=True, local=IS_PART)
 
     # For supervisors.
-    acquire = write(supervision.acquire)
-    launch = write(supervision.launch)
-    restart = write(supervision.restart)
-    heartbeat = write(lifecycle.heartbeat, repeatable=True)
-    request_stop = write(ops.request_stop, repeatable=True)
-    take_over = write(supervision.take_over)
-    set_attention = write(supervision.set_attention, repeatable=True)
-    update_details = write(supervision.update_details, mode="one", repeatable=True)
-    record_denials = write(supervision.record_denials, repeatable=True)
+    acquire = write(supervision.acquire, local=FOR_SUPERVISORS)
+    launch = write(supervision.launch, local=FOR_SUPERVISORS)
+    restart = write(supervision.restart, local=FOR_SUPERVISORS, people_only=True)
+    heartbeat = write(lifecycle.heartbeat, repeatable=True, local=FOR_SUPERVISORS)
+    request_stop = write(ops.request_stop, repeatable=True, local="use `runs.stop`")
+    take_over = write(supervision.take_over, local=FOR_SUPERVISORS, people_only=True)
+    set_attention = write(supervision.set_attention, repeatable=True, local=FOR_SUPERVISORS)
+    update_details = write(
+        supervision.update_details, mode="one", repeatable=True, local=FOR_SUPERVISORS
+    )
+    record_denials = write(supervision.record_denials, repeatable=True, people_only=True)
     link_session = write(supervision.link_session, repeatable=True)
-    record_environment = write(supervision.record_environment, mode="one", repeatable=True)
-    add_sample = write(supervision.add_sample, mode="one", repeatable=True)
-    park = write(supervision.park)
-    end = write(ops.record_end, repeatable=True)
-    end_orphaned = write(ops.end_orphaned, repeatable=True)
+    record_environment = write(
+        supervision.record_environment,
+        mode="one",
+        repeatable=True,
+        local=FOR_SUPERVISORS,
+        people_only=True,
+    )
+    add_sample = write(
+        supervision.add_sample, mode="one", repeatable=True, local=FOR_SUPERVISORS, people_only=True
+    )
+    park = write(supervision.park, local=FOR_SUPERVISORS, people_only=True)
+    end = write(ops.record_end, repeatable=True, local=FOR_SUPERVISORS, people_only=True)
+    end_orphaned = write(ops.end_orphaned, repeatable=True, local=FOR_SUPERVISORS, people_only=True)
 
     # For the dispatcher.
     next_due = read(runs_dispatch.next_due_at, mode="one")
-    release_claim = write(runs_dispatch.release_claim, mode="one", repeatable=True)
+    release_claim = write(
+        runs_dispatch.release_claim, mode="one", repeatable=True, local=FOR_SUPERVISORS
+    )
 
     # -- starting --------------------------------------------------------------------------------
 
+    @operation(local_arguments=("claimed", "remote"), location=Location("project", required=False))
     def start(self, **options: Unpack[RunOptions]) -> Run:
         """Queue a run of an agent with a prompt, or of a command.
 
@@ -100,6 +114,7 @@ class Runs(Resource):
             lambda tx: request.request_run(tx, request.RunRequest(**options))
         )
 
+    @operation(local_arguments=("claimed", "remote"), location=Location("project", required=False))
     def resume(self, id: str, **options: Unpack[RunOptions]) -> Run:
         """Queue a run that continues a run or a session, with its agent, conversation and limits.
 
@@ -112,6 +127,7 @@ class Runs(Resource):
             lambda tx: request.resume_run(tx, id, request.RunRequest(**options))
         )
 
+    @operation(slow=True)
     def start_queued(self) -> Sequence[Run]:
         """Start queued runs on this machine while there are free slots; returns those that started.
 
@@ -121,14 +137,17 @@ class Runs(Resource):
         """
         return dispatch.start_queued(self._database)
 
+    @operation(local=FOR_SUPERVISORS)
     def drain_queue(self) -> None:
         """Start queued runs; retry while all slots are claimed, as a claimant may have crashed."""
         dispatch.start_queued_until_idle(self._database)
 
+    @operation(streamed="GET /api/runs/ID, repeatedly")
     def wait_for_start(self, id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
         """Wait until a supervisor has taken a queued run, or `given_up()` is true."""
         return lifecycle.wait_for_start(self._database, id, given_up=given_up)
 
+    @operation(local="it identifies a process of the machine that calls it")
     def record(
         self,
         *,
@@ -149,6 +168,7 @@ class Runs(Resource):
 
     # -- while it runs ---------------------------------------------------------------------------
 
+    @operation(slow=True, in_run="send_input")
     def send(
         self, id: str, text: str, *, enter: bool = True, dialog: str | None = None
     ) -> SentInput:
@@ -164,10 +184,12 @@ class Runs(Resource):
 
         return send_input(self._database, id, text, enter=enter, dialog=dialog)
 
+    @operation(reads=True)
     def takes_input(self, run: Run) -> bool:
         """Return whether a run reads its standard input: it was started without a prompt."""
         return self.get_launch(run.id).prompt is None
 
+    @operation(slow=True)
     def stop(self, id: str, *, reason: str = "stopped", grace_period_ms: int | None = None) -> Run:
         """Ask a run to stop and return at once; `wait` returns how it ended. Idempotent.
 
@@ -178,14 +200,17 @@ class Runs(Resource):
             self._database, id, reason=reason, grace_period_ms=grace_period_ms
         )
 
+    @operation(reads=True, waits="timeout_ms")
     def wait(self, id: str, *, timeout_ms: int | None = None) -> Run:
         """Wait until a run has ended and return it; raises Refused after `timeout_ms`."""
         return lifecycle.wait_for_run(self._database, id, timeout_ms=timeout_ms)
 
+    @operation()
     def refresh(self, run: Run) -> Run:
         """Return the current state of a run, after checking that its supervisor is alive."""
         return lifecycle.refresh(self._database, run)
 
+    @operation(slow=True)
     def recover(self) -> Findings:
         """Find runs whose process or supervisor is gone, and record what happened to them.
 
@@ -196,6 +221,7 @@ class Runs(Resource):
 
     # -- after the end ---------------------------------------------------------------------------
 
+    @operation(local=FOR_SUPERVISORS)
     def clean_up(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
         """Finish the work that a run left when it ended. Idempotent; any process may call it.
 
@@ -204,10 +230,12 @@ class Runs(Resource):
         """
         cleanup.clean_up(self._database, run, secrets=secrets)
 
+    @operation(people_only=True)
     def delete(self, id: str) -> Run:
         """Delete a finished run with its output and files; raises Conflict while it is live."""
         return lifecycle.delete_run(self._database, id)
 
+    @operation(slow=True, people_only=True)
     def delete_all(self, *, project: str) -> int:
         """Delete all runs of a project; returns their number. Raises Conflict while one is live."""
         return lifecycle.delete_runs_of_project(self._database, project)
