@@ -34,14 +34,14 @@ from tests.support.store import rows
 
 def test_stop_concurrent_with_acquire_is_applied(store: Corral) -> None:
     id = queued(store).id
-    stop = partial(store.runs.request_stop, id, reason="not needed")
+    stop = partial(store.internal.runs.request_stop, id, reason="not needed")
     stopped = meanwhile(store, lambda tx: supervision.acquire(tx, id, held()), stop).result()
     assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
 
 
 def test_end_concurrent_with_stop_keeps_exit_code_and_reason(store: Corral) -> None:
     run = running(store)
-    end = partial(store.runs.end, run, ExitStatus(exit_code=0))
+    end = partial(store.internal.runs.end, run, ExitStatus(exit_code=0))
     ended = meanwhile(
         store, lambda tx: runs.request_stop(tx, run.id, reason="enough"), end
     ).result()

@@ -12,10 +12,10 @@ import pytest
 import corral
 from corral.api.catalog import (
     OperationInfo,
-    find_declaration,
     list_operations,
     resource_classes,
 )
+from corral.api.internal import InternalStore
 from corral.api.operation import find_policy
 from corral.api.policy import OperationPolicy, PolicyFields
 from corral.api.remote_table import list_calls
@@ -23,15 +23,18 @@ from corral.http.agent_permissions import check_agent_call
 from corral.kernel.errors import Refused
 from corral.services.tokens import TokenIdentity
 
-ROWS = list(list_operations())
+PUBLIC = list(list_operations())
+INTERNAL = list(list_operations(InternalStore))
+ROWS = PUBLIC + INTERNAL
 NAMES = {row.name for row in ROWS}
 SOURCES = Path(corral.__file__).parent
 
 
 def test_every_public_method_is_declared() -> None:
+    classes = [*resource_classes().items(), *resource_classes(InternalStore).items()]
     undeclared = [
         f"{attribute}.{name}"
-        for attribute, resource in resource_classes().items()
+        for attribute, resource in classes
         for name, member in vars(resource).items()
         if not name.startswith("_") and inspect.isroutine(member) and find_policy(member) is None
         if not isinstance(member, classmethod)
@@ -45,11 +48,10 @@ def test_declarations_accept_every_field_of_a_policy() -> None:
 
 def parameters(row: OperationInfo) -> set[str]:
     """Return the names of the arguments, with those of an unpacked TypedDict."""
-    member = find_declaration(row.attribute, row.verb)
     names = set()
     for parameter in row.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            (options,) = typing.get_args(typing.get_type_hints(member)[parameter.name])
+            (options,) = typing.get_args(parameter.annotation)
             names |= {*options.__annotations__}
         else:
             names.add(parameter.name)
@@ -70,6 +72,16 @@ def test_properties_of_a_request_belong_to_operations_with_a_request() -> None:
     for row in ROWS:
         if row.policy.local is not None or row.policy.streamed is not None:
             assert [name for name in fields if getattr(row.policy, name)] == [], row.name
+
+
+def test_internal_operations_have_no_properties_of_a_request() -> None:
+    fields = ("local", "streamed", "waits", "local_arguments", "location", "slow", "agent")
+    for row in INTERNAL:
+        assert [name for name in fields if getattr(row.policy, name)] == [], row.name
+
+
+def test_public_and_internal_operations_have_different_names() -> None:
+    assert {row.name for row in PUBLIC} & {row.name for row in INTERNAL} == set()
 
 
 def test_every_decision_names_its_actor() -> None:

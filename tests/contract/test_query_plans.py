@@ -186,15 +186,15 @@ def run_and(verb: str, *arguments: Any, **named: Any) -> Operation:
 
     def prepare(store: Corral) -> Operation:
         run = running(store, budget_micros=1)
-        return lambda store: getattr(store.runs, verb)(run, *arguments, **named)
+        return lambda store: getattr(store.internal.runs, verb)(run, *arguments, **named)
 
     return prepare
 
 
-def run_id_and(verb: str, **wanted: Any) -> Operation:
+def run_id_and(call: Callable[[Corral, str], object]) -> Operation:
     def prepare(store: Corral) -> Operation:
-        id = running(store, **wanted).id
-        return lambda store: getattr(store.runs, verb)(id)
+        id = running(store).id
+        return lambda store: call(store, id)
 
     return prepare
 
@@ -221,11 +221,11 @@ def lock_and(verb: str) -> Operation:
 
 def start_one(store: Corral) -> Operation:
     id = queued(store, budget_micros=1).id
-    return lambda store: store.runs.acquire(id, held())
+    return lambda store: store.internal.runs.acquire(id, held())
 
 
 def delete_one(store: Corral) -> Operation:
-    id = store.runs.end(running(store), ExitStatus(exit_code=0)).id
+    id = store.internal.runs.end(running(store), ExitStatus(exit_code=0)).id
     return lambda store: store._database.write(lambda tx: deletion.delete_run(tx, id))
 
 
@@ -279,15 +279,21 @@ READY: dict[str, tuple[Operation, set[str]]] = {
     ),
     "runs.record_environment": (run_and("record_environment", {}), {"launches_pkey"}),
     "runs.add_sample": (run_and("add_sample", ResourceSample(1, 1, 1, 1)), set()),
-    "runs.samples": (run_id_and("samples"), {"runs_pkey", "resource_samples_pkey"}),
+    "runs.samples": (
+        run_id_and(lambda c, id: c.runs.samples(id)),
+        {"runs_pkey", "resource_samples_pkey"},
+    ),
     "runs.park": (run_and("park", until=1, reason="x"), {"runs_pkey"}),
     "runs.end": (
         run_and("end", ExitStatus(exit_code=0)),
         {"runs_pkey", "alerts_active", "budgets_pkey", "budget_reservations_pkey"},
     ),
-    "runs.stop": (run_id_and("request_stop"), {"runs_pkey"}),
-    "runs.get by its id": (run_id_and("get"), {"runs_pkey"}),
-    "runs.get_launch": (run_id_and("get_launch"), {"launches_pkey", "runs_pkey"}),
+    "runs.stop": (run_id_and(lambda c, id: c.internal.runs.request_stop(id)), {"runs_pkey"}),
+    "runs.get by its id": (run_id_and(lambda c, id: c.runs.get(id)), {"runs_pkey"}),
+    "runs.get_launch": (
+        run_id_and(lambda c, id: c.runs.get_launch(id)),
+        {"launches_pkey", "runs_pkey"},
+    ),
     "runs.delete": (
         delete_one,
         {
@@ -452,7 +458,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"agents_pkey", "agent_versions_pkey", "progress_pkey"},
     ),
     "progress.list of a task": (lambda c: c.progress.list(task_id=ONE_TASK), {"progress_by_task"}),
-    "runs.enqueue": (lambda c: c.runs.enqueue(run_spec(project_id=RUNS_PROJECT)), set()),
+    "runs.enqueue": (lambda c: c.internal.runs.enqueue(run_spec(project_id=RUNS_PROJECT)), set()),
     "runs.get by a shortened id": (lambda c: c.runs.get("run_29999x"), {"runs_pkey"}),
     "runs.get by a name": (lambda c: c.runs.get("7x"), {"runs_by_name", "runs_pkey"}),
     "runs.by_pid": (lambda c: c.runs.by_pid(77), {"runs_by_pid"}),

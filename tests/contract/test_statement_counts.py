@@ -144,23 +144,23 @@ def on_checkpoints(verb: str, *arguments: Any, **named: Any) -> Prepare:
 
 
 def request_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.runs.enqueue(run_spec())
+    return lambda: store.internal.runs.enqueue(run_spec())
 
 
 def start_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     run = queued(store)
-    return lambda: store.runs.acquire(run.id, held())
+    return lambda: store.internal.runs.acquire(run.id, held())
 
 
 def launch_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     run = starting(store)
-    return lambda: store.runs.launch(run)
+    return lambda: store.internal.runs.launch(run)
 
 
 def on_a_run(verb: str, *arguments: Any, **named: Any) -> Prepare:
     def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         run = running(store)
-        return lambda: getattr(store.runs, verb)(run, *arguments, **named)
+        return lambda: getattr(store.internal.runs, verb)(run, *arguments, **named)
 
     return prepare
 

@@ -74,7 +74,7 @@ def test_daemon_recovers_runs_before_its_loops_start(
     live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     gone = running(live)
-    live.runs.heartbeat(gone, output_bytes=0, lease_ms=1_000)
+    live.internal.runs.heartbeat(gone, output_bytes=0, lease_ms=1_000)
     wait_until(lambda: live.runs.get(gone.id).lease_until < live.now(), "its lease is over")
     one = host("one")
     (recovered,) = one.begin()

@@ -305,9 +305,11 @@ def test_machine_with_the_output_ends_the_turn(store: Corral, tmp_path: Path) ->
     chat.says("hello")
     store.chat.start_turns()
     (queued,) = store.runs.list(state="queued").items
-    run = store.runs.launch(store.runs.acquire(queued.id, held(folder=str(tmp_path))))
+    run = store.internal.runs.launch(
+        store.internal.runs.acquire(queued.id, held(folder=str(tmp_path)))
+    )
     (tmp_path / "output").write_text("hello yourself\n")
-    store.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.end(run, ExitStatus(exit_code=0))
     run_as_follower = ChatLoop().run_as_follower
     assert run_as_follower(store) == 0, "the output is on another machine"
     with on_machine(ELSEWHERE):

@@ -85,7 +85,7 @@ def live(store: Corral, clock: ManualClock, folder: Path) -> None:
     store.outputs.log("run_1", "warn", "ünï ☃", metadata={"z": 1, "a": [None]})
     talk(store, project.id)
     run = running(store, project_id=project.id)
-    store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
+    store.internal.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
     imports(store, clock)
     store.checkpoints.put("ünï", "1", "bytes", bytes(range(256)), metadata={"z": 1, "a": [None]})
     store.checkpoints.put_writes(
@@ -518,7 +518,7 @@ def test_backup_without_a_live_run_is_rejected(store: Corral, tmp_path: Path) ->
     assert refused.value.details["runs"] == [unknown.id]
     assert [run.id for run in store.runs.list(live=True).items] == [unknown.id, known.id]
     assert not list(tmp_path.glob("*.before-restore*"))
-    store.runs.end(unknown, ExitStatus(exit_code=0))
+    store.internal.runs.end(unknown, ExitStatus(exit_code=0))
     store.db.restore(old)
     assert [run.id for run in store.runs.list().items] == [known.id]
 
@@ -526,7 +526,7 @@ def test_backup_without_a_live_run_is_rejected(store: Corral, tmp_path: Path) ->
 def test_backup_with_an_earlier_attempt_of_a_run_is_rejected(store: Corral, tmp_path: Path) -> None:
     run = running(store, 1, max_restarts=1)
     old = store.db.backup(tmp_path / "old.db")
-    store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
+    store.internal.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
     with pytest.raises(Refused, check=because("runs_active", runs=[run.id])):
         store.db.restore(old)
 

@@ -161,13 +161,13 @@ def test_run_and_its_output(either: Corral, store: Corral) -> None:
     folder.mkdir(parents=True)
     (folder / "output").write_bytes(wrote)
     holding = held(host=process.host(), folder=str(folder))
-    run = store.runs.launch(store.runs.acquire(asked.id, holding))
+    run = store.internal.runs.launch(store.internal.runs.acquire(asked.id, holding))
     result = either.runs.get(run.id)
     assert isinstance(result, Run)
     assert result.state is RunState.RUNNING
     text = either.outputs.open(run.id)
     assert text.lines(1, 1) == [b"two"]
-    store.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.end(run, ExitStatus(exit_code=0))
     assert either.runs.wait(run.id, timeout_ms=5_000).state is RunState.COMPLETED
     whole = b"".join(piece.text for piece in either.outputs.follow(run.id))
     assert whole == wrote

@@ -145,7 +145,7 @@ class SampleStore:
         for n in range(count):
             cpu += self._chance.randrange(100, 1_900)
             memory = 180_000_000 + n * 1_000_000 + self._chance.randrange(20_000_000)
-            self.store.runs.add_sample(
+            self.store.internal.runs.add_sample(
                 run, ResourceSample(now - (count - n) * 2 * SECOND, cpu, memory, 3)
             )
 

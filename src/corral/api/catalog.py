@@ -36,29 +36,29 @@ class OperationInfo(NamedTuple):
         return self.kind == "read" or self.policy.reads
 
 
-def resource_names() -> list[str]:
+def resource_names(owner: type = Corral) -> list[str]:
     """List the attributes of an open store that are resources, without importing their classes."""
-    return [name for name, member in vars(Corral).items() if isinstance(member, LazyResource)]
+    return [name for name, member in vars(owner).items() if isinstance(member, LazyResource)]
 
 
-def resource_class(attribute: str) -> type[Resource]:
+def resource_class(attribute: str, owner: type = Corral) -> type[Resource]:
     """Return the class of a resource. Imports its module, but needs no store."""
-    resource: LazyResource[Resource] = vars(Corral)[attribute]
+    resource: LazyResource[Resource] = vars(owner)[attribute]
     return resource.load_class()
 
 
-def resource_classes() -> dict[str, type[Resource]]:
+def resource_classes(owner: type = Corral) -> dict[str, type[Resource]]:
     """Return the class of every resource by its attribute."""
-    return {attribute: resource_class(attribute) for attribute in resource_names()}
+    return {attribute: resource_class(attribute, owner) for attribute in resource_names(owner)}
 
 
-def list_operations() -> Iterator[OperationInfo]:
-    """Yield every public operation of every resource."""
-    for attribute, resource in resource_classes().items():
-        for verb in vars(resource):
-            operation = describe_operation(attribute, verb)
-            if operation is not None:
-                yield operation
+def list_operations(owner: type = Corral) -> Iterator[OperationInfo]:
+    """Yield every public operation of every resource; of `InternalStore`, the internal ones."""
+    for attribute, resource in resource_classes(owner).items():
+        for verb, member in vars(resource).items():
+            policy = find_policy(member)
+            if policy is not None and not verb.startswith("_"):
+                yield _describe(attribute, resource, verb, member, policy)
 
 
 def find_declaration(attribute: str, verb: str) -> Any:
@@ -70,11 +70,17 @@ def find_declaration(attribute: str, verb: str) -> Any:
 
 
 def describe_operation(attribute: str, verb: str) -> OperationInfo | None:
-    """Describe an operation; returns None when it is unknown."""
+    """Describe a public operation; returns None when it is unknown."""
     member = find_declaration(attribute, verb)
     policy = find_policy(member)
     if policy is None:
         return None
+    return _describe(attribute, resource_class(attribute), verb, member, policy)
+
+
+def _describe(
+    attribute: str, resource: type[Resource], verb: str, member: Any, policy: OperationPolicy
+) -> OperationInfo:
     if isinstance(member, Operation):
         kind: str = member.kind
         signature = member.__signature__
@@ -82,8 +88,7 @@ def describe_operation(attribute: str, verb: str) -> OperationInfo | None:
         kind = "method"
         signature = inspect.signature(member)
         signature = signature.replace(parameters=[*signature.parameters.values()][1:])
-    noun = resource_class(attribute).noun
-    return OperationInfo(attribute, noun, verb, kind, policy, signature, _summary(member))
+    return OperationInfo(attribute, resource.noun, verb, kind, policy, signature, _summary(member))
 
 
 def _summary(member: Any) -> str:

@@ -17,6 +17,7 @@ from functools import cached_property, update_wrapper
 from typing import Any, NoReturn
 
 from corral.api import Corral
+from corral.api.internal import InternalStore
 from corral.api.lazy_resource import LazyResource
 from corral.api.operation import Operation, find_policy
 from corral.api.policy import OperationPolicy, RunRule
@@ -37,10 +38,14 @@ class BoundStore(Corral):
     def __init__(self, store: Corral, identity: RunIdentity) -> None:
         super().__init__(store._database)
         self.identity = identity
-        for name, member in vars(Corral).items():
-            if isinstance(member, LazyResource):
-                # Found before the descriptor of that name, which would return the unchecked one.
-                self.__dict__[name] = _CheckedResource(member, self, name)
+        self.__dict__ |= _checked_resources(Corral, self)
+
+    @cached_property
+    def internal(self) -> InternalStore:
+        """The operations for supervisors and the daemon, with the same checks."""
+        internal = InternalStore(self._database)
+        internal.__dict__ |= _checked_resources(InternalStore, self)
+        return internal
 
     def as_actor(self, actor: str, run_id: str | None = None) -> NoReturn:
         raise self._not_a_person("act as another actor")
@@ -93,6 +98,18 @@ class _CheckedResource:
             update_wrapper(call, member)
         self.__dict__[verb] = call
         return call
+
+
+def _checked_resources(owner: type, store: BoundStore) -> dict[str, _CheckedResource]:
+    """Return the checked resources of a store class, to be put into the `__dict__` of an instance.
+
+    There they are found before the descriptors of the class, which would return unchecked ones.
+    """
+    return {
+        name: _CheckedResource(member, store, name)
+        for name, member in vars(owner).items()
+        if isinstance(member, LazyResource)
+    }
 
 
 def _argument_names(resource: Any, verb: str) -> tuple[str, ...]:

@@ -51,6 +51,14 @@ class RemoteCorral(Corral):
                 attribute, self._client, self._server_info
             )
 
+    @property
+    def internal(self) -> NoReturn:
+        raise Refused(
+            "Internal operations are not available over HTTP: they are for supervisors and the "
+            "daemon.",
+            reason="local_only",
+        )
+
     def as_actor(self, actor: str, run_id: str | None = None) -> Corral:
         raise Refused("The token determines the actor. Open the store with another token.")
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import FOR_SUPERVISORS, IS_PART, Location
+from corral.api.policy import Location
 from corral.domain.runs import dispatch as runs_dispatch
 from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import RecoveryResult, Run
-from corral.services.runs import cleanup, dispatch, lifecycle
+from corral.services.runs import dispatch, lifecycle
 from corral.services.runs.model import SentInput
 from corral.services.runs.recovery import recover_all
 
@@ -53,7 +53,6 @@ class Runs(Resource):
 
     noun = "run"
 
-    enqueue = write(ops.enqueue, local="use `runs.start`")
     get = read(ops.get)
     by_pid = read(ops.find_by_pid, mode="one")
     list = read(ops.list_runs)
@@ -62,40 +61,9 @@ class Runs(Resource):
     samples = read(ops.list_samples)
     finish = write(ops.finish, repeatable=True)
     lose = write(ops.mark_lost, repeatable=True)
-    fail = write(ops.fail, repeatable=True, local=IS_PART)
-
-    # For supervisors.
-    acquire = write(supervision.acquire, local=FOR_SUPERVISORS)
-    launch = write(supervision.launch, local=FOR_SUPERVISORS)
-    restart = write(supervision.restart, local=FOR_SUPERVISORS, people_only=True)
-    heartbeat = write(lifecycle.heartbeat, repeatable=True, local=FOR_SUPERVISORS)
-    request_stop = write(ops.request_stop, repeatable=True, local="use `runs.stop`")
-    take_over = write(supervision.take_over, local=FOR_SUPERVISORS, people_only=True)
-    set_attention = write(supervision.set_attention, repeatable=True, local=FOR_SUPERVISORS)
-    update_details = write(
-        supervision.update_details, mode="one", repeatable=True, local=FOR_SUPERVISORS
-    )
     record_denials = write(supervision.record_denials, repeatable=True, people_only=True)
     link_session = write(supervision.link_session, repeatable=True)
-    record_environment = write(
-        supervision.record_environment,
-        mode="one",
-        repeatable=True,
-        local=FOR_SUPERVISORS,
-        people_only=True,
-    )
-    add_sample = write(
-        supervision.add_sample, mode="one", repeatable=True, local=FOR_SUPERVISORS, people_only=True
-    )
-    park = write(supervision.park, local=FOR_SUPERVISORS, people_only=True)
-    end = write(ops.record_end, repeatable=True, local=FOR_SUPERVISORS, people_only=True)
-    end_orphaned = write(ops.end_orphaned, repeatable=True, local=FOR_SUPERVISORS, people_only=True)
-
-    # For the dispatcher.
     next_due = read(runs_dispatch.next_due_at, mode="one")
-    release_claim = write(
-        runs_dispatch.release_claim, mode="one", repeatable=True, local=FOR_SUPERVISORS
-    )
 
     # -- starting --------------------------------------------------------------------------------
 
@@ -136,11 +104,6 @@ class Runs(Resource):
         directory.
         """
         return dispatch.start_queued(self._database)
-
-    @operation(local=FOR_SUPERVISORS)
-    def drain_queue(self) -> None:
-        """Start queued runs; retry while all slots are claimed, as a claimant may have crashed."""
-        dispatch.start_queued_until_idle(self._database)
 
     @operation(streamed="GET /api/runs/ID, repeatedly")
     def wait_for_start(self, id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
@@ -220,15 +183,6 @@ class Runs(Resource):
         return recover_all(self._database)
 
     # -- after the end ---------------------------------------------------------------------------
-
-    @operation(local=FOR_SUPERVISORS)
-    def clean_up(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
-        """Finish the work that a run left when it ended. Idempotent; any process may call it.
-
-        Releases its tasks and locks, records the end of its race attempt, starts the next queued
-        runs, delivers alerts, and indexes and seals its output. `secrets` are redacted from it.
-        """
-        cleanup.clean_up(self._database, run, secrets=secrets)
 
     @operation(people_only=True)
     def delete(self, id: str) -> Run:

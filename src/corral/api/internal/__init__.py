@@ -1,0 +1,23 @@
+"""Operations for Corral's own processes: supervisors, the loops of the daemon, recovery.
+
+`store.internal.runs.heartbeat(…)` is not a part of the public interface. Internal operations have
+no HTTP request and no command, and may change in any release. They are declared as all others, and
+the permissions of processes inside a run apply to them too.
+"""
+
+from typing import TYPE_CHECKING
+
+from corral.api.lazy_resource import LazyResource
+from corral.db.database import Database
+
+if TYPE_CHECKING:
+    from corral.api.internal.runs import InternalRuns
+
+
+class InternalStore:
+    """The internal operations of an open store, by noun."""
+
+    runs: LazyResource["InternalRuns"] = LazyResource("internal.runs", "InternalRuns")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
