@@ -171,7 +171,7 @@ class Chat:
 
     def deliver(self, owner: str = "d1") -> list[str]:
         """Deliver once and return the states of the sent messages."""
-        result = self.store.chat.deliver(self.channel.id, self.adapter, owner=owner)
+        result = self.store.internal.chat.deliver(self.channel.id, self.adapter, owner=owner)
         return [each.state for each in result]
 
     def place(self, name: str = "room") -> str:

@@ -7,26 +7,19 @@ from typing import TYPE_CHECKING
 from corral.adapters.channels.contract import IncomingEvent
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import FOR_DAEMON, FOR_SUPERVISORS, USES_FILES, USES_SECRETS
+from corral.api.policy import USES_FILES, USES_SECRETS
 from corral.domain.chat import queries
 from corral.domain.chat.channels import destinations, ops, people, places, wirings
-from corral.domain.chat.conversations import long_running, turns
+from corral.domain.chat.conversations import long_running
 from corral.domain.chat.inbound import held as inbound_held
 from corral.domain.chat.inbound import receive as inbound_receive
-from corral.domain.chat.model import Conversation, Message, NextLetters
+from corral.domain.chat.model import Message, NextLetters
 from corral.domain.chat.outbound import attachments, queue
-from corral.domain.runs.model import Run
 from corral.services.chat.model import ChannelHealth
 
 if TYPE_CHECKING:
     from corral.adapters.channels.contract import AcceptedRequest, ChannelAdapter, StoredFile
-    from corral.adapters.sandbox_bridge.schema import SessionFolder
-    from corral.services.chat.delivery import DeliveryResult
-    from corral.services.chat.sandbox_sync import SyncResult
 
-Deliveries = list["DeliveryResult"]
-Runs = list[Run]
-Conversations = list[Conversation]
 Stored = list[Message]
 Paths = list[str]
 
@@ -42,12 +35,6 @@ class Channels(Resource):
     get = read(ops.get_channel)
     list = read(ops.list_channels, mode="one")
     remove = write(ops.remove_channel, people_only=True)
-    save_cursor = write(
-        ops.save_cursor, mode="one", repeatable=True, local=FOR_DAEMON, people_only=True
-    )
-    save_health = write(
-        ops.save_health, mode="one", repeatable=True, local=FOR_DAEMON, people_only=True
-    )
 
     @operation(local=USES_SECRETS, people_only=True)
     def open(self, channel: str) -> "ChannelAdapter":
@@ -224,71 +211,11 @@ class Messages(Resource):
 
 
 class Chat(Resource):
-    """The periodic work of chat. Any process may call each method at any time."""
+    """Conversations on channels, and the webhooks of platforms."""
 
     noun = "chat"
 
-    reply_address = read(turns.find_reply_address, local=FOR_DAEMON)
     conversations = read(queries.list_conversations)
-    next_due = read(turns.next_due, local=FOR_DAEMON)
-    is_used = read(turns.is_used, mode="one", local=FOR_DAEMON)
-
-    @operation(local=FOR_DAEMON)
-    def start_turns(self) -> Runs:
-        """Start a turn for each session with pending letters, oldest first, within the limits.
-
-        Returns the runs that were queued.
-        """
-        from corral.services.chat.turns import start_turns
-
-        return start_turns(self._database)
-
-    @operation(local=FOR_DAEMON)
-    def finish_turns(self, *, local: bool = False) -> Conversations:
-        """End the turns whose run has ended: acknowledge their letters and queue the answers.
-
-        With `local`, only turns whose run was on this machine, which has its output.
-        """
-        from corral.services.chat.turns import end_turns
-
-        return end_turns(self._database, local=local)
-
-    @operation(local=FOR_SUPERVISORS)
-    def prepare_sandbox(self, session: str) -> "SessionFolder":
-        """Create or repair the files that a sandboxed session communicates with its agent by."""
-        from corral.services.chat import sandbox_sync
-
-        return sandbox_sync.prepare_session(self._database, session)
-
-    @operation(local=FOR_SUPERVISORS)
-    def sync_sandbox(self, run: str) -> "SyncResult":
-        """Ingest the new messages of a sandboxed run and write their outcomes to its files."""
-        from corral.domain.runs import ops as runs
-        from corral.services.chat import sandbox_sync
-
-        found = self._database.read(lambda tx: runs.get(tx, run))
-        return sandbox_sync.sync(self._database, str(found.session_id), found)
-
-    @operation(local=FOR_DAEMON, people_only=True)
-    def deliver(
-        self, channel: str, adapter: "ChannelAdapter", *, owner: str, place: str | None = None
-    ) -> Deliveries:
-        """Send the due messages of a channel, or of one place, in their order."""
-        from corral.services.chat.delivery import Delivery
-
-        found = Channels(self._database).get(channel)
-        return Delivery(self._database, found, adapter, owner).deliver_due(place)
-
-    @operation(local=FOR_DAEMON, people_only=True)
-    def poll(self, channel: str, adapter: "ChannelAdapter", *, seconds: float = 0) -> Stored:
-        """Fetch the new events of a platform, store them, and then advance the cursor.
-
-        Waits up to `seconds` for an event. An event that cannot be stored is recorded as
-        unreadable and does not block the others.
-        """
-        from corral.services.chat.inbound import poll_channel
-
-        return poll_channel(self._database, channel, adapter, seconds=seconds)
 
     @operation(local="platforms call POST /channels/NAME", people_only=True)
     def receive_webhook(
@@ -302,15 +229,3 @@ class Chat(Resource):
         from corral.services.chat.inbound import accept_webhook
 
         return accept_webhook(self._database, channel, headers, body)
-
-    @operation(local=FOR_DAEMON)
-    def run_upkeep(self) -> int:
-        """Do the pending work that needs no platform; returns how many things were done.
-
-        Applies answers of owners, delivers secrets that were given, shows new questions as cards,
-        updates cards of ended questions, and marks messages whose letter was dropped as
-        undelivered.
-        """
-        from corral.services.chat.upkeep import run_upkeep
-
-        return run_upkeep(self._database)

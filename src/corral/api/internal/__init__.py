@@ -11,12 +11,18 @@ from corral.api.lazy_resource import LazyResource
 from corral.db.database import Database
 
 if TYPE_CHECKING:
+    from corral.api.internal.channels import InternalChannels
+    from corral.api.internal.chat import InternalChat
     from corral.api.internal.runs import InternalRuns
 
 
 class InternalStore:
     """The internal operations of an open store, by noun."""
 
+    channels: LazyResource["InternalChannels"] = LazyResource(
+        "internal.channels", "InternalChannels"
+    )
+    chat: LazyResource["InternalChat"] = LazyResource("internal.chat", "InternalChat")
     runs: LazyResource["InternalRuns"] = LazyResource("internal.runs", "InternalRuns")
 
     def __init__(self, database: Database) -> None:
