@@ -631,10 +631,13 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "nodes.list": (lambda c: c.nodes.list(), {"nodes_pkey"}),
-    "nodes.mark_lost": (lambda c: c.nodes.mark_lost(), {"nodes_up"}),
-    "nodes.acquire_leadership": (lambda c: c.nodes.acquire_leadership("loop1", owner="d"), set()),
+    "nodes.mark_lost": (lambda c: c.internal.nodes.mark_lost(), {"nodes_up"}),
+    "nodes.acquire_leadership": (
+        lambda c: c.internal.nodes.acquire_leadership("loop1", owner="d"),
+        set(),
+    ),
     "nodes.release_leadership": (
-        lambda c: c.nodes.release_leadership("loop1", owner="d"),
+        lambda c: c.internal.nodes.release_leadership("loop1", owner="d"),
         {"leaders_pkey"},
     ),
     "settings.get": (

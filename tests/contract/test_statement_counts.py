@@ -80,12 +80,12 @@ def register_again(store: Corral, clock: ManualClock, folder: Path) -> Operation
 
 
 def heartbeat(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    node = store.nodes.join("host", "boot", owner="d")
-    return lambda: store.nodes.heartbeat(node)
+    node = store.internal.nodes.join("host", "boot", owner="d")
+    return lambda: store.internal.nodes.heartbeat(node)
 
 
 def acquire_leadership(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.nodes.acquire_leadership("loop", owner="d")
+    return lambda: store.internal.nodes.acquire_leadership("loop", owner="d")
 
 
 def get(store: Corral, clock: ManualClock, folder: Path) -> Operation:

@@ -296,7 +296,7 @@ def test_recovery_starts_queued_runs(store: Corral, clock: ManualClock, keep: li
 
 def serve(store: Corral, name: str | None = None, **offers: Any) -> None:
     """A daemon serves the store on a machine, on this one unless it is named."""
-    store.nodes.join(name or process.host(), "boot", owner="d", **{"slots": 10} | offers)
+    store.internal.nodes.join(name or process.host(), "boot", owner="d", **{"slots": 10} | offers)
 
 
 def test_run_waits_for_a_node_with_all_its_labels(store: Corral, keep: list[str]) -> None:

@@ -625,7 +625,7 @@ def test_live_machine_keeps_its_turn(talk: SandboxConversation, clock: ManualClo
     ada = talk.begin()
     ada.answer("hi ann")
     gone(talk, clock, ada)
-    talk.store.nodes.join(process.host(), "boot", owner="d")
+    talk.store.internal.nodes.join(process.host(), "boot", owner="d")
     with on_machine("another-machine"):
         assert talk.store.internal.chat.finish_turns() == []
     talk.store.internal.chat.finish_turns(local=True)

@@ -13,6 +13,7 @@ from corral.db.database import Database
 if TYPE_CHECKING:
     from corral.api.internal.channels import InternalChannels
     from corral.api.internal.chat import InternalChat
+    from corral.api.internal.nodes import InternalNodes
     from corral.api.internal.runs import InternalRuns
 
 
@@ -24,6 +25,7 @@ class InternalStore:
     )
     chat: LazyResource["InternalChat"] = LazyResource("internal.chat", "InternalChat")
     runs: LazyResource["InternalRuns"] = LazyResource("internal.runs", "InternalRuns")
+    nodes: LazyResource["InternalNodes"] = LazyResource("internal.nodes", "InternalNodes")
 
     def __init__(self, database: Database) -> None:
         self._database = database
