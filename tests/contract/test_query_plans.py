@@ -646,9 +646,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "settings.list": (lambda c: c.settings.list(scope="agent:a7"), {"settings_pkey"}),
     "outputs.get": (lambda c: c.outputs.get(RUN), {"outputs_pkey"}),
-    "outputs.record_progress": (lambda c: c.outputs.record_progress(RUN, 7), {"outputs_pkey"}),
-    "outputs.chunk": (lambda c: c.outputs.chunk(RUN, 1), {"output_chunks_pkey"}),
-    "outputs.list_unsealed": (lambda c: c.outputs.list_unsealed(host="host1"), {"outputs_open"}),
+    "outputs.record_progress": (
+        lambda c: c.internal.outputs.record_progress(RUN, 7),
+        {"outputs_pkey"},
+    ),
+    "outputs.chunk": (lambda c: c.internal.outputs.chunk(RUN, 1), {"output_chunks_pkey"}),
+    "outputs.list_unsealed": (
+        lambda c: c.internal.outputs.list_unsealed(host="host1"),
+        {"outputs_open"},
+    ),
     "outputs.clear_deleted": (
         lambda c: c._database.read(lambda tx: outputs.list_uncleared(tx, host="host1")),
         {"outputs_uncleared"},

@@ -279,7 +279,7 @@ def test_run_with_restarts_left_is_requeued_with_an_event(
 
 def test_run_whose_output_is_lost_is_requeued(store: Corral, clock: ManualClock) -> None:
     run = running(store, max_restarts=1)
-    store.outputs.lose(run.id, "its folder is gone")
+    store.internal.outputs.lose(run.id, "its folder is gone")
     clock.advance(HOUR)
     assert list_recovered(store) == [("running", "queued", "lease expired")]
     assert store.internal.runs.acquire(run.id, held(2, host="another")).attempts == 2
@@ -414,7 +414,7 @@ def test_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
 
 
 def test_output_of_an_unknown_run_does_not_stop_a_recovery(store: Corral) -> None:
-    store.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/nowhere")
+    store.internal.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/nowhere")
     here(store)
     assert list_recovered(store) == [("running", "crashed", "gone")]
 

@@ -79,9 +79,9 @@ def live(store: Corral, clock: ManualClock, folder: Path) -> None:
         report = UsageFact(model="m", input=total, cost_micros=total, counter="c")
         store.charges.add(report, run_id="run_1", project_id=project.id)
     store.alerts.add(["crashed"], target_kind="mailbox", target="agent:ada")
-    store.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
-    store.outputs.add_chunk("run_1", 0, bytes(range(256)) * 4)
-    store.outputs.add_chunk("run_1", 1, b"plain text")
+    store.internal.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
+    store.internal.outputs.add_chunk("run_1", 0, bytes(range(256)) * 4)
+    store.internal.outputs.add_chunk("run_1", 1, b"plain text")
     store.outputs.log("run_1", "warn", "ünï ☃", metadata={"z": 1, "a": [None]})
     talk(store, project.id)
     run = running(store, project_id=project.id)
@@ -250,13 +250,13 @@ def test_binary_values_survive_backup_and_restore(
     open_on: Open, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
-    old.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
+    old.internal.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
     chunks = [bytes(range(256)) * 4, b"plain text", b'{"json": 1}', b"\\x00"]
     for number, data in enumerate(chunks):
-        old.outputs.add_chunk("run_1", number, data)
+        old.internal.outputs.add_chunk("run_1", number, data)
     old.outputs.log("run_1", "info", "before")
     new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert [new.outputs.chunk("run_1", number) for number in range(len(chunks))] == chunks
+    assert [new.internal.outputs.chunk("run_1", number) for number in range(len(chunks))] == chunks
     assert new.outputs.log("run_1", "info", "after").id == "log_2"
 
 
@@ -537,7 +537,7 @@ def test_published_numbers_are_not_reused_after_restore(store: Corral, tmp_path:
     store.places.register("web", "room")
     run = add_run(store, "completed")
     add_launch(store, run)
-    store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    store.internal.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
     store.outputs.log(run, "info", "before")
     kept = store.charges.add(UsageFact(model="m", input=1, cost_micros=1), run_id=run)
     backup = store.db.backup(tmp_path / "backup.db")

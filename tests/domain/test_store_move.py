@@ -133,13 +133,13 @@ def test_output_stored_in_the_server_is_moved(place: Place, clock: ManualClock) 
     server = place("postgres")
     with opened(server, clock) as store:
         folder = begun(store, b"said on another machine\n")
-        store.outputs.seal_folder(RUN)
+        store.internal.outputs.seal_folder(RUN)
         shutil.rmtree(folder)
         store.db.move(place("sqlite"))
     with opened(server, clock) as store:
         assert store.db.engine == "sqlite"
         assert store.outputs.open(RUN).tail(1) == [b"said on another machine"]
-        assert store.outputs.seal_folder(RUN).state == "sealed"
+        assert store.internal.outputs.seal_folder(RUN).state == "sealed"
 
 
 def test_local_output_is_moved_to_a_shared_store(place: Place, clock: ManualClock) -> None:
@@ -147,7 +147,7 @@ def test_local_output_is_moved_to_a_shared_store(place: Place, clock: ManualCloc
     with opened(home, clock) as store:
         folder = begun(store, b"said on this machine\n" * 20_000)
         (folder / "stderr").write_bytes(b"and complained\n")
-        store.outputs.seal_folder(RUN)
+        store.internal.outputs.seal_folder(RUN)
         store.db.move(server)
     with opened(server, clock) as store, on_machine("another-machine"):
         assert store.db.engine == "postgres"

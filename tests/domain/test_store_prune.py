@@ -261,7 +261,7 @@ def test_retention_of_imported_files_counts_from_last_change(
 
 
 def test_deleted_output_of_a_lost_machine_is_pruned(store: Corral, clock: ManualClock) -> None:
-    store.outputs.begin("run_1", host="elsewhere", folder="/srv/runs/1")
+    store.internal.outputs.begin("run_1", host="elsewhere", folder="/srv/runs/1")
     store.outputs.delete("run_1")
     clock.advance(90 * DAY)
     forgotten(store)

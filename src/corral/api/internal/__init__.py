@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from corral.api.internal.channels import InternalChannels
     from corral.api.internal.chat import InternalChat
     from corral.api.internal.nodes import InternalNodes
+    from corral.api.internal.outputs import InternalOutputs
     from corral.api.internal.runs import InternalRuns
 
 
@@ -26,6 +27,7 @@ class InternalStore:
     chat: LazyResource["InternalChat"] = LazyResource("internal.chat", "InternalChat")
     runs: LazyResource["InternalRuns"] = LazyResource("internal.runs", "InternalRuns")
     nodes: LazyResource["InternalNodes"] = LazyResource("internal.nodes", "InternalNodes")
+    outputs: LazyResource["InternalOutputs"] = LazyResource("internal.outputs", "InternalOutputs")
 
     def __init__(self, database: Database) -> None:
         self._database = database
