@@ -8,17 +8,10 @@ from corral.cli.main import root
 # attribute.verb -> why it has no command, or which command covers it
 ELSEWHERE = {
     "alerts.get": "`corral alert list` shows all there is",
-    "alerts.start_delivery": "done by whatever raises an alert",
-    "alerts.raise_alert": "the supervisor's and the reaper's work",
     "budgets.get": "`corral budget list`",
     "charges.add": "the supervisor's work",
     "charges.get": "`corral charge show`",
-    "charges.exceeded_budget": "the supervisor's work",
     "charges.price_unpriced": "`corral charge price`",
-    "charges.release": "done when a run ends",
-    "charges.reserve": "done when a run starts",
-    "charges.set_prices": "`corral charge price`",
-    "charges.unpriced": "`corral charge price`",
     "imports.import_transcripts": "`corral import claude` and `corral import codex`",
     "imports.origins": "`corral import rows`",
     "imports.import_database": "`corral import agent-yes`, and so on for each tool",

@@ -1070,21 +1070,23 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.charges.list(project=RUNS_PROJECT, limit=5),
         {"charges_by_project"},
     ),
-    "charges.unpriced": (lambda c: c.charges.unpriced(limit=5), {"charges_unpriced"}),
+    "charges.unpriced": (lambda c: c.internal.charges.unpriced(limit=5), {"charges_unpriced"}),
     "charges.set_prices": (
-        lambda c: c.charges.set_prices([ChargePrice("chg_100", 1, "v1")]),
+        lambda c: c.internal.charges.set_prices([ChargePrice("chg_100", 1, "v1")]),
         {"charges_pkey"},
     ),
     "charges.reserve": (
-        lambda c: c.charges.reserve("run_9", project_id="prj_9", agent_id="agn_1", budget_micros=1),
+        lambda c: c.internal.charges.reserve(
+            "run_9", project_id="prj_9", agent_id="agn_1", budget_micros=1
+        ),
         {"budgets_pkey", "budget_reservations_by_scope", "usage_totals_pkey"},
     ),
     "charges.release": (
-        lambda c: c.charges.release("run_9"),
+        lambda c: c.internal.charges.release("run_9"),
         {"budgets_pkey", "budget_reservations_pkey"},
     ),
     "charges.exceeded_budget": (
-        lambda c: c.charges.exceeded_budget("run_9", project_id="prj_9", agent_id="agn_1"),
+        lambda c: c.internal.charges.exceeded_budget("run_9", project_id="prj_9", agent_id="agn_1"),
         {"budgets_pkey", "usage_totals_pkey"},
     ),
     "budgets.list": (
@@ -1092,7 +1094,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"budgets_pkey", "budget_reservations_by_scope", "usage_totals_pkey"},
     ),
     "alerts.raise_alert": (
-        lambda c: c.alerts.raise_alert("stuck", "run_9", edge=1),
+        lambda c: c.internal.alerts.raise_alert("stuck", "run_9", edge=1),
         {"alerts_active"},
     ),
     "tokens.check": (lambda c: c.tokens.check("crl_" + f"{7:064x}"), {"tokens_by_hash"}),

@@ -180,7 +180,7 @@ def total(store: Corral, clock: ManualClock, folder: Path) -> Operation:
 
 
 def over_budget(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.charges.exceeded_budget("run_1", project_id="prj_1")
+    return lambda: store.internal.charges.exceeded_budget("run_1", project_id="prj_1")
 
 
 def receive(events: int) -> Prepare:

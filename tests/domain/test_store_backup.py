@@ -74,7 +74,7 @@ def live(store: Corral, clock: ManualClock, folder: Path) -> None:
     store.mail.refuse(store.mail.claim("queue:x", owner="o")[0], "no")
     store.mail.claim("queue:x", owner="o")
     store.budgets.set("all", 1_000)
-    store.charges.reserve("run_1", budget_micros=500)
+    store.internal.charges.reserve("run_1", budget_micros=500)
     for total in (10, 25):
         report = UsageFact(model="m", input=total, cost_micros=total, counter="c")
         store.charges.add(report, run_id="run_1", project_id=project.id)

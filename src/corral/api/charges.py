@@ -2,7 +2,6 @@
 
 from corral.adapters.providers.facts import UsageFact
 from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import FOR_SUPERVISORS, IS_PART
 from corral.domain.charges import ops
 from corral.domain.charges.model import Charge
 
@@ -18,15 +17,6 @@ class Charges(Resource):
     list = read(ops.list_charges, mode="one")
     total = read(ops.get_total, mode="one")
     days = read(ops.list_daily_totals, mode="one")
-    unpriced = read(ops.list_unpriced, mode="one", local=IS_PART)
-    set_prices = write(
-        ops.set_prices, durable=True, repeatable=True, local=IS_PART, people_only=True
-    )
-    reserve = write(ops.reserve_budget, durable=True, repeatable=True, local=FOR_SUPERVISORS)
-    release = write(
-        ops.release_budget, durable=True, repeatable=True, local=FOR_SUPERVISORS, people_only=True
-    )
-    exceeded_budget = read(ops.find_exceeded_budget, mode="one", local=FOR_SUPERVISORS)
 
     @operation()
     def add(

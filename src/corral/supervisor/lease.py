@@ -211,7 +211,7 @@ class RunLease:
         clean = None if dialog is None else redact_value(dialog, self._secrets)
         with self._best_effort():
             self.run = self._store.internal.runs.set_attention(self.run, attention, dialog=clean)
-            self._store.alerts.start_delivery()
+            self._store.internal.alerts.start_delivery()
 
     def record_size(self, rows: int, columns: int) -> None:
         """Record the size of the run's terminal, if it has changed."""

@@ -280,7 +280,7 @@ class Recorder:
         if rates is not None:
             from corral.domain.charges.model import ChargePrice
 
-            self._store.charges.set_prices(
+            self._store.internal.charges.set_prices(
                 [ChargePrice(charge.id, rates.cost(charge), rates.version)]
             )
         return rates is not None

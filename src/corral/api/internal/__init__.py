@@ -11,7 +11,9 @@ from corral.api.lazy_resource import LazyResource
 from corral.db.database import Database
 
 if TYPE_CHECKING:
+    from corral.api.internal.alerts import InternalAlerts
     from corral.api.internal.channels import InternalChannels
+    from corral.api.internal.charges import InternalCharges
     from corral.api.internal.chat import InternalChat
     from corral.api.internal.nodes import InternalNodes
     from corral.api.internal.outputs import InternalOutputs
@@ -28,6 +30,8 @@ class InternalStore:
     runs: LazyResource["InternalRuns"] = LazyResource("internal.runs", "InternalRuns")
     nodes: LazyResource["InternalNodes"] = LazyResource("internal.nodes", "InternalNodes")
     outputs: LazyResource["InternalOutputs"] = LazyResource("internal.outputs", "InternalOutputs")
+    charges: LazyResource["InternalCharges"] = LazyResource("internal.charges", "InternalCharges")
+    alerts: LazyResource["InternalAlerts"] = LazyResource("internal.alerts", "InternalAlerts")
 
     def __init__(self, database: Database) -> None:
         self._database = database
