@@ -528,7 +528,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"letters_queue"},
     ),
     "mail.get": (lambda c: c.mail.get("let_5"), {"letters_pkey"}),
-    "mail.expire_due": (lambda c: c.mail.expire_due(limit=5), {"letters_expiring", "letters_pkey"}),
+    "mail.expire_due": (
+        lambda c: c.internal.mail.expire_due(limit=5),
+        {"letters_expiring", "letters_pkey"},
+    ),
     "mail.list": (lambda c: c.mail.list(), {"letters_queue"}),
     "mail.list of a mailbox": (lambda c: c.mail.list(mailbox="agent:busy"), {"letters_queue"}),
     "mail.list all": (lambda c: c.mail.list(all=True), {"letters_pkey"}),
@@ -873,7 +876,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"an open question", "questions_pkey", "its place in line"},
     ),
     "questions.expire_due": (
-        lambda c: c.questions.expire_due(limit=3),
+        lambda c: c.internal.questions.expire_due(limit=3),
         {"questions_due", "questions_pkey", "an open question", "its place in line"},
     ),
     "questions.next_due": (lambda c: c.questions.next_due(), {"questions_due"}),
@@ -909,7 +912,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"decisions_pkey", "its place in line"},
     ),
     "decisions.expire_due": (
-        lambda c: c.decisions.expire_due(limit=3),
+        lambda c: c.internal.decisions.expire_due(limit=3),
         {"decisions_due", "decisions_pkey", "its place in line"},
     ),
     "decisions.next_due": (lambda c: c.decisions.next_due(), {"decisions_due"}),

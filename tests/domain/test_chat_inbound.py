@@ -200,7 +200,7 @@ def test_expired_approval_admits_no_sender(store: Corral, clock: ManualClock) ->
     chat = chat_with(store, policy="ask")
     message = chat.says("hello?")
     clock.advance(8 * DAY)
-    store.questions.expire_due()
+    store.internal.questions.expire_due()
     store.internal.chat.run_upkeep()
     found = store.messages.get(message.id)
     assert (found.state, found.reason) == ("refused", "no owner approved the sender in time")

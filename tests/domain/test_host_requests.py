@@ -61,7 +61,7 @@ def test_refused_and_expired_requests_notify_the_agent(
     assert (refused.state, refused.decided_by) == ("refused", "user:ann")
     late = store.host_requests.ask(ada, "create_agent", HELPER)
     clock.advance(8 * DAY)
-    store.questions.expire_due()
+    store.internal.questions.expire_due()
     store.internal.chat.run_upkeep()
     assert store.host_requests.get(late.id).state == "expired"
     assert [letter["state"] for letter in list_notices(store)] == ["refused", "expired"]

@@ -223,7 +223,7 @@ def test_run_heartbeats_renew_its_locks_and_its_end_releases_them(
     assert store.locks.get(waiting.id).state == "held"
     assert store.locks.get(other.id).owner == "agent:x"
     with unchanged(store):
-        assert store.locks.release_for_run(run.id) == []
+        assert store.internal.locks.release_for_run(run.id) == []
 
 
 def test_heartbeat_does_not_revive_an_expired_lock(

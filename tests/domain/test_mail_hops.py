@@ -53,7 +53,7 @@ def turns_until_silent(
         later()
         clock.advance(10 * MINUTE)
         store.schedules.fire_due()
-        store.questions.expire_due()
+        store.internal.questions.expire_due()
         store.delegations.expire_due()
     return MOST
 

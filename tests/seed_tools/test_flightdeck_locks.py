@@ -36,7 +36,7 @@ def test_lock_conflict_renewal_and_expiry(
     y = store.locks.request(project.id, "./src/a.py", "y")
     assert y.state == "waiting"
     clock.advance(5 * MINUTE)  # x is dead
-    store.locks.expire_due()
+    store.internal.locks.expire_due()
     granted = store.locks.get(y.id)
     assert granted.state == "held"
     assert granted.fence > x.fence

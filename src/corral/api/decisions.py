@@ -2,7 +2,6 @@
 
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import FOR_DAEMON
 from corral.api.wait import wait_until_ended
 from corral.domain.decisions import ops
 from corral.domain.decisions.model import Decision, DecisionState
@@ -35,10 +34,9 @@ class Decisions(Resource):
         ops.review_many, durable=True, repeatable=True, actor=("by",), decision=True
     )
     acknowledge = write(ops.acknowledge, repeatable=True, agent=rules.authored_decision)
-    expire_due = write(ops.expire_due, repeatable=True, local=FOR_DAEMON)
     next_due = read(ops.next_due, mode="one")
-    get = read(ops.get, timely=True, agent=rules.own_decision)
-    list = read(ops.list_decisions, mode="one", timely=True)
+    get = read(ops.get, expire=ops.expire_due, agent=rules.own_decision)
+    list = read(ops.list_decisions, mode="one", expire=ops.expire_due)
 
     @operation(reads=True, waits="timeout_ms", agent=rules.own_decision)
     def wait(self, decision: str, *, timeout_ms: int | None = None) -> Decision:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import FOR_DAEMON, FOR_SUPERVISORS, USES_FILES
+from corral.api.policy import USES_FILES
 from corral.domain.locks import ops, queries, resolve, touches
 from corral.domain.locks.model import Lock
 from corral.domain.projects import ops as projects
@@ -33,7 +33,6 @@ class Locks(Resource):
     renew = write(ops.renew, repeatable=True, actor=("agent",), agent=rules.lock_as_self)
     release = write(ops.release, repeatable=True, actor=("agent",), agent=rules.lock_as_self)
     revoke = write(ops.revoke, people_only=True)
-    expire_due = write(ops.expire_due, repeatable=True, local=FOR_DAEMON)
     get = read(ops.get, mode="one", agent=rules.allow)
     holders = read(queries.list_holders, agent=rules.allow)
     touch = write(touches.record_touch, actor=("agent",), agent=rules.lock_as_self)
@@ -98,11 +97,6 @@ class Locks(Resource):
             self._database, project=project, agent=agent, all=all, after=after, limit=limit
         )
 
-    @operation(local=FOR_SUPERVISORS)
-    def release_for_run(self, run: str) -> Sequence[Lock]:
-        """Release everything that a run has locked or waits for. Idempotent."""
-        return acquisition.release_for_run(self._database, run)
-
     # -- git and agent CLIs ----------------------------------------------------------------------
 
     @operation(local=USES_FILES, people_only=True)
@@ -159,13 +153,3 @@ class Locks(Resource):
         from corral.services.locks.conflict_forecast import forecast
 
         return forecast(self._database, os.fspath(folder), notify=notify)
-
-    @operation(local=FOR_DAEMON)
-    def forecast_live(self) -> Sequence["MergeConflict"]:
-        """Do the same for every repository of this machine in which runs use worktrees.
-
-        Owners are notified once for each pair.
-        """
-        from corral.services.locks.conflict_forecast import forecast_live
-
-        return forecast_live(self._database)

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import FOR_DAEMON
 from corral.db.database import Database
 from corral.domain.mail import chains, ops, queries
 from corral.domain.mail.model import HopLimitReached, Letter, LetterChain, is_ordered
@@ -44,7 +43,6 @@ class Mail(Resource):
     resolve = write(ops.resolve, durable=True)
     resend = write(ops.resend)
     drop = write(ops.drop)
-    expire_due = write(ops.expire_due, repeatable=True, local=FOR_DAEMON)
     get = read(ops.get, mode="one", agent=rules.own_letter)
     dead = read(queries.list_dead, mode="one")
     get_all = read(queries.get_many, mode="one")

@@ -5,7 +5,7 @@ method that composes operations or needs more than a transaction. A declaration 
 that is known about an operation besides its code: see `OperationPolicy`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -27,6 +27,8 @@ from corral.services.store.upkeep import try_upkeep
 
 if TYPE_CHECKING:
     from inspect import Signature
+
+    Expiry = Callable[[Tx], Sized]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +66,7 @@ class Operation(Generic[P, R]):
         durable: bool = False,
         repeatable: bool = False,
         repeatable_by: str | None = None,
-        timely: bool = False,
+        expire: "Expiry | None" = None,
         policy: OperationPolicy,
     ) -> None:
         self.function = self.__wrapped__ = function
@@ -73,7 +75,7 @@ class Operation(Generic[P, R]):
         self.durable = durable
         self.repeatable = repeatable
         self.repeatable_by = repeatable_by
-        self.timely = timely
+        self.expire = expire
         self.policy = policy
         self.name = ""
         self.__doc__ = function.__doc__
@@ -103,7 +105,9 @@ class Operation(Generic[P, R]):
             def run_read(*args: P.args, **kwargs: P.kwargs) -> R:
                 return read(lambda tx: function(tx, *args, **kwargs), mode=mode)
 
-            call = _expiring_first(resource, run_read) if self.timely else run_read
+            call = run_read
+            if self.expire is not None:
+                call = _expiring_first(resource, run_read, self.expire)
         else:
             write = resource._database.write
             durable, repeatable, by = self.durable, self.repeatable, self.repeatable_by
@@ -124,7 +128,7 @@ class Operation(Generic[P, R]):
         return call
 
 
-def _expiring_first(resource: Any, read: Callable[P, R]) -> Callable[P, R]:
+def _expiring_first(resource: Resource, read: Callable[P, R], expire: "Expiry") -> Callable[P, R]:
     """Wrap a read so that rows past their deadline are expired before they are returned.
 
     If the store is not writable, the rows are returned as they are.
@@ -137,11 +141,11 @@ def _expiring_first(resource: Any, read: Callable[P, R]) -> Callable[P, R]:
             first: R = result
             return first
 
-        def expire() -> None:
-            while resource.expire_due():
+        def expire_all() -> None:
+            while resource._database.write(expire, repeatable=True):
                 pass
 
-        try_upkeep(resource._database, f"{resource.noun}.expire_due", expire)
+        try_upkeep(resource._database, f"{resource.noun}.expire_due", expire_all)
         return read(*args, **kwargs)
 
     return call
@@ -151,15 +155,15 @@ def read(
     function: Callable[Concatenate[Tx, P], R],
     *,
     mode: Mode = "many",
-    timely: bool = False,
+    expire: "Expiry | None" = None,
     **policy: Unpack[PolicyFields],
 ) -> Operation[P, R]:
     """Declare a read: one call reads one snapshot.
 
-    With `timely`, rows past their deadline are expired first (`expire_due` of the resource), so
-    that the result is right even if no daemon runs.
+    `expire` is called first if a row is past its deadline, so that the result is right even if no
+    daemon runs. It expires a batch of due rows and returns them.
     """
-    return Operation(function, "read", mode=mode, timely=timely, policy=OperationPolicy(**policy))
+    return Operation(function, "read", mode=mode, expire=expire, policy=OperationPolicy(**policy))
 
 
 def write(

@@ -2,7 +2,6 @@
 
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import FOR_DAEMON
 from corral.api.wait import wait_until_ended
 from corral.domain.questions import ops
 from corral.domain.questions.model import Question
@@ -24,10 +23,9 @@ class Questions(Resource):
     )
     withdraw = write(ops.withdraw, actor=("by",), agent=rules.answer_as_self)
     acknowledge = write(ops.acknowledge, repeatable=True, agent=rules.asked_question)
-    expire_due = write(ops.expire_due, repeatable=True, local=FOR_DAEMON)
     next_due = read(ops.next_due, mode="one")
-    get = read(ops.get, timely=True, agent=rules.own_question)
-    list = read(ops.list_questions, mode="one", timely=True, agent=rules.ask_as_self)
+    get = read(ops.get, expire=ops.expire_due, agent=rules.own_question)
+    list = read(ops.list_questions, mode="one", expire=ops.expire_due, agent=rules.ask_as_self)
 
     @operation(reads=True, waits="timeout_ms", agent=rules.own_question)
     def wait(self, question: str, *, timeout_ms: int | None = None) -> Question:

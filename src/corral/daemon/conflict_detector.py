@@ -14,7 +14,7 @@ class ConflictDetector(BaseLoop):
     min_interval = 60.0  # trial merges are expensive and not urgent
 
     def run_once(self, store: Corral) -> int:
-        return len(store.locks.forecast_live())
+        return len(store.internal.locks.forecast_live())
 
     def next_delay(self, store: Corral) -> float:
         # Running agents commit heartbeats, and each commit wakes this loop.

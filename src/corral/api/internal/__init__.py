@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from corral.api.internal.channels import InternalChannels
     from corral.api.internal.charges import InternalCharges
     from corral.api.internal.chat import InternalChat
+    from corral.api.internal.decisions import InternalDecisions
+    from corral.api.internal.locks import InternalLocks
+    from corral.api.internal.mail import InternalMail
     from corral.api.internal.nodes import InternalNodes
     from corral.api.internal.outputs import InternalOutputs
+    from corral.api.internal.questions import InternalQuestions
     from corral.api.internal.runs import InternalRuns
 
 
@@ -32,6 +36,14 @@ class InternalStore:
     outputs: LazyResource["InternalOutputs"] = LazyResource("internal.outputs", "InternalOutputs")
     charges: LazyResource["InternalCharges"] = LazyResource("internal.charges", "InternalCharges")
     alerts: LazyResource["InternalAlerts"] = LazyResource("internal.alerts", "InternalAlerts")
+    decisions: LazyResource["InternalDecisions"] = LazyResource(
+        "internal.decisions", "InternalDecisions"
+    )
+    questions: LazyResource["InternalQuestions"] = LazyResource(
+        "internal.questions", "InternalQuestions"
+    )
+    mail: LazyResource["InternalMail"] = LazyResource("internal.mail", "InternalMail")
+    locks: LazyResource["InternalLocks"] = LazyResource("internal.locks", "InternalLocks")
 
     def __init__(self, database: Database) -> None:
         self._database = database
