@@ -61,7 +61,9 @@ def test_plugin_channel_can_be_added_tested_and_used(package: Path, store: Corra
     place = store.places.register("birds", "tower")
     (said,) = store.messages.send_as_system(place.id, "coo")
     adapter = store.channels.open("birds")
-    assert [each.state for each in store.chat.deliver("birds", adapter, owner="t")] == ["done"]
+    assert [each.state for each in store.internal.chat.deliver("birds", adapter, owner="t")] == [
+        "done"
+    ]
     assert store.messages.get(said.id).state == "sent"
     store.channels.add("gone", "pigeon", config={"loft": "empty"})
     health = store.channels.test("gone")

@@ -138,7 +138,7 @@ def test_budgets_are_set_in_dollars_listed_and_removed(
     assert cli.error("budget", "remove", "all", "--period", "day")["exit_code"] == 3
     for bad in (["all", "lots"], ["all", "-1"], ["planet:1", "1"]):
         assert cli.error("budget", "set", *bad)["exit_code"] == 2
-    shared.charges.reserve("run_1", budget_micros=9_000_000)
+    shared.internal.charges.reserve("run_1", budget_micros=9_000_000)
     (left,) = [one for one in cli.json("budget", "list") if one["scope"] == "all"]
     assert left["reserved_micros"] == 9_000_000
 
@@ -158,7 +158,7 @@ def test_alert_is_added_tested_delivered_and_removed(
         (item,) = cli.json("alert", "test", result["id"])
         assert item["state"] == "done"
         assert json.loads(server.posted[0].body)["event"] == "test"
-        shared.alerts.raise_alert("crashed", "run_1", edge=1)
+        shared.internal.alerts.raise_alert("crashed", "run_1", edge=1)
         server.answers = [500]
         (item,) = cli.json("alert", "deliver")
         assert item["state"] == "waiting"

@@ -173,7 +173,7 @@ def test_agent_sends_host_requests_and_people_decide(
     assert "Help." in cli("question", "show", asked["question_id"]).out
     cli.json("question", "answer", asked["question_id"], "yes")
     with corral.open(url) as daemon:  # which uses the command line's clock
-        daemon.chat.run_upkeep()
+        daemon.internal.chat.run_upkeep()
     assert cli.json("request", "show", asked["id"])["state"] == "done"
     assert cli.json("agent", "show", "helper")["name"] == "helper"
     secret = cli.json("request", "ask", "secret", "name=key", "reason=mails", "--agent", "ada")

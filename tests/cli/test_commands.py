@@ -85,7 +85,7 @@ def test_timer_without_a_daemon_prints_a_warning(cli: Cli, url: str) -> None:
     text = cli("timer", "set", "agent:ada", "wake", "--in", "1h").out
     assert "`corral up`" in text
     with corral.open(url) as store:
-        store.nodes.join("one", "boot", owner="me", lease_ms=HOUR)
+        store.internal.nodes.join("one", "boot", owner="me", lease_ms=HOUR)
     assert "`corral up`" not in cli("schedule", "create", "agent:ada", "x", "--every", "1h").out
 
 

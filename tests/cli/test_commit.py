@@ -192,7 +192,7 @@ def at_work(store: Corral, name: str, tree: Path, host: str | None = None) -> Ru
     agent = store.agents.create(name)
     asked = queued(store, agent_id=agent.id, cwd=str(tree))
     place = held(len(name), host=host or process.host())
-    return store.runs.launch(store.runs.acquire(asked.id, place))
+    return store.internal.runs.launch(store.internal.runs.acquire(asked.id, place))
 
 
 def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
@@ -213,7 +213,7 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
         name: len(store.mail.list(mailbox=f"agent:{name}").items) for name in ("ann", "bobby")
     }
     assert letters == {"ann": 1, "bobby": 1}
-    store.runs.end(ann, ExitStatus(exit_code=0))
+    store.internal.runs.end(ann, ExitStatus(exit_code=0))
     assert detect_conflicts(store) == 0
     at_work(store, "carla", trees["carla"])
     assert detect_conflicts(store) == 1
@@ -230,7 +230,9 @@ def test_forecast_runs_no_program_configured_in_a_worktree(store: Corral, folder
         tree = add_tree(folder, name)
         agent = store.agents.create(name)
         asked = queued(store, agent_id=agent.id, cwd=str(tree), project_id=project.id)
-        store.runs.launch(store.runs.acquire(asked.id, held(len(name), host=process.host())))
+        store.internal.runs.launch(
+            store.internal.runs.acquire(asked.id, held(len(name), host=process.host()))
+        )
         (tree / "a.py").write_text(f"{name}\n")
         (tree / ".gitattributes").write_text("* filter=out\n")
     git(folder, "clone", "-q", str(folder), str(evil))

@@ -114,8 +114,9 @@ def test_output_records_load_no_compression_or_emulator(
         [
             sys.executable,
             "-c",
-            "import sys, corral; store = corral.open(); store.outputs.begin('run_1', host='h',"
-            " folder='/x'); store.outputs.record_progress('run_1', 7); store.close()\n"
+            "import sys, corral; store = corral.open(); outputs = store.internal.outputs\n"
+            "outputs.begin('run_1', host='h', folder='/x')\n"
+            "outputs.record_progress('run_1', 7); store.close()\n"
             "print('\\n'.join(sys.modules))",
         ],
         env=environment(tmp_path),

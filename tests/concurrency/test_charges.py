@@ -84,12 +84,15 @@ def test_one_of_many_reserves_the_last_dollar(store: Corral) -> None:
     store.budgets.set("all", 100)
     for round in range(6):
         racers = race(
-            [partial(store.charges.reserve, f"run_{round}_{n}", budget_micros=60) for n in range(8)]
+            [
+                partial(store.internal.charges.reserve, f"run_{round}_{n}", budget_micros=60)
+                for n in range(8)
+            ]
         )
         won = [n for n, racer in enumerate(racers) if racer.error is None]
         assert len(won) == 1
         assert {type(racer.error) for racer in racers if racer.error} == {Refused}
-        assert store.charges.release(f"run_{round}_{won[0]}")
+        assert store.internal.charges.release(f"run_{round}_{won[0]}")
     check_store(store)
 
 
@@ -102,7 +105,7 @@ def test_concurrent_processes_never_exceed_the_budget(url: str) -> None:
         with corral.open(url) as store:
             for n in range(8):
                 try:
-                    store.charges.reserve(
+                    store.internal.charges.reserve(
                         f"run_{threading.get_native_id()}_{n}", project_id="prj_1", budget_micros=1
                     )
                     won += 1
@@ -129,7 +132,9 @@ def test_prices_set_while_charges_are_added_count_once(store: Corral) -> None:
 
     def price(order: int) -> int:
         prices = [ChargePrice(id, 10, "v1") for id in ids[::order]]
-        return sum(len(store.charges.set_prices(prices[n : n + 5])) for n in range(0, 20, 5))
+        return sum(
+            len(store.internal.charges.set_prices(prices[n : n + 5])) for n in range(0, 20, 5)
+        )
 
     racers = race([add, partial(price, 1), partial(price, -1), add])
     assert sum(racer.result() for racer in racers) == 20

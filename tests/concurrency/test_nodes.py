@@ -41,13 +41,13 @@ def test_leadership_is_exclusive_between_processes(url: str) -> None:
         with corral.open(url, clock=clock) as store:
             while not is_over():
                 with suppress(Held):
-                    lead = store.nodes.acquire_leadership("loop", owner=me, lease_ms=LEASE)
+                    lead = store.internal.nodes.acquire_leadership("loop", owner=me, lease_ms=LEASE)
                     fences.set(number, lead.fence)
                     since = lead.lease_until - LEASE
                     if lead.fence % 3 == 0:
                         # It lets go at once: from then on, whoever asked before may have it.
                         reigns.append(Reign(lead.fence, since, 0, me))
-                        store.nodes.release_leadership("loop", owner=me)
+                        store.internal.nodes.release_leadership("loop", owner=me)
                     else:
                         reigns.append(Reign(lead.fence, since, lead.lease_until, me))
                     while clock.now() < lead.lease_until + SECOND and not is_over():
@@ -74,7 +74,7 @@ def test_leadership_is_exclusive_between_processes(url: str) -> None:
 def test_only_the_last_daemon_of_a_node_may_heartbeat(url: str) -> None:
     def join() -> Node:
         with corral.open(url) as store:
-            return store.nodes.join("host", "boot", owner=str(os.getpid()))
+            return store.internal.nodes.join("host", "boot", owner=str(os.getpid()))
 
     nodes = run_concurrently([join] * 6)
     assert len({node.id for node in nodes}) == 1
@@ -83,6 +83,6 @@ def test_only_the_last_daemon_of_a_node_may_heartbeat(url: str) -> None:
     with corral.open(url) as store:
         for node in nodes:
             with suppress(Held):
-                heard.append(store.nodes.heartbeat(node).fence)
+                heard.append(store.internal.nodes.heartbeat(node).fence)
         assert heard == [6]
         check_store(store)

@@ -32,8 +32,8 @@ def begin(store: Corral, folder: Path, checks: Sequence[str] = ()) -> str:
         (Path(attempt.worktree) / "made").write_text(attempt.id)
         assert attempt.run_id is not None
         supervisor = held(number, host=process.host())
-        store.runs.end(
-            store.runs.launch(store.runs.acquire(attempt.run_id, supervisor)),
+        store.internal.runs.end(
+            store.internal.runs.launch(store.internal.runs.acquire(attempt.run_id, supervisor)),
             ExitStatus(exit_code=0),
         )
     return race.id

@@ -34,14 +34,14 @@ from tests.support.store import rows
 
 def test_stop_concurrent_with_acquire_is_applied(store: Corral) -> None:
     id = queued(store).id
-    stop = partial(store.runs.request_stop, id, reason="not needed")
+    stop = partial(store.internal.runs.request_stop, id, reason="not needed")
     stopped = meanwhile(store, lambda tx: supervision.acquire(tx, id, held()), stop).result()
     assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
 
 
 def test_end_concurrent_with_stop_keeps_exit_code_and_reason(store: Corral) -> None:
     run = running(store)
-    end = partial(store.runs.end, run, ExitStatus(exit_code=0))
+    end = partial(store.internal.runs.end, run, ExitStatus(exit_code=0))
     ended = meanwhile(
         store, lambda tx: runs.request_stop(tx, run.id, reason="enough"), end
     ).result()
@@ -248,15 +248,15 @@ def test_one_of_two_concurrent_host_requests_gets_the_last_slot(store: Corral) -
 
 
 def test_chunk_added_while_its_output_is_deleted_is_rejected(store: Corral) -> None:
-    store.outputs.begin("run_1", host="a", folder="/x")
-    add = partial(store.outputs.add_chunk, "run_1", 0, b"piece")
+    store.internal.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(store.internal.outputs.add_chunk, "run_1", 0, b"piece")
     late = meanwhile(store, lambda tx: outputs.delete(tx, "run_1"), add)
     assert isinstance(late.error, Conflict)
     assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
 
 
 def test_deleting_an_output_deletes_a_chunk_added_concurrently(store: Corral) -> None:
-    store.outputs.begin("run_1", host="a", folder="/x")
+    store.internal.outputs.begin("run_1", host="a", folder="/x")
     add = partial(outputs.add_chunk, run_id="run_1", number=0, data=b"piece")
     deleted = meanwhile(store, add, partial(store.outputs.delete, "run_1")).result()
     assert deleted.state == "deleted"
@@ -264,7 +264,7 @@ def test_deleting_an_output_deletes_a_chunk_added_concurrently(store: Corral) ->
 
 
 def test_concurrent_deletes_of_an_output_are_idempotent(store: Corral) -> None:
-    store.outputs.begin("run_1", host="a", folder="/x")
+    store.internal.outputs.begin("run_1", host="a", folder="/x")
     delete = partial(store.outputs.delete, "run_1")
     second = meanwhile(store, lambda tx: outputs.delete(tx, "run_1", "first"), delete).result()
     assert (second.state, second.reason) == ("deleted", "first")
@@ -273,16 +273,16 @@ def test_concurrent_deletes_of_an_output_are_idempotent(store: Corral) -> None:
 def test_sealing_deletes_a_chunk_added_beyond_the_end(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "output").write_bytes(b"one")
     index = seal(tmp_path)
-    store.outputs.begin("run_1", host="a", folder="/x")
+    store.internal.outputs.begin("run_1", host="a", folder="/x")
     add = partial(outputs.add_chunk, run_id="run_1", number=7, data=b"piece")
-    meanwhile(store, add, partial(store.outputs.seal, "run_1", index)).result()
+    meanwhile(store, add, partial(store.internal.outputs.seal, "run_1", index)).result()
     assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
 
 
 def test_concurrent_seals_of_an_output_are_idempotent(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "output").write_bytes(b"one")
     index = seal(tmp_path)
-    store.outputs.begin("run_1", host="a", folder="/x")
-    again = partial(store.outputs.seal, "run_1", index)
+    store.internal.outputs.begin("run_1", host="a", folder="/x")
+    again = partial(store.internal.outputs.seal, "run_1", index)
     sealed = meanwhile(store, lambda tx: outputs.seal(tx, "run_1", index), again).result()
     assert (sealed.state, sealed.sha256) == ("sealed", index.sha256)

@@ -187,15 +187,15 @@ def run_and(verb: str, *arguments: Any, **named: Any) -> Operation:
 
     def prepare(store: Corral) -> Operation:
         run = running(store, budget_micros=1)
-        return lambda store: getattr(store.runs, verb)(run, *arguments, **named)
+        return lambda store: getattr(store.internal.runs, verb)(run, *arguments, **named)
 
     return prepare
 
 
-def run_id_and(verb: str, **wanted: Any) -> Operation:
+def run_id_and(call: Callable[[Corral, str], object]) -> Operation:
     def prepare(store: Corral) -> Operation:
-        id = running(store, **wanted).id
-        return lambda store: getattr(store.runs, verb)(id)
+        id = running(store).id
+        return lambda store: call(store, id)
 
     return prepare
 
@@ -222,11 +222,11 @@ def lock_and(verb: str) -> Operation:
 
 def start_one(store: Corral) -> Operation:
     id = queued(store, budget_micros=1).id
-    return lambda store: store.runs.acquire(id, held())
+    return lambda store: store.internal.runs.acquire(id, held())
 
 
 def delete_one(store: Corral) -> Operation:
-    id = store.runs.end(running(store), ExitStatus(exit_code=0)).id
+    id = store.internal.runs.end(running(store), ExitStatus(exit_code=0)).id
     return lambda store: store._database.write(lambda tx: deletion.delete_run(tx, id))
 
 
@@ -280,15 +280,21 @@ READY: dict[str, tuple[Operation, set[str]]] = {
     ),
     "runs.record_environment": (run_and("record_environment", {}), {"launches_pkey"}),
     "runs.add_sample": (run_and("add_sample", ResourceSample(1, 1, 1, 1)), set()),
-    "runs.samples": (run_id_and("samples"), {"runs_pkey", "resource_samples_pkey"}),
+    "runs.samples": (
+        run_id_and(lambda c, id: c.runs.samples(id)),
+        {"runs_pkey", "resource_samples_pkey"},
+    ),
     "runs.park": (run_and("park", until=1, reason="x"), {"runs_pkey"}),
     "runs.end": (
         run_and("end", ExitStatus(exit_code=0)),
         {"runs_pkey", "alerts_active", "budgets_pkey", "budget_reservations_pkey"},
     ),
-    "runs.stop": (run_id_and("request_stop"), {"runs_pkey"}),
-    "runs.get by its id": (run_id_and("get"), {"runs_pkey"}),
-    "runs.get_launch": (run_id_and("get_launch"), {"launches_pkey", "runs_pkey"}),
+    "runs.stop": (run_id_and(lambda c, id: c.internal.runs.request_stop(id)), {"runs_pkey"}),
+    "runs.get by its id": (run_id_and(lambda c, id: c.runs.get(id)), {"runs_pkey"}),
+    "runs.get_launch": (
+        run_id_and(lambda c, id: c.runs.get_launch(id)),
+        {"launches_pkey", "runs_pkey"},
+    ),
     "runs.delete": (
         delete_one,
         {
@@ -453,7 +459,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"agents_pkey", "agent_versions_pkey", "progress_pkey"},
     ),
     "progress.list of a task": (lambda c: c.progress.list(task_id=ONE_TASK), {"progress_by_task"}),
-    "runs.enqueue": (lambda c: c.runs.enqueue(run_spec(project_id=RUNS_PROJECT)), set()),
+    "runs.enqueue": (lambda c: c.internal.runs.enqueue(run_spec(project_id=RUNS_PROJECT)), set()),
     "runs.get by a shortened id": (lambda c: c.runs.get("run_29999x"), {"runs_pkey"}),
     "runs.get by a name": (lambda c: c.runs.get("7x"), {"runs_by_name", "runs_pkey"}),
     "runs.by_pid": (lambda c: c.runs.by_pid(77), {"runs_by_pid"}),
@@ -523,7 +529,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"letters_queue"},
     ),
     "mail.get": (lambda c: c.mail.get("let_5"), {"letters_pkey"}),
-    "mail.expire_due": (lambda c: c.mail.expire_due(limit=5), {"letters_expiring", "letters_pkey"}),
+    "mail.expire_due": (
+        lambda c: c.internal.mail.expire_due(limit=5),
+        {"letters_expiring", "letters_pkey"},
+    ),
     "mail.list": (lambda c: c.mail.list(), {"letters_queue"}),
     "mail.list of a mailbox": (lambda c: c.mail.list(mailbox="agent:busy"), {"letters_queue"}),
     "mail.list all": (lambda c: c.mail.list(all=True), {"letters_pkey"}),
@@ -626,10 +635,13 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "nodes.list": (lambda c: c.nodes.list(), {"nodes_pkey"}),
-    "nodes.mark_lost": (lambda c: c.nodes.mark_lost(), {"nodes_up"}),
-    "nodes.acquire_leadership": (lambda c: c.nodes.acquire_leadership("loop1", owner="d"), set()),
+    "nodes.mark_lost": (lambda c: c.internal.nodes.mark_lost(), {"nodes_up"}),
+    "nodes.acquire_leadership": (
+        lambda c: c.internal.nodes.acquire_leadership("loop1", owner="d"),
+        set(),
+    ),
     "nodes.release_leadership": (
-        lambda c: c.nodes.release_leadership("loop1", owner="d"),
+        lambda c: c.internal.nodes.release_leadership("loop1", owner="d"),
         {"leaders_pkey"},
     ),
     "settings.get": (
@@ -638,9 +650,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "settings.list": (lambda c: c.settings.list(scope="agent:a7"), {"settings_pkey"}),
     "outputs.get": (lambda c: c.outputs.get(RUN), {"outputs_pkey"}),
-    "outputs.record_progress": (lambda c: c.outputs.record_progress(RUN, 7), {"outputs_pkey"}),
-    "outputs.chunk": (lambda c: c.outputs.chunk(RUN, 1), {"output_chunks_pkey"}),
-    "outputs.list_unsealed": (lambda c: c.outputs.list_unsealed(host="host1"), {"outputs_open"}),
+    "outputs.record_progress": (
+        lambda c: c.internal.outputs.record_progress(RUN, 7),
+        {"outputs_pkey"},
+    ),
+    "outputs.chunk": (lambda c: c.internal.outputs.chunk(RUN, 1), {"output_chunks_pkey"}),
+    "outputs.list_unsealed": (
+        lambda c: c.internal.outputs.list_unsealed(host="host1"),
+        {"outputs_open"},
+    ),
     "outputs.clear_deleted": (
         lambda c: c._database.read(lambda tx: outputs.list_uncleared(tx, host="host1")),
         {"outputs_uncleared"},
@@ -859,7 +877,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"an open question", "questions_pkey", "its place in line"},
     ),
     "questions.expire_due": (
-        lambda c: c.questions.expire_due(limit=3),
+        lambda c: c.internal.questions.expire_due(limit=3),
         {"questions_due", "questions_pkey", "an open question", "its place in line"},
     ),
     "questions.next_due": (lambda c: c.questions.next_due(), {"questions_due"}),
@@ -895,7 +913,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"decisions_pkey", "its place in line"},
     ),
     "decisions.expire_due": (
-        lambda c: c.decisions.expire_due(limit=3),
+        lambda c: c.internal.decisions.expire_due(limit=3),
         {"decisions_due", "decisions_pkey", "its place in line"},
     ),
     "decisions.next_due": (lambda c: c.decisions.next_due(), {"decisions_due"}),
@@ -1056,21 +1074,23 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.charges.list(project=RUNS_PROJECT, limit=5),
         {"charges_by_project"},
     ),
-    "charges.unpriced": (lambda c: c.charges.unpriced(limit=5), {"charges_unpriced"}),
+    "charges.unpriced": (lambda c: c.internal.charges.unpriced(limit=5), {"charges_unpriced"}),
     "charges.set_prices": (
-        lambda c: c.charges.set_prices([ChargePrice("chg_100", 1, "v1")]),
+        lambda c: c.internal.charges.set_prices([ChargePrice("chg_100", 1, "v1")]),
         {"charges_pkey"},
     ),
     "charges.reserve": (
-        lambda c: c.charges.reserve("run_9", project_id="prj_9", agent_id="agn_1", budget_micros=1),
+        lambda c: c.internal.charges.reserve(
+            "run_9", project_id="prj_9", agent_id="agn_1", budget_micros=1
+        ),
         {"budgets_pkey", "budget_reservations_by_scope", "usage_totals_pkey"},
     ),
     "charges.release": (
-        lambda c: c.charges.release("run_9"),
+        lambda c: c.internal.charges.release("run_9"),
         {"budgets_pkey", "budget_reservations_pkey"},
     ),
     "charges.exceeded_budget": (
-        lambda c: c.charges.exceeded_budget("run_9", project_id="prj_9", agent_id="agn_1"),
+        lambda c: c.internal.charges.exceeded_budget("run_9", project_id="prj_9", agent_id="agn_1"),
         {"budgets_pkey", "usage_totals_pkey"},
     ),
     "budgets.list": (
@@ -1078,7 +1098,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"budgets_pkey", "budget_reservations_by_scope", "usage_totals_pkey"},
     ),
     "alerts.raise_alert": (
-        lambda c: c.alerts.raise_alert("stuck", "run_9", edge=1),
+        lambda c: c.internal.alerts.raise_alert("stuck", "run_9", edge=1),
         {"alerts_active"},
     ),
     "tokens.check": (lambda c: c.tokens.check("crl_" + f"{7:064x}"), {"tokens_by_hash"}),

@@ -3,38 +3,27 @@
 import msgspec
 
 from corral.api.catalog import list_operations
-from corral.api.remote_table import (
-    LOCAL_ARGUMENTS,
-    LOCAL_ONLY,
-    STREAMED,
-    WAIT_ARGUMENTS,
-    list_calls,
-)
-from corral.http.agent_permissions import AGENT_RULES
-from corral.http.api import SLOW_OPERATIONS, UNSTORED_RESPONSES
-from corral.http.openapi import docs_page, openapi_document
+from corral.api.remote_table import list_calls
+from corral.http.openapi import STREAMS, docs_page, openapi_document
 
 ROWS = list(list_operations())
 CALLS = {call.name: call for call in list_calls()}
 
 
 def test_every_operation_is_a_request_or_has_a_reason() -> None:
-    names = [f"{row.attribute}.{row.verb}" for row in ROWS]
-    kinds = (CALLS, LOCAL_ONLY, STREAMED)
-    assert [name for name in names if sum(name in kind for kind in kinds) != 1] == []
+    for row in ROWS:
+        kinds = (row.name in CALLS, row.policy.local is not None, row.policy.streamed is not None)
+        assert sum(kinds) == 1, row.name
 
 
-def test_every_reason_and_rule_belongs_to_an_operation() -> None:
-    names = {f"{row.attribute}.{row.verb}" for row in ROWS}
-    assert {*LOCAL_ONLY, *STREAMED} <= names
-    assert {*AGENT_RULES, *WAIT_ARGUMENTS, *SLOW_OPERATIONS, *UNSTORED_RESPONSES} <= {*CALLS}
+def test_every_described_stream_is_declared_as_one() -> None:
+    streamed = {row.name for row in ROWS if row.policy.streamed is not None}
+    assert {stream.operation for stream in STREAMS.values()} <= streamed
 
 
-def test_local_arguments_exist_and_are_not_in_the_request() -> None:
-    parameters = {f"{row.attribute}.{row.verb}": {*row.signature.parameters} for row in ROWS}
-    for name, arguments in LOCAL_ARGUMENTS.items():
-        assert arguments <= parameters[name], name
-        assert not arguments & {field.name for field in CALLS[name].fields}, name
+def test_local_arguments_are_not_in_the_request() -> None:
+    for call in CALLS.values():
+        assert not {field.name for field in call.fields} & {*call.policy.local_arguments}, call.name
 
 
 def test_no_two_operations_share_a_request() -> None:

@@ -80,12 +80,12 @@ def register_again(store: Corral, clock: ManualClock, folder: Path) -> Operation
 
 
 def heartbeat(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    node = store.nodes.join("host", "boot", owner="d")
-    return lambda: store.nodes.heartbeat(node)
+    node = store.internal.nodes.join("host", "boot", owner="d")
+    return lambda: store.internal.nodes.heartbeat(node)
 
 
 def acquire_leadership(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.nodes.acquire_leadership("loop", owner="d")
+    return lambda: store.internal.nodes.acquire_leadership("loop", owner="d")
 
 
 def get(store: Corral, clock: ManualClock, folder: Path) -> Operation:
@@ -144,23 +144,23 @@ def on_checkpoints(verb: str, *arguments: Any, **named: Any) -> Prepare:
 
 
 def request_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.runs.enqueue(run_spec())
+    return lambda: store.internal.runs.enqueue(run_spec())
 
 
 def start_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     run = queued(store)
-    return lambda: store.runs.acquire(run.id, held())
+    return lambda: store.internal.runs.acquire(run.id, held())
 
 
 def launch_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     run = starting(store)
-    return lambda: store.runs.launch(run)
+    return lambda: store.internal.runs.launch(run)
 
 
 def on_a_run(verb: str, *arguments: Any, **named: Any) -> Prepare:
     def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         run = running(store)
-        return lambda: getattr(store.runs, verb)(run, *arguments, **named)
+        return lambda: getattr(store.internal.runs, verb)(run, *arguments, **named)
 
     return prepare
 
@@ -180,7 +180,7 @@ def total(store: Corral, clock: ManualClock, folder: Path) -> Operation:
 
 
 def over_budget(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.charges.exceeded_budget("run_1", project_id="prj_1")
+    return lambda: store.internal.charges.exceeded_budget("run_1", project_id="prj_1")
 
 
 def receive(events: int) -> Prepare:

@@ -15,7 +15,7 @@ def watch(store: Corral, world: World) -> None:
 
 def crash(store: Corral, world: World) -> None:
     for edge in (1, 2):
-        store.alerts.raise_alert("crashed", "run_1", edge=edge)
+        store.internal.alerts.raise_alert("crashed", "run_1", edge=edge)
         world.note(f"{edge}")
 
 

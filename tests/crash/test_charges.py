@@ -17,7 +17,7 @@ def prepare(store: Corral, world: World) -> None:
 
 def charge_all(store: Corral, world: World) -> None:
     """A supervisor: reserves a budget, reads its agent's stream, and releases the budget."""
-    store.charges.reserve("run_1", project_id="prj_1", budget_micros=60)
+    store.internal.charges.reserve("run_1", project_id="prj_1", budget_micros=60)
     spent = 0
     for number, cost in enumerate(COSTS):
         spent += cost
@@ -30,8 +30,8 @@ def charge_all(store: Corral, world: World) -> None:
         )
         store.charges.add(report, **RUN)
         world.note(f"charged {spent}")
-    assert store.charges.exceeded_budget("run_1", project_id="prj_1") is not None
-    store.charges.release("run_1")
+    assert store.internal.charges.exceeded_budget("run_1", project_id="prj_1") is not None
+    store.internal.charges.release("run_1")
     world.note("released")
 
 
@@ -56,7 +56,7 @@ def test_acknowledged_charge_is_durable(fresh_url: FreshUrl, tmp_path: Path) -> 
         assert (store.charges.total().cost_micros or 0) >= (charged[-1] if charged else 0)
 
     def release(store: Corral, world: World) -> None:
-        store.charges.release("run_1")
+        store.internal.charges.release("run_1")
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(charge_all, prepare=prepare, recover=release, check=check)
@@ -67,15 +67,15 @@ def test_reservation_of_a_dead_run_lasts_until_its_release(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def reserve(store: Corral, world: World) -> None:
-        store.charges.reserve("run_1", project_id="prj_1", budget_micros=80)
+        store.internal.charges.reserve("run_1", project_id="prj_1", budget_micros=80)
         world.note("reserved")
 
     def try_another(store: Corral, world: World) -> None:
         try:
-            store.charges.reserve("run_2", project_id="prj_1", budget_micros=80)
+            store.internal.charges.reserve("run_2", project_id="prj_1", budget_micros=80)
         except Refused:
-            assert store.charges.release("run_1")
-            store.charges.reserve("run_2", project_id="prj_1", budget_micros=80)
+            assert store.internal.charges.release("run_1")
+            store.internal.charges.reserve("run_2", project_id="prj_1", budget_micros=80)
         else:
             assert world.deeds == []
 
@@ -93,7 +93,7 @@ def test_alert_is_raised_once_after_a_crash(fresh_url: FreshUrl, tmp_path: Path)
         store.alerts.add(["budget"], target_kind="mailbox", target="agent:ada")
 
     def tell(store: Corral, world: World) -> None:
-        store.alerts.raise_alert("budget", "run_1", edge=1)
+        store.internal.alerts.raise_alert("budget", "run_1", edge=1)
 
     def check(store: Corral, world: World) -> None:
         assert len(store.mail.list().items) == 2

@@ -60,8 +60,8 @@ def answer_everything(store: Corral) -> None:
     runner = Runner(store)
     busy = True
     while busy:
-        busy = bool(store.chat.finish_turns()) or bool(store.chat.run_upkeep())
-        busy = bool(store.chat.start_turns()) or busy
+        busy = bool(store.internal.chat.finish_turns()) or bool(store.internal.chat.run_upkeep())
+        busy = bool(store.internal.chat.start_turns()) or busy
         for run in store.runs.list(live=True, limit=50).items:
             if run.state == "queued":
                 going = runner.begin()
@@ -76,7 +76,7 @@ def serve(kind: str) -> Step:
         for event in EVENTS:
             store.messages.receive("chat", event)
             answer_everything(store)
-            store.chat.deliver("chat", adapter(kind, world), owner=f"o{store.now()}")
+            store.internal.chat.deliver("chat", adapter(kind, world), owner=f"o{store.now()}")
 
     return run
 
@@ -87,7 +87,7 @@ def recover(kind: str) -> Step:
             store.messages.receive("chat", event)
         for _ in range(8):
             answer_everything(store)
-            store.chat.deliver("chat", adapter(kind, world), owner="recovery")
+            store.internal.chat.deliver("chat", adapter(kind, world), owner="recovery")
             world.clock.advance(10 * 60_000)
 
     return run
@@ -133,7 +133,7 @@ def test_sender_is_approved_once_after_any_crash(fresh_url: FreshUrl, tmp_path: 
     def run(store: Corral, world: World) -> None:
         (question,) = store.questions.list(all=True).items
         store.questions.answer(question.id, "yes", by="user:olga")
-        store.chat.run_upkeep()
+        store.internal.chat.run_upkeep()
 
     def check_let_in(store: Corral, world: World) -> None:
         (sender,) = store.senders.list().items

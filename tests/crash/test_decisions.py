@@ -79,7 +79,7 @@ def test_review_many_is_atomic_after_a_crash(fresh_url: FreshUrl, tmp_path: Path
 def test_expired_proposal_is_never_confirmed(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def sweep(store: Corral, world: World) -> None:
         world.clock.advance(2 * HOUR)
-        while store.decisions.expire_due(limit=1):
+        while store.internal.decisions.expire_due(limit=1):
             pass
 
     def check(store: Corral, world: World) -> None:

@@ -28,7 +28,7 @@ def test_approved_request_is_carried_out_and_reported_once(
             store.questions.answer(question.id, "yes", by="user:ann")
         except Conflict:
             assert question.answer == "yes"
-        store.chat.run_upkeep()
+        store.internal.chat.run_upkeep()
 
     def check(store: Corral, world: World) -> None:
         (request,) = store.host_requests.list().items

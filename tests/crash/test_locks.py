@@ -44,11 +44,11 @@ def test_wait_queue_advances_after_a_crash_at_any_commit(
         store.locks.release(store.locks.get(second.id))
         store.locks.revoke(store.locks.list().items[-1].id, reason="enough")
         store.locks.acquire(project, "docs/", "a", run="run_1")
-        store.locks.release_for_run("run_1")
+        store.internal.locks.release_for_run("run_1")
 
     def come_later(store: Corral, world: World) -> None:
         check_held(store)
-        store.locks.expire_due()
+        store.internal.locks.expire_due()
         check_held(store)
         project = project_of(store)
         lock = store.locks.acquire(project, ".", "late", wait=True, timeout_ms=5_000)
@@ -85,7 +85,7 @@ def test_crashed_expiry_sweep_is_completed_with_one_notification(
         world.clock.advance(MINUTE)
 
     def sweep(store: Corral, world: World) -> None:
-        store.locks.expire_due()
+        store.internal.locks.expire_due()
 
     def check(store: Corral, world: World) -> None:
         states = {lock.owner: lock.state for lock in store.locks.list(all=True).items}

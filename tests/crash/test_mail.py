@@ -159,7 +159,7 @@ def test_letter_expires_and_notifies_its_sender_once(fresh_url: FreshUrl, tmp_pa
 
     def expire(store: Corral, world: World) -> None:
         world.clock.advance(2 * HOUR)
-        store.mail.expire_due()
+        store.internal.mail.expire_due()
 
     def check(store: Corral, world: World) -> None:
         assert states(store, BOX) == {"hello": "expired"}

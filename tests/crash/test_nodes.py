@@ -12,11 +12,11 @@ LOOPS = ("alert_sender", "reaper")
 
 
 def serve(store: Corral, world: World) -> None:
-    node = store.nodes.join("one", "boot", owner="first")
-    store.nodes.renew(node, loops=LOOPS)
+    node = store.internal.nodes.join("one", "boot", owner="first")
+    store.internal.nodes.renew(node, loops=LOOPS)
     world.note("led")
-    node = store.nodes.renew(node, loops=LOOPS).node
-    store.nodes.release_leadership("reaper", owner="first")
+    node = store.internal.nodes.renew(node, loops=LOOPS).node
+    store.internal.nodes.release_leadership("reaper", owner="first")
 
 
 def test_another_daemon_leads_after_a_crash_at_any_commit(
@@ -25,13 +25,13 @@ def test_another_daemon_leads_after_a_crash_at_any_commit(
     def take_over(store: Corral, world: World) -> None:
         before = store.nodes.list().items
         assert [node.owner for node in before] in ([], ["first"])
-        assert len(store.nodes.mark_lost()) == len(before)
-        second = store.nodes.join("two", "boot", owner="second")
-        beat = store.nodes.renew(second, loops=LOOPS)
+        assert len(store.internal.nodes.mark_lost()) == len(before)
+        second = store.internal.nodes.join("two", "boot", owner="second")
+        beat = store.internal.nodes.renew(second, loops=LOOPS)
         assert {lead.owner for lead in beat.leaderships} == {"second"}
         for dead in before:
             with pytest.raises(Held):
-                store.nodes.renew(dead, loops=LOOPS)
+                store.internal.nodes.renew(dead, loops=LOOPS)
 
     def check(store: Corral, world: World) -> None:
         assert {(lead.name, lead.owner) for lead in store.nodes.leaders()} == {

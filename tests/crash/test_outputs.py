@@ -33,12 +33,12 @@ def prepare(url: str) -> None:
     (folder / "output").write_bytes(SOURCE)
     (folder / "stderr").write_bytes(b"warning\n")
     with corral.open(url) as store:
-        store.outputs.begin(RUN, host=host(), folder=str(folder))
+        store.internal.outputs.begin(RUN, host=host(), folder=str(folder))
 
 
 def seal_under(probe: Probe, url: str) -> list[str]:
     with corral.open(url, probe=probe) as store:
-        store.outputs.seal_folder(RUN, probe=probe)
+        store.internal.outputs.seal_folder(RUN, probe=probe)
     return probe.told
 
 
@@ -81,7 +81,7 @@ def test_no_byte_is_lost_when_sealing_is_killed_at_any_step(fresh_url: FreshUrl)
         try:
             with corral.open(url) as store:
                 check_readable(store)
-                store.outputs.seal_folder(RUN)
+                store.internal.outputs.seal_folder(RUN)
                 check_sealed(store)
                 check_store(store)
         except BaseException as error:
@@ -94,7 +94,7 @@ def test_eight_processes_seal_one_output_consistently(url: str) -> None:
 
     def seal() -> str:
         with corral.open(url) as store:
-            return str(store.outputs.seal_folder(RUN).sha256)
+            return str(store.internal.outputs.seal_folder(RUN).sha256)
 
     assert len({*run_concurrently([seal] * 8)}) == 1
     with corral.open(url) as store:
@@ -108,7 +108,7 @@ def test_follower_in_another_process_gets_every_byte_once(url: str) -> None:
     folder = run_folder(RUN)
     folder.mkdir(parents=True)
     with corral.open(url) as store:
-        store.outputs.begin(RUN, host=host(), folder=str(folder))
+        store.internal.outputs.begin(RUN, host=host(), folder=str(folder))
 
     def follow() -> bytes:
         with corral.open(url) as store:
@@ -124,7 +124,7 @@ def test_follower_in_another_process_gets_every_byte_once(url: str) -> None:
             for begin in range(0, len(SOURCE), 997):
                 file.write(SOURCE[begin : begin + 997])
         with corral.open(url) as store:
-            store.outputs.seal_folder(RUN)
+            store.internal.outputs.seal_folder(RUN)
 
     texts = run_concurrently([follow, follow, follow, write])
     assert texts[:3] == [TEXT] * 3

@@ -81,7 +81,7 @@ def test_answer_is_stored_and_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> 
 def test_expired_question_applies_fallback_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def sweep(store: Corral, world: World) -> None:
         world.clock.advance(2 * HOUR)
-        while store.questions.expire_due():
+        while store.internal.questions.expire_due():
             pass
 
     def check(store: Corral, world: World) -> None:

@@ -53,8 +53,10 @@ def work(store: Corral, race: Race) -> None:
             (Path(attempt.worktree) / "made").write_text(attempt.id)
             assert attempt.run_id is not None
             supervisor = held(number, host=process.host())
-            run = store.runs.launch(store.runs.acquire(attempt.run_id, supervisor))
-            store.runs.end(run, ExitStatus(exit_code=0))
+            run = store.internal.runs.launch(
+                store.internal.runs.acquire(attempt.run_id, supervisor)
+            )
+            store.internal.runs.end(run, ExitStatus(exit_code=0))
 
 
 def finish(store: Corral, world: World) -> Race:

@@ -44,22 +44,24 @@ def recover(store: Corral, world: World) -> None:
 
 def keep_one(store: Corral, world: World) -> None:
     """A supervisor's whole life, told to the world word by word."""
-    run = store.runs.enqueue(
+    run = store.internal.runs.enqueue(
         run_spec(host=held().host, name="one", budget_micros=60, max_restarts=0)
     )
     world.note(f"asked {run.id}")
-    run = store.runs.acquire(run.id, held(1))
+    run = store.internal.runs.acquire(run.id, held(1))
     world.note("started")
-    run = store.runs.launch(run)
+    run = store.internal.runs.launch(run)
     world.note("launched")
-    store.runs.record_environment(run, {"commit": "abc"})
+    store.internal.runs.record_environment(run, {"commit": "abc"})
     store.charges.add(UsageFact(model="m", output=1, cost_micros=5, key="1"), run_id=run.id)
-    run = store.runs.heartbeat(run, output_bytes=10)
-    store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
-    run = store.runs.set_attention(run, Attention.NEEDS_INPUT)
-    run = store.runs.restart(run, held(1, pid=7), ExitStatus(exit_code=3), quick_failures=0)
-    run = store.runs.launch(run)
-    store.runs.end(run, ExitStatus(exit_code=0), output_bytes=20)
+    run = store.internal.runs.heartbeat(run, output_bytes=10)
+    store.internal.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
+    run = store.internal.runs.set_attention(run, Attention.NEEDS_INPUT)
+    run = store.internal.runs.restart(
+        run, held(1, pid=7), ExitStatus(exit_code=3), quick_failures=0
+    )
+    run = store.internal.runs.launch(run)
+    store.internal.runs.end(run, ExitStatus(exit_code=0), output_bytes=20)
     world.note("ended 0")
 
 
@@ -96,10 +98,12 @@ def test_run_with_restarts_left_is_requeued_wherever_its_supervisor_dies(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def keep(store: Corral, world: World) -> None:
-        run = store.runs.enqueue(run_spec(host=held().host, budget_micros=60, max_restarts=1))
-        run = store.runs.launch(store.runs.acquire(run.id, held(1)))
+        run = store.internal.runs.enqueue(
+            run_spec(host=held().host, budget_micros=60, max_restarts=1)
+        )
+        run = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(1)))
         world.note("launched")
-        store.runs.end(run, ExitStatus(exit_code=0))
+        store.internal.runs.end(run, ExitStatus(exit_code=0))
         world.note("ended")
 
     def go_on(store: Corral, world: World) -> None:
@@ -107,8 +111,8 @@ def test_run_with_restarts_left_is_requeued_wherever_its_supervisor_dies(
         store.runs.recover()
         for run in every(store):
             if run.state == "queued":
-                again = store.runs.launch(store.runs.acquire(run.id, held(2)))
-                store.runs.end(again, ExitStatus(exit_code=0))
+                again = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(2)))
+                store.internal.runs.end(again, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
         for run in every(store):
@@ -123,7 +127,7 @@ def test_run_with_restarts_left_is_requeued_wherever_its_supervisor_dies(
 def test_requested_stop_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def stop_three(store: Corral, world: World) -> None:
         """One that waits, and two that go; the supervisor of the last one obeys."""
-        waits = store.runs.enqueue(run_spec(host=held().host, budget_micros=10))
+        waits = store.internal.runs.enqueue(run_spec(host=held().host, budget_micros=10))
         store.runs.stop(waits.id, reason="no more")
         world.note(f"stopped {waits.id}")
         goes, obeys = (
@@ -133,7 +137,7 @@ def test_requested_stop_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) ->
         for run in (goes, obeys):
             store.runs.stop(run.id, reason="no more")
             world.note(f"stopped {run.id}")
-        store.runs.end(obeys, ExitStatus(signal=15))
+        store.internal.runs.end(obeys, ExitStatus(signal=15))
         world.note(f"ended {obeys.id}")
 
     def check(store: Corral, world: World) -> None:
@@ -153,15 +157,15 @@ def test_parked_run_is_parked_once_and_continues_later(fresh_url: FreshUrl, tmp_
     def park(store: Corral, world: World) -> None:
         run = running(store, 1, host=held().host, budget_micros=60, max_restarts=5)
         world.note("running")
-        store.runs.park(run, until=world.clock.now() + MINUTE, reason="quota")
+        store.internal.runs.park(run, until=world.clock.now() + MINUTE, reason="quota")
         world.note("parked")
 
     def go_on(store: Corral, world: World) -> None:
         store.runs.recover()
         while (run := next_queued(store, host=held().host)) is not None:
-            again = store.runs.launch(store.runs.acquire(run.id, held(2)))
+            again = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(2)))
             world.note(f"went on {again.attempts}")
-            store.runs.end(again, ExitStatus(exit_code=0))
+            store.internal.runs.end(again, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
         runs = every(store)
@@ -181,11 +185,11 @@ def test_takeover_leaves_one_supervisor_wherever_one_dies(
 ) -> None:
     def take(store: Corral, world: World) -> None:
         (run,) = every(store)
-        taken = store.runs.take_over(
+        taken = store.internal.runs.take_over(
             run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
         )
         world.note("taken")
-        store.runs.end(taken, ExitStatus(exit_code=4))
+        store.internal.runs.end(taken, ExitStatus(exit_code=4))
         world.note("ended")
 
     def come_late(store: Corral, world: World) -> None:
@@ -194,10 +198,10 @@ def test_takeover_leaves_one_supervisor_wherever_one_dies(
         late = Run(**{name: getattr(run, name) for name in Run.__struct_fields__} | {"fence": 1})
         if run.fence > 1 and run.is_live:
             with pytest.raises(Held, check=because("taken_over", owner="supervisor:2")):
-                store.runs.end(late, ExitStatus(exit_code=0))
+                store.internal.runs.end(late, ExitStatus(exit_code=0))
             store.runs.recover()
         else:
-            store.runs.end(late, ExitStatus(exit_code=0))
+            store.internal.runs.end(late, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
         (run,) = every(store)
@@ -218,8 +222,8 @@ def test_deleting_a_run_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def three(store: Corral, world: World) -> None:
         for number in range(3):
             run = running(store, number)
-            store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
-            store.runs.end(run, ExitStatus(exit_code=0))
+            store.internal.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
+            store.internal.runs.end(run, ExitStatus(exit_code=0))
 
     def forget(store: Corral, world: World) -> None:
         for run in every(store):

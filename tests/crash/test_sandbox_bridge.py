@@ -27,8 +27,8 @@ def answer_everything(store: Corral) -> None:
     runner = Runner(store)
     busy = True
     while busy:
-        busy = bool(store.chat.finish_turns()) or bool(store.chat.run_upkeep())
-        busy = bool(store.chat.start_turns()) or busy
+        busy = bool(store.internal.chat.finish_turns()) or bool(store.internal.chat.run_upkeep())
+        busy = bool(store.internal.chat.start_turns()) or busy
         for run in store.runs.list(live=True, limit=50).items:
             if run.state == "queued":
                 turn(store, runner)
@@ -39,12 +39,12 @@ def answer_everything(store: Corral) -> None:
 def turn(store: Corral, runner: Runner) -> None:
     """What a supervisor and the inside do for one run."""
     run = runner.begin()
-    store.chat.prepare_sandbox(str(run.session_id))
+    store.internal.chat.prepare_sandbox(str(run.session_id))
     inside = FakeSandboxAgent(store, run)
     (row,) = inside.pending()
     word = row["content"]["said"].rpartition("say ")[2]
     inside.say(f"about {word}")
-    store.chat.sync_sandbox(run.id)
+    store.internal.chat.sync_sandbox(run.id)
     inside.answer(f"you said {word}")
     runner.end(run)
 
@@ -53,7 +53,7 @@ def run(store: Corral, world: World) -> None:
     for event in EVENTS:
         store.messages.receive("chat", event)
         answer_everything(store)
-        store.chat.deliver("chat", adapter("fake", world), owner=f"o{store.now()}")
+        store.internal.chat.deliver("chat", adapter("fake", world), owner=f"o{store.now()}")
 
 
 def recover(store: Corral, world: World) -> None:
@@ -61,7 +61,7 @@ def recover(store: Corral, world: World) -> None:
         store.messages.receive("chat", event)
     for _ in range(8):
         answer_everything(store)
-        store.chat.deliver("chat", adapter("fake", world), owner="recovery")
+        store.internal.chat.deliver("chat", adapter("fake", world), owner="recovery")
         world.clock.advance(10 * 60_000)
 
 

@@ -52,12 +52,12 @@ WRITES: dict[str, Callable[[Corral], Callable[[], object]]] = {
     )[1],
     "timer set": lambda store: lambda: store.timers.set("agent:a", 1, delay_ms=HOUR),
     "setting set": lambda store: lambda: store.settings.set("mail.max_attempts", 3),
-    "node join": lambda store: lambda: store.nodes.join("n", "b", owner="me"),
+    "node join": lambda store: lambda: store.internal.nodes.join("n", "b", owner="me"),
     "node heartbeat": lambda store: (
-        node := store.nodes.join("n", "b", owner="me"),
-        lambda: store.nodes.heartbeat(node),
+        node := store.internal.nodes.join("n", "b", owner="me"),
+        lambda: store.internal.nodes.heartbeat(node),
     )[1],
-    "lead": lambda store: lambda: store.nodes.acquire_leadership("loop", owner="me"),
+    "lead": lambda store: lambda: store.internal.nodes.acquire_leadership("loop", owner="me"),
 }
 
 

@@ -74,7 +74,7 @@ def test_daemon_recovers_runs_before_its_loops_start(
     live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     gone = running(live)
-    live.runs.heartbeat(gone, output_bytes=0, lease_ms=1_000)
+    live.internal.runs.heartbeat(gone, output_bytes=0, lease_ms=1_000)
     wait_until(lambda: live.runs.get(gone.id).lease_until < live.now(), "its lease is over")
     one = host("one")
     (recovered,) = one.begin()
@@ -101,15 +101,15 @@ def test_second_daemon_of_a_living_process_is_refused(
     me = process.identify(os.getppid())
     assert me is not None
     owner = me._replace(host="one").as_owner("daemon")
-    live.nodes.join("one", process.boot_id(), owner=owner, slots=1)
+    live.internal.nodes.join("one", process.boot_id(), owner=owner, slots=1)
     with pytest.raises(Held, match="CORRAL_HOST"):
         host("one").begin()
 
 
 def test_dead_daemon_is_replaced_at_once(live: Corral, host: Callable[..., LoopManager]) -> None:
     dead = ProcessIdentity("one", process.boot_id(), 4190000, "1").as_owner("daemon")
-    live.nodes.join("one", process.boot_id(), owner=dead, slots=1)
-    live.nodes.acquire_leadership("scheduler", owner=dead, lease_ms=3_600_000)
+    live.internal.nodes.join("one", process.boot_id(), owner=dead, slots=1)
+    live.internal.nodes.acquire_leadership("scheduler", owner=dead, lease_ms=3_600_000)
     one = host("one")
     one.begin()
     assert states(one) == ["works", "works"]
@@ -139,7 +139,7 @@ def test_replaced_daemon_exits(live: Corral, host: Callable[..., LoopManager]) -
 
     one = host("one", give_up=give_up)
     one.begin()
-    live.nodes.join("one", process.boot_id(), owner="another", slots=1)
+    live.internal.nodes.join("one", process.boot_id(), owner="another", slots=1)
     assert ended.wait(SECONDS)
     assert "another" in reasons[0]
     assert live.nodes.daemon_of("one") is not None, "the other one's place is not given up"

@@ -101,7 +101,7 @@ def test_agent_without_a_submit_is_restarted_up_to_the_limit(
         run = live.runs.list().items[0]
         folders.add(run.cwd)
         ended = live.runs.wait(run.id, timeout_ms=60_000)
-        live.runs.clean_up(ended)
+        live.internal.runs.clean_up(ended)
     assert start_ready_tasks(live) == 0
     assert board(live, project) == {"A": "failed"}
     (folder,) = folders

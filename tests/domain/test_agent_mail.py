@@ -92,26 +92,26 @@ def test_letter_wakes_the_recipient_and_its_reply_wakes_the_asker(
     chat = Chat(store)
     store.wirings.add("ada", channel="fake")
     (route,) = chat.says("ask ben for the port").routes
-    (first,) = store.chat.start_turns()
+    (first,) = store.internal.chat.start_turns()
     run = runner.begin()
     store.mail.write(
         "ada", "which port?", to="ben", wake=True, run=first.id, session=route.session_id
     )
     runner.end(run, "I asked ben.")
-    store.chat.finish_turns()
-    store.chat.start_turns()
+    store.internal.chat.finish_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     assert "which port?" in (runner.prompt(run) or "")
     assert 'signed "agent:ada"' in quotes_in(runner.prompt(run))[0].source
     runner.end(run, "It is 8080.")
-    store.chat.finish_turns()
-    store.chat.start_turns()
+    store.internal.chat.finish_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     assert run.session_id == route.session_id, "in the conversation in which it was asked"
     assert "It is 8080." in (runner.prompt(run) or "")
     runner.end(run, "The port is 8080.")
-    store.chat.finish_turns()
-    assert store.chat.start_turns() == [], "an answer is not answered by itself"
+    store.internal.chat.finish_turns()
+    assert store.internal.chat.start_turns() == [], "an answer is not answered by itself"
     chat.deliver()
     assert chat.platform.words() == ["I asked ben.", "The port is 8080."]
 
@@ -119,13 +119,13 @@ def test_letter_wakes_the_recipient_and_its_reply_wakes_the_asker(
 def test_hop_limit_notice_wakes_no_agent(store: Corral, runner: Runner) -> None:
     store.settings.set("mail.max_hops", 1)
     first = store.mail.write("ada", "one", to="ben", wake=True)
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     with pytest.raises(Refused):
         store.mail.write("ben", "two", to="ada", wake=True, run=run.id)
     runner.end(run, "done")
-    store.chat.finish_turns()
-    assert store.chat.start_turns() == []
+    store.internal.chat.finish_turns()
+    assert store.internal.chat.start_turns() == []
     assert store.mail.get(first.id).state == "done"
 
 
@@ -134,7 +134,7 @@ def test_long_running_agent_gets_letters_and_its_replies_are_sent(
 ) -> None:
     store.settings.set("mail.max_hops", 3)
     store.mail.write("ada", "which port?", to="ben", wake=True, run="run_a")
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     later = store.mail.write("ada", "and which host?", to="ben", wake=True, run="run_a")
     given = store.messages.next(run.id, answer="8080")
@@ -148,14 +148,14 @@ def test_long_running_agent_gets_letters_and_its_replies_are_sent(
         ("localhost", "agent:ben"),
     ]
     runner.end(run, "good night")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     assert len(store.mail.list(mailbox="agent:ada").items) == 2, "what it ends with is no answer"
 
 
 def test_hops_are_counted_in_a_long_running_agent(store: Corral, runner: Runner) -> None:
     store.settings.set("mail.max_hops", 2)
     store.mail.write("ada", "one", to="ben", wake=True, run="run_a")
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     first = store.mail.write("ada", "go on", to="ben", run="run_a")
     read(store, first, "run_b")
@@ -200,7 +200,7 @@ def ping_pong(store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch, pu
     talks = [store.mail.write(who, "go", to=who, wake=True).mailbox for who in ("ada", "ben")]
     store.mail.drop(store.mail.list(mailbox=talks[1]).items[0].id)
     for turns in range(1, 60):
-        (queued,) = store.chat.start_turns()
+        (queued,) = store.internal.chat.start_turns()
         run = runner.begin()
         assert run.id == queued.id
         there = talks[1] if f"session:{run.session_id}" == talks[0] else talks[0]
@@ -212,7 +212,7 @@ def ping_pong(store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch, pu
         finally:
             monkeypatch.delenv("CORRAL_RUN")
             runner.end(run)
-            store.chat.finish_turns()
+            store.internal.chat.finish_turns()
     return 60
 
 
@@ -226,7 +226,7 @@ def test_letters_put_into_a_session_by_a_run_count_as_hops(
             inside.mail.put(mailbox, "again")
 
     assert ping_pong(store, runner, monkeypatch, put) == 5
-    assert store.chat.start_turns() == [], "the notice wakes no agent"
+    assert store.internal.chat.start_turns() == [], "the notice wakes no agent"
     assert "agent.hop_limit" in record(store)
 
 
@@ -276,8 +276,8 @@ def test_letters_of_people_are_not_counted(store: Corral, runner: Runner) -> Non
     store.settings.set("mail.max_hops", 1)
     mailbox = store.mail.write("ada", "go", to="ben", wake=True).mailbox
     for number in range(5):
-        store.chat.start_turns()
+        store.internal.chat.start_turns()
         runner.end(runner.begin())
-        store.chat.finish_turns()
+        store.internal.chat.finish_turns()
         store.mail.put(mailbox, f"message {number}")
-    assert len(store.chat.start_turns()) == 1
+    assert len(store.internal.chat.start_turns()) == 1

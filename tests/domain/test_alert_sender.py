@@ -43,7 +43,7 @@ def webhook(store: Corral, target: str, secret: str | None = None) -> Alert:
 
 
 def crash(store: Corral, run: str = "run_1") -> None:
-    store.alerts.raise_alert("crashed", run, edge=1, data={"reason": "it vanished"})
+    store.internal.alerts.raise_alert("crashed", run, edge=1, data={"reason": "it vanished"})
 
 
 def test_webhook_signature_can_be_verified(
@@ -265,7 +265,7 @@ def test_desktop_notification_cannot_inject_options(
 ) -> None:
     shown = screen(tmp_path, monkeypatch, "notify-send")
     store.alerts.add(["needs_input"], target_kind="desktop")
-    store.alerts.raise_alert("needs_input", "--help", edge=1, data={"reason": '"; rm -rf'})
+    store.internal.alerts.raise_alert("needs_input", "--help", edge=1, data={"reason": '"; rm -rf'})
     assert [one.state for one in deliver_once(store, "me")] == ["done"]
     words = shown.read_text().splitlines()
     assert words[-3:] == ["--", "corral: needs input", '--help: "; rm -rf']

@@ -18,21 +18,23 @@ COMMAND: dict[str, Any] = {"target_kind": "command", "target": "true"}
 def test_occurrence_is_notified_once(store: Corral) -> None:
     alert = store.alerts.add(["crashed"], **COMMAND)
     for _ in range(3):
-        (letter,) = store.alerts.raise_alert("crashed", "run_1", edge=1, data={"reason": "gone"})
+        (letter,) = store.internal.alerts.raise_alert(
+            "crashed", "run_1", edge=1, data={"reason": "gone"}
+        )
     assert letter.mailbox == alert.mailbox == f"hook:{alert.id}"
     assert letter.body["data"] == {"reason": "gone"}
     assert (letter.body["event"], letter.body["subject"]) == ("crashed", "run_1")
-    store.alerts.raise_alert("crashed", "run_1", edge=2)
-    store.alerts.raise_alert("crashed", "run_2", edge=1)
+    store.internal.alerts.raise_alert("crashed", "run_1", edge=2)
+    store.internal.alerts.raise_alert("crashed", "run_2", edge=1)
     assert len(store.mail.list(mailbox=alert.mailbox).items) == 3
 
 
 def test_delivered_occurrence_is_not_notified_again(store: Corral) -> None:
     alert = store.alerts.add(["failed"], **COMMAND)
-    store.alerts.raise_alert("failed", "run_1", edge="x")
+    store.internal.alerts.raise_alert("failed", "run_1", edge="x")
     (letter,) = store.mail.claim(alert.mailbox, owner="o")
     store.mail.ack(letter)
-    store.alerts.raise_alert("failed", "run_1", edge="x")
+    store.internal.alerts.raise_alert("failed", "run_1", edge="x")
     assert store.mail.list(mailbox=alert.mailbox).items == []
 
 
@@ -46,7 +48,7 @@ def test_only_matching_alerts_are_notified(store: Corral) -> None:
     def raise_and_list(kind: str, **where: Any) -> set[str]:
         return {
             letter.body["alert"]
-            for letter in store.alerts.raise_alert(kind, "run_1", edge=str(where), **where)
+            for letter in store.internal.alerts.raise_alert(kind, "run_1", edge=str(where), **where)
         }
 
     assert raise_and_list("crashed") == {every.id}
@@ -65,13 +67,13 @@ def test_mailbox_target_gets_one_letter_per_alert(store: Corral) -> None:
     for kinds in (["budget"], ["budget", "stuck"]):
         store.alerts.add(kinds, target_kind="mailbox", target="agent:ada")
     for _ in range(2):
-        store.alerts.raise_alert("budget", "run_1", edge=1)
+        store.internal.alerts.raise_alert("budget", "run_1", edge=1)
     assert len(store.mail.list(mailbox="agent:ada").items) == 2
 
 
 def test_removing_an_alert_drops_its_pending_letters(store: Corral) -> None:
     alert = store.alerts.add(["stuck"], **COMMAND)
-    letters = [store.alerts.raise_alert("stuck", f"run_{n}", edge=1)[0] for n in range(3)]
+    letters = [store.internal.alerts.raise_alert("stuck", f"run_{n}", edge=1)[0] for n in range(3)]
     removed = store.alerts.remove(alert.id[:20])
     assert (removed.state, removed.ended_at) == ("removed", store.now())
     for letter in letters:
@@ -156,12 +158,12 @@ def test_invalid_edge_is_rejected(store: Corral) -> None:
     ):
         arguments: dict[str, Any] = {"kind": "crashed", "subject": "run_1", "edge": 1} | given
         with refuses(store, Invalid):
-            store.alerts.raise_alert(**arguments)
+            store.internal.alerts.raise_alert(**arguments)
 
 
 def test_without_alerts_nothing_is_written(store: Corral) -> None:
     with unchanged(store):
-        assert store.alerts.raise_alert("crashed", "run_1", edge=1) == []
+        assert store.internal.alerts.raise_alert("crashed", "run_1", edge=1) == []
 
 
 def test_number_of_alerts_is_limited(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
         0,
         8 * DOLLAR,
     )
-    store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
+    store.internal.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
     spend(store, DOLLAR)
     found = store.budgets.get("project:prj_1")
     # What the run has spent is not reserved any more: it is not counted twice.
@@ -41,7 +41,7 @@ def test_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
         4 * DOLLAR,
         3 * DOLLAR,
     )
-    store.charges.release("run_1")
+    store.internal.charges.release("run_1")
     assert store.budgets.get("project:prj_1").left_micros == 7 * DOLLAR
 
 
@@ -53,7 +53,7 @@ def test_budget_finds_its_agent_by_name_or_id(store: Corral) -> None:
     assert store.charges.total("agent:ada").cost_micros == 2 * DOLLAR
     assert len(store.charges.days("agent:ada").items) == 1
     with refuses(store, Refused) as caught:
-        store.charges.reserve("run_2", agent_id=ada.id)
+        store.internal.charges.reserve("run_2", agent_id=ada.id)
     assert caught.value.details["reason"] == "budget_spent"
     store.budgets.remove("agent:ada")
     assert store.budgets.list().items == []
@@ -71,9 +71,9 @@ def test_budget_of_an_unknown_agent_is_rejected(store: Corral) -> None:
 @pytest.mark.parametrize("period", ["total", "day"])
 def test_run_over_the_remaining_budget_is_refused(store: Corral, scope: str, period: str) -> None:
     store.budgets.set(scope, 3 * DOLLAR, period=period)
-    store.charges.reserve("run_1", **WHERE, budget_micros=2 * DOLLAR)
+    store.internal.charges.reserve("run_1", **WHERE, budget_micros=2 * DOLLAR)
     with refuses(store, Refused) as caught:
-        store.charges.reserve("run_2", **WHERE, budget_micros=2 * DOLLAR)
+        store.internal.charges.reserve("run_2", **WHERE, budget_micros=2 * DOLLAR)
     assert caught.value.code == "refused"
     assert caught.value.details["left_micros"] == DOLLAR
     assert caught.value.details["scope"] == scope
@@ -81,65 +81,65 @@ def test_run_over_the_remaining_budget_is_refused(store: Corral, scope: str, per
     assert "$1.00 left" in message
     assert "requests $2.00" in message
     assert f"corral budget set {scope} USD --period {period}" in message
-    assert len(store.charges.reserve("run_3", **WHERE, budget_micros=DOLLAR)) == 1
+    assert len(store.internal.charges.reserve("run_3", **WHERE, budget_micros=DOLLAR)) == 1
 
 
 def test_run_without_a_budget_is_refused_when_nothing_is_left(
     store: Corral,
 ) -> None:
     store.budgets.set("all", DOLLAR)
-    assert store.charges.reserve("run_1", **WHERE) == []
+    assert store.internal.charges.reserve("run_1", **WHERE) == []
     spend(store, DOLLAR)
     with refuses(store, Refused) as caught:
-        store.charges.reserve("run_2", **WHERE)
+        store.internal.charges.reserve("run_2", **WHERE)
     assert caught.value.details["reason"] == "budget_spent"
 
 
 def test_budget_covers_only_its_scope(store: Corral) -> None:
     store.budgets.set("project:prj_2", 0)
     store.budgets.set("agent:agt_2", 0)
-    assert store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR) == []
-    assert store.charges.exceeded_budget("run_1", **WHERE) is None
+    assert store.internal.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR) == []
+    assert store.internal.charges.exceeded_budget("run_1", **WHERE) is None
 
 
 def test_restart_reserves_only_the_rest(store: Corral) -> None:
     store.budgets.set("all", 5 * DOLLAR)
-    store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
+    store.internal.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
     spend(store, 4 * DOLLAR)
-    (again,) = store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
+    (again,) = store.internal.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
     assert again.amount_micros == 5 * DOLLAR
     assert store.budgets.get("all").left_micros == 0
-    store.charges.release("run_1")
+    store.internal.charges.release("run_1")
     assert store.budgets.get("all").left_micros == DOLLAR
 
 
 def test_release_is_idempotent(store: Corral) -> None:
     store.budgets.set("all", DOLLAR)
-    store.charges.reserve("run_1", budget_micros=DOLLAR)
-    assert store.charges.release("run_1") is True
+    store.internal.charges.reserve("run_1", budget_micros=DOLLAR)
+    assert store.internal.charges.release("run_1") is True
     with unchanged(store):
-        assert store.charges.release("run_1") is False
-        assert store.charges.release("run_9") is False
+        assert store.internal.charges.release("run_1") is False
+        assert store.internal.charges.release("run_9") is False
     assert [budget.scope for budget in store.budgets.list().items] == ["all"]
 
 
 def test_most_specific_spent_budget_is_reported(store: Corral) -> None:
     store.budgets.set("all", 3 * DOLLAR)
     store.budgets.set("project:prj_1", 2 * DOLLAR, period="day")
-    store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR)
+    store.internal.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR)
     spend(store, DOLLAR - 1)
-    assert store.charges.exceeded_budget("run_1", **WHERE) is None
+    assert store.internal.charges.exceeded_budget("run_1", **WHERE) is None
     spend(store, 1)
-    over = store.charges.exceeded_budget("run_1", **WHERE)
+    over = store.internal.charges.exceeded_budget("run_1", **WHERE)
     assert over is not None
     assert over.scope == "run:run_1"
     assert over.reason == "its budget is spent: $1.00 of $1.00"
     spend(store, DOLLAR, run="run_2")
-    over = store.charges.exceeded_budget("run_2", **WHERE)
+    over = store.internal.charges.exceeded_budget("run_2", **WHERE)
     assert over is not None
     assert over.reason == ("the budget of project prj_1 for today (UTC) is spent: $2.00 of $2.00")
     spend(store, DOLLAR, run="run_3", project_id="prj_9")
-    over = store.charges.exceeded_budget("run_3", project_id="prj_9")
+    over = store.internal.charges.exceeded_budget("run_3", project_id="prj_9")
     assert over is not None
     assert over.reason == "the budget of everything is spent: $3.00 of $3.00"
 
@@ -147,24 +147,24 @@ def test_most_specific_spent_budget_is_reported(store: Corral) -> None:
 def test_daily_budget_resets_at_midnight_utc(store: Corral, clock: ManualClock) -> None:
     clock.at = clock.now() // DAY * DAY + DAY - 1
     store.budgets.set("all", DOLLAR, period="day")
-    store.charges.reserve("run_1", budget_micros=DOLLAR)
+    store.internal.charges.reserve("run_1", budget_micros=DOLLAR)
     spend(store, DOLLAR)
     with pytest.raises(Refused) as caught:
-        store.charges.reserve("run_2")
+        store.internal.charges.reserve("run_2")
     assert caught.value.details["reason"] == "budget_spent"
     clock.advance(1)
     assert store.budgets.get("all", period="day").spent_micros == 0
-    assert len(store.charges.reserve("run_2", budget_micros=DOLLAR)) == 1
+    assert len(store.internal.charges.reserve("run_2", budget_micros=DOLLAR)) == 1
 
 
 def test_unknown_costs_count_once_they_are_priced(store: Corral) -> None:
     store.budgets.set("all", 0)
-    assert store.charges.exceeded_budget("run_1") is not None
+    assert store.internal.charges.exceeded_budget("run_1") is not None
     store.budgets.set("all", 1)
     store.charges.add(UsageFact(model="gpt-5", output=10_000), run_id="run_1")
-    assert store.charges.exceeded_budget("run_1") is None
+    assert store.internal.charges.exceeded_budget("run_1") is None
     assert store.charges.price_unpriced() == 1
-    assert store.charges.exceeded_budget("run_1") is not None
+    assert store.internal.charges.exceeded_budget("run_1") is not None
 
 
 def test_budget_can_be_changed_listed_and_removed(store: Corral) -> None:

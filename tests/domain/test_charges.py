@@ -196,14 +196,14 @@ def test_later_price_is_added_to_the_totals_once(store: Corral) -> None:
     assert charge is not None
     assert known is not None
     prices = [ChargePrice(charge.id, 100, "v1"), ChargePrice(known.id, 900, "v1")]
-    (changed,) = store.charges.set_prices(prices)
+    (changed,) = store.internal.charges.set_prices(prices)
     assert (changed.cost_micros, changed.source, changed.prices_version) == (
         100,
         CostSource.PRICES,
         "v1",
     )
     with unchanged(store):
-        assert store.charges.set_prices(prices) == []
+        assert store.internal.charges.set_prices(prices) == []
     for scope in ("all", "run:run_1", "session:ses_1", "model:gpt-5"):
         total = store.charges.total(scope)
         assert (total.charges, total.unpriced, total.cost_micros) == (2, 0, 105)
@@ -214,11 +214,11 @@ def test_later_price_is_added_to_the_totals_once(store: Corral) -> None:
 def test_unknown_model_is_tried_once_per_price_table(store: Corral) -> None:
     charge = store.charges.add(used(model="nobody-knows"), **RUN)
     assert charge is not None
-    assert [one.id for one in store.charges.unpriced().items] == [charge.id]
-    store.charges.set_prices([ChargePrice(charge.id, None, "v1")])
-    assert store.charges.unpriced().items == []
-    assert store.charges.unpriced(version="v1").items == []
-    assert [one.id for one in store.charges.unpriced(version="v2").items] == [charge.id]
+    assert [one.id for one in store.internal.charges.unpriced().items] == [charge.id]
+    store.internal.charges.set_prices([ChargePrice(charge.id, None, "v1")])
+    assert store.internal.charges.unpriced().items == []
+    assert store.internal.charges.unpriced(version="v1").items == []
+    assert [one.id for one in store.internal.charges.unpriced(version="v2").items] == [charge.id]
     assert store.charges.total().unpriced == 1
 
 

@@ -56,11 +56,11 @@ class Bot:
         return found.mailbox
 
     def send(self) -> list[str]:
-        told = self.store.chat.deliver(self.kind, self.adapter, owner="test")
+        told = self.store.internal.chat.deliver(self.kind, self.adapter, owner="test")
         return [each.state for each in told]
 
     def hear(self) -> list[Message]:
-        return self.store.chat.poll(self.kind, self.adapter)
+        return self.store.internal.chat.poll(self.kind, self.adapter)
 
     def calls(self, told: dict[str, Any], *, form: bool = False, retry: int = 0) -> bytes:
         """Slack calls, as it does: signed, and again when it is not answered in time."""
@@ -195,12 +195,12 @@ def test_repeated_telegram_update_is_routed_once(
         (MessageKind.TEXT, "two"),
         (MessageKind.EDIT, "TWO"),
     ]
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     runner = Runner(store)
     run = runner.begin()
     assert [quote.text for quote in quotes_in(runner.prompt(run))] == ["one", "two"]
     runner.end(run, "both")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     bot.send()
     assert server.words("5") == ["both"]
     bot.adapter.show_typing("5", None)
@@ -264,13 +264,13 @@ def test_telegram_question_is_answered_once_by_its_button(
     store.senders.approve("telegram/5", person="ann")
     server.updates = [update(1, "may we ship?")]
     bot.hear()
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = Runner(store).begin()
     options = ["ship " + "x" * 80, "wait"]
     store.questions.ask(
         "Ship?", options=options, asker="agent:ada", answerers=["user:ann"], run=run.id
     )
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert bot.send() == ["done"]
     (card,) = server.shown["5"]
     rows = card["reply_markup"]["inline_keyboard"]
@@ -426,13 +426,13 @@ def test_slack_question_is_answered_by_its_button_and_shows_outcome(
     bot, server = slack
     store.senders.approve("slack/U1", person="ann")
     bot.calls(slack_event(text="may we ship?"))
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     runner = Runner(store)
     run = runner.begin()
     store.questions.ask(
         "Ship?", options=["ship", "wait"], asker="agent:ada", answerers=["user:ann"], run=run.id
     )
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert bot.send() == ["done"]
     (card,) = server.shown["C1"]
     value = card["blocks"][1]["elements"][0]["value"]
@@ -446,8 +446,8 @@ def test_slack_question_is_answered_by_its_button_and_shows_outcome(
         bot.calls(press, form=True)
     assert store.questions.list(all=True).items[0].answer == "ship"
     runner.end(run, "so we ship")
-    store.chat.finish_turns()
-    store.chat.run_upkeep()
+    store.internal.chat.finish_turns()
+    store.internal.chat.run_upkeep()
     bot.send()
     assert server.words("C1") == ["Ship?\nann answered: ship", "so we ship"]
     assert server.shown["C1"][0]["blocks"] == [], "its buttons are gone"

@@ -37,14 +37,14 @@ def test_burst_of_five_thousand_messages_is_stored_once_in_order(store: Corral) 
     ]
     # The platform tells every tenth twice, the second time much later.
     chat.platform.pending = said + said[::10]
-    store.chat.poll("fake", chat.adapter)
+    store.internal.chat.poll("fake", chat.adapter)
     found = rows(store, "SELECT place_id, text, state FROM messages ORDER BY seq")
     assert [int(text) for _, text, _ in found] == list(range(MANY))
     assert {state for _, _, state in found} == {"ignored"}
     assert len({place for place, _, _ in found}) == 20
-    assert store.chat.poll("fake", chat.adapter) == []
+    assert store.internal.chat.poll("fake", chat.adapter) == []
     chat.says("@ada are you there?", place="room1", event="later")
-    assert len(store.chat.start_turns()) == 1
+    assert len(store.internal.chat.start_turns()) == 1
 
 
 class Shared(FakeAdapter):

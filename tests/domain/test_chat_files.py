@@ -210,7 +210,7 @@ def test_platform_without_files_rejects_them_at_send_and_delivery(
         store.messages.send_files(["sub/report.txt"], agent="ada", to="silent")
     assert "cannot take files" in caught.value.message
     (file,) = store.messages.send_files(["sub/report.txt"], agent="ada", to="room")
-    told = store.chat.deliver(chat.channel.id, Wordy(platform=chat.platform), owner="d")
+    told = store.internal.chat.deliver(chat.channel.id, Wordy(platform=chat.platform), owner="d")
     assert [each.state for each in told] == ["refused"]
     assert "does not support files" in (store.messages.get(file.id).reason or "")
     assert len(store.mail.list(mailbox="agent:ada").items) == 1

@@ -37,7 +37,7 @@ def asked(chat: Chat, *, answerers: list[str] | None = None, key: str = "k") -> 
     """A card in the chat, of the run that works there."""
     store = chat.store
     if store.chat.conversations(chat.place())[0].run_id is None:
-        store.chat.start_turns()
+        store.internal.chat.start_turns()
         Runner(store).begin()
     question = store.questions.ask(
         "Delete it?",
@@ -47,7 +47,7 @@ def asked(chat: Chat, *, answerers: list[str] | None = None, key: str = "k") -> 
         answerers=answerers or [],
         key=key,
     )
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     chat.deliver()
     return question
 
@@ -131,7 +131,7 @@ def test_direct_chat_with_new_members_is_no_longer_direct(
 def test_control_commands_require_permission_in_any_spelling(
     store: Corral, chat: Chat, sender: str
 ) -> None:
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = Runner(store).begin()
     for text in ("/stop", "  /STOP now", "/stop@corral_bot", "/Clear"):
         assert chat.says(text, sender=sender).state == "refused", text
@@ -182,8 +182,8 @@ def test_ended_card_is_closed_despite_many_open_ones(store: Corral, chat: Chat) 
     last = asked(chat)
     store.questions.answer(last.id, "yes", by="user:ann")
     store.runs.lose(str(store.chat.conversations(chat.place())[0].run_id))
-    store.chat.finish_turns()
-    store.chat.run_upkeep()
+    store.internal.chat.finish_turns()
+    store.internal.chat.run_upkeep()
     assert rows(store, "SELECT question_id FROM question_cards WHERE closed = 1") == [(last.id,)]
 
 
@@ -196,6 +196,6 @@ def test_card_of_a_pruned_question_does_not_block_the_chat(
     clock.advance(2 * MINUTE)
     store.db.prune()
     assert chat.says("1").state == "routed"
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert chat.says("and on").state == "routed"
     assert rows(store, "SELECT count(*) FROM question_cards WHERE closed = 0") == [(0,)]

@@ -78,8 +78,8 @@ def test_approval_is_asked_once_and_releases_held_messages_in_order(
     with pytest.raises(Refused):
         store.questions.answer(question.id, "yes", by="user:ann")
     store.questions.answer(question.id, "yes", by="user:olga")
-    assert store.chat.run_upkeep() > 0
-    assert store.chat.run_upkeep() == 0
+    assert store.internal.chat.run_upkeep() > 0
+    assert store.internal.chat.run_upkeep() == 0
     heard = [store.messages.get(message.id) for message in said]
     assert {message.state for message in heard} == {"routed"}
     assert letters_of(store, heard[0]) == ["message 0", "message 1", "message 2"]
@@ -103,7 +103,7 @@ def test_forged_approval_is_ignored(store: Corral) -> None:
         "yes",
     ):
         store.mail.put("queue:chat", body, sender="agent:eve")
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert store.messages.get(message.id).state == "held"
     assert store.senders.get(sender).state == "unknown"
     assert len(store.mail.list(state="refused").items) == 4
@@ -122,7 +122,7 @@ def test_unstorable_event_does_not_block_later_events(store: Corral) -> None:
         IncomingEvent(event_id="x" * 600, place="room", sender="ann", text="bad"),
         IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
     ]
-    (stored,) = store.chat.poll(chat.channel.id, chat.adapter)
+    (stored,) = store.internal.chat.poll(chat.channel.id, chat.adapter)
     assert stored.text == "good"
     assert store.channels.get("fake").cursor == "2"
     assert "channel.skip_event" in record(store)
@@ -137,7 +137,7 @@ def test_batch_is_stored_in_order_and_each_event_once(store: Corral) -> None:
         )
         for n in (0, 1, 2, 3, 2, 4, 1)
     ]
-    stored = store.chat.poll(chat.channel.id, chat.adapter)
+    stored = store.internal.chat.poll(chat.channel.id, chat.adapter)
     assert [each.text for each in stored] == ["0", "1", "2", "3", "2", "4", "1"]
     assert stored[0].id == first.id
     assert stored[2].id == stored[4].id
@@ -159,7 +159,7 @@ def test_command_within_a_batch_affects_later_events(store: Corral) -> None:
         IncomingEvent(event_id=f"e{n}", place="room", sender=who, text=text)
         for n, (who, text) in enumerate([("ann", "one"), ("ann", "/help"), ("ben", "two")], 1)
     ]
-    one, command, two = store.chat.poll(chat.channel.id, chat.adapter)
+    one, command, two = store.internal.chat.poll(chat.channel.id, chat.adapter)
     assert (one.state, command.state, two.state) == ("held", "routed", "held")
     assert two.reason == "an owner has not approved ben yet"
 
@@ -190,7 +190,7 @@ def test_denied_approval_blocks_the_sender(store: Corral) -> None:
     message = chat.says("buy this")
     (question,) = store.questions.list().items
     store.questions.answer(question.id, "no", by="user:olga")
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert store.messages.get(message.id).state == "refused"
     assert chat.says("buy that").state == "refused"
     assert store.questions.list().items == [], "nobody is asked again"
@@ -200,8 +200,8 @@ def test_expired_approval_admits_no_sender(store: Corral, clock: ManualClock) ->
     chat = chat_with(store, policy="ask")
     message = chat.says("hello?")
     clock.advance(8 * DAY)
-    store.questions.expire_due()
-    store.chat.run_upkeep()
+    store.internal.questions.expire_due()
+    store.internal.chat.run_upkeep()
     found = store.messages.get(message.id)
     assert (found.state, found.reason) == ("refused", "no owner approved the sender in time")
     assert chat.says("still there?").state == "held"
@@ -224,7 +224,7 @@ def test_owner_chooses_the_agent_of_an_unwired_place(store: Corral) -> None:
     (question,) = store.questions.list().items
     assert question.options == ["ada", "nobody"]
     store.questions.answer(question.id, "ada", by="user:olga")
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert store.messages.get(first.id).state == "routed"
     assert store.messages.get(second.id).state == "ignored", "a group: it must be addressed"
     assert [wiring.trigger for wiring in store.wirings.list().items] == ["mention"]
@@ -236,7 +236,7 @@ def test_answer_nobody_ignores_the_held_messages(store: Corral) -> None:
     store.senders.approve("fake/ann", person="ann")
     message = chat.says("hello?")
     store.questions.answer(store.questions.list().items[0].id, "nobody", by="user:olga")
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert store.messages.get(message.id).state == "ignored"
 
 
@@ -423,8 +423,8 @@ def test_polling_resumes_after_the_stored_cursor(store: Corral) -> None:
         IncomingEvent(event_id=f"e{n}", place="room", sender="ann", text=str(n))
         for n in (1, 2, 2, 1)
     ]
-    stored = store.chat.poll(chat.channel.id, chat.adapter)
+    stored = store.internal.chat.poll(chat.channel.id, chat.adapter)
     assert [message.text for message in stored] == ["1", "2", "2", "1"]
     assert len({message.id for message in stored}) == 2
     assert store.channels.get("fake").cursor == "4"
-    assert store.chat.poll(chat.channel.id, chat.adapter) == []
+    assert store.internal.chat.poll(chat.channel.id, chat.adapter) == []

@@ -300,7 +300,7 @@ def test_dropped_letter_marks_its_message_undelivered(store: Corral) -> None:
     (sent,) = store.messages.send("hello", agent="ada", to="room")
     assert sent.letter_id is not None
     store.mail.drop(sent.letter_id, reason="not that")
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     found = store.messages.get(sent.id)
     assert (found.state, found.reason) == ("undelivered", "not that")
     assert chat.deliver() == []
@@ -310,7 +310,7 @@ def test_removed_channel_drops_queued_messages_with_reason(store: Corral) -> Non
     chat = chat_with(store)
     (sent,) = store.messages.send("hello", agent="ada", to="room")
     store.channels.remove(chat.channel.name)
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert store.messages.get(sent.id).state == "undelivered"
 
 

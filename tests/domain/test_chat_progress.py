@@ -33,11 +33,11 @@ def answer_all(store: Corral, runner: Runner, clock: ManualClock) -> list[str]:
     """Run turns until the session rests; gives the prompts of the turns."""
     prompts = []
     for _ in range(ROUNDS):
-        if store.chat.start_turns():
+        if store.internal.chat.start_turns():
             run = runner.begin()
             prompts.append(runner.prompt(run) or "")
             runner.end(run, f"answer {len(prompts)}")
-            store.chat.finish_turns()
+            store.internal.chat.finish_turns()
         clock.advance(2 * MINUTE)
     return prompts
 
@@ -45,9 +45,9 @@ def answer_all(store: Corral, runner: Runner, clock: ManualClock) -> list[str]:
 def lose_answer(chat: Chat, runner: Runner) -> str:
     """One turn whose answer the platform refuses; gives the session, which now holds a notice."""
     session = str(chat.says("hello").routes[0].session_id)
-    chat.store.chat.start_turns()
+    chat.store.internal.chat.start_turns()
     runner.end(runner.begin(), "an answer")
-    chat.store.chat.finish_turns()
+    chat.store.internal.chat.finish_turns()
     chat.platform.outcomes = ["refuse"]
     chat.deliver()
     return session
@@ -66,11 +66,11 @@ def test_session_answers_after_a_failed_turn_that_carried_a_notice(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)
-    assert store.chat.start_turns() == [], "a notice wakes no agent"
+    assert store.internal.chat.start_turns() == [], "a notice wakes no agent"
     second = chat.says("are you there?")
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     runner.die(runner.begin())
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     third = chat.says("still there?")
     clock.advance(10 * MINUTE)
     prompts = answer_all(store, runner, clock)
@@ -111,11 +111,11 @@ def test_future_letter_with_high_priority_does_not_block_a_message(
     later = store.now() + 20 * HOUR
     store.mail.put(f"session:{session}", "later", priority=50, due_at=later)
     message = chat.says("are you there?")
-    assert len(store.chat.start_turns()) == 1
+    assert len(store.internal.chat.start_turns()) == 1
     runner.end(runner.begin(), "yes")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
-    assert store.chat.next_due() == later
+    assert store.internal.chat.next_due() == later
 
 
 def test_notice_is_dead_before_message_attempts_are_exhausted(
@@ -125,11 +125,11 @@ def test_notice_is_dead_before_message_attempts_are_exhausted(
     session = lose_answer(chat, runner)
     message = chat.says("are you there?")
     for _ in range(ROUNDS):
-        if store.chat.start_turns():
+        if store.internal.chat.start_turns():
             run = runner.begin()
             poisoned = "did not arrive" in now_in(runner.prompt(run))
             runner.die(run) if poisoned else runner.end(run, "yes")
-            store.chat.finish_turns()
+            store.internal.chat.finish_turns()
         clock.advance(10 * MINUTE)
     assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
     (dead,) = [each for each in store.mail.dead().items if each.mailbox == f"session:{session}"]
@@ -142,25 +142,25 @@ def test_letter_dropped_during_its_turn_does_not_stop_the_session(
     store.agents.create("ben", provider="scripted")
     store.wirings.add("ben", channel=chat.channel.name)
     first = chat.says("hello")
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     runs = [runner.begin(), runner.begin()]
     for route in first.routes:
         store.mail.drop(str(route.letter_id))
     for run in runs:
         runner.end(run, "done")
-    assert len(store.chat.finish_turns()) == 2
+    assert len(store.internal.chat.finish_turns()) == 2
     second = chat.says("and now?")
-    assert len(store.chat.start_turns()) == 2
+    assert len(store.internal.chat.start_turns()) == 2
     for how in (runner.die, runner.end):
         run = runner.begin()
         for route in second.routes:
             if route.session_id == run.session_id:
                 store.mail.drop(str(route.letter_id))
         how(run)
-    assert len(store.chat.finish_turns()) == 2
+    assert len(store.internal.chat.finish_turns()) == 2
     chat.says("still there?")
     clock.advance(SECOND)
-    assert len(store.chat.start_turns()) == 2
+    assert len(store.internal.chat.start_turns()) == 2
 
 
 def test_letters_of_a_replaced_closed_session_are_refused(
@@ -184,7 +184,7 @@ def test_turn_that_cannot_be_ended_does_not_block_others(
     store.agents.create("ben", provider="scripted")
     store.wirings.add("ben", channel=chat.channel.name)
     chat.says("hello")
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     runs = [runner.begin(), runner.begin()]
     for run in runs:
         runner.end(run, "done")
@@ -198,7 +198,7 @@ def test_turn_that_cannot_be_ended_does_not_block_others(
         return finish_turn(tx, conversation, run, text)
 
     monkeypatch.setattr(turn_finish, "finish_turn", refuse_first)
-    assert len(store.chat.finish_turns()) == 1
+    assert len(store.internal.chat.finish_turns()) == 1
 
 
 def test_daemon_starts_turns_in_a_store_without_channels(

@@ -20,9 +20,9 @@ def chat(store: Corral) -> Chat:
 
 
 def answered(store: Corral, chat: Chat, runner: Runner, text: str) -> None:
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     runner.end(runner.begin(), text)
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     chat.deliver()
 
 
@@ -85,7 +85,7 @@ def test_conversations_of_a_place_are_listed(chat: Chat) -> None:
     chat.says("hello")
     (talk,) = store.chat.conversations(chat.place())
     assert talk.run_id is None
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     assert [each.run_id for each in store.chat.conversations(chat.place())] == [run.id]
 
@@ -130,7 +130,7 @@ def test_web_channel_trusts_its_senders_and_delivers_once(
     adapter = store.channels.open("dashboard")
     (sent,) = store.messages.send("hi", agent="ada", to=place.id)
     (card,) = store.messages.send("+", agent="ada", to=place.id, key="k")
-    told = store.chat.deliver(channel.id, adapter, owner="d")
+    told = store.internal.chat.deliver(channel.id, adapter, owner="d")
     assert [each.state for each in told] == ["done", "done"]
     found = store.messages.get(sent.id)
     assert found.state == "sent"
@@ -139,7 +139,7 @@ def test_web_channel_trusts_its_senders_and_delivers_once(
         store.messages.send("+", agent="ada", to=place.id, react=card.id)[0].kind
         is MessageKind.REACTION
     )
-    assert [each.state for each in store.chat.deliver(channel.id, adapter, owner="d")] == [
+    assert [each.state for each in store.internal.chat.deliver(channel.id, adapter, owner="d")] == [
         "done",
         "done",
     ]

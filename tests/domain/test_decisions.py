@@ -83,7 +83,7 @@ def test_deadline_ends_a_proposal_and_notifies_the_author(
     ended = store.decisions.get(decision.id)
     assert (ended.state, ended.decided_by) == (outcome, None)
     assert list_notices(store) == [outcome]
-    assert store.decisions.expire_due() == []
+    assert store.internal.decisions.expire_due() == []
 
 
 def test_deadline_outcome_cannot_be_confirm(store: Corral) -> None:

@@ -26,7 +26,7 @@ def ada(store: Corral) -> str:
 
 def decided(store: Corral, request: HostRequest, answer: str, by: str = "user:ann") -> HostRequest:
     store.questions.answer(str(request.question_id), answer, by=by)
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     return store.host_requests.get(request.id)
 
 
@@ -50,7 +50,7 @@ def test_request_has_no_effect_until_approved(store: Corral, ada: str) -> None:
     agent = store.agents.get("helper")
     assert (agent.provider, agent.model, agent.admin) == ("scripted", "small", False)
     assert [letter["state"] for letter in list_notices(store)] == ["done"]
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert len(list_notices(store)) == 1, "it is told once"
 
 
@@ -61,8 +61,8 @@ def test_refused_and_expired_requests_notify_the_agent(
     assert (refused.state, refused.decided_by) == ("refused", "user:ann")
     late = store.host_requests.ask(ada, "create_agent", HELPER)
     clock.advance(8 * DAY)
-    store.questions.expire_due()
-    store.chat.run_upkeep()
+    store.internal.questions.expire_due()
+    store.internal.chat.run_upkeep()
     assert store.host_requests.get(late.id).state == "expired"
     assert [letter["state"] for letter in list_notices(store)] == ["refused", "expired"]
     with pytest.raises(NotFound):
@@ -190,7 +190,7 @@ def test_withdrawing_a_request_closes_its_question(store: Corral, ada: str) -> N
         "refused",
         "withdrawn",
     )
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert store.host_requests.get(request.id) == gone
 
 
@@ -204,7 +204,7 @@ def test_approved_scheduled_task_wakes_agent_in_its_session(
     runner = Runner(store)
     store.wirings.add(ada, channel="fake")
     (route,) = chat.says("remind me every day").routes
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     arguments = {"text": "Remind ann.", "cron": "0 9 * * *", "script": "./due.sh"}
     request = store.host_requests.ask(
@@ -259,10 +259,10 @@ def test_agent_learns_only_that_a_requested_secret_exists(store: Corral, ada: st
     assert "corral secret set mail-token --keep file" in str(question.effect)
     with refuses(store, Invalid):
         store.questions.answer(question.id, SECRET, by="user:ann")
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert list_notices(store) == []
     store.secrets.save_value("mail-token", SECRET, where="file")
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     (letter,) = list_notices(store)
     assert letter["text"] == "The secret mail-token is available to new runs."
     assert store.questions.get(question.id).state == "withdrawn"
@@ -283,10 +283,10 @@ def secret_card(store: Corral, ada: str, **message: Any) -> tuple[Chat, HostRequ
     store.wirings.add(ada, channel="fake")
     runner = Runner(store)
     (route,) = chat.says("read my mails", **message).routes
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     request = store.host_requests.ask(ada, "secret", WANTED, run=run.id, session=route.session_id)
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     chat.deliver()
     return chat, request
 
@@ -350,9 +350,9 @@ def test_chat_continues_while_a_secret_request_waits(store: Corral, ada: str) ->
     assert chat.says("what do you need it for?").state == "routed"
     assert chat.says("okay").state == "routed"
     store.secrets.set("mail-token", "env:MAIL_TOKEN")
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert store.host_requests.get(request.id).state == "done"
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert chat.says("congratulations").state == "routed"
     assert chat.says("congratulations").text == "congratulations"
 
@@ -362,7 +362,7 @@ def test_approver_refuses_a_secret_card_in_the_chat(store: Corral, ada: str) -> 
     chat, request = secret_card(store, ada)
     store.senders.approve("fake/ann", person="ann", role="owner")
     assert chat.says("no").state == "routed"
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert store.host_requests.get(request.id).state == "refused"
 
 
@@ -374,7 +374,7 @@ def test_long_effect_is_shown_in_parts_before_the_card(store: Corral, ada: str) 
     store.wirings.add(ada, channel="fake")
     runner = Runner(store)
     (route,) = chat.says("go").routes
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     long = "word " * 100 + "AND THEN DELETE EVERYTHING"
     hidden = "safe\u202etxt.exe\x1b[8m"
@@ -382,7 +382,7 @@ def test_long_effect_is_shown_in_parts_before_the_card(store: Corral, ada: str) 
     request = store.host_requests.ask(
         ada, "create_agent", arguments, run=run.id, session=route.session_id
     )
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     chat.deliver()
     shown = chat.platform.words()
     assert len(shown) > 2
@@ -401,18 +401,18 @@ def test_request_is_carried_out_while_its_run_is_live(
     store.senders.approve("fake/ann", person="ann", role="owner")
     runner = Runner(store)
     (route,) = chat.says("make a helper").routes
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     request = store.host_requests.ask(
         ada, "create_agent", HELPER, run=run.id, session=route.session_id
     )
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     chat.deliver()
     clicked = chat.says("yes", kind=MessageKind.ANSWER, question=request.question_id)
     assert clicked.state == "routed"
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert store.host_requests.get(request.id).state == "done"
     clock.advance(MINUTE)
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     chat.deliver()
     assert "ann answered: yes" in chat.platform.words()[-1]

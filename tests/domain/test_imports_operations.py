@@ -141,16 +141,16 @@ def test_recorded_run_can_be_marked_as_failed(store: Corral) -> None:
     import os
 
     run = store.runs.record(pid=os.getpid())
-    failed = store.runs.fail(run.id, reason="it never answered")
+    failed = store.internal.runs.fail(run.id, reason="it never answered")
     assert (failed.state, failed.reason) == ("failed", "it never answered")
-    assert store.runs.fail(run.id, reason="again") == failed
+    assert store.internal.runs.fail(run.id, reason="again") == failed
 
 
 @each_case("state", ["starting", "running", "stopping"])
 def test_supervised_run_cannot_be_marked_as_failed(store: Corral, state: str) -> None:
     run = add_run(store, state)
     with pytest.raises(Conflict) as caught:
-        store.runs.fail(run, reason="no")
+        store.internal.runs.fail(run, reason="no")
     assert caught.value.details["reason"] == "run_active"
     assert store.runs.get(run).state == state
 

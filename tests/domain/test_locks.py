@@ -214,16 +214,16 @@ def test_run_heartbeats_renew_its_locks_and_its_end_releases_them(
     other = store.locks.acquire(project.id, "b", "x")
     for _ in range(8):
         clock.advance(50 * SECOND)
-        run = store.runs.heartbeat(run, output_bytes=0)
+        run = store.internal.runs.heartbeat(run, output_bytes=0)
     assert store.locks.get(lock.id).lease_until == clock.now() + 5 * MINUTE
     assert store.locks.holders(project.id, "b") == []
     waiting = store.locks.request(project.id, "a", "y")
-    store.runs.clean_up(store.runs.end(run, ExitStatus(exit_code=0)))
+    store.internal.runs.clean_up(store.internal.runs.end(run, ExitStatus(exit_code=0)))
     assert store.locks.get(lock.id).state == "released"
     assert store.locks.get(waiting.id).state == "held"
     assert store.locks.get(other.id).owner == "agent:x"
     with unchanged(store):
-        assert store.locks.release_for_run(run.id) == []
+        assert store.internal.locks.release_for_run(run.id) == []
 
 
 def test_heartbeat_does_not_revive_an_expired_lock(
@@ -232,7 +232,7 @@ def test_heartbeat_does_not_revive_an_expired_lock(
     run = running(store)
     lock = store.locks.acquire(project.id, "a", "x", run=run.id, ttl_ms=SECOND)
     clock.advance(2 * SECOND)
-    store.runs.heartbeat(run, output_bytes=0)
+    store.internal.runs.heartbeat(run, output_bytes=0)
     assert store.locks.get(lock.id).lease_until < clock.now()
 
 

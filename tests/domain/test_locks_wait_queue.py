@@ -96,7 +96,7 @@ def test_expired_request_notifies_its_owner_if_requested(
     store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
     gone = store.locks.request(project.id, "a", "y", wait_ms=MINUTE, notify=notify)
     clock.advance(MINUTE)
-    assert [lock.id for lock in store.locks.expire_due()] == [gone.id]
+    assert [lock.id for lock in store.internal.locks.expire_due()] == [gone.id]
     assert list_notices(store, "y") == ["expired"] * letters
 
 
@@ -118,14 +118,14 @@ def test_expiry_sweep_grants_the_next_request_and_notifies_both(
     dead = store.locks.acquire(project.id, "src/*", "x")
     waiting = store.locks.request(project.id, "./src/a.py", "y")
     clock.advance(5 * MINUTE - 1)
-    assert store.locks.expire_due() == []
+    assert store.internal.locks.expire_due() == []
     clock.advance(1)
-    (ended,) = store.locks.expire_due()
+    (ended,) = store.internal.locks.expire_due()
     assert (ended.id, ended.state) == (dead.id, "expired")
     assert states(store, waiting) == ["held"]
     assert (list_notices(store, "x"), list_notices(store, "y")) == (["expired"], ["held"])
     with unchanged(store):
-        assert store.locks.expire_due() == []
+        assert store.internal.locks.expire_due() == []
     with refuses(store, Held):
         store.locks.release(dead)
 

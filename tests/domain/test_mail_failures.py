@@ -251,13 +251,13 @@ def test_unclaimed_letter_expires_and_notifies_its_sender(
     letter = store.mail.put(box, 1, sender="user:eve", expires_at=clock.now() + 10)
     clock.advance(9)
     with unchanged(store):
-        assert store.mail.expire_due() == []
+        assert store.internal.mail.expire_due() == []
     clock.advance(1)
-    (expired,) = store.mail.expire_due()
+    (expired,) = store.internal.mail.expire_due()
     assert (expired.id, expired.state) == (letter.id, LetterState.EXPIRED)
     assert [notice["state"] for notice in notices(store)] == ["expired"]
     with unchanged(store):
-        assert store.mail.expire_due() == []
+        assert store.internal.mail.expire_due() == []
 
 
 @BOTH
@@ -277,7 +277,7 @@ def test_claimed_letter_does_not_expire_during_its_lease(store: Corral, clock: M
     letter = claim_one(store)
     clock.advance(10)
     with unchanged(store):
-        assert store.mail.expire_due() == []
+        assert store.internal.mail.expire_due() == []
     assert store.mail.ack(letter).state is LetterState.DONE
 
 
@@ -285,10 +285,10 @@ def test_expire_due_ends_at_most_limit_letters(store: Corral, clock: ManualClock
     for n in range(3):
         store.mail.put("agent:ada", n, expires_at=clock.now() + 10 - n)
     clock.advance(10)
-    assert [letter.body for letter in store.mail.expire_due(limit=2)] == [2, 1]
-    assert [letter.body for letter in store.mail.expire_due(limit=2)] == [0]
+    assert [letter.body for letter in store.internal.mail.expire_due(limit=2)] == [2, 1]
+    assert [letter.body for letter in store.internal.mail.expire_due(limit=2)] == [0]
     with refuses(store, Invalid):
-        store.mail.expire_due(limit=0)
+        store.internal.mail.expire_due(limit=0)
 
 
 # -- resend and drop -------------------------------------------------------------------------
@@ -348,9 +348,9 @@ def test_resent_letter_is_last_in_the_queue(store: Corral, clock: ManualClock, b
 def test_resent_expired_letter_does_not_expire_again(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, expires_at=clock.now() + 10)
     clock.advance(10)
-    (expired,) = store.mail.expire_due()
+    (expired,) = store.internal.mail.expire_due()
     assert store.mail.resend(expired.id).expires_at is None
-    assert store.mail.expire_due() == []
+    assert store.internal.mail.expire_due() == []
     assert claim_one(store).id == expired.id
 
 

@@ -39,7 +39,7 @@ def turns_until_silent(
     """Count the turns of a session in which every turn wakes the session again."""
     mailbox = store.mail.write("ada", "go", to="ada", wake=True).mailbox
     for turns in range(MOST):
-        if not store.chat.start_turns():
+        if not store.internal.chat.start_turns():
             return turns
         run = runner.begin()
         inside = store.as_actor(f"run:{run.id}", run_id=run.id)
@@ -49,11 +49,11 @@ def turns_until_silent(
             pass
         finally:
             runner.end(run)
-            store.chat.finish_turns()
+            store.internal.chat.finish_turns()
         later()
         clock.advance(10 * MINUTE)
         store.schedules.fire_due()
-        store.questions.expire_due()
+        store.internal.questions.expire_due()
         store.delegations.expire_due()
     return MOST
 
@@ -71,7 +71,7 @@ def test_timer_beyond_the_hop_limit_is_refused(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     mailbox = store.mail.write("ada", "go", to="ada", wake=True).mailbox
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     inside = store.as_actor("run:x", run_id=runner.begin().id)
     store.settings.set("mail.max_hops", 1)
     with pytest.raises(Refused, match="limit of 1 letters between agents"):

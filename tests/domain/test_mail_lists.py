@@ -94,7 +94,7 @@ def test_undelivered_letters_are_listed_newest_first(
         store.mail.put("queue:x", n, expires_at=clock.now() + MINUTE)
     if state == "expired":
         clock.advance(MINUTE)
-        store.mail.expire_due()
+        store.internal.mail.expire_due()
     for letter in store.mail.claim("queue:x", owner="o", limit=10):
         end = store.mail.fail if state == "dead" else store.mail.refuse
         end(letter, "no")

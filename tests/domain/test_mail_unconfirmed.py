@@ -141,7 +141,7 @@ def test_unconfirmed_letter_is_listed_and_does_not_expire(
     (letter,) = store.mail.claim("agent:ada", owner="o")
     letter = store.mail.begin_delivery(letter)
     clock.advance(DAY)
-    assert store.mail.expire_due() == []
+    assert store.internal.mail.expire_due() == []
     assert store.mail.list(state="unconfirmed").items == [letter]
     store.mail.resolve(letter.id, delivered=True)
     assert store.mail.list(state="unconfirmed").items == []

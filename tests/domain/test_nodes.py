@@ -16,7 +16,9 @@ from tests.support.store import record, refuses, rows, shared_length, walk
 
 
 def test_node_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
-    node = store.nodes.join("host", "boot-1", owner="d1", slots=4, labels=["gpu", "big", "gpu"])
+    node = store.internal.nodes.join(
+        "host", "boot-1", owner="d1", slots=4, labels=["gpu", "big", "gpu"]
+    )
     assert node.id.startswith("nod_")
     assert (node.name, node.boot_id, node.state) == ("host", "boot-1", NodeState.UP)
     assert (node.owner, node.fence, node.slots) == ("d1", 1, 4)
@@ -29,9 +31,9 @@ def test_node_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
 def test_rejoining_keeps_the_node_and_increments_the_fence(
     store: Corral, clock: ManualClock
 ) -> None:
-    first = store.nodes.join("host", "boot-1", owner="d1", slots=1)
+    first = store.internal.nodes.join("host", "boot-1", owner="d1", slots=1)
     clock.advance(5)
-    second = store.nodes.join("host", "boot-1", owner="d2", slots=2, labels=["x"])
+    second = store.internal.nodes.join("host", "boot-1", owner="d2", slots=2, labels=["x"])
     assert (second.id, second.fence) == (first.id, first.fence + 1)
     assert (second.owner, second.slots, second.labels) == ("d2", 2, ["x"])
     assert (second.joined_at, second.seen_at) == (first.joined_at, clock.now())
@@ -40,9 +42,9 @@ def test_rejoining_keeps_the_node_and_increments_the_fence(
 
 
 def test_another_boot_or_host_is_another_node(store: Corral) -> None:
-    first = store.nodes.join("host", "boot-1", owner="d")
-    assert store.nodes.join("host", "boot-2", owner="d").id != first.id
-    assert store.nodes.join("other", "boot-1", owner="d").id != first.id
+    first = store.internal.nodes.join("host", "boot-1", owner="d")
+    assert store.internal.nodes.join("host", "boot-2", owner="d").id != first.id
+    assert store.internal.nodes.join("other", "boot-1", owner="d").id != first.id
 
 
 @each_case(
@@ -67,26 +69,26 @@ def test_another_boot_or_host_is_another_node(store: Corral) -> None:
 def test_invalid_node_is_rejected(store: Corral, arguments: dict[str, Any]) -> None:
     given: dict[str, Any] = {"name": "host", "boot_id": "boot", "owner": "d", **arguments}
     with refuses(store, Invalid):
-        store.nodes.join(given.pop("name"), given.pop("boot_id"), **given)
+        store.internal.nodes.join(given.pop("name"), given.pop("boot_id"), **given)
 
 
 # -- heartbeats ------------------------------------------------------------------------------
 
 
 def test_heartbeat_renews_the_lease_and_writes_no_event(store: Corral, clock: ManualClock) -> None:
-    node = store.nodes.join("host", "boot", owner="d")
+    node = store.internal.nodes.join("host", "boot", owner="d")
     clock.advance(10 * SECOND)
-    renewed = store.nodes.heartbeat(node, lease_ms=20 * SECOND)
+    renewed = store.internal.nodes.heartbeat(node, lease_ms=20 * SECOND)
     assert (renewed.lease_until, renewed.seen_at) == (clock.now() + 20 * SECOND, clock.now())
     assert (renewed.fence, renewed.state) == (node.fence, NodeState.UP)
     assert record(store) == ["node.join"]
 
 
 def test_heartbeat_with_a_stale_fence_is_rejected(store: Corral) -> None:
-    old = store.nodes.join("host", "boot", owner="d1")
-    store.nodes.join("host", "boot", owner="d2")
+    old = store.internal.nodes.join("host", "boot", owner="d1")
+    store.internal.nodes.join("host", "boot", owner="d2")
     with refuses(store, Held) as caught:
-        store.nodes.heartbeat(old)
+        store.internal.nodes.heartbeat(old)
     assert caught.value.details == {
         "fence": 2,
         "yours": 1,
@@ -96,56 +98,56 @@ def test_heartbeat_with_a_stale_fence_is_rejected(store: Corral) -> None:
 
 
 def test_heartbeat_of_a_lost_node_is_rejected(store: Corral, clock: ManualClock) -> None:
-    node = store.nodes.join("host", "boot", owner="d")
+    node = store.internal.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
-    store.nodes.mark_lost()
+    store.internal.nodes.mark_lost()
     with refuses(store, Held) as caught:
-        store.nodes.heartbeat(node)
+        store.internal.nodes.heartbeat(node)
     assert caught.value.details["state"] == "lost"
 
 
 def test_late_heartbeat_is_accepted_while_the_node_is_up(store: Corral, clock: ManualClock) -> None:
-    node = store.nodes.join("host", "boot", owner="d")
+    node = store.internal.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
-    store.nodes.heartbeat(node)
-    assert store.nodes.mark_lost() == []
+    store.internal.nodes.heartbeat(node)
+    assert store.internal.nodes.mark_lost() == []
 
 
 @each_case("lease_ms", [0, 999, DAY + 1])
 def test_heartbeat_with_an_invalid_lease_is_rejected(store: Corral, lease_ms: int) -> None:
-    node = store.nodes.join("host", "boot", owner="d")
+    node = store.internal.nodes.join("host", "boot", owner="d")
     with refuses(store, Invalid):
-        store.nodes.heartbeat(node, lease_ms=lease_ms)
+        store.internal.nodes.heartbeat(node, lease_ms=lease_ms)
 
 
 # -- leaving and silence ---------------------------------------------------------------------
 
 
 def test_node_that_left_is_not_marked_lost(store: Corral, clock: ManualClock) -> None:
-    node = store.nodes.join("host", "boot", owner="d")
-    assert store.nodes.leave(node).state is NodeState.LEFT
+    node = store.internal.nodes.join("host", "boot", owner="d")
+    assert store.internal.nodes.leave(node).state is NodeState.LEFT
     clock.advance(DAY)
-    assert store.nodes.mark_lost() == []
+    assert store.internal.nodes.mark_lost() == []
     with refuses(store, IllegalMove):
-        store.nodes.leave(node)
+        store.internal.nodes.leave(node)
     assert record(store) == ["node.join", "node.leave"]
 
 
 def test_leave_with_a_stale_fence_is_rejected(store: Corral) -> None:
-    old = store.nodes.join("host", "boot", owner="d1")
-    store.nodes.join("host", "boot", owner="d2")
+    old = store.internal.nodes.join("host", "boot", owner="d1")
+    store.internal.nodes.join("host", "boot", owner="d2")
     with refuses(store, Held):
-        store.nodes.leave(old)
+        store.internal.nodes.leave(old)
 
 
 def test_nodes_with_an_expired_lease_are_marked_lost(store: Corral, clock: ManualClock) -> None:
-    silent = store.nodes.join("silent", "boot", owner="d")
-    alive = store.nodes.join("alive", "boot", owner="d", lease_ms=MINUTE)
+    silent = store.internal.nodes.join("silent", "boot", owner="d")
+    alive = store.internal.nodes.join("alive", "boot", owner="d", lease_ms=MINUTE)
     clock.advance(15 * SECOND - 1)
-    assert store.nodes.mark_lost() == []
+    assert store.internal.nodes.mark_lost() == []
     clock.advance(1)
-    assert [node.id for node in store.nodes.mark_lost()] == [silent.id]
-    assert store.nodes.mark_lost() == []
+    assert [node.id for node in store.internal.nodes.mark_lost()] == [silent.id]
+    assert store.internal.nodes.mark_lost() == []
     assert store.nodes.get(silent.id).state is NodeState.LOST
     assert store.nodes.get(alive.id).state is NodeState.UP
     assert record(store, silent.id) == ["node.join", "node.lose"]
@@ -153,12 +155,12 @@ def test_nodes_with_an_expired_lease_are_marked_lost(store: Corral, clock: Manua
 
 @pytest.mark.parametrize("how", ["leave", "lose"])
 def test_lost_node_can_rejoin(store: Corral, clock: ManualClock, how: str) -> None:
-    node = store.nodes.join("host", "boot", owner="d")
+    node = store.internal.nodes.join("host", "boot", owner="d")
     if how == "leave":
-        store.nodes.leave(node)
+        store.internal.nodes.leave(node)
     clock.advance(MINUTE)
-    store.nodes.mark_lost()
-    again = store.nodes.join("host", "boot", owner="d")
+    store.internal.nodes.mark_lost()
+    again = store.internal.nodes.join("host", "boot", owner="d")
     assert (again.id, again.state, again.fence) == (node.id, NodeState.UP, 2)
 
 
@@ -166,19 +168,19 @@ def test_mark_lost_takes_the_oldest_leases_up_to_the_limit(
     store: Corral, clock: ManualClock
 ) -> None:
     for n in (2, 0, 1):
-        store.nodes.join(f"host{n}", "boot", owner="d", lease_ms=(n + 1) * SECOND)
+        store.internal.nodes.join(f"host{n}", "boot", owner="d", lease_ms=(n + 1) * SECOND)
     clock.advance(MINUTE)
-    assert [node.name for node in store.nodes.mark_lost(limit=2)] == ["host0", "host1"]
-    assert [node.name for node in store.nodes.mark_lost(limit=2)] == ["host2"]
+    assert [node.name for node in store.internal.nodes.mark_lost(limit=2)] == ["host0", "host1"]
+    assert [node.name for node in store.internal.nodes.mark_lost(limit=2)] == ["host2"]
     with refuses(store, Invalid):
-        store.nodes.mark_lost(limit=0)
+        store.internal.nodes.mark_lost(limit=0)
 
 
 def test_concurrent_heartbeat_keeps_the_node_up(store: Corral, clock: ManualClock) -> None:
-    node = store.nodes.join("host", "boot", owner="d")
+    node = store.internal.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
     lost: list[Any] = []
-    sweep = threading.Thread(target=lambda: lost.extend(store.nodes.mark_lost()))
+    sweep = threading.Thread(target=lambda: lost.extend(store.internal.nodes.mark_lost()))
     with store.transaction() as tx:
         ops.heartbeat(tx, node)
         sweep.start()
@@ -193,10 +195,12 @@ def test_concurrent_heartbeat_keeps_the_node_up(store: Corral, clock: ManualCloc
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
 def test_nodes_are_listed_newest_first(store: Corral, limit: int) -> None:
-    made = [store.nodes.join(f"host{n}", "boot", owner="d") for n in range(5)]
+    made = [store.internal.nodes.join(f"host{n}", "boot", owner="d") for n in range(5)]
     assert walk(store.nodes.list, limit=limit) == made[::-1]
     found = walk(
-        store.nodes.list, limit=2, between=lambda: store.nodes.join("late", "boot", owner="d")
+        store.nodes.list,
+        limit=2,
+        between=lambda: store.internal.nodes.join("late", "boot", owner="d"),
     )
     assert found == made[::-1]
 
@@ -208,9 +212,9 @@ def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
 
 
 def test_node_is_found_by_a_unique_prefix(store: Corral, clock: ManualClock) -> None:
-    first = store.nodes.join("a", "boot", owner="d")
+    first = store.internal.nodes.join("a", "boot", owner="d")
     clock.advance(DAY)
-    second = store.nodes.join("b", "boot", owner="d")
+    second = store.internal.nodes.join("b", "boot", owner="d")
     shared = shared_length(first.id, second.id)
     assert store.nodes.get(second.id[: shared + 1]) == second
     with refuses(store, Ambiguous) as caught:
@@ -226,47 +230,47 @@ def test_node_is_found_by_a_unique_prefix(store: Corral, clock: ManualClock) -> 
 
 
 def test_first_candidate_becomes_leader(store: Corral, clock: ManualClock) -> None:
-    lead = store.nodes.acquire_leadership("scheduler", owner="a")
+    lead = store.internal.nodes.acquire_leadership("scheduler", owner="a")
     assert (lead.name, lead.owner, lead.fence) == ("scheduler", "a", 1)
     assert lead.lease_until == clock.now() + 15 * SECOND
 
 
 def test_another_candidate_gets_the_leader_and_its_lease(store: Corral) -> None:
-    lead = store.nodes.acquire_leadership("scheduler", owner="a")
+    lead = store.internal.nodes.acquire_leadership("scheduler", owner="a")
     with refuses(store, Held) as caught:
-        store.nodes.acquire_leadership("scheduler", owner="b")
+        store.internal.nodes.acquire_leadership("scheduler", owner="b")
     assert caught.value.details == {"owner": "a", "lease_until": lead.lease_until}
-    assert store.nodes.acquire_leadership("alert_sender", owner="b").owner == "b"
+    assert store.internal.nodes.acquire_leadership("alert_sender", owner="b").owner == "b"
 
 
 def test_renewing_leadership_keeps_the_fence(store: Corral, clock: ManualClock) -> None:
-    store.nodes.acquire_leadership("scheduler", owner="a")
+    store.internal.nodes.acquire_leadership("scheduler", owner="a")
     clock.advance(10 * SECOND)
-    again = store.nodes.acquire_leadership("scheduler", owner="a")
+    again = store.internal.nodes.acquire_leadership("scheduler", owner="a")
     assert (again.fence, again.lease_until) == (1, clock.now() + 15 * SECOND)
 
 
 def test_expired_leadership_is_acquired_with_a_higher_fence(
     store: Corral, clock: ManualClock
 ) -> None:
-    store.nodes.acquire_leadership("scheduler", owner="a")
+    store.internal.nodes.acquire_leadership("scheduler", owner="a")
     clock.advance(15 * SECOND - 1)
     with refuses(store, Held):
-        store.nodes.acquire_leadership("scheduler", owner="b")
+        store.internal.nodes.acquire_leadership("scheduler", owner="b")
     clock.advance(1)
-    assert store.nodes.acquire_leadership("scheduler", owner="b").fence == 2
+    assert store.internal.nodes.acquire_leadership("scheduler", owner="b").fence == 2
     with refuses(store, Held):
-        store.nodes.acquire_leadership("scheduler", owner="a")
+        store.internal.nodes.acquire_leadership("scheduler", owner="a")
 
 
 def test_released_leadership_can_be_acquired_at_once(store: Corral) -> None:
-    store.nodes.acquire_leadership("scheduler", owner="a")
-    assert store.nodes.release_leadership("scheduler", owner="b") is False
-    assert store.nodes.release_leadership("scheduler", owner="a") is True
-    lead = store.nodes.acquire_leadership("scheduler", owner="b")
+    store.internal.nodes.acquire_leadership("scheduler", owner="a")
+    assert store.internal.nodes.release_leadership("scheduler", owner="b") is False
+    assert store.internal.nodes.release_leadership("scheduler", owner="a") is True
+    lead = store.internal.nodes.acquire_leadership("scheduler", owner="b")
     assert (lead.owner, lead.fence) == ("b", 2)
-    assert store.nodes.release_leadership("scheduler", owner="a") is False
-    assert store.nodes.release_leadership("nothing", owner="a") is False
+    assert store.internal.nodes.release_leadership("scheduler", owner="a") is False
+    assert store.internal.nodes.release_leadership("nothing", owner="a") is False
 
 
 @each_case(
@@ -286,23 +290,23 @@ def test_invalid_leadership_is_rejected(
     store: Corral, name: str, owner: str, lease_ms: int
 ) -> None:
     with refuses(store, Invalid):
-        store.nodes.acquire_leadership(name, owner=owner, lease_ms=lease_ms)
+        store.internal.nodes.acquire_leadership(name, owner=owner, lease_ms=lease_ms)
 
 
 @each_case(("name", "owner"), [("n\0", "a"), ("n", "a\0"), ("\ud800", "a")], ids=ascii)
 def test_releasing_without_an_owner_is_rejected(store: Corral, name: str, owner: str) -> None:
     with refuses(store, Invalid):
-        store.nodes.release_leadership(name, owner=owner)
+        store.internal.nodes.release_leadership(name, owner=owner)
 
 
 def test_leadership_writes_no_event(store: Corral) -> None:
-    store.nodes.acquire_leadership("scheduler", owner="a")
-    store.nodes.release_leadership("scheduler", owner="a")
+    store.internal.nodes.acquire_leadership("scheduler", owner="a")
+    store.internal.nodes.release_leadership("scheduler", owner="a")
     assert record(store) == []
 
 
 def test_labels_of_a_node_are_a_list(store: Corral) -> None:
-    node = store.nodes.join("host", "boot", owner="d", labels=["ü", "a b"])
+    node = store.internal.nodes.join("host", "boot", owner="d", labels=["ü", "a b"])
     assert store.nodes.get(node.id).labels == ["a b", "ü"]
 
 
@@ -312,21 +316,23 @@ def test_labels_of_a_node_are_a_list(store: Corral) -> None:
 def test_renew_extends_the_lease_and_acquires_free_leaderships(
     store: Corral, clock: ManualClock
 ) -> None:
-    mine = store.nodes.join("here", "boot", owner="d1")
-    theirs = store.nodes.join("there", "boot", owner="d2")
-    store.nodes.acquire_leadership("alert_sender", owner="d2")
+    mine = store.internal.nodes.join("here", "boot", owner="d1")
+    theirs = store.internal.nodes.join("there", "boot", owner="d2")
+    store.internal.nodes.acquire_leadership("alert_sender", owner="d2")
     clock.advance(SECOND)
-    beat = store.nodes.renew(mine, loops=["scheduler", "alert_sender"], lease_ms=20 * SECOND)
+    beat = store.internal.nodes.renew(
+        mine, loops=["scheduler", "alert_sender"], lease_ms=20 * SECOND
+    )
     assert beat.node.lease_until == clock.now() + 20 * SECOND
     assert [(lead.name, lead.owner) for lead in beat.leaderships] == [
         ("alert_sender", "d2"),
         ("scheduler", "d1"),
     ]
     clock.advance(16 * SECOND)
-    beat = store.nodes.renew(mine, loops=["scheduler", "alert_sender"])
+    beat = store.internal.nodes.renew(mine, loops=["scheduler", "alert_sender"])
     assert {lead.owner for lead in beat.leaderships} == {"d1"}
     with refuses(store, Held):
-        store.nodes.acquire_leadership("alert_sender", owner="d2")
+        store.internal.nodes.acquire_leadership("alert_sender", owner="d2")
     assert [lead.name for lead in store.nodes.leaders()] == ["alert_sender", "scheduler"]
     assert store.nodes.daemon_of("there") is None, "its lease has run out"
     assert store.nodes.daemon_of("here") == beat.node
@@ -334,8 +340,8 @@ def test_renew_extends_the_lease_and_acquires_free_leaderships(
 
 
 def test_renew_with_a_stale_fence_acquires_no_leadership(store: Corral) -> None:
-    old = store.nodes.join("here", "boot", owner="d1")
-    store.nodes.join("here", "boot", owner="d2")
+    old = store.internal.nodes.join("here", "boot", owner="d1")
+    store.internal.nodes.join("here", "boot", owner="d2")
     with refuses(store, Held):
-        store.nodes.renew(old, loops=["scheduler"])
+        store.internal.nodes.renew(old, loops=["scheduler"])
     assert store.nodes.leaders() == []

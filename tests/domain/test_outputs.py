@@ -25,24 +25,24 @@ def begun(store: Corral, data: bytes = b"one\ntwo\n", run: str = RUN) -> Path:
     folder = run_folder(run)
     folder.mkdir(parents=True, mode=0o700)
     (folder / "output").write_bytes(data)
-    store.outputs.begin(run, host=host(), folder=str(folder))
+    store.internal.outputs.begin(run, host=host(), folder=str(folder))
     return folder
 
 
 def test_begin_is_idempotent(store: Corral) -> None:
-    first = store.outputs.begin(RUN, host="a", folder="/x", mode="pty")
+    first = store.internal.outputs.begin(RUN, host="a", folder="/x", mode="pty")
     with unchanged(store):
-        assert store.outputs.begin(RUN, host="a", folder="/x", mode="pty") == first
+        assert store.internal.outputs.begin(RUN, host="a", folder="/x", mode="pty") == first
     assert (first.state, first.bytes, first.dropped_bytes, first.mode) == ("open", 0, 0, "pty")
     with refuses(store, Conflict) as refused:
-        store.outputs.begin(RUN, host="b", folder="/x")
+        store.internal.outputs.begin(RUN, host="b", folder="/x")
     assert refused.value.details["reason"] == "on_other_host"
 
 
 def test_lost_output_is_reopened_on_another_host(store: Corral) -> None:
-    store.outputs.begin(RUN, host="a", folder="/x")
-    store.outputs.lose(RUN, "its machine is gone")
-    again = store.outputs.begin(RUN, host="b", folder="/y")
+    store.internal.outputs.begin(RUN, host="a", folder="/x")
+    store.internal.outputs.lose(RUN, "its machine is gone")
+    again = store.internal.outputs.begin(RUN, host="b", folder="/y")
     assert (again.state, again.host, again.folder, again.reason) == ("open", "b", "/y", None)
     assert record(store, RUN) == ["output.begin", "output.lose", "output.reopen"]
 
@@ -50,27 +50,27 @@ def test_lost_output_is_reopened_on_another_host(store: Corral) -> None:
 def test_progress_is_recorded_without_an_event_while_open(store: Corral) -> None:
     begun(store)
     told = record(store)
-    assert store.outputs.record_progress(RUN, 500) is True
+    assert store.internal.outputs.record_progress(RUN, 500) is True
     assert store.outputs.get(RUN).bytes == 500
     assert record(store) == told
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.seal_folder(RUN)
     with unchanged(store):
-        assert store.outputs.record_progress(RUN, 900) is False
-        assert store.outputs.record_progress("run_unknown", 1) is False
+        assert store.internal.outputs.record_progress(RUN, 900) is False
+        assert store.internal.outputs.record_progress("run_unknown", 1) is False
     with refuses(store, Invalid):
-        store.outputs.record_progress(RUN, -1)
+        store.internal.outputs.record_progress(RUN, -1)
 
 
 def test_sealing_writes_sealed_files_and_records_them(store: Corral, clock: ManualClock) -> None:
     folder = begun(store, b"token " + KEY + b"\nsecond\n")
     clock.advance(MINUTE)
-    row = store.outputs.seal_folder(RUN)
+    row = store.internal.outputs.seal_folder(RUN)
     assert (row.state, row.lines, row.utf8, row.dropped_bytes) == ("sealed", 2, 1, 0)
     assert row.bytes == len(KEY) + 14
     assert row.head == row.tail == "token [redacted]\nsecond\n"
     assert row.sealed_at == clock.now()
     assert sorted(file.name for file in folder.iterdir()) == ["output.zst"]
-    assert store.outputs.index(RUN).sha256 == row.sha256
+    assert store.internal.outputs.index(RUN).sha256 == row.sha256
     assert store.outputs.open(RUN).lines(0, 5) == [b"token [redacted]", b"second"]
     assert rows(store, "SELECT count(*) FROM output_chunks") == [
         (1 if store.outputs._database.stores_output else 0,)
@@ -79,19 +79,19 @@ def test_sealing_writes_sealed_files_and_records_them(store: Corral, clock: Manu
 
 def test_sealing_is_idempotent(store: Corral) -> None:
     folder = begun(store)
-    first = store.outputs.seal_folder(RUN)
+    first = store.internal.outputs.seal_folder(RUN)
     with unchanged(store):
-        assert store.outputs.seal_folder(RUN) == first
-        assert store.outputs.seal(RUN, store.outputs.index(RUN)) == first
+        assert store.internal.outputs.seal_folder(RUN) == first
+        assert store.internal.outputs.seal(RUN, store.internal.outputs.index(RUN)) == first
     (folder / "output").write_bytes(b"one\ntwo\n")  # as if the last step had not been reached
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.seal_folder(RUN)
     assert not (folder / "output").exists()
 
 
 def test_stderr_is_stored_separately_and_sealed(store: Corral) -> None:
     folder = begun(store, b"{}\n")
     (folder / "stderr").write_bytes(b"warning: x\n")
-    row = store.outputs.seal_folder(RUN)
+    row = store.internal.outputs.seal_folder(RUN)
     assert row.stderr_bytes
     assert sorted(file.name for file in folder.iterdir()) == ["output.zst", "stderr.zst"]
     assert store.outputs.open(RUN, stream="stderr").tail(5) == [b"warning: x"]
@@ -100,13 +100,13 @@ def test_stderr_is_stored_separately_and_sealed(store: Corral) -> None:
 def test_shared_store_serves_outputs_without_the_files(store: Corral) -> None:
     folder = begun(store, b"".join(b"line %d\n" % n for n in range(200_000)))
     (folder / "stderr").write_bytes(b"oops\n")
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.seal_folder(RUN)
     for file in folder.iterdir():
         file.unlink()
     if not store.outputs._database.stores_output:
         with pytest.raises(NotFound, match="files are missing"):
             store.outputs.open(RUN)
-        assert store.outputs.seal_folder(RUN).state == "lost"
+        assert store.internal.outputs.seal_folder(RUN).state == "lost"
         return
     with unchanged(store):
         reader = store.outputs.open(RUN)
@@ -115,7 +115,7 @@ def test_shared_store_serves_outputs_without_the_files(store: Corral) -> None:
         assert reader.bytes(0, 7) == b"line 0\n"
         assert next(reader.follow(7, over=lambda: True)).text.startswith(b"line 1\nline 2\n")
         assert store.outputs.open(RUN, stream="stderr").tail(1) == [b"oops"]
-        assert store.outputs.seal_folder(RUN).state == "sealed"
+        assert store.internal.outputs.seal_folder(RUN).state == "sealed"
 
 
 def test_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None:
@@ -123,7 +123,7 @@ def test_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None
 
     data = os.urandom(2_500_000)
     folder = begun(store, data)
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.seal_folder(RUN)
     if store.outputs._database.stores_output:
         assert rows(store, "SELECT count(*) FROM output_chunks") == [(3,)]
         (folder / "output.zst").unlink()
@@ -131,26 +131,26 @@ def test_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None
 
 
 def test_output_on_another_host_is_refused_with_its_host(store: Corral) -> None:
-    store.outputs.begin(RUN, host="far-away", folder="/x")
+    store.internal.outputs.begin(RUN, host="far-away", folder="/x")
     with refuses(store, Refused) as refused:
         store.outputs.open(RUN)
     assert "far-away" in refused.value.message
     with refuses(store, Refused) as refused:
-        store.outputs.seal_folder(RUN)
+        store.internal.outputs.seal_folder(RUN)
     assert "far-away" in refused.value.message
 
 
 def test_output_with_a_missing_folder_is_lost(store: Corral) -> None:
     folder = begun(store)
     (folder / "output").unlink()
-    row = store.outputs.seal_folder(RUN)
+    row = store.internal.outputs.seal_folder(RUN)
     assert (row.state, row.reason) == ("lost", f"there is no output in {folder}")
     with pytest.raises(NotFound, check=because("files_missing")):
         store.outputs.open(RUN)
     begun(store, run="run_2")
     (run_folder("run_2") / "output").unlink()
     run_folder("run_2").rmdir()
-    assert store.outputs.seal_folder("run_2").state == "lost"
+    assert store.internal.outputs.seal_folder("run_2").state == "lost"
 
 
 def test_missing_output_says_what_to_do(store: Corral) -> None:
@@ -161,11 +161,11 @@ def test_missing_output_says_what_to_do(store: Corral) -> None:
     assert str(folder) in refused.value.message
     assert f"`corral show {RUN}`" in refused.value.message
     (folder / "away").rename(folder / "output")
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.seal_folder(RUN)
     with refuses(store, NotFound) as refused:
         store.outputs.open(RUN, stream="stderr")
     assert refused.value.details["reason"] == "files_missing"
-    store.outputs.lose(RUN, "its disk is gone")
+    store.internal.outputs.lose(RUN, "its disk is gone")
     (folder / "output.zst").unlink()
     with refuses(store, NotFound) as refused:
         store.outputs.open(RUN)
@@ -178,8 +178,8 @@ def test_missing_output_says_what_to_do(store: Corral) -> None:
 
 def test_lost_output_that_reappears_is_sealed(store: Corral) -> None:
     begun(store)
-    store.outputs.lose(RUN, "its machine is gone")
-    assert store.outputs.seal_folder(RUN).state == "sealed"
+    store.internal.outputs.lose(RUN, "its machine is gone")
+    assert store.internal.outputs.seal_folder(RUN).state == "sealed"
     assert store.outputs.get(RUN).reason is None
 
 
@@ -195,7 +195,7 @@ def test_following_continues_across_sealing(store: Corral) -> None:
     assert next(follower).text == b"two\n"
     with (folder / "output").open("ab") as file:
         file.write(b"three\n")
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.seal_folder(RUN)
     assert b"".join(piece.text for piece in follower) == b"three\n"
     assert reader.lines(0, 9) == [b"one", b"two", b"three"]
     assert follow_all(store.outputs.open(RUN)) == b"one\ntwo\nthree\n"
@@ -203,17 +203,17 @@ def test_following_continues_across_sealing(store: Corral) -> None:
 
 def test_sealed_output_rejects_chunks(store: Corral) -> None:
     begun(store)
-    store.outputs.add_chunk(RUN, 0, b"early")
-    store.outputs.add_chunk(RUN, 0, b"again")
-    assert store.outputs.chunk(RUN, 0) == b"again"
-    store.outputs.add_chunk(RUN, 7, b"beyond the end")
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.add_chunk(RUN, 0, b"early")
+    store.internal.outputs.add_chunk(RUN, 0, b"again")
+    assert store.internal.outputs.chunk(RUN, 0) == b"again"
+    store.internal.outputs.add_chunk(RUN, 7, b"beyond the end")
+    store.internal.outputs.seal_folder(RUN)
     with pytest.raises(NotFound):
-        store.outputs.chunk(RUN, 7)
+        store.internal.outputs.chunk(RUN, 7)
     with refuses(store, Conflict):
-        store.outputs.add_chunk(RUN, 0, b"late")
+        store.internal.outputs.add_chunk(RUN, 0, b"late")
     with refuses(store, NotFound):
-        store.outputs.add_chunk("run_unknown", 0, b"x")
+        store.internal.outputs.add_chunk("run_unknown", 0, b"x")
 
 
 def test_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
@@ -221,7 +221,7 @@ def test_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
     with refuses(store, Conflict) as caught:
         store.outputs.delete(run.id)
     assert "Stop it first" in caught.value.message
-    store.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.end(run, ExitStatus(exit_code=0))
     assert store.outputs.delete(run.id).state == "deleted"
 
 
@@ -229,23 +229,23 @@ def test_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
 def test_invalid_chunk_is_rejected(store: Corral, data: bytes) -> None:
     begun(store)
     with refuses(store, Invalid):
-        store.outputs.add_chunk(RUN, 0, data)
+        store.internal.outputs.add_chunk(RUN, 0, data)
     with refuses(store, Invalid):
-        store.outputs.add_chunk(RUN, 0, b"x", stream="other")
+        store.internal.outputs.add_chunk(RUN, 0, b"x", stream="other")
 
 
 def test_sealed_output_is_not_replaced_by_another_text(store: Corral, tmp_path: Path) -> None:
     begun(store)
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.seal_folder(RUN)
     (tmp_path / "output").write_bytes(b"something else")
     with refuses(store, IllegalMove):
-        store.outputs.seal(RUN, seal(tmp_path))
+        store.internal.outputs.seal(RUN, seal(tmp_path))
 
 
 def test_deleting_removes_rows_files_and_log_with_events(store: Corral, clock: ManualClock) -> None:
     folder = begun(store)
     store.outputs.log(RUN, "info", "hello")
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.seal_folder(RUN)
     row = store.outputs.delete(RUN)
     assert (row.state, row.head, row.tail, row.deleted_at) == ("deleted", None, None, clock.now())
     assert not folder.exists()
@@ -256,7 +256,7 @@ def test_deleting_removes_rows_files_and_log_with_events(store: Corral, clock: M
         store.outputs.delete(RUN)
         with pytest.raises(NotFound, check=because("deleted")):
             store.outputs.open(RUN)
-    assert store.outputs.delete_record(RUN) is True
+    assert store.internal.outputs.delete_record(RUN) is True
     with pytest.raises(NotFound):
         store.outputs.get(RUN)
     assert record(store, RUN)[-3:] == [
@@ -267,10 +267,10 @@ def test_deleting_removes_rows_files_and_log_with_events(store: Corral, clock: M
 
 
 def test_files_on_another_host_are_removed_there_later(store: Corral) -> None:
-    store.outputs.begin(RUN, host="far-away", folder="/srv/runs/run_1")
+    store.internal.outputs.begin(RUN, host="far-away", folder="/srv/runs/run_1")
     store.outputs.delete(RUN)
     assert store.outputs.get(RUN).folder == "/srv/runs/run_1"
-    assert store.outputs.delete_record(RUN) is False
+    assert store.internal.outputs.delete_record(RUN) is False
     assert [
         row.id for row in store._database.read(lambda tx: ops.list_uncleared(tx, host="far-away"))
     ] == [RUN]
@@ -280,22 +280,22 @@ def test_only_the_folder_of_the_run_is_removed(store: Corral, tmp_path: Path) ->
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("x")
-    store.outputs.begin(RUN, host=host(), folder=str(precious))
+    store.internal.outputs.begin(RUN, host=host(), folder=str(precious))
     store.outputs.delete(RUN)
     link = tmp_path / "runs" / "run_2"
     link.parent.mkdir()
     link.symlink_to(precious)
-    store.outputs.begin("run_2", host=host(), folder=str(link))
+    store.internal.outputs.begin("run_2", host=host(), folder=str(link))
     store.outputs.delete("run_2")
     assert (precious / "file").read_text() == "x"
 
 
 def test_old_outputs_are_deleted_by_their_retention(store: Corral, clock: ManualClock) -> None:
     old = begun(store)
-    store.outputs.seal_folder(RUN)
+    store.internal.outputs.seal_folder(RUN)
     clock.advance(90 * DAY)
     begun(store, run="run_2")
-    store.outputs.seal_folder("run_2")
+    store.internal.outputs.seal_folder("run_2")
     begun(store, run="run_3")
     clock.advance(1)
     with unchanged(store):
@@ -311,10 +311,10 @@ def test_old_outputs_are_deleted_by_their_retention(store: Corral, clock: Manual
 
 def test_open_outputs_of_a_host_are_paginated(store: Corral) -> None:
     for n in range(5):
-        store.outputs.begin(f"run_{n}", host="a", folder="/x")
-    store.outputs.begin("run_other", host="b", folder="/x")
-    store.outputs.lose("run_2", "gone")
-    listed = walk(lambda **page: store.outputs.list_unsealed(host="a", **page))
+        store.internal.outputs.begin(f"run_{n}", host="a", folder="/x")
+    store.internal.outputs.begin("run_other", host="b", folder="/x")
+    store.internal.outputs.lose("run_2", "gone")
+    listed = walk(lambda **page: store.internal.outputs.list_unsealed(host="a", **page))
     assert [row.id for row in listed] == ["run_0", "run_1", "run_3", "run_4"]
 
 
@@ -375,14 +375,14 @@ def test_deleting_a_run_without_an_output_deletes_its_log(store: Corral) -> None
     assert gone is not None
     assert (gone.state, gone.reason) == ("deleted", "its run was deleted")
     assert store.outputs.log_lines(RUN).items == []
-    assert store.outputs.clear_deleted() == 1
+    assert store.internal.outputs.clear_deleted() == 1
     assert not run_folder("run_2").exists()
 
 
 def test_log_many_is_atomic(store: Corral) -> None:
-    assert store.outputs.log_many(RUN, [("info", "a", None), ("warn", "b", {"x": 1})]) == 2
+    assert store.internal.outputs.log_many(RUN, [("info", "a", None), ("warn", "b", {"x": 1})]) == 2
     with refuses(store, Invalid):
-        store.outputs.log_many(RUN, [("info", "c", None), ("fatal", "d", None)])
+        store.internal.outputs.log_many(RUN, [("info", "c", None), ("fatal", "d", None)])
     assert [line.message for line in store.outputs.log_lines(RUN).items] == ["a", "b"]
 
 
@@ -396,7 +396,7 @@ def test_log_line_wakes_followers_without_an_event(store: Corral) -> None:
 def test_log_line_numbers_are_never_reused(store: Corral) -> None:
     first, second = add_run(store, "completed"), add_run(store, "completed")
     for run in (first, second):
-        store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+        store.internal.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
     ids = [store.outputs.log(run, "info", "secret-ish").id for run in (first, second, second)]
     store.runs.delete(second)
     assert rows(store, "SELECT run_id, message FROM log_lines WHERE run_id <> :id", id=first) == (

@@ -48,9 +48,9 @@ def fill(store: Corral, project: str, word: str, *, agent: str) -> str:
     config.make_private_folder(folder)
     (folder / "output").write_bytes(TEXT.replace(b"heron", word.encode()))
     (folder / "stderr").write_bytes(f"{word} error\n".encode())
-    store.outputs.begin(run, host=process.host(), folder=str(folder))
+    store.internal.outputs.begin(run, host=process.host(), folder=str(folder))
     store.outputs.log(run, "warn", f"{word} line")
-    store.outputs.seal_folder(run)
+    store.internal.outputs.seal_folder(run)
     for cost in (5, 7):
         used = UsageFact(model="m", input=1, cost_micros=cost)
         store.charges.add(

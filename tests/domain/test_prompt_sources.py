@@ -34,11 +34,11 @@ class Team:
 
     def turn(self, answer: str = "ok") -> Run:
         """One turn of Ada."""
-        (run,) = self.store.chat.start_turns()
+        (run,) = self.store.internal.chat.start_turns()
         begun = self.runner.begin()
         assert begun.id == run.id
         self.runner.end(begun, answer)
-        self.store.chat.finish_turns()
+        self.store.internal.chat.finish_turns()
         return run
 
     def prompt(self) -> str:
@@ -136,7 +136,7 @@ def test_prompt_of_an_agent_into_another_session_is_quoted(team: Team) -> None:
 
 def test_text_of_an_agent_to_a_run_names_sender_and_counts_as_hop(team: Team) -> None:
     team.chat.says("work")
-    team.store.chat.start_turns()
+    team.store.internal.chat.start_turns()
     run = team.runner.begin()
     team.store.settings.set("mail.max_hops", 1)
     with team.inside() as inside:

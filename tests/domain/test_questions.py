@@ -101,7 +101,7 @@ def test_overdue_question_rejects_answers_before_the_sweep(
     assert (ended.state, ended.answer, ended.answered_by) == ("expired", "no", None)
     (letter,) = letters(store, "agent:ada")
     assert (letter.body["state"], letter.body["answer"]) == ("expired", "no")
-    assert store.questions.expire_due() == []
+    assert store.internal.questions.expire_due() == []
 
 
 def test_deadline_survives_a_restart(url: str, clock: ManualClock) -> None:
@@ -112,7 +112,7 @@ def test_deadline_survives_a_restart(url: str, clock: ManualClock) -> None:
         assert store.questions.get(question.id).deadline_at == question.created_at + HOUR
         assert store.questions.next_due() == question.created_at + HOUR
         clock.advance(30 * MINUTE)
-        assert [each.id for each in store.questions.expire_due()] == [question.id]
+        assert [each.id for each in store.internal.questions.expire_due()] == [question.id]
 
 
 def test_answer_after_asker_crashed_waits_in_its_mailbox(store: Corral) -> None:

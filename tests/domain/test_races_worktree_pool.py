@@ -35,8 +35,10 @@ def decided(store: Corral, repository: Path, inside: str | None = None) -> Race:
         if inside is not None and number == 1:
             make_repository(Path(attempt.worktree) / inside)
         supervisor = held(number, host=process.host())
-        run = store.runs.launch(store.runs.acquire(attempt.run_id or "", supervisor))
-        store.runs.end(run, ExitStatus(exit_code=0))
+        run = store.internal.runs.launch(
+            store.internal.runs.acquire(attempt.run_id or "", supervisor)
+        )
+        store.internal.runs.end(run, ExitStatus(exit_code=0))
     store.races.advance(race.id)
     store.races.select(race.id, "1")
     store.races.merge(race.id)

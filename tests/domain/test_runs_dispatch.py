@@ -44,13 +44,13 @@ def keep(store: Corral, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             assert len(offered) < 100, "the same run is offered for ever"
             me = held(len(offered), host=process.host(), boot_id=process.boot_id())
             try:
-                store.runs.launch(store.runs.acquire(run, me))
+                store.internal.runs.launch(store.internal.runs.acquire(run, me))
             except NoRoom as error:
                 return {"waits": error.message}
             except Conflict as error:
                 return {"taken": error.message}
             except CorralError as error:
-                store.runs.fail(run, reason=error.message)
+                store.internal.runs.fail(run, reason=error.message)
                 return {"failed": error.message}
             return {"pid": me.pid}
 
@@ -67,7 +67,7 @@ def test_runs_are_started_while_slots_are_free(store: Corral, keep: list[str]) -
     first, second, third = (queued(store) for _ in range(3))
     assert [run.id for run in store.runs.start_queued()] == [first.id, second.id]
     assert store.runs.start_queued() == []
-    store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
+    store.internal.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
     assert [run.id for run in store.runs.start_queued()] == [third.id]
     assert keep == [first.id, second.id, third.id]
 
@@ -76,8 +76,8 @@ def test_end_of_a_run_starts_the_next_one(store: Corral, keep: list[str]) -> Non
     store.settings.set("runs.max_concurrent", 1)
     first, second = queued(store), queued(store)
     store.runs.start_queued()
-    over = store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
-    store.runs.clean_up(over)
+    over = store.internal.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
+    store.internal.runs.clean_up(over)
     assert states(store, first, second) == ["completed", "running"]
 
 
@@ -86,7 +86,7 @@ def test_parked_run_continues_when_it_is_due(
 ) -> None:
     run = queued(store)
     store.runs.start_queued()
-    store.runs.park(store.runs.get(run.id), until=clock.now() + HOUR, reason="quota")
+    store.internal.runs.park(store.runs.get(run.id), until=clock.now() + HOUR, reason="quota")
     assert store.runs.start_queued() == []
     clock.advance(HOUR)
     assert [one.id for one in store.runs.start_queued()] == [run.id]
@@ -132,7 +132,7 @@ def test_run_taken_by_another_dispatcher_does_not_block_the_queue(
     class Late(taking):
         def start(self, *, run: str, **told: Any) -> dict[str, Any]:
             if run == first.id:  # another machine was quicker by a moment
-                store.runs.acquire(first.id, held(9))
+                store.internal.runs.acquire(first.id, held(9))
             answer: dict[str, Any] = super().start(run=run, **told)
             return answer
 
@@ -220,7 +220,7 @@ def test_drain_queue_outlasts_a_claimant_that_crashed(
     store.settings.set("runs.max_concurrent", 1)
     claimed, waits = queued(store), queued(store)
     assert claim(store, claimed.id, host=process.host())
-    seeing = Racer(store.runs.drain_queue)
+    seeing = Racer(store.internal.runs.drain_queue)
     clock.advance(HOUR)
     seeing.result()
     assert states(store, claimed, waits) == ["running", "queued"]
@@ -240,33 +240,33 @@ def test_claim_that_ends_after_the_check_is_noticed(
         return found
 
     monkeypatch.setattr(starter, "start_queued", look_in_vain_once)
-    store.runs.drain_queue()
+    store.internal.runs.drain_queue()
     assert states(store, claimed, waits) == ["running", "queued"]
 
 
 def test_drain_queue_returns_when_no_claim_is_pending(store: Corral, keep: list[str]) -> None:
     store.settings.set("runs.max_concurrent", 1)
-    store.runs.drain_queue()  # nobody is in line
+    store.internal.runs.drain_queue()  # nobody is in line
     first, _ = queued(store), queued(store, cwd="/srv/not/here")
-    store.runs.drain_queue()  # the second waits for the first
-    store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
-    store.runs.drain_queue()  # it fits another machine
+    store.internal.runs.drain_queue()  # the second waits for the first
+    store.internal.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
+    store.internal.runs.drain_queue()  # it fits another machine
     assert keep == [first.id]
 
 
 def test_only_a_queued_run_can_be_failed_and_only_once(store: Corral) -> None:
     waits, goes = queued(store), running(store)
-    over = store.runs.fail(waits.id, reason="no such directory")
+    over = store.internal.runs.fail(waits.id, reason="no such directory")
     assert (over.state, over.reason, over.exit_code) == ("failed", "no such directory", None)
     with unchanged(store):
-        assert store.runs.fail(waits.id, reason="again") == over
+        assert store.internal.runs.fail(waits.id, reason="again") == over
         with pytest.raises(Conflict):  # its supervisor ends it
-            store.runs.fail(goes.id, reason="never")
+            store.internal.runs.fail(goes.id, reason="never")
 
 
 def test_long_failure_reason_is_shortened(store: Corral) -> None:
     """The sentence of an error has no limit; the run must not stay queued for that."""
-    over = store.runs.fail(queued(store).id, reason="The budget is spent. " * 40)
+    over = store.internal.runs.fail(queued(store).id, reason="The budget is spent. " * 40)
     assert over.state == "failed"
     assert str(over.reason).startswith("The budget is spent. ")
     gone = store.runs.lose(queued(store).id, reason="x" * 4_000)
@@ -296,7 +296,7 @@ def test_recovery_starts_queued_runs(store: Corral, clock: ManualClock, keep: li
 
 def serve(store: Corral, name: str | None = None, **offers: Any) -> None:
     """A daemon serves the store on a machine, on this one unless it is named."""
-    store.nodes.join(name or process.host(), "boot", owner="d", **{"slots": 10} | offers)
+    store.internal.nodes.join(name or process.host(), "boot", owner="d", **{"slots": 10} | offers)
 
 
 def test_run_waits_for_a_node_with_all_its_labels(store: Corral, keep: list[str]) -> None:
@@ -330,10 +330,10 @@ def test_node_starts_as_many_runs_as_it_has_slots(store: Corral, keep: list[str]
     assert len(store.runs.start_queued()) == 2
     assert store.runs.get(third.id).state == "queued"
     with pytest.raises(NoRoom):
-        store.runs.acquire(third.id, held(9, host=process.host()))
+        store.internal.runs.acquire(third.id, held(9, host=process.host()))
     started = store.runs.get(first.id)
     assert started.node_id == store.nodes.list().items[0].id
-    store.runs.end(started, ExitStatus(exit_code=0))
+    store.internal.runs.end(started, ExitStatus(exit_code=0))
     assert [run.id for run in store.runs.start_queued()] == [third.id]
 
 
@@ -412,7 +412,7 @@ def test_one_of_two_dispatchers_claims_a_run(store: Corral, clock: ManualClock) 
     run = queued(store)
     assert claim(store, run.id, host="here")
     assert not claim(store, run.id, host="here")
-    store.runs.release_claim(run.id)
+    store.internal.runs.release_claim(run.id)
     assert claim(store, run.id, host="here")
     clock.advance(HOUR)
     assert claim(store, run.id, host="here"), "who claimed it and died is not waited for"

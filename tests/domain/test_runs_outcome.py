@@ -79,9 +79,9 @@ def test_end_is_recorded_with_exit_status_and_reason(
 ) -> None:
     run = running(store)
     if stop:
-        store.runs.request_stop(run.id, kind=stop)
+        store.internal.runs.request_stop(run.id, kind=stop)
     clock.advance(90 * SECOND)
-    over = store.runs.end(run, how, output_bytes=12)
+    over = store.internal.runs.end(run, how, output_bytes=12)
     assert (over.state, over.exit_code, over.signal) == (state, how.exit_code, how.signal)
     assert (over.reason, over.output_bytes, over.ended_at) == (reason, 12, clock.now())
     assert (over.lease_until, over.attention) == (None, None)
@@ -91,8 +91,8 @@ def test_end_is_recorded_with_exit_status_and_reason(
 @each_case("words", [*outcome.DEFAULT_STOP_REASONS.values(), outcome.IDLE_REASON])
 def test_stop_with_any_reason_cancels_the_run(store: Corral, words: str) -> None:
     run = running(store)
-    store.runs.request_stop(run.id, reason=words)
-    over = store.runs.end(run, ExitStatus(signal=15))
+    store.internal.runs.request_stop(run.id, reason=words)
+    over = store.internal.runs.end(run, ExitStatus(signal=15))
     assert (over.state, over.stop_kind, over.reason) == ("cancelled", "requested", words)
 
 
@@ -100,8 +100,8 @@ def test_run_that_exits_while_stopping_ends_as_stopped(
     store: Corral,
 ) -> None:
     run = running(store)
-    store.runs.request_stop(run.id)
-    over = store.runs.end(run, ExitStatus(exit_code=0, finished_work=True))
+    store.internal.runs.request_stop(run.id)
+    over = store.internal.runs.end(run, ExitStatus(exit_code=0, finished_work=True))
     assert over.state is RunState.CANCELLED
 
 
@@ -109,12 +109,12 @@ def test_run_that_exits_while_stopping_ends_as_stopped(
     "how", [ExitStatus(exit_code=127, reason="x: not found"), ExitStatus(signal=9)]
 )
 def test_run_may_end_before_its_program_was_executed(store: Corral, how: ExitStatus) -> None:
-    assert not store.runs.end(starting(store), how).is_live
+    assert not store.internal.runs.end(starting(store), how).is_live
 
 
 @each_case("reason", ["a\0b", "half \ud800 a pair", "x" * 100_000, ""])
 def test_any_final_text_of_an_agent_ends_the_run(store: Corral, reason: str) -> None:
-    over = store.runs.end(running(store), ExitStatus(exit_code=1, reason=reason))
+    over = store.internal.runs.end(running(store), ExitStatus(exit_code=1, reason=reason))
     assert over.state is RunState.FAILED
     assert over.exit_code == 1
     assert len(over.reason or "") <= 500
@@ -123,8 +123,8 @@ def test_any_final_text_of_an_agent_ends_the_run(store: Corral, reason: str) -> 
 # -- the first end stands ----------------------------------------------------------------------
 
 SECOND_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
-    "end": lambda store, run: store.runs.end(run, ExitStatus(exit_code=7), output_bytes=1),
-    "end unknown": lambda store, run: store.runs.end(run, ExitStatus()),
+    "end": lambda store, run: store.internal.runs.end(run, ExitStatus(exit_code=7), output_bytes=1),
+    "end unknown": lambda store, run: store.internal.runs.end(run, ExitStatus()),
     "finish": lambda store, run: store.runs.finish(run.id, exit_code=8),
     "lose": lambda store, run: store.runs.lose(run.id),
 }
@@ -141,37 +141,39 @@ def test_first_end_is_kept(
 ) -> None:
     run = running(store)
     clock.advance(90 * SECOND)
-    over = store.runs.end(run, first)
+    over = store.internal.runs.end(run, first)
     clock.advance(HOUR)
     with unchanged(store):
         assert SECOND_ENDS[second](store, run) == over
     assert over.ended_at == (over.started_at or 0) + 90 * SECOND
 
 
-@pytest.mark.parametrize("verb", ["request_stop", "stop"])
-def test_ended_run_cannot_be_stopped(store: Corral, verb: str) -> None:
+def test_ended_run_cannot_be_stopped(store: Corral) -> None:
     over = ended(store, ExitStatus(exit_code=3))
-    with refuses(store, IllegalMove):
-        getattr(store.runs, verb)(over.id)
+    for stop in (store.runs.stop, store.internal.runs.request_stop):
+        with refuses(store, IllegalMove):
+            stop(over.id)
     assert store.runs.get(over.id).exit_code == 3
 
 
 def test_ending_a_run_with_a_stale_fence_is_rejected(store: Corral) -> None:
     run = running(store)
-    taken = store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
+    taken = store.internal.runs.take_over(
+        run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
+    )
     with refuses(store, Held):
-        store.runs.end(run, ExitStatus(exit_code=0))
-    assert store.runs.end(taken, ExitStatus(exit_code=4)).exit_code == 4
+        store.internal.runs.end(run, ExitStatus(exit_code=0))
+    assert store.internal.runs.end(taken, ExitStatus(exit_code=4)).exit_code == 4
     with unchanged(store):  # over is over; the late one learns how it ended
-        assert store.runs.end(run, ExitStatus(exit_code=0)).exit_code == 4
+        assert store.internal.runs.end(run, ExitStatus(exit_code=0)).exit_code == 4
 
 
 def test_no_earlier_fence_is_valid_after_the_end(store: Corral) -> None:
     run = running(store)
-    over = store.runs.end(run, ExitStatus(exit_code=0))
+    over = store.internal.runs.end(run, ExitStatus(exit_code=0))
     assert over.fence > run.fence
     with refuses(store, Held):
-        store.runs.heartbeat(run, output_bytes=1)
+        store.internal.runs.heartbeat(run, output_bytes=1)
 
 
 # -- stopping ----------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ def test_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) -> N
     assert (over.state, over.reason, over.ended_at) == ("cancelled", "not needed", clock.now())
     assert (over.started_at, over.exit_code, over.signal) == (None, None, None)
     with refuses(store, IllegalMove):
-        store.runs.acquire(run.id, held())
+        store.internal.runs.acquire(run.id, held())
 
 
 @pytest.mark.parametrize("make", [starting, running])
@@ -195,7 +197,7 @@ def test_active_run_is_stopping_until_its_process_exits(
     assert (asked.state, asked.stop_reason, asked.fence) == ("stopping", "enough", run.fence)
     with unchanged(store):
         assert store.runs.stop(run.id, reason="again") == asked
-    over = store.runs.end(run, ExitStatus(signal=15))
+    over = store.internal.runs.end(run, ExitStatus(signal=15))
     assert (over.state, over.signal, over.reason) == ("cancelled", 15, "enough")
 
 
@@ -267,11 +269,11 @@ def test_budget_is_reserved_at_the_start_and_released_at_the_end(store: Corral) 
     store.budgets.set("all", 100)
     run = queued(store, budget_micros=60)
     assert store.budgets.get("all").reserved_micros == 0
-    run = store.runs.launch(store.runs.acquire(run.id, held()))
+    run = store.internal.runs.launch(store.internal.runs.acquire(run.id, held()))
     assert store.budgets.get("all").reserved_micros == 60
     store.charges.add(UsageFact(model="m", output=1, cost_micros=25), run_id=run.id)
     assert store.budgets.get("all").reserved_micros == 35
-    store.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.end(run, ExitStatus(exit_code=0))
     budget = store.budgets.get("all")
     assert (budget.spent_micros, budget.reserved_micros) == (25, 0)
     assert [one.scope for one in store.budgets.list().items] == ["all"]
@@ -282,7 +284,7 @@ def test_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral) -
     running(store, budget_micros=60)
     waiting = queued(store, budget_micros=60)
     with refuses(store, Refused):
-        store.runs.acquire(waiting.id, held(2))
+        store.internal.runs.acquire(waiting.id, held(2))
     assert store.runs.get(waiting.id).state is RunState.QUEUED
 
 
@@ -293,7 +295,7 @@ def test_every_end_releases_the_reservation(store: Corral, clock: ManualClock, w
     clock.advance(HOUR)
     match way:
         case "end":
-            store.runs.end(run, ExitStatus(signal=9))
+            store.internal.runs.end(run, ExitStatus(signal=9))
         case "finish":
             store.runs.finish(run.id, exit_code=1)
         case "lose":
@@ -307,9 +309,11 @@ def test_every_end_releases_the_reservation(store: Corral, clock: ManualClock, w
 def test_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
-    run = store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
-    parked = store.runs.park(store.runs.launch(run), until=clock.now(), reason="quota")
-    store.runs.acquire(parked.id, held(2))
+    run = store.internal.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
+    parked = store.internal.runs.park(
+        store.internal.runs.launch(run), until=clock.now(), reason="quota"
+    )
+    store.internal.runs.acquire(parked.id, held(2))
     assert store.budgets.get("all").reserved_micros == 60
 
 
@@ -333,7 +337,7 @@ def boss(store: Corral) -> None:
 def test_end_raises_one_alert(store: Corral) -> None:
     run = running(store)
     for _ in range(3):
-        store.runs.end(run, ExitStatus(exit_code=1))
+        store.internal.runs.end(run, ExitStatus(exit_code=1))
     store.runs.lose(run.id)
     assert list_alerts(store) == [("failed", run.id)]
 
@@ -356,8 +360,8 @@ def test_each_end_raises_the_alert_of_its_kind(
 ) -> None:
     run = running(store)
     if stop:
-        store.runs.request_stop(run.id, kind=stop)
-    store.runs.end(run, how)
+        store.internal.runs.request_stop(run.id, kind=stop)
+    store.internal.runs.end(run, how)
     assert list_alerts(store) == ([(kind, run.id)] if kind else [])
 
 
@@ -366,14 +370,16 @@ def test_attention_raises_one_alert_for_each_change(store: Corral, clock: Manual
     run = running(store)
     for _ in range(3):
         clock.advance(SECOND)
-        assert store.runs.set_attention(run, Attention.NEEDS_INPUT).attention == "needs_input"
+        assert (
+            store.internal.runs.set_attention(run, Attention.NEEDS_INPUT).attention == "needs_input"
+        )
     assert store.runs.get(run.id).attention_at == clock.now() - 2 * SECOND
-    assert store.runs.set_attention(run, None).attention is None
+    assert store.internal.runs.set_attention(run, None).attention is None
     with unchanged(store):
-        store.runs.set_attention(run, None)
+        store.internal.runs.set_attention(run, None)
     clock.advance(SECOND)
-    store.runs.set_attention(run, Attention.NEEDS_INPUT)
-    store.runs.set_attention(run, Attention.STUCK)
+    store.internal.runs.set_attention(run, Attention.NEEDS_INPUT)
+    store.internal.runs.set_attention(run, Attention.STUCK)
     assert list_alerts(store) == [
         ("needs_input", run.id),
         ("needs_input", run.id),
@@ -390,9 +396,9 @@ def test_attention_raises_one_alert_for_each_change(store: Corral, clock: Manual
 @pytest.mark.usefixtures("boss")
 def test_ended_run_needs_no_attention(store: Corral) -> None:
     run = running(store)
-    store.runs.end(run, ExitStatus(signal=15, finished_work=True))
+    store.internal.runs.end(run, ExitStatus(signal=15, finished_work=True))
     with unchanged(store), pytest.raises(Held):
-        store.runs.set_attention(run, Attention.STUCK)
+        store.internal.runs.set_attention(run, Attention.STUCK)
 
 
 @pytest.mark.usefixtures("boss")

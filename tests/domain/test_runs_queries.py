@@ -69,7 +69,7 @@ def test_live_run_is_preferred_when_found_by_name(store: Corral) -> None:
     new = running(store, name="nightly")
     assert store.runs.get("nightly") == new
     assert store.runs.get_launch("nightly").run_id == new.id
-    assert store.runs.request_stop("nightly").id == new.id
+    assert store.internal.runs.request_stop("nightly").id == new.id
     assert store.runs.get(old.id) == old
 
 
@@ -78,7 +78,7 @@ def test_live_runs_have_unique_names(store: Corral) -> None:
     with pytest.raises(Conflict) as caught:
         queued(store, name="twin")
     assert caught.value.details["id"] == first.id
-    store.runs.request_stop(first.id)
+    store.internal.runs.request_stop(first.id)
     assert store.runs.get("twin") == store.runs.get(first.id)
     assert queued(store, name="twin").id != first.id
 
@@ -215,7 +215,7 @@ def test_project_with_the_fewest_active_runs_is_next(
     alone = queued(store)
     order: list[str] = []
     while (run := next_queued(store, host=ELSEWHERE)) is not None:
-        store.runs.acquire(run.id, held(len(order)))
+        store.internal.runs.acquire(run.id, held(len(order)))
         order.append(run.id)
     assert order == [
         first[0].id,
@@ -234,7 +234,7 @@ def test_end_of_a_run_frees_a_slot_for_its_project(
     busy = [running(store, project_id=one), running(store, project_id=two)]
     for project in (one, two):
         queued(store, project_id=project)
-    store.runs.end(busy[1], ExitStatus(exit_code=0))
+    store.internal.runs.end(busy[1], ExitStatus(exit_code=0))
     found = next_queued(store, host=ELSEWHERE)
     assert found is not None
     assert found.project_id == two
@@ -248,7 +248,7 @@ def test_queued_runs_wait_for_their_due_time_and_host(store: Corral, clock: Manu
     clock.advance(HOUR)
     assert next_queued(store, host=HERE) == later
     mine = queued(store, host=HERE)
-    store.runs.acquire(later.id, held())
+    store.internal.runs.acquire(later.id, held())
     assert next_queued(store, host=HERE) == mine
 
 
@@ -256,16 +256,16 @@ def test_max_concurrent_limits_the_active_runs(store: Corral) -> None:
     store.settings.set("runs.max_concurrent", 2)
     first, second, third = (queued(store) for _ in range(3))
     assert store._database.read(dispatch.count_free_slots) == 2
-    taken = store.runs.acquire(first.id, held(1))
-    store.runs.acquire(second.id, held(2))
+    taken = store.internal.runs.acquire(first.id, held(1))
+    store.internal.runs.acquire(second.id, held(2))
     assert store._database.read(dispatch.count_free_slots) == 0
     with refuses(store, NoRoom) as caught:
-        store.runs.acquire(third.id, held(3))
+        store.internal.runs.acquire(third.id, held(3))
     assert "runs.max_concurrent" in caught.value.message
-    store.runs.request_stop(taken.id)
+    store.internal.runs.request_stop(taken.id)
     assert store._database.read(dispatch.count_free_slots) == 0, "it is still there"
-    store.runs.end(taken, ExitStatus(signal=15))
-    assert store.runs.acquire(third.id, held(3)).state is RunState.STARTING
+    store.internal.runs.end(taken, ExitStatus(signal=15))
+    assert store.internal.runs.acquire(third.id, held(3)).state is RunState.STARTING
 
 
 def test_max_concurrent_may_be_lower_than_the_active_runs(store: Corral) -> None:
@@ -288,13 +288,17 @@ def test_requeued_run_may_start_on_another_host(store: Corral, clock: ManualCloc
     assert (found.was, found.state, found.reason) == ("running", "queued", "lease expired")
     again = next_queued(store, host="a-third-machine")
     assert again is not None
-    started = store.runs.acquire(run.id, held(2, host="a-third-machine", folder="/srv/other"))
+    started = store.internal.runs.acquire(
+        run.id, held(2, host="a-third-machine", folder="/srv/other")
+    )
     assert (started.host, started.attempts) == ("a-third-machine", 2)
 
 
 def test_pinned_run_waits_for_its_host(store: Corral, clock: ManualClock) -> None:
     queued(store, max_restarts=3, host=ELSEWHERE)
-    run = store.runs.launch(store.runs.acquire(next_queued(store, host=ELSEWHERE).id, held()))
+    run = store.internal.runs.launch(
+        store.internal.runs.acquire(next_queued(store, host=ELSEWHERE).id, held())
+    )
     clock.advance(HOUR)
     store.runs.recover()
     assert next_queued(store, host="a-third-machine") is None, "its directory is not there"
@@ -314,9 +318,9 @@ def counts(store: Corral) -> list[int]:
 
 def test_deleting_an_ended_run_deletes_all_its_rows(store: Corral) -> None:
     run = ended(store)
-    store.runs.add_sample(run, ResourceSample(1, 1, 1, 1))
+    store.internal.runs.add_sample(run, ResourceSample(1, 1, 1, 1))
     kept = ended(store)
-    store.runs.add_sample(kept, ResourceSample(1, 1, 1, 1))
+    store.internal.runs.add_sample(kept, ResourceSample(1, 1, 1, 1))
     assert store.runs.delete(run.id) == run
     assert counts(store) == [1, 1, 1]
     for look in (store.runs.get, store.runs.get_launch, store.runs.delete):

@@ -70,10 +70,12 @@ def identity(child: "subprocess.Popen[bytes]") -> process.ProcessIdentity:
 
 def here(store: Corral, *, pid: int = GONE, began: str = "1", **known: Any) -> Run:
     """A run of this machine whose supervisor is gone."""
-    run = store.runs.enqueue(run_spec(max_restarts=known.pop("max_restarts", 0)))
+    run = store.internal.runs.enqueue(run_spec(max_restarts=known.pop("max_restarts", 0)))
     plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
-    started = store.runs.acquire(run.id, held(1, pid=pid, start_token=began, **plain | known))
-    return store.runs.launch(started)
+    started = store.internal.runs.acquire(
+        run.id, held(1, pid=pid, start_token=began, **plain | known)
+    )
+    return store.internal.runs.launch(started)
 
 
 def note_exit(run: Run, end: ExitStatus) -> None:
@@ -104,13 +106,15 @@ def test_output_is_left_to_a_live_supervisor(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     supervisor = identity(sleeper)
-    id = store.runs.enqueue(run_spec()).id
+    id = store.internal.runs.enqueue(run_spec()).id
     folder = run_folder(id)
     make_private_folder(folder)
     (folder / "output").write_bytes(b"it may still be writing")
     plain = {"host": supervisor.host, "boot_id": supervisor.boot_id, "folder": str(folder)}
     kept = held(1, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token, **plain)
-    store.runs.end(store.runs.launch(store.runs.acquire(id, kept)), ExitStatus(exit_code=0))
+    store.internal.runs.end(
+        store.internal.runs.launch(store.internal.runs.acquire(id, kept)), ExitStatus(exit_code=0)
+    )
     assert list_recovered(store) == []
     assert store.outputs.get(id).state == "open"
     sleeper.kill()
@@ -142,13 +146,15 @@ def test_exit_file_of_an_earlier_attempt_is_ignored(store: Corral) -> None:
     run = here(store, max_restarts=1)
     note_exit(run, ExitStatus(exit_code=0))
     again = held(1, pid=GONE, start_token="2")
-    store.runs.launch(store.runs.restart(run, again, ExitStatus(exit_code=0), quick_failures=0))
+    store.internal.runs.launch(
+        store.internal.runs.restart(run, again, ExitStatus(exit_code=0), quick_failures=0)
+    )
     assert list_recovered(store) == [("running", "crashed", "gone")]
 
 
 def test_stopping_run_whose_supervisor_died_is_cancelled(store: Corral) -> None:
     run = here(store)
-    store.runs.request_stop(run.id, reason="enough")
+    store.internal.runs.request_stop(run.id, reason="enough")
     assert list_recovered(store) == [("stopping", "cancelled", "enough")]
 
 
@@ -261,11 +267,11 @@ def test_run_with_restarts_left_is_requeued_with_an_event(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store, max_restarts=1)
-    store.runs.heartbeat(run, output_bytes=1)
+    store.internal.runs.heartbeat(run, output_bytes=1)
     clock.advance(HOUR)
     assert list_recovered(store) == [("running", "queued", "lease expired")]
     assert record(store, run.id)[-1] == "run.requeue"
-    again = store.runs.launch(store.runs.acquire(run.id, held(2)))
+    again = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(2)))
     clock.advance(HOUR)
     assert list_recovered(store) == [("running", "interrupted", "lease expired")]
     assert store.runs.get(run.id).attempts == again.attempts == 2
@@ -273,10 +279,10 @@ def test_run_with_restarts_left_is_requeued_with_an_event(
 
 def test_run_whose_output_is_lost_is_requeued(store: Corral, clock: ManualClock) -> None:
     run = running(store, max_restarts=1)
-    store.outputs.lose(run.id, "its folder is gone")
+    store.internal.outputs.lose(run.id, "its folder is gone")
     clock.advance(HOUR)
     assert list_recovered(store) == [("running", "queued", "lease expired")]
-    assert store.runs.acquire(run.id, held(2, host="another")).attempts == 2
+    assert store.internal.runs.acquire(run.id, held(2, host="another")).attempts == 2
 
 
 def test_stopping_run_with_restarts_left_is_not_requeued(store: Corral, clock: ManualClock) -> None:
@@ -299,7 +305,7 @@ def test_renewed_lease_is_not_recovered(store: Corral, clock: ManualClock) -> No
     run = running(store)
     for _ in range(5):
         clock.advance(50_000)
-        store.runs.heartbeat(run, output_bytes=0)
+        store.internal.runs.heartbeat(run, output_bytes=0)
         assert list_recovered(store) == []
 
 
@@ -309,7 +315,7 @@ def test_clock_jump_back_takes_no_run_from_its_supervisor(
     run = running(store)
     clock.advance(-HOUR)
     assert list_recovered(store) == []
-    assert store.runs.heartbeat(run, output_bytes=0).state is RunState.RUNNING
+    assert store.internal.runs.heartbeat(run, output_bytes=0).state is RunState.RUNNING
 
 
 # -- processes that Corral did not start -------------------------------------------------------
@@ -394,7 +400,10 @@ def test_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
         run = running(store, n)
         clock.advance(HOUR)
         ended, _ = race(
-            [lambda run=run: store.runs.end(run, ExitStatus(exit_code=0)), store.runs.recover]
+            [
+                lambda run=run: store.internal.runs.end(run, ExitStatus(exit_code=0)),
+                store.runs.recover,
+            ]
         )
         found = store.runs.get(run.id)
         if found.state is RunState.COMPLETED:
@@ -405,7 +414,7 @@ def test_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
 
 
 def test_output_of_an_unknown_run_does_not_stop_a_recovery(store: Corral) -> None:
-    store.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/nowhere")
+    store.internal.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/nowhere")
     here(store)
     assert list_recovered(store) == [("running", "crashed", "gone")]
 

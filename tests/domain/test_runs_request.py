@@ -115,7 +115,7 @@ BAD: dict[str, dict[str, Any]] = {
 @each_case("what", BAD)
 def test_invalid_spec_is_rejected_and_stores_nothing(store: Corral, what: str) -> None:
     with refuses(store, Invalid) as caught:
-        store.runs.enqueue(run_spec(**BAD[what]))
+        store.internal.runs.enqueue(run_spec(**BAD[what]))
     assert caught.value.message.endswith(".")
     assert "\0" not in caught.value.message
 

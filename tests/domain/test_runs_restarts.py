@@ -39,7 +39,7 @@ def test_run_with_restarts_left_is_requeued(
     now = store.runs.get(run.id)
     assert (now.state, now.attempts, now.host) == (RunState.QUEUED, 1, process.host())
     assert now.fence > run.fence
-    started = store.runs.acquire(run.id, held(2, host=process.host()))
+    started = store.internal.runs.acquire(run.id, held(2, host=process.host()))
     assert started.attempts == 2
 
 
@@ -47,8 +47,8 @@ def test_run_without_restarts_left_ends(store: Corral) -> None:
     run = here(store, max_restarts=1)
     store.runs.recover()
     plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
-    again = store.runs.acquire(run.id, held(1, pid=GONE, start_token="1", **plain))
-    store.runs.launch(again)
+    again = store.internal.runs.acquire(run.id, held(1, pid=GONE, start_token="1", **plain))
+    store.internal.runs.launch(again)
     (found,) = store.runs.recover()
     assert (found.state, store.runs.get(run.id).attempts) == (RunState.CRASHED, 2)
 
@@ -62,7 +62,7 @@ def test_successful_run_is_not_restarted(store: Corral) -> None:
 
 def test_stopped_run_is_not_restarted(store: Corral) -> None:
     run = here(store, max_restarts=3)
-    store.runs.request_stop(run.id, reason="enough")
+    store.internal.runs.request_stop(run.id, reason="enough")
     (found,) = store.runs.recover()
     assert found.state is RunState.CANCELLED
 
@@ -77,7 +77,7 @@ def test_quick_failures_are_counted_and_end_the_run(store: Corral) -> None:
     states = []
     for number in range(3):
         holding = held(number + 1, pid=child.pid, start_token=began, **plain)
-        started = store.runs.launch(store.runs.acquire(run.id, holding))
+        started = store.internal.runs.launch(store.internal.runs.acquire(run.id, holding))
         note_exit(started, ExitStatus(exit_code=1))
         (found,) = store.runs.recover()
         states.append((found.state, store.runs.get(run.id).quick_failures))

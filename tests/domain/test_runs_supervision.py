@@ -35,7 +35,7 @@ def test_supervisor_acquires_a_run_with_its_process_identity(
 ) -> None:
     asked = queued(store)
     clock.advance(SECOND)
-    run = store.runs.acquire(asked.id, held(1))
+    run = store.internal.runs.acquire(asked.id, held(1))
     assert (run.state, run.owner, run.fence, run.attempts) == ("starting", "supervisor:1", 1, 1)
     assert (run.host, run.boot_id, run.pid, run.start_token) == (ELSEWHERE, "boot", 10_001, "100")
     assert (run.supervisor_pid, run.supervisor_token) == (20_001, "101")
@@ -52,25 +52,25 @@ def test_acquired_run_cannot_be_acquired_again(store: Corral) -> None:
     run = starting(store)
     for supervisor in (1, 2):
         with refuses(store, IllegalMove):
-            store.runs.acquire(run.id, held(supervisor))
+            store.internal.runs.acquire(run.id, held(supervisor))
 
 
 def test_ended_run_cannot_be_acquired(store: Corral) -> None:
     run = ended(store)
     with refuses(store, IllegalMove):
-        store.runs.acquire(run.id, held(2))
+        store.internal.runs.acquire(run.id, held(2))
     with refuses(store, NotFound):
-        store.runs.acquire("run_" + "0" * 26, held(2))
+        store.internal.runs.acquire("run_" + "0" * 26, held(2))
 
 
 def test_launch_is_allowed_once(store: Corral, clock: ManualClock) -> None:
     run = starting(store)
     clock.advance(5)
-    launched = store.runs.launch(run)
+    launched = store.internal.runs.launch(run)
     assert (launched.state, launched.seen_at) == ("running", clock.now())
     assert launched.started_at == clock.now() - 5
     with refuses(store, IllegalMove):
-        store.runs.launch(run)
+        store.internal.runs.launch(run)
 
 
 def test_acquiring_a_run_touches_its_project(
@@ -86,10 +86,10 @@ def test_acquiring_a_run_touches_its_project(
 def test_invalid_lease_duration_is_rejected(store: Corral, lease_ms: int) -> None:
     asked = queued(store)
     with refuses(store, Invalid):
-        store.runs.acquire(asked.id, held(), lease_ms=lease_ms)
+        store.internal.runs.acquire(asked.id, held(), lease_ms=lease_ms)
     run = running(store)
     with refuses(store, Invalid):
-        store.runs.heartbeat(run, output_bytes=0, lease_ms=lease_ms)
+        store.internal.runs.heartbeat(run, output_bytes=0, lease_ms=lease_ms)
 
 
 # -- going on ----------------------------------------------------------------------------------
@@ -99,19 +99,19 @@ def test_heartbeat_renews_the_lease_and_writes_no_event(store: Corral, clock: Ma
     run = running(store)
     before = record(store)
     clock.advance(30 * SECOND)
-    beaten = store.runs.heartbeat(run, output_bytes=7, cpu_ms=5, peak_bytes=9)
+    beaten = store.internal.runs.heartbeat(run, output_bytes=7, cpu_ms=5, peak_bytes=9)
     assert (beaten.lease_until, beaten.seen_at) == (clock.now() + LEASE_MS, clock.now())
     assert (beaten.output_bytes, beaten.cpu_ms, beaten.peak_bytes) == (7, 5, 9)
     assert beaten.fence == run.fence
-    quiet = store.runs.heartbeat(run, output_bytes=8)
+    quiet = store.internal.runs.heartbeat(run, output_bytes=8)
     assert (quiet.output_bytes, quiet.cpu_ms, quiet.peak_bytes) == (8, 5, 9)
     assert record(store) == before
 
 
 def test_heartbeat_returns_a_pending_stop(store: Corral) -> None:
     run = running(store)
-    store.runs.request_stop(run.id, reason="enough")
-    heard = store.runs.heartbeat(run, output_bytes=0)
+    store.internal.runs.request_stop(run.id, reason="enough")
+    heard = store.internal.runs.heartbeat(run, output_bytes=0)
     assert (heard.state, heard.stop_reason) == (RunState.STOPPING, "enough")
 
 
@@ -120,27 +120,27 @@ def test_late_heartbeat_is_accepted_while_the_fence_is_current(
 ) -> None:
     run = running(store)
     clock.advance(HOUR)
-    assert store.runs.heartbeat(run, output_bytes=0).lease_until == clock.now() + LEASE_MS
+    assert store.internal.runs.heartbeat(run, output_bytes=0).lease_until == clock.now() + LEASE_MS
 
 
 def test_queued_or_ended_run_rejects_heartbeats(store: Corral) -> None:
     for run in (queued(store), ended(store)):
         with refuses(store, Conflict):
-            store.runs.heartbeat(run, output_bytes=0)
+            store.internal.runs.heartbeat(run, output_bytes=0)
 
 
 def test_restart_is_the_same_run_with_another_process(store: Corral, clock: ManualClock) -> None:
     run = running(store)
-    store.runs.set_attention(run, Attention.NEEDS_INPUT)
+    store.internal.runs.set_attention(run, Attention.NEEDS_INPUT)
     clock.advance(SECOND)
-    again = store.runs.restart(
+    again = store.internal.runs.restart(
         run, held(1, pid=77, start_token="7"), ExitStatus(exit_code=3), quick_failures=1
     )
     assert (again.id, again.state, again.attempts) == (run.id, RunState.STARTING, 2)
     assert (again.pid, again.start_token, again.quick_failures) == (77, "7", 1)
     assert (again.fence, again.started_at, again.attention) == (run.fence + 1, run.started_at, None)
     assert again.exit_code is None
-    assert store.runs.launch(again).state is RunState.RUNNING
+    assert store.internal.runs.launch(again).state is RunState.RUNNING
     ((data,),) = rows(store, "SELECT CAST(data AS TEXT) FROM events WHERE verb = 'restart'")
     assert '"exit_code":3' in data.replace(" ", "")
 
@@ -149,21 +149,21 @@ def test_writes_about_the_last_attempt_are_rejected(store: Corral) -> None:
     """A recovery reads the first attempt, its supervisor begins the second and is killed: the first
     one's end, which is written down, must not become the second one's."""
     seen = running(store)
-    store.runs.restart(
+    store.internal.runs.restart(
         seen, held(1, pid=77, start_token="7"), ExitStatus(signal=11), quick_failures=1
     )
     with refuses(store, Held):
-        store.runs.end(seen, ExitStatus(signal=11))
+        store.internal.runs.end(seen, ExitStatus(signal=11))
     with refuses(store, Held):
-        store.runs.end_orphaned(seen, verb="crash", reason="gone")
+        store.internal.runs.end_orphaned(seen, verb="crash", reason="gone")
 
 
 def test_stopping_run_is_not_restarted(store: Corral) -> None:
     run = stopping(store)
     with refuses(store, IllegalMove):
-        store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
+        store.internal.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
     with refuses(store, IllegalMove):
-        store.runs.park(run, until=1, reason="quota")
+        store.internal.runs.park(run, until=1, reason="quota")
 
 
 # -- being taken over --------------------------------------------------------------------------
@@ -172,7 +172,9 @@ def test_stopping_run_is_not_restarted(store: Corral) -> None:
 @each_case("state", ["starting", "running", "stopping"])
 def test_new_supervisor_can_take_over_any_active_run(store: Corral, state: str) -> None:
     run = {"starting": starting, "running": running, "stopping": stopping}[state](store)
-    taken = store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
+    taken = store.internal.runs.take_over(
+        run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
+    )
     assert (taken.owner, taken.supervisor_pid, taken.supervisor_token) == ("supervisor:2", 5, "5")
     assert (taken.state, taken.fence) == (state, run.fence + 1)
     assert (taken.pid, taken.start_token, taken.attempts) == (run.pid, run.start_token, 1)
@@ -182,30 +184,34 @@ def test_new_supervisor_can_take_over_any_active_run(store: Corral, state: str) 
 def test_run_without_a_process_is_not_taken_over(store: Corral) -> None:
     for run in (queued(store), ended(store)):
         with refuses(store, Conflict):
-            store.runs.take_over(run, owner="k", supervisor_pid=5, supervisor_token="5")
+            store.internal.runs.take_over(run, owner="k", supervisor_pid=5, supervisor_token="5")
 
 
 def test_one_of_two_new_supervisors_takes_over(store: Corral) -> None:
     run = running(store)
-    store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
+    store.internal.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with refuses(store, Held):
-        store.runs.take_over(run, owner="supervisor:3", supervisor_pid=6, supervisor_token="6")
+        store.internal.runs.take_over(
+            run, owner="supervisor:3", supervisor_pid=6, supervisor_token="6"
+        )
 
 
 def test_every_write_of_a_replaced_supervisor_is_rejected(
     store: Corral, clock: ManualClock
 ) -> None:
     late = running(store)
-    store.runs.take_over(late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
+    store.internal.runs.take_over(
+        late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
+    )
     said = {
-        "heartbeat": lambda: store.runs.heartbeat(late, output_bytes=9),
-        "launch": lambda: store.runs.launch(late),
-        "restart": lambda: store.runs.restart(
+        "heartbeat": lambda: store.internal.runs.heartbeat(late, output_bytes=9),
+        "launch": lambda: store.internal.runs.launch(late),
+        "restart": lambda: store.internal.runs.restart(
             late, held(), ExitStatus(exit_code=1), quick_failures=1
         ),
-        "park": lambda: store.runs.park(late, until=clock.now() + 1, reason="quota"),
-        "end": lambda: store.runs.end(late, ExitStatus(exit_code=0), output_bytes=5),
-        "take_over": lambda: store.runs.take_over(
+        "park": lambda: store.internal.runs.park(late, until=clock.now() + 1, reason="quota"),
+        "end": lambda: store.internal.runs.end(late, ExitStatus(exit_code=0), output_bytes=5),
+        "take_over": lambda: store.internal.runs.take_over(
             late, owner="supervisor:1", supervisor_pid=1, supervisor_token="1"
         ),
     }
@@ -217,9 +223,11 @@ def test_every_write_of_a_replaced_supervisor_is_rejected(
 
 def test_replaced_supervisor_cannot_set_attention(store: Corral) -> None:
     late = running(store)
-    store.runs.take_over(late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
+    store.internal.runs.take_over(
+        late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
+    )
     with unchanged(store), pytest.raises(Held):
-        store.runs.set_attention(late, Attention.STUCK)
+        store.internal.runs.set_attention(late, Attention.STUCK)
 
 
 def test_supervisor_of_a_requeued_and_restarted_run_is_rejected(
@@ -229,12 +237,15 @@ def test_supervisor_of_a_requeued_and_restarted_run_is_rejected(
     clock.advance(HOUR)
     (found,) = store.runs.recover()
     assert (found.state, found.reason) == ("queued", "lease expired")
-    new = store.runs.acquire(late.id, held(2, host=ELSEWHERE))
+    new = store.internal.runs.acquire(late.id, held(2, host=ELSEWHERE))
     with refuses(store, Held):
-        store.runs.end(late, ExitStatus(exit_code=0))
+        store.internal.runs.end(late, ExitStatus(exit_code=0))
     with refuses(store, Held):
-        store.runs.heartbeat(late, output_bytes=1)
-    assert store.runs.end(store.runs.launch(new), ExitStatus(exit_code=4)).exit_code == 4
+        store.internal.runs.heartbeat(late, output_bytes=1)
+    assert (
+        store.internal.runs.end(store.internal.runs.launch(new), ExitStatus(exit_code=4)).exit_code
+        == 4
+    )
 
 
 # -- what is told ------------------------------------------------------------------------------
@@ -242,19 +253,19 @@ def test_supervisor_of_a_requeued_and_restarted_run_is_rejected(
 
 def test_details_of_the_agent_are_merged(store: Corral) -> None:
     run = running(store)
-    store.runs.update_details(run, model="m-1", provider_version="1.2")
-    told = store.runs.update_details(run, tokens=10)
+    store.internal.runs.update_details(run, model="m-1", provider_version="1.2")
+    told = store.internal.runs.update_details(run, tokens=10)
     assert (told.model, told.provider_version, told.tokens) == ("m-1", "1.2", 10)
     assert told.cost_micros is None
-    assert store.runs.update_details(run, cost_micros=0).cost_micros == 0
-    assert store.runs.update_details(run).tokens == 10
+    assert store.internal.runs.update_details(run, cost_micros=0).cost_micros == 0
+    assert store.internal.runs.update_details(run).tokens == 10
 
 
 @each_case("name", ["model", "provider_version"])
 @each_case("text", ["a\0b", "a\ud800b", "x" * 100_000, "\0", ""], ids=lambda text: repr(text)[:12])
 def test_details_of_the_agent_are_sanitized(store: Corral, name: str, text: str) -> None:
     run = running(store)
-    told = store.runs.update_details(run, **{name: text})
+    told = store.internal.runs.update_details(run, **{name: text})
     kept = getattr(told, name) or ""
     assert "\0" not in kept
     assert len(kept) <= 200
@@ -266,25 +277,25 @@ def test_details_of_the_agent_are_sanitized(store: Corral, name: str, text: str)
 def test_invalid_usage_figures_are_rejected(store: Corral, figure: float, name: str) -> None:
     run = running(store)
     with refuses(store, Invalid):
-        store.runs.update_details(run, **{name: figure})
+        store.internal.runs.update_details(run, **{name: figure})
 
 
 def test_environment_of_a_run_is_recorded(store: Corral) -> None:
     run = running(store)
-    store.runs.record_environment(run, {"commit": "abc", "dirty": True})
-    store.runs.record_environment(run, {"commit": "def"})
+    store.internal.runs.record_environment(run, {"commit": "abc", "dirty": True})
+    store.internal.runs.record_environment(run, {"commit": "def"})
     assert store.runs.get_launch(run.id).environment == {"commit": "def"}
     with refuses(store, Invalid):
-        store.runs.record_environment(run, {"commit": "\0"})
+        store.internal.runs.record_environment(run, {"commit": "\0"})
     with refuses(store, Invalid):
-        store.runs.record_environment(run, {"commit": "x" * (1 << 21)})
+        store.internal.runs.record_environment(run, {"commit": "x" * (1 << 21)})
 
 
 def test_samples_are_ordered_and_unique_by_time(store: Corral, clock: ManualClock) -> None:
     run, other = running(store), running(store)
     for at, cpu in ((30, 3), (10, 1), (20, 2), (10, 9)):
-        store.runs.add_sample(run, ResourceSample(at, cpu, 100, 2))
-    store.runs.add_sample(other, ResourceSample(15, 1, 1, 1))
+        store.internal.runs.add_sample(run, ResourceSample(at, cpu, 100, 2))
+    store.internal.runs.add_sample(other, ResourceSample(15, 1, 1, 1))
     assert [(one.at, one.cpu_ms) for one in store.runs.samples(run.id)] == [
         (10, 1),
         (20, 2),
@@ -299,7 +310,7 @@ def test_samples_are_ordered_and_unique_by_time(store: Corral, clock: ManualCloc
 def test_parked_run_continues_as_the_same_run_when_due(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     until = clock.now() + HOUR
-    parked = store.runs.park(run, until=until, reason="quota until noon")
+    parked = store.internal.runs.park(run, until=until, reason="quota until noon")
     assert (parked.state, parked.due_at, parked.attention) == ("queued", until, "parked")
     assert (parked.reason, parked.lease_until, parked.fence) == (
         "quota until noon",
@@ -309,21 +320,21 @@ def test_parked_run_continues_as_the_same_run_when_due(store: Corral, clock: Man
     assert next_queued(store, host=ELSEWHERE) is None
     clock.at = until
     assert next_queued(store, host=ELSEWHERE) == parked
-    again = store.runs.acquire(run.id, held(2))
+    again = store.internal.runs.acquire(run.id, held(2))
     assert (again.attempts, again.attention, again.reason) == (2, None, None)
     assert again.started_at == run.started_at
     with refuses(store, Held):
-        store.runs.end(run, ExitStatus(exit_code=1))
+        store.internal.runs.end(run, ExitStatus(exit_code=1))
 
 
 def test_quota_reset_in_the_past_means_now(store: Corral, clock: ManualClock) -> None:
-    parked = store.runs.park(running(store), until=5, reason="quota")
+    parked = store.internal.runs.park(running(store), until=5, reason="quota")
     assert parked.due_at == clock.now()
 
 
 @each_case("reason", ["", "x" * 100_000, "a\0b", "half \ud800 a pair"])
 def test_any_quota_reason_parks_the_run(store: Corral, clock: ManualClock, reason: str) -> None:
-    parked = store.runs.park(running(store), until=clock.now() + 1, reason=reason)
+    parked = store.internal.runs.park(running(store), until=clock.now() + 1, reason=reason)
     assert parked.state is RunState.QUEUED
     assert len(parked.reason or "") <= 200
 
@@ -331,7 +342,7 @@ def test_any_quota_reason_parks_the_run(store: Corral, clock: ManualClock, reaso
 def test_stopping_a_parked_run_releases_its_budget(store: Corral, clock: ManualClock) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
-    store.runs.park(run, until=clock.now() + DAY, reason="quota")
+    store.internal.runs.park(run, until=clock.now() + DAY, reason="quota")
     stopped = store.runs.stop(run.id, reason="enough")
     assert (stopped.state, stopped.reason, stopped.attention) == ("cancelled", "enough", None)
     assert store.budgets.get("all").reserved_micros == 0
@@ -345,9 +356,9 @@ def test_run_never_ends_before_its_start_when_the_clock_jumps_back(
 ) -> None:
     run = running(store)
     clock.advance(-HOUR)
-    beaten = store.runs.heartbeat(run, output_bytes=1)
+    beaten = store.internal.runs.heartbeat(run, output_bytes=1)
     assert beaten.lease_until == clock.now() + LEASE_MS
-    over = store.runs.end(run, ExitStatus(exit_code=0))
+    over = store.internal.runs.end(run, ExitStatus(exit_code=0))
     assert over.started_at is not None
     assert over.ended_at is not None
     assert over.ended_at >= over.started_at
@@ -379,7 +390,7 @@ def test_denied_calls_are_counted_by_attempt_and_tool(store: Corral) -> None:
     assert run.denied == {"Edit": 2, "Bash": 1}
     assert run.denied_text == "3 denied (Edit ×2, Bash)"  # noqa: RUF001
     assert run.retry_command is None, "it goes on"
-    again = store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
+    again = store.internal.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
     again = store.runs.record_denials(again, {"Edit": 1})
     assert again.denied == {"Edit": 3, "Bash": 1}
     assert store.runs.get(run.id).denied == again.denied

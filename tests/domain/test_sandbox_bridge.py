@@ -55,7 +55,7 @@ def test_message_becomes_a_row_and_its_answer_is_sent_once(
     talk.end(ada)
     assert talk.store.mail.get(letter).state == "done"
     assert talk.shown() == ["hi ann"]
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     talk.chat.deliver()
     assert talk.shown() == ["hi ann"]
     check_store(talk.store)
@@ -87,11 +87,11 @@ def test_message_from_sandbox_is_sent_before_the_turn_ends(talk: SandboxConversa
     talk.chat.says("go")
     ada = talk.begin()
     id = ada.say("working on it")
-    assert talk.store.chat.sync_sandbox(ada.run.id).ingested == 1
+    assert talk.store.internal.chat.sync_sandbox(ada.run.id).ingested == 1
     assert ada.outcomes() == {}, "it is queued, and nobody knows yet"
     talk.chat.deliver()
     assert talk.shown() == ["working on it"]
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert ada.outcomes() == {id: "delivered"}
     ada.answer("done")
     talk.end(ada)
@@ -156,7 +156,7 @@ def test_machine_with_the_session_file_ends_the_turn(
     ada.answer("hi ann")
     talk.runner.end(ada.run)
     with on_machine("a-third-machine"):
-        assert talk.store.chat.finish_turns() == []
+        assert talk.store.internal.chat.finish_turns() == []
         assert ChatLoop().run_as_follower(talk.store) == 0
     assert ChatLoop().run_as_follower(talk.store) == 1
     talk.chat.deliver()
@@ -203,7 +203,7 @@ def test_sandbox_setting_applies_from_the_next_turn(talk: SandboxConversation) -
     talk.end(ada)
     talk.store.settings.set("chat.sandbox", "off", scope="agent:ada")
     talk.chat.says("two")
-    talk.store.chat.start_turns()
+    talk.store.internal.chat.start_turns()
     run = talk.runner.begin()
     assert not talk.store.runs.get_launch(run.id).has_session_sandbox
     with pytest.raises(Invalid, check=because("bad_value", name="chat.sandbox")):
@@ -229,7 +229,7 @@ def test_committed_rows_before_an_agent_crash_count(
     died = multiprocessing.get_context("fork").Process(target=leave_a_journal, args=(ada.folder,))
     died.start()
     died.join()
-    assert talk.store.chat.sync_sandbox(ada.run.id).busy, "half of a change is in it"
+    assert talk.store.internal.chat.sync_sandbox(ada.run.id).busy, "half of a change is in it"
     talk.end(ada, "die")
     assert talk.store.mail.get(letter).state == "done"
     assert talk.shown() == ["hi ann"]
@@ -255,12 +255,12 @@ def test_message_to_unknown_destination_is_rejected(talk: SandboxConversation) -
     ada.say("no such chat", address=("fake", "nowhere", None))
     ada.say("no such channel", address=("moon", "room", None))
     good = ada.say("fine", address=("fake", "room", None))
-    looked = store.chat.sync_sandbox(ada.run.id)
+    looked = store.internal.chat.sync_sandbox(ada.run.id)
     assert (looked.ingested, looked.refused) == (1, 3)
     talk.chat.deliver()
     assert talk.chat.platform.words("other") == []
     assert talk.shown() == ["fine"]
-    store.chat.sync_sandbox(ada.run.id)
+    store.internal.chat.sync_sandbox(ada.run.id)
     outcomes = ada.outcomes()
     assert outcomes[forged] == "failed"
     assert outcomes[good] == "delivered"
@@ -280,7 +280,7 @@ def test_destination_changes_reach_the_sandbox_at_once(talk: SandboxConversation
 
     assert {*names()} == {"room", "other"}
     talk.store.destinations.revoke("ada", "other")
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert names() == ["room"]
 
 
@@ -299,13 +299,13 @@ def test_edit_and_reaction_are_limited_to_own_conversation(talk: SandboxConversa
     said = talk.chat.says("hello")
     ada = talk.begin()
     first = ada.say("teh answer")
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     talk.chat.deliver()
     ada.say("the answer", operation="edit", message=first)
     ada.say("+1", operation="react", message=ada.pending()[0]["id"])
     ada.say("x", operation="edit", message="out-unknown")
     ada.say("x", operation="explode", message=first)
-    looked = talk.store.chat.sync_sandbox(ada.run.id)
+    looked = talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert (looked.ingested, looked.refused) == (2, 2)
     sent = [each for each in talk.store.messages.list(limit=20).items if each.direction == "out"]
     assert {(each.kind, each.text) for each in sent} >= {("edit", "the answer"), ("reaction", "+1")}
@@ -322,7 +322,7 @@ def test_question_from_sandbox_gets_its_answer_as_a_row(talk: SandboxConversatio
     with ada.files.writing() as connection:
         content = {"type": "ask_question", "question": "Really?", "options": ["yes", "no"]}
         id, _ = ada.files.put(connection, "chat", content)
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     (question,) = talk.store.questions.list(all=True).items
     assert (question.text, question.options, question.asker) == (
         "Really?",
@@ -330,14 +330,14 @@ def test_question_from_sandbox_gets_its_answer_as_a_row(talk: SandboxConversatio
         "agent:ada",
     )
     talk.store.questions.answer(question.id, "yes", by="user:olga")
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     (row,) = [row for row in ada.files.pending() if row["kind"] == "system"]
     assert row["content"]["questionId"] == id
     assert row["content"]["answer"] == "yes"
     ada.write("INSERT INTO processing_ack VALUES (?, 'completed', 't')", question.id)
     ada.answer("deployed")
     talk.end(ada)
-    talk.store.chat.run_upkeep()
+    talk.store.internal.chat.run_upkeep()
     left = talk.store.mail.list(mailbox=f"session:{ada.session}").items
     assert left == [], "it has heard the answer"
 
@@ -349,14 +349,14 @@ def test_answer_after_a_crash_is_given_to_the_next_run(
     ada = talk.begin()
     with ada.files.writing() as connection:
         ada.files.put(connection, "chat", {"type": "ask_question", "question": "Really?"})
-    talk.store.chat.sync_sandbox(ada.run.id)
-    talk.store.chat.run_upkeep()
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.run_upkeep()
     (question,) = talk.store.questions.list(all=True).items
     talk.store.questions.answer(question.id, "yes", by="user:olga")
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     ada.answer("later")
     talk.end(ada)
-    talk.store.chat.run_upkeep()
+    talk.store.internal.chat.run_upkeep()
     again = talk.begin()
     assert "Really?" in again.prompt()
     assert "yes" in again.prompt()
@@ -371,7 +371,7 @@ def test_host_sets_timers_and_rejects_unknown_actions(
     for action in ("create_agent", "install_packages", "rm -rf"):  # the first without arguments
         ada.say("x", kind="system", action=action)
     ada.say("x", kind="webhook")
-    looked = talk.store.chat.sync_sandbox(ada.run.id)
+    looked = talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert (looked.ingested, looked.refused) == (1, 4)
     (timer,) = talk.store.timers.list().items
     assert timer.mailbox == f"session:{ada.session}"
@@ -383,7 +383,7 @@ def test_letter_from_sandbox_has_the_agent_as_sender(talk: SandboxConversation) 
     ada = talk.begin()
     ada.say("help me", address=("agent", ben.id, None))
     ada.say("who?", address=("agent", "agt_nobody", None))
-    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 1
+    assert talk.store.internal.chat.sync_sandbox(ada.run.id).refused == 1
     (letter,) = talk.store.mail.list(mailbox="agent:ben").items
     assert (letter.body, letter.sender) == ("help me", "agent:ada")
 
@@ -442,14 +442,14 @@ def test_forged_row_is_rejected_and_valid_rows_are_ingested(
     else:
         ada.forge(id, seq, content, **more)
     for _ in range(2):
-        talk.store.chat.sync_sandbox(ada.run.id)
+        talk.store.internal.chat.sync_sandbox(ada.run.id)
     harmful = seq in (1 << 62, "seven")
     if not harmful:  # it has no next number of its own any more
         ada.answer("the end")
     talk.end(ada)
     assert talk.shown() == ["honest"] if harmful else ["honest", "the end"]
     assert len(refusals(talk.store)) == 1
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert ada.outcomes()[id] == "failed"
     check_store(talk.store)
 
@@ -457,10 +457,10 @@ def test_forged_row_is_rejected_and_valid_rows_are_ingested(
 def test_repeated_outbound_id_is_the_same_message(talk: SandboxConversation) -> None:
     ada = hostile(talk)
     id = ada.say("once")
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     ada.write("DELETE FROM messages_out")
     ada.forge(id, 9, {"text": "twice"})
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     talk.chat.deliver()
     assert talk.shown() == ["once"]
 
@@ -468,10 +468,10 @@ def test_repeated_outbound_id_is_the_same_message(talk: SandboxConversation) -> 
 def test_row_with_a_used_number_is_rejected_with_reason(talk: SandboxConversation) -> None:
     ada = hostile(talk)
     ada.forge("a", 9)
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     ada.forge("b", 5, {"text": "behind your back"})
-    talk.store.chat.sync_sandbox(ada.run.id)
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     talk.chat.deliver()
     assert talk.shown() == ["forged"]
     assert refusals(talk.store) == ["its number was used before"]
@@ -553,7 +553,11 @@ def test_concurrent_syncs_ingest_each_message_once(talk: SandboxConversation) ->
     for n in range(20):
         ada.say(f"{n}")
     with ThreadPoolExecutor(4) as pool:
-        taken = [*pool.map(lambda _: talk.store.chat.sync_sandbox(ada.run.id).ingested, range(4))]
+        taken = [
+            *pool.map(
+                lambda _: talk.store.internal.chat.sync_sandbox(ada.run.id).ingested, range(4)
+            )
+        ]
     assert sum(taken) == 20
     talk.chat.deliver()
     for _ in range(3):
@@ -590,9 +594,9 @@ def test_turn_of_a_lost_machine_is_retried_elsewhere_once(
     lost.answer("from the first machine")
     talk.runner.end(lost.run)
     with on_machine("another-machine"):
-        assert talk.store.chat.finish_turns() == [], "it may come back"
+        assert talk.store.internal.chat.finish_turns() == [], "it may come back"
         clock.advance(6 * MINUTE)
-        assert len(talk.store.chat.finish_turns()) == 1
+        assert len(talk.store.internal.chat.finish_turns()) == 1
         assert "is gone" in str(talk.store.mail.get(letter).last_error)
         clock.advance(2 * MINUTE)
         aside = shutil.move(lost.folder.top, f"{lost.folder.top}-aside")
@@ -605,8 +609,8 @@ def test_turn_of_a_lost_machine_is_retried_elsewhere_once(
     # The first one is back, with its own files, and what it never told is not told now.
     shutil.rmtree(ada.folder.top)
     shutil.move(aside, lost.folder.top)
-    assert talk.store.chat.finish_turns(local=True) == []
-    assert talk.store.chat.sync_sandbox(lost.run.id).ingested == 0
+    assert talk.store.internal.chat.finish_turns(local=True) == []
+    assert talk.store.internal.chat.sync_sandbox(lost.run.id).ingested == 0
     talk.chat.says("and now?", direct=True)
     clock.advance(6 * MINUTE)
     again = talk.begin()
@@ -621,10 +625,10 @@ def test_live_machine_keeps_its_turn(talk: SandboxConversation, clock: ManualClo
     ada = talk.begin()
     ada.answer("hi ann")
     gone(talk, clock, ada)
-    talk.store.nodes.join(process.host(), "boot", owner="d")
+    talk.store.internal.nodes.join(process.host(), "boot", owner="d")
     with on_machine("another-machine"):
-        assert talk.store.chat.finish_turns() == []
-    talk.store.chat.finish_turns(local=True)
+        assert talk.store.internal.chat.finish_turns() == []
+    talk.store.internal.chat.finish_turns(local=True)
     talk.chat.deliver()
     assert talk.shown() == ["hi ann"]
 
@@ -635,12 +639,12 @@ def test_message_sent_before_machine_loss_counts_as_the_answer(
     letter = letter_of(talk)
     ada = talk.begin()
     ada.answer("hi ann")
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     gone(talk, clock, ada)
     with on_machine("another-machine"):
-        talk.store.chat.finish_turns()
+        talk.store.internal.chat.finish_turns()
         talk.chat.deliver()
-        assert talk.store.chat.start_turns() == []
+        assert talk.store.internal.chat.start_turns() == []
     assert talk.store.mail.get(letter).state == "done"
     said, notice = talk.shown()
     assert (said, "may be incomplete" in notice) == ("hi ann", True)
@@ -650,11 +654,11 @@ def test_run_queued_for_a_lost_machine_returns_its_turn(
     talk: SandboxConversation, clock: ManualClock
 ) -> None:
     letter = letter_of(talk)
-    (queued,) = talk.store.chat.start_turns()
+    (queued,) = talk.store.internal.chat.start_turns()
     with on_machine("another-machine"):
-        assert talk.store.chat.finish_turns() == []
+        assert talk.store.internal.chat.finish_turns() == []
         clock.advance(6 * MINUTE)
-        assert len(talk.store.chat.finish_turns()) == 1
+        assert len(talk.store.internal.chat.finish_turns()) == 1
         assert talk.store.runs.get(queued.id).state == "cancelled"
         clock.advance(2 * MINUTE)
         ada = talk.begin()
@@ -705,7 +709,7 @@ def test_reply_to_a_message_not_given_is_rejected(talk: SandboxConversation) -> 
     ada = talk.begin()
     for named in (f"{other.id}.1", "let_999.1", "nothing"):
         ada.say("a secret", in_reply_to=named)
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert [*ada.outcomes().values()] == ["failed"] * 3
     ada.answer("done")
     talk.end(ada)

@@ -41,8 +41,8 @@ def test_host_request_from_sandbox_is_decided_and_reported(
 ) -> None:
     ada = begun(talk)
     id = wish(ada, "create_agent", name="helper", instructions="Help.")
-    assert talk.store.chat.sync_sandbox(ada.run.id).ingested == 1
-    talk.store.chat.sync_sandbox(ada.run.id)
+    assert talk.store.internal.chat.sync_sandbox(ada.run.id).ingested == 1
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     (request,) = talk.store.host_requests.list().items
     assert (request.state, request.session_id) == ("waiting", ada.session)
     assert "in the same sandbox: none" in request.effect
@@ -50,7 +50,7 @@ def test_host_request_from_sandbox_is_decided_and_reported(
     ada.answer("asked")
     talk.end(ada)
     talk.store.questions.answer(str(request.question_id), "yes", by="user:olga")
-    talk.store.chat.run_upkeep()
+    talk.store.internal.chat.run_upkeep()
     again = talk.begin()
     assert "was carried out" in again.prompt()
     assert "helper" in again.prompt()
@@ -61,7 +61,7 @@ def test_agent_created_by_a_sandboxed_one_is_sandboxed(talk: SandboxConversation
     talk.store.agents.grant("ada", "host:create_agent")
     ada = begun(talk)
     wish(ada, "create_agent", name="helper", instructions="Help.")
-    talk.store.chat.sync_sandbox(ada.run.id)
+    talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert talk.store.agents.get("helper").state == "active"
     assert talk.store.settings.get("chat.sandbox", agent="helper").value == "none"
     ada.answer("done")
@@ -74,7 +74,7 @@ def test_host_request_from_sandbox_is_executed_once(talk: SandboxConversation) -
     ada = begun(talk)
     wish(ada, "schedule_task", text="look around", every_seconds=3600)
     for _ in range(3):
-        talk.store.chat.sync_sandbox(ada.run.id)
+        talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert len(talk.store.schedules.list().items) == 1
     assert len(talk.store.host_requests.list().items) == 1
 
@@ -85,7 +85,7 @@ def test_schedule_script_from_sandbox_is_rejected(
     talk.store.agents.grant("ada", "host:schedule_task")
     ada = begun(talk)
     id = wish(ada, "schedule_task", text="x", every_seconds=3600, script="touch /tmp/out")
-    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 1
+    assert talk.store.internal.chat.sync_sandbox(ada.run.id).refused == 1
     assert "would run outside" in reasons(talk.store)[0]
     assert ada.outcomes()[id] == "failed"
     assert talk.store.schedules.list().items == []
@@ -111,7 +111,7 @@ def test_invalid_host_request_does_not_block_other_rows(
         content = {"action": action, "arguments": arguments}
         id, _ = ada.files.put(connection, "system", content)
     ada.say("honest")
-    looked = talk.store.chat.sync_sandbox(ada.run.id)
+    looked = talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert (looked.ingested, looked.refused) == (1, 1)
     assert ada.outcomes()[id] == "failed"
     assert talk.store.host_requests.list().items == []
@@ -122,7 +122,7 @@ def test_deny_rule_applies_to_sandboxed_requests(talk: SandboxConversation) -> N
     talk.store.agents.grant("ada", "host:create_agent", allow=False)
     ada = begun(talk)
     wish(ada, "create_agent", name="helper", instructions="Help.")
-    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 1
+    assert talk.store.internal.chat.sync_sandbox(ada.run.id).refused == 1
     assert len(reasons(talk.store)) == 1
 
 
@@ -140,7 +140,7 @@ def test_file_from_sandbox_is_copied_at_ingest(talk: SandboxConversation) -> Non
     ada = begun(talk)
     lay_out(ada, "out-1", "1-report.txt", b"first")
     ada.forge("out-1", 9, {"text": "the report", "files": ["1-report.txt"]})
-    assert talk.store.chat.sync_sandbox(ada.run.id).ingested == 1
+    assert talk.store.internal.chat.sync_sandbox(ada.run.id).ingested == 1
     lay_out(ada, "out-1", "1-report.txt", b"changed")
     ada.answer(None)
     talk.end(ada)
@@ -166,7 +166,7 @@ def test_file_name_with_a_path_is_rejected(
     (folder / "folder").mkdir()
     os.mkfifo(folder / "pipe")
     ada.forge("out-1", 9, {"text": "look", "files": ["plain", name]})
-    looked = talk.store.chat.sync_sandbox(ada.run.id)
+    looked = talk.store.internal.chat.sync_sandbox(ada.run.id)
     assert (looked.ingested, looked.refused) == (0, 1)
     talk.chat.deliver()
     assert talk.shown() == [], "all of it, or nothing"
@@ -182,7 +182,7 @@ def test_symlink_instead_of_the_outbox_is_not_followed(
     ada = begun(talk)
     os.symlink(elsewhere.parent, ada.files.outbox)
     ada.forge("out-1", 9, {"text": "look", "files": ["precious"]})
-    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 1
+    assert talk.store.internal.chat.sync_sandbox(ada.run.id).refused == 1
     assert "link" in reasons(talk.store)[0]
 
 
@@ -193,7 +193,7 @@ def test_too_many_or_too_large_files_are_rejected(talk: SandboxConversation) -> 
     ada.forge("out-1", 9, {"text": "x", "files": ["large"]})
     ada.forge("out-2", 11, {"text": "x", "files": ["large"] * 11})
     ada.forge("out-3", 13, {"text": "x", "files": "large"})
-    assert talk.store.chat.sync_sandbox(ada.run.id).refused == 3
+    assert talk.store.internal.chat.sync_sandbox(ada.run.id).refused == 3
     assert not any((config.home() / "channels").rglob("large"))
 
 

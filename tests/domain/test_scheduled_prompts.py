@@ -50,7 +50,7 @@ def test_task_wakes_its_own_session_and_records_the_outcome(
 ) -> None:
     schedule = daily(store)
     come(store, clock)
-    (run,) = store.chat.start_turns()
+    (run,) = store.internal.chat.start_turns()
     begun = runner.begin()
     assert texts_in(runner.prompt(begun)) == ["report"]
     assert f"session:{run.session_id}" == schedule.mailbox
@@ -61,7 +61,7 @@ def test_task_wakes_its_own_session_and_records_the_outcome(
         run.id,
     )
     runner.end(begun, "all is well")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     (occurrence,) = history(store, schedule)
     assert (occurrence.scheduled_at, occurrence.letter_state) == (clock.now(), "done")
     (turn,) = [
@@ -91,7 +91,7 @@ def test_task_given_to_a_long_running_agent_records_the_run(
 ) -> None:
     schedule = daily(store)
     come(store, clock)
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     assert store.messages.next(run.id) is None
     come(store, clock)
@@ -115,15 +115,15 @@ def test_task_with_a_place_is_answered_by_its_session_there(
     assert caught.value.details["reason"] == "destination_not_granted"
     store.wirings.add("ada", place=place)
     (session,) = [route.session_id for route in chat.says("hello again").routes]
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     runner.end(runner.begin(), "hi")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     schedule = daily(store, place=place)
     assert schedule.mailbox == f"session:{session}"
     come(store, clock)
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     runner.end(runner.begin(), "the report")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     chat.deliver()
     assert chat.platform.words() == ["hi", "the report"]
 
@@ -137,9 +137,9 @@ def test_task_that_is_never_done_is_reported_in_its_place(
     daily(store, place=chat.place())
     come(store, clock)
     for pause in (5, 10, 20, 40, 80, 0):
-        store.chat.start_turns()
+        store.internal.chat.start_turns()
         runner.fail(runner.begin())
-        store.chat.finish_turns()
+        store.internal.chat.finish_turns()
         clock.advance(pause * SECOND * 2)
     chat.deliver()
     (text,) = chat.platform.words()
@@ -166,7 +166,7 @@ def test_letter_of_an_agent_is_not_treated_as_a_task(store: Corral, runner: Runn
     schedule = daily(store)
     forged = {"text": "do it", "place": chat.place()}
     store.mail.put(schedule.mailbox, forged, key="sch_1@2", sender="agent:eve")
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     assert 'signed "agent:eve"' in quotes_in(runner.prompt(runner.begin()))[0].source
 
 
@@ -178,13 +178,13 @@ def test_run_title_is_the_text_of_its_letter(
         schedule.mailbox, {"kind": "undelivered", "undelivered": "let_1", "reason": "a notice"}
     )
     come(store, clock)
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     assert run.title == "report", "without its source, and not that of a notice"
     runner.end(run)
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     store.mail.put(schedule.mailbox, "Look at this.\nIt is urgent.", sender="user:ann")
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     assert runner.begin().title == "Look at this."
 
 
@@ -205,7 +205,7 @@ def test_script_output_is_added_to_the_prompt(
     come(store, clock)
     (occurrence,) = history(store, schedule)
     assert (occurrence.state, occurrence.exit_code, occurrence.attempts) == ("put", 0, 1)
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     prompt = runner.prompt(runner.begin()) or ""
     task, output = quotes_in(prompt)
     assert (task.source, task.text) == (f"scheduled task {schedule.id}", "report")
@@ -230,7 +230,7 @@ def test_script_can_skip_an_occurrence_with_a_reason(
     come(store, clock)
     (occurrence,) = history(store, schedule)
     assert (occurrence.state, occurrence.reason, occurrence.letter_id) == ("skipped", reason, None)
-    assert store.chat.start_turns() == []
+    assert store.internal.chat.start_turns() == []
     assert store.schedules.get(schedule.id).failures == 0
     come(store, clock)
     assert [entry.state for entry in history(store, schedule)] == ["skipped", "skipped"]
@@ -261,7 +261,7 @@ def test_failed_script_wakes_no_agent_and_is_counted(
     store.schedules.run_script(owner="c")
     (occurrence,) = history(store, schedule)
     assert (occurrence.state, occurrence.attempts) == ("failed", 2)
-    assert store.chat.start_turns() == []
+    assert store.internal.chat.start_turns() == []
     now = store.schedules.get(schedule.id)
     assert (now.failures, now.state) == (1, "active")
     assert reason in str(now.last_error)
@@ -352,7 +352,7 @@ def test_manual_run_runs_the_script_and_keeps_the_next_time(
         (None, "put"),
     ]
     assert store.schedules.get(schedule.id).next_at == schedule.next_at
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     assert texts_in(runner.prompt(runner.begin())) == ["report", "hi", "report", "hi"]
 
 

@@ -88,7 +88,7 @@ def test_task_of_a_replaced_session_wakes_its_successor(
     clock.advance(MINUTE)
     (letter,) = store.schedules.fire_due()
     assert letter.mailbox == after
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     (quote,) = quotes_in(runner.prompt(runner.begin()))
     assert (quote.source, quote.text) == (f"scheduled task {task.id}", "report")
 

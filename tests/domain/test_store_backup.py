@@ -60,8 +60,8 @@ def live(store: Corral, clock: ManualClock, folder: Path) -> None:
     project = store.projects.register(folder, command="claude", prompt="ünï ☃")
     store.settings.set("mail.backoff_ms", [MINUTE], scope=f"project:{project.id}")
     store.secrets.set("token", "env:TOKEN")
-    store.nodes.join("host", "boot", owner="d", labels=["gpu"])
-    store.nodes.acquire_leadership("loop", owner="d")
+    store.internal.nodes.join("host", "boot", owner="d", labels=["gpu"])
+    store.internal.nodes.acquire_leadership("loop", owner="d")
     store.schedules.create("agent:ada", {"z": 1, "a": [None]}, cron="0 9 * * *", name="daily")
     store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     clock.advance(HOUR)
@@ -74,18 +74,18 @@ def live(store: Corral, clock: ManualClock, folder: Path) -> None:
     store.mail.refuse(store.mail.claim("queue:x", owner="o")[0], "no")
     store.mail.claim("queue:x", owner="o")
     store.budgets.set("all", 1_000)
-    store.charges.reserve("run_1", budget_micros=500)
+    store.internal.charges.reserve("run_1", budget_micros=500)
     for total in (10, 25):
         report = UsageFact(model="m", input=total, cost_micros=total, counter="c")
         store.charges.add(report, run_id="run_1", project_id=project.id)
     store.alerts.add(["crashed"], target_kind="mailbox", target="agent:ada")
-    store.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
-    store.outputs.add_chunk("run_1", 0, bytes(range(256)) * 4)
-    store.outputs.add_chunk("run_1", 1, b"plain text")
+    store.internal.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
+    store.internal.outputs.add_chunk("run_1", 0, bytes(range(256)) * 4)
+    store.internal.outputs.add_chunk("run_1", 1, b"plain text")
     store.outputs.log("run_1", "warn", "ünï ☃", metadata={"z": 1, "a": [None]})
     talk(store, project.id)
     run = running(store, project_id=project.id)
-    store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
+    store.internal.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
     imports(store, clock)
     store.checkpoints.put("ünï", "1", "bytes", bytes(range(256)), metadata={"z": 1, "a": [None]})
     store.checkpoints.put_writes(
@@ -250,13 +250,13 @@ def test_binary_values_survive_backup_and_restore(
     open_on: Open, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
-    old.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
+    old.internal.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
     chunks = [bytes(range(256)) * 4, b"plain text", b'{"json": 1}', b"\\x00"]
     for number, data in enumerate(chunks):
-        old.outputs.add_chunk("run_1", number, data)
+        old.internal.outputs.add_chunk("run_1", number, data)
     old.outputs.log("run_1", "info", "before")
     new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert [new.outputs.chunk("run_1", number) for number in range(len(chunks))] == chunks
+    assert [new.internal.outputs.chunk("run_1", number) for number in range(len(chunks))] == chunks
     assert new.outputs.log("run_1", "info", "after").id == "log_2"
 
 
@@ -518,7 +518,7 @@ def test_backup_without_a_live_run_is_rejected(store: Corral, tmp_path: Path) ->
     assert refused.value.details["runs"] == [unknown.id]
     assert [run.id for run in store.runs.list(live=True).items] == [unknown.id, known.id]
     assert not list(tmp_path.glob("*.before-restore*"))
-    store.runs.end(unknown, ExitStatus(exit_code=0))
+    store.internal.runs.end(unknown, ExitStatus(exit_code=0))
     store.db.restore(old)
     assert [run.id for run in store.runs.list().items] == [known.id]
 
@@ -526,7 +526,7 @@ def test_backup_without_a_live_run_is_rejected(store: Corral, tmp_path: Path) ->
 def test_backup_with_an_earlier_attempt_of_a_run_is_rejected(store: Corral, tmp_path: Path) -> None:
     run = running(store, 1, max_restarts=1)
     old = store.db.backup(tmp_path / "old.db")
-    store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
+    store.internal.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
     with pytest.raises(Refused, check=because("runs_active", runs=[run.id])):
         store.db.restore(old)
 
@@ -537,7 +537,7 @@ def test_published_numbers_are_not_reused_after_restore(store: Corral, tmp_path:
     store.places.register("web", "room")
     run = add_run(store, "completed")
     add_launch(store, run)
-    store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    store.internal.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
     store.outputs.log(run, "info", "before")
     kept = store.charges.add(UsageFact(model="m", input=1, cost_micros=1), run_id=run)
     backup = store.db.backup(tmp_path / "backup.db")

@@ -57,7 +57,7 @@ def test_moved_store_is_complete_and_old_one_redirects(
         live(store, clock, tmp_path)
         race(store)
         store.runs.lose(store.runs.list(live=True).items[0].id, reason="gone")
-        store.nodes.leave(store.nodes.list().items[0])
+        store.internal.nodes.leave(store.nodes.list().items[0])
         before = content(store)
         moved = store.db.move(
             new, on_progress=lambda table, done, total: told.append((done, total))
@@ -110,7 +110,7 @@ def test_round_trip_move_keeps_every_table(
         live(store, clock, tmp_path)
         race(store)
         store.runs.lose(store.runs.list(live=True).items[0].id, reason="gone")
-        store.nodes.leave(store.nodes.list().items[0])
+        store.internal.nodes.leave(store.nodes.list().items[0])
         before = content(store)
         store.db.move(server)
     with opened(home, clock) as store:
@@ -133,13 +133,13 @@ def test_output_stored_in_the_server_is_moved(place: Place, clock: ManualClock) 
     server = place("postgres")
     with opened(server, clock) as store:
         folder = begun(store, b"said on another machine\n")
-        store.outputs.seal_folder(RUN)
+        store.internal.outputs.seal_folder(RUN)
         shutil.rmtree(folder)
         store.db.move(place("sqlite"))
     with opened(server, clock) as store:
         assert store.db.engine == "sqlite"
         assert store.outputs.open(RUN).tail(1) == [b"said on another machine"]
-        assert store.outputs.seal_folder(RUN).state == "sealed"
+        assert store.internal.outputs.seal_folder(RUN).state == "sealed"
 
 
 def test_local_output_is_moved_to_a_shared_store(place: Place, clock: ManualClock) -> None:
@@ -147,7 +147,7 @@ def test_local_output_is_moved_to_a_shared_store(place: Place, clock: ManualCloc
     with opened(home, clock) as store:
         folder = begun(store, b"said on this machine\n" * 20_000)
         (folder / "stderr").write_bytes(b"and complained\n")
-        store.outputs.seal_folder(RUN)
+        store.internal.outputs.seal_folder(RUN)
         store.db.move(server)
     with opened(server, clock) as store, on_machine("another-machine"):
         assert store.db.engine == "postgres"
@@ -198,10 +198,10 @@ def test_rejected_move_leaves_the_store_in_use(
         store.db.move(store.address)
     with pytest.raises(Invalid, match="target of a move"):
         store.db.move("http://127.0.0.1:7717")
-    node = store.nodes.join("host", "boot", owner="d")
+    node = store.internal.nodes.join("host", "boot", owner="d")
     with pytest.raises(Refused, check=because("daemon_running", nodes=["host"])):
         store.db.move(new)
-    store.nodes.leave(node)
+    store.internal.nodes.leave(node)
     run = running(store)
     with pytest.raises(Refused, match=f"still write.*: {run.id}.*corral stop"):
         store.db.move(new)

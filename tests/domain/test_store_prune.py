@@ -199,15 +199,15 @@ def test_active_schedules_are_never_pruned(store: Corral, clock: ManualClock) ->
 
 
 def test_ended_nodes_are_pruned_and_others_kept(store: Corral, clock: ManualClock) -> None:
-    gone = store.nodes.join("old", "boot 1", owner="d")
-    store.nodes.leave(gone)
-    silent = store.nodes.join("silent", "boot 1", owner="d")
-    store.nodes.mark_lost()
-    up = store.nodes.join("up", "boot 1", owner="d", lease_ms=DAY)
-    store.nodes.acquire_leadership("loop", owner="d")
+    gone = store.internal.nodes.join("old", "boot 1", owner="d")
+    store.internal.nodes.leave(gone)
+    silent = store.internal.nodes.join("silent", "boot 1", owner="d")
+    store.internal.nodes.mark_lost()
+    up = store.internal.nodes.join("up", "boot 1", owner="d", lease_ms=DAY)
+    store.internal.nodes.acquire_leadership("loop", owner="d")
     clock.advance(30 * DAY)
-    assert [node.id for node in store.nodes.mark_lost()] == [silent.id, up.id]
-    up = store.nodes.join("up", "boot 1", owner="d")
+    assert [node.id for node in store.internal.nodes.mark_lost()] == [silent.id, up.id]
+    up = store.internal.nodes.join("up", "boot 1", owner="d")
     clock.advance(60 * DAY)
     assert forgotten(store)["nodes"] == 0, "ninety days have not passed"
     clock.advance(1)
@@ -215,17 +215,17 @@ def test_ended_nodes_are_pruned_and_others_kept(store: Corral, clock: ManualCloc
     assert forgotten(store)["nodes"] == 2
     assert [node.id for node in store.nodes.list().items] == [up.id]
     # Who leads is remembered for ever: a fence is given out once.
-    assert store.nodes.acquire_leadership("loop", owner="another").fence == 2
+    assert store.internal.nodes.acquire_leadership("loop", owner="another").fence == 2
 
 
 def test_pruned_node_can_register_again(store: Corral, clock: ManualClock) -> None:
-    gone = store.nodes.join("host", "boot", owner="d")
-    store.nodes.leave(gone)
+    gone = store.internal.nodes.join("host", "boot", owner="d")
+    store.internal.nodes.leave(gone)
     clock.advance(YEAR)
     assert forgotten(store)["nodes"] == 1
-    assert store.nodes.join("host", "boot", owner="d").id != gone.id
+    assert store.internal.nodes.join("host", "boot", owner="d").id != gone.id
     with pytest.raises(NotFound):
-        store.nodes.heartbeat(gone)
+        store.internal.nodes.heartbeat(gone)
 
 
 def test_all_time_totals_are_never_pruned(store: Corral, clock: ManualClock) -> None:
@@ -265,7 +265,7 @@ def test_retention_of_imported_files_counts_from_last_change(
 
 
 def test_deleted_output_of_a_lost_machine_is_pruned(store: Corral, clock: ManualClock) -> None:
-    store.outputs.begin("run_1", host="elsewhere", folder="/srv/runs/1")
+    store.internal.outputs.begin("run_1", host="elsewhere", folder="/srv/runs/1")
     store.outputs.delete("run_1")
     clock.advance(90 * DAY)
     forgotten(store)

@@ -269,8 +269,8 @@ def sealed(store: Corral) -> tuple[str, Path]:
     config.make_private_folder(folder)
     (folder / "output").write_bytes(b"some text\n" * 30_000)
     (folder / "stderr").write_bytes(b"an error\n")
-    store.outputs.begin(run, host=process.host(), folder=str(folder))
-    store.outputs.seal_folder(run)
+    store.internal.outputs.begin(run, host=process.host(), folder=str(folder))
+    store.internal.outputs.seal_folder(run)
     assert faults(store) == []
     return run, folder / "output.zst"
 
@@ -318,7 +318,7 @@ def test_missing_unsealed_output_is_reported(store: Corral) -> None:
     folder = config.home() / "runs"
     going, over = add_run(store, "running"), add_run(store, "failed")
     for run in (going, over):
-        store.outputs.begin(run, host=process.host(), folder=str(folder / run))
+        store.internal.outputs.begin(run, host=process.host(), folder=str(folder / run))
     (fault,) = faults(store)
     assert over in fault.message
     assert "`corral recover`" in fault.message
@@ -328,7 +328,7 @@ def test_unavailable_store_is_not_reported_as_missing_output(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = add_run(store, "running")
-    store.outputs.begin(run, host=process.host(), folder=str(config.home() / "runs" / run))
+    store.internal.outputs.begin(run, host=process.host(), folder=str(config.home() / "runs" / run))
 
     def fail(tx: Tx, id: str) -> Run:
         raise StoreUnavailable("The store is away.", reason="unreachable")
@@ -351,7 +351,7 @@ def test_unavailable_store_is_not_reported_as_damaged_output(
 
 def test_output_of_another_machine_is_not_checked(store: Corral) -> None:
     run = add_run(store, "failed")
-    store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    store.internal.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
     assert faults(store) == []
 
 
@@ -360,8 +360,8 @@ def test_missing_output_chunk_is_reported(
 ) -> None:
     do(store, "DELETE FROM output_chunks WHERE stream = 'output'")
     assert faults(store) == [], "its file has it all"
-    store.outputs.begin(run := add_run(store, "failed"), host="elsewhere", folder="/srv/x")
-    store.outputs.add_chunk(run, 0, b"text")
+    store.internal.outputs.begin(run := add_run(store, "failed"), host="elsewhere", folder="/srv/x")
+    store.internal.outputs.add_chunk(run, 0, b"text")
     do(
         store,
         "UPDATE outputs SET state = 'sealed', sha256 = '0', sealed_bytes = 5"

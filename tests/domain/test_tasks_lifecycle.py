@@ -198,7 +198,7 @@ def test_run_heartbeat_renews_its_tasks(store: Corral, clock: ManualClock, tmp_p
     claim(store, project, key="A", run=run.id)
     claim(store, project, "bob", key="B")
     clock.advance(4 * MINUTE)
-    run = store.runs.heartbeat(run, output_bytes=0)
+    run = store.internal.runs.heartbeat(run, output_bytes=0)
     clock.advance(4 * MINUTE)
     assert [task.key for task in store.tasks.release_due()] == ["B"]
 
@@ -214,9 +214,9 @@ def test_run_that_ends_without_submit_releases_its_tasks(
     claim(store, project, key="A", run=run.id)
     submitted = claim(store, project, key="B", run=run.id)
     store.tasks.submit(submitted, "done")
-    ended = store.runs.end(run, how)
+    ended = store.internal.runs.end(run, how)
     for _ in range(2):
-        store.runs.clean_up(ended)
+        store.internal.runs.clean_up(ended)
     assert board(store, project) == {"A": "ready", "B": "submitted"}
     returned = [what for what, _, _ in task_notices(store, "user:tester") if what == "returned"]
     assert returned == ["returned"]

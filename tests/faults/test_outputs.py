@@ -31,14 +31,14 @@ def test_full_disk_while_sealing_leaves_the_output_unchanged(
     (folder / "output").write_bytes(data)
     fill(small_disk / "ballast")
     with corral.open(tmp_path / "corral.db") as store:
-        store.outputs.begin(RUN, host=host(), folder=str(folder))
+        store.internal.outputs.begin(RUN, host=host(), folder=str(folder))
         with pytest.raises(Refused, check=because("not_sealed", error="No space left on device")):
-            store.outputs.seal_folder(RUN)
+            store.internal.outputs.seal_folder(RUN)
         assert sorted(file.name for file in folder.iterdir()) == ["output"]
         assert store.outputs.get(RUN).state == "open"
         assert store.outputs.open(RUN).bytes(0, len(data)) == data
         (small_disk / "ballast").unlink()
-        assert store.outputs.seal_folder(RUN).state == "sealed"
+        assert store.internal.outputs.seal_folder(RUN).state == "sealed"
         assert store.outputs.open(RUN).bytes(0, len(data)) == data
 
 
@@ -123,7 +123,7 @@ from pathlib import Path
 import corral, corral.api.outputs, corral.domain.outputs.ops, apsw
 from corral.adapters.output.seal import seal
 with corral.open(Path(sys.argv[1]) / "corral.db") as store:
-    store.outputs.begin("run_1", host="h", folder="/x")
+    store.internal.outputs.begin("run_1", host="h", folder="/x")
 def peak():
     return next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = peak()

@@ -128,9 +128,10 @@ def test_missing_record_is_404(client: httpx.Client) -> None:
     assert error(client.get("/api/runs/run_000")) == (404, "not_found")
     assert error(client.post("/api/runs/x/paint")) == (404, "not_found")
     assert error(client.get("/api/a/b/c/d")) == (404, "not_found")
-    local = client.post("/api/runs/x/heartbeat")
+    assert error(client.post("/api/runs/x/heartbeat")) == (404, "not_found")
+    local = client.post("/api/runs/x/record")
     assert error(local) == (404, "not_found")
-    assert "runs.heartbeat" in local.json()["error"]["message"]
+    assert "runs.record" in local.json()["error"]["message"]
     assert "/api/events" in client.get("/api/events/follow").json()["error"]["message"]
 
 
@@ -167,7 +168,7 @@ def test_run_exposes_no_file_but_its_output(client: httpx.Client, store: Corral)
     folder.mkdir(parents=True)
     (folder / "output").write_bytes(b"hello\n")
     (folder.parent / "secret").write_bytes(b"key")
-    store.runs.acquire(asked.id, held(host=process.host(), folder=str(folder)))
+    store.internal.runs.acquire(asked.id, held(host=process.host(), folder=str(folder)))
     path = f"/api/runs/{asked.id}/output"
     response = client.get(path)
     assert response.content == b"hello\n"

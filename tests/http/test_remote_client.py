@@ -13,7 +13,6 @@ from corral.adapters import process
 from corral.adapters.http_client import RETRY_SECONDS
 from corral.api import Corral
 from corral.api.remote import RemoteCorral, repeat_until_result
-from corral.api.remote_table import find_call
 from corral.domain.mail.model import Letter
 from corral.domain.runs.model import Run, RunState
 from corral.errors import (
@@ -162,13 +161,13 @@ def test_run_and_its_output(either: Corral, store: Corral) -> None:
     folder.mkdir(parents=True)
     (folder / "output").write_bytes(wrote)
     holding = held(host=process.host(), folder=str(folder))
-    run = store.runs.launch(store.runs.acquire(asked.id, holding))
+    run = store.internal.runs.launch(store.internal.runs.acquire(asked.id, holding))
     result = either.runs.get(run.id)
     assert isinstance(result, Run)
     assert result.state is RunState.RUNNING
     text = either.outputs.open(run.id)
     assert text.lines(1, 1) == [b"two"]
-    store.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.end(run, ExitStatus(exit_code=0))
     assert either.runs.wait(run.id, timeout_ms=5_000).state is RunState.COMPLETED
     whole = b"".join(piece.text for piece in either.outputs.follow(run.id))
     assert whole == wrote
@@ -185,16 +184,12 @@ def test_wait_without_result_ends_in_time(either: Corral, store: Corral) -> None
 
 def test_unlimited_wait_continues_after_an_empty_result() -> None:
     results = iter([[], [], ["a letter"]])
-    claim = find_call("mail", "claim")
-    assert claim is not None
-    wait = repeat_until_result(claim, lambda **_: next(results))
+    wait = repeat_until_result("wait_ms", lambda **_: next(results))
     assert wait(wait_ms=None) == ["a letter"]
 
 
 def test_limited_wait_ends_with_an_empty_result() -> None:
-    claim = find_call("mail", "claim")
-    assert claim is not None
-    assert repeat_until_result(claim, lambda **_: [])(wait_ms=10) == []
+    assert repeat_until_result("wait_ms", lambda **_: [])(wait_ms=10) == []
 
 
 def test_waiting_claim_is_woken(either: Corral, store: Corral) -> None:

@@ -74,7 +74,7 @@ def test_reply_is_posted_to_the_webhook_url_with_a_signature(store_with_hook: Co
         place = store.places.register("ci", "p")
         store.messages.send_as_system(place.id, "the build is green")
         adapter = store.channels.open(channel.id)
-        (item,) = store.chat.deliver(channel.id, adapter, owner="me")
+        (item,) = store.internal.chat.deliver(channel.id, adapter, owner="me")
         assert item.state == "done"
     (posted,) = receiver.posted
     assert json.loads(posted.body)["text"] == "the build is green"

@@ -122,7 +122,7 @@ class ChargesMachine(StoreMachine):
     def price(self, places: list[int], cost: int | None) -> None:
         asked = [self.charges[place] for place in places if place < len(self.charges)]
         prices = [ChargePrice(charge["id"], cost, "v1") for charge in asked]
-        changed = self.store.charges.set_prices(prices)
+        changed = self.store.internal.charges.set_prices(prices)
         expected = []
         for charge in asked:
             if charge["cost"] is None and cost is not None:
@@ -150,7 +150,7 @@ class ChargesMachine(StoreMachine):
         )
 
         def call() -> Any:
-            return self.store.charges.reserve(run, **WHERE[run], budget_micros=budget)
+            return self.store.internal.charges.reserve(run, **WHERE[run], budget_micros=budget)
 
         if self.refused(None if fits else Refused, call):
             return
@@ -166,7 +166,7 @@ class ChargesMachine(StoreMachine):
 
     @rule(run=runs)
     def release(self, run: str) -> None:
-        self.store.charges.release(run)
+        self.store.internal.charges.release(run)
         self.promised = {key: value for key, value in self.promised.items() if key[0] != run}
 
     # -- what must hold --------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class ChargesMachine(StoreMachine):
     @invariant()
     def a_run_is_stopped_exactly_when_a_budget_that_covers_it_is_spent(self) -> None:
         for run in WHERE:
-            over = self.store.charges.exceeded_budget(run, **WHERE[run])
+            over = self.store.internal.charges.exceeded_budget(run, **WHERE[run])
             spent = [
                 scope
                 for (scope, period), limit in self.budgets.items()

@@ -127,7 +127,7 @@ class LocksMachine(StoreMachine):
     @rule(number=st.integers(0, 5))
     def release(self, number: int) -> None:
         self.settle()
-        self.store.locks.expire_due()
+        self.store.internal.locks.expire_due()
         if self.line:
             one = self.line.pop(number % len(self.line))
             self.store.locks.release(one.id, agent=one.owner)
@@ -136,12 +136,12 @@ class LocksMachine(StoreMachine):
     @rule(ms=st.sampled_from([1, MINUTE, 3 * MINUTE, 40 * MINUTE]))
     def time_goes_on(self, ms: int) -> None:
         self.settle()
-        self.store.locks.expire_due()
+        self.store.internal.locks.expire_due()
         self.clock.advance(ms)
 
     @invariant()
     def the_same_locks_are_held_and_waited_for(self) -> None:
-        self.store.locks.expire_due()
+        self.store.internal.locks.expire_due()
         self.settle()
         found = {lock.id: lock for lock in self.store.locks.list(limit=100).items}
         assert {id: lock.state == "held" for id, lock in found.items()} == {

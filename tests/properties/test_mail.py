@@ -372,7 +372,7 @@ class MailMachine(StoreMachine):
             and paper.expires_at <= self.now
             and not paper.is_claimed(self.now)
         ]
-        letters = self.store.mail.expire_due()
+        letters = self.store.internal.mail.expire_due()
         assert {letter.id for letter in letters} == {paper.id for paper in late}
         for letter in letters:  # notices come in the order in which the letters were ended
             self.model.end(self.now, self.model.paper(letter.id), "expired")

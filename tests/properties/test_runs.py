@@ -121,7 +121,7 @@ class RunsMachine(StoreMachine):
     )
     def request(self, budget: int | None, max_restarts: int, delay: int) -> str:
         due = self.now + delay
-        run = self.store.runs.enqueue(
+        run = self.store.internal.runs.enqueue(
             run_spec(budget_micros=budget, max_restarts=max_restarts, due_at=due, host=held().host)
         )
         self.papers[run.id] = Paper(run.id, budget, max_restarts, due_at=due)
@@ -135,7 +135,7 @@ class RunsMachine(StoreMachine):
         self.supervisors += 1
 
         def call() -> Run:
-            return self.store.runs.acquire(id, held(self.supervisors), lease_ms=LEASE)
+            return self.store.internal.runs.acquire(id, held(self.supervisors), lease_ms=LEASE)
 
         if self.refused(self.why_not_start(paper), call):
             return multiple()
@@ -180,7 +180,7 @@ class RunsMachine(StoreMachine):
 
     def launch(self, claim: Claim, _: int) -> None:
         def call() -> Run:
-            return self.store.runs.launch(claim.run)
+            return self.store.internal.runs.launch(claim.run)
 
         if not self.refused(self.refusal(claim, "starting"), call):
             call()
@@ -188,7 +188,7 @@ class RunsMachine(StoreMachine):
 
     def heartbeat(self, claim: Claim, n: int) -> None:
         def call() -> Run:
-            return self.store.runs.heartbeat(claim.run, output_bytes=n, lease_ms=LEASE)
+            return self.store.internal.runs.heartbeat(claim.run, output_bytes=n, lease_ms=LEASE)
 
         refusal = self.refusal(claim, *ACTIVE)
         if not self.refused(Conflict if refusal is IllegalMove else refusal, call):
@@ -200,7 +200,9 @@ class RunsMachine(StoreMachine):
     def restart(self, claim: Claim, n: int) -> None:
         def call() -> Run:
             now = self.store.runs.get(claim.run.id) if not self.late(claim) else claim.run
-            return self.store.runs.restart(now, held(n), ExitStatus(exit_code=1), quick_failures=n)
+            return self.store.internal.runs.restart(
+                now, held(n), ExitStatus(exit_code=1), quick_failures=n
+            )
 
         if not self.refused(self.refusal(claim, "starting", "running"), call):
             claim.run = call()
@@ -212,7 +214,9 @@ class RunsMachine(StoreMachine):
 
     def park(self, claim: Claim, n: int) -> None:
         def call() -> Run:
-            return self.store.runs.park(claim.run, until=self.now + n * MINUTE, reason="quota")
+            return self.store.internal.runs.park(
+                claim.run, until=self.now + n * MINUTE, reason="quota"
+            )
 
         if not self.refused(self.refusal(claim, "starting", "running"), call):
             call()
@@ -230,7 +234,7 @@ class RunsMachine(StoreMachine):
         self.supervisors += 1
 
         def call() -> Run:
-            return self.store.runs.take_over(
+            return self.store.internal.runs.take_over(
                 claim.run,
                 owner=f"supervisor:{self.supervisors}",
                 supervisor_pid=5,
@@ -251,7 +255,7 @@ class RunsMachine(StoreMachine):
         paper = self.papers[claim.run.id]
 
         def call() -> Run:
-            return self.store.runs.end(claim.run, how)
+            return self.store.internal.runs.end(claim.run, how)
 
         if not paper.is_live:
             over = call()
@@ -267,7 +271,7 @@ class RunsMachine(StoreMachine):
         paper, reason = self.papers[id], outcome.DEFAULT_STOP_REASONS[kind]
 
         def call() -> Run:
-            return self.store.runs.request_stop(id, kind=kind)
+            return self.store.internal.runs.request_stop(id, kind=kind)
 
         if self.refused(None if paper.is_live else IllegalMove, call):
             return

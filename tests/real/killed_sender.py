@@ -24,7 +24,7 @@ def main(url: str, channel: str, token: str, now: str) -> None:
     with corral.open(url, clock=ManualClock(int(now))) as store:
         adapter = KilledAdapter(store.channels.get(channel).config, {"token": token})
         adapter.start()
-        store.chat.deliver(channel, adapter, owner="victim")
+        store.internal.chat.deliver(channel, adapter, owner="victim")
 
 
 if __name__ == "__main__":

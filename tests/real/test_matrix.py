@@ -73,7 +73,7 @@ class MatrixChat:
         del os.environ["DEN_TOKEN"]
 
     def hear(self) -> list[Message]:
-        return self.store.chat.poll("den", self.adapter)
+        return self.store.internal.chat.poll("den", self.adapter)
 
     def room(self, *others: Person, name: str | None = "Den") -> str:
         """A room of Ann's that the account has joined."""
@@ -83,16 +83,16 @@ class MatrixChat:
         return room
 
     def send(self, adapter: ChannelAdapter | None = None) -> list[str]:
-        result = self.store.chat.deliver("den", adapter or self.adapter, owner="test")
+        result = self.store.internal.chat.deliver("den", adapter or self.adapter, owner="test")
         return [item.state for item in result]
 
     def answer(self, words: str) -> str | None:
         """Run one turn with this reply; return its prompt."""
-        self.store.chat.start_turns()
+        self.store.internal.chat.start_turns()
         run = self.runner.begin()
         result = self.runner.prompt(run)
         self.runner.end(run, words)
-        self.store.chat.finish_turns()
+        self.store.internal.chat.finish_turns()
         self.send()
         return result
 
@@ -267,7 +267,7 @@ def test_question_is_a_card_and_a_number_answers_it_once(matrix_chat: MatrixChat
     store.senders.approve(f"den/{matrix_chat.ann.id}", person="ann")
     matrix_chat.ann.say(room, "may we ship?")
     matrix_chat.hear()
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = matrix_chat.runner.begin()
     store.questions.ask(
         "Ship it?",
@@ -276,7 +276,7 @@ def test_question_is_a_card_and_a_number_answers_it_once(matrix_chat: MatrixChat
         answerers=["user:ann"],
         run=run.id,
     )
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     assert matrix_chat.send() == ["done"]
     assert matrix_chat.ann.heard(room, matrix_chat.bot) == [
         "Ship it?\n1. ship\n2. wait\n\nAnswer with a number."
@@ -287,8 +287,8 @@ def test_question_is_a_card_and_a_number_answers_it_once(matrix_chat: MatrixChat
     (question,) = store.questions.list(all=True).items
     assert (question.answer, question.answered_by) == ("wait", "user:ann")
     matrix_chat.runner.end(run, "so we wait")
-    store.chat.finish_turns()
-    store.chat.run_upkeep()
+    store.internal.chat.finish_turns()
+    store.internal.chat.run_upkeep()
     matrix_chat.send()
     card = of_bot(matrix_chat, room)[1]
     assert "ann answered: wait" in matrix_chat.ann.shown(room, card["event_id"])
@@ -413,9 +413,9 @@ def test_messages_wait_for_an_absent_server_and_are_sent_once(
     room = matrix_chat.room()
     matrix_chat.ann.say(room, "before")
     matrix_chat.hear()
-    matrix_chat.store.chat.start_turns()
+    matrix_chat.store.internal.chat.start_turns()
     matrix_chat.runner.end(matrix_chat.runner.begin(), "the answer")
-    matrix_chat.store.chat.finish_turns()
+    matrix_chat.store.internal.chat.finish_turns()
     matrix_chat.server.stop()
     with pytest.raises(Exception, match="cannot be reached"):
         matrix_chat.hear()

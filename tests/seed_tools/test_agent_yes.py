@@ -53,8 +53,10 @@ def run_of(store: Corral, child: "subprocess.Popen[bytes]", **known: Any) -> Run
         "start_token": found.start_token,
         "supervisor_pid": 4_190_000,
     }
-    asked = store.runs.enqueue(run_spec())
-    return store.runs.launch(store.runs.acquire(asked.id, held(1, **said | known)))
+    asked = store.internal.runs.enqueue(run_spec())
+    return store.internal.runs.launch(
+        store.internal.runs.acquire(asked.id, held(1, **said | known))
+    )
 
 
 # -- 1, 2: projects ----------------------------------------------------------------------------
@@ -98,7 +100,7 @@ def test_3_run_has_its_duration_and_second_finish_is_idempotent(
     clock.advance(HOUR)
     with unchanged(store):
         assert store.runs.finish(run.id, exit_code=1) == over
-        assert store.runs.end(run, ExitStatus(exit_code=0)) == over
+        assert store.internal.runs.end(run, ExitStatus(exit_code=0)) == over
     (stats,) = store.insights.stats(by="provider").items
     assert stats.median_ms == 90 * SECOND
 
@@ -112,7 +114,7 @@ def test_4_exit_code_is_kept_when_the_run_is_reported_lost(
     clock.advance(HOUR)
     with unchanged(store):
         store.runs.lose(run.id)
-        store.runs.end(run, ExitStatus())
+        store.internal.runs.end(run, ExitStatus())
         store.runs.recover()
     assert store.runs.get(run.id).exit_code == 3
 

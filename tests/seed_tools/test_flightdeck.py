@@ -60,14 +60,16 @@ def test_4_silence_is_not_success(
     store: Corral, clock: ManualClock, tmp_path: Path, exits: bool
 ) -> None:
     project = project_with(store, tmp_path, "A")
-    run = store.runs.launch(
-        store.runs.acquire(store.runs.start(command=["true"], project=str(tmp_path)).id, held())
+    run = store.internal.runs.launch(
+        store.internal.runs.acquire(
+            store.runs.start(command=["true"], project=str(tmp_path)).id, held()
+        )
     )
     for attempt in range(3):
         taken = store.tasks.claim(project, "ada", run=run.id if exits else None)
         assert taken is not None
         if exits and attempt == 0:
-            store.runs.clean_up(store.runs.end(run, ExitStatus(exit_code=0)))
+            store.internal.runs.clean_up(store.internal.runs.end(run, ExitStatus(exit_code=0)))
         else:
             clock.advance(DAY)
             store.tasks.release_due()
@@ -85,12 +87,12 @@ def test_9_resume_claims_once_and_repairs(
     project = project_with(store, tmp_path, "A", "B", agents=())
     store.agents.create("ada", provider="scripted")
     run = store.runs.start(agent="ada", prompt="hang", project=str(tmp_path))
-    run = store.runs.launch(store.runs.acquire(run.id, held()))
+    run = store.internal.runs.launch(store.internal.runs.acquire(run.id, held()))
     assert run.session_id is not None
     taken = store.tasks.claim(project, "ada", key="A", run=run.id)
     delegation = store.delegations.delegate("ada", "look around")
     lost = store.runs.lose(run.id, reason="the machine died")
-    store.runs.clean_up(lost)
+    store.internal.runs.clean_up(lost)
     # Repaired, and listed: the task may be taken again, what was delegated still is.
     assert taken is not None
     assert board(store, project)["A"] == "ready"
@@ -105,7 +107,7 @@ def test_9_resume_claims_once_and_repairs(
     (resumed,) = [racer.value for racer in racers if racer.value is not None]
     assert resumed.state == "queued"
     # Its start fails: the conversation can be resumed again.
-    store.runs.fail(resumed.id, reason="no such program")
+    store.internal.runs.fail(resumed.id, reason="no such program")
     assert store.runs.resume(run.session_id).state == "queued"
 
 

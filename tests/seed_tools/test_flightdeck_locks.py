@@ -30,13 +30,13 @@ def test_lock_conflict_renewal_and_expiry(
 
     for _ in range(20):  # x lives: its run's heartbeats carry the lock far past its five minutes
         clock.advance(30 * SECOND)
-        run = store.runs.heartbeat(run, output_bytes=0)
+        run = store.internal.runs.heartbeat(run, output_bytes=0)
     assert store.locks.holders(project.id, "src/a.py")[0].id == x.id
 
     y = store.locks.request(project.id, "./src/a.py", "y")
     assert y.state == "waiting"
     clock.advance(5 * MINUTE)  # x is dead
-    store.locks.expire_due()
+    store.internal.locks.expire_due()
     granted = store.locks.get(y.id)
     assert granted.state == "held"
     assert granted.fence > x.fence

@@ -119,27 +119,27 @@ def test_3_message_of_a_dead_run_is_retried_in_the_same_session(
     message = chat.says("build it", direct=True)
     (letter_id,) = [route.letter_id for route in message.routes]
     (session,) = sessions_of(message)
-    (first,) = store.chat.start_turns()
+    (first,) = store.internal.chat.start_turns()
     run = runner.begin()
     assert runner.prompt(run) == "build it"
     store.sessions.set_provider_session(session, "scripted", "its-own-id")
     fence = store.mail.get(str(letter_id)).fence
-    assert store.chat.start_turns() == [], "one at a time"
+    assert store.internal.chat.start_turns() == [], "one at a time"
     runner.die(run)
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     waiting = store.mail.get(str(letter_id))
     assert (waiting.state, waiting.attempts) == ("waiting", 1)
     with pytest.raises(Held):
         store.mail.ack(waiting.id, fence=fence)
-    assert store.chat.start_turns() == [], "not before its pause"
+    assert store.internal.chat.start_turns() == [], "not before its pause"
     clock.advance(6 * SECOND)
-    (again,) = store.chat.start_turns()
+    (again,) = store.internal.chat.start_turns()
     assert again.id != first.id
     run = runner.begin()
     assert runner.prompt(run) == "build it"
     assert store.runs.get_launch(run.id).resume_session == "its-own-id"
     runner.end(run, "done")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     assert store.mail.get(str(letter_id)).state == "done"
     chat.deliver()
     assert chat.platform.words() == ["done"]
@@ -159,15 +159,15 @@ def test_4_poison_message_dies_after_six_attempts_with_notices(
     after = chat.says("harmless", thread="other")
     began: list[int] = []
     for _ in range(60):
-        if store.chat.start_turns():
+        if store.internal.chat.start_turns():
             run = runner.begin()
             if "harmless" in (runner.prompt(run) or ""):
                 runner.end(run, "fine")
-                store.chat.finish_turns()
+                store.internal.chat.finish_turns()
                 break
             began.append(clock.now())
             runner.die(run)
-            store.chat.finish_turns()
+            store.internal.chat.finish_turns()
         clock.advance(SECOND * 5)
     pauses = [later - earlier for earlier, later in pairwise(began)]
     assert len(began) == 6
@@ -213,11 +213,11 @@ def test_5_failing_channel_is_reported_to_the_agent(store: Corral, clock: Manual
     chat = chat_with(store)
     runner = Runner(store)
     (session,) = sessions_of(chat.says("hello", direct=True))
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     chat.platform.outcomes = ["fail"] * 6
     runner.end(run, "my answer")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     for _ in range(6):
         chat.deliver()
         clock.advance(5 * MINUTE)
@@ -226,9 +226,9 @@ def test_5_failing_channel_is_reported_to_the_agent(store: Corral, clock: Manual
     assert chat.platform.words() == []
     (notice,) = store.mail.list(mailbox=f"session:{session}").items
     assert notice.body["state"] == "dead"
-    assert store.chat.start_turns() == [], "a notice wakes no agent, so it cannot loop"
+    assert store.internal.chat.start_turns() == [], "a notice wakes no agent, so it cannot loop"
     chat.says("still there?", direct=True)
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     told = runner.prompt(runner.begin()) or ""
     assert "did not arrive" in told
     assert "still there?" in told
@@ -295,7 +295,7 @@ def test_7_forged_letter_without_a_destination_is_not_sent(store: Corral) -> Non
 
 def asked_in_a_run(store: Corral, chat: Chat, runner: Runner) -> tuple[str, str]:
     (session,) = sessions_of(chat.says("shall we?", direct=True))
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     question = store.questions.ask(
         "Ship it?",
@@ -305,7 +305,7 @@ def asked_in_a_run(store: Corral, chat: Chat, runner: Runner) -> tuple[str, str]
         deadline_ms=300 * SECOND,
         answerers=["user:ann"],
     )
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     chat.deliver()
     return question.id, session
 
@@ -330,14 +330,14 @@ def test_8_authorized_person_answers_once_and_the_card_shows_it(
     # The run dies before it has heard that.
     (run,) = store.runs.list(session=session, limit=1).items
     runner.die(run)
-    store.chat.finish_turns()
-    store.chat.run_upkeep()
+    store.internal.chat.finish_turns()
+    store.internal.chat.run_upkeep()
     clock.advance(6 * SECOND)
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     first = runner.begin()
     runner.end(first, "let me see")
-    store.chat.finish_turns()
-    store.chat.start_turns()
+    store.internal.chat.finish_turns()
+    store.internal.chat.start_turns()
     told = runner.prompt(runner.begin()) or ""
     assert "user:ann" in told
     assert "ship" in told
@@ -379,9 +379,9 @@ def test_9_daily_task_follows_its_misfire_policy(
     chat = chat_with(store)
     runner = Runner(store)
     (session,) = sessions_of(chat.says("hello", direct=True))
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     runner.end(runner.begin(), "hello")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     store.sessions.set_provider_session(session, "scripted", "it-remembers")
     made = store.schedules.create(
         f"session:{session}",
@@ -392,22 +392,22 @@ def test_9_daily_task_follows_its_misfire_policy(
     )
     clock.advance(3 * DAY)
     store.schedules.fire_due()
-    if store.chat.start_turns():
+    if store.internal.chat.start_turns():
         runner.fail(runner.begin())
-        store.chat.finish_turns()
+        store.internal.chat.finish_turns()
         clock.advance(MINUTE)
     done = []
-    while store.chat.start_turns():
+    while store.internal.chat.start_turns():
         run = runner.begin()
         done += texts_in(runner.prompt(run))
         runner.end(run, "report")
-        store.chat.finish_turns()
+        store.internal.chat.finish_turns()
     assert done == ["the morning report"] * fires
     assert store.schedules.get(made.id).state == "active", "a failed run does not end the series"
     store.schedules.delete(made.id)
     clock.advance(3 * DAY)
     store.schedules.fire_due()
-    assert store.chat.start_turns() == []
+    assert store.internal.chat.start_turns() == []
 
 
 # -- 10 -------------------------------------------------------------------------------------------
@@ -421,15 +421,15 @@ def test_10_concurrent_runs_are_limited_and_others_queue_in_order(
     for n in range(8):
         chat.says(f"from {n}", place=f"p{n}", direct=True)
         clock.advance(10)
-    assert len(store.chat.start_turns()) == 5
-    assert store.chat.start_turns() == []
+    assert len(store.internal.chat.start_turns()) == 5
+    assert store.internal.chat.start_turns() == []
     order = []
     for _ in range(8):
         run = runner.begin()
         order.append(runner.prompt(run))
         runner.end(run, "ok")
-        store.chat.finish_turns()
-        store.chat.start_turns()
+        store.internal.chat.finish_turns()
+        store.internal.chat.start_turns()
     assert order == [f"from {n}" for n in range(8)]
 
 
@@ -437,17 +437,17 @@ def test_10_message_that_arrives_as_a_run_ends_is_not_lost(store: Corral) -> Non
     chat = chat_with(store)
     runner = Runner(store)
     (session,) = sessions_of(chat.says("first", direct=True))
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     store.sessions.set_provider_session(session, "scripted", "it-remembers")
     runner.end(run, "one")
     chat.says("second", direct=True)
-    store.chat.finish_turns()
-    store.chat.start_turns()
+    store.internal.chat.finish_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     assert runner.prompt(run) == "second"
     runner.end(run, "two")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     chat.deliver()
     assert chat.platform.words() == ["one", "two"]
 
@@ -456,14 +456,14 @@ def test_10_long_command_is_not_mistaken_for_a_dead_run(store: Corral, clock: Ma
     chat = chat_with(store)
     runner = Runner(store)
     chat.says("a long build", direct=True)
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = runner.begin()
     for _ in range(4):
         clock.advance(5 * MINUTE)
-        assert store.chat.finish_turns() == []
-        assert store.chat.start_turns() == []
+        assert store.internal.chat.finish_turns() == []
+        assert store.internal.chat.start_turns() == []
     clock.advance(HOUR)
     runner.end(run, "built")
-    store.chat.finish_turns()
+    store.internal.chat.finish_turns()
     chat.deliver()
     assert chat.platform.words() == ["built"]

@@ -31,7 +31,7 @@ def test_1_ten_concurrent_first_opens_create_one_schema(
 ) -> None:
     def work() -> str:
         with corral.open(empty_url) as store:
-            return store.runs.enqueue(run_spec(host="there")).id
+            return store.internal.runs.enqueue(run_spec(host="there")).id
 
     ids = run_concurrently([work] * 10)
     with corral.open(empty_url) as store:
@@ -109,7 +109,7 @@ def test_5_one_of_several_threads_acquires_a_queued_run(
         run = queued(store)
         assert run.started_at is None
         wants: list[Callable[[], object]] = [
-            lambda n=n, run=run: store.runs.acquire(run.id, held(n)) for n in range(4)
+            lambda n=n, run=run: store.internal.runs.acquire(run.id, held(n)) for n in range(4)
         ]
         racers = race(wants)
         assert [racer.error for racer in racers].count(None) == 1
@@ -130,7 +130,7 @@ def test_5_one_of_several_processes_acquires_a_queued_run(url: str) -> None:
             with corral.open(url) as store:
                 for id in ids:
                     try:
-                        got.append(store.runs.acquire(id, held(number)).id)
+                        got.append(store.internal.runs.acquire(id, held(number)).id)
                     except Conflict:
                         continue
             return got
@@ -157,14 +157,14 @@ def test_6_run_with_an_expired_lease_is_requeued_or_interrupted(
     verb = {"queued": "run.requeue", "interrupted": "run.interrupt"}[state]
     assert record(store, silent.id)[-1] == verb or verb in record(store, silent.id)
     if state == "queued":
-        store.runs.acquire(silent.id, held(2))
+        store.internal.runs.acquire(silent.id, held(2))
         with refuses(store, Held):
-            store.runs.end(silent, ExitStatus(exit_code=0))
+            store.internal.runs.end(silent, ExitStatus(exit_code=0))
     else:
         with unchanged(store):
-            assert store.runs.end(silent, ExitStatus(exit_code=0)).exit_code is None
+            assert store.internal.runs.end(silent, ExitStatus(exit_code=0)).exit_code is None
     with refuses(store, Held):
-        store.runs.heartbeat(silent, output_bytes=0)
+        store.internal.runs.heartbeat(silent, output_bytes=0)
 
 
 # -- 7: hand-off -------------------------------------------------------------------------------
@@ -196,13 +196,13 @@ def test_8_usage_and_cost_are_exact_and_unknown_cost_is_null(
     report = UsageFact(model="m", input=1_000, output=500, cache_read=200, cost_micros=10_543)
     charge = store.charges.add(report, run_id=run.id)
     assert charge is not None
-    store.runs.end(run, ExitStatus(exit_code=0))
+    store.internal.runs.end(run, ExitStatus(exit_code=0))
     (kept,) = store.charges.list(run=run.id).items
     assert (kept.input, kept.output, kept.cache_read, kept.cost_micros) == (1_000, 500, 200, 10_543)
     assert store.charges.total(f"run:{run.id}").cost_micros == 10_543
     other = running(store)
     store.charges.add(UsageFact(model="nobody-knows-it", input=1_000), run_id=other.id)
-    over = store.runs.end(other, ExitStatus(exit_code=0))
+    over = store.internal.runs.end(other, ExitStatus(exit_code=0))
     assert (over.cost_micros, store.charges.total(f"run:{other.id}").cost_micros) == (None, None)
 
 
@@ -235,8 +235,8 @@ def test_9_run_that_succeeds_while_stopping_is_cancelled(
 ) -> None:
     for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, finished_work=True)):
         run = running(store)
-        store.runs.request_stop(run.id)
-        assert store.runs.end(run, how).state is RunState.CANCELLED
+        store.internal.runs.request_stop(run.id)
+        assert store.internal.runs.end(run, how).state is RunState.CANCELLED
 
 
 # -- 10: copies --------------------------------------------------------------------------------
@@ -248,20 +248,21 @@ def test_10_backup_restores_runs_with_all_their_data(
     store.budgets.set("all", 1_000)
     over = ended(store, ExitStatus(exit_code=3), name="over", prompt="hello", budget_micros=10)
     goes = running(store, name="goes", budget_micros=20)
-    store.runs.set_attention(goes, Attention.STUCK)
+    store.internal.runs.set_attention(goes, Attention.STUCK)
     queued(store, args=["a", "b"])
     held_before = contents(store)
     store.db.backup(tmp_path / "copy")
     store.runs.delete(over.id)
-    store.runs.end(goes, ExitStatus(exit_code=0))
+    store.internal.runs.end(goes, ExitStatus(exit_code=0))
     store.db.restore(tmp_path / "copy")
     after = contents(store)
     for table in ("launches", "resource_samples", "budget_reservations", "outputs"):
         assert after[table] == held_before[table], table
     assert [row[:5] for row in after["runs"]] == [row[:5] for row in held_before["runs"]]
     with pytest.raises(Held):  # a restore fences off whoever kept a run before it
-        store.runs.heartbeat(goes, output_bytes=0)
+        store.internal.runs.heartbeat(goes, output_bytes=0)
     assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
     assert (
-        store.runs.end(store.runs.get(goes.id), ExitStatus(exit_code=0)).state is RunState.COMPLETED
+        store.internal.runs.end(store.runs.get(goes.id), ExitStatus(exit_code=0)).state
+        is RunState.COMPLETED
     )

@@ -53,7 +53,7 @@ def test_charge_is_recorded_once_when_the_store_fails_after_the_commit(
 ) -> None:
     with home.store() as store:
         run = running(store)
-        tell, fails = store.runs.update_details, [True, False]
+        tell, fails = store.internal.runs.update_details, [True, False]
 
         def sometimes(*given: Any, **more: Any) -> Any:
             if fails.pop(0):

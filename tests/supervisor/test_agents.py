@@ -190,7 +190,7 @@ def test_parked_run_stays_parked_when_its_supervisor_gets_sigterm(home: Home) ->
 def test_run_that_is_stopped_while_it_is_parked_ends(home: Home) -> None:
     with home.store() as store:
         hold = RunLease(store, going := running(store))
-        store.runs.request_stop(going.id)
+        store.internal.runs.request_stop(going.id)
         assert not hold.park(LimitFact("the quota is used up"))
         assert (hold.stop_reason, hold.is_parked) == ("stopped", False)
 

@@ -306,7 +306,7 @@ def test_supervisor_that_was_stopped_during_a_takeover_does_no_harm(home: Home) 
     me = process.identify(os.getpid())
     assert me is not None
     with home.store() as store:
-        taken = store.runs.take_over(
+        taken = store.internal.runs.take_over(
             run, owner="test", supervisor_pid=me.pid, supervisor_token=me.start_token
         )
     kill(run.supervisor_pid, signal.SIGCONT)
@@ -337,7 +337,7 @@ def test_replaced_supervisor_does_not_signal_the_next_attempt(home: Home) -> Non
     me = process.identify(os.getpid())
     assert me is not None
     with home.store() as store, home.environment():
-        taken = store.runs.take_over(
+        taken = store.internal.runs.take_over(
             run, owner="test", supervisor_pid=me.pid, supervisor_token=me.start_token
         )
         store._database.write(

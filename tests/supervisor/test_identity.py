@@ -343,12 +343,12 @@ from corral.kernel.exit_status import ExitStatus
 from corral.kernel.errors import Refused
 
 with corral.open() as store:
-    run = store.runs.get(store.identity.run)
+    run, runs = store.runs.get(store.identity.run), store.internal.runs
     for call in (
-        lambda: store.runs.end(run, ExitStatus(exit_code=0)),
-        lambda: store.runs.end_orphaned(run, verb="crash", reason="made up"),
-        lambda: store.runs.park(run, until=1, reason="made up"),
-        lambda: store.runs.take_over(run, owner="x", supervisor_pid=1, supervisor_token="1"),
+        lambda: runs.end(run, ExitStatus(exit_code=0)),
+        lambda: runs.end_orphaned(run, verb="crash", reason="made up"),
+        lambda: runs.park(run, until=1, reason="made up"),
+        lambda: runs.take_over(run, owner="x", supervisor_pid=1, supervisor_token="1"),
     ):
         try:
             call()

@@ -130,7 +130,7 @@ def test_process_that_cannot_be_killed_is_named_and_the_run_crashed(
         process, "send_signal", lambda *_: False
     )  # as for one in uninterruptible sleep
     with home.store() as store:
-        store.runs.request_stop(run.id)
+        store.internal.runs.request_stop(run.id)
         store.runs.recover()
     monkeypatch.undo()
     ended = home.get(run.id)

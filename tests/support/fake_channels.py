@@ -171,7 +171,7 @@ class Chat:
 
     def deliver(self, owner: str = "d1") -> list[str]:
         """Deliver once and return the states of the sent messages."""
-        result = self.store.chat.deliver(self.channel.id, self.adapter, owner=owner)
+        result = self.store.internal.chat.deliver(self.channel.id, self.adapter, owner=owner)
         return [each.state for each in result]
 
     def place(self, name: str = "room") -> str:
@@ -188,21 +188,21 @@ class Runner:
     def begin(self) -> Run:
         """Start the oldest queued run."""
         queued = self._store.runs.list(state="queued", limit=200).items
-        taken = self._store.runs.acquire(queued[-1].id, held(next(self._numbers)))
-        return self._store.runs.launch(taken)
+        taken = self._store.internal.runs.acquire(queued[-1].id, held(next(self._numbers)))
+        return self._store.internal.runs.launch(taken)
 
     def end(self, run: Run, text: str | None = None) -> Run:
         """Finish a run successfully with an output."""
         if text is not None and run.session_id is not None:
             self._store.sessions.append(run.session_id, "assistant", text, run=run.id)
-        return self._store.runs.end(run, ExitStatus(exit_code=0))
+        return self._store.internal.runs.end(run, ExitStatus(exit_code=0))
 
     def die(self, run: Run) -> Run:
         """Crash a run."""
-        return self._store.runs.end(run, ExitStatus(signal=9))
+        return self._store.internal.runs.end(run, ExitStatus(signal=9))
 
     def fail(self, run: Run) -> Run:
-        return self._store.runs.end(run, ExitStatus(exit_code=1))
+        return self._store.internal.runs.end(run, ExitStatus(exit_code=1))
 
     def prompt(self, run: Run) -> str | None:
         return self._store.runs.get_launch(run.id).prompt

@@ -86,15 +86,15 @@ class SandboxConversation:
 
     def begin(self) -> FakeSandboxAgent:
         """Start the next pending turn."""
-        self.store.chat.start_turns()
+        self.store.internal.chat.start_turns()
         run = self.runner.begin()
-        self.store.chat.prepare_sandbox(str(run.session_id))
+        self.store.internal.chat.prepare_sandbox(str(run.session_id))
         return FakeSandboxAgent(self.store, run)
 
     def end(self, who: FakeSandboxAgent, how: str = "end") -> None:
         """End the run and its turn, and deliver its messages."""
         getattr(self.runner, how)(who.run)
-        self.store.chat.finish_turns()
+        self.store.internal.chat.finish_turns()
         self.chat.deliver()
 
     def shown(self) -> list[str]:

@@ -91,7 +91,7 @@ def held(number: int = 1, **known: Any) -> SupervisedProcess:
 
 
 def queued(store: Corral, **wanted: Any) -> Run:
-    return store.runs.enqueue(run_spec(**wanted))
+    return store.internal.runs.enqueue(run_spec(**wanted))
 
 
 def next_queued(store: Corral, **where: str) -> Run | None:
@@ -100,19 +100,19 @@ def next_queued(store: Corral, **where: str) -> Run | None:
 
 
 def starting(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
-    return store.runs.acquire(queued(store, **wanted).id, held(supervisor))
+    return store.internal.runs.acquire(queued(store, **wanted).id, held(supervisor))
 
 
 def running(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
-    return store.runs.launch(starting(store, supervisor, **wanted))
+    return store.internal.runs.launch(starting(store, supervisor, **wanted))
 
 
 def stopping(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
-    return store.runs.request_stop(running(store, supervisor, **wanted).id)
+    return store.internal.runs.request_stop(running(store, supervisor, **wanted).id)
 
 
 def ended(store: Corral, how: ExitStatus | None = None, **wanted: Any) -> Run:
-    return store.runs.end(running(store, **wanted), how or ExitStatus(exit_code=0))
+    return store.internal.runs.end(running(store, **wanted), how or ExitStatus(exit_code=0))
 
 
 def without_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:

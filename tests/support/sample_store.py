@@ -145,7 +145,7 @@ class SampleStore:
         for n in range(count):
             cpu += self._chance.randrange(100, 1_900)
             memory = 180_000_000 + n * 1_000_000 + self._chance.randrange(20_000_000)
-            self.store.runs.add_sample(
+            self.store.internal.runs.add_sample(
                 run, ResourceSample(now - (count - n) * 2 * SECOND, cpu, memory, 3)
             )
 
@@ -364,7 +364,7 @@ class SampleStore:
         self._said(quay, "room", "The harbour looks good today.", sender="ann")
         (lost,) = store.messages.send_as_system(self.room.id, "Tide tables are out.")
         store.mail.drop(str(lost.letter_id), reason=HOSTILE)
-        store.chat.run_upkeep()
+        store.internal.chat.run_upkeep()
         store.messages.send_as_system(self.room.id, "This one waits for the platform.")
 
     def _said(self, channel: Any, place: str, text: str, **fields: Any) -> None:
@@ -381,8 +381,8 @@ class SampleStore:
         adapter = self.store.channels.open(channel.id)
         for text in texts:
             (sent,) = self.store.messages.send(text, agent="ada", to=place.id)
-            self.store.chat.deliver(channel.id, adapter, owner="lived-in")
+            self.store.internal.chat.deliver(channel.id, adapter, owner="lived-in")
         self.store.messages.send("\N{EYES}", agent="ada", to=place.id, react=sent.id)
         self.store.messages.send("Fixed in 4f1c2a9.", agent="ada", to=place.id, edit=sent.id)
         self.store.messages.send(HOSTILE, agent="ada", to=place.id)
-        self.store.chat.deliver(channel.id, adapter, owner="lived-in")
+        self.store.internal.chat.deliver(channel.id, adapter, owner="lived-in")

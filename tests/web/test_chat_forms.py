@@ -47,7 +47,7 @@ def test_uploaded_file_is_private_and_returned_unchanged(chat_pages: ChatPages) 
     assert "/" not in answer.headers["content-disposition"].partition("''")[2]
     assert "sandbox" in answer.headers.get_list("content-security-policy")
     assert answer.headers["x-content-type-options"] == "nosniff"
-    chat_pages.store.chat.start_turns()
+    chat_pages.store.internal.chat.start_turns()
     assert str(kept) in (chat_pages.runner.prompt(chat_pages.runner.begin()) or ""), (
         "the prompt contains the path"
     )
@@ -117,7 +117,7 @@ def wanted(chat_pages: ChatPages, name: str = "mail-token") -> tuple[str, str]:
     """Request a secret as an agent in a chat; return the place and the question."""
     talk = chat_pages.begin()
     chat_pages.act("chat/say", id=talk, text="read my mails", after="")
-    chat_pages.store.chat.start_turns()
+    chat_pages.store.internal.chat.start_turns()
     run = chat_pages.runner.begin()
     asked = chat_pages.store.host_requests.ask(
         "ada",

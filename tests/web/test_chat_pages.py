@@ -41,16 +41,16 @@ class ChatPages(PageClient):
 
     def answers(self, text: str) -> None:
         """Run the pending turn with this reply and deliver it."""
-        self.store.chat.start_turns()
+        self.store.internal.chat.start_turns()
         self.runner.end(self.runner.begin(), text)
-        self.store.chat.finish_turns()
+        self.store.internal.chat.finish_turns()
         self.deliver()
 
     def deliver(self) -> None:
-        self.store.chat.run_upkeep()
+        self.store.internal.chat.run_upkeep()
         for channel in self.store.channels.list().items:
             adapter = self.store.channels.open(channel.id)
-            self.store.chat.deliver(channel.id, adapter, owner="d")
+            self.store.internal.chat.deliver(channel.id, adapter, owner="d")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_every_chat_action_does_what_its_button_says(
     act("chat/say", id=talk, text="hello", after="")
     assert [item.state for item in store.messages.list(place=talk).items] == ["routed"]
 
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = chat_pages.runner.begin()
     asked = store.questions.ask("Which?", options=["this", "that"], asker="agent:ada", run=run.id)
     chat_pages.deliver()
@@ -185,7 +185,7 @@ def test_conversation_starts_once_and_a_repeated_message_is_sent_once(
     assert {item.mode for item in chat_pages.store.wirings.list().items} == {"shared"}
     page = chat_pages.shown(f"/chat/{talk}")
     assert "waiting for ada" in page
-    chat_pages.store.chat.start_turns()
+    chat_pages.store.internal.chat.start_turns()
     run = chat_pages.runner.begin()
     page = chat_pages.shown(f"/chat/{talk}")
     assert "ada is working on it" in page
@@ -229,7 +229,7 @@ def test_files_are_shown_by_name_in_both_directions(chat_pages: ChatPages, tmp_p
         ],
     )
     store.messages.receive(place.channel_id, result)
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = chat_pages.runner.begin()
     own = Path(str(store.runs.get(run.id).cwd)) / "report.txt"
     own.parent.mkdir(parents=True, exist_ok=True)
@@ -278,7 +278,7 @@ def test_question_card_is_answered_once_and_shows_its_outcome(
 ) -> None:
     store, talk = chat_pages.store, chat_pages.begin()
     chat_pages.act("chat/say", id=talk, text="go", after="")
-    store.chat.start_turns()
+    store.internal.chat.start_turns()
     run = chat_pages.runner.begin()
     asked = store.questions.ask(
         "Delete <b>it</b>?", options=["yes", HOSTILE[:50]], asker="agent:ada", run=run.id
@@ -374,7 +374,7 @@ def test_dead_letters_are_retried_or_dropped_with_their_text(
         (letter,) = store.mail.claim(room.mailbox, owner="d")
         store.mail.fail(letter, "the quay is closed")
         clock.advance(DAY)
-    store.chat.run_upkeep()
+    store.internal.chat.run_upkeep()
     page = chat_pages.shown("/messaging/dead")
     assert "Tide tables are out." in page
     assert "the quay is closed" in page

@@ -13,6 +13,7 @@ attribute is first used. Errors are subclasses of `CorralError`.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from corral.api.host_requests import HostRequests
     from corral.api.imports import Imports
     from corral.api.insights import Insights
+    from corral.api.internal import InternalStore
     from corral.api.locks import Locks
     from corral.api.mail import Mail
     from corral.api.nodes import Nodes
@@ -240,6 +242,13 @@ class Corral:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    @cached_property
+    def internal(self) -> "InternalStore":
+        """The operations for supervisors and the daemon. Not for other programs."""
+        from corral.api.internal import InternalStore
+
+        return InternalStore(self._database)
 
     def as_actor(self, actor: str, run_id: str | None = None) -> "Corral":
         """Return a view of this store that acts as another actor.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
+from corral.api import agent_rules as rules
 from corral.api.operation import Resource, read, write
 from corral.db.tx import Tx
 from corral.domain.agents import ops
@@ -35,15 +36,15 @@ class Agents(Resource):
 
     noun = "agent"
 
-    create = write(_updating_groups(ops.create))
-    get = read(ops.get)
+    create = write(_updating_groups(ops.create), people_only=True)
+    get = read(ops.get, agent=rules.about_self)
     list = read(ops.list_agents, mode="one")
-    edit = write(_updating_groups(ops.edit), repeatable=True)
+    edit = write(_updating_groups(ops.edit), repeatable=True, people_only=True)
     versions = read(ops.list_versions)
     version = read(ops.get_version)
-    grant = write(ops.grant, repeatable=True)
-    revoke = write(ops.revoke)
-    grants = read(ops.list_grants)
-    allows = read(ops.is_tool_allowed)
-    retire = write(_updating_groups(ops.retire))
-    restore = write(_updating_groups(ops.restore))
+    grant = write(ops.grant, repeatable=True, people_only=True)
+    revoke = write(ops.revoke, people_only=True)
+    grants = read(ops.list_grants, agent=rules.about_self)
+    allows = read(ops.is_tool_allowed, agent=rules.about_self)
+    retire = write(_updating_groups(ops.retire), people_only=True)
+    restore = write(_updating_groups(ops.restore), people_only=True)

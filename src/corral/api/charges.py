@@ -1,7 +1,7 @@
 """Operations of `store.charges` and `store.budgets`."""
 
 from corral.adapters.providers.facts import UsageFact
-from corral.api.operation import Resource, read, write
+from corral.api.operation import Resource, operation, read, write
 from corral.domain.charges import ops
 from corral.domain.charges.model import Charge
 
@@ -17,12 +17,8 @@ class Charges(Resource):
     list = read(ops.list_charges, mode="one")
     total = read(ops.get_total, mode="one")
     days = read(ops.list_daily_totals, mode="one")
-    unpriced = read(ops.list_unpriced, mode="one")
-    set_prices = write(ops.set_prices, durable=True, repeatable=True)
-    reserve = write(ops.reserve_budget, durable=True, repeatable=True)
-    release = write(ops.release_budget, durable=True, repeatable=True)
-    exceeded_budget = read(ops.find_exceeded_budget, mode="one")
 
+    @operation()
     def add(
         self,
         used: UsageFact,
@@ -51,6 +47,7 @@ class Charges(Resource):
             at=at,
         )
 
+    @operation(slow=True)
     def price_unpriced(self, *, retry: bool = False, in_subprocess: bool = False) -> int:
         """Compute the cost of charges whose provider did not report it; returns their number.
 
@@ -68,7 +65,7 @@ class Budgets(Resource):
 
     noun = "budget"
 
-    set = write(ops.set_budget, durable=True, repeatable=True)
+    set = write(ops.set_budget, durable=True, repeatable=True, people_only=True)
     get = read(ops.get_budget)
     list = read(ops.list_budgets, mode="one")
-    remove = write(ops.remove_budget, durable=True)
+    remove = write(ops.remove_budget, durable=True, people_only=True)

@@ -5,26 +5,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corral.adapters.channels.contract import IncomingEvent
-from corral.api.operation import Resource, read, write
+from corral.api import agent_rules as rules
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import USES_FILES, USES_SECRETS
 from corral.domain.chat import queries
 from corral.domain.chat.channels import destinations, ops, people, places, wirings
-from corral.domain.chat.conversations import letter_batch, long_running, replies
+from corral.domain.chat.conversations import long_running
 from corral.domain.chat.inbound import held as inbound_held
 from corral.domain.chat.inbound import receive as inbound_receive
-from corral.domain.chat.model import Conversation, Message, NextLetters
+from corral.domain.chat.model import Message, NextLetters
 from corral.domain.chat.outbound import attachments, queue
-from corral.domain.runs.model import Run
 from corral.services.chat.model import ChannelHealth
 
 if TYPE_CHECKING:
     from corral.adapters.channels.contract import AcceptedRequest, ChannelAdapter, StoredFile
-    from corral.adapters.sandbox_bridge.schema import SessionFolder
-    from corral.services.chat.delivery import DeliveryResult
-    from corral.services.chat.sandbox_sync import SyncResult
 
-Deliveries = list["DeliveryResult"]
-Runs = list[Run]
-Conversations = list[Conversation]
 Stored = list[Message]
 Paths = list[str]
 
@@ -36,13 +31,12 @@ class Channels(Resource):
 
     noun = "channel"
 
-    add = write(ops.add_channel)
+    add = write(ops.add_channel, people_only=True)
     get = read(ops.get_channel)
     list = read(ops.list_channels, mode="one")
-    remove = write(ops.remove_channel)
-    save_cursor = write(ops.save_cursor, mode="one", repeatable=True)
-    save_health = write(ops.save_health, mode="one", repeatable=True)
+    remove = write(ops.remove_channel, people_only=True)
 
+    @operation(local=USES_SECRETS, people_only=True)
     def open(self, channel: str) -> "ChannelAdapter":
         """Return the adapter of a channel with the values of its secrets.
 
@@ -52,6 +46,7 @@ class Channels(Resource):
 
         return open_adapter(self._database, self.get(channel))
 
+    @operation(local=USES_SECRETS, people_only=True)
     def test(self, channel: str) -> ChannelHealth:
         """Connect to the platform of a channel now, and record the result with the channel."""
         from corral.services.chat.channels import check_channel
@@ -66,10 +61,10 @@ class Places(Resource):
 
     get = read(places.get_place)
     list = read(places.list_places)
-    register = write(places.register_place, repeatable=True)
-    set_policy = write(places.set_policy, repeatable=True)
-    block = write(places.block_place)
-    unblock = write(places.unblock_place)
+    register = write(places.register_place, repeatable=True, people_only=True)
+    set_policy = write(places.set_policy, repeatable=True, people_only=True)
+    block = write(places.block_place, people_only=True)
+    unblock = write(places.unblock_place, people_only=True)
 
 
 class Senders(Resource):
@@ -79,8 +74,8 @@ class Senders(Resource):
 
     get = read(people.get_sender)
     list = read(people.list_senders, mode="one")
-    approve = write(inbound_held.approve_sender)
-    block = write(inbound_held.block_sender)
+    approve = write(inbound_held.approve_sender, people_only=True)
+    block = write(inbound_held.block_sender, people_only=True)
 
 
 class People(Resource):
@@ -88,7 +83,7 @@ class People(Resource):
 
     noun = "person"
 
-    set = write(people.set_person, repeatable=True)
+    set = write(people.set_person, repeatable=True, people_only=True)
     list = read(people.list_people, mode="one")
 
 
@@ -97,10 +92,10 @@ class Wirings(Resource):
 
     noun = "wiring"
 
-    add = write(inbound_held.wire_agent)
-    change = write(wirings.change_wiring, repeatable=True)
+    add = write(inbound_held.wire_agent, people_only=True)
+    change = write(wirings.change_wiring, repeatable=True, people_only=True)
     get = read(wirings.get_wiring)
-    remove = write(wirings.remove_wiring)
+    remove = write(wirings.remove_wiring, people_only=True)
     list = read(wirings.list_wirings, mode="one")
     preview = read(inbound_receive.preview_routes)
 
@@ -111,9 +106,9 @@ class Destinations(Resource):
     noun = "destination"
 
     get = read(destinations.get_destination)
-    grant = write(destinations.grant, repeatable=True)
-    revoke = write(destinations.revoke)
-    list = read(destinations.list_destinations)
+    grant = write(destinations.grant, repeatable=True, people_only=True)
+    revoke = write(destinations.revoke, people_only=True)
+    list = read(destinations.list_destinations, agent=rules.agent_is_self)
 
 
 class Messages(Resource):
@@ -124,13 +119,16 @@ class Messages(Resource):
     get = read(queries.get_message)
     list = read(queries.list_messages)
     held = read(queries.list_held, mode="one")
-    send = write(queue.send, repeatable_by="key")
-    send_as_system = write(queue.send_as_system, repeatable_by="key")
+    send = write(
+        queue.send, repeatable_by="key", actor=("agent",), agent=rules.send_message_as_self
+    )
+    send_as_system = write(queue.send_as_system, repeatable_by="key", people_only=True)
 
     _send_files = write(attachments.send, repeatable_by="key")
     _next = write(long_running.take_next)
     _has_next = read(long_running.has_next)
 
+    @operation(actor=("agent",), agent=rules.send_message_as_self)
     def send_files(
         self,
         files: Paths,
@@ -154,6 +152,7 @@ class Messages(Resource):
             copies, agent=agent, text=text, to=to, session=session, run=run, key=key
         )
 
+    @operation(local=USES_FILES)
     def file(self, message: str, number: int = 1) -> tuple["StoredFile", bytes]:
         """Return a file of a message with its content; files are numbered from 1.
 
@@ -163,6 +162,7 @@ class Messages(Resource):
 
         return read_attachment(self.get(message), number)
 
+    @operation(local="it is for a run, on the same machine")
     def next(
         self, run: str, *, after: str | None = None, answer: str | None = None, wait_ms: int = 0
     ) -> NextLetters | None:
@@ -186,6 +186,7 @@ class Messages(Resource):
                     return None
                 listener.wait(min(left, MAX_SLEEP))
 
+    @operation(local=USES_FILES, people_only=True)
     def receive(self, channel: str, incoming: IncomingEvent) -> Message:
         """Store an event of a platform with its attachments, and route it to the agents.
 
@@ -196,6 +197,7 @@ class Messages(Resource):
 
         return receive_event(self._database, channel, incoming)
 
+    @operation(local=USES_FILES, people_only=True)
     def receive_all(
         self, channel: str, events: Sequence[IncomingEvent], *, cursor: str | None = None
     ) -> Stored:
@@ -209,66 +211,13 @@ class Messages(Resource):
 
 
 class Chat(Resource):
-    """The periodic work of chat. Any process may call each method at any time."""
+    """Conversations on channels, and the webhooks of platforms."""
 
     noun = "chat"
 
-    reply_address = read(replies.find_reply_address)
     conversations = read(queries.list_conversations)
-    next_due = read(letter_batch.find_next_due)
-    is_used = read(queries.is_used, mode="one")
 
-    def start_turns(self) -> Runs:
-        """Start a turn for each session with pending letters, oldest first, within the limits.
-
-        Returns the runs that were queued.
-        """
-        from corral.services.chat.turn_start import start_turns
-
-        return start_turns(self._database)
-
-    def finish_turns(self, *, local: bool = False) -> Conversations:
-        """End the turns whose run has ended: acknowledge their letters and queue the answers.
-
-        With `local`, only turns whose run was on this machine, which has its output.
-        """
-        from corral.services.chat.turn_finish import finish_turns
-
-        return finish_turns(self._database, local=local)
-
-    def prepare_sandbox(self, session: str) -> "SessionFolder":
-        """Create or repair the files that a sandboxed session communicates with its agent by."""
-        from corral.services.chat import sandbox_sync
-
-        return sandbox_sync.prepare_session(self._database, session)
-
-    def sync_sandbox(self, run: str) -> "SyncResult":
-        """Ingest the new messages of a sandboxed run and write their outcomes to its files."""
-        from corral.domain.runs import ops as runs
-        from corral.services.chat import sandbox_sync
-
-        found = self._database.read(lambda tx: runs.get(tx, run))
-        return sandbox_sync.sync_session(self._database, str(found.session_id), found)
-
-    def deliver(
-        self, channel: str, adapter: "ChannelAdapter", *, owner: str, place: str | None = None
-    ) -> Deliveries:
-        """Send the due messages of a channel, or of one place, in their order."""
-        from corral.services.chat.delivery import Delivery
-
-        found = Channels(self._database).get(channel)
-        return Delivery(self._database, found, adapter, owner).deliver_due(place)
-
-    def poll(self, channel: str, adapter: "ChannelAdapter", *, seconds: float = 0) -> Stored:
-        """Fetch the new events of a platform, store them, and then advance the cursor.
-
-        Waits up to `seconds` for an event. An event that cannot be stored is recorded as
-        unreadable and does not block the others.
-        """
-        from corral.services.chat.inbound import poll_channel
-
-        return poll_channel(self._database, channel, adapter, seconds=seconds)
-
+    @operation(local="platforms call POST /channels/NAME", people_only=True)
     def receive_webhook(
         self, channel: str, headers: dict[str, str], body: bytes
     ) -> "AcceptedRequest":
@@ -280,14 +229,3 @@ class Chat(Resource):
         from corral.services.chat.inbound import accept_webhook
 
         return accept_webhook(self._database, channel, headers, body)
-
-    def run_upkeep(self) -> int:
-        """Do the pending work that needs no platform; returns how many things were done.
-
-        Applies answers of owners, delivers secrets that were given, shows new questions as cards,
-        updates cards of ended questions, and marks messages whose letter was dropped as
-        undelivered.
-        """
-        from corral.services.chat.upkeep import run_upkeep
-
-        return run_upkeep(self._database)

@@ -1,6 +1,7 @@
 """Operations of `store.decisions`."""
 
-from corral.api.operation import Resource, read, write
+from corral.api import agent_rules as rules
+from corral.api.operation import Resource, operation, read, write
 from corral.api.wait import wait_until_ended
 from corral.domain.decisions import ops
 from corral.domain.decisions.model import Decision, DecisionState
@@ -11,17 +12,33 @@ class Decisions(Resource):
 
     noun = "decision"
 
-    record = write(ops.record, repeatable_by="key")
-    confirm = write(ops.confirm, durable=True, repeatable=True)
-    reject = write(ops.reject, durable=True, repeatable=True)
-    dismiss = write(ops.dismiss, repeatable=True)
-    review_many = write(ops.review_many, durable=True, repeatable=True)
-    acknowledge = write(ops.acknowledge, repeatable=True)
-    expire_due = write(ops.expire_due, repeatable=True)
+    record = write(ops.record, repeatable_by="key", actor=("author",), agent=rules.write_as_self)
+    confirm = write(
+        ops.confirm,
+        durable=True,
+        repeatable=True,
+        actor=("by",),
+        decision=True,
+        agent=rules.answer_as_self,
+    )
+    reject = write(
+        ops.reject,
+        durable=True,
+        repeatable=True,
+        actor=("by",),
+        decision=True,
+        agent=rules.answer_as_self,
+    )
+    dismiss = write(ops.dismiss, repeatable=True, actor=("by",), decision=True)
+    review_many = write(
+        ops.review_many, durable=True, repeatable=True, actor=("by",), decision=True
+    )
+    acknowledge = write(ops.acknowledge, repeatable=True, agent=rules.authored_decision)
     next_due = read(ops.next_due, mode="one")
-    get = read(ops.get, timely=True)
-    list = read(ops.list_decisions, mode="one", timely=True)
+    get = read(ops.get, expire=ops.expire_due, agent=rules.own_decision)
+    list = read(ops.list_decisions, mode="one", expire=ops.expire_due)
 
+    @operation(reads=True, waits="timeout_ms", agent=rules.own_decision)
     def wait(self, decision: str, *, timeout_ms: int | None = None) -> Decision:
         """Wait until a decision is confirmed, rejected or dismissed; raises Refused on timeout.
 

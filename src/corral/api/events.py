@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from corral.api.operation import Resource, read
+from corral.api.operation import Resource, operation, read
 from corral.db.types import Listener
 from corral.domain.events import ops
 from corral.domain.events.model import Event
@@ -30,6 +30,7 @@ class Events(Resource):
     before = read(ops.list_before, mode="one")
     _held_back = read(ops.is_held_back, mode="one")
 
+    @operation(streamed="GET /api/events")
     def follow(
         self,
         after: str | None = None,

@@ -1,5 +1,6 @@
 """Operations of `store.groups`."""
 
+from corral.api import agent_rules as rules
 from corral.api.operation import Resource, write
 from corral.api.operation import read as query
 from corral.domain.groups import ops, posts
@@ -10,17 +11,21 @@ class Groups(Resource):
 
     noun = "group"
 
-    create = write(ops.create)
-    get = query(ops.get)
+    create = write(ops.create, actor=("by",))
+    get = query(ops.get, agent=rules.is_in_group)
     list = query(ops.list_groups, mode="one")
-    members = query(ops.list_members)
+    members = query(ops.list_members, agent=rules.is_in_group)
     join = write(ops.join, repeatable=True)
-    leave = write(ops.leave)
+    leave = write(ops.leave, actor=("member",), agent=rules.member_is_self)
     archive = write(ops.archive)
-    post = write(posts.post, repeatable_by="key")
-    send = write(posts.send_direct, repeatable_by="key")
-    broadcast = write(posts.broadcast, repeatable_by="key")
-    read = query(posts.list_posts)
-    mark = write(posts.mark_read, repeatable=True)
-    react = write(posts.react, repeatable=True)
-    unread = query(ops.list_unread)
+    post = write(posts.post, repeatable_by="key", actor=("author",), agent=rules.write_as_self)
+    send = write(
+        posts.send_direct, repeatable_by="key", actor=("author",), agent=rules.write_as_self
+    )
+    broadcast = write(
+        posts.broadcast, repeatable_by="key", actor=("author",), agent=rules.write_as_self
+    )
+    read = query(posts.list_posts, actor=("member",), agent=rules.member_is_self)
+    mark = write(posts.mark_read, repeatable=True, actor=("member",), agent=rules.member_is_self)
+    react = write(posts.react, repeatable=True, actor=("member",), agent=rules.member_is_self)
+    unread = query(ops.list_unread, actor=("member",), agent=rules.member_is_self)

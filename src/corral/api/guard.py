@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from corral.api.operation import Resource, read
+from corral.api import agent_rules as rules
+from corral.api.operation import Resource, operation, read
+from corral.api.policy import USES_FILES
 from corral.domain.locks import queries
 from corral.domain.locks.model import Lock, LockConflict
 from corral.services.locks import project_paths
@@ -18,8 +20,9 @@ class Guard(Resource):
 
     noun = "lock"
 
-    check = read(queries.find_conflicts)
+    check = read(queries.find_conflicts, agent=rules.lock_as_self)
 
+    @operation(local=USES_FILES)
     def locate(self, path: str) -> ProjectPath:
         """Return the project that contains a file, and the file's path in it; raises NotFound.
 
@@ -28,6 +31,7 @@ class Guard(Resource):
         """
         return project_paths.find_project_path(self._database, path)
 
+    @operation(local=USES_FILES)
     def locate_all(self, path: str) -> list[ProjectPath]:
         """Return every project in which a path could be locked, nearest first.
 
@@ -36,6 +40,7 @@ class Guard(Resource):
         """
         return project_paths.find_project_paths(self._database, path)
 
+    @operation(local=USES_FILES)
     def check_commit(
         self, top: str, names: Sequence[str], agent: str, *, run: str | None = None
     ) -> list[LockConflict]:
@@ -45,6 +50,7 @@ class Guard(Resource):
         """
         return project_paths.find_commit_conflicts(self._database, top, names, agent, run=run)
 
+    @operation(local=USES_FILES)
     def acquire_for_edit(
         self, project: str, path: str, agent: str, *, run: str | None = None
     ) -> Lock | None:

@@ -1,5 +1,6 @@
 """Operations of `store.host_requests`."""
 
+from corral.api import agent_rules as rules
 from corral.api.operation import Resource, read, write
 from corral.domain.host_requests import ops
 
@@ -9,8 +10,12 @@ class HostRequests(Resource):
 
     noun = "request"
 
-    ask = write(ops.ask, repeatable_by="key", durable=True)
-    get = read(ops.get)
-    list = read(ops.list_requests)
-    withdraw = write(ops.withdraw)
-    complete_secret_requests = write(ops.complete_secret_requests, repeatable=True)
+    ask = write(
+        ops.ask, repeatable_by="key", durable=True, actor=("agent",), agent=rules.request_as_self
+    )
+    get = read(ops.get, agent=rules.own_request)
+    list = read(ops.list_requests, agent=rules.agent_is_self)
+    withdraw = write(ops.withdraw, agent=rules.own_request)
+    complete_secret_requests = write(
+        ops.complete_secret_requests, repeatable=True, people_only=True
+    )

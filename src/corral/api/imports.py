@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.api.operation import Resource, read
+from corral.api.operation import Resource, operation, read
+from corral.api.policy import USES_FILES
 from corral.domain.imports import ops
 from corral.domain.imports import origins as import_origins
 
@@ -25,6 +26,7 @@ class Imports(Resource):
     list = read(ops.list_imports, mode="one")
     origins = read(import_origins.list_origins, mode="one")
 
+    @operation(local=USES_FILES, people_only=True)
     def import_transcripts(
         self,
         source: str,
@@ -42,6 +44,7 @@ class Imports(Resource):
 
         return import_transcripts(self._database, source, folder, on_file=on_file)
 
+    @operation(local=USES_FILES, people_only=True)
     def import_database(
         self,
         tool: str,

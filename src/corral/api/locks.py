@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from corral.api.operation import Resource, read, write
+from corral.api import agent_rules as rules
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import USES_FILES
 from corral.domain.locks import ops, queries, resolve, touches
 from corral.domain.locks.model import Lock
 from corral.domain.projects import ops as projects
@@ -27,16 +29,16 @@ class Locks(Resource):
 
     noun = "lock"
 
-    request = write(ops.request, repeatable=True)
-    renew = write(ops.renew, repeatable=True)
-    release = write(ops.release, repeatable=True)
-    revoke = write(ops.revoke)
-    expire_due = write(ops.expire_due, repeatable=True)
-    get = read(ops.get, mode="one")
-    holders = read(queries.list_holders)
-    touch = write(touches.record_touch)
-    touches = read(touches.list_touches)
+    request = write(ops.request, repeatable=True, actor=("agent",), agent=rules.lock_as_self)
+    renew = write(ops.renew, repeatable=True, actor=("agent",), agent=rules.lock_as_self)
+    release = write(ops.release, repeatable=True, actor=("agent",), agent=rules.lock_as_self)
+    revoke = write(ops.revoke, people_only=True)
+    get = read(ops.get, mode="one", agent=rules.allow)
+    holders = read(queries.list_holders, agent=rules.allow)
+    touch = write(touches.record_touch, actor=("agent",), agent=rules.lock_as_self)
+    touches = read(touches.list_touches, agent=rules.allow)
 
+    @operation(local_arguments=("timeout_ms", "wait"), actor=("agent",), agent=rules.lock_as_self)
     def acquire(
         self,
         project: str,
@@ -69,6 +71,7 @@ class Locks(Resource):
             reason=reason,
         )
 
+    @operation(reads=True, waits="timeout_ms", agent=rules.allow)
     def wait(self, lock: str, *, timeout_ms: int | None = None) -> Lock:
         """Wait until a queued lock is granted and keep its queue position meanwhile.
 
@@ -76,6 +79,7 @@ class Locks(Resource):
         """
         return acquisition.wait_for_lock(self._database, lock, timeout_ms=timeout_ms)
 
+    @operation(reads=True, agent=rules.allow)
     def list(
         self,
         *,
@@ -93,12 +97,9 @@ class Locks(Resource):
             self._database, project=project, agent=agent, all=all, after=after, limit=limit
         )
 
-    def release_for_run(self, run: str) -> Sequence[Lock]:
-        """Release everything that a run has locked or waits for. Idempotent."""
-        return acquisition.release_for_run(self._database, run)
-
     # -- git and agent CLIs ----------------------------------------------------------------------
 
+    @operation(local=USES_FILES, people_only=True)
     def install(self, folder: str | Path, *, targets: Sequence[str] = ()) -> Sequence["HookChange"]:
         """Install hooks that reject changes to files which other owners have locked.
 
@@ -112,6 +113,7 @@ class Locks(Resource):
             self._database.write(lambda tx: projects.register(tx, real), repeatable=True)
         return hook_install.install(real, targets)
 
+    @operation(local=USES_FILES, people_only=True)
     def uninstall(
         self, folder: str | Path, *, targets: Sequence[str] = ()
     ) -> Sequence["HookChange"]:
@@ -120,6 +122,7 @@ class Locks(Resource):
 
         return hook_install.uninstall(projects.resolve_dir(folder, must_exist=True), targets)
 
+    @operation(local=USES_FILES, actor=("agent",))
     def commit(
         self,
         folder: str | Path,
@@ -140,6 +143,7 @@ class Locks(Resource):
         owner = self._database.read(lambda tx: resolve.resolve_owner(tx, agent))
         return commit(self._database, os.fspath(folder), message, files, owner, run, dry_run)
 
+    @operation(local=USES_FILES)
     def forecast(self, folder: str | Path, *, notify: bool = False) -> Sequence["MergeConflict"]:
         """Find worktrees of a repository that would conflict if they were merged now.
 
@@ -149,12 +153,3 @@ class Locks(Resource):
         from corral.services.locks.conflict_forecast import forecast
 
         return forecast(self._database, os.fspath(folder), notify=notify)
-
-    def forecast_live(self) -> Sequence["MergeConflict"]:
-        """Do the same for every repository of this machine in which runs use worktrees.
-
-        Owners are notified once for each pair.
-        """
-        from corral.services.locks.conflict_forecast import forecast_live
-
-        return forecast_live(self._database)

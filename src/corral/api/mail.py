@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from corral.api.operation import Resource, read, write
+from corral.api import agent_rules as rules
+from corral.api.operation import Resource, operation, read, write
 from corral.db.database import Database
 from corral.domain.mail import chains, ops, queries
 from corral.domain.mail.model import HopLimitReached, Letter, LetterChain, is_ordered
@@ -31,25 +32,27 @@ class Mail(Resource):
         is_agent = database.run_id is not None or database.actor.startswith("agent:")
         return AgentMail(database) if is_agent else Mail(database)
 
-    put = write(ops.put, mode="one", repeatable_by="key")
-    renew = write(ops.renew, mode="one", repeatable=True)
-    ack = write(ops.ack, mode="one", repeatable=True)
-    fail = write(ops.fail)
-    refuse = write(ops.refuse)
-    begin_delivery = write(ops.begin_delivery, mode="one", durable=True)
+    put = write(
+        ops.put, mode="one", repeatable_by="key", actor=("sender",), agent=rules.send_as_self
+    )
+    renew = write(ops.renew, mode="one", repeatable=True, agent=rules.own_letter)
+    ack = write(ops.ack, mode="one", repeatable=True, agent=rules.own_letter)
+    fail = write(ops.fail, agent=rules.own_letter)
+    refuse = write(ops.refuse, agent=rules.own_letter)
+    begin_delivery = write(ops.begin_delivery, mode="one", durable=True, agent=rules.own_letter)
     resolve = write(ops.resolve, durable=True)
     resend = write(ops.resend)
     drop = write(ops.drop)
-    expire_due = write(ops.expire_due, repeatable=True)
-    get = read(ops.get, mode="one")
+    get = read(ops.get, mode="one", agent=rules.own_letter)
     dead = read(queries.list_dead, mode="one")
     get_all = read(queries.get_many, mode="one")
-    next_due = read(queries.next_due, mode="one")
+    next_due = read(queries.next_due, mode="one", agent=rules.own_mailbox)
 
     _waiting = read(queries.list_waiting, mode="one")
     _all = read(queries.list_all, mode="one")
     _by_state = read(queries.list_by_state, mode="one")
 
+    @operation(waits="wait_ms", agent=rules.claim_as_self)
     def claim(
         self,
         mailbox: str,
@@ -70,6 +73,7 @@ class Mail(Resource):
             self._database, mailbox, owner=owner, limit=limit, lease_ms=lease_ms, wait_ms=wait_ms
         )
 
+    @operation(agent=rules.claim_as_self)
     def ack_and_claim(
         self,
         letter: Letter | str,
@@ -87,6 +91,7 @@ class Mail(Resource):
             self._database, letter, owner=owner, fence=fence, limit=limit, lease_ms=lease_ms
         )
 
+    @operation(reads=True)
     def list(
         self,
         *,
@@ -108,6 +113,7 @@ class Mail(Resource):
         pages = self._all if all else self._waiting
         return pages(mailbox=mailbox, after=after, limit=limit)
 
+    @operation(actor=("agent",), agent=rules.request_as_self)
     def write(
         self,
         agent: str,
@@ -149,6 +155,7 @@ class Mail(Resource):
             raise Refused(result.message, reason="hop_limit")
         return result
 
+    @operation(agent=rules.read_own_letters)
     def read_by(self, letters: Sequence[str], *, run: str) -> LetterChains:
         """Record that a run has read letters; returns the chains of those from agents."""
         from corral.domain.chat.conversations import agent_mail

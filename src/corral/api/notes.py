@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
+from corral.api import agent_rules as rules
 from corral.api.operation import Resource, read, write
 from corral.db.tx import Tx
 from corral.domain.notes import ops
@@ -39,11 +40,13 @@ class Notes(Resource):
 
     noun = "note"
 
-    add = write(_indexed(ops.add))
-    supersede = write(_indexed(ops.supersede))
+    add = write(
+        _indexed(ops.add), actor=("source",), agent=rules.note_as_self, agent_or_project="project"
+    )
+    supersede = write(_indexed(ops.supersede), actor=("source",))
     forget = write(delete_note)
     get = read(ops.get)
     list = read(ops.list_notes)
-    search = read(ops.search)
-    prompt_section = read(ops.build_prompt_section)
+    search = read(ops.search, agent=rules.agent_is_self)
+    prompt_section = read(ops.build_prompt_section, agent=rules.agent_is_self)
     record_use = write(ops.record_use, mode="one", repeatable=True)

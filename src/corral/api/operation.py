@@ -1,15 +1,38 @@
-"""Declaration of operations: a function of a transaction becomes a method of the API."""
+"""Declaration of operations.
 
-from collections.abc import Callable
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+`read` and `write` turn a function of a transaction into a method of the API; `operation` declares a
+method that composes operations or needs more than a transaction. A declaration states everything
+that is known about an operation besides its code: see `OperationPolicy`.
+"""
 
+from collections.abc import Callable, Sized
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+from corral.api.policy import OperationPolicy, PolicyFields
 from corral.db.database import Database
 from corral.db.tx import Mode, Tx
 from corral.kernel.deadline import is_overdue
 from corral.services.store.upkeep import try_upkeep
 
+if TYPE_CHECKING:
+    from inspect import Signature
+
+    Expiry = Callable[[Tx], Sized]
+
 P = ParamSpec("P")
 R = TypeVar("R")
+MethodType = TypeVar("MethodType", bound=Callable[..., Any])
 
 
 class Resource:
@@ -31,8 +54,7 @@ class Operation(Generic[P, R]):
     """A function of a transaction, offered as a method without that parameter.
 
     One call is one transaction. The declaration says whether it reads or writes, whether it is one
-    statement or several, whether it must survive a power cut, and whether it may be retried. An
-    operation with other side effects, such as starting a process, is a method of its resource.
+    statement or several, whether it must survive a power cut, and whether it may be retried.
     """
 
     def __init__(
@@ -44,20 +66,30 @@ class Operation(Generic[P, R]):
         durable: bool = False,
         repeatable: bool = False,
         repeatable_by: str | None = None,
-        timely: bool = False,
+        expire: "Expiry | None" = None,
+        policy: OperationPolicy,
     ) -> None:
-        self.function = function
+        self.function = self.__wrapped__ = function
         self.kind = kind
         self.mode = mode
         self.durable = durable
         self.repeatable = repeatable
         self.repeatable_by = repeatable_by
-        self.timely = timely
+        self.expire = expire
+        self.policy = policy
         self.name = ""
         self.__doc__ = function.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
+
+    @property
+    def __signature__(self) -> "Signature":
+        """The signature of the method, without the transaction."""
+        from inspect import signature
+
+        function = signature(self.function)
+        return function.replace(parameters=[*function.parameters.values()][1:])
 
     @overload
     def __get__(self, resource: None, owner: type) -> Self: ...
@@ -73,7 +105,9 @@ class Operation(Generic[P, R]):
             def run_read(*args: P.args, **kwargs: P.kwargs) -> R:
                 return read(lambda tx: function(tx, *args, **kwargs), mode=mode)
 
-            call = _expiring_first(resource, run_read) if self.timely else run_read
+            call = run_read
+            if self.expire is not None:
+                call = _expiring_first(resource, run_read, self.expire)
         else:
             write = resource._database.write
             durable, repeatable, by = self.durable, self.repeatable, self.repeatable_by
@@ -87,12 +121,14 @@ class Operation(Generic[P, R]):
                 )
 
         call.__name__ = call.__qualname__ = self.name
-        call.__doc__ = function.__doc__
+        call.__module__, call.__doc__ = function.__module__, function.__doc__
+        # `inspect` finds the signature and the source of the function there, and only if asked.
+        call.__dict__["__wrapped__"] = self
         resource.__dict__[self.name] = call  # cached: the next access skips this descriptor
         return call
 
 
-def _expiring_first(resource: Any, read: Callable[P, R]) -> Callable[P, R]:
+def _expiring_first(resource: Resource, read: Callable[P, R], expire: "Expiry") -> Callable[P, R]:
     """Wrap a read so that rows past their deadline are expired before they are returned.
 
     If the store is not writable, the rows are returned as they are.
@@ -105,25 +141,29 @@ def _expiring_first(resource: Any, read: Callable[P, R]) -> Callable[P, R]:
             first: R = result
             return first
 
-        def expire() -> None:
-            while resource.expire_due():
+        def expire_all() -> None:
+            while resource._database.write(expire, repeatable=True):
                 pass
 
-        try_upkeep(resource._database, f"{resource.noun}.expire_due", expire)
+        try_upkeep(resource._database, f"{resource.noun}.expire_due", expire_all)
         return read(*args, **kwargs)
 
     return call
 
 
 def read(
-    function: Callable[Concatenate[Tx, P], R], *, mode: Mode = "many", timely: bool = False
+    function: Callable[Concatenate[Tx, P], R],
+    *,
+    mode: Mode = "many",
+    expire: "Expiry | None" = None,
+    **policy: Unpack[PolicyFields],
 ) -> Operation[P, R]:
     """Declare a read: one call reads one snapshot.
 
-    With `timely`, rows past their deadline are expired first (`expire_due` of the resource), so
-    that the result is right even if no daemon runs.
+    `expire` is called first if a row is past its deadline, so that the result is right even if no
+    daemon runs. It expires a batch of due rows and returns them.
     """
-    return Operation(function, "read", mode=mode, timely=timely)
+    return Operation(function, "read", mode=mode, expire=expire, policy=OperationPolicy(**policy))
 
 
 def write(
@@ -133,6 +173,7 @@ def write(
     durable: bool = False,
     repeatable: bool = False,
     repeatable_by: str | None = None,
+    **policy: Unpack[PolicyFields],
 ) -> Operation[P, R]:
     """Declare a write: one call is one transaction. The options are those of `Database.write`.
 
@@ -146,4 +187,22 @@ def write(
         mode=mode,
         durable=durable,
         repeatable=repeatable,
+        policy=OperationPolicy(**policy),
     )
+
+
+def operation(**policy: Unpack[PolicyFields]) -> Callable[[MethodType], MethodType]:
+    """Declare a method of a resource as an operation; the method itself is not changed."""
+    declared = OperationPolicy(**policy)
+
+    def declare(method: MethodType) -> MethodType:
+        method.__dict__["policy"] = declared
+        return method
+
+    return declare
+
+
+def find_policy(member: object) -> OperationPolicy | None:
+    """Return the policy of a member of a resource class; None if it is not an operation."""
+    policy = getattr(member, "policy", None)
+    return policy if isinstance(policy, OperationPolicy) else None

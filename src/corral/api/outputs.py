@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from corral.api.operation import Resource, read, write
+from corral.api.operation import Resource, operation, read, write
 from corral.domain.outputs import ops
 from corral.domain.outputs.model import Output
 from corral.services.runs import outputs
 
 if TYPE_CHECKING:
     from corral.adapters.output.reader import OutputReader
-    from corral.adapters.output.redact import Redactor
     from corral.adapters.output.sealed_file import OutputChunk, SealedOutput
 
 
@@ -23,36 +22,11 @@ class Outputs(Resource):
 
     noun = "output"
 
-    begin = write(ops.begin, repeatable=True)
-    record_progress = write(ops.record_progress, mode="one", repeatable=True)
-    add_chunk = write(ops.add_chunk, repeatable=True)
-    seal = write(ops.seal, repeatable=True)
-    lose = write(ops.mark_lost)
     get = read(ops.get, mode="one")
-    index = read(ops.get_index, mode="one")
-    chunk = read(ops.get_chunk, mode="one")
-    list_unsealed = read(ops.list_unsealed, mode="one")
-    delete_record = write(ops.delete_record, repeatable=True)
     log = write(ops.add_log_line, mode="one")
-    log_many = write(ops.add_log_lines)
     log_lines = read(ops.list_log_lines, mode="one")
 
-    def seal_folder(
-        self,
-        run_id: str,
-        *,
-        cap: int | None = None,
-        redactor: "Callable[[], Redactor] | None" = None,
-        probe: Callable[[str], None] | None = None,
-    ) -> Output:
-        """Seal the output of a finished run: write sealed files, record them, remove plain files.
-
-        Idempotent, also when several processes seal at once and after a crash at any step. An
-        output whose files are missing becomes `lost`, with the reason. Raises Refused when the
-        files are on another machine. `probe` is called at every step; tests use it.
-        """
-        return outputs.seal_output(self._database, run_id, cap=cap, redactor=redactor, probe=probe)
-
+    @operation(streamed="GET /api/runs/ID/output")
     def open(self, run_id: str, *, stream: str = "output") -> "OutputReader | SealedOutput":
         """Return a reader of a run's output, while the run writes it or after it was sealed.
 
@@ -61,6 +35,7 @@ class Outputs(Resource):
         """
         return outputs.open_output(self._database, run_id, stream=stream)
 
+    @operation(streamed="GET /api/runs/ID/output")
     def follow(
         self,
         run_id: str,
@@ -77,16 +52,10 @@ class Outputs(Resource):
             self._database, run_id, stream=stream, offset=offset, over=over
         )
 
+    @operation(people_only=True)
     def delete(self, run_id: str, reason: str = "deleted on request") -> Output:
         """Delete the output of a finished run, its log and its files. Idempotent.
 
         Files on another machine are removed there later. Raises Conflict while the run is live.
         """
         return outputs.delete_output(self._database, run_id, reason)
-
-    def clear_deleted(self, *, limit: int = 1_000) -> int:
-        """Remove the files of deleted outputs from this machine; returns the number of outputs.
-
-        A folder that cannot be removed is tried again by the next call.
-        """
-        return outputs.remove_deleted_files(self._database, limit=limit)

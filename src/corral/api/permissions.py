@@ -3,145 +3,29 @@
 `corral.open` returns a `BoundStore` to such a process. Each call is checked where it enters the
 library, so the same rules apply to the command line, the tools, hooks and an agent's own program:
 
-* an operation of `FOR_PEOPLE` raises Refused, unless the setting `runs.allowed_operations` grants
-  it;
-* an argument that names the actor (`ACTOR_ARGUMENTS`) must be the run's agent.
+* an operation that is declared with `people_only` raises Refused, unless the setting
+  `runs.allowed_operations` grants it;
+* an argument that names the actor (`actor`) must be the run's agent;
+* an operation with a rule (`in_run`) may be called only for the run's own objects.
 
-Tokens of agents over HTTP have stricter rules: `http/agent_permissions.py`.
+Tokens of agents over HTTP have stricter rules: `api/agent_rules.py`.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, update_wrapper
 from typing import Any, NoReturn
 
 from corral.api import Corral
+from corral.api.internal import InternalStore
 from corral.api.lazy_resource import LazyResource
-from corral.api.operation import Operation
+from corral.api.operation import Operation, find_policy
+from corral.api.policy import OperationPolicy, RunRule
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
 from corral.kernel.identity import RunIdentity
 
 GRANT_SETTING = "runs.allowed_operations"
-
-# Operations that change permissions, decide in a person's place, or replace or delete shared data.
-FOR_PEOPLE = frozenset(
-    {
-        *("agents.create", "agents.edit", "agents.grant", "agents.revoke"),
-        *("agents.retire", "agents.restore", "teams.start"),
-        *("alerts.add", "alerts.remove", "alerts.test"),
-        *("budgets.set", "budgets.remove"),
-        *("channels.add", "channels.remove", "channels.open", "channels.test"),
-        *("channels.save_cursor", "channels.save_health"),
-        *("db.durability", "db.migrate", "db.move", "db.prune", "db.restore", "db.cancel_move"),
-        *("destinations.grant", "destinations.revoke"),
-        *("chat.receive_webhook", "chat.deliver", "chat.poll"),
-        *("imports.import_transcripts", "imports.import_database"),
-        *("locks.install", "locks.uninstall", "locks.revoke"),
-        *("messages.receive", "messages.receive_all", "messages.send_as_system"),
-        *("outputs.delete", "projects.delete", "runs.delete", "runs.delete_all"),
-        # For the supervisor of a run: its outcome, its processes, its usage.
-        *("runs.end", "runs.end_orphaned", "runs.park", "runs.restart", "runs.take_over"),
-        *("runs.add_sample", "runs.record_denials", "runs.record_environment"),
-        *("charges.release", "charges.set_prices"),
-        *("people.set", "senders.approve", "senders.block"),
-        *("places.block", "places.register", "places.set_policy", "places.unblock"),
-        "host_requests.complete_secret_requests",
-        *(
-            "secrets.delete",
-            "secrets.save_value",
-            "secrets.resolve",
-            "secrets.set",
-            "secrets.resolve_reference",
-        ),
-        *("settings.set", "settings.unset"),
-        *("tokens.create", "tokens.ensure_file", "tokens.revoke"),
-        *("wirings.add", "wirings.change", "wirings.remove"),
-    }
-)
-
-# Without a named agent, these mean a decision by a person; a run without an agent is refused.
-DECISIONS = frozenset(
-    {
-        *("decisions.confirm", "decisions.dismiss", "decisions.review_many", "decisions.reject"),
-        *("questions.answer", "tasks.accept", "tasks.reject"),
-    }
-)
-
-# Change the conversation of a session, which enters the prompt of its agent.
-CONVERSATION = frozenset(
-    {
-        *("sessions.append", "sessions.append_many", "sessions.clear", "sessions.handoff"),
-        *("sessions.set_provider_session", "sessions.undo"),
-    }
-)
-
-_AGENT = ("agent",)
-ACTOR_ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "decisions.confirm": ("by",),
-    "decisions.dismiss": ("by",),
-    "decisions.review_many": ("by",),
-    "decisions.record": ("author",),
-    "decisions.reject": ("by",),
-    "delegations.cancel": _AGENT,
-    "delegations.delegate": ("agent", "sender"),
-    "delegations.fail": _AGENT,
-    "delegations.finish": _AGENT,
-    "groups.broadcast": ("author",),
-    "groups.create": ("by",),
-    "groups.leave": ("member",),
-    "groups.mark": ("member",),
-    "groups.post": ("author",),
-    "groups.react": ("member",),
-    "groups.read": ("member",),
-    "groups.send": ("author",),
-    "groups.unread": ("member",),
-    "locks.acquire": _AGENT,
-    "locks.commit": _AGENT,
-    "locks.release": _AGENT,
-    "locks.renew": _AGENT,
-    "locks.request": _AGENT,
-    "locks.touch": _AGENT,
-    "mail.put": ("sender",),
-    "mail.write": _AGENT,
-    "messages.send": _AGENT,
-    "messages.send_files": _AGENT,
-    "notes.add": ("source",),
-    "notes.supersede": ("source",),
-    "plans.set": _AGENT,
-    "progress.report": _AGENT,
-    "questions.answer": ("by",),
-    "questions.ask": ("asker",),
-    "questions.withdraw": ("by",),
-    "host_requests.ask": _AGENT,
-    "schedules.create": ("sender",),
-    "schedules.task": _AGENT,
-    "sessions.append": _AGENT,
-    "tasks.accept": _AGENT,
-    "tasks.add": ("agent", "lead"),
-    "tasks.apply": ("agent", "lead"),
-    "tasks.archive": _AGENT,
-    "tasks.cancel": _AGENT,
-    "tasks.claim": _AGENT,
-    "tasks.declare": ("agent", "lead"),
-    "tasks.delegate": _AGENT,
-    "tasks.depend": _AGENT,
-    "tasks.edit": _AGENT,
-    "tasks.fail": _AGENT,
-    "tasks.pause": _AGENT,
-    "tasks.reassign": _AGENT,
-    "tasks.reject": _AGENT,
-    "tasks.release": _AGENT,
-    "tasks.renew": _AGENT,
-    "tasks.reopen": _AGENT,
-    "tasks.resume": _AGENT,
-    "tasks.retry": _AGENT,
-    "tasks.skip": _AGENT,
-    "tasks.submit": _AGENT,
-    "tasks.undepend": _AGENT,
-    "timers.set": ("sender",),
-}
-"""The arguments that name the actor. `agent` is a name or a mailbox, all others are mailboxes."""
 
 Call = Callable[..., Any]
 
@@ -154,10 +38,14 @@ class BoundStore(Corral):
     def __init__(self, store: Corral, identity: RunIdentity) -> None:
         super().__init__(store._database)
         self.identity = identity
-        for name, member in vars(Corral).items():
-            if isinstance(member, LazyResource):
-                # Found before the descriptor of that name, which would return the unchecked one.
-                self.__dict__[name] = _CheckedResource(member, self, name)
+        self.__dict__ |= _checked_resources(Corral, self)
+
+    @cached_property
+    def internal(self) -> InternalStore:
+        """The operations for supervisors and the daemon, with the same checks."""
+        internal = InternalStore(self._database)
+        internal.__dict__ |= _checked_resources(InternalStore, self)
+        return internal
 
     def as_actor(self, actor: str, run_id: str | None = None) -> NoReturn:
         raise self._not_a_person("act as another actor")
@@ -194,20 +82,34 @@ class _CheckedResource:
 
     def __getattr__(self, verb: str) -> Any:
         member = getattr(self._resource, verb)
+        policy = find_policy(vars(self._unchecked.load_class()).get(verb))
+        if policy is None:
+            return member
         name = f"{self._attribute}.{verb}"
         call: Any = member
-        if name in FOR_PEOPLE:
+        if policy.people_only:
             call = _require_grant(self._store, name, member)
-        elif name == "runs.send":
-            call = _restrict_send(self._store, member)
-        elif name == "schedules.edit":
-            call = _restrict_edit(self._store, member)
-        elif name in ACTOR_ARGUMENTS:
-            call = _sign(self._store.identity, name, member, _argument_names(self._resource, verb))
-        if name in CONVERSATION:
-            call = _restrict_session(self._store, name, call)
+        elif policy.actor:
+            names = _argument_names(self._resource, verb)
+            call = _sign(self._store.identity, name, policy, member, names)
+        if policy.in_run is not None:
+            call = _RUN_RULES[policy.in_run](self._store, name, call)
+        if call is not member:
+            update_wrapper(call, member)
         self.__dict__[verb] = call
         return call
+
+
+def _checked_resources(owner: type, store: BoundStore) -> dict[str, _CheckedResource]:
+    """Return the checked resources of a store class, to be put into the `__dict__` of an instance.
+
+    There they are found before the descriptors of the class, which would return unchecked ones.
+    """
+    return {
+        name: _CheckedResource(member, store, name)
+        for name, member in vars(owner).items()
+        if isinstance(member, LazyResource)
+    }
 
 
 def _argument_names(resource: Any, verb: str) -> tuple[str, ...]:
@@ -250,23 +152,24 @@ def _grants(store: BoundStore) -> list[str]:
     return names
 
 
-def _sign(identity: RunIdentity, name: str, member: Call, names: tuple[str, ...]) -> Call:
+def _sign(
+    identity: RunIdentity, name: str, policy: OperationPolicy, member: Call, names: tuple[str, ...]
+) -> Call:
     """Make an operation act as the run's agent."""
-    actor_arguments = ACTOR_ARGUMENTS[name]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False))
         if len(args) > len(given):
             return member(*args, **kwargs)  # raises TypeError
         given |= kwargs
-        if name in DECISIONS and identity.agent is None:
+        if policy.decision and identity.agent is None:
             raise Refused(
                 f"{_name(identity)} may not call {name}: only an agent or a person may, and this "
                 "run has no agent.",
                 call=name,
                 run=identity.run,
             )
-        for argument in actor_arguments:
+        for argument in policy.actor:
             own = _default_actor(identity, argument)
             named = given.get(argument)
             if named is not None and named not in _names_of(identity):
@@ -300,12 +203,12 @@ def _names_of(identity: RunIdentity) -> set[str | None]:
     }
 
 
-def _restrict_send(store: BoundStore, member: Call) -> Call:
+def _restrict_send(store: BoundStore, name: str, member: Call) -> Call:
     """Restrict `runs.send`: only a person answers a run that asks something."""
 
     def call(id: str, text: str, *, enter: bool = True, dialog: str | None = None) -> Any:
         run = store.runs.get(id)
-        if (run.id == store.identity.run or run.attention) and "runs.send" not in _grants(store):
+        if (run.id == store.identity.run or run.attention) and name not in _grants(store):
             reason = "is its own run" if run.id == store.identity.run else "waits for a person"
             raise Refused(
                 f"{_name(store.identity)} cannot type into {run.id}, which {reason}. Write to its "
@@ -318,7 +221,7 @@ def _restrict_send(store: BoundStore, member: Call) -> Call:
     return call
 
 
-def _restrict_edit(store: BoundStore, member: Call) -> Call:
+def _restrict_edit(store: BoundStore, name: str, member: Call) -> Call:
     """Restrict `schedules.edit` to own schedules.
 
     An agent that reads a schedule's letter trusts it to be from the creator of the schedule.
@@ -331,7 +234,7 @@ def _restrict_edit(store: BoundStore, member: Call) -> Call:
         own = schedule.sender in names or schedule.mailbox in names
         if not own and schedule.mailbox.startswith("session:"):
             own = _is_own_session(store, schedule.mailbox.removeprefix("session:"))
-        if not own and "schedules.edit" not in _grants(store):
+        if not own and name not in _grants(store):
             raise Refused(
                 f"{_name(identity)} cannot edit {schedule.id}, which is not its own. Ask a "
                 "person to edit it, or create a schedule.",
@@ -365,6 +268,13 @@ def _restrict_session(store: BoundStore, name: str, member: Call) -> Call:
         return member(session, *args, **kwargs)
 
     return call
+
+
+_RUN_RULES: dict[RunRule, Callable[[BoundStore, str, Call], Call]] = {
+    "send_input": _restrict_send,
+    "edit_schedule": _restrict_edit,
+    "change_session": _restrict_session,
+}
 
 
 def _is_own_session(store: BoundStore, id: str) -> bool:

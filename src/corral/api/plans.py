@@ -1,5 +1,6 @@
 """Operations of `store.plans` and `store.progress`."""
 
+from corral.api import agent_rules as rules
 from corral.api.operation import Resource, read, write
 from corral.domain.plans import ops
 from corral.services.plans import report_progress, set_plan
@@ -10,8 +11,8 @@ class Plans(Resource):
 
     noun = "plan"
 
-    set = write(set_plan, repeatable=True)
-    get = read(ops.get_plan)
+    set = write(set_plan, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
+    get = read(ops.get_plan, agent=rules.allow)
     list = read(ops.list_plans, mode="one")
 
 
@@ -20,5 +21,5 @@ class Progress(Resource):
 
     noun = "progress"
 
-    report = write(report_progress, repeatable=True)
-    list = read(ops.list_progress)
+    report = write(report_progress, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
+    list = read(ops.list_progress, agent=rules.progress_of_self)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.api.operation import Resource, read, write
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import USES_FILES
 from corral.db.types import Progress, no_progress
 from corral.domain.projects import ops
 from corral.domain.projects.model import Project
@@ -28,6 +29,7 @@ class Projects(Resource):
     touch = write(ops.touch, repeatable=True)
     archive = write(ops.archive)
 
+    @operation(local=USES_FILES)
     def configure(self, folder: str | Path) -> Project:
         """Register a folder as a project and apply its `.corral/config.toml`.
 
@@ -42,6 +44,7 @@ class Projects(Resource):
         projects_config.write_template(real)
         return project
 
+    @operation(local=USES_FILES)
     def install_agent_docs(
         self, folder: str | Path, *, remove: bool = False
     ) -> "Sequence[AgentDocChange]":
@@ -53,6 +56,7 @@ class Projects(Resource):
 
         return write_agent_docs(str(folder), remove=remove)
 
+    @operation(local=USES_FILES)
     def export(
         self, project: str, file: str | Path, *, on_progress: Progress | None = None
     ) -> "ExportedProject":
@@ -65,6 +69,7 @@ class Projects(Resource):
 
         return export_project(self._database, project, file, on_progress or no_progress)
 
+    @operation(slow=True, people_only=True)
     def delete(self, id: str) -> Project:
         """Delete a project with its runs, settings, budgets, schedules, sessions and notes.
 

@@ -1,6 +1,7 @@
 """Operations of `store.questions`."""
 
-from corral.api.operation import Resource, read, write
+from corral.api import agent_rules as rules
+from corral.api.operation import Resource, operation, read, write
 from corral.api.wait import wait_until_ended
 from corral.domain.questions import ops
 from corral.domain.questions.model import Question
@@ -11,15 +12,22 @@ class Questions(Resource):
 
     noun = "question"
 
-    ask = write(ops.ask, repeatable_by="key")
-    answer = write(ops.answer, durable=True, repeatable=True)
-    withdraw = write(ops.withdraw)
-    acknowledge = write(ops.acknowledge, repeatable=True)
-    expire_due = write(ops.expire_due, repeatable=True)
+    ask = write(ops.ask, repeatable_by="key", actor=("asker",), agent=rules.ask_as_self)
+    answer = write(
+        ops.answer,
+        durable=True,
+        repeatable=True,
+        actor=("by",),
+        decision=True,
+        agent=rules.answer_as_self,
+    )
+    withdraw = write(ops.withdraw, actor=("by",), agent=rules.answer_as_self)
+    acknowledge = write(ops.acknowledge, repeatable=True, agent=rules.asked_question)
     next_due = read(ops.next_due, mode="one")
-    get = read(ops.get, timely=True)
-    list = read(ops.list_questions, mode="one", timely=True)
+    get = read(ops.get, expire=ops.expire_due, agent=rules.own_question)
+    list = read(ops.list_questions, mode="one", expire=ops.expire_due, agent=rules.ask_as_self)
 
+    @operation(reads=True, waits="timeout_ms", agent=rules.own_question)
     def wait(self, question: str, *, timeout_ms: int | None = None) -> Question:
         """Wait until a question is answered, expired or withdrawn; raises Refused on timeout.
 

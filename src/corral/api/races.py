@@ -10,7 +10,9 @@ from corral.adapters import git_history, process, worktrees
 from corral.adapters.exports import ExportManifest
 from corral.adapters.git_history import FileChange, FileDiff
 from corral.adapters.merges import MergeResult
-from corral.api.operation import Resource, read, write
+from corral.api import agent_rules as rules
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import FOR_DAEMON, USES_FILES, Location
 from corral.db.tx import Tx
 from corral.domain.races import attempts, ops, queries, refs, round_steps, selection
 from corral.domain.races.model import Attempt, AttemptSpec, Graft, Race, RacePlan, Round, RoundState
@@ -42,14 +44,15 @@ class Races(Resource):
     _set_budget = write(ops.set_budget)
     _open_rounds = read(round_steps.list_active_rounds, mode="one")
 
-    get = read(queries.get)
+    get = read(queries.get, agent=rules.allow)
     latest = read(queries.find_latest)
-    list = read(queries.list_races)
+    list = read(queries.list_races, agent=rules.allow)
     finish = write(ops.finish)
     win_rates = read(queries.win_rates, mode="one")
 
     # -- rounds ----------------------------------------------------------------------------------
 
+    @operation(location=Location("project"), slow=True)
     def start(
         self,
         prompt: str,
@@ -145,6 +148,7 @@ class Races(Resource):
 
         self._database.read(check)
 
+    @operation(slow=True)
     def next(
         self,
         race: str,
@@ -188,6 +192,7 @@ class Races(Resource):
         )
         return self.advance(after.id)
 
+    @operation(slow=True)
     def advance(self, race: str) -> Race:
         """Do everything that can be done for a race now: prepare, start, commit, check, judge.
 
@@ -205,6 +210,7 @@ class Races(Resource):
     def _drive(self, round: Round) -> bool:
         return driver.advance(self._database, round.id)
 
+    @operation(local=FOR_DAEMON)
     def advance_open(self) -> int:
         """Advance every race of this machine; returns the number of rounds that changed."""
         current = self._open_rounds(process.host())
@@ -213,6 +219,7 @@ class Races(Resource):
         with ThreadPoolExecutor(min(MAX_CONCURRENT, len(current))) as pool:
             return sum(pool.map(self._drive, current))
 
+    @operation(local="the daemon drives races that were started over HTTP")
     def hand_over(self, race: str) -> bool:
         """Hand a race to the daemon of this machine, or to a new process if there is none.
 
@@ -229,6 +236,7 @@ class Races(Resource):
         race_processes.start_driver(self._database.address, current.id)
         return True
 
+    @operation(reads=True, waits="timeout_ms")
     def wait(self, race: str, *, timeout_ms: int | None = None) -> Race:
         """Drive a race until it has ended or a person has to choose; raises Refused on timeout."""
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
@@ -252,6 +260,7 @@ class Races(Resource):
 
     # -- selection -------------------------------------------------------------------------------
 
+    @operation(slow=True)
     def select(
         self,
         race: str,
@@ -299,6 +308,7 @@ class Races(Resource):
         message = f"{race.name}\n\nAs it was chosen: {attempt.number} of round {round.number}."
         return git_history.commit_all(race.repository, attempt.worktree, message).commit
 
+    @operation(slow=True)
     def judge(
         self,
         race: str,
@@ -323,17 +333,20 @@ class Races(Resource):
         self._ask_judge(current.id, name, samples=samples, rubric=rubric)
         return self.advance(current.id)
 
+    @operation(slow=True)
     def retry(self, race: str, attempt: str) -> Race:
         """Retry an attempt that did not pass, in a new worktree. The old worktree is kept."""
         ops.require_repository(self.get(race))
         again = self._retry(race, attempt, folder=str(races_folder()))
         return self.advance(again.id)
 
+    @operation(slow=True)
     def cancel(self, race: str, attempt: str, *, reason: str | None = None) -> Race:
         """Cancel an attempt that is in progress. Its worktree is kept."""
         ended = self._cancel(race, attempt, reason=reason)
         return self.advance(ended.race_id)
 
+    @operation(slow=True)
     def abandon(self, race: str, *, round: int | None = None, reason: str | None = None) -> Race:
         """Abandon a race, or one round: cancel attempts in progress and keep all worktrees."""
         given_up = self._abandon(race, round=round, reason=reason)
@@ -341,20 +354,24 @@ class Races(Resource):
 
     # -- inspection ------------------------------------------------------------------------------
 
+    @operation(reads=True, slow=True)
     def attempt_progress(self, race: str) -> Sequence[races_diff.AttemptProgress]:
         """Return the progress of each attempt of the latest round: time, cost, changed lines."""
         return races_diff.list_progress(self.get(race), self._database.clock.now())
 
+    @operation(reads=True, slow=True)
     def changes(self, race: str, one: str, other: str | None = None) -> Sequence[FileChange]:
         """List the files that an attempt changed, or that differ between two attempts."""
         return races_diff.list_changes(self._here(race), one, other)
 
+    @operation(reads=True, slow=True)
     def diff(self, race: str, one: str, file: str, *, other: str | None = None) -> FileDiff:
         """Return the diff of one file: of an attempt, or between two attempts."""
         return races_diff.diff(self._here(race), one, other, file)
 
     # -- results ---------------------------------------------------------------------------------
 
+    @operation(local=USES_FILES)
     def export(
         self, race: str, target: str, *, round: int | None = None, replace: bool = False
     ) -> ExportManifest:
@@ -364,6 +381,7 @@ class Races(Resource):
         """
         return winner.export(self._database, self._here(race), target, round=round, replace=replace)
 
+    @operation(slow=True)
     def merge(self, race: str, *, into: str | None = None, round: int | None = None) -> MergeResult:
         """Merge the winner into a branch (default: the branch that the race started from).
 
@@ -371,6 +389,7 @@ class Races(Resource):
         """
         return winner.merge(self._database, self._here(race), into=into, round=round)
 
+    @operation(slow=True)
     def graft(
         self,
         race: str,
@@ -387,6 +406,7 @@ class Races(Resource):
             self._database, self._here(race), attempt, files=files, hunks=hunks or {}
         )
 
+    @operation(slow=True)
     def clean(
         self,
         race: str | None = None,
@@ -413,6 +433,7 @@ class Races(Resource):
             pooled=pooled,
         )
 
+    @operation(slow=True)
     def reclaim(self) -> Sequence[cleanup.AttemptLeftover]:
         """Remove orphaned worktrees and pooled files that were unused for a long time.
 

@@ -18,9 +18,9 @@ from corral.adapters.http_client import DaemonClient, HttpResponse
 from corral.adapters.output.sealed_file import OutputChunk
 from corral.adapters.output.sealed_format import Data
 from corral.api import Corral, T
-from corral.api.catalog import resource_class, resource_names
-from corral.api.operation import Operation
-from corral.api.remote_table import LOCAL_ONLY, MAX_WAIT_MS, WAIT_ARGUMENTS, RemoteCall, find_call
+from corral.api.catalog import find_declaration, resource_names
+from corral.api.operation import Operation, find_policy
+from corral.api.remote_table import MAX_WAIT_MS, RemoteCall, find_call
 from corral.db.database import RedactionCallback
 from corral.db.tx import Tx
 from corral.db.types import Listener
@@ -50,6 +50,14 @@ class RemoteCorral(Corral):
             self.__dict__[attribute] = RESOURCE_CLASSES.get(attribute, RemoteResource)(
                 attribute, self._client, self._server_info
             )
+
+    @property
+    def internal(self) -> NoReturn:
+        raise Refused(
+            "Internal operations are not available over HTTP: they are for supervisors and the "
+            "daemon.",
+            reason="local_only",
+        )
 
     def as_actor(self, actor: str, run_id: str | None = None) -> Corral:
         raise Refused("The token determines the actor. Open the store with another token.")
@@ -113,19 +121,18 @@ class RemoteResource:
         call = find_call(self._attribute, verb)
         if call is None:
             self._refuse(verb)
-        method = (
-            repeat_until_result(call, self._method(call))
-            if call.name in WAIT_ARGUMENTS
-            else self._method(call)
-        )
+        method = self._method(call)
+        if call.policy.waits is not None:
+            method = repeat_until_result(call.policy.waits, method)
         self.__dict__[verb] = method  # cached: the next access skips __getattr__
         return method
 
     def _refuse(self, verb: str) -> NoReturn:
         name = f"{self._attribute}.{verb}"
-        if name in LOCAL_ONLY:
+        policy = find_policy(find_declaration(self._attribute, verb))
+        if policy is not None and policy.local is not None:
             raise Refused(
-                f"{name} is not available over HTTP: {LOCAL_ONLY[name]}.", reason="local_only"
+                f"{name} is not available over HTTP: {policy.local}.", reason="local_only"
             )
         raise AttributeError(name)
 
@@ -290,9 +297,11 @@ RESOURCE_CLASSES: dict[str, type[RemoteResource]] = {
 }
 
 
-def repeat_until_result(call: RemoteCall, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Repeat a bounded request until it has a result or the caller's own time is over."""
-    name = WAIT_ARGUMENTS[call.name]
+def repeat_until_result(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Repeat a bounded request until it has a result or the caller's own time is over.
+
+    `name` is the argument with that time.
+    """
 
     def wait(*args: Any, **kwargs: Any) -> Any:
         asked = kwargs.get(name, None if name == "timeout_ms" else 0)
@@ -347,7 +356,7 @@ def _encode_arguments(
 
 def _is_repeatable(call: RemoteCall) -> bool:
     """Return whether a call may be retried without an idempotency key."""
-    operation = vars(resource_class(call.attribute))[call.verb]
+    operation = find_declaration(call.attribute, call.verb)
     return isinstance(operation, Operation) and operation.repeatable
 
 

@@ -1,6 +1,7 @@
-"""The table of remote calls: how each operation is called over HTTP.
+"""Remote calls: how each operation is called over HTTP, derived from its declaration.
 
-The HTTP API generates its routes and its OpenAPI description from it, the client its methods:
+The HTTP API generates its routes and its OpenAPI description from the calls, the client its
+methods:
 
     GET  /api/runs                runs.list
     GET  /api/runs/ID             runs.get
@@ -26,179 +27,18 @@ import msgspec
 from corral.api.catalog import (
     OperationInfo,
     describe_operation,
+    find_declaration,
     list_operations,
-    resource_class,
-    resource_names,
 )
 from corral.api.operation import Operation
+from corral.api.policy import OperationPolicy
 from corral.kernel.unset import UNSET
 
-# attribute.verb -> why it is not available over HTTP.
-_SUPERVISOR = "it is for the supervisor of a run, on the same machine"
-_DAEMON = "it is for the loops of the daemon"
-_INTERNAL = "it is a part of another operation"
-_FILES = "it uses files of the machine that calls it"
-_SECRETS = "values of secrets do not leave their machine"
-LOCAL_ONLY = {
-    "alerts.raise_alert": _SUPERVISOR,
-    "alerts.start_delivery": _DAEMON,
-    "charges.exceeded_budget": _SUPERVISOR,
-    "charges.release": _SUPERVISOR,
-    "charges.reserve": _SUPERVISOR,
-    "charges.set_prices": _INTERNAL,
-    "charges.unpriced": _INTERNAL,
-    "channels.save_cursor": _DAEMON,
-    "channels.save_health": _DAEMON,
-    "channels.open": _SECRETS,
-    "channels.test": _SECRETS,
-    "db.backup": _FILES,
-    "db.migrate": "a store is migrated before a daemon serves it",
-    "db.move": "a store is moved while no daemon serves it",
-    "db.restore": _FILES,
-    "db.cancel_move": "no daemon serves a store that is being moved",
-    "decisions.expire_due": _DAEMON,
-    "imports.import_transcripts": _FILES,
-    "imports.import_database": _FILES,
-    "guard.check_commit": _FILES,
-    "chat.receive_webhook": "platforms call POST /channels/NAME",
-    "chat.reply_address": _DAEMON,
-    "chat.deliver": _DAEMON,
-    "chat.sync_sandbox": _SUPERVISOR,
-    "chat.run_upkeep": _DAEMON,
-    "chat.is_used": _DAEMON,
-    "chat.next_due": _DAEMON,
-    "chat.prepare_sandbox": _SUPERVISOR,
-    "chat.finish_turns": _DAEMON,
-    "chat.poll": _DAEMON,
-    "chat.start_turns": _DAEMON,
-    "guard.locate": _FILES,
-    "guard.locate_all": _FILES,
-    "guard.acquire_for_edit": _FILES,
-    "locks.commit": _FILES,
-    "locks.release_for_run": _SUPERVISOR,
-    "locks.expire_due": _DAEMON,
-    "locks.forecast": _FILES,
-    "locks.forecast_live": _DAEMON,
-    "locks.install": _FILES,
-    "locks.uninstall": _FILES,
-    "mail.expire_due": _DAEMON,
-    "messages.file": _FILES,
-    "messages.next": "it is for a run, on the same machine",
-    "messages.receive": _FILES,
-    "messages.receive_all": _FILES,
-    "nodes.renew": _DAEMON,
-    "nodes.heartbeat": _DAEMON,
-    "nodes.join": _DAEMON,
-    "nodes.leave": _DAEMON,
-    "nodes.mark_lost": _DAEMON,
-    "nodes.acquire_leadership": _DAEMON,
-    "nodes.release_leadership": _DAEMON,
-    "outputs.add_chunk": _SUPERVISOR,
-    "outputs.begin": _SUPERVISOR,
-    "outputs.chunk": _INTERNAL,
-    "outputs.clear_deleted": _FILES,
-    "outputs.delete_record": _INTERNAL,
-    "outputs.index": _INTERNAL,
-    "outputs.log_many": _SUPERVISOR,
-    "outputs.lose": _INTERNAL,
-    "outputs.record_progress": _SUPERVISOR,
-    "outputs.seal": _SUPERVISOR,
-    "outputs.seal_folder": _FILES,
-    "outputs.list_unsealed": _INTERNAL,
-    "projects.configure": _FILES,
-    "projects.install_agent_docs": _FILES,
-    "projects.export": _FILES,
-    "questions.expire_due": _DAEMON,
-    "races.advance_open": _DAEMON,
-    "races.export": _FILES,
-    "races.hand_over": "the daemon drives races that were started over HTTP",
-    "runs.add_sample": _SUPERVISOR,
-    "runs.clean_up": _SUPERVISOR,
-    "runs.request_stop": "use `runs.stop`",
-    "runs.set_attention": _SUPERVISOR,
-    "runs.record_environment": _SUPERVISOR,
-    "runs.end": _SUPERVISOR,
-    "runs.fail": _INTERNAL,
-    "runs.end_orphaned": _SUPERVISOR,
-    "runs.heartbeat": _SUPERVISOR,
-    "runs.launch": _SUPERVISOR,
-    "runs.park": _SUPERVISOR,
-    "runs.record": "it identifies a process of the machine that calls it",
-    "runs.enqueue": "use `runs.start`",
-    "runs.restart": _SUPERVISOR,
-    "runs.drain_queue": _SUPERVISOR,
-    "runs.acquire": _SUPERVISOR,
-    "runs.take_over": _SUPERVISOR,
-    "runs.update_details": _SUPERVISOR,
-    "runs.release_claim": _SUPERVISOR,
-    "schedules.fire_due": _DAEMON,
-    "schedules.run_script": _DAEMON,
-    "search.index_turns": _INTERNAL,
-    "secrets.save_value": _SECRETS,
-    "secrets.resolve": _SECRETS,
-    "secrets.resolve_reference": _SECRETS,
-    "tasks.clean": _FILES,
-    "tasks.start_ready": _DAEMON,
-    "teams.start": _FILES,
-    "tokens.check": "it is internal to the HTTP API",
-    "tokens.ensure_file": _FILES,
-    "tokens.record_use": "it is internal to the HTTP API",
-}
-
-# Operations with a streaming response, and their routes.
-STREAMED = {
-    "events.follow": "GET /api/events",
-    "outputs.follow": "GET /api/runs/ID/output",
-    "outputs.open": "GET /api/runs/ID/output",
-    "runs.wait_for_start": "GET /api/runs/ID, repeatedly",
-}
-
-# Methods that only read.
-_READING = {
-    "db.check",
-    "db.schema_version",
-    "db.sql",
-    "db.verify",
-    "decisions.wait",
-    "locks.list",
-    "locks.wait",
-    "mail.list",
-    "questions.wait",
-    "races.changes",
-    "races.diff",
-    "races.latest",
-    "races.attempt_progress",
-    "races.wait",
-    "runs.takes_input",
-    "runs.wait",
-    "search.find",
-}
-
-# The argument with the time that a call may wait. The client repeats requests of MAX_WAIT_MS.
-WAIT_ARGUMENTS = {
-    "decisions.wait": "timeout_ms",
-    "locks.wait": "timeout_ms",
-    "mail.claim": "wait_ms",
-    "questions.wait": "timeout_ms",
-    "races.wait": "timeout_ms",
-    "runs.wait": "timeout_ms",
-}
 MAX_WAIT_MS = 30_000
+"""The longest wait of one request. The client repeats requests until its own time is over."""
 
 # Names of a first argument that may be part of the path.
 _SUBJECTS = {"id", "run_id", "letter", "run"}
-
-# Options of a run that a remote caller cannot set.
-_LOCAL_OPTIONS = {"claimed", "remote"}
-
-# Arguments that are not available over HTTP. To wait for a lock, use `locks.request`, `locks.wait`.
-LOCAL_ARGUMENTS = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"on_progress"}}
-
-LOCATION_ARGUMENTS = {"races.start": "project", "runs.start": "project", "runs.resume": "project"}
-"""The argument with the project, by id or absolute path. It is required over HTTP: the working
-directory of the server is never meant."""
-OPTIONAL_LOCATION = {"runs.start", "runs.resume"}
-"""Calls whose project may come from the session or the agent instead."""
 
 _INT = Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)]
 
@@ -232,6 +72,7 @@ class RemoteCall(NamedTuple):
     positional: tuple[str, ...]
     arguments: type[msgspec.Struct]
     result: Any
+    policy: OperationPolicy
     help: str
 
     @property
@@ -253,20 +94,10 @@ class RemoteCall(NamedTuple):
 @cache
 def find_call(attribute: str, verb: str) -> RemoteCall | None:
     """Return how an operation is called over HTTP; None when it is unknown or local only."""
-    name = f"{attribute}.{verb}"
-    if (
-        attribute not in resource_names()
-        or verb.startswith("_")
-        or name in LOCAL_ONLY
-        or name in STREAMED
-    ):
+    operation = describe_operation(attribute, verb)
+    if operation is None or operation.policy.local or operation.policy.streamed:
         return None
-    resource = resource_class(attribute)
-    member = vars(resource).get(verb)
-    if member is None:
-        return None
-    operation = describe_operation(attribute, resource, verb, member)
-    return None if operation is None else _build_call(operation, member)
+    return _build_call(operation, find_declaration(attribute, verb))
 
 
 def list_calls() -> list[RemoteCall]:
@@ -277,33 +108,33 @@ def list_calls() -> list[RemoteCall]:
 
 def _build_call(operation: OperationInfo, member: Any) -> RemoteCall:
     function = member.function if isinstance(member, Operation) else member
-    name = f"{operation.attribute}.{operation.verb}"
+    policy = operation.policy
     hints = typing.get_type_hints(function, include_extras=True)
     fields: list[CallField] = []
     positional: list[str] = []
     for parameter in operation.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            fields += _unpack_options(hints[parameter.name])
+            fields += _unpack_options(hints[parameter.name], policy)
             continue
-        if parameter.name in LOCAL_ARGUMENTS.get(name, ()):
+        if parameter.name in policy.local_arguments:
             continue
-        if parameter.name == LOCATION_ARGUMENTS.get(name):
+        if policy.location is not None and parameter.name == policy.location.argument:
             fields.append(CallField(parameter.name, str, True, None, None))
             continue
         fields.append(_field(parameter, hints[parameter.name]))
         if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
             positional.append(parameter.name)
-    is_read = operation.kind == "read" or name in _READING
     has_subject = bool(positional) and _is_subject(operation, positional[0])
     return RemoteCall(
         operation.attribute,
         operation.verb,
-        "GET" if is_read else "POST",
+        "GET" if operation.is_read else "POST",
         positional[0] if has_subject else None,
         tuple(fields),
         tuple(positional),
-        _arguments_struct(name, fields),
+        _arguments_struct(operation.name, fields),
         hints["return"],
+        policy,
         operation.help,
     )
 
@@ -319,13 +150,13 @@ def _field(parameter: inspect.Parameter, hint: Any) -> CallField:
     return CallField(parameter.name, sent, required, default, record)
 
 
-def _unpack_options(hint: Any) -> list[CallField]:
+def _unpack_options(hint: Any, policy: OperationPolicy) -> list[CallField]:
     (options,) = typing.get_args(hint)  # Unpack[…]
     hints = typing.get_type_hints(options)
     return [
         CallField(name, _sendable(kind)[0], False, None, None)
         for name, kind in hints.items()
-        if name not in _LOCAL_OPTIONS
+        if name not in policy.local_arguments
     ]
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
-from corral.api.operation import Resource, read, write
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import Location
 from corral.domain.runs import dispatch as runs_dispatch
 from corral.domain.runs import ops, supervision
 from corral.domain.runs.model import RecoveryResult, Run
-from corral.services.runs import cleanup, dispatch, lifecycle
+from corral.services.runs import dispatch, lifecycle
 from corral.services.runs.model import SentInput
 from corral.services.runs.recovery import recover_all
 
@@ -52,7 +53,6 @@ class Runs(Resource):
 
     noun = "run"
 
-    enqueue = write(ops.enqueue)
     get = read(ops.get)
     by_pid = read(ops.find_by_pid, mode="one")
     list = read(ops.list_runs)
@@ -61,31 +61,13 @@ class Runs(Resource):
     samples = read(ops.list_samples)
     finish = write(ops.finish, repeatable=True)
     lose = write(ops.mark_lost, repeatable=True)
-    fail = write(ops.fail, repeatable=True)
-
-    # For supervisors.
-    acquire = write(supervision.acquire)
-    launch = write(supervision.launch)
-    restart = write(supervision.restart)
-    heartbeat = write(lifecycle.heartbeat, repeatable=True)
-    request_stop = write(ops.request_stop, repeatable=True)
-    take_over = write(supervision.take_over)
-    set_attention = write(supervision.set_attention, repeatable=True)
-    update_details = write(supervision.update_details, mode="one", repeatable=True)
-    record_denials = write(supervision.record_denials, repeatable=True)
+    record_denials = write(supervision.record_denials, repeatable=True, people_only=True)
     link_session = write(supervision.link_session, repeatable=True)
-    record_environment = write(supervision.record_environment, mode="one", repeatable=True)
-    add_sample = write(supervision.add_sample, mode="one", repeatable=True)
-    park = write(supervision.park)
-    end = write(ops.record_end, repeatable=True)
-    end_orphaned = write(ops.end_orphaned, repeatable=True)
-
-    # For the dispatcher.
     next_due = read(runs_dispatch.get_next_due, mode="one")
-    release_claim = write(runs_dispatch.release_claim, mode="one", repeatable=True)
 
     # -- starting --------------------------------------------------------------------------------
 
+    @operation(local_arguments=("claimed", "remote"), location=Location("project", required=False))
     def start(self, **options: Unpack[RunOptions]) -> Run:
         """Queue a run of an agent with a prompt, or of a command.
 
@@ -100,6 +82,7 @@ class Runs(Resource):
             lambda tx: request.request_run(tx, request.RunRequest(**options))
         )
 
+    @operation(local_arguments=("claimed", "remote"), location=Location("project", required=False))
     def resume(self, id: str, **options: Unpack[RunOptions]) -> Run:
         """Queue a run that continues a run or a session, with its agent, conversation and limits.
 
@@ -112,6 +95,7 @@ class Runs(Resource):
             lambda tx: resumption.resume_run(tx, id, request.RunRequest(**options))
         )
 
+    @operation(slow=True)
     def start_queued(self) -> Sequence[Run]:
         """Start queued runs on this machine while there are free slots; returns those that started.
 
@@ -121,14 +105,12 @@ class Runs(Resource):
         """
         return dispatch.start_queued(self._database)
 
-    def drain_queue(self) -> None:
-        """Start queued runs; retry while all slots are claimed, as a claimant may have crashed."""
-        dispatch.start_queued_until_idle(self._database)
-
+    @operation(streamed="GET /api/runs/ID, repeatedly")
     def wait_for_start(self, id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
         """Wait until a supervisor has taken a queued run, or `given_up()` is true."""
         return lifecycle.wait_for_start(self._database, id, given_up=given_up)
 
+    @operation(local="it identifies a process of the machine that calls it")
     def record(
         self,
         *,
@@ -149,6 +131,7 @@ class Runs(Resource):
 
     # -- while it runs ---------------------------------------------------------------------------
 
+    @operation(slow=True, in_run="send_input")
     def send(
         self, id: str, text: str, *, enter: bool = True, dialog: str | None = None
     ) -> SentInput:
@@ -164,10 +147,12 @@ class Runs(Resource):
 
         return send_input(self._database, id, text, enter=enter, dialog=dialog)
 
+    @operation(reads=True)
     def takes_input(self, run: Run) -> bool:
         """Return whether a run reads its standard input: it was started without a prompt."""
         return self.get_launch(run.id).prompt is None
 
+    @operation(slow=True)
     def stop(self, id: str, *, reason: str = "stopped", grace_period_ms: int | None = None) -> Run:
         """Ask a run to stop and return at once; `wait` returns how it ended. Idempotent.
 
@@ -178,14 +163,17 @@ class Runs(Resource):
             self._database, id, reason=reason, grace_period_ms=grace_period_ms
         )
 
+    @operation(reads=True, waits="timeout_ms")
     def wait(self, id: str, *, timeout_ms: int | None = None) -> Run:
         """Wait until a run has ended and return it; raises Refused after `timeout_ms`."""
         return lifecycle.wait_for_run(self._database, id, timeout_ms=timeout_ms)
 
+    @operation()
     def refresh(self, run: Run) -> Run:
         """Return the current state of a run, after checking that its supervisor is alive."""
         return lifecycle.refresh(self._database, run)
 
+    @operation(slow=True)
     def recover(self) -> Findings:
         """Find runs whose process or supervisor is gone, and record what happened to them.
 
@@ -196,18 +184,12 @@ class Runs(Resource):
 
     # -- after the end ---------------------------------------------------------------------------
 
-    def clean_up(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
-        """Finish the work that a run left when it ended. Idempotent; any process may call it.
-
-        Releases its tasks and locks, records the end of its race attempt, starts the next queued
-        runs, delivers alerts, and indexes and seals its output. `secrets` are redacted from it.
-        """
-        cleanup.clean_up(self._database, run, secrets=secrets)
-
+    @operation(people_only=True)
     def delete(self, id: str) -> Run:
         """Delete a finished run with its output and files; raises Conflict while it is live."""
         return lifecycle.delete_run(self._database, id)
 
+    @operation(slow=True, people_only=True)
     def delete_all(self, *, project: str) -> int:
         """Delete all runs of a project; returns their number. Raises Conflict while one is live."""
         return lifecycle.delete_runs_of_project(self._database, project)

@@ -1,6 +1,8 @@
 """Operations of `store.schedules` and `store.timers`."""
 
-from corral.api.operation import Resource, read, write
+from corral.api import agent_rules as rules
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import FOR_DAEMON
 from corral.domain.chat.conversations import scheduled_prompts
 from corral.domain.schedules import edit as schedules_edit
 from corral.domain.schedules import occurrences, ops
@@ -12,20 +14,21 @@ class Schedules(Resource):
 
     noun = "schedule"
 
-    create = write(ops.create_schedule)
-    task = write(scheduled_prompts.add_scheduled_prompt)
-    edit = write(schedules_edit.edit_schedule, repeatable=True)
+    create = write(ops.create_schedule, actor=("sender",))
+    task = write(scheduled_prompts.add_scheduled_prompt, actor=("agent",))
+    edit = write(schedules_edit.edit_schedule, repeatable=True, in_run="edit_schedule")
     get = read(ops.get)
     list = read(ops.list_schedules, mode="one")
     pause = write(ops.pause)
     resume = write(ops.resume)
     run = write(ops.run)
     delete = write(ops.cancel)
-    fire_due = write(ops.fire_due, repeatable=True)
+    fire_due = write(ops.fire_due, repeatable=True, local=FOR_DAEMON)
     next_at = read(ops.find_next_at, mode="one")
     history = read(occurrences.list_occurrences)
     next_script = read(occurrences.find_next_script_at, mode="one")
 
+    @operation(local=FOR_DAEMON)
     def run_script(self, *, owner: str) -> Occurrence | None:
         """Run the oldest pending script, and put or skip its letter depending on the result.
 
@@ -42,7 +45,7 @@ class Timers(Resource):
 
     noun = "timer"
 
-    set = write(ops.set_timer)
+    set = write(ops.set_timer, actor=("sender",), agent=rules.set_own_timer)
     get = read(ops.get)
     list = read(ops.list_timers, mode="one")
     cancel = write(ops.cancel_timer)

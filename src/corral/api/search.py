@@ -1,6 +1,7 @@
 """Operations of `store.search`."""
 
-from corral.api.operation import Resource, read, write
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import IS_PART
 from corral.domain.search import ops
 from corral.domain.search.model import Hit
 from corral.kernel.pagination import Page
@@ -12,9 +13,10 @@ class Search(Resource):
 
     noun = "search"
 
-    index_turns = write(ops.index_turns)
+    index_turns = write(ops.index_turns, local=IS_PART)
     count_unindexed = read(ops.count_unindexed, mode="one")
 
+    @operation(reads=True, slow=True)
     def find(
         self,
         text: str,
@@ -33,6 +35,7 @@ class Search(Resource):
             self._database, text, kind=kind, project=project, limit=limit, after=after
         )
 
+    @operation(slow=True)
     def catch_up(self, *, batches: int = search.MAX_BATCHES) -> int:
         """Index new turns in short transactions; returns their number."""
         return search.index_turns(self._database, batches=batches)

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from corral.api.operation import Resource, read, write
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import USES_SECRETS
 from corral.domain.settings import ops
 from corral.domain.settings.model import Secret
 
@@ -12,8 +13,8 @@ class Settings(Resource):
 
     noun = "setting"
 
-    set = write(ops.set_value, repeatable=True)
-    unset = write(ops.unset_value, repeatable=True)
+    set = write(ops.set_value, repeatable=True, people_only=True)
+    unset = write(ops.unset_value, repeatable=True, people_only=True)
     get = read(ops.get_setting, mode="one")
     list = read(ops.list_settings)
 
@@ -27,11 +28,12 @@ class Secrets(Resource):
 
     noun = "secret"
 
-    set = write(ops.set_secret, repeatable=True)
+    set = write(ops.set_secret, repeatable=True, people_only=True)
     get = read(ops.get_secret, mode="one")
     list = read(ops.list_secrets, mode="one")
-    delete = write(ops.delete_secret)
+    delete = write(ops.delete_secret, people_only=True)
 
+    @operation(local=USES_SECRETS, people_only=True)
     def resolve(self, name: str) -> str:
         """Return the current value of a named secret, for a process that is about to start.
 
@@ -42,12 +44,14 @@ class Secrets(Resource):
 
         return resolve_secret(self._database, name)
 
+    @operation(local=USES_SECRETS, people_only=True)
     def resolve_reference(self, reference: str) -> str:
         """Return the value of `env:…`, `file:…`, `cmd:…`, `keyring:…`, or of a named secret."""
         from corral.services.secrets import resolve_reference
 
         return resolve_reference(self._database, reference)
 
+    @operation(local=USES_SECRETS, people_only=True)
     def save_value(self, name: str, value: str, *, where: Literal["file", "keyring"]) -> Secret:
         """Save a value in a private file or in the system key ring, and store a reference to it."""
         from corral.services.secrets import save_secret_value

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.api.operation import Resource
+from corral.api.operation import Resource, operation
+from corral.api.policy import USES_FILES
 from corral.db.types import Finding, Progress, QueryResult, no_progress
 from corral.kernel.errors import Invalid
 from corral.kernel.text import MAX_BODY, check_text
@@ -61,10 +62,12 @@ class Store(Resource):
 
         return read_export_origin(self._database)
 
+    @operation(reads=True)
     def schema_version(self) -> int:
         """Return the number of the last migration that was applied."""
         return self._database.schema_version()
 
+    @operation(local="a store is migrated before a daemon serves it", people_only=True)
     def migrate(self) -> list[int]:
         """Apply all pending migrations; returns their numbers. Idempotent.
 
@@ -75,12 +78,14 @@ class Store(Resource):
 
         return migrate(self._database)
 
+    @operation(reads=True, slow=True)
     def check(self) -> list[Finding]:
         """Check quickly that the engine reports no damage and that the schema is the right one."""
         from corral.services.store.schema_check import check_schema
 
         return [*self._database.check(thorough=False), check_schema(self._database)]
 
+    @operation(reads=True, local_arguments=("on_progress",), slow=True)
     def verify(self, *, on_progress: Progress | None = None) -> list[Finding]:
         """Check every page and row, and the files of this machine that rows refer to.
 
@@ -91,6 +96,7 @@ class Store(Resource):
 
         return verify_store(self._database, on_progress or no_progress)
 
+    @operation(local=USES_FILES)
     def backup(self, file: str | Path) -> Path:
         """Write a consistent snapshot of the store into a new private SQLite file.
 
@@ -101,6 +107,7 @@ class Store(Resource):
 
         return back_up(self._database, file)
 
+    @operation(local=USES_FILES, people_only=True)
     def restore(self, file: str | Path) -> Path | None:
         """Replace the content of the store by a backup of either engine.
 
@@ -112,6 +119,7 @@ class Store(Resource):
 
         return restore(self._database, file)
 
+    @operation(local="a store is moved while no daemon serves it", people_only=True)
     def move(self, url: str, *, on_progress: Progress | None = None) -> "Moved":
         """Move everything to another store, on either engine, and use that one from then on.
 
@@ -125,6 +133,7 @@ class Store(Resource):
 
         return move_store(self._database, url, on_progress)
 
+    @operation(local="no daemon serves a store that is being moved", people_only=True)
     def cancel_move(self) -> bool:
         """Cancel a move that has not switched yet, and allow writes again.
 
@@ -135,6 +144,9 @@ class Store(Resource):
 
         return cancel_move(self._database)
 
+    # Server functions called in a SELECT can terminate connections or read files. The time limit
+    # frees the thread of the server.
+    @operation(reads=True, slow=True, needs_full_scope=True, time_limit="timeout_ms")
     def sql(self, query: str, *, limit: int = 1_000, timeout_ms: int = 5_000) -> QueryResult:
         """Run a read-only query over the documented tables, limited in rows and time."""
         if not 1 <= limit <= 100_000 or not 1 <= timeout_ms <= 600_000:
@@ -144,6 +156,7 @@ class Store(Resource):
         check_text(query, "The query", max_bytes=MAX_BODY)
         return self._database.query(query, limit=limit, timeout_ms=timeout_ms)
 
+    @operation(people_only=True)
     def durability(self, wanted: str | None = None) -> str:
         """Return the durability of the store, after setting it to `wanted` if given.
 
@@ -153,6 +166,7 @@ class Store(Resource):
             raise Invalid(f"Invalid durability {wanted!r}: use normal or full.", value=wanted)
         return self._database.durability(wanted)
 
+    @operation(slow=True, people_only=True)
     def prune(self, *, dry_run: bool = False) -> list[Pruned]:
         """Delete rows that are older than their retention setting (`….retention_ms`).
 

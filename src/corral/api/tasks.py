@@ -4,7 +4,9 @@ import builtins
 import os
 from typing import TYPE_CHECKING
 
-from corral.api.operation import Resource, read, write
+from corral.api import agent_rules as rules
+from corral.api.operation import Resource, operation, read, write
+from corral.api.policy import FOR_DAEMON, USES_FILES
 from corral.domain.delegations import ops as delegations
 from corral.domain.projects import ops as projects
 from corral.domain.runs.model import Run
@@ -29,36 +31,40 @@ class Tasks(Resource):
 
     noun = "task"
 
-    declare = write(tasks_declare.declare)
-    add = write(tasks_declare.add_task)
-    apply = write(tasks_declare.apply_template)
+    declare = write(tasks_declare.declare, actor=("agent", "lead"), agent=rules.lead_as_self)
+    add = write(tasks_declare.add_task, actor=("agent", "lead"), agent=rules.lead_as_self)
+    apply = write(tasks_declare.apply_template, actor=("agent", "lead"), agent=rules.lead_as_self)
     templates = read(tasks_declare.list_templates)
-    get = read(queries.get)
-    list = read(queries.list_tasks)
-    graph = read(queries.get_graph)
-    counts = read(queries.count_by_state)
+    get = read(queries.get, agent=rules.allow)
+    list = read(queries.list_tasks, agent=rules.allow)
+    graph = read(queries.get_graph, agent=rules.allow)
+    counts = read(queries.count_by_state, agent=rules.allow)
 
-    claim = write(lifecycle.claim)
-    renew = write(lifecycle.renew, repeatable=True)
-    submit = write(lifecycle.submit, repeatable=True)
-    fail = write(lifecycle.fail)
-    release = write(lifecycle.release)
-    accept = write(review.accept, repeatable=True)
-    reject = write(review.reject)
+    claim = write(lifecycle.claim, actor=("agent",), agent=rules.agent_is_self)
+    renew = write(lifecycle.renew, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
+    submit = write(lifecycle.submit, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
+    fail = write(lifecycle.fail, actor=("agent",), agent=rules.agent_is_self)
+    release = write(lifecycle.release, actor=("agent",), agent=rules.agent_is_self)
+    accept = write(
+        review.accept, repeatable=True, actor=("agent",), decision=True, agent=rules.agent_is_self
+    )
+    reject = write(review.reject, actor=("agent",), decision=True, agent=rules.agent_is_self)
 
-    retry = write(management.retry)
-    reopen = write(management.reopen)
-    pause = write(management.pause)
-    resume = write(management.resume)
-    skip = write(management.skip)
-    cancel = write(management.cancel)
-    reassign = write(management.reassign)
-    depend = write(management.depend, repeatable=True)
-    undepend = write(management.undepend, repeatable=True)
-    edit = write(management.edit, repeatable=True)
-    archive = write(retention.archive, repeatable=True)
+    retry = write(management.retry, actor=("agent",), agent=rules.agent_is_self)
+    reopen = write(management.reopen, actor=("agent",), agent=rules.agent_is_self)
+    pause = write(management.pause, actor=("agent",), agent=rules.agent_is_self)
+    resume = write(management.resume, actor=("agent",), agent=rules.agent_is_self)
+    skip = write(management.skip, actor=("agent",), agent=rules.agent_is_self)
+    cancel = write(management.cancel, actor=("agent",), agent=rules.agent_is_self)
+    reassign = write(management.reassign, actor=("agent",), agent=rules.agent_is_self)
+    depend = write(management.depend, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
+    undepend = write(
+        management.undepend, repeatable=True, actor=("agent",), agent=rules.agent_is_self
+    )
+    edit = write(management.edit, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
+    archive = write(retention.archive, repeatable=True, actor=("agent",))
     archive_ended = write(retention.archive_ended, repeatable=True)
-    delegate = write(delegation.delegate)
+    delegate = write(delegation.delegate, actor=("agent",), agent=rules.agent_is_self)
 
     begin_check = write(review.begin_check)
     begin_next_check = write(review.begin_next_check)
@@ -66,6 +72,7 @@ class Tasks(Resource):
     next_lease_end = read(lifecycle.next_lease_end, mode="one")
     _release_due = write(lifecycle.release_due)
 
+    @operation()
     def release_due(self) -> "builtins.list[Task]":
         """Release the tasks whose lease has expired, and notify their leads once. Idempotent."""
         released: builtins.list[Task] = []
@@ -73,6 +80,7 @@ class Tasks(Resource):
             released += batch
         return released
 
+    @operation(local=FOR_DAEMON)
     def start_ready(self) -> "builtins.list[Run]":
         """Start the agents of ready tasks in projects with the setting `tasks.auto_start`.
 
@@ -113,6 +121,7 @@ class Tasks(Resource):
             )
             return None
 
+    @operation(local=USES_FILES)
     def clean(self, project: str, *, confirm: bool = False) -> "builtins.list[TaskLeftover]":
         """List the worktrees of a project's tasks on this machine, and remove unused ones.
 
@@ -123,6 +132,7 @@ class Tasks(Resource):
 
         return cleanup.clean(self._database, project, confirm=confirm)
 
+    @operation()
     def check(self, task: str) -> Task:
         """Run the check command of a submitted task, and accept or reject the task by its result.
 
@@ -130,6 +140,7 @@ class Tasks(Resource):
         """
         return self._check(self.begin_check(task))
 
+    @operation()
     def check_next(self) -> Task | None:
         """Run the oldest pending check; returns None when there is none.
 
@@ -174,11 +185,11 @@ class Delegations(Resource):
 
     noun = "delegation"
 
-    delegate = write(delegations.delegate)
-    finish = write(delegations.finish, repeatable=True)
-    fail = write(delegations.fail)
-    cancel = write(delegation.cancel_delegation)
-    get = read(delegations.get)
-    list = read(delegations.list_delegations)
+    delegate = write(delegations.delegate, actor=("agent", "sender"), agent=rules.delegate_as_self)
+    finish = write(delegations.finish, repeatable=True, actor=("agent",), agent=rules.agent_is_self)
+    fail = write(delegations.fail, actor=("agent",), agent=rules.agent_is_self)
+    cancel = write(delegation.cancel_delegation, actor=("agent",), agent=rules.agent_is_self)
+    get = read(delegations.get, agent=rules.allow)
+    list = read(delegations.list_delegations, agent=rules.delegations_to_self)
     expire_due = write(delegation.expire_delegations)
     next_deadline = read(delegations.next_deadline, mode="one")

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from corral.api.operation import Resource
+from corral.api.operation import Resource, operation
+from corral.api.policy import USES_FILES
 
 if TYPE_CHECKING:
     from corral.services.teams import StartedMember
@@ -14,6 +15,7 @@ class Teams(Resource):
 
     noun = "team"
 
+    @operation(local=USES_FILES, people_only=True)
     def start(self, team: Mapping[str, Any], *, dir: str) -> "Sequence[StartedMember]":
         """Create or update the agents of a team, declare its tasks, and start its members.
 

@@ -162,7 +162,7 @@ class TerminalChat:
 
     def _next_poll(self) -> float:
         """Return the seconds until the next due work, at most MAX_POLL_SECONDS."""
-        due = self._store.chat.next_due()
+        due = self._store.internal.chat.next_due()
         if due is None:
             return MAX_POLL_SECONDS
         return min(MAX_POLL_SECONDS, max((due - self._store.now()) / 1_000, 0.01))
@@ -202,7 +202,7 @@ class TerminalChat:
 
     def _deliver(self, place: Place) -> None:
         """Do the work of a daemon for this chat, and print pending answers."""
-        chat = self._store.chat
+        chat = self._store.internal.chat
         chat.finish_turns()
         chat.run_upkeep()
         chat.start_turns()

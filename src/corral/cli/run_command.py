@@ -118,7 +118,7 @@ def report_start_failure(app: App, answer: dict[str, Any], id: str) -> int:
     """Report that the program could not be started. Returns the exit code."""
     if "code" in answer:
         raise error_from_code(answer["code"], answer["failed"], {"id": id})
-    app.store.alerts.start_delivery()
+    app.store.internal.alerts.start_delivery()
     run = app.store.runs.get(id)
     is_missing = answer["exit_code"] == COMMAND_NOT_FOUND and run.provider != "plain"
     hint = " Install it, or choose another agent with --agent." if is_missing else ""

@@ -43,12 +43,12 @@ class ChatLoop(BaseLoop):
         self._owner = create_delivery_owner()
 
     def run_once(self, store: Corral) -> int:
-        if not store.chat.is_used():
+        if not store.internal.chat.is_used():
             return 0
         self._update_workers(store)
-        done = len(store.chat.finish_turns())
-        done += store.chat.run_upkeep()
-        runs = store.chat.start_turns()
+        done = len(store.internal.chat.finish_turns())
+        done += store.internal.chat.run_upkeep()
+        runs = store.internal.chat.start_turns()
         if runs:
             store.runs.start_queued()
             self._show_typing(store, runs)
@@ -58,19 +58,19 @@ class ChatLoop(BaseLoop):
 
     def run_as_follower(self, store: Corral) -> int:
         """End turns on this machine: the leader may not be able to read their output."""
-        if not store.chat.is_used():
+        if not store.internal.chat.is_used():
             return 0
-        return len(store.chat.finish_turns(local=True))
+        return len(store.internal.chat.finish_turns(local=True))
 
     def _show_typing(self, store: Corral, runs: list[Run]) -> None:
         for run in runs:
-            address = store.chat.reply_address(run.session_id) if run.session_id else None
+            address = store.internal.chat.reply_address(run.session_id) if run.session_id else None
             worker = self._workers.get(address.place.channel_id) if address is not None else None
             if worker is not None and address is not None:
                 worker.show_typing(address.place.platform_id, address.thread)
 
     def next_delay(self, store: Corral) -> float:
-        return seconds_until(store, store.chat.next_due(), at_most=MAX_SLEEP)
+        return seconds_until(store, store.internal.chat.next_due(), at_most=MAX_SLEEP)
 
     def _update_workers(self, store: Corral) -> None:
         """Start and stop workers so that each served channel has one."""
@@ -186,10 +186,10 @@ class ChannelWorker:
         if not self._ending.is_set():
             while self._typing:
                 adapter.show_typing(*self._typing.popleft())
-            self._store.chat.deliver(self._channel.id, adapter, owner=self._owner)
+            self._store.internal.chat.deliver(self._channel.id, adapter, owner=self._owner)
 
     def _receive(self, adapter: ChannelAdapter) -> None:
-        self._store.chat.poll(self._channel.id, adapter, seconds=POLL_SECONDS)
+        self._store.internal.chat.poll(self._channel.id, adapter, seconds=POLL_SECONDS)
 
     def _record_health(self, thread: str, error: str | None) -> None:
         """Record the health of the channel when it changes, and periodically."""
@@ -202,7 +202,7 @@ class ChannelWorker:
             log.warning("channel %s: %s", self._channel.name, current or "works again")
         self._recorded_error, self._recorded_at = current, now
         try:
-            self._store.channels.save_health(self._channel.id, current)
+            self._store.internal.channels.save_health(self._channel.id, current)
         except CorralError as failure:
             log.error(
                 "channel %s: cannot record its health: %s", self._channel.name, failure.message

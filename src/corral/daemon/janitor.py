@@ -24,9 +24,11 @@ class Janitor(BaseLoop):
         self._next_prune = time.monotonic() + FIRST_PRUNE_SECONDS
 
     def run_once(self, store: Corral) -> int:
-        done = len(store.mail.expire_due()) + len(store.locks.expire_due())
+        done = len(store.internal.mail.expire_due()) + len(store.internal.locks.expire_due())
         done += len(store.tasks.release_due()) + len(store.delegations.expire_due())
-        done += len(store.questions.expire_due()) + len(store.decisions.expire_due())
+        done += len(store.internal.questions.expire_due()) + len(
+            store.internal.decisions.expire_due()
+        )
         if time.monotonic() >= self._next_prune:
             done += sum(pruned.rows for pruned in store.db.prune())
             self._next_prune = time.monotonic() + PRUNE_SECONDS

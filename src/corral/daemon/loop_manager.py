@@ -145,9 +145,9 @@ class LoopManager:
     def _leave(self) -> None:
         with suppress(CorralError):
             for name in self._elected_loops:
-                self._store.nodes.release_leadership(name, owner=self.owner)
+                self._store.internal.nodes.release_leadership(name, owner=self.owner)
             if self._node is not None:
-                self._store.nodes.leave(self._node)
+                self._store.internal.nodes.leave(self._node)
 
     # -- node and leadership --------------------------------------------------------------------
 
@@ -166,13 +166,13 @@ class LoopManager:
             )
         if liveness is not Liveness.UNKNOWN:
             for name in self._elected_loops:
-                self._store.nodes.release_leadership(name, owner=node.owner or "-")
+                self._store.internal.nodes.release_leadership(name, owner=node.owner or "-")
 
     def _join(self) -> None:
         slots = self._slots
         if slots is None:
             slots = int(self._store.settings.get("runs.max_concurrent").value)
-        self._node = self._store.nodes.join(
+        self._node = self._store.internal.nodes.join(
             self._me.host,
             self._me.boot_id,
             owner=self.owner,
@@ -201,7 +201,7 @@ class LoopManager:
         before = time.monotonic()
         assert self._node is not None
         try:
-            heartbeat = self._store.nodes.renew(
+            heartbeat = self._store.internal.nodes.renew(
                 self._node, loops=self._elected_loops, lease_ms=self._lease_ms
             )
         except Held:

@@ -131,4 +131,4 @@ def check_next_task(store: Corral) -> int:
 
 def detect_conflicts(store: Corral) -> int:
     """Merge the live worktrees of this machine on trial, and notify agents of conflicts."""
-    return len(store.locks.forecast_live())
+    return len(store.internal.locks.forecast_live())

@@ -21,7 +21,7 @@ class NodeMonitor(BaseLoop):
     min_interval = 1.0
 
     def run_once(self, store: Corral) -> int:
-        lost = len(store.nodes.mark_lost())
+        lost = len(store.internal.nodes.mark_lost())
         if not _has_other_machines(store):
             return lost
         return lost + len(store.runs.recover())

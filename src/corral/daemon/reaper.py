@@ -53,7 +53,7 @@ class Reaper(BaseLoop):
             self._watch_supervisors(store)
         if time.monotonic() >= self._next_clear:
             self._next_clear = time.monotonic() + CLEAR_SECONDS
-            done += store.outputs.clear_deleted()
+            done += store.internal.outputs.clear_deleted()
         return done
 
     def next_delay(self, store: Corral) -> float:

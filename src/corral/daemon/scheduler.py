@@ -58,6 +58,6 @@ def run_scheduler(store: Corral) -> Iterator[Letter]:
         while True:
             letters = store.schedules.fire_due()
             yield from letters
-            store.mail.expire_due()
+            store.internal.mail.expire_due()
             if not letters and not scripts.run_once(store):
                 listener.wait(min(schedules.next_delay(store), scripts.next_delay(store)))

@@ -14,18 +14,11 @@ from anyio import CapacityLimiter, to_thread
 from corral import __version__
 from corral.adapters.http_client import REDACTED_HEADER
 from corral.api import Corral
-from corral.api.catalog import resource_names
+from corral.api.catalog import find_declaration, resource_names
 from corral.api.idempotency import IdempotencyKey, call_with_key
-from corral.api.remote_table import (
-    LOCAL_ONLY,
-    LOCATION_ARGUMENTS,
-    MAX_WAIT_MS,
-    OPTIONAL_LOCATION,
-    STREAMED,
-    WAIT_ARGUMENTS,
-    RemoteCall,
-    find_call,
-)
+from corral.api.operation import find_policy
+from corral.api.policy import OperationPolicy
+from corral.api.remote_table import MAX_WAIT_MS, RemoteCall, find_call
 from corral.asgi import READ_METHODS, IncompleteBody, Receive, Scope, Send, read_body
 from corral.http import agent_permissions
 from corral.http.errors import JSON, ApiError
@@ -39,33 +32,6 @@ Handler = Callable[[Scope, Receive, Send, list[str]], Awaitable[None]]
 FAST_THREADS = 32
 SLOW_THREADS = 64  # for operations that wait or may take seconds
 POLL_MS = 1_000  # a waiting call checks this often whether its client is still connected
-
-# Operations that may take seconds: they use threads of their own, so that they do not delay others.
-SLOW_OPERATIONS = {
-    "charges.price_unpriced",
-    "db.check",
-    "db.prune",
-    "db.sql",
-    "db.verify",
-    "projects.delete",
-    *(
-        f"races.{verb}"
-        for verb in (
-            *("abandon", "advance", "cancel", "changes", "clean", "diff", "graft", "judge"),
-            *("merge", "next", "reclaim", "retry", "select", "attempt_progress", "start"),
-        )
-    ),
-    "runs.delete_all",
-    "runs.recover",
-    "runs.send",
-    "runs.start_queued",
-    "runs.stop",
-    "search.catch_up",
-    "search.find",
-}
-
-# Operations whose response holds a secret: it is never stored for an idempotent retry.
-UNSTORED_RESPONSES = {"tokens.create"}
 
 EMPTY_LIST = b"[]"  # the response of a wait that ended without a result
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -109,11 +75,16 @@ class ApiRouter:
             scope["state"]["check_body"](payload)
         arguments = _decode_arguments(call, payload, subject)
         who: TokenIdentity = scope["state"]["who"]
-        if call.name == "db.sql":
-            _check_sql(who, arguments)
+        if call.policy.needs_full_scope and not who.may_write:
+            raise Refused(
+                f"Token {who.name} is read-only. {call.name} requires a token with full scope.",
+                call=call.name,
+            )
+        if (limit := call.policy.time_limit) is not None:
+            arguments[limit] = min(arguments.get(limit, MAX_WAIT_MS), MAX_WAIT_MS)
         store: Corral = scope["state"]["store"]
         key = None
-        if call.method == "POST" and call.name not in UNSTORED_RESPONSES:
+        if call.method == "POST" and not call.policy.returns_secret:
             key = _idempotency_key(headers, who, scope["path"], payload)
 
         def authorize() -> dict[str, Any]:
@@ -122,6 +93,7 @@ class ApiRouter:
                 agent_permissions.check_agent_call(store, who, call, resolved)
             return resolved
 
+        waits = call.policy.waits
         redacted: list[str] = []
 
         def work() -> bytes:
@@ -129,18 +101,18 @@ class ApiRouter:
             facade = getattr(store, call.attribute)
             with store.report_redactions(redacted.extend):
                 if key is not None:
-                    unless = EMPTY_LIST if call.name in WAIT_ARGUMENTS else None
+                    unless = EMPTY_LIST if waits is not None else None
                     return call_with_key(
                         facade, call.verb, resolved, key=key, encode=_encode, unless=unless
                     )
                 return _encode(getattr(facade, call.verb)(**resolved))
 
-        if call.name in WAIT_ARGUMENTS:
+        if waits is not None:
             # Authorize first: `_wait` treats Refused as "not yet" and would retry it.
             await self.run_in_thread(authorize)
-            body = await self._wait(call, arguments, work, receive)
+            body = await self._wait(waits, arguments, work, receive)
         else:
-            body = await self.run_in_thread(work, slow=call.name in SLOW_OPERATIONS)
+            body = await self.run_in_thread(work, slow=call.policy.slow)
         await send_response(send, body, redacted=redacted)
 
     async def run_in_thread(self, work: Callable[[], T], *, slow: bool = False) -> T:
@@ -160,17 +132,16 @@ class ApiRouter:
 
     async def _wait(
         self,
-        call: RemoteCall,
+        name: str,
         arguments: dict[str, Any],
         work: Callable[[], bytes],
         receive: Receive,
     ) -> bytes:
-        """Run a waiting operation in slices of POLL_MS.
+        """Run a waiting operation in slices of POLL_MS. `name` is the argument with the time.
 
         Between slices it checks for a shutdown and for a disconnected client: nothing may be
         claimed for a client that cannot receive it.
         """
-        name = WAIT_ARGUMENTS[call.name]
         requested = arguments.get(name, MAX_WAIT_MS if name == "timeout_ms" else 0)
         wait_ms = min(MAX_WAIT_MS if requested is None else int(requested), MAX_WAIT_MS)
         deadline = time.monotonic() + wait_ms / 1_000
@@ -191,18 +162,6 @@ class ApiRouter:
                     raise ApiError(400, "invalid", "The client disconnected.")
         finally:
             client.close()
-
-
-def _check_sql(who: TokenIdentity, arguments: dict[str, Any]) -> None:
-    """Require full scope for SQL, and cap its timeout.
-
-    Server functions called in a SELECT can terminate connections or read files, so a read-only
-    token does not suffice. The timeout frees the thread.
-    """
-    if not who.may_write:
-        raise Refused(f"Token {who.name} is read-only. SQL requires a token with full scope.")
-    timeout_ms = arguments.get("timeout_ms", MAX_WAIT_MS)
-    arguments["timeout_ms"] = min(timeout_ms, MAX_WAIT_MS)
 
 
 class DisconnectWatcher:
@@ -276,7 +235,7 @@ def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:
             call = find_call(attribute, "list")
         case [attribute, verb]:
             call = find_call(attribute, verb)
-            if call is None and is_read and f"{attribute}.{verb}" not in LOCAL_ONLY:
+            if call is None and is_read and _find_policy(attribute, verb).local is None:
                 call, subject = find_call(attribute, "get"), verb
         case [attribute, subject, verb]:
             call = find_call(attribute, verb)
@@ -287,16 +246,22 @@ def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:
     return call, subject
 
 
+def _find_policy(attribute: str, verb: str) -> OperationPolicy:
+    """Return the policy of an operation; that of an unknown operation has no property."""
+    return find_policy(find_declaration(attribute, verb)) or OperationPolicy()
+
+
 def _not_found(parts: list[str]) -> NotFound:
-    name = f"{parts[0]}.{parts[-1]}" if len(parts) > 1 else ""
-    if name in LOCAL_ONLY:
-        return NotFound(
-            f"{name} is not available over HTTP: {LOCAL_ONLY[name]}.",
-            call=name,
-            reason="local_only",
-        )
-    if name in STREAMED:
-        return NotFound(f"Over HTTP, {name} is {STREAMED[name]}.", call=name)
+    if len(parts) > 1:
+        policy, name = _find_policy(parts[0], parts[-1]), f"{parts[0]}.{parts[-1]}"
+        if policy.local is not None:
+            return NotFound(
+                f"{name} is not available over HTTP: {policy.local}.",
+                call=name,
+                reason="local_only",
+            )
+        if policy.streamed is not None:
+            return NotFound(f"Over HTTP, {name} is {policy.streamed}.", call=name)
     hint = "GET /api/docs lists all operations."
     if parts and parts[0] not in resource_names():
         from difflib import get_close_matches
@@ -390,11 +355,12 @@ def _resolve_records(call: RemoteCall, store: Corral, arguments: dict[str, Any])
     for field in call.fields:
         if field.record is not None and field.name in resolved:
             resolved[field.name] = getattr(store, call.attribute).get(resolved[field.name])
-    project = LOCATION_ARGUMENTS.get(call.name, "")
-    if resolved.get(project) is not None and not os.path.isabs(resolved[project]):
-        resolved[project] = store.projects.get(resolved[project]).id
-    if call.name in OPTIONAL_LOCATION:
-        resolved["remote"] = True
+    if (location := call.policy.location) is not None:
+        project = resolved.get(location.argument)
+        if project is not None and not os.path.isabs(project):
+            resolved[location.argument] = store.projects.get(project).id
+        if not location.required:
+            resolved["remote"] = True
     return resolved
 
 

@@ -3,21 +3,13 @@
 import html
 import re
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from corral import __version__
-from corral.api.catalog import resource_classes
-from corral.api.remote_table import (
-    LOCAL_ONLY,
-    MAX_WAIT_MS,
-    STREAMED,
-    WAIT_ARGUMENTS,
-    RemoteCall,
-    list_calls,
-)
-from corral.http.agent_permissions import AGENT_RULES
+from corral.api.catalog import list_operations, resource_classes
+from corral.api.remote_table import MAX_WAIT_MS, RemoteCall, list_calls
 from corral.http.errors import STATUS_CODES
 
 _ERRORS = {
@@ -33,13 +25,23 @@ _ERRORS = {
     429: "Too many requests; see Retry-After.",
     503: "The store is unavailable.",
 }
-_STREAMED = {
-    "/events": (
+
+
+class StreamRoute(NamedTuple):
+    """A route with a streaming response, which is not generated from its operation."""
+
+    operation: str
+    help: str
+    content_type: str
+
+
+STREAMS = {
+    "/events": StreamRoute(
         "events.follow",
         "Stream all changes as server-sent events.",
         "text/event-stream",
     ),
-    "/runs/{id}/output": (
+    "/runs/{id}/output": StreamRoute(
         "outputs.open",
         "Read the output of a run from an offset; X-Next-Offset is the next offset.",
         "application/octet-stream",
@@ -70,10 +72,10 @@ def openapi_document() -> bytes:
         paths.setdefault(f"/api{call.path}", {})[call.method.lower()] = _operation(
             call, arguments, result
         )
-    queries = dict(zip(_STREAMED, schemas[-2:], strict=True))
-    for path, (name, help, kind) in _STREAMED.items():
+    queries = dict(zip(STREAMS, schemas[-2:], strict=True))
+    for path, stream in STREAMS.items():
         arguments = _dereference(queries[path], components)
-        paths[f"/api{path}"] = {"get": _stream(path, name, help, kind, arguments)}
+        paths[f"/api{path}"] = {"get": _stream(path, stream, arguments)}
     for call in operations:
         components.pop(call.arguments.__name__, None)
     components["Error"] = _error_schema()
@@ -142,21 +144,19 @@ def _operation(
     return {**operation, "parameters": parameters}
 
 
-def _stream(
-    path: str, name: str, help: str, kind: str, arguments: dict[str, Any]
-) -> dict[str, Any]:
+def _stream(path: str, stream: StreamRoute, arguments: dict[str, Any]) -> dict[str, Any]:
     parameters = [
         _parameter(name, schema, "query", False) for name, schema in arguments["properties"].items()
     ]
     if "{id}" in path:
         parameters.append(_parameter("id", {"type": "string"}, "path", True))
     return {
-        "operationId": name,
-        "tags": [name.partition(".")[0]],
-        "summary": help,
+        "operationId": stream.operation,
+        "tags": [stream.operation.partition(".")[0]],
+        "summary": stream.help,
         "parameters": parameters,
         "responses": {
-            "200": {"description": "A stream.", "content": {kind: {"schema": {}}}},
+            "200": {"description": "A stream.", "content": {stream.content_type: {"schema": {}}}},
             **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _ERRORS},
         },
     }
@@ -215,10 +215,16 @@ def docs_page() -> bytes:
         parts.append(f"<p>{html.escape(' '.join((facades[attribute].__doc__ or '').split()))}</p>")
         parts += [_html_entry(call) for call in operations]
     parts.append("<h2>Streams</h2>")
-    for path, (_, help, _) in _STREAMED.items():
-        parts.append(f"<h3><code>GET /api{path}</code></h3><p>{html.escape(help)}</p>")
+    for path, stream in STREAMS.items():
+        parts.append(f"<h3><code>GET /api{path}</code></h3><p>{html.escape(stream.help)}</p>")
     parts.append("<h2>Not available over HTTP</h2><table>")
-    for name, reason in sorted({**LOCAL_ONLY, **STREAMED}.items()):
+    reasons = {
+        operation.name: operation.policy.local or operation.policy.streamed
+        for operation in list_operations()
+    }
+    for name, reason in sorted(reasons.items()):
+        if reason is None:
+            continue
         parts.append(f"<tr><td><code>{name}</code></td><td>{html.escape(reason)}</td></tr>")
     parts.append("</table></body></html>")
     return "\n".join(parts).encode()
@@ -236,9 +242,9 @@ def _html_entry(call: RemoteCall) -> str:
         for field in call.fields
     )
     notes = []
-    if call.name in WAIT_ARGUMENTS:
+    if call.policy.waits is not None:
         notes.append(f"Waits up to {MAX_WAIT_MS // 1000} s. Call again to wait longer.")
-    if call.name in AGENT_RULES:
+    if call.policy.agent is not None:
         notes.append("An agent's token may call this for its own objects.")
     note = f"<p><em>{' '.join(notes)}</em></p>" if notes else ""
     table = f"<table>{rows}</table>" if rows else ""

@@ -65,7 +65,7 @@ class BudgetWatch:
     def compare(self, pending_micros: int = 0) -> None:
         """Stop the run if a budget that covers it is spent."""
         run = self._run
-        over = self._store.charges.exceeded_budget(
+        over = self._store.internal.charges.exceeded_budget(
             run.id,
             project_id=run.project_id,
             agent_id=run.agent_id,
@@ -93,7 +93,7 @@ class BudgetWatch:
     def stop_if_limited(self, reason: str) -> None:
         """Stop the run for this reason if any budget covers it."""
         run = self._run
-        limited = self._store.charges.exceeded_budget(
+        limited = self._store.internal.charges.exceeded_budget(
             run.id, project_id=run.project_id, agent_id=run.agent_id, pending_micros=None
         )
         if limited is not None and not self._agent_io.over_budget:

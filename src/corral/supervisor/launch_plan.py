@@ -108,7 +108,7 @@ class LaunchPlan:
     def _session_files(self) -> "SessionFolder":
         """The prepared session files of an agent in a session sandbox."""
         assert self._run.session_id is not None
-        return self._store.chat.prepare_sandbox(self._run.session_id)
+        return self._store.internal.chat.prepare_sandbox(self._run.session_id)
 
     @cached_property
     def confinement(self) -> "Confinement | None":

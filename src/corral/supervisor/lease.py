@@ -104,10 +104,10 @@ class RunLease:
             folder=str(folder),
         )
         if previous is None:
-            self.run = self._store.runs.acquire(self.run.id, holding)
+            self.run = self._store.internal.runs.acquire(self.run.id, holding)
             self._read_lease_length()
         else:
-            self.run = self._store.runs.restart(
+            self.run = self._store.internal.runs.restart(
                 self.run, holding, previous, quick_failures=quick_failures
             )
         self.is_parked = False
@@ -117,7 +117,7 @@ class RunLease:
         run = self.run
         assert run.pid is not None
         assert run.start_token is not None
-        self.run = self._store.runs.take_over(
+        self.run = self._store.internal.runs.take_over(
             run,
             owner=self._owner,
             supervisor_pid=self._me.pid,
@@ -130,7 +130,7 @@ class RunLease:
         """Record that the agent's program was executed."""
         self._schedule_beat()
         try:
-            self.run = self._store.runs.launch(self.run)
+            self.run = self._store.internal.runs.launch(self.run)
         except IllegalMove:  # the run was stopped concurrently
             self.run = self._store.runs.get(self.run.id)
             self._read_stop(self.run)
@@ -150,7 +150,7 @@ class RunLease:
         self.is_store_reachable = True
         try:
             with self._store.server_timeout(self._beat_seconds):
-                self.run = self._store.runs.heartbeat(
+                self.run = self._store.internal.runs.heartbeat(
                     self.run,
                     output_bytes=output_bytes,
                     cpu_ms=usage.cpu_ms,
@@ -204,28 +204,28 @@ class RunLease:
             sample = ResourceSample(
                 self._store.now(), usage.cpu_ms, usage.memory_bytes, usage.processes
             )
-            self._store.runs.add_sample(self.run, sample)
+            self._store.internal.runs.add_sample(self.run, sample)
 
     def set_attention(self, attention: Attention | None, dialog: Dialog | None) -> None:
         """Record whether the run needs a person, and its open question."""
         clean = None if dialog is None else redact_value(dialog, self._secrets)
         with self._best_effort():
-            self.run = self._store.runs.set_attention(self.run, attention, dialog=clean)
-            self._store.alerts.start_delivery()
+            self.run = self._store.internal.runs.set_attention(self.run, attention, dialog=clean)
+            self._store.internal.alerts.start_delivery()
 
     def record_size(self, rows: int, columns: int) -> None:
         """Record the size of the run's terminal, if it has changed."""
         if (self.run.screen_rows, self.run.screen_columns) != (rows, columns):
             with self._best_effort():
-                self.run = self._store.runs.update_details(
+                self.run = self._store.internal.runs.update_details(
                     self.run, screen_rows=rows, screen_columns=columns
                 )
 
     def record_environment(self, environment: dict[str, Any]) -> None:
         """Record the environment of the run: versions, variables, git state."""
         with self._best_effort():
-            self._store.runs.record_environment(self.run, environment)
-            self._store.runs.update_details(
+            self._store.internal.runs.record_environment(self.run, environment)
+            self._store.internal.runs.update_details(
                 self.run, provider_version=environment["provider_version"]
             )
 
@@ -241,7 +241,7 @@ class RunLease:
         """Stop the run because of a limit or a signal; the store is updated first, if reachable."""
         reason = outcome.sanitize(reason, outcome.MAX_REASON)
         with self._best_effort():
-            self.run = self._store.runs.request_stop(self.run.id, kind=kind, reason=reason)
+            self.run = self._store.internal.runs.request_stop(self.run.id, kind=kind, reason=reason)
         self.stop_reason = self.run.stop_reason or reason or outcome.DEFAULT_STOP_REASONS[kind]
 
     def park(self, limit: "LimitFact") -> bool:
@@ -265,7 +265,7 @@ class RunLease:
         return True
 
     def _park(self, until: int, reason: str) -> None:
-        self.run = self._store.runs.park(self.run, until=until, reason=reason)
+        self.run = self._store.internal.runs.park(self.run, until=until, reason=reason)
 
     def record_end(
         self, end: ExitStatus, output_bytes: int, verdict: tuple[str, str] | None
@@ -284,7 +284,7 @@ class RunLease:
             if verdict is not None and not end.known:
                 verb, reason = verdict
                 reason = end.reason or reason
-                self.run = self._store.runs.end_orphaned(
+                self.run = self._store.internal.runs.end_orphaned(
                     self.run,
                     verb=verb,
                     reason=reason,
@@ -292,7 +292,7 @@ class RunLease:
                     may_have_survivors=end.may_have_survivors,
                 )
             else:
-                self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)
+                self.run = self._store.internal.runs.end(self.run, end, output_bytes=output_bytes)
         except NotFound:
             return  # the store was replaced by one without this run
         except Held:

@@ -102,9 +102,9 @@ def main() -> int:
         if supervisor is not None:
             _supervise(store, supervisor)
         elif "failed" in answer:
-            store.runs.clean_up(store.runs.get(order.run))
+            store.internal.runs.clean_up(store.runs.get(order.run))
         # A slot that became free while this run was claimed may not have been given to another run.
-        store.runs.drain_queue()
+        store.internal.runs.drain_queue()
     return 0
 
 
@@ -173,7 +173,7 @@ def _start(
         _fail(store, order, error.reason)
         return None, {"failed": error.reason, "exit_code": error.exit_code}
     except NoRoom as error:
-        store.runs.release_claim(order.run)
+        store.internal.runs.release_claim(order.run)
         return None, {"waits": error.message}
     except Conflict as error:
         return None, {"taken": error.message}
@@ -191,7 +191,7 @@ def _fail(store: Corral, order: StartOrder, reason: str) -> None:
     text = outcome.sanitize(reason, outcome.MAX_REASON) or "Cannot start the run."
     # Conflict: the run has started. The next recovery finds its process without a supervisor.
     with suppress(Conflict):
-        store.runs.fail(order.run, reason=text)
+        store.internal.runs.fail(order.run, reason=text)
 
 
 def _is_too_late(run: Run, order: StartOrder) -> bool:
@@ -226,7 +226,7 @@ def _prepare(
 def _supervise(store: Corral, supervisor: Supervisor) -> None:
     try:
         run = supervisor.supervise()
-        store.runs.clean_up(run, secrets=supervisor.secrets)
+        store.internal.runs.clean_up(run, secrets=supervisor.secrets)
     except BaseException:
         # The output of a supervisor goes to /dev/null. The next recovery finds the run.
         import traceback

@@ -223,7 +223,9 @@ class Recorder:
             self._store.sessions.set_provider_session(run.session_id, run.provider, fact.id)
         self._session = fact.id
         self._model = fact.model or self._model
-        self._store.runs.update_details(run, model=fact.model, provider_version=fact.version)
+        self._store.internal.runs.update_details(
+            run, model=fact.model, provider_version=fact.version
+        )
 
     def _model_in_transcript(self) -> str | None:
         """Return the model from the CLI's transcript; some streams do not report it."""
@@ -263,7 +265,7 @@ class Recorder:
             self._charged = reported
         is_priced = self._price(self._charge_added)
         total = self._store.charges.total(f"run:{run.id}")
-        self._store.runs.update_details(
+        self._store.internal.runs.update_details(
             run, model=used.model, tokens=total.tokens, cost_micros=total.cost_micros
         )
         self.budget.compare()
@@ -278,7 +280,7 @@ class Recorder:
         if rates is not None:
             from corral.domain.charges.model import ChargePrice
 
-            self._store.charges.set_prices(
+            self._store.internal.charges.set_prices(
                 [ChargePrice(charge.id, rates.cost(charge), rates.version)]
             )
         return rates is not None

@@ -34,7 +34,7 @@ class SandboxIO(StreamIO):
         self._stamp, self._next_sync = stamp, now + POLL_SECONDS
         try:
             with self._store.server_timeout(STORE_TIMEOUT):
-                result = self._store.chat.sync_sandbox(run.id)
+                result = self._store.internal.chat.sync_sandbox(run.id)
         except CorralError as error:
             self._warn(error.message)
             return False

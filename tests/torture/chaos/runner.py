@@ -286,7 +286,7 @@ class Chaos:
 
     def _open(self, store: Corral) -> list[str]:
         tasks = store.tasks.list(limit=1_000).items
-        unsealed = store.outputs.list_unsealed
+        unsealed = store.internal.outputs.list_unsealed
         return [
             *self.talk.unanswered(),
             *(f"{run.id} is {run.state}" for run in store.runs.list(live=True).items),

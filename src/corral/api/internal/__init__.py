@@ -1,0 +1,49 @@
+"""Operations for Corral's own processes: supervisors, the loops of the daemon, recovery.
+
+`store.internal.runs.heartbeat(…)` is not a part of the public interface. Internal operations have
+no HTTP request and no command, and may change in any release. They are declared as all others, and
+the permissions of processes inside a run apply to them too.
+"""
+
+from typing import TYPE_CHECKING
+
+from corral.api.lazy_resource import LazyResource
+from corral.db.database import Database
+
+if TYPE_CHECKING:
+    from corral.api.internal.alerts import InternalAlerts
+    from corral.api.internal.channels import InternalChannels
+    from corral.api.internal.charges import InternalCharges
+    from corral.api.internal.chat import InternalChat
+    from corral.api.internal.decisions import InternalDecisions
+    from corral.api.internal.locks import InternalLocks
+    from corral.api.internal.mail import InternalMail
+    from corral.api.internal.nodes import InternalNodes
+    from corral.api.internal.outputs import InternalOutputs
+    from corral.api.internal.questions import InternalQuestions
+    from corral.api.internal.runs import InternalRuns
+
+
+class InternalStore:
+    """The internal operations of an open store, by noun."""
+
+    channels: LazyResource["InternalChannels"] = LazyResource(
+        "internal.channels", "InternalChannels"
+    )
+    chat: LazyResource["InternalChat"] = LazyResource("internal.chat", "InternalChat")
+    runs: LazyResource["InternalRuns"] = LazyResource("internal.runs", "InternalRuns")
+    nodes: LazyResource["InternalNodes"] = LazyResource("internal.nodes", "InternalNodes")
+    outputs: LazyResource["InternalOutputs"] = LazyResource("internal.outputs", "InternalOutputs")
+    charges: LazyResource["InternalCharges"] = LazyResource("internal.charges", "InternalCharges")
+    alerts: LazyResource["InternalAlerts"] = LazyResource("internal.alerts", "InternalAlerts")
+    decisions: LazyResource["InternalDecisions"] = LazyResource(
+        "internal.decisions", "InternalDecisions"
+    )
+    questions: LazyResource["InternalQuestions"] = LazyResource(
+        "internal.questions", "InternalQuestions"
+    )
+    mail: LazyResource["InternalMail"] = LazyResource("internal.mail", "InternalMail")
+    locks: LazyResource["InternalLocks"] = LazyResource("internal.locks", "InternalLocks")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database

@@ -1,0 +1,16 @@
+"""Operations of `store.internal.charges`."""
+
+from corral.api.operation import Resource, read, write
+from corral.domain.charges import ops
+
+
+class InternalCharges(Resource):
+    """Prices and budgets of runs: for supervisors and the price table."""
+
+    noun = "charge"
+
+    unpriced = read(ops.list_unpriced, mode="one")
+    set_prices = write(ops.set_prices, durable=True, repeatable=True, people_only=True)
+    reserve = write(ops.reserve_budget, durable=True, repeatable=True)
+    release = write(ops.release_budget, durable=True, repeatable=True, people_only=True)
+    exceeded_budget = read(ops.find_exceeded_budget, mode="one")

@@ -1,0 +1,96 @@
+"""The policy of an operation: how it is called over HTTP, and which agents may call it.
+
+A policy is a part of the operation's declaration (`read`, `write` and `operation` in
+`api/operation.py`). The HTTP server, its client, the docs and the permission checks derive
+everything that they know about an operation from it.
+"""
+
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+import msgspec
+
+if TYPE_CHECKING:
+    from corral.api.agent_rules import AgentRule
+
+# Usual reasons why an operation is not available over HTTP.
+FOR_SUPERVISORS = "it is for the supervisor of a run, on the same machine"
+FOR_DAEMON = "it is for the loops of the daemon"
+IS_PART = "it is a part of another operation"
+USES_FILES = "it uses files of the machine that calls it"
+USES_SECRETS = "values of secrets do not leave their machine"
+
+RunRule = Literal["send_input", "edit_schedule", "change_session"]
+"""A restriction of processes inside a run; `api/permissions.py` has one function for each."""
+
+
+class Location(msgspec.Struct, frozen=True):
+    """The argument with the project of a call, by id or absolute path.
+
+    Over HTTP the working directory of the server is never meant.
+    """
+
+    argument: str
+    required: bool = True
+    """False if the project may come from the session or the agent instead."""
+
+
+class OperationPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The properties of an operation that do not concern its transaction."""
+
+    # -- requests --------------------------------------------------------------------------------
+    local: str | None = None
+    """Why the operation is not available over HTTP."""
+    streamed: str | None = None
+    """The route with a streaming response that replaces the generated route."""
+    reads: bool = False
+    """The method changes nothing, so its request is a GET. Implied by `read`."""
+    waits: str | None = None
+    """The argument with the time that a call may wait. One request waits MAX_WAIT_MS at most."""
+    local_arguments: tuple[str, ...] = ()
+    """Arguments that are not available over HTTP."""
+    location: Location | None = None
+    slow: bool = False
+    """A call may take seconds: it uses other threads of the server than quick calls."""
+    returns_secret: bool = False
+    """The response is never stored for an idempotent retry."""
+    needs_full_scope: bool = False
+    """A read-only token may not call it, although it only reads."""
+    time_limit: str | None = None
+    """The argument that limits the duration; the server caps it at MAX_WAIT_MS."""
+
+    # -- processes inside a run ------------------------------------------------------------------
+    people_only: bool = False
+    """It changes permissions, decides in a person's place, or replaces or deletes shared data."""
+    actor: tuple[str, ...] = ()
+    """The arguments that name the actor. `agent` is a name or a mailbox, all others are mailboxes.
+    """
+    decision: bool = False
+    """Without a named agent it means a decision by a person; a run without an agent is refused."""
+    in_run: RunRule | None = None
+
+    # -- tokens of agents ------------------------------------------------------------------------
+    agent: "AgentRule | None" = None
+    """The rule for an agent's token. Without a rule the call is refused."""
+    agent_or_project: Literal["agent", "project"] | None = None
+    """It takes an agent or a project, not both; the value is implied when neither is given."""
+
+
+class PolicyFields(TypedDict, total=False):
+    """The fields of `OperationPolicy`, as keyword arguments of a declaration."""
+
+    local: str
+    streamed: str
+    reads: bool
+    waits: str
+    local_arguments: tuple[str, ...]
+    location: Location
+    slow: bool
+    returns_secret: bool
+    needs_full_scope: bool
+    time_limit: str
+    people_only: bool
+    actor: tuple[str, ...]
+    decision: bool
+    in_run: RunRule
+    agent: "AgentRule"
+    agent_or_project: Literal["agent", "project"]

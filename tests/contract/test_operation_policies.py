@@ -1,0 +1,135 @@
+"""Every operation is declared once, with all of its properties, and the declaration is sound."""
+
+import ast
+import inspect
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.api.catalog import (
+    OperationInfo,
+    list_operations,
+    resource_classes,
+)
+from corral.api.internal import InternalStore
+from corral.api.operation import find_policy
+from corral.api.policy import OperationPolicy, PolicyFields
+from corral.api.remote_table import list_calls
+from corral.http.agent_permissions import check_agent_call
+from corral.kernel.errors import Refused
+from corral.services.tokens import TokenIdentity
+
+PUBLIC = list(list_operations())
+INTERNAL = list(list_operations(InternalStore))
+ROWS = PUBLIC + INTERNAL
+NAMES = {row.name for row in ROWS}
+SOURCES = Path(corral.__file__).parent
+
+
+def test_every_public_method_is_declared() -> None:
+    classes = [*resource_classes().items(), *resource_classes(InternalStore).items()]
+    undeclared = [
+        f"{attribute}.{name}"
+        for attribute, resource in classes
+        for name, member in vars(resource).items()
+        if not name.startswith("_") and inspect.isroutine(member) and find_policy(member) is None
+        if not isinstance(member, classmethod)
+    ]
+    assert undeclared == []
+
+
+def test_declarations_accept_every_field_of_a_policy() -> None:
+    assert {*PolicyFields.__annotations__} == {*OperationPolicy.__struct_fields__}
+
+
+def parameters(row: OperationInfo) -> set[str]:
+    """Return the names of the arguments, with those of an unpacked TypedDict."""
+    names = set()
+    for parameter in row.signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            (options,) = typing.get_args(parameter.annotation)
+            names |= {*options.__annotations__}
+        else:
+            names.add(parameter.name)
+    return names
+
+
+def test_every_argument_in_a_policy_exists() -> None:
+    for row in ROWS:
+        policy = row.policy
+        location = () if policy.location is None else (policy.location.argument,)
+        others = (name for name in (policy.waits, policy.time_limit) if name is not None)
+        named = {*policy.actor, *policy.local_arguments, *location, *others}
+        assert named <= parameters(row), row.name
+
+
+def test_properties_of_a_request_belong_to_operations_with_a_request() -> None:
+    fields = ("waits", "local_arguments", "location", "slow", "returns_secret", "agent")
+    for row in ROWS:
+        if row.policy.local is not None or row.policy.streamed is not None:
+            assert [name for name in fields if getattr(row.policy, name)] == [], row.name
+
+
+def test_internal_operations_have_no_properties_of_a_request() -> None:
+    fields = ("local", "streamed", "waits", "local_arguments", "location", "slow", "agent")
+    for row in INTERNAL:
+        assert [name for name in fields if getattr(row.policy, name)] == [], row.name
+
+
+def test_public_and_internal_operations_have_different_names() -> None:
+    assert {row.name for row in PUBLIC} & {row.name for row in INTERNAL} == set()
+
+
+def test_every_decision_names_its_actor() -> None:
+    assert [row.name for row in ROWS if row.policy.decision and not row.policy.actor] == []
+
+
+def test_token_of_an_agent_calls_only_operations_with_a_rule() -> None:
+    who = TokenIdentity("tok_1", "eve", "agent:agt_1", "agent:eve", "eve", None)
+    store: Any = None  # refused before the store is used
+    for call in list_calls():
+        if call.policy.agent is None:
+            with pytest.raises(Refused) as refused:
+                check_agent_call(store, who, call, {})
+            assert refused.value.details["call"] == call.name
+
+
+def literal_keys(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts that are keys of dicts, or that sets and frozensets are made of."""
+    for node in ast.walk(tree):
+        parts: list[ast.AST] = []
+        if isinstance(node, ast.Dict):
+            parts = [key for key in node.keys if key is not None]
+        elif isinstance(node, ast.Set):
+            parts = [*node.elts]
+        for part in parts:
+            for text in ast.walk(part):
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    yield text.value
+
+
+def test_no_table_is_keyed_by_the_names_of_operations() -> None:
+    """Properties of operations are in their declarations, where they cannot become stale.
+
+    The tools of the MCP server name the operations that they call, in a tuple: that is a property
+    of the tool.
+    """
+    tables = [
+        f"{path.relative_to(SOURCES)}: {key}"
+        for path in SOURCES.rglob("*.py")
+        for key in literal_keys(ast.parse(path.read_text(encoding="utf-8")))
+        if key in NAMES
+    ]
+    assert tables == []
+
+
+def test_inspect_shows_the_function_without_the_transaction(store: corral.Corral) -> None:
+    signature = inspect.signature(store.mail.ack)
+    assert [*signature.parameters] == ["letter", "fence"]
+    assert inspect.getsource(store.mail.ack).startswith("def ack(tx: Tx, ")
+    assert store.mail.ack.__module__ == "corral.domain.mail.outcomes"
+    assert [*inspect.signature(store.agents.retire).parameters] == ["agent"]
