@@ -7,11 +7,11 @@ from tests.support.fake_sandbox_agent import SandboxConversation
 
 @pytest.fixture
 def runner(store: Corral) -> Runner:
-    """Runs what is queued, without any process."""
+    """Run queued runs without starting processes."""
     return Runner(store)
 
 
 @pytest.fixture
-def talk(store: Corral, fake_channels: None) -> SandboxConversation:
-    """A talk with an agent in a box."""
+def conversation(store: Corral, fake_channels: None) -> SandboxConversation:
+    """Start a chat with a sandboxed agent."""
     return SandboxConversation(store)

@@ -57,9 +57,11 @@ def test_invalid_limits_are_rejected(store: Corral, limits: Any) -> None:
 
 def test_built_in_role_provides_default_instructions(store: Corral) -> None:
     assert store.agents.create("a", role="builder").instructions == BUILTIN_ROLES["builder"]
-    assert store.agents.create("b", role="builder", instructions="Mine.").instructions == "Mine."
-    assert store.agents.create("c", role="gardener", instructions="Weed.").role == "gardener"
-    assert store.agents.create("d", role="gardener", command="./weed").instructions is None
+    assert (
+        store.agents.create("b", role="builder", instructions="Custom.").instructions == "Custom."
+    )
+    assert store.agents.create("c", role="custom", instructions="Custom.").role == "custom"
+    assert store.agents.create("d", role="custom", command="./run").instructions is None
 
 
 def test_unknown_provider_is_rejected_with_the_known_ones(
@@ -78,20 +80,20 @@ def test_new_role_replaces_only_instructions_of_the_old_role(
 ) -> None:
     store.agents.create("a", role="builder")
     assert store.agents.edit("a", role="tester").instructions == BUILTIN_ROLES["tester"]
-    store.agents.edit("a", instructions="Mine.")
-    assert store.agents.edit("a", role="builder").instructions == "Mine."
+    store.agents.edit("a", instructions="Custom.")
+    assert store.agents.edit("a", role="builder").instructions == "Custom."
 
 
 def test_edit_creates_a_version_and_keeps_the_old_one(store: Corral, clock: ManualClock) -> None:
-    first = store.agents.create("ada", instructions="Old.", model="m")
-    old = store.agents.version("ada", 1)
+    agent = store.agents.create("ada", instructions="Old.", model="m")
+    first_version = store.agents.version("ada", 1)
     clock.advance(5)
-    second = store.agents.edit("ada", instructions="New.")
-    assert (second.version, second.instructions, second.model) == (2, "New.", "m")
-    assert (second.created_at, second.updated_at) == (first.created_at, clock.now())
-    assert store.agents.version("ada", 1) == old
-    assert old.instructions == "Old."
-    assert second.hash == store.agents.version("ada", 2).hash != old.hash
+    edited = store.agents.edit("ada", instructions="New.")
+    assert (edited.version, edited.instructions, edited.model) == (2, "New.", "m")
+    assert (edited.created_at, edited.updated_at) == (agent.created_at, clock.now())
+    assert store.agents.version("ada", 1) == first_version
+    assert first_version.instructions == "Old."
+    assert edited.hash == store.agents.version("ada", 2).hash != first_version.hash
     assert record(store) == ["agent.create", "agent.edit"]
 
 
@@ -103,9 +105,9 @@ def test_edit_with_same_content_creates_no_version(store: Corral) -> None:
 
 
 def test_same_content_has_the_same_hash(store: Corral) -> None:
-    first = store.agents.create("ada", model="m")
+    agent = store.agents.create("ada", model="m")
     store.agents.edit("ada", model="n")
-    assert store.agents.edit("ada", model="m").hash == first.hash
+    assert store.agents.edit("ada", model="m").hash == agent.hash
     assert store.agents.get("ada").version == 3
 
 
@@ -127,8 +129,8 @@ def test_versions_are_listed_newest_first(store: Corral) -> None:
     store.agents.create("ada")
     for n in range(4):
         store.agents.edit("ada", model=str(n))
-    listed = walk(lambda **given: store.agents.versions("ada", **given))
-    assert [version.number for version in listed] == [5, 4, 3, 2, 1]
+    versions = walk(lambda **page: store.agents.versions("ada", **page))
+    assert [version.number for version in versions] == [5, 4, 3, 2, 1]
     with pytest.raises(NotFound):
         store.agents.version("ada", 6)
 
@@ -144,9 +146,12 @@ def test_agents_are_listed_by_name_without_retired_ones(store: Corral) -> None:
 def test_retired_agent_cannot_be_edited_and_can_be_restored(store: Corral) -> None:
     store.agents.create("ada")
     assert store.agents.retire("ada").state == "retired"
-    for verb in (lambda: store.agents.edit("ada", model="x"), lambda: store.agents.retire("ada")):
+    for operation in (
+        lambda: store.agents.edit("ada", model="x"),
+        lambda: store.agents.retire("ada"),
+    ):
         with refuses(store, IllegalMove):
-            verb()
+            operation()
     assert store.agents.restore("ada").state == "active"
 
 
@@ -156,7 +161,7 @@ def test_agent_id_can_be_shortened(store: Corral) -> None:
     store.agents.create("ben")
     with pytest.raises(Ambiguous):
         store.agents.get("agt_0")
-    for missing in ("agt_zzz", "nobody"):
+    for missing in ("agt_zzz", "unknown"):
         with pytest.raises(NotFound):
             store.agents.get(missing)
 
@@ -178,9 +183,9 @@ def test_number_of_tool_rules_is_limited_but_rules_can_change(
 
 def test_grant_is_idempotent(store: Corral) -> None:
     store.agents.create("ada")
-    first = store.agents.grant("ada", "Read")
+    granted = store.agents.grant("ada", "Read")
     with unchanged(store):
-        assert store.agents.grant("ada", "Read") == first
+        assert store.agents.grant("ada", "Read") == granted
     assert [grant.tool for grant in store.agents.grants("ada").items] == ["Read"]
     assert record(store) == ["agent.create", "agent.grant"]
 
@@ -194,7 +199,9 @@ def test_denied_tool_is_allowed_after_a_grant(store: Corral) -> None:
     assert store.agents.allows("ada", "Bash(ls)")
     store.agents.grant("ada", "Bash(rm *)")
     assert store.agents.allows("ada", "Bash(rm x)")
-    assert not store.agents.allows("ada", "Bash(ls)"), "once anything is allowed, only that is"
+    assert not store.agents.allows("ada", "Bash(ls)"), (
+        "a grant restricts the agent to granted tools"
+    )
     store.agents.revoke("ada", "Bash(rm *)")
     assert store.agents.allows("ada", "Bash(ls)")
     assert record(store)[1:] == ["agent.deny", "agent.grant", "agent.revoke"]

@@ -1,4 +1,4 @@
-"""Alerts: whoever asked for it is told once for each edge, and nobody else."""
+"""Alerts: matching, one letter per edge, validation, removal and retention."""
 
 from typing import Any
 
@@ -39,27 +39,27 @@ def test_delivered_occurrence_is_not_notified_again(store: Corral) -> None:
 
 
 def test_only_matching_alerts_are_notified(store: Corral) -> None:
-    every = store.alerts.add(["crashed", "failed"], **COMMAND)
+    unfiltered = store.alerts.add(["crashed", "failed"], **COMMAND)
     of_project = store.alerts.add(["crashed"], **COMMAND, project="prj_1")
     of_agent = store.alerts.add(["crashed"], **COMMAND, agent="agn_1")
-    gone = store.alerts.add(["crashed"], **COMMAND)
-    store.alerts.remove(gone.id)
+    removed = store.alerts.add(["crashed"], **COMMAND)
+    store.alerts.remove(removed.id)
 
-    def raise_and_list(kind: str, **where: Any) -> set[str]:
+    def raise_and_list(kind: str, **context: Any) -> set[str]:
         return {
             letter.body["alert"]
-            for letter in store.internal.alerts.raise_alert(kind, "run_1", edge=str(where), **where)
+            for letter in store.internal.alerts.raise_alert(kind, "run_1", edge=str(context), **context)
         }
 
-    assert raise_and_list("crashed") == {every.id}
-    assert raise_and_list("crashed", project_id="prj_1") == {every.id, of_project.id}
-    assert raise_and_list("crashed", agent_id="agn_1") == {every.id, of_agent.id}
+    assert raise_and_list("crashed") == {unfiltered.id}
+    assert raise_and_list("crashed", project_id="prj_1") == {unfiltered.id, of_project.id}
+    assert raise_and_list("crashed", agent_id="agn_1") == {unfiltered.id, of_agent.id}
     assert raise_and_list("crashed", project_id="prj_1", agent_id="agn_1") == {
-        every.id,
+        unfiltered.id,
         of_project.id,
         of_agent.id,
     }
-    assert raise_and_list("failed") == {every.id}
+    assert raise_and_list("failed") == {unfiltered.id}
     assert raise_and_list("finished") == set()
 
 
@@ -77,8 +77,8 @@ def test_removing_an_alert_drops_its_pending_letters(store: Corral) -> None:
     removed = store.alerts.remove(alert.id[:20])
     assert (removed.state, removed.ended_at) == ("removed", store.now())
     for letter in letters:
-        found = store.mail.get(letter.id)
-        assert (found.state, found.last_error) == ("refused", f"{alert.id} was removed")
+        dropped = store.mail.get(letter.id)
+        assert (dropped.state, dropped.last_error) == ("refused", f"{alert.id} was removed")
     with refuses(store, IllegalMove):
         store.alerts.remove(alert.id)
     with refuses(store, Refused):
@@ -95,29 +95,29 @@ def test_removed_alerts_are_listed_only_with_all(store: Corral) -> None:
 
 def test_removed_alerts_are_deleted_by_retention(store: Corral, clock: ManualClock) -> None:
     alert = store.alerts.add(["crashed"], **COMMAND)
-    kept = store.alerts.add(["crashed"], **COMMAND)
+    active = store.alerts.add(["crashed"], **COMMAND)
     store.alerts.remove(alert.id)
     clock.advance(91 * DAY)
-    assert {one.table: one.rows for one in store.db.prune(dry_run=True)}["alerts"] == 1
-    assert {one.table: one.rows for one in store.db.prune()}["alerts"] == 1
-    assert [one.id for one in store.alerts.list(all=True).items] == [kept.id]
+    assert {result.table: result.rows for result in store.db.prune(dry_run=True)}["alerts"] == 1
+    assert {result.table: result.rows for result in store.db.prune()}["alerts"] == 1
+    assert [listed.id for listed in store.alerts.list(all=True).items] == [active.id]
 
 
-BAD: dict[str, dict[str, Any]] = {
+INVALID_ALERTS: dict[str, dict[str, Any]] = {
     "no kind": {"kinds": []},
-    "an unknown kind": {"kinds": ["crashed", "bored"]},
-    "an unknown target": {"target_kind": "pigeon"},
+    "an unknown kind": {"kinds": ["crashed", "unknown"]},
+    "an unknown target": {"target_kind": "unknown"},
     "a webhook without a URL": {"target_kind": "webhook", "target": ""},
     "a webhook to a file": {"target_kind": "webhook", "target": "file:///etc/passwd"},
-    "a webhook to nowhere": {"target_kind": "webhook", "target": "http://"},
+    "a webhook without a host": {"target_kind": "webhook", "target": "http://"},
     "a webhook with a line end": {"target_kind": "webhook", "target": "http://a/\nX: y"},
-    "a webhook with a blank": {"target_kind": "webhook", "target": "http://a/b c"},
-    "a webhook with half an address": {"target_kind": "webhook", "target": "http://[::1/x"},
+    "a webhook with a space": {"target_kind": "webhook", "target": "http://a/b c"},
+    "a webhook with an invalid address": {"target_kind": "webhook", "target": "http://[::1/x"},
     "an empty command": {"target": ""},
-    "a command of blanks": {"target": "  "},
+    "a blank command": {"target": "  "},
     "a command with an open quote": {"target": "echo 'x"},
     "a desktop with a target": {"target_kind": "desktop", "target": "x"},
-    "a mailbox that is none": {"target_kind": "mailbox", "target": "ada"},
+    "an invalid mailbox": {"target_kind": "mailbox", "target": "ada"},
     "a signed command": {"secret": "key"},
     "a secret that has no name": {
         "target_kind": "webhook",
@@ -127,17 +127,19 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@each_case("case", BAD)
+@each_case("case", INVALID_ALERTS)
 def test_invalid_alert_is_rejected(store: Corral, case: str) -> None:
-    given = {"kinds": ["crashed"], **COMMAND} | BAD[case]
+    arguments = {"kinds": ["crashed"], **COMMAND} | INVALID_ALERTS[case]
     with refuses(store, Invalid):
-        store.alerts.add(**given)
+        store.alerts.add(**arguments)
 
 
 def test_password_in_a_url_is_rejected_and_not_repeated(store: Corral) -> None:
     with refuses(store, Invalid) as caught:
-        store.alerts.add(["failed"], target_kind="webhook", target="https://me:hush@example.org/")
-    assert "hush" not in caught.value.message + str(caught.value.details)
+        store.alerts.add(
+            ["failed"], target_kind="webhook", target="https://me:hunter2@example.org/"
+        )
+    assert "hunter2" not in caught.value.message + str(caught.value.details)
 
 
 def test_signature_needs_an_existing_secret(store: Corral) -> None:
@@ -147,8 +149,8 @@ def test_signature_needs_an_existing_secret(store: Corral) -> None:
 
 def test_invalid_edge_is_rejected(store: Corral) -> None:
     store.alerts.add(["crashed"], **COMMAND)
-    for given in (
-        {"kind": "bored"},
+    for changes in (
+        {"kind": "unknown"},
         {"subject": ""},
         {"subject": "x" * 1_000},
         {"edge": ""},
@@ -156,7 +158,7 @@ def test_invalid_edge_is_rejected(store: Corral) -> None:
         {"data": {"x": "y" * 100_000}},
         {"data": {"x": float("nan")}},
     ):
-        arguments: dict[str, Any] = {"kind": "crashed", "subject": "run_1", "edge": 1} | given
+        arguments: dict[str, Any] = {"kind": "crashed", "subject": "run_1", "edge": 1} | changes
         with refuses(store, Invalid):
             store.internal.alerts.raise_alert(**arguments)
 

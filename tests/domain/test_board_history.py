@@ -1,4 +1,4 @@
-"""A project's board as it was at a moment."""
+"""The board of a project at a time in the past."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.support.task_factories import fail, finish, project_with
 STEP = MINUTE
 
 
-def states(store: Corral, project: str, at: int) -> dict[str, str | None]:
+def board_states(store: Corral, project: str, at: int) -> dict[str, str | None]:
     return {task.key: task.state for task in store.insights.board_at(project, at).tasks}
 
 
@@ -30,34 +30,34 @@ def test_future_time_and_an_unknown_project_are_rejected(
 def test_board_is_reconstructed_for_any_time(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
-    before = clock.now()
+    start = clock.now()
     clock.advance(STEP)
     project = project_with(store, tmp_path, "A", "B:A", "C:B", agents=("ada", "ben"))
-    seen: dict[int, dict[str, str | None]] = {before: {}}
+    boards: dict[int, dict[str, str | None]] = {start: {}}
 
-    def look() -> None:
-        seen[clock.now()] = {task.key: task.state for task in store.tasks.list(limit=50).items}
+    def record_board() -> None:
+        boards[clock.now()] = {task.key: task.state for task in store.tasks.list(limit=50).items}
         clock.advance(STEP)
 
-    look()
+    record_board()
     store.tasks.claim(project, "ada", key="A")
-    look()
+    record_board()
     store.tasks.fail("A", "no way", agent="ada")
-    look()
+    record_board()
     store.tasks.retry("A")
-    look()
+    record_board()
     finish(store, project, "A", "ben")
-    look()
+    record_board()
     store.tasks.pause("B")
-    look()
+    record_board()
     store.tasks.resume("B")
     store.tasks.skip("B")
-    look()
-    assert seen[clock.now() - 5 * STEP] == {"A": "failed", "B": "blocked", "C": "blocked"}
-    for at, board in seen.items():
-        assert states(store, project, at) == board
-        if board:  # until the next change it stays so
-            assert states(store, project, at + STEP - 1) == board
+    record_board()
+    assert boards[clock.now() - 5 * STEP] == {"A": "failed", "B": "blocked", "C": "blocked"}
+    for at, board in boards.items():
+        assert board_states(store, project, at) == board
+        if board:  # the board is unchanged until the next step
+            assert board_states(store, project, at + STEP - 1) == board
 
 
 def test_past_board_has_agent_and_actor_of_each_task(
@@ -66,44 +66,45 @@ def test_past_board_has_agent_and_actor_of_each_task(
     project = project_with(store, tmp_path, "A", agents=("ada", "ben"))
     clock.advance(STEP)
     store.tasks.claim(project, "ada", key="A")
-    taken = clock.now()
+    claimed_at = clock.now()
     clock.advance(STEP)
     store.tasks.release("A", agent="ada")
-    given_back = clock.now()
+    released_at = clock.now()
     clock.advance(STEP)
     finish(store, project, "A", "ben")
-    found = [
-        store.insights.board_at(project, at).tasks[0] for at in (taken, given_back, clock.now())
+    tasks = [
+        store.insights.board_at(project, at).tasks[0]
+        for at in (claimed_at, released_at, clock.now())
     ]
-    assert [(task.state, task.agent) for task in found] == [
+    assert [(task.state, task.agent) for task in tasks] == [
         ("running", "ada"),
         ("ready", None),
         ("done", "ben"),
     ]
-    assert (found[0].verb, found[0].actor, found[0].since) == ("claim", "user:tester", taken)
-    assert found[2].verb == "accept"
+    assert (tasks[0].verb, tasks[0].actor, tasks[0].since) == ("claim", "user:tester", claimed_at)
+    assert tasks[2].verb == "accept"
 
 
-def test_past_board_has_the_locks_held_then(
+def test_past_board_has_the_locks_held_at_that_time(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, agents=("ada", "ben"))
-    first = store.locks.acquire(project, "a.py", "ada", ttl_ms=10 * STEP)
-    waits = store.locks.request(project, "a.py", "ben")
+    released = store.locks.acquire(project, "a.py", "ada", ttl_ms=10 * STEP)
+    request = store.locks.request(project, "a.py", "ben")
     store.locks.acquire(project, "b.py", "ben", ttl_ms=STEP)
     start = clock.now()
     clock.advance(2 * STEP)
-    store.locks.release(first)
+    store.locks.release(released)
     clock.advance(STEP)
 
-    def held(at: int) -> set[tuple[str, str]]:
+    def list_held(at: int) -> set[tuple[str, str]]:
         return {(lock.path, lock.owner) for lock in store.insights.board_at(project, at).locks}
 
-    assert held(start - 1) == set()
-    assert held(start) == {("a.py", "agent:ada"), ("b.py", "agent:ben")}
-    assert held(start + STEP) == {("a.py", "agent:ada")}  # the other one had run out
-    assert held(start + 2 * STEP) == {("a.py", "agent:ben")}
-    assert store.insights.board_at(project, clock.now()).locks[0].id == waits.id
+    assert list_held(start - 1) == set()
+    assert list_held(start) == {("a.py", "agent:ada"), ("b.py", "agent:ben")}
+    assert list_held(start + STEP) == {("a.py", "agent:ada")}  # the other lock had expired
+    assert list_held(start + 2 * STEP) == {("a.py", "agent:ben")}
+    assert store.insights.board_at(project, clock.now()).locks[0].id == request.id
 
 
 def test_past_board_includes_archived_tasks_once_across_pages(
@@ -117,18 +118,18 @@ def test_past_board_includes_archived_tasks_once_across_pages(
         clock.advance(STEP)
         store.tasks.archive(key)
     clock.advance(STEP)
-    assert list(states(store, project, at)) == ["C", "D", "E", "B", "A"]
-    assert list(states(store, project, at + STEP)) == ["C", "D", "E", "A"]
-    assert list(states(store, project, clock.now())) == ["C", "D", "E"]
+    assert list(board_states(store, project, at)) == ["C", "D", "E", "B", "A"]
+    assert list(board_states(store, project, at + STEP)) == ["C", "D", "E", "A"]
+    assert list(board_states(store, project, clock.now())) == ["C", "D", "E"]
     for limit in range(1, 6):
-        seen, after = [], None
+        keys, after = [], None
         while True:
             page = store.insights.board_at(project, at, after=after, limit=limit)
-            seen += [task.key for task in page.tasks]
+            keys += [task.key for task in page.tasks]
             after = page.next
             if after is None:
                 break
-        assert seen == ["C", "D", "E", "B", "A"]
+        assert keys == ["C", "D", "E", "B", "A"]
 
 
 def test_state_before_the_stored_events_is_unknown(
@@ -140,5 +141,5 @@ def test_state_before_the_stored_events_is_unknown(
     clock.advance(retention_ms + MINUTE)
     fail(store, project, "A")
     store.db.prune()
-    assert states(store, project, start) == {"A": None, "B": None}
-    assert states(store, project, clock.now()) == {"A": "failed", "B": None}
+    assert board_states(store, project, start) == {"A": None, "B": None}
+    assert board_states(store, project, clock.now()) == {"A": "failed", "B": None}

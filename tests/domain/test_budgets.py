@@ -1,4 +1,4 @@
-"""Budgets: a run starts only when it fits, and is told when they are spent."""
+"""Budgets: spent and reserved amounts, refused runs, daily periods and removal."""
 
 from pathlib import Path
 from typing import Any
@@ -15,28 +15,28 @@ from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 
 DOLLAR = MICROS_PER_USD
-WHERE = {"project_id": "prj_1", "agent_id": "agt_1"}
+CONTEXT = {"project_id": "prj_1", "agent_id": "agt_1"}
 
 
-def spend(store: Corral, micros: int, run: str = "run_1", **where: Any) -> None:
+def spend(store: Corral, micros: int, run: str = "run_1", **context: Any) -> None:
     store.charges.add(
-        UsageFact(model="m", input=1, cost_micros=micros), run_id=run, **(where or WHERE)
+        UsageFact(model="m", input=1, cost_micros=micros), run_id=run, **(context or CONTEXT)
     )
 
 
-def test_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
+def test_budget_has_spent_reserved_and_remaining_amounts(store: Corral) -> None:
     spend(store, 2 * DOLLAR, run="run_0")
-    made = store.budgets.set("project:prj_1", 10 * DOLLAR)
-    assert (made.spent_micros, made.reserved_micros, made.left_micros) == (
+    new_budget = store.budgets.set("project:prj_1", 10 * DOLLAR)
+    assert (new_budget.spent_micros, new_budget.reserved_micros, new_budget.left_micros) == (
         2 * DOLLAR,
         0,
         8 * DOLLAR,
     )
-    store.internal.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
+    store.internal.charges.reserve("run_1", **CONTEXT, budget_micros=5 * DOLLAR)
     spend(store, DOLLAR)
-    found = store.budgets.get("project:prj_1")
-    # What the run has spent is not reserved any more: it is not counted twice.
-    assert (found.spent_micros, found.reserved_micros, found.left_micros) == (
+    budget = store.budgets.get("project:prj_1")
+    # The amount that the run spent is no longer reserved, so it is counted once.
+    assert (budget.spent_micros, budget.reserved_micros, budget.left_micros) == (
         3 * DOLLAR,
         4 * DOLLAR,
         3 * DOLLAR,
@@ -61,19 +61,19 @@ def test_budget_finds_its_agent_by_name_or_id(store: Corral) -> None:
 
 def test_budget_of_an_unknown_agent_is_rejected(store: Corral) -> None:
     with refuses(store, NotFound) as caught:
-        store.budgets.set("agent:nobody", DOLLAR)
+        store.budgets.set("agent:unknown", DOLLAR)
     assert caught.value.details["reason"] == "unknown_agent"
     with refuses(store, NotFound):
-        store.charges.total("agent:nobody")
+        store.charges.total("agent:unknown")
 
 
 @pytest.mark.parametrize("scope", ["all", "project:prj_1", "agent:agt_1"])
 @pytest.mark.parametrize("period", ["total", "day"])
 def test_run_over_the_remaining_budget_is_refused(store: Corral, scope: str, period: str) -> None:
     store.budgets.set(scope, 3 * DOLLAR, period=period)
-    store.internal.charges.reserve("run_1", **WHERE, budget_micros=2 * DOLLAR)
+    store.internal.charges.reserve("run_1", **CONTEXT, budget_micros=2 * DOLLAR)
     with refuses(store, Refused) as caught:
-        store.internal.charges.reserve("run_2", **WHERE, budget_micros=2 * DOLLAR)
+        store.internal.charges.reserve("run_2", **CONTEXT, budget_micros=2 * DOLLAR)
     assert caught.value.code == "refused"
     assert caught.value.details["left_micros"] == DOLLAR
     assert caught.value.details["scope"] == scope
@@ -81,33 +81,33 @@ def test_run_over_the_remaining_budget_is_refused(store: Corral, scope: str, per
     assert "$1.00 left" in message
     assert "requests $2.00" in message
     assert f"corral budget set {scope} USD --period {period}" in message
-    assert len(store.internal.charges.reserve("run_3", **WHERE, budget_micros=DOLLAR)) == 1
+    assert len(store.internal.charges.reserve("run_3", **CONTEXT, budget_micros=DOLLAR)) == 1
 
 
 def test_run_without_a_budget_is_refused_when_nothing_is_left(
     store: Corral,
 ) -> None:
     store.budgets.set("all", DOLLAR)
-    assert store.internal.charges.reserve("run_1", **WHERE) == []
+    assert store.internal.charges.reserve("run_1", **CONTEXT) == []
     spend(store, DOLLAR)
     with refuses(store, Refused) as caught:
-        store.internal.charges.reserve("run_2", **WHERE)
+        store.internal.charges.reserve("run_2", **CONTEXT)
     assert caught.value.details["reason"] == "budget_spent"
 
 
 def test_budget_covers_only_its_scope(store: Corral) -> None:
     store.budgets.set("project:prj_2", 0)
     store.budgets.set("agent:agt_2", 0)
-    assert store.internal.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR) == []
-    assert store.internal.charges.exceeded_budget("run_1", **WHERE) is None
+    assert store.internal.charges.reserve("run_1", **CONTEXT, budget_micros=DOLLAR) == []
+    assert store.internal.charges.exceeded_budget("run_1", **CONTEXT) is None
 
 
 def test_restart_reserves_only_the_rest(store: Corral) -> None:
     store.budgets.set("all", 5 * DOLLAR)
-    store.internal.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
+    store.internal.charges.reserve("run_1", **CONTEXT, budget_micros=5 * DOLLAR)
     spend(store, 4 * DOLLAR)
-    (again,) = store.internal.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
-    assert again.amount_micros == 5 * DOLLAR
+    (reservation,) = store.internal.charges.reserve("run_1", **CONTEXT, budget_micros=5 * DOLLAR)
+    assert reservation.amount_micros == 5 * DOLLAR
     assert store.budgets.get("all").left_micros == 0
     store.internal.charges.release("run_1")
     assert store.budgets.get("all").left_micros == DOLLAR
@@ -126,22 +126,24 @@ def test_release_is_idempotent(store: Corral) -> None:
 def test_most_specific_spent_budget_is_reported(store: Corral) -> None:
     store.budgets.set("all", 3 * DOLLAR)
     store.budgets.set("project:prj_1", 2 * DOLLAR, period="day")
-    store.internal.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR)
+    store.internal.charges.reserve("run_1", **CONTEXT, budget_micros=DOLLAR)
     spend(store, DOLLAR - 1)
-    assert store.internal.charges.exceeded_budget("run_1", **WHERE) is None
+    assert store.internal.charges.exceeded_budget("run_1", **CONTEXT) is None
     spend(store, 1)
-    over = store.internal.charges.exceeded_budget("run_1", **WHERE)
-    assert over is not None
-    assert over.scope == "run:run_1"
-    assert over.reason == "its budget is spent: $1.00 of $1.00"
+    exceeded = store.internal.charges.exceeded_budget("run_1", **CONTEXT)
+    assert exceeded is not None
+    assert exceeded.scope == "run:run_1"
+    assert exceeded.reason == "its budget is spent: $1.00 of $1.00"
     spend(store, DOLLAR, run="run_2")
-    over = store.internal.charges.exceeded_budget("run_2", **WHERE)
-    assert over is not None
-    assert over.reason == ("the budget of project prj_1 for today (UTC) is spent: $2.00 of $2.00")
+    exceeded = store.internal.charges.exceeded_budget("run_2", **CONTEXT)
+    assert exceeded is not None
+    assert exceeded.reason == (
+        "the budget of project prj_1 for today (UTC) is spent: $2.00 of $2.00"
+    )
     spend(store, DOLLAR, run="run_3", project_id="prj_9")
-    over = store.internal.charges.exceeded_budget("run_3", project_id="prj_9")
-    assert over is not None
-    assert over.reason == "the budget of everything is spent: $3.00 of $3.00"
+    exceeded = store.internal.charges.exceeded_budget("run_3", project_id="prj_9")
+    assert exceeded is not None
+    assert exceeded.reason == "the budget of everything is spent: $3.00 of $3.00"
 
 
 def test_daily_budget_resets_at_midnight_utc(store: Corral, clock: ManualClock) -> None:
@@ -171,8 +173,8 @@ def test_budget_can_be_changed_listed_and_removed(store: Corral) -> None:
     for scope, period in (("all", "total"), ("all", "day"), ("agent:agt_1", "total")):
         store.budgets.set(scope, DOLLAR, period=period)
     store.budgets.set("all", 2 * DOLLAR)
-    found = walk(store.budgets.list, limit=1)
-    assert [(one.scope, one.period, one.limit_micros) for one in found] == [
+    budgets = walk(store.budgets.list, limit=1)
+    assert [(budget.scope, budget.period, budget.limit_micros) for budget in budgets] == [
         ("agent:agt_1", "total", DOLLAR),
         ("all", "day", DOLLAR),
         ("all", "total", 2 * DOLLAR),

@@ -1,4 +1,4 @@
-"""Telegram and Slack as a store uses them, against servers that behave as theirs do."""
+"""Telegram and Slack channels against fake servers of their APIs."""
 
 import hashlib
 import hmac
@@ -27,7 +27,7 @@ ANN = {"id": 5, "username": "ann"}
 
 
 class Bot:
-    """A channel of a store, its server, and an agent that may speak there."""
+    """A channel of a store, its fake server, and an agent that may send there."""
 
     def __init__(self, store: Corral, kind: str, server: Any, url: str, work: Path) -> None:
         self.store = store
@@ -51,34 +51,34 @@ class Bot:
         self.adapter.stop()
 
     def allow(self, place: str, name: str) -> str:
-        found = self.store.places.register(self.kind, place)
-        self.store.destinations.grant("ada", found.id, name=name)
-        return found.mailbox
+        registered = self.store.places.register(self.kind, place)
+        self.store.destinations.grant("ada", registered.id, name=name)
+        return registered.mailbox
 
     def send(self) -> list[str]:
-        told = self.store.internal.chat.deliver(self.kind, self.adapter, owner="test")
-        return [each.state for each in told]
+        letters = self.store.internal.chat.deliver(self.kind, self.adapter, owner="test")
+        return [letter.state for letter in letters]
 
-    def hear(self) -> list[Message]:
+    def receive(self) -> list[Message]:
         return self.store.internal.chat.poll(self.kind, self.adapter)
 
-    def calls(self, told: dict[str, Any], *, form: bool = False, retry: int = 0) -> bytes:
-        """Slack calls, as it does: signed, and again when it is not answered in time."""
-        text = json.dumps(told)
+    def call_webhook(self, payload: dict[str, Any], *, form: bool = False, retry: int = 0) -> bytes:
+        """Send a signed webhook request, as Slack does; `retry` marks a repeated request."""
+        text = json.dumps(payload)
         body = urlencode({"payload": text}).encode() if form else text.encode()
         seconds = str(self.store.now() // 1_000)
-        signed = b"v0:" + seconds.encode() + b":" + body
-        code = hmac.new(SIGNING.encode(), signed, hashlib.sha256).hexdigest()
+        base_string = b"v0:" + seconds.encode() + b":" + body
+        signature = hmac.new(SIGNING.encode(), base_string, hashlib.sha256).hexdigest()
         headers = {
             "x-slack-request-timestamp": seconds,
-            "x-slack-signature": f"v0={code}",
+            "x-slack-signature": f"v0={signature}",
             "content-type": "application/x-www-form-urlencoded" if form else "application/json",
         }
         if retry:
             headers |= {"x-slack-retry-num": str(retry), "x-slack-retry-reason": "http_timeout"}
         return self.store.chat.receive_webhook("slack", headers, body).answer
 
-    def stored(self) -> list[Message]:
+    def list_received(self) -> list[Message]:
         return [m for m in reversed(self.store.messages.list().items) if m.direction == "in"]
 
 
@@ -114,7 +114,7 @@ def slack(
         bot.close()
 
 
-# -- both -----------------------------------------------------------------------------------------
+# -- both platforms -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "place"), [("telegram", "7"), ("slack", "C7")])
@@ -122,15 +122,15 @@ def test_rate_limit_of_one_place_delays_only_that_place(
     store: Corral, clock: ManualClock, request: pytest.FixtureRequest, kind: str, place: str
 ) -> None:
     bot, server = request.getfixturevalue(kind)
-    other = place + "1"
-    full = bot.allow(place, "full")
-    bot.allow(other, "free")
+    other_place = place + "1"
+    limited_mailbox = bot.allow(place, "full")
+    bot.allow(other_place, "free")
     server.full.add(place)
-    for to in ("full", "free", "full"):
-        store.messages.send(f"to {to}", agent="ada", to=to)
+    for destination in ("full", "free", "full"):
+        store.messages.send(f"to {destination}", agent="ada", to=destination)
     assert sorted(bot.send()) == ["done", "waiting"]
-    assert (server.words(place), server.words(other)) == ([], ["to free"])
-    letter = store.mail.list(mailbox=full).items[0]
+    assert (server.words(place), server.words(other_place)) == ([], ["to free"])
+    letter = store.mail.list(mailbox=limited_mailbox).items[0]
     assert letter.due_at >= clock.now() + RETRY_SECONDS * SECOND
     server.full.clear()
     clock.advance(RETRY_SECONDS * SECOND - 1)
@@ -189,8 +189,8 @@ def test_repeated_telegram_update_is_routed_once(
     server.updates = [update(1, "one"), update(2, "two"), update(2, "two")]
     server.updates.append({"update_id": 3, "edited_message": update(2, "TWO")["message"]})
     for _ in range(3):
-        bot.hear()
-    assert [(m.kind, m.text) for m in bot.stored()] == [
+        bot.receive()
+    assert [(m.kind, m.text) for m in bot.list_received()] == [
         (MessageKind.TEXT, "one"),
         (MessageKind.TEXT, "two"),
         (MessageKind.EDIT, "TWO"),
@@ -208,7 +208,7 @@ def test_repeated_telegram_update_is_routed_once(
 
 
 @pytest.mark.parametrize(
-    ("fault", "rule", "seen"),
+    ("fault", "rule", "expected"),
     [
         (LATE, "give_up", ["words"]),
         (LATE, "retry", ["words", "words"]),
@@ -223,7 +223,7 @@ def test_unconfirmed_telegram_message_follows_the_channel_policy(
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
     rule: str,
-    seen: list[str],
+    expected: list[str],
 ) -> None:
     server = fake_bot_apis.Telegram()
     monkeypatch.setenv("BOT_TOKEN", server.token)
@@ -247,14 +247,14 @@ def test_unconfirmed_telegram_message_follows_the_channel_policy(
             clock.advance(5 * MINUTE)
             bot.send()
         bot.close()
-    assert server.words("7") == seen
-    found = store.messages.get(sent.id)
-    told = store.mail.list(mailbox="agent:ada").items
+    assert server.words("7") == expected
+    message = store.messages.get(sent.id)
+    letters = store.mail.list(mailbox="agent:ada").items
     if rule == "give_up":
-        assert (found.state, len(told)) == ("undelivered", 1)
-        assert "unconfirmed" in str(found.reason)
+        assert (message.state, len(letters)) == ("undelivered", 1)
+        assert "unconfirmed" in str(message.reason)
     else:
-        assert (found.state, told) == ("sent", [])
+        assert (message.state, letters) == ("sent", [])
 
 
 def test_telegram_question_is_answered_once_by_its_button(
@@ -263,7 +263,7 @@ def test_telegram_question_is_answered_once_by_its_button(
     bot, server = telegram
     store.senders.approve("telegram/5", person="ann")
     server.updates = [update(1, "may we ship?")]
-    bot.hear()
+    bot.receive()
     store.internal.chat.start_turns()
     run = Runner(store).begin()
     options = ["ship " + "x" * 80, "wait"]
@@ -274,12 +274,14 @@ def test_telegram_question_is_answered_once_by_its_button(
     assert bot.send() == ["done"]
     (card,) = server.shown["5"]
     rows = card["reply_markup"]["inline_keyboard"]
-    shown = card | {"chat": {"id": 5, "type": "private"}}
-    press = {"from": ANN, "message": shown}
-    pressed = [press | {"id": f"c{n}", "data": rows[3 - n][0]["callback_data"]} for n in (2, 3)]
-    server.updates = [{"update_id": n, "callback_query": pressed[n - 2]} for n in (2, 3)]
-    first, second = bot.hear()
-    assert (first.state, second.state) == ("routed", "refused")
+    shown_card = card | {"chat": {"id": 5, "type": "private"}}
+    callback = {"from": ANN, "message": shown_card}
+    callbacks = [
+        callback | {"id": f"c{n}", "data": rows[3 - n][0]["callback_data"]} for n in (2, 3)
+    ]
+    server.updates = [{"update_id": n, "callback_query": callbacks[n - 2]} for n in (2, 3)]
+    accepted, repeated = bot.receive()
+    assert (accepted.state, repeated.state) == ("routed", "refused")
     assert store.questions.list(all=True).items[0].answer == "wait"
     assert server.pressed == ["c2", "c3"]
 
@@ -290,65 +292,68 @@ def test_telegram_edits_reactions_replies_and_files_work(
     bot, server = telegram
     server.files = {"f1": b"from ann"}
     document = {"file_id": "f1", "file_name": "../../x", "file_size": 8}
-    server.updates = [update(1, "", document=document), update(2, "gone soon")]
-    attached, gone = bot.hear()
+    server.updates = [update(1, "", document=document), update(2, "referenced")]
+    attached, referenced = bot.receive()
     (file,) = attached.data["files"]
     assert Path(file["path"]).read_bytes() == b"from ann"
     store.destinations.grant("ada", attached.place_id, name="room")
-    (said,) = store.messages.send("draft", agent="ada", to="room")
+    (draft,) = store.messages.send("draft", agent="ada", to="room")
     bot.send()
-    for _ in range(2):  # the second changes nothing, which Telegram calls an error
-        store.messages.send("final", agent="ada", to="room", edit=said.id)
-    store.messages.send("👍", agent="ada", to="room", react=said.id)
-    store.messages.send("an answer", agent="ada", to="room", reply_to=gone.id)
+    for _ in range(2):  # the second edit changes nothing, which Telegram reports as an error
+        store.messages.send("final", agent="ada", to="room", edit=draft.id)
+    store.messages.send("👍", agent="ada", to="room", react=draft.id)
+    store.messages.send("an answer", agent="ada", to="room", reply_to=referenced.id)
     store.messages.send_files(["report.txt"], agent="ada", to="room")
     assert bot.send() == ["done"] * 5
     assert server.words("5") == ["final", "an answer", "[report.txt]"]
     assert server.shown["5"][-1]["data"] == b"the report"
-    store.messages.send("nonsense", agent="ada", to="room", react=said.id)
+    store.messages.send("invalid", agent="ada", to="room", react=draft.id)
     assert bot.send() == ["refused"]
-    (told,) = store.mail.list(mailbox="agent:ada").items
-    assert "REACTION_INVALID" in told.body["reason"]
+    (letter,) = store.mail.list(mailbox="agent:ada").items
+    assert "REACTION_INVALID" in letter.body["reason"]
 
 
 # -- Slack ----------------------------------------------------------------------------------------
 
 
 def slack_event(type: str = "message", **event: Any) -> dict[str, Any]:
-    usual = {"type": type, "channel": "C1", "user": "U1", "ts": "1800000000.000100"}
-    return {"type": "event_callback", "event": usual | event}
+    defaults = {"type": type, "channel": "C1", "user": "U1", "ts": "1800000000.000100"}
+    return {"type": "event_callback", "event": defaults | event}
 
 
 def test_repeated_slack_event_is_routed_once(
     slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
 ) -> None:
     bot, _ = slack
-    assert bot.calls({"type": "url_verification", "challenge": "abc"}) == b"abc"
+    assert bot.call_webhook({"type": "url_verification", "challenge": "abc"}) == b"abc"
     for retry in range(4):
-        bot.calls(slack_event(text="is 1 &lt; 2 &amp;&amp; 3?"), retry=retry)
-    changed = {"user": "U1", "ts": "1800000000.000100", "text": "is 1 &lt; 2?"}
-    was = changed | {"text": "is 1 &lt; 2 &amp;&amp; 3?"}
+        bot.call_webhook(slack_event(text="is 1 &lt; 2 &amp;&amp; 3?"), retry=retry)
+    new_text = {"user": "U1", "ts": "1800000000.000100", "text": "is 1 &lt; 2?"}
+    old_text = new_text | {"text": "is 1 &lt; 2 &amp;&amp; 3?"}
     edit = slack_event(
-        subtype="message_changed", message=changed, previous_message=was, event_ts="1800000001.1"
+        subtype="message_changed",
+        message=new_text,
+        previous_message=old_text,
+        event_ts="1800000001.1",
     )
-    sign = slack_event(
+    reaction = slack_event(
         "reaction_added",
         reaction="eyes",
         item={"type": "message", "channel": "C1", "ts": "1800000000.000100"},
         event_ts="1800000002.1",
     )
-    for told in (edit, edit, sign, sign):
-        bot.calls(told)
-    bot.calls(
+    for payload in (edit, edit, reaction, reaction):
+        bot.call_webhook(payload)
+    bot.call_webhook(
         slack_event(
             text="a preview",
             subtype="message_changed",
-            message=changed,
-            previous_message=changed,
+            message=new_text,
+            previous_message=new_text,
             event_ts="1800000003.1",
         )
     )
-    assert [(m.kind, m.text) for m in bot.stored()] == [
+    assert [(m.kind, m.text) for m in bot.list_received()] == [
         (MessageKind.TEXT, "is 1 < 2 && 3?"),
         (MessageKind.EDIT, "is 1 < 2?"),
         (MessageKind.REACTION, ":eyes:"),
@@ -373,13 +378,13 @@ def test_unconfirmed_slack_message_is_found_in_its_history(
     (sent,) = store.messages.send_as_system(store.places.get("slack/C1").id, "words", thread=thread)
     assert bot.send() == ["unconfirmed"]
     for n in range(7):
-        server.says("C1", f"noise {n}", **({"thread_ts": thread} if thread else {}))
+        server.says("C1", f"other message {n}", **({"thread_ts": thread} if thread else {}))
     clock.advance(5 * MINUTE)
     assert bot.send()[-1] == "done"
     assert server.words("C1").count("words") == 1
-    found = store.messages.get(sent.id)
-    ours = next(each for each in server.shown["C1"] if each["text"] == "words")
-    assert (found.state, found.platform_ids) == ("sent", [ours["ts"]])
+    message = store.messages.get(sent.id)
+    posted = next(post for post in server.shown["C1"] if post["text"] == "words")
+    assert (message.state, message.platform_ids) == ("sent", [posted["ts"]])
 
 
 @pytest.mark.parametrize("fault", ["", LATE, DOWN])
@@ -394,29 +399,29 @@ def test_slack_files_are_sent_and_received_once(
     assert bot.send() == ["unconfirmed" if fault else "done"]
     clock.advance(5 * MINUTE)
     bot.send()
-    shared = [each for each in server.shown["C1"] if each.get("user") == "UBOT"]
-    assert len(shared) == 1
-    (file,) = shared[0]["files"]
+    posts = [post for post in server.shown["C1"] if post.get("user") == "UBOT"]
+    assert len(posts) == 1
+    (file,) = posts[0]["files"]
     assert server.uploads[file["id"]]["data"] == b"the report"
     assert store.messages.get(sent.id).platform_ids == [file["id"]]
 
 
-def test_agent_text_in_slack_mentions_nobody(
+def test_agent_text_in_slack_is_escaped(
     slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
 ) -> None:
     bot, server = slack
     bot.allow("C1", "room")
-    (said,) = store.messages.send("<!channel> & <@U1>", agent="ada", to="room")
+    (message,) = store.messages.send("<!channel> & <@U1>", agent="ada", to="room")
     assert bot.send() == ["done"]
     assert server.words("C1") == ["&lt;!channel&gt; &amp; &lt;@U1&gt;"]
-    store.messages.send("better", agent="ada", to="room", edit=said.id)
+    store.messages.send("better", agent="ada", to="room", edit=message.id)
     for _ in range(2):
-        store.messages.send(":eyes:", agent="ada", to="room", react=said.id)
+        store.messages.send(":eyes:", agent="ada", to="room", react=message.id)
     assert bot.send() == ["done"] * 3
-    (shown,) = server.shown["C1"]
-    assert (shown["text"], shown["signs"]) == ("better", ["eyes"])
-    bot.allow("X9", "nowhere")
-    store.messages.send("x", agent="ada", to="nowhere")
+    (post,) = server.shown["C1"]
+    assert (post["text"], post["signs"]) == ("better", ["eyes"])
+    bot.allow("X9", "unknown")
+    store.messages.send("x", agent="ada", to="unknown")
     assert bot.send() == ["refused"]
 
 
@@ -425,7 +430,7 @@ def test_slack_question_is_answered_by_its_button_and_shows_outcome(
 ) -> None:
     bot, server = slack
     store.senders.approve("slack/U1", person="ann")
-    bot.calls(slack_event(text="may we ship?"))
+    bot.call_webhook(slack_event(text="may we ship?"))
     store.internal.chat.start_turns()
     runner = Runner(store)
     run = runner.begin()
@@ -436,18 +441,18 @@ def test_slack_question_is_answered_by_its_button_and_shows_outcome(
     assert bot.send() == ["done"]
     (card,) = server.shown["C1"]
     value = card["blocks"][1]["elements"][0]["value"]
-    press = {
+    payload = {
         "type": "block_actions",
         "user": {"id": "U1"},
         "channel": {"id": "C1"},
         "actions": [{"value": value, "action_ts": "9"}],
     }
     for _ in range(2):
-        bot.calls(press, form=True)
+        bot.call_webhook(payload, form=True)
     assert store.questions.list(all=True).items[0].answer == "ship"
-    runner.end(run, "so we ship")
+    runner.end(run, "shipping")
     store.internal.chat.finish_turns()
     store.internal.chat.run_upkeep()
     bot.send()
-    assert server.words("C1") == ["Ship?\nann answered: ship", "so we ship"]
-    assert server.shown["C1"][0]["blocks"] == [], "its buttons are gone"
+    assert server.words("C1") == ["Ship?\nann answered: ship", "shipping"]
+    assert server.shown["C1"][0]["blocks"] == [], "the buttons are removed"

@@ -1,4 +1,4 @@
-"""A chat with somebody in it who means harm: it opens nothing, and what it did is said."""
+"""Hostile chat participants: unauthorized answers, forged cards, commands and mentions."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -23,18 +23,18 @@ pytestmark = pytest.mark.usefixtures("fake_channels")
 
 @pytest.fixture
 def chat(store: Corral) -> Chat:
-    """A public chat with an agent, an owner, a member, and whoever comes by."""
+    """A public chat with an agent, an owner, a member, and unknown senders."""
     store.agents.create("ada", provider="scripted")
-    found = Chat(store)
-    store.wirings.add("ada", channel=found.channel.name)
+    public_chat = Chat(store)
+    store.wirings.add("ada", channel=public_chat.channel.name)
     for sender, role in (("ann", "owner"), ("bob", "member")):
-        found.says("hello", sender=sender)
+        public_chat.says("hello", sender=sender)
         store.senders.approve(f"fake/{sender}", person=sender, role=role)
-    return found
+    return public_chat
 
 
-def asked(chat: Chat, *, answerers: list[str] | None = None, key: str = "k") -> Question:
-    """A card in the chat, of the run that works there."""
+def ask_question(chat: Chat, *, answerers: list[str] | None = None, key: str = "k") -> Question:
+    """Show a question card in the chat, asked by the run of its conversation."""
     store = chat.store
     if store.chat.conversations(chat.place())[0].run_id is None:
         store.internal.chat.start_turns()
@@ -52,8 +52,8 @@ def asked(chat: Chat, *, answerers: list[str] | None = None, key: str = "k") -> 
     return question
 
 
-def press(question: str, answer: str, sender: str, event: str) -> IncomingEvent:
-    """Somebody presses a button of a card."""
+def answer_event(question: str, answer: str, sender: str, event: str) -> IncomingEvent:
+    """Return the event of a button press on a card."""
     return IncomingEvent(
         event_id=event,
         place="room",
@@ -65,66 +65,68 @@ def press(question: str, answer: str, sender: str, event: str) -> IncomingEvent:
 
 
 @pytest.mark.parametrize("sender", ["bob", "mallory"])
-@pytest.mark.parametrize("way", ["button", "words", "number"])
+@pytest.mark.parametrize("method", ["button", "text", "number"])
 def test_unauthorized_answer_is_rejected_and_question_stays_open(
-    store: Corral, chat: Chat, sender: str, way: str
+    store: Corral, chat: Chat, sender: str, method: str
 ) -> None:
-    question = asked(chat, answerers=["user:ann"])
-    if way == "button":
-        message = store.messages.receive("fake", press(question.id, "yes", sender, "x1"))
+    question = ask_question(chat, answerers=["user:ann"])
+    if method == "button":
+        message = store.messages.receive("fake", answer_event(question.id, "yes", sender, "x1"))
     else:
-        message = chat.says("yes" if way == "words" else "1", sender=sender)
+        message = chat.says("yes" if method == "text" else "1", sender=sender)
     assert message.state == "refused"
     assert store.questions.get(question.id).state == "open"
     chat.deliver()
     assert chat.platform.words()[-1], "the sender gets a reply"
-    store.messages.receive("fake", press(question.id, "no", "ann", "x2"))
+    store.messages.receive("fake", answer_event(question.id, "no", "ann", "x2"))
     assert store.questions.get(question.id).answer == "no"
 
 
 def test_concurrent_answers_accept_one_and_notify_the_other(store: Corral, chat: Chat) -> None:
-    together = Barrier(2, timeout=SECONDS)
+    barrier = Barrier(2, timeout=SECONDS)
 
     def answer(event: IncomingEvent) -> str:
-        together.wait()
+        barrier.wait()
         return store.messages.receive("fake", event).state
 
     for number in range(4):
-        question = asked(chat, key=f"k{number}")
+        question = ask_question(chat, key=f"k{number}")
         events = [
-            press(question.id, said, sender, f"{sender}{number}")
-            for sender, said in (("ann", "yes"), ("bob", "no"))
+            answer_event(question.id, choice, sender, f"{sender}{number}")
+            for sender, choice in (("ann", "yes"), ("bob", "no"))
         ]
-        with ThreadPoolExecutor(2) as both:
-            states = list(both.map(answer, events))
-        ended = store.questions.get(question.id)
+        with ThreadPoolExecutor(2) as pool:
+            states = list(pool.map(answer, events))
+        closed = store.questions.get(question.id)
         assert sorted(states) == ["refused", "routed"]
         winner = ("ann", "yes") if states[0] == "routed" else ("bob", "no")
-        assert (ended.answered_by, ended.answer) == (f"user:{winner[0]}", winner[1])
+        assert (closed.answered_by, closed.answer) == (f"user:{winner[0]}", winner[1])
 
 
 def test_answer_to_an_invented_card_is_rejected(store: Corral, chat: Chat) -> None:
-    question = asked(chat, answerers=["user:ann"])
-    for id, event in (("qst_00000000000000000000000000", "a"), ("nonsense", "b")):
-        assert store.messages.receive("fake", press(id, "yes", "ann", event)).state == "refused"
+    question = ask_question(chat, answerers=["user:ann"])
+    for id, event in (("qst_00000000000000000000000000", "a"), ("invalid", "b")):
+        assert (
+            store.messages.receive("fake", answer_event(id, "yes", "ann", event)).state == "refused"
+        )
     assert store.questions.get(question.id).state == "open"
 
 
-@pytest.mark.parametrize("word", ["stop", "clear"])
+@pytest.mark.parametrize("command", ["stop", "clear"])
 def test_direct_chat_with_new_members_is_no_longer_direct(
-    store: Corral, chat: Chat, word: str
+    store: Corral, chat: Chat, command: str
 ) -> None:
-    first = chat.says(f"/{word}", sender="bob", place="two", direct=True)
-    assert first.state == "routed", "of two, one may"
-    sign = IncomingEvent(
+    direct_command = chat.says(f"/{command}", sender="bob", place="two", direct=True)
+    assert direct_command.state == "routed", "any member of a direct chat may use commands"
+    reaction = IncomingEvent(
         event_id="s", place="two", sender="bob", kind=MessageKind.REACTION, text="+"
     )
-    store.messages.receive("fake", sign)
-    assert store.places.get("fake/two").direct, "a sign does not say where it was"
-    later = chat.says(f"/{word}", sender="bob", place="two", direct=False)
-    assert later.state == "refused"
+    store.messages.receive("fake", reaction)
+    assert store.places.get("fake/two").direct, "a reaction does not change the direct flag"
+    group_command = chat.says(f"/{command}", sender="bob", place="two", direct=False)
+    assert group_command.state == "refused"
     assert not store.places.get("fake/two").direct
-    assert chat.says(f"/{word}", sender="ann", place="two").state == "routed"
+    assert chat.says(f"/{command}", sender="ann", place="two").state == "routed"
 
 
 @pytest.mark.parametrize("sender", ["bob", "mallory"])
@@ -141,7 +143,7 @@ def test_control_commands_require_permission_in_any_spelling(
 
 
 @each_case(
-    ("text", "account", "meant"),
+    ("text", "account", "expected"),
     [
         ("@corral_bot look", "@corral_bot", True),
         ("look, @Corral_Bot!", "@corral_bot", True),
@@ -161,9 +163,9 @@ def test_control_commands_require_permission_in_any_spelling(
     ],
 )
 def test_mention_of_a_longer_name_does_not_address_our_account(
-    text: str, account: str, meant: bool
+    text: str, account: str, expected: bool
 ) -> None:
-    assert has_mention(text, account) is meant
+    assert has_mention(text, account) is expected
 
 
 @each_case("text", ["@ada.evil x", "@adam x", "x@ada", "@@ada"])
@@ -179,23 +181,25 @@ def test_ended_card_is_closed_despite_many_open_ones(store: Corral, chat: Chat) 
         place = places.get_place(tx, chat.place())
         for number in range(cards.MAX_CARDS):
             cards.show_card(tx, questions.ask(tx, "Which?", asker=f"agent:a{number}"), place)
-    last = asked(chat)
-    store.questions.answer(last.id, "yes", by="user:ann")
+    question = ask_question(chat)
+    store.questions.answer(question.id, "yes", by="user:ann")
     store.runs.lose(str(store.chat.conversations(chat.place())[0].run_id))
     store.internal.chat.finish_turns()
     store.internal.chat.run_upkeep()
-    assert rows(store, "SELECT question_id FROM question_cards WHERE closed = 1") == [(last.id,)]
+    assert rows(store, "SELECT question_id FROM question_cards WHERE closed = 1") == [
+        (question.id,)
+    ]
 
 
 def test_card_of_a_pruned_question_does_not_block_the_chat(
     store: Corral, chat: Chat, clock: ManualClock
 ) -> None:
-    question = asked(chat)
+    question = ask_question(chat)
     store.settings.set("questions.retention_ms", MINUTE)
     store.questions.answer(question.id, "yes", by="user:ann")
     clock.advance(2 * MINUTE)
     store.db.prune()
     assert chat.says("1").state == "routed"
     store.internal.chat.run_upkeep()
-    assert chat.says("and on").state == "routed"
+    assert chat.says("hello").state == "routed"
     assert rows(store, "SELECT count(*) FROM question_cards WHERE closed = 0") == [(0,)]

@@ -1,4 +1,4 @@
-"""What comes in: stored once, strangers by policy, owners asked, commands by rights, files safe."""
+"""Inbound chat messages: deduplication, sender policies, approvals, commands and attachments."""
 
 import stat
 from pathlib import Path
@@ -17,14 +17,14 @@ from tests.support.store import record, refuses, unchanged, walk
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
-def chat_with(store: Corral, **options: str) -> Chat:
+def create_chat(store: Corral, **options: str) -> Chat:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, **options)
     store.wirings.add("ada", channel=chat.channel.name)
     return chat
 
 
-def letters_of(store: Corral, message: object) -> list[str]:
+def list_letter_texts(store: Corral, message: object) -> list[str]:
     routes = message.routes
     return [
         letter.body["text"]
@@ -34,18 +34,18 @@ def letters_of(store: Corral, message: object) -> list[str]:
 
 
 def test_repeated_event_is_stored_and_routed_once(store: Corral) -> None:
-    chat = chat_with(store)
-    first = chat.says("hello", event="e7")
+    chat = create_chat(store)
+    message = chat.says("hello", event="e7")
     with unchanged(store):
-        assert chat.says("hello again", event="e7") == first
-    assert letters_of(store, first) == ["hello"]
-    other = Chat(store, "silent")
+        assert chat.says("hello again", event="e7") == message
+    assert list_letter_texts(store, message) == ["hello"]
+    other_chat = Chat(store, "silent")
     store.wirings.add("ada", channel="silent")
-    assert other.says("another channel's", event="e7").id != first.id
+    assert other_chat.says("another channel's", event="e7").id != message.id
 
 
 def test_message_keeps_platform_ids_separate_from_its_own(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     message = chat.says("hello", event="e1", message_id="platform-9", thread="t")
     assert message.id.startswith("msg_")
     assert (message.platform_ids, message.event_id, message.thread) == (
@@ -57,22 +57,24 @@ def test_message_keeps_platform_ids_separate_from_its_own(store: Corral) -> None
 
 
 def test_strict_policy_refuses_unknown_senders(store: Corral) -> None:
-    chat = chat_with(store, policy="strict")
+    chat = create_chat(store, policy="strict")
     message = chat.says("let me in")
     assert message.state == "refused"
     assert "ann is unknown" in (message.reason or "")
     store.senders.approve("fake/ann", person="ann")
     assert chat.says("and now?").state == "routed"
-    assert store.messages.get(message.id).state == "refused", "nothing is heard afterwards"
+    assert store.messages.get(message.id).state == "refused", (
+        "an approval does not apply to earlier messages"
+    )
 
 
 def test_approval_is_asked_once_and_releases_held_messages_in_order(
     store: Corral,
 ) -> None:
-    chat = chat_with(store, policy="ask")
+    chat = create_chat(store, policy="ask")
     store.people.set("olga", "owner")
-    said = [chat.says(f"message {n}") for n in range(3)]
-    assert {message.state for message in said} == {"held"}
+    held_messages = [chat.says(f"message {n}") for n in range(3)]
+    assert {message.state for message in held_messages} == {"held"}
     (question,) = store.questions.list().items
     assert question.answerers == ["user:olga"]
     with pytest.raises(Refused):
@@ -80,25 +82,25 @@ def test_approval_is_asked_once_and_releases_held_messages_in_order(
     store.questions.answer(question.id, "yes", by="user:olga")
     assert store.internal.chat.run_upkeep() > 0
     assert store.internal.chat.run_upkeep() == 0
-    heard = [store.messages.get(message.id) for message in said]
-    assert {message.state for message in heard} == {"routed"}
-    assert letters_of(store, heard[0]) == ["message 0", "message 1", "message 2"]
+    released = [store.messages.get(message.id) for message in held_messages]
+    assert {message.state for message in released} == {"routed"}
+    assert list_letter_texts(store, released[0]) == ["message 0", "message 1", "message 2"]
     assert chat.says("I am known now").state == "routed"
     check_store(store)
 
 
 def test_forged_approval_is_ignored(store: Corral) -> None:
-    chat = chat_with(store, policy="ask")
+    chat = create_chat(store, policy="ask")
     message = chat.says("let me in")
     sender = store.senders.list().items[0].id
-    (asked,) = store.questions.list().items
-    own = store.questions.ask(
+    (question,) = store.questions.list().items
+    forged = store.questions.ask(
         "?", options=["yes"], asker="agent:eve", key=f"sender:{sender}:x", answerers=["agent:bob"]
     )
-    store.questions.answer(own.id, "yes", by="agent:bob")
+    store.questions.answer(forged.id, "yes", by="agent:bob")
     for body in (
-        {"question": own.id},
-        {"question": asked.id, "answer": "yes"},
+        {"question": forged.id},
+        {"question": question.id, "answer": "yes"},
         {"question": 5},
         "yes",
     ):
@@ -110,14 +112,14 @@ def test_forged_approval_is_ignored(store: Corral) -> None:
 
 
 def test_retired_agent_is_not_woken_and_message_is_ignored(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     store.agents.retire("ada")
     message = chat.says("hello")
     assert (message.state, message.routes[0].reason) == ("ignored", "the agent is retired")
 
 
 def test_unstorable_event_does_not_block_later_events(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     chat.platform.pending = [
         IncomingEvent(event_id="x" * 600, place="room", sender="ann", text="bad"),
         IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
@@ -129,8 +131,8 @@ def test_unstorable_event_does_not_block_later_events(store: Corral) -> None:
 
 
 def test_batch_is_stored_in_order_and_each_event_once(store: Corral) -> None:
-    chat = chat_with(store)
-    first = chat.says("0", event="e0")
+    chat = create_chat(store)
+    first_message = chat.says("0", event="e0")
     chat.platform.pending = [
         IncomingEvent(
             event_id=f"e{n}", place=f"room{n % 2}" if n else "room", sender="ann", text=str(n)
@@ -138,16 +140,16 @@ def test_batch_is_stored_in_order_and_each_event_once(store: Corral) -> None:
         for n in (0, 1, 2, 3, 2, 4, 1)
     ]
     stored = store.internal.chat.poll(chat.channel.id, chat.adapter)
-    assert [each.text for each in stored] == ["0", "1", "2", "3", "2", "4", "1"]
-    assert stored[0].id == first.id
+    assert [message.text for message in stored] == ["0", "1", "2", "3", "2", "4", "1"]
+    assert stored[0].id == first_message.id
     assert stored[2].id == stored[4].id
-    assert len({each.id for each in stored}) == 5
+    assert len({message.id for message in stored}) == 5
     assert store.channels.get("fake").cursor == "7"
-    for room, said in (("room0", ["2", "4"]), ("room1", ["1", "3"])):
-        place = chat.place(room)
+    for name, texts in (("room0", ["2", "4"]), ("room1", ["1", "3"])):
+        place = chat.place(name)
         session = store.messages.list(place=place, limit=1).items[0].routes[0].session_id
         letters = store.mail.list(mailbox=f"session:{session}").items
-        assert [letter.body["text"] for letter in letters] == said
+        assert [letter.body["text"] for letter in letters] == texts
 
 
 def test_command_within_a_batch_affects_later_events(store: Corral) -> None:
@@ -156,16 +158,16 @@ def test_command_within_a_batch_affects_later_events(store: Corral) -> None:
     chat.says("hello", event="e0")
     store.senders.approve("fake/ann")
     chat.platform.pending = [
-        IncomingEvent(event_id=f"e{n}", place="room", sender=who, text=text)
-        for n, (who, text) in enumerate([("ann", "one"), ("ann", "/help"), ("ben", "two")], 1)
+        IncomingEvent(event_id=f"e{n}", place="room", sender=sender, text=text)
+        for n, (sender, text) in enumerate([("ann", "one"), ("ann", "/help"), ("ben", "two")], 1)
     ]
-    one, command, two = store.internal.chat.poll(chat.channel.id, chat.adapter)
-    assert (one.state, command.state, two.state) == ("held", "routed", "held")
-    assert two.reason == "an owner has not approved ben yet"
+    before_command, command, after_command = store.internal.chat.poll(chat.channel.id, chat.adapter)
+    assert (before_command.state, command.state, after_command.state) == ("held", "routed", "held")
+    assert after_command.reason == "an owner has not approved ben yet"
 
 
 def test_batch_is_stored_atomically(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     events = [
         IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
         IncomingEvent(event_id="bad", place="room", sender="ann", text="bad", thread="t" * 600),
@@ -177,7 +179,7 @@ def test_batch_is_stored_atomically(store: Corral) -> None:
 
 
 def test_routes_of_a_message_name_their_letters(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     message = chat.says("hello")
     (route,) = message.routes
     assert store.mail.get(str(route.letter_id)).key == message.id
@@ -186,30 +188,30 @@ def test_routes_of_a_message_name_their_letters(store: Corral) -> None:
 
 
 def test_denied_approval_blocks_the_sender(store: Corral) -> None:
-    chat = chat_with(store, policy="ask")
+    chat = create_chat(store, policy="ask")
     message = chat.says("buy this")
     (question,) = store.questions.list().items
     store.questions.answer(question.id, "no", by="user:olga")
     store.internal.chat.run_upkeep()
     assert store.messages.get(message.id).state == "refused"
     assert chat.says("buy that").state == "refused"
-    assert store.questions.list().items == [], "nobody is asked again"
+    assert store.questions.list().items == [], "no new question is asked"
 
 
 def test_expired_approval_admits_no_sender(store: Corral, clock: ManualClock) -> None:
-    chat = chat_with(store, policy="ask")
+    chat = create_chat(store, policy="ask")
     message = chat.says("hello?")
     clock.advance(8 * DAY)
     store.internal.questions.expire_due()
     store.internal.chat.run_upkeep()
-    found = store.messages.get(message.id)
-    assert (found.state, found.reason) == ("refused", "no owner approved the sender in time")
+    refused = store.messages.get(message.id)
+    assert (refused.state, refused.reason) == ("refused", "no owner approved the sender in time")
     assert chat.says("still there?").state == "held"
-    assert len(store.questions.list().items) == 1, "and it is asked anew"
+    assert len(store.questions.list().items) == 1, "a new question is asked"
 
 
 def test_held_messages_are_limited(store: Corral) -> None:
-    chat = chat_with(store, policy="ask")
+    chat = create_chat(store, policy="ask")
     store.settings.set("questions.max_open", 3)
     states = [chat.says("hi", sender=f"s{n}").state for n in range(5)]
     assert states == ["held"] * 3 + ["refused"] * 2
@@ -219,14 +221,16 @@ def test_owner_chooses_the_agent_of_an_unwired_place(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="ask")
     store.senders.approve("fake/ann", person="ann")
-    first, second = chat.says("@ada anybody?"), chat.says("hello?")
-    assert (first.state, second.state) == ("held", "held")
+    mention, without_mention = chat.says("@ada anybody?"), chat.says("hello?")
+    assert (mention.state, without_mention.state) == ("held", "held")
     (question,) = store.questions.list().items
     assert question.options == ["ada", "nobody"]
     store.questions.answer(question.id, "ada", by="user:olga")
     store.internal.chat.run_upkeep()
-    assert store.messages.get(first.id).state == "routed"
-    assert store.messages.get(second.id).state == "ignored", "a group: it must be addressed"
+    assert store.messages.get(mention.id).state == "routed"
+    assert store.messages.get(without_mention.id).state == "ignored", (
+        "in a group the agent must be mentioned"
+    )
     assert [wiring.trigger for wiring in store.wirings.list().items] == ["mention"]
 
 
@@ -240,31 +244,33 @@ def test_answer_nobody_ignores_the_held_messages(store: Corral) -> None:
     assert store.messages.get(message.id).state == "ignored"
 
 
-@pytest.mark.parametrize("where", ["place", "channel"])
-def test_new_wiring_releases_messages_held_for_an_agent(store: Corral, where: str) -> None:
+@pytest.mark.parametrize("scope", ["place", "channel"])
+def test_new_wiring_releases_messages_held_for_an_agent(store: Corral, scope: str) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="ask")
     store.senders.approve("fake/ann", person="ann")
-    held = [chat.says(text) for text in ("one", "two", "three")]
+    held_messages = [chat.says(text) for text in ("one", "two", "three")]
     stranger = chat.says("let me in", sender="eve")
-    given = chat.place() if where == "place" else "fake"
-    made = store.wirings.add("ada", **{where: given})
-    assert made.trigger == "always"
-    assert {store.messages.get(each.id).state for each in held} == {"routed"}
-    letters = [each for each in store.mail.list().items if each.mailbox.startswith("session:")]
+    target = chat.place() if scope == "place" else "fake"
+    wiring = store.wirings.add("ada", **{scope: target})
+    assert wiring.trigger == "always"
+    assert {store.messages.get(message.id).state for message in held_messages} == {"routed"}
+    letters = [
+        letter for letter in store.mail.list().items if letter.mailbox.startswith("session:")
+    ]
     assert [letter.body["text"] for letter in letters] == ["one", "two", "three"]
-    assert store.messages.get(stranger.id).state == "held", "a wiring lets nobody in"
-    (left,) = store.questions.list().items
-    assert "May eve" in left.text, "which agent is to hear is asked no more"
+    assert store.messages.get(stranger.id).state == "held", "a wiring does not approve senders"
+    (question,) = store.questions.list().items
+    assert "May eve" in question.text, "the question about the agent is closed"
 
 
 def test_held_message_that_does_not_match_the_wiring_is_ignored(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="ask")
     store.senders.approve("fake/ann", person="ann")
-    held = chat.says("hello?")
+    held_messages = chat.says("hello?")
     store.wirings.add("ada", channel="fake", trigger="mention")
-    assert store.messages.get(held.id).state == "ignored"
+    assert store.messages.get(held_messages.id).state == "ignored"
     assert store.questions.list().items == []
 
 
@@ -272,15 +278,17 @@ def test_direct_flag_follows_the_platform(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, policy="public")
     store.wirings.add("ada", channel="fake", trigger="mention")
-    assert chat.says("hello", direct=True).state == "routed", "nobody else could be meant"
-    assert chat.says("hello", direct=None).state == "routed", "the platform does not say"
+    assert chat.says("hello", direct=True).state == "routed", "a direct message needs no mention"
+    assert chat.says("hello", direct=None).state == "routed", (
+        "the platform does not report the flag"
+    )
     assert chat.says("hello all", direct=False).state == "ignored"
     assert store.places.get(chat.place()).direct is False
-    assert chat.says("hello", direct=True).state == "routed", "it left again"
+    assert chat.says("hello", direct=True).state == "routed", "the place is direct again"
 
 
 def test_blocked_place_neither_receives_nor_sends(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     chat.says("first")
     store.messages.send_as_system(chat.place(), "news")
     store.places.block(chat.place())
@@ -291,7 +299,7 @@ def test_blocked_place_neither_receives_nor_sends(store: Corral) -> None:
 
 
 def test_place_policy_overrides_channel_policy(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     chat.says("first")
     store.places.set_policy(chat.place(), "strict")
     assert chat.says("second").state == "refused"
@@ -314,20 +322,20 @@ def test_place_policy_overrides_channel_policy(store: Corral) -> None:
 def test_command_requires_permission(
     store: Corral, name: str, role: str | None, direct: bool, allowed: bool
 ) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     chat.says("hello", direct=direct)
     if role is not None:
         store.senders.approve("fake/ann", person="ann", role=role)
     message = chat.says(f"/{name}", direct=direct)
     assert message.state == ("routed" if allowed else "refused")
-    assert message.routes == [], "no agent is woken by it"
+    assert message.routes == [], "commands wake no agent"
     assert chat.deliver() == ["done"]
-    (said,) = chat.platform.words()
-    assert ("needs at least the role" in said) is not allowed
+    (answer,) = chat.platform.words()
+    assert ("needs at least the role" in answer) is not allowed
 
 
 def test_clear_command_resets_the_context(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     session = chat.says("hello").routes[0].session_id
     assert session is not None
     store.sessions.set_provider_session(session, "scripted", "abc")
@@ -337,7 +345,7 @@ def test_clear_command_resets_the_context(store: Corral) -> None:
 
 
 def test_attachments_are_private_files_with_sanitized_names(store: Corral, tmp_path: Path) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     store.settings.set("chat.max_file_bytes", 10)
     message = chat.says(
         "look",
@@ -346,7 +354,7 @@ def test_attachments_are_private_files_with_sanitized_names(store: Corral, tmp_p
             RawAttachment("..\\..\\boot.ini\0", b"two", 3),
             RawAttachment("", b"three", 5),
             RawAttachment("large.bin", b"x" * 11, 11),
-            RawAttachment("gone.png", None, 9, None, "the platform does not have it any more"),
+            RawAttachment("gone.png", None, 9, None, "expired on the platform"),
         ],
     )
     files = message.data["files"]
@@ -363,19 +371,19 @@ def test_attachments_are_private_files_with_sanitized_names(store: Corral, tmp_p
 
 
 def test_symlink_instead_of_an_attachment_is_not_followed(store: Corral, tmp_path: Path) -> None:
-    chat = chat_with(store)
-    first = chat.says("look", event="e1", attached=[RawAttachment("a.txt", b"one", 3)])
-    path = Path(first.data["files"][0]["path"])
+    chat = create_chat(store)
+    message = chat.says("look", event="e1", attached=[RawAttachment("a.txt", b"one", 3)])
+    path = Path(message.data["files"][0]["path"])
     victim = tmp_path / "victim"
-    victim.write_text("mine")
+    victim.write_text("original")
     path.unlink()
     path.symlink_to(victim)
     chat.says("again", event="e1", attached=[RawAttachment("a.txt", b"two", 3)])
-    assert victim.read_text() == "mine"
+    assert victim.read_text() == "original"
 
 
 def test_oversized_message_is_stored_whole_as_a_file(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     message = chat.says("x" * 1_000_000)
     assert message.state == "routed"
     assert len(message.text) == 64 * 1024
@@ -383,18 +391,18 @@ def test_oversized_message_is_stored_whole_as_a_file(store: Corral) -> None:
 
 
 def test_invalid_characters_are_replaced_before_storing(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     assert chat.says("a\0b\ud800c").text == "ab?c"
 
 
 @pytest.mark.parametrize(
-    "given",
+    "fields",
     [{"event": "x" * 501}, {"place": ""}, {"sender": ""}, {"thread": "t" * 501}],
 )
-def test_invalid_event_is_rejected(store: Corral, given: dict[str, str]) -> None:
-    chat = chat_with(store)
+def test_invalid_event_is_rejected(store: Corral, fields: dict[str, str]) -> None:
+    chat = create_chat(store)
     with refuses(store, Invalid):
-        chat.says("hello", **given)
+        chat.says("hello", **fields)
 
 
 def test_channel_requires_a_name_and_the_options_of_its_kind(store: Corral) -> None:
@@ -402,15 +410,15 @@ def test_channel_requires_a_name_and_the_options_of_its_kind(store: Corral) -> N
     with refuses(store, Conflict):
         store.channels.add("one", "fake")
     with refuses(store, Invalid):
-        store.channels.add("two", "carrier-pigeon")
+        store.channels.add("two", "unknown")
     with refuses(store, Invalid):
         store.channels.add("two", "fake", config={"colour": "red"})
     with refuses(store, Invalid):
         store.channels.add("t", "telegram")
     with refuses(store, NotFound):
-        store.channels.add("t", "telegram", secrets={"token": "nowhere"})
+        store.channels.add("t", "telegram", secrets={"token": "unknown"})
     with refuses(store, Invalid):
-        store.channels.add("two", "fake", policy="polite")
+        store.channels.add("two", "fake", policy="unknown")
     store.channels.remove("one")
     store.channels.add("one", "fake")
     assert len(walk(store.channels.list, all=True)) == 2
@@ -418,7 +426,7 @@ def test_channel_requires_a_name_and_the_options_of_its_kind(store: Corral) -> N
 
 
 def test_polling_resumes_after_the_stored_cursor(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = create_chat(store)
     chat.platform.pending = [
         IncomingEvent(event_id=f"e{n}", place="room", sender="ann", text=str(n))
         for n in (1, 2, 2, 1)

@@ -1,4 +1,4 @@
-"""A session always makes progress: no letter can block the letters behind it for ever."""
+"""Progress of chat sessions: no letter blocks the letters behind it."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.support.prompt_parser import now_in
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
 ROUNDS = 30
-"""More than any of these sessions needs."""
+"""More than any session of these tests needs."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def chat(store: Corral) -> Chat:
 
 
 def answer_all(store: Corral, runner: Runner, clock: ManualClock) -> list[str]:
-    """Run turns until the session rests; gives the prompts of the turns."""
+    """Run turns until the session is idle; return the prompts of the turns."""
     prompts = []
     for _ in range(ROUNDS):
         if store.internal.chat.start_turns():
@@ -43,7 +43,7 @@ def answer_all(store: Corral, runner: Runner, clock: ManualClock) -> list[str]:
 
 
 def lose_answer(chat: Chat, runner: Runner) -> str:
-    """One turn whose answer the platform refuses; gives the session, which now holds a notice."""
+    """Run a turn whose answer the platform refuses; return its session, which now has a notice."""
     session = str(chat.says("hello").routes[0].session_id)
     chat.store.internal.chat.start_turns()
     runner.end(runner.begin(), "an answer")
@@ -67,16 +67,16 @@ def test_session_answers_after_a_failed_turn_that_carried_a_notice(
 ) -> None:
     session = lose_answer(chat, runner)
     assert store.internal.chat.start_turns() == [], "a notice wakes no agent"
-    second = chat.says("are you there?")
+    second_message = chat.says("second message")
     store.internal.chat.start_turns()
     runner.die(runner.begin())
     store.internal.chat.finish_turns()
-    third = chat.says("still there?")
+    third_message = chat.says("third message")
     clock.advance(10 * MINUTE)
     prompts = answer_all(store, runner, clock)
-    assert any("are you there?" in prompt for prompt in prompts)
+    assert any("second message" in prompt for prompt in prompts)
     assert any("did not arrive" in prompt for prompt in prompts)
-    for message in (second, third):
+    for message in (second_message, third_message):
         assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
     assert store.mail.list(mailbox=f"session:{session}").items == []
     check_store(store)
@@ -88,7 +88,7 @@ def test_batch_full_of_notices_does_not_hide_the_next_message(
     session = lose_answer(chat, runner)
     for number in range(130):
         notify(store, session, number)
-    message = chat.says("are you there?")
+    message = chat.says("hello again")
     answer_all(store, runner, clock)
     assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
     assert store.mail.list(mailbox=f"session:{session}").items == []
@@ -108,22 +108,22 @@ def test_future_letter_with_high_priority_does_not_block_a_message(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)
-    later = store.now() + 20 * HOUR
-    store.mail.put(f"session:{session}", "later", priority=50, due_at=later)
-    message = chat.says("are you there?")
+    due_at = store.now() + 20 * HOUR
+    store.mail.put(f"session:{session}", "later", priority=50, due_at=due_at)
+    message = chat.says("hello again")
     assert len(store.internal.chat.start_turns()) == 1
     runner.end(runner.begin(), "yes")
     store.internal.chat.finish_turns()
     assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
-    assert store.internal.chat.next_due() == later
+    assert store.internal.chat.next_due() == due_at
 
 
 def test_notice_is_dead_before_message_attempts_are_exhausted(
     store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
-    """A notice that makes every turn fail (poison) must not end the message that it goes with."""
+    """A notice that makes every turn fail must not end the message of the same batch."""
     session = lose_answer(chat, runner)
-    message = chat.says("are you there?")
+    message = chat.says("hello again")
     for _ in range(ROUNDS):
         if store.internal.chat.start_turns():
             run = runner.begin()
@@ -132,8 +132,10 @@ def test_notice_is_dead_before_message_attempts_are_exhausted(
             store.internal.chat.finish_turns()
         clock.advance(10 * MINUTE)
     assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
-    (dead,) = [each for each in store.mail.dead().items if each.mailbox == f"session:{session}"]
-    assert "undelivered" in dead.body
+    (dead_notice,) = [
+        letter for letter in store.mail.dead().items if letter.mailbox == f"session:{session}"
+    ]
+    assert "undelivered" in dead_notice.body
 
 
 def test_letter_dropped_during_its_turn_does_not_stop_the_session(
@@ -141,24 +143,24 @@ def test_letter_dropped_during_its_turn_does_not_stop_the_session(
 ) -> None:
     store.agents.create("ben", provider="scripted")
     store.wirings.add("ben", channel=chat.channel.name)
-    first = chat.says("hello")
+    first_message = chat.says("hello")
     store.internal.chat.start_turns()
     runs = [runner.begin(), runner.begin()]
-    for route in first.routes:
+    for route in first_message.routes:
         store.mail.drop(str(route.letter_id))
     for run in runs:
         runner.end(run, "done")
     assert len(store.internal.chat.finish_turns()) == 2
-    second = chat.says("and now?")
+    second_message = chat.says("second message")
     assert len(store.internal.chat.start_turns()) == 2
-    for how in (runner.die, runner.end):
+    for end_run in (runner.die, runner.end):
         run = runner.begin()
-        for route in second.routes:
+        for route in second_message.routes:
             if route.session_id == run.session_id:
                 store.mail.drop(str(route.letter_id))
-        how(run)
+        end_run(run)
     assert len(store.internal.chat.finish_turns()) == 2
-    chat.says("still there?")
+    chat.says("third message")
     clock.advance(SECOND)
     assert len(store.internal.chat.start_turns()) == 2
 
@@ -166,13 +168,13 @@ def test_letter_dropped_during_its_turn_does_not_stop_the_session(
 def test_letters_of_a_replaced_closed_session_are_refused(
     store: Corral, runner: Runner, chat: Chat
 ) -> None:
-    first = chat.says("hello")
-    session = str(first.routes[0].session_id)
-    later = store.mail.put(f"session:{session}", "later", due_at=store.now() + HOUR)
+    first_message = chat.says("hello")
+    session = str(first_message.routes[0].session_id)
+    future_letter = store.mail.put(f"session:{session}", "later", due_at=store.now() + HOUR)
     store.sessions.close(session)
-    second = chat.says("hello again")
-    assert second.routes[0].session_id != session
-    for letter in (str(first.routes[0].letter_id), later.id):
+    second_message = chat.says("hello again")
+    assert second_message.routes[0].session_id != session
+    for letter in (str(first_message.routes[0].letter_id), future_letter.id):
         assert store.mail.get(letter).state == "refused"
     chat.deliver()
     assert "could not be answered" in chat.platform.words()[0]
@@ -193,7 +195,7 @@ def test_turn_that_cannot_be_ended_does_not_block_others(
     def refuse_first(
         tx: Tx, conversation: Conversation, run: Run | None, text: str | None
     ) -> Conversation | None:
-        if conversation.run_id == min(each.id for each in runs):
+        if conversation.run_id == min(candidate.id for candidate in runs):
             raise Refused("no")
         return finish_turn(tx, conversation, run, text)
 
@@ -226,6 +228,6 @@ def test_malformed_letter_signed_by_a_place_stops_no_session(
     ):
         key = ("msg_1", "sch_1:1")[number]
         store.mail.put(f"session:{session}", body, key=key, sender=f"place:{place}")
-    message = chat.says("are you there?")
+    message = chat.says("hello again")
     answer_all(store, runner, clock)
     assert store.mail.get(str(message.routes[0].letter_id)).state == "done"

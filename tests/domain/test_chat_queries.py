@@ -1,4 +1,4 @@
-"""Looking at messages: by place, by session, what is held; and the dashboard as a channel."""
+"""Chat queries: messages of places and sessions, held messages, and the web channel."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def chat(store: Corral) -> Chat:
     return Chat(store)
 
 
-def answered(store: Corral, chat: Chat, runner: Runner, text: str) -> None:
+def answer_turn(store: Corral, chat: Chat, runner: Runner, text: str) -> None:
     store.internal.chat.start_turns()
     runner.end(runner.begin(), text)
     store.internal.chat.finish_turns()
@@ -30,19 +30,19 @@ def test_messages_of_a_session_are_listed(chat: Chat, monkeypatch: pytest.Monkey
     store, runner = chat.store, Runner(chat.store)
     store.wirings.add("ada", channel=chat.channel.id, trigger="mention")
     store.wirings.add("ben", channel=chat.channel.id, trigger="mention")
-    heard = chat.says("@ada how are you?")
-    (route,) = [each for each in heard.routes if each.wakes]
-    answered(store, chat, runner, "fine")
+    sent = chat.says("@ada how are you?")
+    (route,) = [candidate for candidate in sent.routes if candidate.wakes]
+    answer_turn(store, chat, runner, "fine")
     for n in range(4):
         chat.says(f"@ben {n}")
-    chat.says("nobody is meant")
+    chat.says("no mention")
     monkeypatch.setattr(queries, "SCAN_SIZE", 3)
     page = store.messages.list(session=route.session_id)
-    found = page.items
-    while page.next is not None:  # a page may be short: few are looked through at a time
+    messages = page.items
+    while page.next is not None:  # a page may be short, because each query scans few rows
         page = store.messages.list(session=route.session_id, after=page.next)
-        found += page.items
-    assert [each.text for each in found] == ["fine", "@ada how are you?"]
+        messages += page.items
+    assert [message.text for message in messages] == ["fine", "@ada how are you?"]
     with refuses(store, NotFound):
         store.messages.list(session="ses_zzz")
     with refuses(store, Invalid):
@@ -57,14 +57,14 @@ def test_held_messages_are_listed_by_sender_until_released(store: Corral) -> Non
         for sender in ("mallory", "bob"):
             chat.says(text, sender=sender)
     held = walk(store.messages.held)
-    assert sorted(each.text for each in held[:2]) == ["one", "two"]
+    assert sorted(message.text for message in held[:2]) == ["one", "two"]
     assert held[0].sender_id == held[1].sender_id != held[2].sender_id
     store.senders.approve(str(held[0].sender_id), person="robert")
-    assert {each.sender_id for each in walk(store.messages.held)} == {held[2].sender_id}
+    assert {message.sender_id for message in walk(store.messages.held)} == {held[2].sender_id}
     assert store.messages.get(held[0].id).state == "routed"
-    assert [each.state for each in store.questions.list(all=True).items].count("open") == 1
+    assert [question.state for question in store.questions.list(all=True).items].count("open") == 1
     store.senders.block(str(held[2].sender_id))
-    assert store.questions.list().items == [], "owners are not asked what was said already"
+    assert store.questions.list().items == [], "the question about a blocked sender is closed"
     assert walk(store.messages.held) == []
 
 
@@ -72,8 +72,8 @@ def test_get_many_letters_skips_deleted_ones(
     store: Corral,
 ) -> None:
     letters = [store.mail.put("queue:a", n) for n in range(3)]
-    found = store.mail.get_all([letters[2].id, "let_999", letters[0].id])
-    assert [each.id for each in found] == [letters[0].id, letters[2].id]
+    existing = store.mail.get_all([letters[2].id, "let_999", letters[0].id])
+    assert [letter.id for letter in existing] == [letters[0].id, letters[2].id]
     assert store.mail.get_all([]) == []
     with refuses(store, Invalid):
         store.mail.get_all(["msg_1"])
@@ -83,16 +83,18 @@ def test_conversations_of_a_place_are_listed(chat: Chat) -> None:
     store, runner = chat.store, Runner(chat.store)
     store.wirings.add("ada", channel=chat.channel.id)
     chat.says("hello")
-    (talk,) = store.chat.conversations(chat.place())
-    assert talk.run_id is None
+    (conversation,) = store.chat.conversations(chat.place())
+    assert conversation.run_id is None
     store.internal.chat.start_turns()
     run = runner.begin()
-    assert [each.run_id for each in store.chat.conversations(chat.place())] == [run.id]
+    assert [conversation.run_id for conversation in store.chat.conversations(chat.place())] == [
+        run.id
+    ]
 
 
 def test_changed_wiring_takes_effect_at_once(chat: Chat) -> None:
     store = chat.store
-    chat.says("first")
+    chat.says("hello")
     wiring = store.wirings.add("ada", place=chat.place())
     changed = store.wirings.change(
         wiring.id, trigger="pattern", pattern="deploy", priority=3, mode="thread"
@@ -113,7 +115,7 @@ def test_changed_wiring_takes_effect_at_once(chat: Chat) -> None:
         store.wirings.change(wiring.id, trigger="always")
 
 
-# -- the dashboard's own channel ------------------------------------------------------------------
+# -- the web channel ------------------------------------------------------------------------------
 
 
 def test_web_channel_trusts_its_senders_and_delivers_once(
@@ -123,23 +125,23 @@ def test_web_channel_trusts_its_senders_and_delivers_once(
     channel = store.channels.add("dashboard", "web", policy="strict")
     place = store.places.register("dashboard", "tester:ada", direct=True)
     store.wirings.add("ada", place=place.id)
-    said = IncomingEvent(event_id="1", place="tester:ada", sender="tester", text="hello")
-    heard = store.messages.receive(channel.id, said)
-    assert (heard.state, store.messages.receive(channel.id, said).id) == ("routed", heard.id)
+    event = IncomingEvent(event_id="1", place="tester:ada", sender="tester", text="hello")
+    message = store.messages.receive(channel.id, event)
+    assert (message.state, store.messages.receive(channel.id, event).id) == ("routed", message.id)
     assert store.senders.get("dashboard/tester").person == "tester"
     adapter = store.channels.open("dashboard")
     (sent,) = store.messages.send("hi", agent="ada", to=place.id)
     (card,) = store.messages.send("+", agent="ada", to=place.id, key="k")
-    told = store.internal.chat.deliver(channel.id, adapter, owner="d")
-    assert [each.state for each in told] == ["done", "done"]
-    found = store.messages.get(sent.id)
-    assert found.state == "sent"
+    letters = store.internal.chat.deliver(channel.id, adapter, owner="d")
+    assert [letter.state for letter in letters] == ["done", "done"]
+    delivered = store.messages.get(sent.id)
+    assert delivered.state == "sent"
     store.messages.send("hi there", agent="ada", to=place.id, edit=sent.id)
     assert (
         store.messages.send("+", agent="ada", to=place.id, react=card.id)[0].kind
         is MessageKind.REACTION
     )
-    assert [each.state for each in store.internal.chat.deliver(channel.id, adapter, owner="d")] == [
+    assert [letter.state for letter in store.internal.chat.deliver(channel.id, adapter, owner="d")] == [
         "done",
         "done",
     ]

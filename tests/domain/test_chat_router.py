@@ -1,4 +1,4 @@
-"""Who hears a message: patterns that end, triggers, modes, priorities, and the reason kept."""
+"""Message routing: pattern, mention, command and sticky triggers, priorities and scopes."""
 
 import time
 
@@ -22,14 +22,14 @@ def chat(store: Corral) -> Chat:
     return Chat(store)
 
 
-def heard_by(chat: Chat, text: str, **given: object) -> list[str]:
-    message = chat.says(text, **given)
+def list_woken_agents(chat: Chat, text: str, **fields: object) -> list[str]:
+    message = chat.says(text, **fields)
     names = {agent.id: agent.name for agent in chat.store.agents.list().items}
     return [names[route.agent_id] for route in message.routes if route.wakes]
 
 
 @each_case(
-    ("pattern", "text", "found"),
+    ("pattern", "text", "matches"),
     [
         ("a+b", "xaab", True),
         ("^a+b$", "xaab", False),
@@ -45,7 +45,7 @@ def heard_by(chat: Chat, text: str, **given: object) -> list[str]:
         (r"\*", "a*b", True),
         (r"\S\W\D", "a -", True),
         ("end$", "x" * MAX_TEXT + "end", False),
-        ("x$", "x" * (MAX_TEXT + 1), False),  # not where the text was cut
+        ("x$", "x" * (MAX_TEXT + 1), False),  # not at the position of the cut
         ("^a{3}$", "aaa", True),
         (r"^\w+\s\w+$", "schöne Grüße", True),
         (r"^[\w-]+$", "grüß-dich", True),
@@ -55,8 +55,8 @@ def heard_by(chat: Chat, text: str, **given: object) -> list[str]:
         ("a", "\ud800a", True),
     ],
 )
-def test_pattern_matches_anywhere_ignoring_case(pattern: str, text: str, found: bool) -> None:
-    assert Pattern(pattern).found_in(text) is found
+def test_pattern_matches_anywhere_ignoring_case(pattern: str, text: str, matches: bool) -> None:
+    assert Pattern(pattern).found_in(text) is matches
 
 
 @each_case(
@@ -104,13 +104,13 @@ def test_malformed_or_too_large_pattern_is_rejected(pattern: str, reason: str) -
 
 
 def test_message_wakes_agents_whose_trigger_matches_with_reason(chat: Chat) -> None:
-    chat.says("first")
+    chat.says("hello")
     chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
     chat.store.wirings.add("ben", place=chat.place(), trigger="pattern", pattern="deploy")
-    assert heard_by(chat, "hello") == []
-    assert heard_by(chat, "@ada hello") == ["ada"]
-    assert heard_by(chat, "please DEPLOY it") == ["ben"]
-    assert heard_by(chat, "you there", mentioned=True) == ["ada"]
+    assert list_woken_agents(chat, "hello") == []
+    assert list_woken_agents(chat, "@ada hello") == ["ada"]
+    assert list_woken_agents(chat, "please DEPLOY it") == ["ben"]
+    assert list_woken_agents(chat, "you there", mentioned=True) == ["ada"]
     message = chat.says("@ben and not ada")
     assert message.state == "ignored"
     assert {route.reason for route in message.routes} == {
@@ -121,49 +121,49 @@ def test_message_wakes_agents_whose_trigger_matches_with_reason(chat: Chat) -> N
 
 
 def test_command_wakes_only_its_agent(chat: Chat) -> None:
-    chat.says("first")
+    chat.says("hello")
     chat.store.wirings.add("ada", place=chat.place(), trigger="command", pattern="/ask")
-    assert heard_by(chat, "/ask what time is it") == ["ada"]
-    assert heard_by(chat, "/asking") == []
-    assert heard_by(chat, "ask") == []
+    assert list_woken_agents(chat, "/ask what time is it") == ["ada"]
+    assert list_woken_agents(chat, "/asking") == []
+    assert list_woken_agents(chat, "ask") == []
 
 
 def test_sticky_agent_follows_the_thread_after_a_mention(chat: Chat) -> None:
-    chat.says("first")
+    chat.says("hello")
     chat.store.wirings.add("ada", place=chat.place(), trigger="sticky", mode="thread")
-    assert heard_by(chat, "hello", thread="t1") == []
-    assert heard_by(chat, "@ada hello", thread="t1") == ["ada"]
-    assert heard_by(chat, "and more", thread="t1") == ["ada"]
-    assert heard_by(chat, "elsewhere", thread="t2") == []
+    assert list_woken_agents(chat, "hello", thread="t1") == []
+    assert list_woken_agents(chat, "@ada hello", thread="t1") == ["ada"]
+    assert list_woken_agents(chat, "and more", thread="t1") == ["ada"]
+    assert list_woken_agents(chat, "other thread", thread="t2") == []
 
 
 def test_place_wiring_overrides_channel_wiring(
     chat: Chat,
 ) -> None:
     chat.store.wirings.add("ada", channel=chat.channel.name, trigger="always")
-    assert heard_by(chat, "one", place="room") == ["ada"]
+    assert list_woken_agents(chat, "one", place="room") == ["ada"]
     chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
-    assert heard_by(chat, "two", place="room") == []
-    assert heard_by(chat, "three", place="other") == ["ada"]
+    assert list_woken_agents(chat, "two", place="room") == []
+    assert list_woken_agents(chat, "three", place="other") == ["ada"]
 
 
 def test_wirings_match_in_order_of_priority(chat: Chat) -> None:
-    chat.says("first")
+    chat.says("hello")
     chat.store.wirings.add("ada", place=chat.place(), priority=0)
     chat.store.wirings.add("ben", place=chat.place(), priority=10)
-    assert heard_by(chat, "all of you") == ["ben", "ada"]
+    assert list_woken_agents(chat, "all of you") == ["ben", "ada"]
 
 
 def test_known_scope_ignores_unknown_senders(chat: Chat) -> None:
-    chat.says("first")
+    chat.says("hello")
     chat.store.wirings.add("ada", place=chat.place(), scope="known")
-    assert heard_by(chat, "hello", sender="ann") == []
+    assert list_woken_agents(chat, "hello", sender="ann") == []
     chat.store.senders.approve(f"{chat.channel.name}/ann", person="ann")
-    assert heard_by(chat, "hello", sender="ann") == ["ada"]
+    assert list_woken_agents(chat, "hello", sender="ann") == ["ada"]
 
 
 def test_preview_routes_without_storing_anything(chat: Chat) -> None:
-    chat.says("first")
+    chat.says("hello")
     chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
     with unchanged(chat.store):
         (route,) = chat.store.wirings.preview(chat.place(), "@ada?")
@@ -172,18 +172,18 @@ def test_preview_routes_without_storing_anything(chat: Chat) -> None:
 
 def test_duplicate_wiring_conflicts_until_it_is_removed(chat: Chat) -> None:
     store = chat.store
-    chat.says("first")
-    made = store.wirings.add("ada", place=chat.place())
+    chat.says("hello")
+    wiring = store.wirings.add("ada", place=chat.place())
     with refuses(store, Conflict):
         store.wirings.add("ada", place=chat.place())
-    assert store.wirings.remove(made.id).state == "removed"
+    assert store.wirings.remove(wiring.id).state == "removed"
     assert chat.says("hello").state == "ignored"
     store.wirings.add("ada", place=chat.place())
-    assert [each.state for each in walk(store.wirings.list, all=True)] == ["removed", "active"]
+    assert [wiring.state for wiring in walk(store.wirings.list, all=True)] == ["removed", "active"]
 
 
 @each_case(
-    ("given", "error"),
+    ("options", "error"),
     [
         ({"trigger": "pattern"}, Invalid),
         ({"trigger": "pattern", "pattern": "("}, Invalid),
@@ -195,11 +195,11 @@ def test_duplicate_wiring_conflicts_until_it_is_removed(chat: Chat) -> None:
     ],
 )
 def test_invalid_wiring_is_rejected(
-    chat: Chat, given: dict[str, str], error: type[Exception]
+    chat: Chat, options: dict[str, str], error: type[Exception]
 ) -> None:
-    chat.says("first")
+    chat.says("hello")
     with refuses(chat.store, error):
-        chat.store.wirings.add("ada", place=chat.place(), **given)
+        chat.store.wirings.add("ada", place=chat.place(), **options)
 
 
 def test_retired_agent_or_removed_channel_cannot_be_wired(chat: Chat) -> None:

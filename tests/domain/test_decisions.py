@@ -14,9 +14,9 @@ from tests.support.threads import Racer
 ANN = "user:ann"
 
 
-def propose(store: Corral, **how: object) -> Decision:
-    wishes: dict[str, object] = {"author": "agent:ada", "confirm": True} | how
-    return store.decisions.record("Drop the table", **wishes)
+def propose(store: Corral, **options: object) -> Decision:
+    arguments: dict[str, object] = {"author": "agent:ada", "confirm": True} | options
+    return store.decisions.record("Drop the table", **arguments)
 
 
 def list_notices(store: Corral, mailbox: str = "agent:ada") -> list[str]:
@@ -47,9 +47,9 @@ def test_proposed_decision_waits_for_confirmation(store: Corral) -> None:
     assert decision.state == "proposed"
     with refuses(store, Refused):
         store.decisions.wait(decision.id, timeout_ms=1)
-    waiting = Racer(lambda: store.decisions.wait(decision.id, timeout_ms=20_000))
+    waiter = Racer(lambda: store.decisions.wait(decision.id, timeout_ms=20_000))
     store.decisions.confirm(decision.id, by=ANN, reason="go")
-    ended = waiting.result()
+    ended = waiter.result()
     assert (ended.state, ended.decided_by, ended.reason) == ("confirmed", ANN, "go")
     assert list_notices(store) == ["confirmed"]
     store.decisions.acknowledge(decision.id)
@@ -59,13 +59,17 @@ def test_proposed_decision_waits_for_confirmation(store: Corral) -> None:
 
 
 def test_agent_confirms_only_decisions_it_is_named_for(store: Corral) -> None:
-    made = propose(store)
-    named = propose(store, answerers=["agent:lead"])
-    for decision, by in ((made, "agent:ada"), (made, "agent:ben"), (named, ANN)):
+    open_decision = propose(store)
+    addressed = propose(store, answerers=["agent:lead"])
+    for decision, by in (
+        (open_decision, "agent:ada"),
+        (open_decision, "agent:ben"),
+        (addressed, ANN),
+    ):
         with refuses(store, Refused):
             store.decisions.confirm(decision.id, by=by)
     assert list_notices(store, "agent:lead") == ["proposed"]
-    assert store.decisions.confirm(named.id, by="agent:lead").state == "confirmed"
+    assert store.decisions.confirm(addressed.id, by="agent:lead").state == "confirmed"
     assert list_notices(store, "agent:lead") == []
 
 
@@ -96,7 +100,9 @@ def test_deadline_survives_a_restart(url: str, clock: ManualClock) -> None:
         decision = propose(store, deadline_ms=HOUR)
     clock.advance(59 * MINUTE)
     with corral.open(url, clock=clock) as store:
-        assert [each.id for each in store.decisions.list(proposed=True).items] == [decision.id]
+        assert [
+            decision_listed.id for decision_listed in store.decisions.list(proposed=True).items
+        ] == [decision.id]
         clock.advance(MINUTE)
         assert store.decisions.list(proposed=True).items == []
         assert store.decisions.get(decision.id).state == "rejected"
@@ -119,24 +125,24 @@ def test_review_many_is_atomic(store: Corral) -> None:
     store.decisions.reject(ids[2], by="user:ben")
     with refuses(store, Conflict):
         store.decisions.review_many(ids, "confirm", by=ANN)
-    judged = store.decisions.review_many(ids[:2], "confirm", by=ANN)
-    assert [decision.state for decision in judged] == ["confirmed", "confirmed"]
-    for wrong in ((ids[:1], "perhaps"), ([], "confirm")):
+    reviewed = store.decisions.review_many(ids[:2], "confirm", by=ANN)
+    assert [decision.state for decision in reviewed] == ["confirmed", "confirmed"]
+    for arguments in ((ids[:1], "unknown"), ([], "confirm")):
         with refuses(store, Invalid):
-            store.decisions.review_many(*wrong, by=ANN)
+            store.decisions.review_many(*arguments, by=ANN)
 
 
 def test_recorded_decision_can_be_reviewed_and_rejection_is_sent(store: Corral) -> None:
-    kept = store.decisions.record("x", author="agent:ada")
-    bad = store.decisions.record("y", author="agent:ada")
-    store.decisions.confirm(kept.id, by=ANN)
-    store.decisions.reject(bad.id, by=ANN, reason="no")
+    confirmed = store.decisions.record("x", author="agent:ada")
+    rejected = store.decisions.record("y", author="agent:ada")
+    store.decisions.confirm(confirmed.id, by=ANN)
+    store.decisions.reject(rejected.id, by=ANN, reason="no")
     assert list_notices(store) == ["rejected"]
 
 
 def test_record_is_idempotent_by_author_and_key(store: Corral) -> None:
-    first = propose(store, key="k")
-    assert propose(store, key="k") == first
+    decision = propose(store, key="k")
+    assert propose(store, key="k") == decision
 
 
 def test_proposed_decisions_per_author_are_limited(store: Corral) -> None:
@@ -147,20 +153,20 @@ def test_proposed_decisions_per_author_are_limited(store: Corral) -> None:
 
 
 @each_case(
-    "wrong",
+    "fields",
     [
         {"category": "A b"},
         {"alternatives": "x"},
         {"alternatives": ["x"] * 21},
-        {"answerers": ["nobody"]},
+        {"answerers": ["unknown"]},
         {"deadline_ms": 1},
         {"author": "x"},
         {"rationale": "a\0b"},
     ],
 )
-def test_invalid_decisions_are_rejected(store: Corral, wrong: dict[str, object]) -> None:
+def test_invalid_decisions_are_rejected(store: Corral, fields: dict[str, object]) -> None:
     with refuses(store, Invalid):
-        propose(store, **wrong)
+        propose(store, **fields)
 
 
 def test_decisions_are_listed_newest_first_in_pages(store: Corral, tmp_path: object) -> None:
@@ -172,8 +178,8 @@ def test_decisions_are_listed_newest_first_in_pages(store: Corral, tmp_path: obj
         ids[1],
     ]
     store.projects.delete(project)
-    waiting = walk(store.decisions.list, proposed=True)
-    assert [decision.id for decision in waiting] == [ids[4], ids[2], ids[0]]
+    proposed = walk(store.decisions.list, proposed=True)
+    assert [decision.id for decision in proposed] == [ids[4], ids[2], ids[0]]
 
 
 def test_retention_deletes_old_decisions_but_not_proposed_ones(
@@ -181,8 +187,8 @@ def test_retention_deletes_old_decisions_but_not_proposed_ones(
 ) -> None:
     store.decisions.record("old", author="agent:ada")
     store.settings.set("decisions.retention_ms", 30 * DAY)
-    waiting = propose(store, deadline_ms=365 * DAY)
+    proposed = propose(store, deadline_ms=365 * DAY)
     clock.advance(31 * DAY)
-    counted = {pruned.table: pruned.rows for pruned in store.db.prune(dry_run=True)}["decisions"]
-    assert counted == {pruned.table: pruned.rows for pruned in store.db.prune()}["decisions"] == 1
-    assert store.decisions.get(waiting.id).state == "proposed"
+    count = {result.table: result.rows for result in store.db.prune(dry_run=True)}["decisions"]
+    assert count == {result.table: result.rows for result in store.db.prune()}["decisions"] == 1
+    assert store.decisions.get(proposed.id).state == "proposed"

@@ -15,7 +15,7 @@ from tests.support.store import refuses, unchanged, walk
 from tests.support.task_factories import board, project_with
 
 
-def letters(store: Corral, mailbox: str) -> list[Any]:
+def list_bodies(store: Corral, mailbox: str) -> list[Any]:
     return [letter.body for letter in store.mail.list(mailbox=mailbox).items]
 
 
@@ -26,22 +26,22 @@ def team(store: Corral, tmp_path: Path) -> str:
 
 def test_delegation_and_result_are_sent_as_letters(store: Corral, team: str) -> None:
     delegation = store.delegations.delegate("ada", "find the leak", context="in the parser")
-    (out,) = letters(store, "agent:ada")
-    assert (out["delegation"], out["text"], out["context"]) == (
+    (request,) = list_bodies(store, "agent:ada")
+    assert (request["delegation"], request["text"], request["context"]) == (
         delegation.id,
         "find the leak",
         "in the parser",
     )
-    done = store.delegations.finish(delegation.id, {"leak": "line 7"}, agent="ada")
-    assert (done.state, done.result) == ("done", {"leak": "line 7"})
-    (back,) = letters(store, "user:tester")
-    assert (back["delegation"], back["state"], back["result"]) == (
+    finished = store.delegations.finish(delegation.id, {"leak": "line 7"}, agent="ada")
+    assert (finished.state, finished.result) == ("done", {"leak": "line 7"})
+    (result,) = list_bodies(store, "user:tester")
+    assert (result["delegation"], result["state"], result["result"]) == (
         delegation.id,
         "done",
         {"leak": "line 7"},
     )
     with unchanged(store):
-        assert store.delegations.finish(delegation.id, "again", agent="ada") == done
+        assert store.delegations.finish(delegation.id, "again", agent="ada") == finished
 
 
 def test_only_the_recipient_sends_a_result(store: Corral, team: str) -> None:
@@ -52,15 +52,15 @@ def test_only_the_recipient_sends_a_result(store: Corral, team: str) -> None:
         assert "ada" in str(caught.value)
     with refuses(store, Invalid):
         store.delegations.finish(delegation.id, "", agent="ada")
-    failed = store.delegations.fail(delegation.id, "there is none", agent="ada")
-    assert letters(store, "user:tester")[0]["reason"] == "there is none"
+    failed = store.delegations.fail(delegation.id, "no leak", agent="ada")
+    assert list_bodies(store, "user:tester")[0]["reason"] == "no leak"
     with refuses(store, IllegalMove):
         store.delegations.cancel(failed.id)
 
 
 def test_invalid_delegations_are_rejected(store: Corral, team: str) -> None:
-    for given, error in (
-        ({"to": "nobody", "text": "x"}, NotFound),
+    for arguments, error in (
+        ({"to": "unknown", "text": "x"}, NotFound),
         ({"to": "ada", "text": ""}, Invalid),
         ({"to": "ada", "text": "x", "agent": "ada"}, Invalid),
         ({"to": "ada", "text": "x", "deadline_at": 1}, Invalid),
@@ -68,7 +68,7 @@ def test_invalid_delegations_are_rejected(store: Corral, team: str) -> None:
         ({"to": "ada", "text": "x", "parent": "dlg_zz"}, NotFound),
     ):
         with refuses(store, error):
-            store.delegations.delegate(**given)
+            store.delegations.delegate(**arguments)
     store.agents.retire("ada")
     with refuses(store, Refused):
         store.delegations.delegate("ada", "x")
@@ -76,8 +76,8 @@ def test_invalid_delegations_are_rejected(store: Corral, team: str) -> None:
 
 def test_cancel_removes_an_unread_letter(store: Corral, team: str) -> None:
     delegation = store.delegations.delegate("ada", "find the leak")
-    (gone,) = store.delegations.cancel(delegation.id, reason="found it")
-    assert (gone.state, gone.reason) == ("cancelled", "found it")
+    (cancelled,) = store.delegations.cancel(delegation.id, reason="found it")
+    assert (cancelled.state, cancelled.reason) == ("cancelled", "found it")
     assert store.mail.claim("agent:ada", owner="ada") == []
 
 
@@ -86,7 +86,7 @@ def test_cancel_notifies_a_recipient_that_has_read_it(store: Corral, team: str) 
     (letter,) = store.mail.claim("agent:ada", owner="ada")
     store.mail.ack(letter)
     store.delegations.cancel(delegation.id)
-    assert letters(store, "agent:ada") == [
+    assert list_bodies(store, "agent:ada") == [
         {"kind": "delegation_ended", "delegation": delegation.id, "state": "cancelled"}
     ]
     with refuses(store, IllegalMove):
@@ -94,19 +94,21 @@ def test_cancel_notifies_a_recipient_that_has_read_it(store: Corral, team: str) 
 
 
 def test_cancel_cancels_the_parts(store: Corral, team: str) -> None:
-    top = store.delegations.delegate("sub", "the whole login")
-    part = store.delegations.delegate("ada", "the form", parent=top.id, agent="sub")
-    other = store.delegations.delegate("ben", "the form's test", parent=part.id, agent="ada")
-    assert [delegation.id for delegation in store.delegations.list(parent=top.id).items] == [
-        part.id
+    parent = store.delegations.delegate("sub", "the whole login")
+    child = store.delegations.delegate("ada", "the form", parent=parent.id, agent="sub")
+    grandchild = store.delegations.delegate(
+        "ben", "the test of the form", parent=child.id, agent="ada"
+    )
+    assert [delegation.id for delegation in store.delegations.list(parent=parent.id).items] == [
+        child.id
     ]
     with refuses(store, Refused):
-        store.delegations.cancel(part.id, agent="ben")
-    gone = store.delegations.cancel(top.id)
-    assert [delegation.id for delegation in gone] == [top.id, part.id, other.id]
+        store.delegations.cancel(child.id, agent="ben")
+    cancelled = store.delegations.cancel(parent.id)
+    assert [delegation.id for delegation in cancelled] == [parent.id, child.id, grandchild.id]
     assert store.delegations.list().items == []
     with refuses(store, Conflict):
-        store.delegations.delegate("ada", "more", parent=top.id)
+        store.delegations.delegate("ada", "more", parent=parent.id)
 
 
 def test_deadline_survives_restart_and_expires_the_delegation(
@@ -120,9 +122,9 @@ def test_deadline_survives_restart_and_expires_the_delegation(
         assert store.delegations.expire_due() == []
         assert store.delegations.next_deadline() == delegation.deadline_at
         clock.advance(1)
-        assert [each.state for each in store.delegations.expire_due()] == ["expired"]
+        assert [delegation.state for delegation in store.delegations.expire_due()] == ["expired"]
         assert store.delegations.expire_due() == []
-        assert [each["state"] for each in letters(store, "user:tester")] == ["expired"]
+        assert [body["state"] for body in list_bodies(store, "user:tester")] == ["expired"]
         with refuses(store, IllegalMove):
             store.delegations.finish(delegation.id, "late", agent="ada")
 
@@ -130,12 +132,12 @@ def test_deadline_survives_restart_and_expires_the_delegation(
 def test_delegated_task_is_assigned_and_its_result_sent_back(store: Corral, team: str) -> None:
     delegation = store.tasks.delegate("A", "ada", context="hurry")
     assert store.tasks.claim(team, "ben") is None
-    taken = store.tasks.claim(team, "ada")
-    assert taken is not None
+    task = store.tasks.claim(team, "ada")
+    assert task is not None
     with refuses(store, Refused):
-        store.delegations.finish(delegation.id, "by the way", agent="ada")
-    store.tasks.submit(taken, "done")
-    assert store.delegations.get(delegation.id).state == "active", "it is not accepted yet"
+        store.delegations.finish(delegation.id, "done", agent="ada")
+    store.tasks.submit(task, "done")
+    assert store.delegations.get(delegation.id).state == "active", "the task is not accepted yet"
     store.tasks.accept("A")
     ended = store.delegations.get(delegation.id)
     assert (ended.state, ended.result["key"], ended.result["evidence"]["text"]) == (
@@ -143,27 +145,27 @@ def test_delegated_task_is_assigned_and_its_result_sent_back(store: Corral, team
         "A",
         "done",
     )
-    kinds = [body["kind"] for body in letters(store, "user:tester")]
+    kinds = [body["kind"] for body in list_bodies(store, "user:tester")]
     assert kinds == ["task", "delegation_result"]
 
 
 def test_failed_delegated_task_sends_the_reason_back(store: Corral, team: str) -> None:
     delegation = store.tasks.delegate("A", "ada")
-    taken = store.tasks.claim(team, "ada")
-    assert taken is not None
-    store.tasks.fail(taken, "no compiler here")
+    task = store.tasks.claim(team, "ada")
+    assert task is not None
+    store.tasks.fail(task, "no compiler")
     ended = store.delegations.get(delegation.id)
-    assert (ended.state, ended.reason) == ("failed", "no compiler here")
+    assert (ended.state, ended.reason) == ("failed", "no compiler")
 
 
 def test_cancelling_a_delegation_unassigns_the_task(store: Corral, team: str) -> None:
     delegation = store.tasks.delegate("A", "ada")
-    taken = store.tasks.claim(team, "ada")
-    assert taken is not None
+    task = store.tasks.claim(team, "ada")
+    assert task is not None
     store.delegations.cancel(delegation.id, reason="too slow")
     assert board(store, team)["A"] == "ready"
     with refuses(store, Held):
-        store.tasks.submit(taken, "but I was done")
+        store.tasks.submit(task, "late")
     assert store.tasks.claim(team, "ben") is not None
 
 
@@ -171,17 +173,17 @@ def test_expired_delegation_releases_its_task(store: Corral, clock: ManualClock,
     store.tasks.delegate("A", "ada", deadline_at=store.now() + HOUR)
     clock.advance(HOUR)
     store.delegations.expire_due()
-    taken = store.tasks.claim(team, "ben")
-    assert taken is not None
-    assert taken.key == "A"
+    task = store.tasks.claim(team, "ben")
+    assert task is not None
+    assert task.key == "A"
 
 
 def test_delegating_a_task_again_cancels_the_first_delegation(store: Corral, team: str) -> None:
-    first = store.tasks.delegate("A", "ada")
-    second = store.tasks.delegate("A", "ben")
-    assert store.delegations.get(first.id).state == "cancelled"
-    assert letters(store, "agent:ada") == []
-    assert [delegation.id for delegation in walk(store.delegations.list)] == [second.id]
+    first_delegation = store.tasks.delegate("A", "ada")
+    second_delegation = store.tasks.delegate("A", "ben")
+    assert store.delegations.get(first_delegation.id).state == "cancelled"
+    assert list_bodies(store, "agent:ada") == []
+    assert [delegation.id for delegation in walk(store.delegations.list)] == [second_delegation.id]
     assert len(walk(store.delegations.list, all=True)) == 2
     assert len(walk(store.delegations.list, to="ada")) == 1
     assert len(walk(store.delegations.list, sender="user:tester", limit=1)) == 2
@@ -204,8 +206,8 @@ def test_retention_keeps_tasks_and_delegations_in_use(
     store.tasks.add(team, "old")
     store.tasks.cancel("old")
     clock.advance(366 * DAY)
-    pruned = {each.table: each.rows for each in store.db.prune()}
-    assert (pruned["tasks"], pruned["delegations"]) == (1, 1), "B still needs A"
+    pruned = {result.table: result.rows for result in store.db.prune()}
+    assert (pruned["tasks"], pruned["delegations"]) == (1, 1), "A is kept, because B depends on it"
     assert board(store, team) == {"A": "skipped", "B": "ready"}
     with refuses(store, NotFound):
         store.delegations.get(delegation.id)
@@ -215,22 +217,22 @@ def test_retention_keeps_tasks_and_delegations_in_use(
 
 
 def test_latest_plan_replaces_the_previous_one(store: Corral, team: str) -> None:
-    store.plans.set(["look", "mend"], agent="ada")
+    store.plans.set(["analyse", "fix"], agent="ada")
     run = add_run(store, "running", agent_id=store.agents.get("ada").id)
     store.plans.set(
-        [{"content": "look", "status": "completed"}, {"content": "mend", "priority": "high"}],
+        [{"content": "analyse", "status": "completed"}, {"content": "fix", "priority": "high"}],
         agent="ada",
         run=run,
     )
     plan = store.plans.get("ada")
     assert [(step.content, step.status) for step in plan.entries] == [
-        ("look", "completed"),
-        ("mend", "pending"),
+        ("analyse", "completed"),
+        ("fix", "pending"),
     ]
     assert plan.run_id == run
-    alone = add_run(store, "running")
-    store.plans.set(["alone"], run=alone)
-    assert store.plans.get(alone).entries[0].content == "alone"
+    run_without_agent = add_run(store, "running")
+    store.plans.set(["step"], run=run_without_agent)
+    assert store.plans.get(run_without_agent).entries[0].content == "step"
     assert len(walk(store.plans.list, limit=1)) == 2
     with refuses(store, NotFound):
         store.plans.get("ben")
@@ -248,42 +250,47 @@ def test_plan_and_progress_require_an_own_existing_run(
     ada = store.agents.get("ada").id
     run = add_run(store, "running", agent_id=ada, project_id=team, name="build")
     missing = run[:-1] + ("0" if run[-1] != "0" else "1")
-    for named, who, error in (
+    for run_name, agent, error in (
         (missing, "ada", NotFound),
-        ("nothing", "ada", NotFound),
+        ("unknown", "ada", NotFound),
         (run, "ben", Refused),
-        (run, "nobody", NotFound),
+        (run, "unknown", NotFound),
     ):
         with refuses(store, error):
-            store.plans.set(["look"], agent=who, run=named)
+            store.plans.set(["step"], agent=agent, run=run_name)
         with refuses(store, error):
-            store.progress.report("half of it", agent=who, run=named)
-    other = store.projects.register(tmp_path.parent).id
+            store.progress.report("half done", agent=agent, run=run_name)
+    other_project = store.projects.register(tmp_path.parent).id
     with refuses(store, Refused) as caught:
-        store.plans.set(["look"], agent="ada", run=run, project_id=other)
+        store.plans.set(["step"], agent="ada", run=run, project_id=other_project)
     assert team in str(caught.value)
-    plan = store.plans.set(["look"], run="build")
-    assert (plan.subject, plan.run_id, plan.project_id) == (ada, run, team), "its agent's plan"
-    assert store.progress.report("half of it", agent="ada", run="build").run_id == run
+    plan = store.plans.set(["step"], run="build")
+    assert (plan.subject, plan.run_id, plan.project_id) == (ada, run, team), (
+        "the plan belongs to the agent of the run"
+    )
+    assert store.progress.report("half done", agent="ada", run="build").run_id == run
 
 
 def test_latest_progress_is_kept_for_each_agent_and_task(store: Corral, team: str) -> None:
     for percent in (10, 40):
-        store.progress.report(f"{percent} of it", agent="ada", percent=percent, task="A")
-    store.progress.report("drinking tea", agent="ada")
-    store.progress.report("watching", agent="ben", task="A")
+        store.progress.report(f"{percent} percent", agent="ada", percent=percent, task="A")
+    store.progress.report("idle", agent="ada")
+    store.progress.report("reviewing", agent="ben", task="A")
     task = store.tasks.get("A").id
-    assert {(p.summary, p.percent) for p in walk(store.progress.list, task_id=task, limit=1)} == {
-        ("40 of it", 40),
-        ("watching", None),
+    assert {
+        (report.summary, report.percent)
+        for report in walk(store.progress.list, task_id=task, limit=1)
+    } == {
+        ("40 percent", 40),
+        ("reviewing", None),
     }
-    assert {p.summary for p in walk(store.progress.list, agent="ada", limit=1)} == {
-        "40 of it",
-        "drinking tea",
+    assert {report.summary for report in walk(store.progress.list, agent="ada", limit=1)} == {
+        "40 percent",
+        "idle",
     }
     assert len(walk(store.progress.list)) == 3
-    for bad in (-1, 101, 1.5):
+    for percent_value in (-1, 101, 1.5):
         with refuses(store, Invalid):
-            store.progress.report("x", agent="ada", percent=bad)
+            store.progress.report("x", agent="ada", percent=percent_value)
     with refuses(store, NotFound):
-        store.progress.report("x", agent="ada", task="nothing")
+        store.progress.report("x", agent="ada", task="unknown")

@@ -1,5 +1,4 @@
-"""`corral doctor` finds what dead processes leave in a home and what nobody does, and clears away
-what nobody needs."""
+"""`corral doctor` and the home: leftover files of dead processes, overdue timers, permissions."""
 
 import fcntl
 import socket
@@ -26,43 +25,43 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def of(findings: list[Finding], check: str) -> Finding:
-    (found,) = [finding for finding in findings if finding.check == check]
-    return found
+def find_check(findings: list[Finding], check: str) -> Finding:
+    (result,) = [finding for finding in findings if finding.check == check]
+    return result
 
 
-def dead_pid() -> int:
+def exited_pid() -> int:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
         return child.pid
 
 
-def leave_behind(home: Path) -> list[Path]:
-    """What a daemon, a supervisor and a command leave that die at a bad moment."""
+def create_leftovers(home: Path) -> list[Path]:
+    """Create the files that a crashed daemon, supervisor and command leave."""
     run = home / "runs" / "run_1"
     run.mkdir(parents=True, mode=0o700)
     control_socket.listen(run).close()
     secrets = home / "secrets"
     secrets.mkdir(mode=0o700)
-    left = [
+    paths = [
         home / "daemon.json",
         run / control_socket.SOCKET_NAME,
-        secrets / f".door.new-{dead_pid()}",
+        secrets / f".token.new-{exited_pid()}",
     ]
-    left[0].write_text("{}")
-    left[2].write_text("half")
-    return left
+    paths[0].write_text("{}")
+    paths[2].write_text("partial")
+    return paths
 
 
 def test_overdue_timer_without_daemon_is_reported(store: Corral, clock: ManualClock) -> None:
     store.timers.set("agent:ada", "wake", delay_ms=MINUTE)
     clock.advance(MINUTE)
-    assert health.check_timers(store._database).state == "ok", "there is time enough for a daemon"
+    assert health.check_timers(store._database).state == "ok", "a daemon may still fire the timer"
     clock.advance(5 * MINUTE)
-    late = health.check_timers(store._database)
-    assert late.state == "warning"
-    assert "5m" in late.message
-    assert "`corral up`" in late.message
+    overdue = health.check_timers(store._database)
+    assert overdue.state == "warning"
+    assert "5m" in overdue.message
+    assert "`corral up`" in overdue.message
     store.schedules.fire_due()
     assert health.check_timers(store._database).state == "ok"
 
@@ -73,81 +72,81 @@ def test_clean_home_has_no_findings(home: Path) -> None:
 
 
 def test_leftovers_are_reported_and_removed_only_with_fix(home: Path) -> None:
-    left = leave_behind(home)
-    for path in left:
+    paths = create_leftovers(home)
+    for path in paths:
         path.chmod(0o600)
     checks = ("daemon files", "supervisors' sockets", "unfinished files")
-    told = home_check.check_home(home)
-    for path, check in zip(left, checks, strict=True):
-        finding = of(told, check)
+    findings = home_check.check_home(home)
+    for path, check in zip(paths, checks, strict=True):
+        finding = find_check(findings, check)
         assert finding.state == "warning"
         assert str(path) in finding.message
         assert "`corral doctor --fix`" in finding.message
         assert path.exists()
-    mended = home_check.check_home(home, fix=True)
-    assert all("Removed" in of(mended, check).message for check in checks)
-    assert not any(path.exists() for path in left)
+    fixed = home_check.check_home(home, fix=True)
+    assert all("Removed" in find_check(fixed, check).message for check in checks)
+    assert not any(path.exists() for path in paths)
     assert {finding.state for finding in home_check.check_home(home)} == {"ok"}
 
 
 def test_files_of_a_live_process_are_kept(home: Path) -> None:
-    left = leave_behind(home)
-    mine = left[2].with_name(".door.new-1")  # there is always a first process
-    left[2].rename(mine)
-    with left[0].open("rb") as held, control_socket.listen(left[1].parent) as line:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert isinstance(line, socket.socket)
+    paths = create_leftovers(home)
+    live_file = paths[2].with_name(".token.new-1")  # pid 1 always exists
+    paths[2].rename(live_file)
+    with paths[0].open("rb") as daemon_file, control_socket.listen(paths[1].parent) as listener:
+        fcntl.flock(daemon_file, fcntl.LOCK_EX)
+        assert isinstance(listener, socket.socket)
         home_check.check_home(home, fix=True)
-        assert left[0].exists()
-        assert left[1].exists()
-        assert mine.exists()
+        assert paths[0].exists()
+        assert paths[1].exists()
+        assert live_file.exists()
 
 
 def test_daemon_started_during_the_check_keeps_its_file(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes over what the dead one left, or is refused while that goes; never loses it."""
+    """The check locks the file while it removes it, so that a starting daemon is refused."""
     (home / "daemon.json").write_text("{}")
-    (home / "daemon-notes.json").write_text("somebody's")
-    remove, held = Path.unlink, []
+    (home / "daemon-notes.json").write_text("notes")
+    unlink, locked = Path.unlink, []
 
-    def just_then(path: Path, missing_ok: bool = False) -> None:
-        with path.open("rb") as mine:
+    def lock_and_unlink(path: Path, missing_ok: bool = False) -> None:
+        with path.open("rb") as file:
             try:
-                fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held.append(path)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locked.append(path)
             except BlockingIOError:
                 pass
-        remove(path, missing_ok=missing_ok)
+        unlink(path, missing_ok=missing_ok)
 
-    monkeypatch.setattr(Path, "unlink", just_then)
+    monkeypatch.setattr(Path, "unlink", lock_and_unlink)
     home_check.check_home(home, fix=True)
-    assert held == []
+    assert locked == []
     assert not (home / "daemon.json").exists()
     assert (home / "daemon-notes.json").exists()
 
 
 def test_secrets_and_backups_are_not_leftovers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_HOME", str(home))
-    pid = dead_pid()
+    pid = exited_pid()
     with corral.open(home / "corral.db") as store:
-        kept = store.secrets.save_value(f"door.new-{pid}", "open sesame", where="file")
+        secret = store.secrets.save_value(f"token.new-{pid}", "secret value", where="file")
         copies = [store.db.backup(home / f"{name}-{pid}") for name in ("back.new", "back.part")]
     home_check.check_home(home, fix=True)
-    assert Path(kept.reference.removeprefix("file:")).read_text() == "open sesame"
+    assert Path(secret.reference.removeprefix("file:")).read_text() == "secret value"
     assert all(path.exists() for path in copies)
 
 
 def test_readable_files_are_reported_and_made_private(home: Path) -> None:
     (home / "secrets").mkdir(mode=0o755)
-    door = home / "secrets" / "door"
-    door.write_text("open")
-    door.chmod(0o644)
+    secret_file = home / "secrets" / "token"
+    secret_file.write_text("value")
+    secret_file.chmod(0o644)
     (home / "link").symlink_to("/etc/hostname")
-    told = of(home_check.check_home(home), "files")
-    assert told.state == "warning"
-    assert str(door) in told.message
+    finding = find_check(home_check.check_home(home), "files")
+    assert finding.state == "warning"
+    assert str(secret_file) in finding.message
     home_check.check_home(home, fix=True)
-    assert door.stat().st_mode & 0o777 == 0o600
+    assert secret_file.stat().st_mode & 0o777 == 0o600
     assert (home / "secrets").stat().st_mode & 0o777 == 0o700
-    assert of(home_check.check_home(home), "files").state == "ok"
+    assert find_check(home_check.check_home(home), "files").state == "ok"

@@ -1,4 +1,4 @@
-"""The event log and its feed."""
+"""The event log: pages, filters, cursors and followers."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from tests.support.store import refuses, rows, unchanged
 from tests.support.threads import SECONDS
 
 
-def subjects(events: list[Event]) -> list[str]:
+def list_subjects(events: list[Event]) -> list[str]:
     return [event.subject for event in events]
 
 
@@ -23,11 +23,24 @@ def test_event_has_actor_verb_subject_and_time(store: Corral, clock: ManualClock
     letter = store.mail.put("agent:ada", 1, project="prj_1")
     clock.advance(5)
     store.mail.drop(letter.id, reason="a mistake")
-    put, drop = store.events.after().items
-    assert (put.kind, put.verb, put.subject, put.data) == ("letter", "put", letter.id, None)
-    assert (put.at, put.actor, put.project_id) == (letter.created_at, "user:tester", "prj_1")
-    assert put.id == "evt_1"
-    assert (drop.verb, drop.at, drop.data) == ("drop", clock.now(), {"reason": "a mistake"})
+    put_event, drop_event = store.events.after().items
+    assert (put_event.kind, put_event.verb, put_event.subject, put_event.data) == (
+        "letter",
+        "put",
+        letter.id,
+        None,
+    )
+    assert (put_event.at, put_event.actor, put_event.project_id) == (
+        letter.created_at,
+        "user:tester",
+        "prj_1",
+    )
+    assert put_event.id == "evt_1"
+    assert (drop_event.verb, drop_event.at, drop_event.data) == (
+        "drop",
+        clock.now(),
+        {"reason": "a mistake"},
+    )
 
 
 def test_empty_log_is_an_empty_page(store: Corral) -> None:
@@ -43,7 +56,7 @@ def test_feed_is_read_to_its_end_in_order(store: Corral, limit: int) -> None:
     while page := store.events.after(cursor, limit=limit):
         if not page.items:
             break
-        events += subjects(page.items)
+        events += list_subjects(page.items)
         cursor = page.next
     assert events == letters
 
@@ -52,16 +65,16 @@ def test_feed_without_new_events_returns_the_given_cursor(store: Corral) -> None
     store.mail.put("agent:ada", 1)
     end = store.events.after().next
     assert store.events.after(end).next == end
-    late = store.mail.put("agent:ada", 2)
-    assert subjects(store.events.after(end).items) == [late.id]
+    letter = store.mail.put("agent:ada", 2)
+    assert list_subjects(store.events.after(end).items) == [letter.id]
 
 
 def test_cursor_of_each_event_continues_after_it(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n).id for n in range(4)]
     events = store.events.after().items
-    assert subjects(events) == letters
+    assert list_subjects(events) == letters
     for n, event in enumerate(events):
-        assert subjects(store.events.after(event.cursor).items) == letters[n + 1 :]
+        assert list_subjects(store.events.after(event.cursor).items) == letters[n + 1 :]
 
 
 def test_events_of_one_transaction_keep_their_order(store: Corral) -> None:
@@ -71,39 +84,39 @@ def test_events_of_one_transaction_keep_their_order(store: Corral) -> None:
     cursor = None
     for _ in letters:
         page = store.events.after(cursor, limit=1)
-        events += subjects(page.items)
+        events += list_subjects(page.items)
         cursor = page.next
     assert events == letters
 
 
 def test_feed_can_be_filtered_by_subject(store: Corral) -> None:
-    one = store.mail.put("agent:ada", 1)
-    two = store.mail.put("agent:ada", 2)
-    store.mail.drop(one.id)
-    store.mail.drop(two.id)
-    events = store.events.after(subject=one.id).items
+    first_letter = store.mail.put("agent:ada", 1)
+    second_letter = store.mail.put("agent:ada", 2)
+    store.mail.drop(first_letter.id)
+    store.mail.drop(second_letter.id)
+    events = store.events.after(subject=first_letter.id).items
     assert [event.verb for event in events] == ["put", "drop"]
-    rest = store.events.after(events[0].cursor, subject=one.id).items
-    assert [event.verb for event in rest] == ["drop"]
-    assert store.events.after(subject="nothing").items == []
+    next_events = store.events.after(events[0].cursor, subject=first_letter.id).items
+    assert [event.verb for event in next_events] == ["drop"]
+    assert store.events.after(subject="unknown").items == []
 
 
 def test_feed_can_be_filtered_by_project(store: Corral) -> None:
     for n, project in enumerate(("prj_1", "prj_2", None, "prj_1")):
         store.mail.put("agent:ada", n, project=project)
     events = store.events.after(project="prj_1", limit=1)
-    rest = store.events.after(events.next, project="prj_1")
-    assert subjects(events.items + rest.items) == ["let_1", "let_4"]
+    next_page = store.events.after(events.next, project="prj_1")
+    assert list_subjects(events.items + next_page.items) == ["let_1", "let_4"]
 
 
 def test_newest_events_are_listed_oldest_first(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n, project="prj_1").id for n in range(5)]
     page = store.events.newest(limit=2)
-    assert subjects(page.items) == letters[-2:]
-    late = store.mail.put("agent:ada", 9)
-    assert subjects(store.events.after(page.next).items) == [late.id]
-    assert subjects(store.events.newest(project="prj_1", limit=2).items) == letters[-2:]
-    assert subjects(store.events.newest(subject=letters[1]).items) == [letters[1]]
+    assert list_subjects(page.items) == letters[-2:]
+    letter = store.mail.put("agent:ada", 9)
+    assert list_subjects(store.events.after(page.next).items) == [letter.id]
+    assert list_subjects(store.events.newest(project="prj_1", limit=2).items) == letters[-2:]
+    assert list_subjects(store.events.newest(subject=letters[1]).items) == [letters[1]]
 
 
 def test_subject_and_project_cannot_be_combined(store: Corral) -> None:
@@ -185,55 +198,59 @@ def test_follow_ends_after_its_timeout(store: Corral) -> None:
 
 def test_follow_from_a_cursor_starts_with_existing_events(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n).id for n in range(3)]
-    first = store.events.after(limit=1).next
-    assert subjects(list(store.events.follow(first, timeout_ms=30))) == letters[1:]
-    assert subjects(list(store.events.follow("0", timeout_ms=30))) == letters
+    cursor = store.events.after(limit=1).next
+    assert list_subjects(list(store.events.follow(cursor, timeout_ms=30))) == letters[1:]
+    assert list_subjects(list(store.events.follow("0", timeout_ms=30))) == letters
 
 
 def test_follow_can_be_filtered(store: Corral) -> None:
-    one = store.mail.put("agent:ada", 1, project="prj_1")
+    letter = store.mail.put("agent:ada", 1, project="prj_1")
     store.mail.put("agent:ada", 2)
-    assert subjects(list(store.events.follow("0", subject=one.id, timeout_ms=30))) == [one.id]
-    assert subjects(list(store.events.follow("0", project="prj_1", timeout_ms=30))) == [one.id]
+    assert list_subjects(list(store.events.follow("0", subject=letter.id, timeout_ms=30))) == [
+        letter.id
+    ]
+    assert list_subjects(list(store.events.follow("0", project="prj_1", timeout_ms=30))) == [
+        letter.id
+    ]
 
 
 def test_follow_without_a_cursor_starts_now(store: Corral) -> None:
     store.mail.put("agent:ada", "before")
-    heard: list[str] = []
+    received: list[str] = []
     ready = threading.Event()
 
     def follow() -> None:
         feed = store.events.follow(timeout_ms=HOUR)
         ready.set()
-        heard.append(next(feed).subject)
+        received.append(next(feed).subject)
         feed.close()
 
     listener = threading.Thread(target=follow)
     listener.start()
     assert ready.wait(SECONDS)
-    # The generator opens its ear only when it is first asked, so put until it was heard.
+    # The generator starts to listen at the first `next`, so put letters until one arrives.
     while listener.is_alive():
         store.mail.put("agent:ada", "after")
         listener.join(0.02)
-    assert heard
-    assert heard[0] != "let_1"
+    assert received
+    assert received[0] != "let_1"
 
 
 def test_follow_rejects_a_bad_cursor(store: Corral) -> None:
     with refuses(store, Invalid):
-        list(store.events.follow("nonsense", timeout_ms=10))
+        list(store.events.follow("invalid", timeout_ms=10))
 
 
 def test_events_can_be_listed_backwards_from_any_cursor(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n) for n in range(5)]
     newest = store.events.newest().items
-    back = store.events.before(newest[-1].cursor, limit=2)
-    assert [event.subject for event in back.items] == [letters[3].id, letters[2].id]
-    assert back.next is not None
-    rest = store.events.before(back.next, limit=2)
-    assert [event.subject for event in rest.items] == [letters[1].id, letters[0].id]
-    assert rest.next is None
-    only = store.events.before(newest[-1].cursor, subject=letters[1].id)
-    assert [event.subject for event in only.items] == [letters[1].id]
+    page = store.events.before(newest[-1].cursor, limit=2)
+    assert [event.subject for event in page.items] == [letters[3].id, letters[2].id]
+    assert page.next is not None
+    next_page = store.events.before(page.next, limit=2)
+    assert [event.subject for event in next_page.items] == [letters[1].id, letters[0].id]
+    assert next_page.next is None
+    filtered = store.events.before(newest[-1].cursor, subject=letters[1].id)
+    assert [event.subject for event in filtered.items] == [letters[1].id]
     with pytest.raises(Invalid):
-        store.events.before("nonsense")
+        store.events.before("invalid")

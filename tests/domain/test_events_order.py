@@ -1,4 +1,4 @@
-"""The feed never skips an event of a transaction that commits late."""
+"""Order of the event feed on PostgreSQL: a late commit is never skipped."""
 
 import psycopg
 import pytest
@@ -13,17 +13,17 @@ from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import CorralError
 
-pytestmark = pytest.mark.slow  # PostgreSQL alone
+pytestmark = pytest.mark.slow  # PostgreSQL only
 INSERT = "INSERT INTO events (at, actor, kind, verb, subject) VALUES (1, 'x', 'k', 'v', %s)"
 
 
 @pytest.fixture
 def engine() -> str:
-    """PostgreSQL alone: on SQLite the number is given out under the lock that commits."""
+    """PostgreSQL only: SQLite assigns the number under the lock that commits."""
     return "postgres"
 
 
-def seen(store: Corral, cursor: str | None = None) -> tuple[list[str], str | None]:
+def read_subjects(store: Corral, cursor: str | None = None) -> tuple[list[str], str | None]:
     page = store.events.after(cursor)
     return [event.subject for event in page.items], page.next
 
@@ -33,21 +33,21 @@ def test_event_that_commits_late_is_not_skipped(store: Corral, url: str) -> None
         slow.execute(INSERT, ["slow"])  # number 1, not committed
         fast.execute(INSERT, ["fast"])  # number 2
         fast.commit()
-        before, cursor = seen(store)
-        assert before == [], "number 2 is held back while number 1 may still come"
+        subjects_before, cursor = read_subjects(store)
+        assert subjects_before == [], "event 2 is held back until transaction 1 ends"
         slow.commit()
-        after, _ = seen(store, cursor)
-    assert after == ["slow", "fast"]
+        subjects_after, _ = read_subjects(store, cursor)
+    assert subjects_after == ["slow", "fast"]
 
 
 def test_reader_sees_every_event_once_in_any_commit_order(store: Corral, url: str) -> None:
-    letters: list[str] = []
+    subjects: list[str] = []
     cursor: str | None = None
 
     def read() -> None:
         nonlocal cursor
-        new, cursor = seen(store, cursor)
-        letters.extend(new)
+        page_subjects, cursor = read_subjects(store, cursor)
+        subjects.extend(page_subjects)
 
     writers = [psycopg.connect(url) for _ in range(4)]
     try:
@@ -60,17 +60,17 @@ def test_reader_sees_every_event_once_in_any_commit_order(store: Corral, url: st
     finally:
         for writer in writers:
             writer.close()
-    assert sorted(letters) == ["w0", "w1", "w2", "w3"]
-    assert len(letters) == 4
+    assert sorted(subjects) == ["w0", "w1", "w2", "w3"]
+    assert len(subjects) == 4
 
 
 def test_rolled_back_number_does_not_hold_back_the_feed(store: Corral, url: str) -> None:
     with psycopg.connect(url) as slow:
         slow.execute(INSERT, ["never"])
         store.mail.put("agent:ada", 1)
-        assert seen(store)[0] == []
+        assert read_subjects(store)[0] == []
         slow.rollback()
-    assert seen(store)[0] == ["let_1"]
+    assert read_subjects(store)[0] == ["let_1"]
 
 
 def test_transaction_with_a_late_second_event_appears_whole(store: Corral, url: str) -> None:
@@ -79,14 +79,14 @@ def test_transaction_with_a_late_second_event_appears_whole(store: Corral, url: 
         store.mail.put("agent:ada", 1)
         slow.execute(INSERT, ["slow 2"])  # a number behind that of the letter
         slow.commit()
-    letters, _ = seen(store)
-    assert sorted(letters) == ["let_1", "slow 1", "slow 2"]
-    first, cursor = [], None
+    subjects, _ = read_subjects(store)
+    assert sorted(subjects) == ["let_1", "slow 1", "slow 2"]
+    paginated, cursor = [], None
     for _ in range(3):
         page = store.events.after(cursor, limit=1)
-        first += [event.subject for event in page.items]
+        paginated += [event.subject for event in page.items]
         cursor = page.next
-    assert first == letters, "page by page it is the same feed"
+    assert paginated == subjects, "pages of one event have the same order"
 
 
 def test_newest_events_wait_for_a_slow_transaction(store: Corral, url: str) -> None:
@@ -95,51 +95,51 @@ def test_newest_events_wait_for_a_slow_transaction(store: Corral, url: str) -> N
         store.mail.put("agent:ada", 1)
         end = store.events.newest().next
         slow.commit()
-    assert sorted(seen(store, end)[0]) == ["let_1", "slow"]
+    assert sorted(read_subjects(store, end)[0]) == ["let_1", "slow"]
 
 
 def test_transactions_of_the_same_store_are_held_back_too(
     store: Corral, url: str, clock: ManualClock
 ) -> None:
-    with corral.open(url, clock=clock) as other, other.transaction() as tx:
+    with corral.open(url, clock=clock) as other_store, other_store.transaction() as tx:
         slow = mail.put(tx, "agent:ada", "slow")
         fast = store.mail.put("queue:x", "fast")
-        assert seen(store)[0] == []
-    assert seen(store)[0] == [slow.id, fast.id]
+        assert read_subjects(store)[0] == []
+    assert read_subjects(store)[0] == [slow.id, fast.id]
 
 
 def test_read_only_transaction_does_not_hold_back_the_feed(store: Corral, url: str) -> None:
     with psycopg.connect(url) as reader:
         reader.execute("SELECT count(*) FROM events")
         store.mail.put("agent:ada", 1)
-        assert seen(store)[0] == ["let_1"]
+        assert read_subjects(store)[0] == ["let_1"]
 
 
 def test_rejected_operation_does_not_hold_back_the_feed(store: Corral) -> None:
     with pytest.raises(CorralError):
         store.mail.drop("let_9")
     store.mail.put("agent:ada", 1)
-    assert seen(store)[0] == ["let_1"]
+    assert read_subjects(store)[0] == ["let_1"]
 
 
 def test_check_names_the_transaction_that_holds_back_the_feed(
     store: Corral, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def feed() -> Finding:
-        return next(letters for letters in store.db.check() if letters.check == "feed")
+    def check_feed() -> Finding:
+        return next(finding for finding in store.db.check() if finding.check == "feed")
 
     with psycopg.connect(url, application_name="report") as slow:
         slow.execute("SELECT 1")  # a transaction that only reads does not hold back the feed
         monkeypatch.setattr(postgres_maintenance, "LONG_TRANSACTION_MS", 0)
-        assert "report" not in feed().message
+        assert "report" not in check_feed().message
         slow.execute(INSERT, ["slow"])
         process = slow.info.backend_pid
-        found = feed()
-        assert found.state == "warning"
-        assert f"process {process} (report, database {slow.info.dbname})" in found.message
-        assert f"pg_terminate_backend({process})" in found.message
+        warning = check_feed()
+        assert warning.state == "warning"
+        assert f"process {process} (report, database {slow.info.dbname})" in warning.message
+        assert f"pg_terminate_backend({process})" in warning.message
         monkeypatch.undo()
-        assert feed().state == "ok", "it has not been open for long"
+        assert check_feed().state == "ok", "the transaction is not open for long"
 
 
 def test_follower_backs_off_while_the_feed_is_held_back(
@@ -150,8 +150,8 @@ def test_follower_backs_off_while_the_feed_is_held_back(
         patch.setattr(library_events, "_sleep", lambda _, seconds, __: pauses.append(seconds))
         slow.execute(INSERT, ["slow"])
         store.mail.put("agent:ada", 1)
-        over = iter([False] * 9 + [True])
-        assert list(store.events.follow("0-0", over=lambda: next(over))) == []
+        stops = iter([False] * 9 + [True])
+        assert list(store.events.follow("0-0", over=lambda: next(stops))) == []
         assert pauses == sorted(pauses)
         assert (len(pauses), pauses[0], pauses[-1]) == (10, MIN_PAUSE, MAX_PAUSE)
         slow.commit()

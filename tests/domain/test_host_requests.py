@@ -24,7 +24,9 @@ def ada(store: Corral) -> str:
     return store.agents.create("ada", provider="scripted", model="small").name
 
 
-def decided(store: Corral, request: HostRequest, answer: str, by: str = "user:ann") -> HostRequest:
+def answer_request(
+    store: Corral, request: HostRequest, answer: str, by: str = "user:ann"
+) -> HostRequest:
     store.questions.answer(str(request.question_id), answer, by=by)
     store.internal.chat.run_upkeep()
     return store.host_requests.get(request.id)
@@ -44,26 +46,26 @@ def test_request_has_no_effect_until_approved(store: Corral, ada: str) -> None:
         store.agents.get("helper")
     question = store.questions.get(str(request.question_id))
     assert question.options == ["yes", "no"]
-    assert "Help with mails." in str(question.effect), "all of it is shown"
-    done = decided(store, request, "yes")
-    assert (done.state, done.decided_by) == ("done", "user:ann")
+    assert "Help with mails." in str(question.effect), "the effect shows all instructions"
+    approved = answer_request(store, request, "yes")
+    assert (approved.state, approved.decided_by) == ("done", "user:ann")
     agent = store.agents.get("helper")
     assert (agent.provider, agent.model, agent.admin) == ("scripted", "small", False)
     assert [letter["state"] for letter in list_notices(store)] == ["done"]
     store.internal.chat.run_upkeep()
-    assert len(list_notices(store)) == 1, "it is told once"
+    assert len(list_notices(store)) == 1, "the agent is notified once"
 
 
 def test_refused_and_expired_requests_notify_the_agent(
     store: Corral, ada: str, clock: ManualClock
 ) -> None:
-    refused = decided(store, store.host_requests.ask(ada, "create_agent", HELPER), "no")
+    refused = answer_request(store, store.host_requests.ask(ada, "create_agent", HELPER), "no")
     assert (refused.state, refused.decided_by) == ("refused", "user:ann")
-    late = store.host_requests.ask(ada, "create_agent", HELPER)
+    expired = store.host_requests.ask(ada, "create_agent", HELPER)
     clock.advance(8 * DAY)
     store.internal.questions.expire_due()
     store.internal.chat.run_upkeep()
-    assert store.host_requests.get(late.id).state == "expired"
+    assert store.host_requests.get(expired.id).state == "expired"
     assert [letter["state"] for letter in list_notices(store)] == ["refused", "expired"]
     with pytest.raises(NotFound):
         store.agents.get("helper")
@@ -73,12 +75,12 @@ def test_grant_allows_action_and_denial_forbids_it(store: Corral, ada: str) -> N
     store.agents.grant(ada, "Bash")
     store.agents.grant(ada, "*")
     assert store.host_requests.ask(ada, "create_agent", HELPER).state == "waiting", (
-        "that is for tools"
+        "tool grants do not apply to host actions"
     )
     store.agents.grant(ada, "host:create_agent(help-*)")
-    named = {**HELPER, "name": "help-mail"}
-    done = store.host_requests.ask(ada, "create_agent", named)
-    assert (done.state, done.decided_by) == ("done", "rule")
+    arguments = {**HELPER, "name": "help-mail"}
+    granted = store.host_requests.ask(ada, "create_agent", arguments)
+    assert (granted.state, granted.decided_by) == ("done", "rule")
     assert store.agents.get("help-mail").state == "active"
     assert store.host_requests.ask(ada, "create_agent", {**HELPER, "name": "x"}).state == "waiting"
     store.agents.grant(ada, "host:*", allow=False)
@@ -95,17 +97,17 @@ def test_host_grant_does_not_restrict_own_tools(store: Corral, ada: str) -> None
 def test_conditions_are_checked_again_on_approval(store: Corral, ada: str) -> None:
     request = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.grant(ada, "host:create_agent", allow=False)
-    assert decided(store, request, "yes").reason == "a denied tool forbids it"
+    assert answer_request(store, request, "yes").reason == "a denied tool forbids it"
     store.agents.revoke(ada, "host:create_agent")
-    again = store.host_requests.ask(ada, "create_agent", HELPER)
+    second_request = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.retire(ada)
-    assert decided(store, again, "yes").reason == "ada is retired"
+    assert answer_request(store, second_request, "yes").reason == "ada is retired"
 
 
 def test_failed_action_is_rolled_back_and_recorded(store: Corral, ada: str) -> None:
     request = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.create("helper", command="cat")
-    failed = decided(store, request, "yes")
+    failed = answer_request(store, request, "yes")
     assert failed.state == "failed"
     assert "An agent helper exists already" in str(failed.reason)
     assert list_notices(store)[0]["state"] == "failed"
@@ -115,7 +117,7 @@ def test_failed_action_is_rolled_back_and_recorded(store: Corral, ada: str) -> N
 def test_changed_effect_is_not_carried_out(store: Corral, ada: str) -> None:
     request = store.host_requests.ask(ada, "create_agent", HELPER)
     store.agents.edit(ada, command="rm -r /")
-    failed = decided(store, request, "yes")
+    failed = answer_request(store, request, "yes")
     assert (failed.state, "differs from the approved one" in str(failed.reason)) == ("failed", True)
 
 
@@ -124,13 +126,13 @@ def test_two_approvals_are_required_if_configured(store: Corral, ada: str) -> No
     for name in ("ann", "ben", "cleo"):
         store.people.set(name, role="owner")
     request = store.host_requests.ask(ada, "create_agent", HELPER)
-    assert decided(store, request, "yes").state == "waiting"
+    assert answer_request(store, request, "yes").state == "waiting"
     with refuses(store, Refused):
         store.questions.answer(str(request.question_id), "yes", by="user:mallory")
     with refuses(store, Refused):
         store.questions.answer(str(request.question_id), "yes", by="agent:ada")
-    done = decided(store, request, "yes", by="user:cleo")
-    assert (done.state, done.decided_by) == ("done", "user:ann, user:cleo")
+    approved = answer_request(store, request, "yes", by="user:cleo")
+    assert (approved.state, approved.decided_by) == ("done", "user:ann, user:cleo")
 
 
 def test_project_setting_decides_number_of_approvals(
@@ -146,8 +148,8 @@ def test_project_setting_decides_number_of_approvals(
 
 
 def test_ask_is_idempotent_by_key_and_limited_per_agent(store: Corral, ada: str) -> None:
-    first = store.host_requests.ask(ada, "create_agent", HELPER, key="k")
-    assert store.host_requests.ask(ada, "create_agent", HELPER, key="k") == first
+    request = store.host_requests.ask(ada, "create_agent", HELPER, key="k")
+    assert store.host_requests.ask(ada, "create_agent", HELPER, key="k") == request
     for n in range(19):
         store.host_requests.ask(ada, "create_agent", {**HELPER, "name": f"h{n}"})
     with refuses(store, Refused):
@@ -155,7 +157,8 @@ def test_ask_is_idempotent_by_key_and_limited_per_agent(store: Corral, ada: str)
     assert len(store.host_requests.list(agent=ada, limit=100).items) == 20
     store.agents.create("ben")
     assert (
-        store.host_requests.ask("ben", "create_agent", {**HELPER, "name": "his"}).state == "waiting"
+        store.host_requests.ask("ben", "create_agent", {**HELPER, "name": "other"}).state
+        == "waiting"
     )
 
 
@@ -185,13 +188,13 @@ def test_invalid_requests_are_rejected(
 
 def test_withdrawing_a_request_closes_its_question(store: Corral, ada: str) -> None:
     request = store.host_requests.ask(ada, "create_agent", HELPER)
-    gone = store.host_requests.withdraw(request.id)
-    assert (gone.state, store.questions.get(str(request.question_id)).state) == (
+    withdrawn = store.host_requests.withdraw(request.id)
+    assert (withdrawn.state, store.questions.get(str(request.question_id)).state) == (
         "refused",
         "withdrawn",
     )
     store.internal.chat.run_upkeep()
-    assert store.host_requests.get(request.id) == gone
+    assert store.host_requests.get(request.id) == withdrawn
 
 
 # -- tasks and destinations -----------------------------------------------------------------------
@@ -211,29 +214,29 @@ def test_approved_scheduled_task_wakes_agent_in_its_session(
         ada, "schedule_task", arguments, run=run.id, session=route.session_id
     )
     assert "run this script on the host first:\n./due.sh" in request.effect
-    done = decided(store, request, "yes")
-    task = store.schedules.get(str((done.result or {})["task"]))
+    approved = answer_request(store, request, "yes")
+    task = store.schedules.get(str((approved.result or {})["task"]))
     assert (task.mailbox, task.script) == (f"session:{route.session_id}", "./due.sh")
     assert task.body["place"] == chat.place()
     (letter,) = [
-        each
-        for each in store.mail.list(mailbox=task.mailbox).items
-        if isinstance(each.body, dict) and each.body.get("kind") == "host_request"
+        candidate
+        for candidate in store.mail.list(mailbox=task.mailbox).items
+        if isinstance(candidate.body, dict) and candidate.body.get("kind") == "host_request"
     ]
     assert letter.body["state"] == "done"
 
 
 def test_agent_changes_only_its_own_tasks_without_approval(store: Corral, ada: str) -> None:
-    mine = store.schedules.task(ada, "x", cron="0 9 * * *")
+    own_task = store.schedules.task(ada, "x", cron="0 9 * * *")
     store.agents.create("ben", command="cat")
-    other = store.schedules.task("ben", "x", cron="0 9 * * *")
-    plain = store.schedules.create("agent:ada", "x", cron="0 9 * * *")
+    foreign_task = store.schedules.task("ben", "x", cron="0 9 * * *")
+    plain_schedule = store.schedules.create("agent:ada", "x", cron="0 9 * * *")
     for verb, state in (("pause", "paused"), ("resume", "active"), ("cancel", "cancelled")):
-        done = store.host_requests.ask(ada, "change_task", {"task": mine.id, "verb": verb})
-        assert (done.state, (done.result or {})["state"]) == ("done", state)
-    for foreign in (other, plain):
+        request = store.host_requests.ask(ada, "change_task", {"task": own_task.id, "verb": verb})
+        assert (request.state, (request.result or {})["state"]) == ("done", state)
+    for schedule in (foreign_task, plain_schedule):
         with refuses(store, Refused):
-            store.host_requests.ask(ada, "change_task", {"task": foreign.id, "verb": "cancel"})
+            store.host_requests.ask(ada, "change_task", {"task": schedule.id, "verb": "cancel"})
 
 
 def test_destination_needs_approval_of_people(store: Corral, ada: str) -> None:
@@ -241,19 +244,19 @@ def test_destination_needs_approval_of_people(store: Corral, ada: str) -> None:
     chat.says("hello")
     request = store.host_requests.ask(ada, "destination", {"place": "fake/room", "name": "news"})
     assert store.destinations.list(agent=ada).items == []
-    assert decided(store, request, "yes").state == "done"
-    (held,) = store.destinations.list(agent=ada).items
-    assert (held.name, held.place_id) == ("news", chat.place())
+    assert answer_request(store, request, "yes").state == "done"
+    (destination,) = store.destinations.list(agent=ada).items
+    assert (destination.name, destination.place_id) == ("news", chat.place())
 
 
 # -- secrets --------------------------------------------------------------------------------------
 
 SECRET = "correct-horse-battery-staple"
-WANTED = {"name": "mail-token", "reason": "to read the mails"}
+SECRET_REQUEST = {"name": "mail-token", "reason": "to read the mails"}
 
 
-def test_agent_learns_only_that_a_requested_secret_exists(store: Corral, ada: str) -> None:
-    request = store.host_requests.ask(ada, "secret", WANTED)
+def test_agent_is_notified_of_a_secret_but_never_gets_its_value(store: Corral, ada: str) -> None:
+    request = store.host_requests.ask(ada, "secret", SECRET_REQUEST)
     question = store.questions.get(str(request.question_id))
     assert "to read the mails" in question.text
     assert "corral secret set mail-token --keep file" in str(question.effect)
@@ -268,31 +271,35 @@ def test_agent_learns_only_that_a_requested_secret_exists(store: Corral, ada: st
     assert store.questions.get(question.id).state == "withdrawn"
     assert SECRET not in str(contents(store))
     assert store.secrets.resolve("mail-token") == SECRET
-    assert store.host_requests.ask(ada, "secret", WANTED).state == "done", "it is there already"
+    assert store.host_requests.ask(ada, "secret", SECRET_REQUEST).state == "done", (
+        "the secret exists already"
+    )
 
 
 def test_secret_request_can_be_refused(store: Corral, ada: str) -> None:
-    request = store.host_requests.ask(ada, "secret", WANTED)
-    assert decided(store, request, "no").state == "refused"
+    request = store.host_requests.ask(ada, "secret", SECRET_REQUEST)
+    assert answer_request(store, request, "no").state == "refused"
     assert list_notices(store)[0]["state"] == "refused"
 
 
-def secret_card(store: Corral, ada: str, **message: Any) -> tuple[Chat, HostRequest]:
-    """A chat in which a card asks for a secret."""
+def show_secret_card(store: Corral, ada: str, **message: Any) -> tuple[Chat, HostRequest]:
+    """Show a card in a chat that asks for a secret."""
     chat = Chat(store)
     store.wirings.add(ada, channel="fake")
     runner = Runner(store)
     (route,) = chat.says("read my mails", **message).routes
     store.internal.chat.start_turns()
     run = runner.begin()
-    request = store.host_requests.ask(ada, "secret", WANTED, run=run.id, session=route.session_id)
+    request = store.host_requests.ask(
+        ada, "secret", SECRET_REQUEST, run=run.id, session=route.session_id
+    )
     store.internal.chat.run_upkeep()
     chat.deliver()
     return chat, request
 
 
 @pytest.mark.parametrize(
-    "typed",
+    "fields",
     [
         {"text": SECRET},
         {"text": f"here it is: {SECRET}", "reply_to": "card"},
@@ -302,15 +309,15 @@ def secret_card(store: Corral, ada: str, **message: Any) -> tuple[Chat, HostRequ
     ],
 )
 def test_secret_typed_into_chat_is_not_stored_and_sender_notified(
-    store: Corral, ada: str, typed: dict[str, Any], tmp_path: Any
+    store: Corral, ada: str, fields: dict[str, Any], tmp_path: Any
 ) -> None:
-    chat, request = secret_card(store, ada, direct=True)
+    chat, request = show_secret_card(store, ada, direct=True)
     assert "Never type a secret into a chat." in "".join(chat.platform.words())
-    if typed.get("reply_to"):
-        typed = {**typed, "reply_to": chat.platform.ids[-1]}
-    if typed.get("question"):
-        typed = {**typed, "question": request.question_id}
-    message = chat.says(**typed, direct=True)
+    if fields.get("reply_to"):
+        fields = {**fields, "reply_to": chat.platform.ids[-1]}
+    if fields.get("question"):
+        fields = {**fields, "question": request.question_id}
+    message = chat.says(**fields, direct=True)
     assert (message.state, message.text) == ("refused", "[not kept: it may be a secret]")
     assert SECRET not in str(contents(store))
     assert message.data.get("files") is None
@@ -320,9 +327,9 @@ def test_secret_typed_into_chat_is_not_stored_and_sender_notified(
 
 
 def test_batch_with_a_secret_drops_only_the_secret(store: Corral, ada: str, tmp_path: Path) -> None:
-    chat, _ = secret_card(store, ada, direct=True)
+    chat, _ = show_secret_card(store, ada, direct=True)
     key = RawAttachment("key.txt", SECRET.encode(), 9, "text/plain")
-    given: list[dict[str, Any]] = [
+    contents_of_batch: list[dict[str, Any]] = [
         {"text": "what do you need it for?"},
         {"text": SECRET},
         {"text": "", "attached": [key]},
@@ -330,8 +337,8 @@ def test_batch_with_a_secret_drops_only_the_secret(store: Corral, ada: str, tmp_
         {"text": "and since when?"},
     ]
     events = [
-        IncomingEvent(event_id=f"b{n}", place="room", sender="ann", direct=True, **letter)
-        for n, letter in enumerate(given)
+        IncomingEvent(event_id=f"b{n}", place="room", sender="ann", direct=True, **fields)
+        for n, fields in enumerate(contents_of_batch)
     ]
     stored = store.messages.receive_all(chat.channel.id, events)
     assert [message.state for message in stored] == [
@@ -342,24 +349,24 @@ def test_batch_with_a_secret_drops_only_the_secret(store: Corral, ada: str, tmp_
         "routed",
     ]
     assert SECRET not in str(contents(store))
-    assert [*(tmp_path / "home").glob("channels/*/*")] == [], "not even a file of it"
+    assert [*(tmp_path / "home").glob("channels/*/*")] == [], "the attachment is not stored either"
 
 
 def test_chat_continues_while_a_secret_request_waits(store: Corral, ada: str) -> None:
-    chat, request = secret_card(store, ada)
+    chat, request = show_secret_card(store, ada)
     assert chat.says("what do you need it for?").state == "routed"
     assert chat.says("okay").state == "routed"
     store.secrets.set("mail-token", "env:MAIL_TOKEN")
     store.internal.chat.run_upkeep()
     assert store.host_requests.get(request.id).state == "done"
     store.internal.chat.run_upkeep()
-    assert chat.says("congratulations").state == "routed"
-    assert chat.says("congratulations").text == "congratulations"
+    assert chat.says("hello again").state == "routed"
+    assert chat.says("hello again").text == "hello again"
 
 
 def test_approver_refuses_a_secret_card_in_the_chat(store: Corral, ada: str) -> None:
     store.people.set("ann", role="owner")
-    chat, request = secret_card(store, ada)
+    chat, request = show_secret_card(store, ada)
     store.senders.approve("fake/ann", person="ann", role="owner")
     assert chat.says("no").state == "routed"
     store.internal.chat.run_upkeep()
@@ -376,20 +383,20 @@ def test_long_effect_is_shown_in_parts_before_the_card(store: Corral, ada: str) 
     (route,) = chat.says("go").routes
     store.internal.chat.start_turns()
     run = runner.begin()
-    long = "word " * 100 + "AND THEN DELETE EVERYTHING"
-    hidden = "safe\u202etxt.exe\x1b[8m"
-    arguments = {"name": "helper", "instructions": f"{long} {hidden}"}
+    long_text = "word " * 100 + "AND THEN DELETE EVERYTHING"
+    control_characters = "safe\u202etxt.exe\x1b[8m"
+    arguments = {"name": "helper", "instructions": f"{long_text} {control_characters}"}
     request = store.host_requests.ask(
         ada, "create_agent", arguments, run=run.id, session=route.session_id
     )
     store.internal.chat.run_upkeep()
     chat.deliver()
-    shown = chat.platform.words()
-    assert len(shown) > 2
-    assert "AND THEN DELETE EVERYTHING" in " ".join(shown[:-1])
-    assert "\u202e" not in "".join(shown)
-    assert "\x1b" not in "".join(shown)
-    assert shown[-1].startswith(f"Answer the question above ({request.question_id})")
+    texts = chat.platform.words()
+    assert len(texts) > 2
+    assert "AND THEN DELETE EVERYTHING" in " ".join(texts[:-1])
+    assert "\u202e" not in "".join(texts)
+    assert "\x1b" not in "".join(texts)
+    assert texts[-1].startswith(f"Answer the question above ({request.question_id})")
 
 
 def test_request_is_carried_out_while_its_run_is_live(
@@ -408,8 +415,8 @@ def test_request_is_carried_out_while_its_run_is_live(
     )
     store.internal.chat.run_upkeep()
     chat.deliver()
-    clicked = chat.says("yes", kind=MessageKind.ANSWER, question=request.question_id)
-    assert clicked.state == "routed"
+    answer = chat.says("yes", kind=MessageKind.ANSWER, question=request.question_id)
+    assert answer.state == "routed"
     store.internal.chat.run_upkeep()
     assert store.host_requests.get(request.id).state == "done"
     clock.advance(MINUTE)

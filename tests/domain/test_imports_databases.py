@@ -1,4 +1,4 @@
-"""Imports of other tools' databases: each row once, and nothing is lost."""
+"""Imports of other tools' databases: every row once, with times, states and relations."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -17,59 +17,59 @@ from tests.support.store import contents, refuses, rows
 EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
 
 
-def beside(path: Path) -> dict[str, bytes]:
-    """All files of a folder, and what is in them."""
+def read_files(path: Path) -> dict[str, bytes]:
+    """Return the contents of all files below a folder."""
     return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def ids_of(store: Corral, tool: str, part: str) -> dict[str, str]:
-    found = rows(
+def map_ids(store: Corral, tool: str, part: str) -> dict[str, str]:
+    pairs = rows(
         store,
         "SELECT row_id, id FROM import_origins WHERE tool = :tool AND source_table = :part",
         tool=tool,
         part=part,
     )
-    return dict(found)
+    return dict(pairs)
 
 
 @EACH_TOOL
 def test_every_row_is_imported_and_a_second_import_changes_nothing(
     store: Corral, tool: str, tmp_path: Path
 ) -> None:
-    path = source_databases.MAKERS[tool](tmp_path / "theirs")
-    before = beside(tmp_path / "theirs")
-    taken = store.imports.import_database(tool, path)
-    assert (taken.known, taken.changed, taken.missing, taken.unknown) == (0, 0, [], [])
-    assert taken.new == taken.rows > 0
-    assert beside(tmp_path / "theirs") == before, "the source and its folder are as they were"
+    path = source_databases.MAKERS[tool](tmp_path / "source")
+    files = read_files(tmp_path / "source")
+    result = store.imports.import_database(tool, path)
+    assert (result.known, result.changed, result.missing, result.unknown) == (0, 0, [], [])
+    assert result.new == result.rows > 0
+    assert read_files(tmp_path / "source") == files, "the import does not change the source"
     check_store(store)
-    whole = contents(store)
-    again = store.imports.import_database(tool, path)
-    assert (again.new, again.changed, again.known) == (0, 0, taken.rows)
-    assert contents(store) == whole
+    imported = contents(store)
+    second_result = store.imports.import_database(tool, path)
+    assert (second_result.new, second_result.changed, second_result.known) == (0, 0, result.rows)
+    assert contents(store) == imported
 
 
 def test_agent_yes_runs_have_correct_times(store: Corral, tmp_path: Path) -> None:
     store.imports.import_database("agent-yes", source_databases.make_agent_yes(tmp_path))
-    ids = ids_of(store, "agent-yes", "runs")
-    done, running, failed, crashed = (store.runs.get(ids[key]) for key in "1234")
-    assert (done.state, done.exit_code, done.pid) == ("completed", 0, 11)
-    assert done.args == ["--fast"]
-    assert done.started_at is not None
-    assert done.ended_at is not None
-    assert done.ended_at - done.started_at == 90_000
+    ids = map_ids(store, "agent-yes", "runs")
+    completed, running, failed, crashed = (store.runs.get(ids[key]) for key in "1234")
+    assert (completed.state, completed.exit_code, completed.pid) == ("completed", 0, 11)
+    assert completed.args == ["--fast"]
+    assert completed.started_at is not None
+    assert completed.ended_at is not None
+    assert completed.ended_at - completed.started_at == 90_000
     assert (failed.state, failed.exit_code) == ("failed", 3)
     assert crashed.state == "crashed"
     assert running.state == "interrupted"
     assert "agent-yes" in (running.reason or "")
-    project = store.projects.get(done.project_id or "")
+    project = store.projects.get(completed.project_id or "")
     assert (project.dir, project.command, project.prompt) == ("/srv/shop", "claude", "fix it")
     assert (project.created_at, project.last_run_at) == (1_770_000_000_000, 1_770_000_200_000)
 
 
 def test_existing_project_is_not_changed_by_an_import(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
-    mine = store.projects.register(tmp_path / "shop", command="mine")
+    project = store.projects.register(tmp_path / "shop", command="own")
     path = source_databases.make(
         tmp_path / "s.db",
         source_databases.AGENT_YES,
@@ -80,8 +80,8 @@ def test_existing_project_is_not_changed_by_an_import(store: Corral, tmp_path: P
         },
     )
     store.imports.import_database("agent-yes", path)
-    assert ids_of(store, "agent-yes", "projects") == {"1": mine.id}
-    assert store.projects.get(mine.id) == mine
+    assert map_ids(store, "agent-yes", "projects") == {"1": project.id}
+    assert store.projects.get(project.id) == project
 
 
 def test_agents_are_imported_with_tools_sessions_turns_runs_and_costs(
@@ -99,14 +99,14 @@ def test_agents_are_imported_with_tools_sessions_turns_runs_and_costs(
         "Bash": True,
         "WebFetch": False,
     }
-    session = store.sessions.get(ids_of(store, "agents", "session")["s1"])
+    session = store.sessions.get(map_ids(store, "agents", "session")["s1"])
     assert (session.title, session.agent_id, session.turns) == ("the shop", agent.id, 2)
     turns = store.sessions.turns(session.id).items
     assert [(turn.number, turn.role, turn.content, turn.at) for turn in turns] == [
         (1, "user", "hello", 1_770_000_002_000),
         (2, "assistant", "hi", 1_770_000_003_000),
     ]
-    runs = ids_of(store, "agents", "run")
+    runs = map_ids(store, "agents", "run")
     states = {key: store.runs.get(id).state for key, id in runs.items()}
     assert states == {"u1": "completed", "u2": "cancelled", "u3": "interrupted"}
     (charge,) = store.charges.list(run=runs["u1"]).items
@@ -120,9 +120,9 @@ def test_agents_are_imported_with_tools_sessions_turns_runs_and_costs(
 
 
 def test_imported_agent_with_a_used_name_gets_a_number(store: Corral, tmp_path: Path) -> None:
-    mine = store.agents.create("Builder", command="cat")
+    agent = store.agents.create("Builder", command="cat")
     store.imports.import_database("agents", source_databases.make_agents(tmp_path))
-    assert store.agents.get("Builder").id == mine.id
+    assert store.agents.get("Builder").id == agent.id
     assert store.agents.get("Builder-2").instructions == "Build well."
 
 
@@ -130,29 +130,35 @@ def test_multishot_races_have_rounds_attempts_winners_and_output(
     store: Corral, tmp_path: Path
 ) -> None:
     store.imports.import_database("multishot", source_databases.make_multishot(tmp_path))
-    races = ids_of(store, "multishot", "runs")
+    races = map_ids(store, "multishot", "runs")
     shop, blog = store.races.get(races["r1"]), store.races.get(races["r2"])
     assert (shop.name, shop.state, blog.state) == (
         "a shop",
         "completed",
         "abandoned",
     )
-    (first,) = shop.rounds
-    attempts = ids_of(store, "multishot", "agents")
-    assert (first.number, first.prompt, first.winner_id) == (1, "make a shop", attempts["a2"])
-    assert [(each.number, each.state, each.variation) for each in first.attempts] == [
+    (first_round,) = shop.rounds
+    attempts = map_ids(store, "multishot", "agents")
+    assert (first_round.number, first_round.prompt, first_round.winner_id) == (
+        1,
+        "make a shop",
+        attempts["a2"],
+    )
+    assert [
+        (attempt.number, attempt.state, attempt.variation) for attempt in first_round.attempts
+    ] == [
         (1, "failed", "plain"),
         (2, "completed", "bold"),
     ]
-    (late,) = blog.rounds[0].attempts
-    assert late.state == "cancelled"
-    runs = ids_of(store, "multishot", "agents.run")
-    assert first.attempts[1].run_id == runs["a2"]
+    (cancelled_attempt,) = blog.rounds[0].attempts
+    assert cancelled_attempt.state == "cancelled"
+    runs = map_ids(store, "multishot", "agents.run")
+    assert first_round.attempts[1].run_id == runs["a2"]
     lines = store.outputs.log_lines(runs["a2"]).items
     assert [line.message for line in lines] == ["begun", "done"]
-    everything = str(contents(store))
-    assert "safe-storage-ref-77" not in everything
-    assert "anthropic" in everything
+    all_rows = str(contents(store))
+    assert "safe-storage-ref-77" not in all_rows
+    assert "anthropic" in all_rows
 
 
 def test_imported_nanoclaw_channels_and_wirings_are_inactive(store: Corral, tmp_path: Path) -> None:
@@ -165,23 +171,23 @@ def test_imported_nanoclaw_channels_and_wirings_are_inactive(store: Corral, tmp_
     assert rows(store, "SELECT state, name FROM destinations") == [("revoked", "family")]
     places = {place.platform_id: place for place in store.places.list().items}
     assert (places["chat:7"].name, places["chat:7"].direct) == ("family", False)
-    session = store.sessions.get(ids_of(store, "nanoclaw", "sessions")["sess-1"])
+    session = store.sessions.get(map_ids(store, "nanoclaw", "sessions")["sess-1"])
     assert (session.state, session.agent_id) == ("open", agent.id)
     assert session.reply_to == f"place:{places['chat:7'].id}"
     assert store.sessions.state(session.id) == {"sdk_session_id": "abc"}
     assert (session.provider, session.provider_session) == ("claude", "abc")
-    came = rows(
+    inbound = rows(
         store,
         "SELECT state, body FROM letters WHERE mailbox = :mailbox ORDER BY seq",
         mailbox=f"session:{session.id}",
     )
-    assert [state for state, _ in came] == ["done", "expired", "done", "expired"]
-    sent = rows(
+    assert [state for state, _ in inbound] == ["done", "expired", "done", "expired"]
+    outbound = rows(
         store,
         "SELECT state FROM letters WHERE mailbox = :mailbox",
         mailbox=f"place:{places['chat:7'].id}",
     )
-    assert sent == [("done",)]
+    assert outbound == [("done",)]
     (schedule,) = store.schedules.list().items
     assert (schedule.state, schedule.rule) == ("paused", "0 9 * * *")
     (question,) = store.questions.list(all=True).items
@@ -190,9 +196,9 @@ def test_imported_nanoclaw_channels_and_wirings_are_inactive(store: Corral, tmp_
 
 def test_folder_of_one_session_can_be_imported_alone(store: Corral, tmp_path: Path) -> None:
     source_databases.make_nanoclaw(tmp_path)
-    taken = store.imports.import_database("nanoclaw", tmp_path / "data/v2-sessions/ag-1/sess-1")
-    assert taken.kept < taken.new
-    session = store.sessions.get(ids_of(store, "nanoclaw", "sessions")["sess-1"])
+    result = store.imports.import_database("nanoclaw", tmp_path / "data/v2-sessions/ag-1/sess-1")
+    assert result.kept < result.new
+    session = store.sessions.get(map_ids(store, "nanoclaw", "sessions")["sess-1"])
     assert store.mail.list(mailbox=f"session:{session.id}", all=True).items
     check_store(store)
 
@@ -204,20 +210,20 @@ def test_flightdeck_team_is_imported_with_its_shared_data(store: Corral, tmp_pat
     lead = store.agents.get("flightdeck-11111111-2222")
     assert (lead.state, lead.role) == ("retired", "lead")
     assert store.agents.get("tester").instructions == "Test."
-    conversation = store.sessions.get(ids_of(store, "flightdeck", "conversations")["c1"])
+    conversation = store.sessions.get(map_ids(store, "flightdeck", "conversations")["c1"])
     turns = store.sessions.turns(conversation.id).items
     assert [(turn.role, turn.content) for turn in turns] == [
         ("user", "go"),
         ("assistant", "hm"),
         ("user", "hurry"),
     ]
-    session = store.sessions.get(ids_of(store, "flightdeck", "project_sessions")["1"])
+    session = store.sessions.get(map_ids(store, "flightdeck", "project_sessions")["1"])
     assert (session.project_id, session.agent_id, session.state) == (project.id, lead.id, "closed")
     assert [retro.body for retro in store.sessions.retros(session.id).items] == [{"tasks": 2}]
     tasks = {task.key: task for task in store.tasks.list(project=project.id).items}
     cart, base = tasks["cart@11111111"], tasks["base@11111111"]
     assert (cart.state, base.state, cart.depends_on) == ("paused", "done", [base.key])
-    assert store.tasks.resume(cart.id).state == "ready", "what it needs is done"
+    assert store.tasks.resume(cart.id).state == "ready", "its dependency is done"
     check_store(store)
 
 
@@ -271,9 +277,9 @@ def test_second_import_of_a_grown_source_adds_only_new_rows(store: Corral, tmp_p
             ]
         },
     )
-    again = store.imports.import_database("agents", path)
-    assert (again.new, again.changed) == (1, 0)
-    session = store.sessions.get(ids_of(store, "agents", "session")["s1"])
+    second_result = store.imports.import_database("agents", path)
+    assert (second_result.new, second_result.changed) == (1, 0)
+    session = store.sessions.get(map_ids(store, "agents", "session")["s1"])
     assert [turn.content for turn in store.sessions.turns(session.id).items] == [
         "hello",
         "hi",
@@ -285,12 +291,12 @@ def test_second_import_of_a_grown_source_adds_only_new_rows(store: Corral, tmp_p
 def test_changed_source_row_is_stored_and_reported_once(store: Corral, tmp_path: Path) -> None:
     path = source_databases.make_agent_yes(tmp_path)
     store.imports.import_database("agent-yes", path)
-    run = ids_of(store, "agent-yes", "runs")["2"]
+    run = map_ids(store, "agent-yes", "runs")["2"]
     source_databases.change(
         path, "UPDATE runs SET status = 'completed', exit_code = 0 WHERE id = 2"
     )
-    again = store.imports.import_database("agent-yes", path)
-    assert (again.new, again.changed) == (0, 1)
+    second_result = store.imports.import_database("agent-yes", path)
+    assert (second_result.new, second_result.changed) == (0, 1)
     assert store.runs.get(run).state == "interrupted"
     (origin,) = store.imports.origins(id=run).items
     assert origin.unmapped["status"] == "completed"
@@ -302,8 +308,8 @@ def test_moved_database_is_recognized_by_its_name(store: Corral, tmp_path: Path)
     path = source_databases.make_agent_yes(tmp_path)
     store.imports.import_database("agent-yes", path, source="laptop")
     moved = path.rename(tmp_path / "moved.sqlite")
-    again = store.imports.import_database("agent-yes", moved, source="laptop")
-    assert (again.new, again.known) == (0, 6)
+    second_result = store.imports.import_database("agent-yes", moved, source="laptop")
+    assert (second_result.new, second_result.known) == (0, 6)
 
 
 def test_large_import_is_refused_while_runs_are_active(
@@ -318,23 +324,28 @@ def test_large_import_is_refused_while_runs_are_active(
         assert run in caught.value.message
     else:
         assert store.imports.import_database("agent-yes", path).new == 6, (
-            "there others write beside it"
+            "PostgreSQL allows concurrent writers"
         )
 
 
 def test_indirect_dependents_of_an_imported_failed_task_are_blocked(
     store: Corral, tmp_path: Path
 ) -> None:
-    plain = {
+    fields = {
         "lead_id": source_databases.LEAD,
         "project_id": "shop-1a2b3c",
         "created_at": source_databases.WHEN,
     }
-    chain = ["c", "b", "a"]  # each needs the next one; the last has failed
+    chain = ["c", "b", "a"]  # each task depends on the next; the last one failed
     tasks = [
-        plain
-        | {"id": key, "role": "developer", "dag_status": "pending", "depends_on": f'["{need}"]'}
-        for key, need in pairwise(chain)
+        fields
+        | {
+            "id": key,
+            "role": "developer",
+            "dag_status": "pending",
+            "depends_on": f'["{dependency}"]',
+        }
+        for key, dependency in pairwise(chain)
     ]
     failed = {
         "id": "a",
@@ -342,15 +353,24 @@ def test_indirect_dependents_of_an_imported_failed_task_are_blocked(
         "dag_status": "failed",
         "completed_at": source_databases.WHEN,
     }
-    path = source_databases.make_flightdeck(tmp_path / "theirs", dag_tasks=[*tasks, plain | failed])
+    path = source_databases.make_flightdeck(
+        tmp_path / "source", dag_tasks=[*tasks, fields | failed]
+    )
     store.imports.import_database("flightdeck", path)
-    ids = ids_of(store, "flightdeck", "dag_tasks")
-    of = {task.key[0]: task for task in (store.tasks.get(id) for id in ids.values())}
-    assert {key: task.failed_dependencies for key, task in of.items()} == {"a": 0, "b": 1, "c": 1}
-    assert [of[key].blocked_by_id for key in "bc"] == [of["a"].id, of["a"].id]
+    ids = map_ids(store, "flightdeck", "dag_tasks")
+    tasks_by_key = {task.key[0]: task for task in (store.tasks.get(id) for id in ids.values())}
+    assert {key: task.failed_dependencies for key, task in tasks_by_key.items()} == {
+        "a": 0,
+        "b": 1,
+        "c": 1,
+    }
+    assert [tasks_by_key[key].blocked_by_id for key in "bc"] == [
+        tasks_by_key["a"].id,
+        tasks_by_key["a"].id,
+    ]
     check_store(store)
     for key in "bc":
-        assert store.tasks.resume(of[key].id).state == "blocked"
-    assert store.tasks.skip(of["a"].id).state == "skipped"
-    assert [store.tasks.get(of[key].id).state for key in "bc"] == ["ready", "pending"]
+        assert store.tasks.resume(tasks_by_key[key].id).state == "blocked"
+    assert store.tasks.skip(tasks_by_key["a"].id).state == "skipped"
+    assert [store.tasks.get(tasks_by_key[key].id).state for key in "bc"] == ["ready", "pending"]
     check_store(store)

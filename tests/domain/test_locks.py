@@ -24,10 +24,10 @@ def project(store: Corral, tmp_path: Path) -> Project:
 def test_lock_is_held_until_its_lease_expires(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
-    lock = store.locks.acquire(project.id, "./src/a.py", "ada", reason="mend it")
+    lock = store.locks.acquire(project.id, "./src/a.py", "ada", reason="fix it")
     assert (lock.id, lock.fence, lock.state) == ("lck_1", 1, "held")
     assert (lock.path, lock.mode, lock.owner) == ("src/a.py", "exclusive", "agent:ada")
-    assert (lock.reason, lock.lease_until) == ("mend it", clock.now() + 5 * MINUTE)
+    assert (lock.reason, lock.lease_until) == ("fix it", clock.now() + 5 * MINUTE)
     assert store.locks.get(lock.id) == lock
     assert store.locks.holders(project.id, "src/a.py") == [lock]
     clock.advance(5 * MINUTE)
@@ -63,12 +63,17 @@ def test_path_outside_the_project_or_invalid_path_is_rejected(
 
 
 def test_invalid_arguments_are_rejected_before_any_write(store: Corral, project: Project) -> None:
-    for wrong in ({"mode": "mine"}, {"ttl_ms": 1}, {"ttl_ms": 2 * DAY}, {"reason": "x" * 2_000}):
+    for options in (
+        {"mode": "unknown"},
+        {"ttl_ms": 1},
+        {"ttl_ms": 2 * DAY},
+        {"reason": "x" * 2_000},
+    ):
         with refuses(store, Invalid):
-            store.locks.acquire(project.id, "a", "ada", **wrong)
-    for who in ("", "a b", "place:x", "agent:", "x:y"):
+            store.locks.acquire(project.id, "a", "ada", **options)
+    for owner in ("", "a b", "place:x", "agent:", "x:y"):
         with refuses(store, Invalid):
-            store.locks.acquire(project.id, "a", who)
+            store.locks.acquire(project.id, "a", owner)
     with refuses(store, NotFound):
         store.locks.acquire(project.id, "a", "agt_0")
     with refuses(store, NotFound):
@@ -79,8 +84,8 @@ def test_owner_may_be_an_agent_name_an_agent_id_or_a_person(
     store: Corral, project: Project
 ) -> None:
     ada = store.agents.create("ada")
-    first = store.locks.acquire(project.id, "a", ada.id)
-    assert store.locks.acquire(project.id, "a", "ada").id == first.id
+    lock = store.locks.acquire(project.id, "a", ada.id)
+    assert store.locks.acquire(project.id, "a", "ada").id == lock.id
     assert store.locks.acquire(project.id, "b", "user:ben").owner == "user:ben"
     assert store.locks.acquire(project.dir, "c", "ada").project_id == project.id
 
@@ -91,7 +96,7 @@ def test_glob_with_a_hundred_stars_is_matched_quickly(store: Corral, project: Pr
     assert store.locks.acquire(project.id, "b.py", "y").state == "held"
     with pytest.raises(Held):
         store.locks.acquire(project.id, "b/" + "*x" * 100, "y")
-    with refuses(store, Invalid):  # a line of such would take its time at every release
+    with refuses(store, Invalid):  # matching long globs would make every release slow
         store.locks.acquire(project.id, "*x" * 200, "y")
 
 
@@ -104,29 +109,29 @@ def test_shared_locks_coexist_and_exclude_an_exclusive_lock(
     with refuses(store, Held):
         store.locks.acquire(project.id, "docs/a.md", "z")
     with refuses(store, Held):
-        store.locks.acquire(project.id, "docs/a.md", "y")  # x reads it still
+        store.locks.acquire(project.id, "docs/a.md", "y")  # x still has a shared lock
     assert store.locks.acquire(project.id, "docs/b.md", "x").mode == "exclusive"
 
 
 def test_acquiring_again_renews_and_own_locks_never_conflict(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
-    first = store.locks.acquire(project.id, "src/", "ada")
+    lock = store.locks.acquire(project.id, "src/", "ada")
     clock.advance(MINUTE)
-    again = store.locks.acquire(project.id, "src", "ada")
-    assert (again.id, again.lease_until) == (first.id, clock.now() + 5 * MINUTE)
-    inner = store.locks.acquire(project.id, "src/a.py", "ada", ttl_ms=MINUTE)
-    assert inner.id != first.id
+    renewed = store.locks.acquire(project.id, "src", "ada")
+    assert (renewed.id, renewed.lease_until) == (lock.id, clock.now() + 5 * MINUTE)
+    nested = store.locks.acquire(project.id, "src/a.py", "ada", ttl_ms=MINUTE)
+    assert nested.id != lock.id
     shorter = store.locks.acquire(project.id, "src", "ada", ttl_ms=SECOND)
-    assert shorter.lease_until == again.lease_until  # a renewal never takes time away
+    assert shorter.lease_until == renewed.lease_until  # a renewal never shortens the lease
 
 
 def test_two_runs_of_one_agent_are_separate_owners(store: Corral, project: Project) -> None:
     store.locks.acquire(project.id, "a", "ada", run="run_1")
     with refuses(store, Held):
         store.locks.acquire(project.id, "a", "ada", run="run_2")
-    (found,) = store.guard.check(project.id, ["a"], "ada", run="run_2")
-    assert found.lock.run_id == "run_1"
+    (conflict,) = store.guard.check(project.id, ["a"], "ada", run="run_2")
+    assert conflict.lock.run_id == "run_1"
     assert store.guard.check(project.id, ["a"], "ada", run="run_1") == []
     assert store.guard.check(project.id, ["a"], "ada") == []
 
@@ -155,24 +160,24 @@ def test_lock_of_another_owner_cannot_be_released_or_renewed(
     assert store.locks.release(lock.id, agent="x").state == "released"
 
 
-def test_expired_owner_is_rejected_and_learns_the_new_owner(
+def test_expired_owner_is_rejected_with_the_new_owner(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
-    late = store.locks.acquire(project.id, "src/", "x")
+    expired = store.locks.acquire(project.id, "src/", "x")
     clock.advance(5 * MINUTE)
     for verb in (store.locks.renew, store.locks.release):
         with refuses(store, Held):
-            verb(late)
-    now = store.locks.acquire(project.id, "src/a.py", "y")
-    assert now.fence > late.fence
-    assert store.locks.get(late.id).state == "expired"
+            verb(expired)
+    new_lock = store.locks.acquire(project.id, "src/a.py", "y")
+    assert new_lock.fence > expired.fence
+    assert store.locks.get(expired.id).state == "expired"
     for verb in (store.locks.renew, store.locks.release):
         with refuses(store, Held) as caught:
-            verb(late)
+            verb(expired)
         assert "agent:y" in caught.value.message
         assert "expired" in caught.value.message
     (letter,) = store.mail.list(mailbox="agent:x").items
-    assert (letter.body["lock"], letter.body["state"]) == (late.id, "expired")
+    assert (letter.body["lock"], letter.body["state"]) == (expired.id, "expired")
 
 
 def test_renewed_lock_outlives_its_first_lease(
@@ -195,11 +200,11 @@ def test_person_can_revoke_a_lock_with_notification_and_agent_cannot(
     with store.transaction() as tx:
         tx.actor = "agent:y"
         with pytest.raises(Refused):
-            ops.revoke(tx, lock.id, reason="mine")
-    revoked = store.locks.revoke(lock.id, reason="x is gone")
+            ops.revoke(tx, lock.id, reason="take over")
+    revoked = store.locks.revoke(lock.id, reason="x crashed")
     assert (revoked.state, revoked.ended_by) == ("revoked", "user:tester")
     (letter,) = store.mail.list(mailbox="agent:x").items
-    assert "x is gone" in letter.body["text"]
+    assert "x crashed" in letter.body["text"]
     with refuses(store, Held):
         store.locks.release(lock)
     assert store.locks.acquire(project.id, "a", "y").state == "held"
@@ -211,17 +216,17 @@ def test_run_heartbeats_renew_its_locks_and_its_end_releases_them(
     without_supervisors(monkeypatch)
     run = running(store)
     lock = store.locks.acquire(project.id, "a", "x", run=run.id)
-    other = store.locks.acquire(project.id, "b", "x")
+    lock_without_run = store.locks.acquire(project.id, "b", "x")
     for _ in range(8):
         clock.advance(50 * SECOND)
         run = store.internal.runs.heartbeat(run, output_bytes=0)
     assert store.locks.get(lock.id).lease_until == clock.now() + 5 * MINUTE
     assert store.locks.holders(project.id, "b") == []
-    waiting = store.locks.request(project.id, "a", "y")
+    request = store.locks.request(project.id, "a", "y")
     store.internal.runs.clean_up(store.internal.runs.end(run, ExitStatus(exit_code=0)))
     assert store.locks.get(lock.id).state == "released"
-    assert store.locks.get(waiting.id).state == "held"
-    assert store.locks.get(other.id).owner == "agent:x"
+    assert store.locks.get(request.id).state == "held"
+    assert store.locks.get(lock_without_run.id).owner == "agent:x"
     with unchanged(store):
         assert store.internal.locks.release_for_run(run.id) == []
 
@@ -240,9 +245,9 @@ def test_locks_of_different_projects_do_not_conflict(
     store: Corral, project: Project, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
-    other = store.projects.register(tmp_path / "other")
+    other_project = store.projects.register(tmp_path / "other")
     store.locks.acquire(project.id, ".", "x")
-    assert store.locks.acquire(other.id, ".", "y").state == "held"
+    assert store.locks.acquire(other_project.id, ".", "y").state == "held"
     with refuses(store, Held):
         store.locks.acquire(project.id, "anything", "y")
 
@@ -275,11 +280,11 @@ def test_lists_are_paginated_by_path_owner_and_age(
 ) -> None:
     for number, name in enumerate(["d", "b/x", "b/*.py", "a", "c"]):
         store.locks.acquire(project.id, name, "xy"[number % 2])
-    live = walk(store.locks.list)
-    assert [lock.path for lock in live] == ["a", "b/*.py", "b/x", "c", "d"]
-    assert walk(store.locks.list, project=project.id) == live
+    held_locks = walk(store.locks.list)
+    assert [lock.path for lock in held_locks] == ["a", "b/*.py", "b/x", "c", "d"]
+    assert walk(store.locks.list, project=project.id) == held_locks
     assert [lock.path for lock in walk(store.locks.list, agent="y")] == ["b/x", "a"]
-    store.locks.release(live[0])
+    store.locks.release(held_locks[0])
     newest = ["c", "a", "b/*.py", "b/x", "d"]
     assert [lock.path for lock in walk(store.locks.list, all=True)] == newest
     assert [lock.path for lock in walk(store.locks.list, all=True, project=project.id)] == newest
@@ -294,18 +299,18 @@ def test_lists_are_paginated_by_path_owner_and_age(
 def test_file_touches_are_counted_and_listed_by_file_folder_and_owner(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
-    began = clock.now()
-    for path, who in [("src/a.py", "x"), ("src/a.py", "y"), ("src-old", "x"), ("src/b.py", "x")]:
-        store.locks.touch(project.id, path, who)
+    first_at = clock.now()
+    for path, owner in [("src/a.py", "x"), ("src/a.py", "y"), ("src-old", "x"), ("src/b.py", "x")]:
+        store.locks.touch(project.id, path, owner)
     clock.advance(MINUTE)
-    again = store.locks.touch(project.id, "./src/a.py", "x")
-    assert (again.count, again.first_at, again.last_at) == (2, began, clock.now())
+    repeated = store.locks.touch(project.id, "./src/a.py", "x")
+    assert (repeated.count, repeated.first_at, repeated.last_at) == (2, first_at, clock.now())
     by_file = walk(store.locks.touches, project=project.id, path="src/a.py", limit=1)
     assert [(touch.owner, touch.count) for touch in by_file] == [("agent:x", 2), ("agent:y", 1)]
-    below = walk(store.locks.touches, project=project.id, path="src", limit=2)
-    assert [touch.path for touch in below] == ["src/a.py", "src/a.py", "src/b.py"]
-    mine = walk(store.locks.touches, project=project.id, agent="x", limit=1)
-    assert [touch.path for touch in mine] == ["src-old", "src/a.py", "src/b.py"]
+    in_folder = walk(store.locks.touches, project=project.id, path="src", limit=2)
+    assert [touch.path for touch in in_folder] == ["src/a.py", "src/a.py", "src/b.py"]
+    of_owner = walk(store.locks.touches, project=project.id, agent="x", limit=1)
+    assert [touch.path for touch in of_owner] == ["src-old", "src/a.py", "src/b.py"]
 
 
 def test_check_of_many_paths_returns_those_locked_by_others(
@@ -314,23 +319,23 @@ def test_check_of_many_paths_returns_those_locked_by_others(
     lock = store.locks.acquire(project.id, "src/", "x")
     store.locks.acquire(project.id, "docs/", "y")
     for paths in (["src/1", "docs/1"], ["src/1", *(f"docs/{n}" for n in range(9))]):
-        (found,) = store.guard.check(project.id, paths, "y")
-        assert (found.path, found.lock) == ("src/1", lock)
-        assert "agent:x" in found.text
+        (conflict,) = store.guard.check(project.id, paths, "y")
+        assert (conflict.path, conflict.lock) == ("src/1", lock)
+        assert "agent:x" in conflict.text
     assert store.guard.check(project.id, [], "y") == []
 
 
 def test_retention_deletes_old_locks_and_file_touches(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
-    old = store.locks.release(store.locks.acquire(project.id, "a", "x"))
+    released = store.locks.release(store.locks.acquire(project.id, "a", "x"))
     store.locks.touch(project.id, "a", "x")
     store.locks.touch(project.id, "b", "x")
     clock.advance(366 * DAY)
     store.locks.touch(project.id, "b", "x")
     newest = store.locks.acquire(project.id, "a", "x")
-    forgotten = {each.table: each.rows for each in store.db.prune()}
-    assert (forgotten["locks"], forgotten["file_touches"]) == (1, 1)
+    pruned = {result.table: result.rows for result in store.db.prune()}
+    assert (pruned["locks"], pruned["file_touches"]) == (1, 1)
     with pytest.raises(NotFound):
-        store.locks.get(old.id)
+        store.locks.get(released.id)
     assert store.locks.get(newest.id).state == "held"

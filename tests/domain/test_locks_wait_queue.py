@@ -17,7 +17,7 @@ def project(store: Corral, tmp_path: Path) -> Project:
     return store.projects.register(tmp_path)
 
 
-def states(store: Corral, *locks: Lock) -> list[str]:
+def list_states(store: Corral, *locks: Lock) -> list[str]:
     return [str(store.locks.get(lock.id).state) for lock in locks]
 
 
@@ -31,15 +31,15 @@ def test_requests_are_granted_in_order_with_one_notification(
     held = store.locks.acquire(project.id, "src/", "x")
     y = store.locks.request(project.id, "src/a.py", "y", ttl_ms=MINUTE)
     z = store.locks.request(project.id, "src/", "z")
-    assert states(store, held, y, z) == ["held", "waiting", "waiting"]
+    assert list_states(store, held, y, z) == ["held", "waiting", "waiting"]
     clock.advance(SECOND)
     store.locks.release(held)
-    assert states(store, held, y, z) == ["released", "held", "waiting"]
+    assert list_states(store, held, y, z) == ["released", "held", "waiting"]
     granted = store.locks.get(y.id)
     assert (granted.held_at, granted.lease_until) == (clock.now(), clock.now() + MINUTE)
     assert (list_notices(store, "y"), list_notices(store, "z")) == (["held"], [])
     store.locks.release(granted)
-    assert states(store, z) == ["held"]
+    assert list_states(store, z) == ["held"]
     assert record(store, z.id) == ["lock.request", "lock.grant"]
 
 
@@ -47,7 +47,7 @@ def test_later_request_waits_behind_conflicts_only(store: Corral, project: Proje
     store.locks.acquire(project.id, "a", "x", mode="shared")
     writer = store.locks.request(project.id, "a", "y")
     reader = store.locks.request(project.id, "a", "z", mode="shared")
-    assert states(store, writer, reader) == ["waiting", "waiting"]
+    assert list_states(store, writer, reader) == ["waiting", "waiting"]
     with refuses(store, Held) as caught:
         store.locks.acquire(project.id, "a", "z2", mode="shared")
     assert "queued before you" in caught.value.message
@@ -63,17 +63,17 @@ def test_compatible_requests_are_granted_together(store: Corral, project: Projec
         store.locks.request(project.id, "b", "w2"),
     ]
     store.locks.release(held)
-    assert states(store, *waiting) == ["held", "held", "held", "waiting"]
+    assert list_states(store, *waiting) == ["held", "held", "held", "waiting"]
 
 
 def test_repeated_request_keeps_its_queue_position(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
-    first = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
+    request = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
     clock.advance(30 * SECOND)
-    again = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
-    assert (again.id, again.lease_until) == (first.id, clock.now() + MINUTE)
+    repeated = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
+    assert (repeated.id, repeated.lease_until) == (request.id, clock.now() + MINUTE)
     with refuses(store, Held) as caught:
         store.locks.acquire(project.id, "a", "y")
     assert caught.value.details["owner"] == "agent:x"
@@ -82,9 +82,9 @@ def test_repeated_request_keeps_its_queue_position(
 def test_withdrawn_request_unblocks_the_next_one(store: Corral, project: Project) -> None:
     reader = store.locks.acquire(project.id, "a", "x", mode="shared")
     writer = store.locks.request(project.id, "a", "y")
-    next_ = store.locks.request(project.id, "a", "z", mode="shared")
+    next_reader = store.locks.request(project.id, "a", "z", mode="shared")
     assert store.locks.release(writer).state == "withdrawn"
-    assert states(store, reader, writer, next_) == ["held", "withdrawn", "held"]
+    assert list_states(store, reader, writer, next_reader) == ["held", "withdrawn", "held"]
     with unchanged(store):
         assert store.locks.release(writer).state == "withdrawn"
 
@@ -94,9 +94,9 @@ def test_expired_request_notifies_its_owner_if_requested(
     store: Corral, project: Project, clock: ManualClock, notify: bool, letters: int
 ) -> None:
     store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
-    gone = store.locks.request(project.id, "a", "y", wait_ms=MINUTE, notify=notify)
+    expired = store.locks.request(project.id, "a", "y", wait_ms=MINUTE, notify=notify)
     clock.advance(MINUTE)
-    assert [lock.id for lock in store.internal.locks.expire_due()] == [gone.id]
+    assert [lock.id for lock in store.internal.locks.expire_due()] == [expired.id]
     assert list_notices(store, "y") == ["expired"] * letters
 
 
@@ -104,30 +104,30 @@ def test_queue_position_expires_without_renewal(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
     held = store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
-    gone = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
-    there = store.locks.request(project.id, "a", "z", wait_ms=HOUR)
+    expired = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
+    next_request = store.locks.request(project.id, "a", "z", wait_ms=HOUR)
     clock.advance(MINUTE)
     store.locks.release(held)
-    assert states(store, gone, there) == ["expired", "held"]
+    assert list_states(store, expired, next_request) == ["expired", "held"]
     assert list_notices(store, "y") == ["expired"]
 
 
 def test_expiry_sweep_grants_the_next_request_and_notifies_both(
     store: Corral, project: Project, clock: ManualClock
 ) -> None:
-    dead = store.locks.acquire(project.id, "src/*", "x")
+    expiring = store.locks.acquire(project.id, "src/*", "x")
     waiting = store.locks.request(project.id, "./src/a.py", "y")
     clock.advance(5 * MINUTE - 1)
     assert store.internal.locks.expire_due() == []
     clock.advance(1)
     (ended,) = store.internal.locks.expire_due()
-    assert (ended.id, ended.state) == (dead.id, "expired")
-    assert states(store, waiting) == ["held"]
+    assert (ended.id, ended.state) == (expiring.id, "expired")
+    assert list_states(store, waiting) == ["held"]
     assert (list_notices(store, "x"), list_notices(store, "y")) == (["expired"], ["held"])
     with unchanged(store):
         assert store.internal.locks.expire_due() == []
     with refuses(store, Held):
-        store.locks.release(dead)
+        store.locks.release(expiring)
 
 
 def test_new_request_does_not_overtake_the_queue_after_an_expiry(
@@ -140,7 +140,7 @@ def test_new_request_does_not_overtake_the_queue_after_an_expiry(
         store.locks.acquire(project.id, "a", "z")
     assert caught.value.details["owner"] == "agent:y"
     assert store.locks.list().items[0].id == waiting.id
-    assert states(store, waiting) == ["held"]
+    assert list_states(store, waiting) == ["held"]
 
 
 def test_deadlock_is_detected_and_rejected(store: Corral, project: Project) -> None:
@@ -151,7 +151,7 @@ def test_deadlock_is_detected_and_rejected(store: Corral, project: Project) -> N
     with refuses(store, Conflict) as caught:
         store.locks.request(project.id, "a", "holds-c")
     assert "Deadlock" in caught.value.message
-    assert store.locks.request(project.id, "a", "bystander").state == "waiting"
+    assert store.locks.request(project.id, "a", "waiter").state == "waiting"
 
 
 def test_timed_out_wait_leaves_the_queue(store: Corral, project: Project) -> None:

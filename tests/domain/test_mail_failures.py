@@ -9,37 +9,37 @@ from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, unchanged
 
-BOTH = pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
+EACH_MAILBOX_KIND = pytest.mark.parametrize("mailbox", ["agent:ada", "queue:builds"])
 DELAYS = [5, 10, 20, 40, 80, 80]  # seconds: the default setting; the last delay repeats
 
 
-def claim_one(store: Corral, box: str = "agent:ada", owner: str = "o") -> Letter:
-    (letter,) = store.mail.claim(box, owner=owner)
+def claim_one(store: Corral, mailbox: str = "agent:ada", owner: str = "o") -> Letter:
+    (letter,) = store.mail.claim(mailbox, owner=owner)
     return letter
 
 
-def fail_until_dead(store: Corral, clock: ManualClock, box: str = "agent:ada") -> Letter:
+def fail_until_dead(store: Corral, clock: ManualClock, mailbox: str = "agent:ada") -> Letter:
     """Fail the only letter of a mailbox until it is dead, and return it."""
     while True:
-        letter = store.mail.fail(claim_one(store, box), "still no")
+        letter = store.mail.fail(claim_one(store, mailbox), "still no")
         if letter.state is LetterState.DEAD:
             return letter
         clock.at = letter.due_at
 
 
-def notices(store: Corral, mailbox: str = "user:eve") -> list[dict[str, object]]:
+def list_notices(store: Corral, mailbox: str = "user:eve") -> list[dict[str, object]]:
     return [letter.body for letter in store.mail.list(mailbox=mailbox).items]
 
 
 # -- failing ---------------------------------------------------------------------------------
 
 
-@BOTH
+@EACH_MAILBOX_KIND
 def test_failed_letter_is_due_after_back_off_with_its_error(
-    store: Corral, clock: ManualClock, box: str
+    store: Corral, clock: ManualClock, mailbox: str
 ) -> None:
-    store.mail.put(box, 1)
-    failed = store.mail.fail(claim_one(store, box), "no route")
+    store.mail.put(mailbox, 1)
+    failed = store.mail.fail(claim_one(store, mailbox), "no route")
     assert (failed.state, failed.owner, failed.last_error) == (
         LetterState.WAITING,
         None,
@@ -48,27 +48,27 @@ def test_failed_letter_is_due_after_back_off_with_its_error(
     assert 5 * SECOND <= failed.due_at - clock.now() <= 5.5 * SECOND
     assert record(store) == ["letter.put", "letter.fail"]
     clock.at = failed.due_at - 1
-    assert store.mail.claim(box, owner="o") == []
+    assert store.mail.claim(mailbox, owner="o") == []
     clock.advance(1)
-    again = claim_one(store, box)
-    assert (again.id, again.attempts, again.last_error) == (failed.id, 2, "no route")
+    retried = claim_one(store, mailbox)
+    assert (retried.id, retried.attempts, retried.last_error) == (failed.id, 2, "no route")
 
 
-@BOTH
+@EACH_MAILBOX_KIND
 def test_back_off_grows_and_the_sixth_failure_is_final(
-    store: Corral, clock: ManualClock, box: str
+    store: Corral, clock: ManualClock, mailbox: str
 ) -> None:
-    store.mail.put(box, 1)
+    store.mail.put(mailbox, 1)
     pauses = []
     for _ in range(5):
-        failed = store.mail.fail(claim_one(store, box), "no")
+        failed = store.mail.fail(claim_one(store, mailbox), "no")
         pauses.append((failed.due_at - clock.now()) / SECOND)
         clock.at = failed.due_at
-    for pause, rung in zip(pauses, DELAYS, strict=False):
-        assert rung <= pause <= rung * 1.1
-    dead = store.mail.fail(claim_one(store, box), "the last straw")
+    for pause, delay in zip(pauses, DELAYS, strict=False):
+        assert delay <= pause <= delay * 1.1
+    dead = store.mail.fail(claim_one(store, mailbox), "final error")
     assert (dead.state, dead.attempts) == (LetterState.DEAD, 6)
-    assert (dead.last_error, dead.ended_at) == ("the last straw", clock.now())
+    assert (dead.last_error, dead.ended_at) == ("final error", clock.now())
     assert record(store) == ["letter.put", *["letter.fail"] * 5, "letter.dead_letter"]
 
 
@@ -77,10 +77,10 @@ def test_back_off_and_max_attempts_are_project_settings(store: Corral, clock: Ma
     store.settings.set("mail.backoff_ms", [60_000], scope="project:prj_1")
     store.mail.put("queue:one", 1, project="prj_1")
     store.mail.put("queue:two", 1)
-    mine = store.mail.fail(claim_one(store, "queue:one"), "no")
-    other = store.mail.fail(claim_one(store, "queue:two"), "no")
-    assert mine.due_at - clock.now() >= MINUTE > other.due_at - clock.now()
-    clock.at = mine.due_at
+    project_letter = store.mail.fail(claim_one(store, "queue:one"), "no")
+    other_letter = store.mail.fail(claim_one(store, "queue:two"), "no")
+    assert project_letter.due_at - clock.now() >= MINUTE > other_letter.due_at - clock.now()
+    clock.at = project_letter.due_at
     assert store.mail.fail(claim_one(store, "queue:one"), "no").state is LetterState.DEAD
     assert store.mail.fail(claim_one(store, "queue:two"), "no").state is LetterState.WAITING
 
@@ -142,7 +142,7 @@ def test_dead_letter_is_listed_and_not_claimable(store: Corral, clock: ManualClo
 def test_sender_of_a_dead_letter_is_notified_once(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, key="k", sender="user:eve", project="prj_1")
     dead = fail_until_dead(store, clock)
-    assert notices(store) == [
+    assert list_notices(store) == [
         {
             "kind": "undelivered",
             "undelivered": dead.id,
@@ -154,7 +154,7 @@ def test_sender_of_a_dead_letter_is_notified_once(store: Corral, clock: ManualCl
     ]
     with refuses(store, IllegalMove):
         store.mail.fail(dead, "again")
-    assert len(notices(store)) == 1
+    assert len(list_notices(store)) == 1
 
 
 def test_notice_has_no_sender_so_bounces_cannot_loop(store: Corral, clock: ManualClock) -> None:
@@ -171,17 +171,19 @@ def test_letter_without_sender_causes_no_notice(store: Corral, clock: ManualCloc
     assert store.mail.list().items == []
 
 
-@BOTH
-def test_poison_letter_becomes_a_dead_letter(store: Corral, clock: ManualClock, box: str) -> None:
-    letter = store.mail.put(box, "poison", sender="user:eve")
+@EACH_MAILBOX_KIND
+def test_poison_letter_becomes_a_dead_letter(
+    store: Corral, clock: ManualClock, mailbox: str
+) -> None:
+    letter = store.mail.put(mailbox, "poison", sender="user:eve")
     for attempt in range(1, 7):
-        assert claim_one(store, box).attempts == attempt
+        assert claim_one(store, mailbox).attempts == attempt
         clock.advance(MINUTE)
-    assert store.mail.claim(box, owner="o") == []
-    buried = store.mail.get(letter.id)
-    assert buried.state is LetterState.DEAD
-    assert buried.last_error == "every lease expired without an acknowledgement"
-    assert [notice["undelivered"] for notice in notices(store)] == [letter.id]
+    assert store.mail.claim(mailbox, owner="o") == []
+    dead = store.mail.get(letter.id)
+    assert dead.state is LetterState.DEAD
+    assert dead.last_error == "every lease expired without an acknowledgement"
+    assert [notice["undelivered"] for notice in list_notices(store)] == [letter.id]
 
 
 def test_claim_returns_the_letter_behind_a_poison_letter(store: Corral, clock: ManualClock) -> None:
@@ -199,12 +201,12 @@ def test_ack_and_claim_moves_a_poison_letter_to_dead_letters(
     store.settings.set("mail.max_attempts", 1)
     store.mail.put("agent:ada", "first")
     store.mail.put("agent:ada", "poison")
-    first, _ = store.mail.claim("agent:ada", owner="o", limit=2)
+    first_letter, _ = store.mail.claim("agent:ada", owner="o", limit=2)
     store.mail.put("agent:ada", "fine")
-    store.mail.renew(first, lease_ms=HOUR)
+    store.mail.renew(first_letter, lease_ms=HOUR)
     clock.advance(MINUTE)
-    (after,) = store.mail.ack_and_claim(first, owner="o")
-    assert after.body == "fine"
+    (next_letter,) = store.mail.ack_and_claim(first_letter, owner="o")
+    assert next_letter.body == "fine"
     assert [letter.body for letter in store.mail.dead().items] == ["poison"]
 
 
@@ -225,11 +227,11 @@ def test_poison_letter_keeps_the_error_of_an_earlier_failure(
 
 def test_refused_letter_ends_and_notifies_its_sender(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, sender="user:eve")
-    refused = store.mail.refuse(claim_one(store), "not my job")
-    assert (refused.state, refused.last_error) == (LetterState.REFUSED, "not my job")
+    refused = store.mail.refuse(claim_one(store), "wrong recipient")
+    assert (refused.state, refused.last_error) == (LetterState.REFUSED, "wrong recipient")
     assert refused.ended_at == clock.now()
-    (notice,) = notices(store)
-    assert (notice["state"], notice["reason"]) == ("refused", "not my job")
+    (notice,) = list_notices(store)
+    assert (notice["state"], notice["reason"]) == ("refused", "wrong recipient")
     assert store.mail.list(state="refused").items == [refused]
 
 
@@ -244,32 +246,32 @@ def test_refuse_requires_a_valid_reason(store: Corral, reason: str) -> None:
 # -- expiry ----------------------------------------------------------------------------------
 
 
-@BOTH
+@EACH_MAILBOX_KIND
 def test_unclaimed_letter_expires_and_notifies_its_sender(
-    store: Corral, clock: ManualClock, box: str
+    store: Corral, clock: ManualClock, mailbox: str
 ) -> None:
-    letter = store.mail.put(box, 1, sender="user:eve", expires_at=clock.now() + 10)
+    letter = store.mail.put(mailbox, 1, sender="user:eve", expires_at=clock.now() + 10)
     clock.advance(9)
     with unchanged(store):
         assert store.internal.mail.expire_due() == []
     clock.advance(1)
     (expired,) = store.internal.mail.expire_due()
     assert (expired.id, expired.state) == (letter.id, LetterState.EXPIRED)
-    assert [notice["state"] for notice in notices(store)] == ["expired"]
+    assert [notice["state"] for notice in list_notices(store)] == ["expired"]
     with unchanged(store):
         assert store.internal.mail.expire_due() == []
 
 
-@BOTH
+@EACH_MAILBOX_KIND
 def test_expired_letter_is_not_claimed_before_the_sweep(
-    store: Corral, clock: ManualClock, box: str
+    store: Corral, clock: ManualClock, mailbox: str
 ) -> None:
-    store.mail.put(box, "stale", sender="user:eve", expires_at=clock.now() + 10)
-    store.mail.put(box, "fresh")
+    store.mail.put(mailbox, "stale", sender="user:eve", expires_at=clock.now() + 10)
+    store.mail.put(mailbox, "fresh")
     clock.advance(10)
-    assert claim_one(store, box).body == "fresh"
+    assert claim_one(store, mailbox).body == "fresh"
     assert [letter.body for letter in store.mail.list(state="expired").items] == ["stale"]
-    assert len(notices(store)) == 1
+    assert len(list_notices(store)) == 1
 
 
 def test_claimed_letter_does_not_expire_during_its_lease(store: Corral, clock: ManualClock) -> None:
@@ -309,11 +311,11 @@ def test_owner_before_a_resend_has_a_stale_fence(
     store: Corral,
 ) -> None:
     store.mail.put("agent:ada", 1)
-    before = claim_one(store)
-    store.mail.drop(before.id)
-    store.mail.resend(before.id)
+    stale = claim_one(store)
+    store.mail.drop(stale.id)
+    store.mail.resend(stale.id)
     with refuses(store, Held):
-        store.mail.ack(before)
+        store.mail.ack(stale)
 
 
 def test_owner_that_failed_a_letter_has_a_stale_fence(store: Corral) -> None:
@@ -332,17 +334,19 @@ def test_resent_letter_that_dies_again_notifies_its_sender_again(
     store.mail.put("agent:ada", 1, sender="user:eve")
     store.mail.resend(fail_until_dead(store, clock).id)
     fail_until_dead(store, clock)
-    assert len(notices(store)) == 2
+    assert len(list_notices(store)) == 2
 
 
-@BOTH
-def test_resent_letter_is_last_in_the_queue(store: Corral, clock: ManualClock, box: str) -> None:
-    store.mail.put(box, "bad")
-    bad = store.mail.refuse(claim_one(store, box), "no")
-    store.mail.put(box, "second")
+@EACH_MAILBOX_KIND
+def test_resent_letter_is_last_in_the_queue(
+    store: Corral, clock: ManualClock, mailbox: str
+) -> None:
+    store.mail.put(mailbox, "bad")
+    refused = store.mail.refuse(claim_one(store, mailbox), "no")
+    store.mail.put(mailbox, "second")
     clock.advance(1)
-    store.mail.resend(bad.id)
-    assert claim_one(store, box).body == "second"
+    store.mail.resend(refused.id)
+    assert claim_one(store, mailbox).body == "second"
 
 
 def test_resent_expired_letter_does_not_expire_again(store: Corral, clock: ManualClock) -> None:
@@ -359,7 +363,7 @@ def test_dropped_letter_does_not_notify_its_sender(store: Corral, clock: ManualC
     dead = fail_until_dead(store, clock)
     dropped = store.mail.drop(dead.id)
     assert (dropped.state, dropped.last_error) == (LetterState.REFUSED, "dropped by user:tester")
-    assert len(notices(store)) == 1
+    assert len(list_notices(store)) == 1
     assert store.mail.dead().items == []
 
 

@@ -11,7 +11,7 @@ from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, unchanged
 
-BOTH = pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
+EACH_MAILBOX_KIND = pytest.mark.parametrize("mailbox", ["agent:ada", "queue:builds"])
 
 Verb = Callable[[Corral, Letter], object]
 VERBS: dict[str, Verb] = {
@@ -25,21 +25,21 @@ VERBS: dict[str, Verb] = {
 EACH_VERB = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 
 
-def put_and_claim(store: Corral, box: str = "agent:ada", owner: str = "a") -> Letter:
+def put_and_claim(store: Corral, mailbox: str = "agent:ada", owner: str = "a") -> Letter:
     """Put a letter and claim it."""
-    store.mail.put(box, "hello")
-    (letter,) = store.mail.claim(box, owner=owner)
+    store.mail.put(mailbox, "hello")
+    (letter,) = store.mail.claim(mailbox, owner=owner)
     return letter
 
 
 # -- ack -------------------------------------------------------------------------------------
 
 
-@BOTH
+@EACH_MAILBOX_KIND
 def test_ack_ends_the_letter_and_writes_one_event(
-    store: Corral, clock: ManualClock, box: str
+    store: Corral, clock: ManualClock, mailbox: str
 ) -> None:
-    letter = put_and_claim(store, box)
+    letter = put_and_claim(store, mailbox)
     clock.advance(5)
     done = store.mail.ack(letter)
     assert (done.state, done.ended_at, done.fence) == (LetterState.DONE, clock.now(), letter.fence)
@@ -47,28 +47,28 @@ def test_ack_ends_the_letter_and_writes_one_event(
     assert record(store) == ["letter.put", "letter.ack"]
 
 
-@BOTH
+@EACH_MAILBOX_KIND
 def test_acknowledged_letter_is_not_claimed_again(
-    store: Corral, clock: ManualClock, box: str
+    store: Corral, clock: ManualClock, mailbox: str
 ) -> None:
-    store.mail.ack(put_and_claim(store, box))
+    store.mail.ack(put_and_claim(store, mailbox))
     clock.advance(DAY)
-    assert store.mail.claim(box, owner="b") == []
+    assert store.mail.claim(mailbox, owner="b") == []
 
 
-@BOTH
-def test_second_ack_is_idempotent_and_writes_nothing(store: Corral, box: str) -> None:
-    letter = put_and_claim(store, box)
+@EACH_MAILBOX_KIND
+def test_second_ack_is_idempotent_and_writes_nothing(store: Corral, mailbox: str) -> None:
+    letter = put_and_claim(store, mailbox)
     done = store.mail.ack(letter)
     with unchanged(store):
         assert store.mail.ack(letter) == done
 
 
-@BOTH
+@EACH_MAILBOX_KIND
 def test_ack_after_lease_expiry_succeeds_if_not_reclaimed(
-    store: Corral, clock: ManualClock, box: str
+    store: Corral, clock: ManualClock, mailbox: str
 ) -> None:
-    letter = put_and_claim(store, box)
+    letter = put_and_claim(store, mailbox)
     clock.advance(DAY)
     assert store.mail.ack(letter).state is LetterState.DONE
 
@@ -84,18 +84,18 @@ def test_ack_by_id_requires_the_fence(store: Corral) -> None:
 
 
 @EACH_VERB
-@BOTH
+@EACH_MAILBOX_KIND
 def test_stale_fence_is_rejected_after_a_new_claim(
-    store: Corral, clock: ManualClock, box: str, verb: Verb
+    store: Corral, clock: ManualClock, mailbox: str, verb: Verb
 ) -> None:
-    late = put_and_claim(store, box, owner="a")
+    stale = put_and_claim(store, mailbox, owner="a")
     clock.advance(MINUTE)
-    (fresh,) = store.mail.claim(box, owner="b")
+    (current,) = store.mail.claim(mailbox, owner="b")
     with refuses(store, Held) as caught:
-        verb(store, late)
+        verb(store, stale)
     assert caught.value.details == {
-        "fence": fresh.fence,
-        "yours": late.fence,
+        "fence": current.fence,
+        "yours": stale.fence,
         "owner": "b",
         "reason": "taken_over",
     }
@@ -106,36 +106,36 @@ def test_stale_fence_is_rejected_after_a_new_claim(
 def test_stale_fence_is_rejected_after_the_new_owner_acked(
     store: Corral, clock: ManualClock, verb: Verb
 ) -> None:
-    late = put_and_claim(store, owner="a")
+    stale = put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     store.mail.ack(store.mail.claim("agent:ada", owner="b")[0])
     with refuses(store, Held):
-        verb(store, late)
+        verb(store, stale)
 
 
 def test_new_owner_can_act_after_a_takeover(store: Corral, clock: ManualClock) -> None:
     put_and_claim(store, owner="a")
     clock.advance(MINUTE)
-    (fresh,) = store.mail.claim("agent:ada", owner="b")
-    assert store.mail.ack(fresh).owner == "b"
+    (current,) = store.mail.claim("agent:ada", owner="b")
+    assert store.mail.ack(current).owner == "b"
 
 
 def test_second_claim_by_the_same_owner_has_a_new_fence(store: Corral, clock: ManualClock) -> None:
-    late = put_and_claim(store, owner="a")
+    stale = put_and_claim(store, owner="a")
     clock.advance(MINUTE)
     store.mail.claim("agent:ada", owner="a")
     with refuses(store, Held):
-        store.mail.ack(late)
+        store.mail.ack(stale)
 
 
-def test_missing_fence_is_rejected(store: Corral) -> None:
+def test_future_fence_is_rejected(store: Corral) -> None:
     letter = put_and_claim(store)
     with refuses(store, Held):
         store.mail.ack(letter.id, fence=letter.fence + 1)
 
 
 @pytest.mark.parametrize("fence", [0, -1])
-def test_unknown_fence_is_rejected(store: Corral, fence: int) -> None:
+def test_invalid_fence_is_rejected(store: Corral, fence: int) -> None:
     letter = put_and_claim(store)
     with refuses(store, Invalid):
         store.mail.ack(letter.id, fence=fence)
@@ -171,17 +171,17 @@ def test_invalid_letter_id_is_rejected(store: Corral, id: str) -> None:
 # -- renew -----------------------------------------------------------------------------------
 
 
-@BOTH
-def test_renew_extends_the_lease(store: Corral, clock: ManualClock, box: str) -> None:
-    letter = put_and_claim(store, box)
+@EACH_MAILBOX_KIND
+def test_renew_extends_the_lease(store: Corral, clock: ManualClock, mailbox: str) -> None:
+    letter = put_and_claim(store, mailbox)
     clock.advance(20 * SECOND)
     renewed = store.mail.renew(letter, lease_ms=30 * SECOND)
     assert renewed.due_at == clock.now() + 30 * SECOND
     assert (renewed.fence, renewed.attempts) == (letter.fence, letter.attempts)
     clock.advance(30 * SECOND - 1)
-    assert store.mail.claim(box, owner="b") == []
+    assert store.mail.claim(mailbox, owner="b") == []
     clock.advance(1)
-    assert [claimed.id for claimed in store.mail.claim(box, owner="b")] == [letter.id]
+    assert [claimed.id for claimed in store.mail.claim(mailbox, owner="b")] == [letter.id]
 
 
 def test_renew_writes_no_event(store: Corral) -> None:
@@ -251,37 +251,37 @@ def test_lease_out_of_bounds_is_rejected(store: Corral, lease_ms: int) -> None:
 # -- ack and claim ---------------------------------------------------------------------------
 
 
-@BOTH
-def test_ack_and_claim_ends_one_letter_and_claims_the_next(store: Corral, box: str) -> None:
-    letter = put_and_claim(store, box)
-    store.mail.put(box, "second")
-    (second,) = store.mail.ack_and_claim(letter, owner="a", lease_ms=MINUTE)
-    assert (second.body, second.owner, second.fence) == ("second", "a", 1)
+@EACH_MAILBOX_KIND
+def test_ack_and_claim_ends_one_letter_and_claims_the_next(store: Corral, mailbox: str) -> None:
+    letter = put_and_claim(store, mailbox)
+    store.mail.put(mailbox, "second")
+    (next_letter,) = store.mail.ack_and_claim(letter, owner="a", lease_ms=MINUTE)
+    assert (next_letter.body, next_letter.owner, next_letter.fence) == ("second", "a", 1)
     assert store.mail.get(letter.id).state is LetterState.DONE
     assert record(store) == ["letter.put", "letter.put", "letter.ack"]
 
 
-@BOTH
-def test_ack_and_claim_returns_nothing_from_an_empty_mailbox(store: Corral, box: str) -> None:
-    letter = put_and_claim(store, box)
+@EACH_MAILBOX_KIND
+def test_ack_and_claim_returns_nothing_from_an_empty_mailbox(store: Corral, mailbox: str) -> None:
+    letter = put_and_claim(store, mailbox)
     assert store.mail.ack_and_claim(letter, owner="a") == []
     assert store.mail.get(letter.id).state is LetterState.DONE
 
 
-@BOTH
-def test_ack_and_claim_can_claim_for_another_owner(store: Corral, box: str) -> None:
-    letter = put_and_claim(store, box, owner="a")
-    store.mail.put(box, "second")
-    (second,) = store.mail.ack_and_claim(letter, owner="b")
-    assert second.owner == "b"
+@EACH_MAILBOX_KIND
+def test_ack_and_claim_can_claim_for_another_owner(store: Corral, mailbox: str) -> None:
+    letter = put_and_claim(store, mailbox, owner="a")
+    store.mail.put(mailbox, "second")
+    (next_letter,) = store.mail.ack_and_claim(letter, owner="b")
+    assert next_letter.owner == "b"
 
 
 @each_case("arguments", [{"limit": 0}, {"lease_ms": 1}, {"owner": ""}, {"owner": "\0"}], ids=ascii)
-@BOTH
+@EACH_MAILBOX_KIND
 def test_ack_is_rolled_back_when_the_claim_is_invalid(
-    store: Corral, box: str, arguments: dict[str, object]
+    store: Corral, mailbox: str, arguments: dict[str, object]
 ) -> None:
-    letter = put_and_claim(store, box)
+    letter = put_and_claim(store, mailbox)
     with refuses(store, Invalid):
         store.mail.ack_and_claim(letter, **{"owner": "a", **arguments})
     assert store.mail.get(letter.id).state is LetterState.WAITING
@@ -300,9 +300,9 @@ def test_ack_returns_the_stored_letter_not_the_claimed_one(
     store: Corral, clock: ManualClock
 ) -> None:
     """The row is not read back, so all columns that a renewal changes are set by the ack."""
-    for box in ("queue:work", "agent:ada"):
-        store.mail.put(box, {"long": "body"}, sender="user:me", expires_at=clock.now() + HOUR)
-        (claimed,) = store.mail.claim(box, owner="me", lease_ms=SECOND)
+    for mailbox in ("queue:work", "agent:ada"):
+        store.mail.put(mailbox, {"long": "body"}, sender="user:me", expires_at=clock.now() + HOUR)
+        (claimed,) = store.mail.claim(mailbox, owner="me", lease_ms=SECOND)
         clock.advance(SECOND // 2)
         store.mail.renew(claimed)
         store.mail.begin_delivery(claimed)

@@ -12,41 +12,46 @@ from corral.kernel.pagination import encode_cursor
 from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, unchanged, walk
 
-# The lists of letters.
-WAYS: list[dict[str, Any]] = [{}, {"mailbox": "agent:a"}, {"all": True}, {"state": "dead"}]
+# The arguments of each list of letters.
+LIST_ARGUMENTS: list[dict[str, Any]] = [
+    {},
+    {"mailbox": "agent:a"},
+    {"all": True},
+    {"state": "dead"},
+]
 
 
-def ids(letters: list[Letter]) -> list[str]:
+def list_ids(letters: list[Letter]) -> list[str]:
     return [letter.id for letter in letters]
 
 
 @pytest.fixture
-def seven(store: Corral) -> list[Letter]:
+def seven_letters(store: Corral) -> list[Letter]:
     """Put seven letters into three mailboxes in turn."""
-    boxes = ["agent:b", "agent:a", "queue:c", "agent:a", "agent:b", "agent:a", "queue:c"]
-    return [store.mail.put(box, n) for n, box in enumerate(boxes)]
+    mailboxes = ["agent:b", "agent:a", "queue:c", "agent:a", "agent:b", "agent:a", "queue:c"]
+    return [store.mail.put(mailbox, n) for n, mailbox in enumerate(mailboxes)]
 
 
 @each_case("limit", [1, 2, 3, 7, 50])
 def test_waiting_letters_are_listed_by_mailbox_oldest_first(
-    store: Corral, seven: list[Letter], limit: int
+    store: Corral, seven_letters: list[Letter], limit: int
 ) -> None:
     letters = walk(store.mail.list, limit=limit)
-    assert letters == sorted(seven, key=lambda letter: (letter.mailbox, letter.body))
+    assert letters == sorted(seven_letters, key=lambda letter: (letter.mailbox, letter.body))
 
 
 @each_case("limit", [1, 2, 3, 50])
 def test_waiting_letters_of_one_mailbox_are_listed_oldest_first(
-    store: Corral, seven: list[Letter], limit: int
+    store: Corral, seven_letters: list[Letter], limit: int
 ) -> None:
     letters = walk(store.mail.list, limit=limit, mailbox="agent:a")
     assert [letter.body for letter in letters] == [1, 3, 5]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
-@pytest.mark.parametrize("box", ["agent:a", None])
+@pytest.mark.parametrize("mailbox", ["agent:a", None])
 def test_waiting_letters_are_listed_in_queue_order(
-    store: Corral, clock: ManualClock, limit: int, box: str | None
+    store: Corral, clock: ManualClock, limit: int, mailbox: str | None
 ) -> None:
     store.mail.put("agent:a", "low", priority=-1)
     store.mail.put("agent:a", "tomorrow", due_at=clock.now() + DAY)
@@ -54,7 +59,7 @@ def test_waiting_letters_are_listed_in_queue_order(
     store.mail.put("agent:a", "early", due_at=clock.now() - DAY)
     store.mail.put("agent:a", "high and later", priority=9, due_at=clock.now() + 1)
     store.mail.put("agent:a", "high", priority=9)
-    letters = walk(store.mail.list, limit=limit, mailbox=box)
+    letters = walk(store.mail.list, limit=limit, mailbox=mailbox)
     assert [letter.body for letter in letters] == [
         "high",
         "high and later",
@@ -67,9 +72,9 @@ def test_waiting_letters_are_listed_in_queue_order(
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
 def test_all_letters_are_listed_newest_first(
-    store: Corral, seven: list[Letter], limit: int
+    store: Corral, seven_letters: list[Letter], limit: int
 ) -> None:
-    store.mail.drop(seven[3].id)
+    store.mail.drop(seven_letters[3].id)
     letters = walk(store.mail.list, limit=limit, all=True)
     assert [letter.body for letter in letters] == [6, 5, 4, 3, 2, 1, 0]
     letters = walk(store.mail.list, limit=limit, all=True, mailbox="agent:a")
@@ -77,10 +82,10 @@ def test_all_letters_are_listed_newest_first(
 
 
 def test_ended_and_unconfirmed_letters_are_not_listed_as_waiting(
-    store: Corral, seven: list[Letter]
+    store: Corral, seven_letters: list[Letter]
 ) -> None:
     store.mail.ack(store.mail.claim("agent:a", owner="o")[0])
-    store.mail.drop(seven[0].id)
+    store.mail.drop(seven_letters[0].id)
     store.mail.begin_delivery(store.mail.claim("agent:b", owner="o")[0])
     assert sorted(letter.body for letter in store.mail.list().items) == [2, 3, 5, 6]
 
@@ -99,44 +104,44 @@ def test_undelivered_letters_are_listed_newest_first(
         end = store.mail.fail if state == "dead" else store.mail.refuse
         end(letter, "no")
     assert [letter.body for letter in walk(store.mail.list, state=state)] == [4, 3, 2, 1, 0]
-    others = {"dead", "refused", "expired"} - {state}
-    assert all(store.mail.list(state=other).items == [] for other in others)
+    other_states = {"dead", "refused", "expired"} - {state}
+    assert all(store.mail.list(state=other_state).items == [] for other_state in other_states)
     if state == "dead":
         assert [letter.body for letter in walk(store.mail.dead)] == [4, 3, 2, 1, 0]
 
 
 def test_letters_put_between_two_pages_do_not_shift_the_list(
-    store: Corral, seven: list[Letter]
+    store: Corral, seven_letters: list[Letter]
 ) -> None:
-    letters = walk(
-        store.mail.list, all=True, between=lambda: store.mail.put("agent:a", "new, so not listed")
-    )
-    assert ids(letters) == ids(seven[::-1])
-    before = ids(walk(store.mail.list, limit=100))
+    letters = walk(store.mail.list, all=True, between=lambda: store.mail.put("agent:a", "new"))
+    assert list_ids(letters) == list_ids(seven_letters[::-1])
+    expected = list_ids(walk(store.mail.list, limit=100))
     letters = walk(store.mail.list, between=lambda: store.mail.put("agent:0", "sorts before"))
-    assert ids(letters) == before
+    assert list_ids(letters) == expected
 
 
-def test_letters_put_behind_a_page_are_on_the_next_one(store: Corral, seven: list[Letter]) -> None:
-    first = store.mail.list(mailbox="agent:b", limit=1)
-    late = store.mail.put("agent:b", "late")
+def test_letters_put_behind_a_page_are_on_the_next_one(
+    store: Corral, seven_letters: list[Letter]
+) -> None:
+    page = store.mail.list(mailbox="agent:b", limit=1)
+    late_letter = store.mail.put("agent:b", "late")
     store.mail.put("agent:b", "urgent", priority=9)
-    second = store.mail.list(mailbox="agent:b", limit=5, after=first.next)
-    assert [letter.body for letter in second.items] == [4, late.body]
-    assert second.next is None
+    next_page = store.mail.list(mailbox="agent:b", limit=5, after=page.next)
+    assert [letter.body for letter in next_page.items] == [4, late_letter.body]
+    assert next_page.next is None
 
 
 def test_letter_that_ends_between_two_pages_does_not_shift_the_list(
-    store: Corral, seven: list[Letter]
+    store: Corral, seven_letters: list[Letter]
 ) -> None:
-    first = store.mail.list(limit=3)
-    for letter in first.items:
+    page = store.mail.list(limit=3)
+    for letter in page.items:
         store.mail.drop(letter.id)
-    rest = store.mail.list(limit=10, after=first.next)
-    assert [letter.body for letter in rest.items] == [0, 4, 2, 6]
+    next_page = store.mail.list(limit=10, after=page.next)
+    assert [letter.body for letter in next_page.items] == [0, 4, 2, 6]
 
 
-def test_full_last_page_has_no_next_cursor(store: Corral, seven: list[Letter]) -> None:
+def test_full_last_page_has_no_next_cursor(store: Corral, seven_letters: list[Letter]) -> None:
     assert store.mail.list(limit=7).next is None
     assert store.mail.list(limit=6).next is not None
 
@@ -159,7 +164,7 @@ def test_empty_list_is_one_empty_page(store: Corral) -> None:
 
 @each_case("limit", [0, -1, 1_001])
 def test_limit_out_of_bounds_is_rejected(store: Corral, limit: int) -> None:
-    for arguments in WAYS:
+    for arguments in LIST_ARGUMENTS:
         with refuses(store, Invalid):
             store.mail.list(limit=limit, **arguments)
 
@@ -168,7 +173,7 @@ def test_limit_out_of_bounds_is_rejected(store: Corral, limit: int) -> None:
     "cursor",
     [
         "",
-        "nonsense",
+        "invalid",
         "☃",
         "\ud800",
         "\0",
@@ -183,12 +188,12 @@ def test_limit_out_of_bounds_is_rejected(store: Corral, limit: int) -> None:
     ids=lambda text: ascii(text)[:16],
 )
 def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
-    for arguments in WAYS:
+    for arguments in LIST_ARGUMENTS:
         with refuses(store, Invalid):
             store.mail.list(after=cursor, **arguments)
 
 
-def test_cursor_of_another_list_is_rejected(store: Corral, seven: list[Letter]) -> None:
+def test_cursor_of_another_list_is_rejected(store: Corral, seven_letters: list[Letter]) -> None:
     by_mailbox = store.mail.list(limit=1).next
     by_number = store.mail.list(limit=1, all=True).next
     with refuses(store, Invalid):
@@ -199,7 +204,7 @@ def test_cursor_of_another_list_is_rejected(store: Corral, seven: list[Letter]) 
         store.mail.list(after=by_number, mailbox="agent:a")
 
 
-def test_cursor_of_another_mailbox_is_rejected(store: Corral, seven: list[Letter]) -> None:
+def test_cursor_of_another_mailbox_is_rejected(store: Corral, seven_letters: list[Letter]) -> None:
     cursor = store.mail.list(limit=1, mailbox="agent:a").next
     with refuses(store, Invalid):
         store.mail.list(after=cursor, mailbox="agent:b")
@@ -212,9 +217,9 @@ def test_list_by_an_unlisted_state_is_rejected(store: Corral) -> None:
         store.mail.list(state="dead", mailbox="agent:a")
 
 
-def test_get_accepts_an_id_or_a_number(store: Corral, seven: list[Letter]) -> None:
-    assert store.mail.get(seven[4].id) == seven[4]
-    assert store.mail.get(seven[4].id.removeprefix("let_")) == seven[4]
+def test_get_accepts_an_id_or_a_number(store: Corral, seven_letters: list[Letter]) -> None:
+    assert store.mail.get(seven_letters[4].id) == seven_letters[4]
+    assert store.mail.get(seven_letters[4].id.removeprefix("let_")) == seven_letters[4]
     with refuses(store, NotFound) as caught:
         store.mail.get("let_999")
     assert caught.value.details == {"kind": "letter", "id": "let_999"}
@@ -237,12 +242,12 @@ def test_next_due_is_the_earliest_due_time(store: Corral, clock: ManualClock) ->
     assert store.mail.next_due("agent:ada") == clock.now() + MINUTE
 
 
-@pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
+@pytest.mark.parametrize("mailbox", ["agent:ada", "queue:builds"])
 def test_next_due_of_a_claimed_letter_is_the_end_of_its_lease(
-    store: Corral, clock: ManualClock, box: str
+    store: Corral, clock: ManualClock, mailbox: str
 ) -> None:
-    store.mail.put(box, 1)
-    (letter,) = store.mail.claim(box, owner="o", lease_ms=7 * SECOND)
-    assert store.mail.next_due(box) == clock.now() + 7 * SECOND
+    store.mail.put(mailbox, 1)
+    (letter,) = store.mail.claim(mailbox, owner="o", lease_ms=7 * SECOND)
+    assert store.mail.next_due(mailbox) == clock.now() + 7 * SECOND
     store.mail.ack(letter)
-    assert store.mail.next_due(box) is None
+    assert store.mail.next_due(mailbox) is None

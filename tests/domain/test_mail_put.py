@@ -52,10 +52,10 @@ def test_put_writes_one_event_with_letter_project_and_actor(store: Corral) -> No
 
 
 def test_repeated_key_returns_the_first_letter(store: Corral) -> None:
-    first = store.mail.put("agent:ada", "hello", key="k")
+    letter = store.mail.put("agent:ada", "hello", key="k")
     with unchanged(store):
-        again = store.mail.put("agent:ada", "changed", key="k", priority=9)
-    assert again == first
+        repeated = store.mail.put("agent:ada", "changed", key="k", priority=9)
+    assert repeated == letter
 
 
 def test_repeated_key_returns_an_ended_letter(store: Corral) -> None:
@@ -67,14 +67,14 @@ def test_repeated_key_returns_an_ended_letter(store: Corral) -> None:
 
 
 def test_same_key_in_another_mailbox_puts_another_letter(store: Corral) -> None:
-    first = store.mail.put("agent:ada", "hello", key="k")
-    other = store.mail.put("agent:bob", "hello", key="k")
-    assert other.id != first.id
+    first_letter = store.mail.put("agent:ada", "hello", key="k")
+    other_letter = store.mail.put("agent:bob", "hello", key="k")
+    assert other_letter.id != first_letter.id
 
 
 def test_letters_without_a_key_are_never_deduplicated(store: Corral) -> None:
-    first = store.mail.put("agent:ada", "hello")
-    assert store.mail.put("agent:ada", "hello").id != first.id
+    letter = store.mail.put("agent:ada", "hello")
+    assert store.mail.put("agent:ada", "hello").id != letter.id
 
 
 @each_case(
@@ -98,15 +98,15 @@ def test_letters_without_a_key_are_never_deduplicated(store: Corral) -> None:
     ids=repr,
 )
 def test_body_can_be_any_json_value(store: Corral, body: Any) -> None:
-    put = store.mail.put("agent:ada", body)
+    letter = store.mail.put("agent:ada", body)
     (claimed,) = store.mail.claim("agent:ada", owner="o")
-    assert put.body == claimed.body == store.mail.get(put.id).body == body
+    assert letter.body == claimed.body == store.mail.get(letter.id).body == body
     assert type(claimed.body) is type(body)
 
 
 def test_order_of_keys_in_a_body_is_kept(store: Corral) -> None:
-    put = store.mail.put("agent:ada", {"z": 1, "a": 2, "m": 3})
-    assert list(store.mail.get(put.id).body) == ["z", "a", "m"]
+    letter = store.mail.put("agent:ada", {"z": 1, "a": 2, "m": 3})
+    assert list(store.mail.get(letter.id).body) == ["z", "a", "m"]
 
 
 def test_letter_due_in_the_past_has_that_queue_position(store: Corral, clock: ManualClock) -> None:
@@ -203,10 +203,10 @@ def test_put_rejects_invalid_arguments(store: Corral, arguments: dict[str, Any])
         "nul in a list",
         "nul in a key",
         "nul deep inside",
-        "half a pair",
-        "half a key",
-        "no json",
-        "no json inside",
+        "lone surrogate",
+        "lone surrogate in a key",
+        "not JSON",
+        "not JSON inside",
     ],
 )
 def test_put_rejects_a_body_that_is_not_json(store: Corral, body: Any) -> None:

@@ -6,10 +6,12 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.services.store.health import check_mailboxes
 
 
-def stalled(store: Corral) -> list[str]:
+def list_stalled_mailboxes(store: Corral) -> list[str]:
     return [
-        each.mailbox
-        for each in store._database.read(lambda tx: list_stalled(tx, before=store.now() - HOUR))
+        stalled_mailbox.mailbox
+        for stalled_mailbox in store._database.read(
+            lambda tx: list_stalled(tx, before=store.now() - HOUR)
+        )
     ]
 
 
@@ -20,7 +22,7 @@ def test_mailbox_with_an_old_unclaimed_letter_is_stalled(store: Corral, clock: M
     store.mail.put("agent:later", 1, due_at=store.now() + DAY)
     assert check_mailboxes(store._database).state == "ok"
     clock.advance(HOUR + MINUTE)
-    assert stalled(store) == ["queue:builds", "user:ann", "user:ben"]
+    assert list_stalled_mailboxes(store) == ["queue:builds", "user:ann", "user:ben"]
     finding = check_mailboxes(store._database)
     assert (finding.state, "queue:builds" in finding.message, "1h1m" in finding.message) == (
         "warning",
@@ -38,9 +40,9 @@ def test_mailbox_with_a_live_lease_is_not_stalled(store: Corral, clock: ManualCl
     store.mail.put("user:ben", "next")
     store.mail.claim("user:ben", owner="o", lease_ms=4 * HOUR)
     clock.advance(2 * HOUR)
-    assert stalled(store) == []
+    assert list_stalled_mailboxes(store) == []
     clock.advance(4 * HOUR)
-    assert stalled(store) == ["user:ben"]
+    assert list_stalled_mailboxes(store) == ["user:ben"]
 
 
 def test_letter_in_back_off_is_stalled_only_after_its_retry_is_due(
@@ -48,11 +50,11 @@ def test_letter_in_back_off_is_stalled_only_after_its_retry_is_due(
 ) -> None:
     letter = store.mail.put("agent:ada", "work")
     clock.advance(2 * HOUR)
-    (taken,) = store.mail.claim("agent:ada", owner="o")
-    store.mail.fail(taken, "busy", pause_ms=HOUR)
-    assert stalled(store) == []
+    (claimed,) = store.mail.claim("agent:ada", owner="o")
+    store.mail.fail(claimed, "busy", pause_ms=HOUR)
+    assert list_stalled_mailboxes(store) == []
     clock.advance(2 * HOUR + MINUTE)
-    assert stalled(store) == ["agent:ada"]
+    assert list_stalled_mailboxes(store) == ["agent:ada"]
     assert store.mail.get(letter.id).state == "waiting"
 
 
@@ -62,6 +64,6 @@ def test_letter_due_later_does_not_hide_a_stalled_lower_priority(
     store.mail.put("user:ann", "tomorrow", priority=50, due_at=store.now() + DAY)
     store.mail.put("user:ann", "today")
     clock.advance(2 * HOUR)
-    assert stalled(store) == ["user:ann"]
+    assert list_stalled_mailboxes(store) == ["user:ann"]
     store.settings.set("mail.stalled_ms", 3 * HOUR)
     assert check_mailboxes(store._database).state == "ok"

@@ -9,9 +9,9 @@ from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.store import record, refuses
 
 
-def put_unconfirmed(store: Corral, box: str = "place:chat") -> Letter:
-    store.mail.put(box, "hello", sender="user:eve")
-    (letter,) = store.mail.claim(box, owner="alert_sender")
+def put_unconfirmed(store: Corral, mailbox: str = "place:chat") -> Letter:
+    store.mail.put(mailbox, "hello", sender="user:eve")
+    (letter,) = store.mail.claim(mailbox, owner="alert_sender")
     return store.mail.begin_delivery(letter)
 
 
@@ -22,12 +22,14 @@ def test_begin_delivery_sets_a_state_and_writes_an_event(store: Corral) -> None:
     assert record(store) == ["letter.put", "letter.begin_delivery"]
 
 
-@pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
-def test_unconfirmed_letter_is_never_claimed(store: Corral, clock: ManualClock, box: str) -> None:
-    put_unconfirmed(store, box)
+@pytest.mark.parametrize("mailbox", ["place:chat", "queue:sends"])
+def test_unconfirmed_letter_is_never_claimed(
+    store: Corral, clock: ManualClock, mailbox: str
+) -> None:
+    put_unconfirmed(store, mailbox)
     clock.advance(30 * DAY)
-    assert store.mail.claim(box, owner="alert_sender") == []
-    assert store.mail.claim(box, owner="other") == []
+    assert store.mail.claim(mailbox, owner="alert_sender") == []
+    assert store.mail.claim(mailbox, owner="other") == []
 
 
 def test_owner_can_ack_an_unconfirmed_letter(store: Corral) -> None:
@@ -63,18 +65,18 @@ def test_resolve_as_not_delivered_retries_the_letter(store: Corral, clock: Manua
     clock.advance(DAY)
     resolved = store.mail.resolve(letter.id, delivered=False)
     assert (resolved.state, resolved.due_at) == (LetterState.WAITING, clock.now())
-    (again,) = store.mail.claim("place:chat", owner="other")
-    assert again.id == letter.id
+    (retried,) = store.mail.claim("place:chat", owner="other")
+    assert retried.id == letter.id
     with refuses(store, Held):
         store.mail.ack(letter)
     assert record(store) == ["letter.put", "letter.begin_delivery", "letter.retry"]
 
 
-@pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
-def test_undelivered_letter_is_claimable_immediately(store: Corral, box: str) -> None:
-    letter = put_unconfirmed(store, box)
+@pytest.mark.parametrize("mailbox", ["place:chat", "queue:sends"])
+def test_undelivered_letter_is_claimable_immediately(store: Corral, mailbox: str) -> None:
+    letter = put_unconfirmed(store, mailbox)
     store.mail.resolve(letter.id, delivered=False)
-    assert [claimed.id for claimed in store.mail.claim(box, owner="other")] == [letter.id]
+    assert [claimed.id for claimed in store.mail.claim(mailbox, owner="other")] == [letter.id]
 
 
 def test_undelivered_letter_keeps_its_queue_position(store: Corral, clock: ManualClock) -> None:

@@ -35,13 +35,13 @@ def test_secret_in_a_chat_message_is_redacted_everywhere(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
     store.wirings.add("ada", channel=chat.channel.name)
-    alone = chat.says(f"use {KEY} for it")
-    assert alone.text == "use [redacted] for it"
-    together = [
+    single = chat.says(f"use {KEY} for it")
+    assert single.text == "use [redacted] for it"
+    events = [
         IncomingEvent(event_id=f"t{n}", place="room", sender="ann", text=f"{n}: {KEY}")
         for n in range(3)
     ]
-    store.messages.receive_all(chat.channel.id, together)
+    store.messages.receive_all(chat.channel.id, events)
     messages = store.messages.list().items[::-1]
     assert [message.text for message in messages] == [
         "use [redacted] for it",
@@ -55,13 +55,17 @@ def test_secret_in_a_chat_message_is_redacted_everywhere(store: Corral) -> None:
 
 
 def test_secret_in_a_question_or_answer_is_not_stored(store: Corral) -> None:
-    asked = store.questions.ask(f"Is {KEY} right?", options=[f"no, {KEY}2", "yes"], free_text=True)
-    assert asked.text == "Is [redacted] right?"
-    answered = store.questions.answer(asked.id, f"take {KEY}")
+    question = store.questions.ask(
+        f"Is {KEY} right?", options=[f"no, {KEY}2", "yes"], free_text=True
+    )
+    assert question.text == "Is [redacted] right?"
+    answered = store.questions.answer(question.id, f"take {KEY}")
     assert answered.answer == "take [redacted]"
-    assert store.questions.answer(asked.id, f"take {KEY}") == answered, "the same again is fine"
-    other = store.questions.ask("Which?", asker="agent:ada")
-    store.questions.withdraw(other.id, reason=f"it is {KEY}")
+    assert store.questions.answer(question.id, f"take {KEY}") == answered, (
+        "a repeated answer is idempotent"
+    )
+    withdrawn = store.questions.ask("Which?", asker="agent:ada")
+    store.questions.withdraw(withdrawn.id, reason=f"it is {KEY}")
     assert KEY not in str(contents(store))
 
 
@@ -74,15 +78,15 @@ def test_secret_in_a_decision_is_not_stored(store: Corral) -> None:
         author="agent:ada",
     )
     assert (decision.title, decision.alternatives) == ("Use [redacted]", ["or [redacted]"])
-    store.decisions.reject(decision.id, reason=f"{KEY} is mine")
+    store.decisions.reject(decision.id, reason=f"{KEY} is rejected")
     assert KEY not in str(contents(store))
 
 
 def test_title_from_a_prompt_does_not_split_a_secret(store: Corral, tmp_path: Path) -> None:
-    """What is left of one has no shape by which it would be known."""
+    """A part of a secret does not match any pattern, so it would not be redacted."""
     store.agents.create("ada", command="true")
-    for room in (*range(20, 60, 4), *range(150, 200, 4)):
-        prompt = "x" * room + f" {KEY}"
+    for length in (*range(20, 60, 4), *range(150, 200, 4)):
+        prompt = "x" * length + f" {KEY}"
         run = store.runs.start(prompt=prompt, agent="ada", project=str(tmp_path))
         assert KEY[:8] not in f"{run.title} {store.sessions.get(str(run.session_id)).title}"
     race = RaceFactory(store, tmp_path / "r").start("ada", prompt=f"{'x' * 40} {KEY}")

@@ -1,4 +1,4 @@
-"""Machines on a store: joining, heartbeats, silence, and who leads a loop."""
+"""Nodes: join, heartbeat, leave, lost nodes and leadership of loops."""
 
 import threading
 from typing import Any
@@ -31,20 +31,20 @@ def test_node_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
 def test_rejoining_keeps_the_node_and_increments_the_fence(
     store: Corral, clock: ManualClock
 ) -> None:
-    first = store.internal.nodes.join("host", "boot-1", owner="d1", slots=1)
+    node = store.internal.nodes.join("host", "boot-1", owner="d1", slots=1)
     clock.advance(5)
-    second = store.internal.nodes.join("host", "boot-1", owner="d2", slots=2, labels=["x"])
-    assert (second.id, second.fence) == (first.id, first.fence + 1)
-    assert (second.owner, second.slots, second.labels) == ("d2", 2, ["x"])
-    assert (second.joined_at, second.seen_at) == (first.joined_at, clock.now())
+    rejoined = store.internal.nodes.join("host", "boot-1", owner="d2", slots=2, labels=["x"])
+    assert (rejoined.id, rejoined.fence) == (node.id, node.fence + 1)
+    assert (rejoined.owner, rejoined.slots, rejoined.labels) == ("d2", 2, ["x"])
+    assert (rejoined.joined_at, rejoined.seen_at) == (node.joined_at, clock.now())
     assert record(store) == ["node.join", "node.rejoin"]
     assert rows(store, "SELECT count(*) FROM nodes") == [(1,)]
 
 
 def test_another_boot_or_host_is_another_node(store: Corral) -> None:
-    first = store.internal.nodes.join("host", "boot-1", owner="d")
-    assert store.internal.nodes.join("host", "boot-2", owner="d").id != first.id
-    assert store.internal.nodes.join("other", "boot-1", owner="d").id != first.id
+    node = store.internal.nodes.join("host", "boot-1", owner="d")
+    assert store.internal.nodes.join("host", "boot-2", owner="d").id != node.id
+    assert store.internal.nodes.join("other", "boot-1", owner="d").id != node.id
 
 
 @each_case(
@@ -67,9 +67,9 @@ def test_another_boot_or_host_is_another_node(store: Corral) -> None:
     ids=lambda arguments: ascii(arguments)[:30],
 )
 def test_invalid_node_is_rejected(store: Corral, arguments: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"name": "host", "boot_id": "boot", "owner": "d", **arguments}
+    fields: dict[str, Any] = {"name": "host", "boot_id": "boot", "owner": "d", **arguments}
     with refuses(store, Invalid):
-        store.internal.nodes.join(given.pop("name"), given.pop("boot_id"), **given)
+        store.internal.nodes.join(fields.pop("name"), fields.pop("boot_id"), **fields)
 
 
 # -- heartbeats ------------------------------------------------------------------------------
@@ -85,10 +85,10 @@ def test_heartbeat_renews_the_lease_and_writes_no_event(store: Corral, clock: Ma
 
 
 def test_heartbeat_with_a_stale_fence_is_rejected(store: Corral) -> None:
-    old = store.internal.nodes.join("host", "boot", owner="d1")
+    replaced = store.internal.nodes.join("host", "boot", owner="d1")
     store.internal.nodes.join("host", "boot", owner="d2")
     with refuses(store, Held) as caught:
-        store.internal.nodes.heartbeat(old)
+        store.internal.nodes.heartbeat(replaced)
     assert caught.value.details == {
         "fence": 2,
         "yours": 1,
@@ -120,7 +120,7 @@ def test_heartbeat_with_an_invalid_lease_is_rejected(store: Corral, lease_ms: in
         store.internal.nodes.heartbeat(node, lease_ms=lease_ms)
 
 
-# -- leaving and silence ---------------------------------------------------------------------
+# -- leaving and lost nodes ------------------------------------------------------------------
 
 
 def test_node_that_left_is_not_marked_lost(store: Corral, clock: ManualClock) -> None:
@@ -134,10 +134,10 @@ def test_node_that_left_is_not_marked_lost(store: Corral, clock: ManualClock) ->
 
 
 def test_leave_with_a_stale_fence_is_rejected(store: Corral) -> None:
-    old = store.internal.nodes.join("host", "boot", owner="d1")
+    replaced = store.internal.nodes.join("host", "boot", owner="d1")
     store.internal.nodes.join("host", "boot", owner="d2")
     with refuses(store, Held):
-        store.internal.nodes.leave(old)
+        store.internal.nodes.leave(replaced)
 
 
 def test_nodes_with_an_expired_lease_are_marked_lost(store: Corral, clock: ManualClock) -> None:
@@ -153,15 +153,15 @@ def test_nodes_with_an_expired_lease_are_marked_lost(store: Corral, clock: Manua
     assert record(store, silent.id) == ["node.join", "node.lose"]
 
 
-@pytest.mark.parametrize("how", ["leave", "lose"])
-def test_lost_node_can_rejoin(store: Corral, clock: ManualClock, how: str) -> None:
+@pytest.mark.parametrize("verb", ["leave", "lose"])
+def test_lost_node_can_rejoin(store: Corral, clock: ManualClock, verb: str) -> None:
     node = store.internal.nodes.join("host", "boot", owner="d")
-    if how == "leave":
+    if verb == "leave":
         store.internal.nodes.leave(node)
     clock.advance(MINUTE)
     store.internal.nodes.mark_lost()
-    again = store.internal.nodes.join("host", "boot", owner="d")
-    assert (again.id, again.state, again.fence) == (node.id, NodeState.UP, 2)
+    rejoined = store.internal.nodes.join("host", "boot", owner="d")
+    assert (rejoined.id, rejoined.state, rejoined.fence) == (node.id, NodeState.UP, 2)
 
 
 def test_mark_lost_takes_the_oldest_leases_up_to_the_limit(
@@ -184,25 +184,25 @@ def test_concurrent_heartbeat_keeps_the_node_up(store: Corral, clock: ManualCloc
     with store.transaction() as tx:
         ops.heartbeat(tx, node)
         sweep.start()
-        sweep.join(0.3)  # it passes over the node, or it waits for what is done here
+        sweep.join(0.3)  # the sweep skips the node or waits for this transaction
     sweep.join()
     assert lost == []
     assert store.nodes.get(node.id).state is NodeState.UP
 
 
-# -- looking ---------------------------------------------------------------------------------
+# -- lists and lookup ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
 def test_nodes_are_listed_newest_first(store: Corral, limit: int) -> None:
-    made = [store.internal.nodes.join(f"host{n}", "boot", owner="d") for n in range(5)]
-    assert walk(store.nodes.list, limit=limit) == made[::-1]
-    found = walk(
+    nodes = [store.internal.nodes.join(f"host{n}", "boot", owner="d") for n in range(5)]
+    assert walk(store.nodes.list, limit=limit) == nodes[::-1]
+    listed = walk(
         store.nodes.list,
         limit=2,
         between=lambda: store.internal.nodes.join("late", "boot", owner="d"),
     )
-    assert found == made[::-1]
+    assert listed == nodes[::-1]
 
 
 @each_case("cursor", ["", "x", encode_cursor(1)])
@@ -212,42 +212,42 @@ def test_invalid_cursor_is_rejected(store: Corral, cursor: str) -> None:
 
 
 def test_node_is_found_by_a_unique_prefix(store: Corral, clock: ManualClock) -> None:
-    first = store.internal.nodes.join("a", "boot", owner="d")
+    first_node = store.internal.nodes.join("a", "boot", owner="d")
     clock.advance(DAY)
-    second = store.internal.nodes.join("b", "boot", owner="d")
-    shared = shared_length(first.id, second.id)
-    assert store.nodes.get(second.id[: shared + 1]) == second
+    second_node = store.internal.nodes.join("b", "boot", owner="d")
+    shared = shared_length(first_node.id, second_node.id)
+    assert store.nodes.get(second_node.id[: shared + 1]) == second_node
     with refuses(store, Ambiguous) as caught:
-        store.nodes.get(first.id[:shared])
-    assert caught.value.details["candidates"] == [first.id, second.id]
+        store.nodes.get(first_node.id[:shared])
+    assert caught.value.details["candidates"] == [first_node.id, second_node.id]
     with refuses(store, NotFound):
         store.nodes.get("nod_zzz")
     with refuses(store, Invalid):
         store.nodes.get("nod_!")
 
 
-# -- who leads -------------------------------------------------------------------------------
+# -- leadership ------------------------------------------------------------------------------
 
 
 def test_first_candidate_becomes_leader(store: Corral, clock: ManualClock) -> None:
-    lead = store.internal.nodes.acquire_leadership("scheduler", owner="a")
-    assert (lead.name, lead.owner, lead.fence) == ("scheduler", "a", 1)
-    assert lead.lease_until == clock.now() + 15 * SECOND
+    leadership = store.internal.nodes.acquire_leadership("scheduler", owner="a")
+    assert (leadership.name, leadership.owner, leadership.fence) == ("scheduler", "a", 1)
+    assert leadership.lease_until == clock.now() + 15 * SECOND
 
 
 def test_another_candidate_gets_the_leader_and_its_lease(store: Corral) -> None:
-    lead = store.internal.nodes.acquire_leadership("scheduler", owner="a")
+    leadership = store.internal.nodes.acquire_leadership("scheduler", owner="a")
     with refuses(store, Held) as caught:
         store.internal.nodes.acquire_leadership("scheduler", owner="b")
-    assert caught.value.details == {"owner": "a", "lease_until": lead.lease_until}
+    assert caught.value.details == {"owner": "a", "lease_until": leadership.lease_until}
     assert store.internal.nodes.acquire_leadership("alert_sender", owner="b").owner == "b"
 
 
 def test_renewing_leadership_keeps_the_fence(store: Corral, clock: ManualClock) -> None:
     store.internal.nodes.acquire_leadership("scheduler", owner="a")
     clock.advance(10 * SECOND)
-    again = store.internal.nodes.acquire_leadership("scheduler", owner="a")
-    assert (again.fence, again.lease_until) == (1, clock.now() + 15 * SECOND)
+    renewed = store.internal.nodes.acquire_leadership("scheduler", owner="a")
+    assert (renewed.fence, renewed.lease_until) == (1, clock.now() + 15 * SECOND)
 
 
 def test_expired_leadership_is_acquired_with_a_higher_fence(
@@ -267,10 +267,10 @@ def test_released_leadership_can_be_acquired_at_once(store: Corral) -> None:
     store.internal.nodes.acquire_leadership("scheduler", owner="a")
     assert store.internal.nodes.release_leadership("scheduler", owner="b") is False
     assert store.internal.nodes.release_leadership("scheduler", owner="a") is True
-    lead = store.internal.nodes.acquire_leadership("scheduler", owner="b")
-    assert (lead.owner, lead.fence) == ("b", 2)
+    leadership = store.internal.nodes.acquire_leadership("scheduler", owner="b")
+    assert (leadership.owner, leadership.fence) == ("b", 2)
     assert store.internal.nodes.release_leadership("scheduler", owner="a") is False
-    assert store.internal.nodes.release_leadership("nothing", owner="a") is False
+    assert store.internal.nodes.release_leadership("unknown", owner="a") is False
 
 
 @each_case(
@@ -310,38 +310,40 @@ def test_labels_of_a_node_are_a_list(store: Corral) -> None:
     assert store.nodes.get(node.id).labels == ["a b", "ü"]
 
 
-# -- heartbeat and leads in one ----------------------------------------------------------------
+# -- renewal of node and leaderships -----------------------------------------------------------
 
 
 def test_renew_extends_the_lease_and_acquires_free_leaderships(
     store: Corral, clock: ManualClock
 ) -> None:
-    mine = store.internal.nodes.join("here", "boot", owner="d1")
-    theirs = store.internal.nodes.join("there", "boot", owner="d2")
+    node = store.internal.nodes.join("local", "boot", owner="d1")
+    other_node = store.internal.nodes.join("remote", "boot", owner="d2")
     store.internal.nodes.acquire_leadership("alert_sender", owner="d2")
     clock.advance(SECOND)
-    beat = store.internal.nodes.renew(
-        mine, loops=["scheduler", "alert_sender"], lease_ms=20 * SECOND
+    renewal = store.internal.nodes.renew(node, loops=["scheduler", "alert_sender"], lease_ms=20 * SECOND
     )
-    assert beat.node.lease_until == clock.now() + 20 * SECOND
-    assert [(lead.name, lead.owner) for lead in beat.leaderships] == [
+    assert renewal.node.lease_until == clock.now() + 20 * SECOND
+    assert [(leadership.name, leadership.owner) for leadership in renewal.leaderships] == [
         ("alert_sender", "d2"),
         ("scheduler", "d1"),
     ]
     clock.advance(16 * SECOND)
-    beat = store.internal.nodes.renew(mine, loops=["scheduler", "alert_sender"])
-    assert {lead.owner for lead in beat.leaderships} == {"d1"}
+    renewal = store.internal.nodes.renew(node, loops=["scheduler", "alert_sender"])
+    assert {leadership.owner for leadership in renewal.leaderships} == {"d1"}
     with refuses(store, Held):
         store.internal.nodes.acquire_leadership("alert_sender", owner="d2")
-    assert [lead.name for lead in store.nodes.leaders()] == ["alert_sender", "scheduler"]
-    assert store.nodes.daemon_of("there") is None, "its lease has run out"
-    assert store.nodes.daemon_of("here") == beat.node
-    assert store.nodes.get(theirs.id).state is NodeState.UP, "nobody has said that it is lost"
+    assert [leadership.name for leadership in store.nodes.leaders()] == [
+        "alert_sender",
+        "scheduler",
+    ]
+    assert store.nodes.daemon_of("remote") is None, "the lease of the other node expired"
+    assert store.nodes.daemon_of("local") == renewal.node
+    assert store.nodes.get(other_node.id).state is NodeState.UP, "the node is not marked lost yet"
 
 
 def test_renew_with_a_stale_fence_acquires_no_leadership(store: Corral) -> None:
-    old = store.internal.nodes.join("here", "boot", owner="d1")
-    store.internal.nodes.join("here", "boot", owner="d2")
+    replaced = store.internal.nodes.join("local", "boot", owner="d1")
+    store.internal.nodes.join("local", "boot", owner="d2")
     with refuses(store, Held):
-        store.internal.nodes.renew(old, loops=["scheduler"])
+        store.internal.nodes.renew(replaced, loops=["scheduler"])
     assert store.nodes.leaders() == []

@@ -20,13 +20,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "shop"
 
 
-def several(store: Corral, tmp_path: Path, count: int) -> list[Project]:
-    """Projects in folders of their own, in the order in which they were registered."""
-    project = []
+def register_projects(store: Corral, tmp_path: Path, count: int) -> list[Project]:
+    """Register projects in directories of their own, in order."""
+    projects = []
     for n in range(count):
         (tmp_path / f"p{n}").mkdir()
-        project.append(store.projects.register(tmp_path / f"p{n}"))
-    return project
+        projects.append(store.projects.register(tmp_path / f"p{n}"))
+    return projects
 
 
 # -- register --------------------------------------------------------------------------------
@@ -53,20 +53,20 @@ def test_register_creates_a_project(store: Corral, clock: ManualClock, folder: P
 
 
 def test_register_again_is_idempotent_and_writes_nothing(store: Corral, folder: Path) -> None:
-    first = store.projects.register(folder, command="claude", prompt="hello")
+    project = store.projects.register(folder, command="claude", prompt="hello")
     with unchanged(store):
-        assert store.projects.register(folder, command="claude", prompt="hello") == first
-        assert store.projects.register(folder) == first
+        assert store.projects.register(folder, command="claude", prompt="hello") == project
+        assert store.projects.register(folder) == project
 
 
 def test_omitted_arguments_keep_their_values(
     store: Corral, clock: ManualClock, folder: Path
 ) -> None:
-    first = store.projects.register(folder, command="claude", prompt="hello")
+    project = store.projects.register(folder, command="claude", prompt="hello")
     clock.advance(5)
-    second = store.projects.register(folder, command="codex")
-    assert (second.id, second.command, second.prompt) == (first.id, "codex", "hello")
-    assert (second.created_at, second.updated_at) == (first.created_at, clock.now())
+    changed = store.projects.register(folder, command="codex")
+    assert (changed.id, changed.command, changed.prompt) == (project.id, "codex", "hello")
+    assert (changed.created_at, changed.updated_at) == (project.created_at, clock.now())
     assert record(store) == ["project.register", "project.change"]
 
 
@@ -79,10 +79,10 @@ def test_none_clears_a_value(store: Corral, folder: Path) -> None:
 def test_symlink_and_trailing_slash_resolve_to_same_project(
     store: Corral, folder: Path, tmp_path: Path
 ) -> None:
-    first = store.projects.register(folder)
+    project = store.projects.register(folder)
     (tmp_path / "link").symlink_to(folder)
     (tmp_path / "chain").symlink_to(tmp_path / "link")
-    for way in (
+    for path in (
         f"{folder}/",
         f"{folder}//",
         f"{folder}/.",
@@ -90,18 +90,18 @@ def test_symlink_and_trailing_slash_resolve_to_same_project(
         tmp_path / "link",
         f"{tmp_path}/chain/",
     ):
-        assert store.projects.register(way).id == first.id
-        assert store.projects.by_dir(way).id == first.id
+        assert store.projects.register(path).id == project.id
+        assert store.projects.by_dir(path).id == project.id
 
 
 def test_relative_and_home_directories_are_resolved(
     store: Corral, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = store.projects.register(folder)
+    project = store.projects.register(folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert store.projects.by_dir("shop").id == first.id
-    assert store.projects.by_dir("~/shop").id == first.id
+    assert store.projects.by_dir("shop").id == project.id
+    assert store.projects.by_dir("~/shop").id == project.id
 
 
 def test_directory_inside_a_project_is_another_project(store: Corral, folder: Path) -> None:
@@ -110,12 +110,12 @@ def test_directory_inside_a_project_is_another_project(store: Corral, folder: Pa
 
 
 def test_directories_of_the_same_name_are_two_projects(store: Corral, tmp_path: Path) -> None:
-    for above in "ab":
-        (tmp_path / above / "same").mkdir(parents=True)
-    first = store.projects.register(tmp_path / "a" / "same")
-    second = store.projects.register(tmp_path / "b" / "same")
-    assert first.id != second.id
-    assert first.name == second.name == "same"
+    for parent in "ab":
+        (tmp_path / parent / "same").mkdir(parents=True)
+    first_project = store.projects.register(tmp_path / "a" / "same")
+    second_project = store.projects.register(tmp_path / "b" / "same")
+    assert first_project.id != second_project.id
+    assert first_project.name == second_project.name == "same"
 
 
 def test_root_directory_has_a_name(store: Corral) -> None:
@@ -140,9 +140,9 @@ def test_invalid_directory_text_is_rejected(store: Corral, dir: str) -> None:
 def test_missing_directory_or_file_is_rejected(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for way in (tmp_path / "missing", tmp_path / "file", tmp_path / "loop"):
+    for path in (tmp_path / "missing", tmp_path / "file", tmp_path / "loop"):
         with refuses(store, Invalid):
-            store.projects.register(way)
+            store.projects.register(path)
 
 
 @each_case("text", ["a\0b", "\ud800", "x" * (64 * 1024 + 1)], ids=range(3))
@@ -156,7 +156,7 @@ def test_unstorable_command_or_prompt_is_rejected(store: Corral, folder: Path, t
         store.projects.register(folder, prompt=text)
 
 
-# -- looking up ------------------------------------------------------------------------------
+# -- lookup ----------------------------------------------------------------------------------
 
 
 def test_unregistered_directory_is_not_found(store: Corral, folder: Path) -> None:
@@ -174,23 +174,23 @@ def test_project_of_a_deleted_directory_is_still_found(store: Corral, folder: Pa
 def test_id_can_be_shortened_to_a_unique_prefix(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
-    first = several(store, tmp_path, 1)[0]
+    first_project = register_projects(store, tmp_path, 1)[0]
     clock.advance(HOUR)
     (tmp_path / "other").mkdir()
-    second = store.projects.register(tmp_path / "other")
-    shared = shared_length(first.id, second.id)
-    assert store.projects.get(second.id[: shared + 1]) == second
-    assert store.projects.get(f" {second.id[4 : shared + 1].upper()} ") == second
+    second_project = store.projects.register(tmp_path / "other")
+    shared = shared_length(first_project.id, second_project.id)
+    assert store.projects.get(second_project.id[: shared + 1]) == second_project
+    assert store.projects.get(f" {second_project.id[4 : shared + 1].upper()} ") == second_project
     with refuses(store, Ambiguous) as caught:
-        store.projects.get(first.id[:shared])
-    assert caught.value.details["candidates"] == [first.id, second.id]
+        store.projects.get(first_project.id[:shared])
+    assert caught.value.details["candidates"] == [first_project.id, second_project.id]
 
 
 def test_list_of_candidates_is_truncated(store: Corral, tmp_path: Path) -> None:
-    made = several(store, tmp_path, 8)
+    projects = register_projects(store, tmp_path, 8)
     with refuses(store, Ambiguous) as caught:
-        store.projects.get(made[0].id[:20])
-    assert caught.value.details["candidates"] == [project.id for project in made[:6]]
+        store.projects.get(projects[0].id[:20])
+    assert caught.value.details["candidates"] == [project.id for project in projects[:6]]
     assert "…" in caught.value.message
 
 
@@ -202,9 +202,9 @@ def test_unknown_id_is_not_found_and_malformed_id_rejected(
     call = getattr(store.projects, verb)
     with refuses(store, NotFound):
         call("prj_zzz")
-    for wrong in ("", "prj_", "sch_0", "prj_u", "prj_" + "0" * 27, "a\0"):
+    for id in ("", "prj_", "sch_0", "prj_u", "prj_" + "0" * 27, "a\0"):
         with refuses(store, Invalid):
-            call(wrong)
+            call(id)
 
 
 # -- list ------------------------------------------------------------------------------------
@@ -214,33 +214,33 @@ def test_unknown_id_is_not_found_and_malformed_id_rejected(
 def test_projects_are_listed_last_run_first(
     store: Corral, clock: ManualClock, tmp_path: Path, limit: int
 ) -> None:
-    made = several(store, tmp_path, 5)
+    projects = register_projects(store, tmp_path, 5)
     for n in (3, 1):
         clock.advance(1)
-        store.projects.touch(made[n].id)
+        store.projects.touch(projects[n].id)
     names = [project.name for project in walk(store.projects.list, limit=limit)]
     assert names == ["p1", "p3", "p4", "p2", "p0"]
 
 
 def test_projects_with_the_same_run_time_are_all_listed(store: Corral, tmp_path: Path) -> None:
-    made = several(store, tmp_path, 5)
-    for project in made:
+    projects = register_projects(store, tmp_path, 5)
+    for project in projects:
         store.projects.touch(project.id)
     result = walk(store.projects.list, limit=2)
-    assert [project.id for project in result] == [project.id for project in made[::-1]]
+    assert [project.id for project in result] == [project.id for project in projects[::-1]]
 
 
 def test_project_added_between_pages_does_not_disturb_the_list(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
-    made = several(store, tmp_path, 5)
-    result = walk(store.projects.list, between=lambda: store.projects.touch(made[4].id))
-    assert [project.id for project in result] == [project.id for project in made[::-1]]
+    projects = register_projects(store, tmp_path, 5)
+    result = walk(store.projects.list, between=lambda: store.projects.touch(projects[4].id))
+    assert [project.id for project in result] == [project.id for project in projects[::-1]]
 
 
 def test_archived_projects_are_listed_only_on_request(store: Corral, tmp_path: Path) -> None:
-    made = several(store, tmp_path, 4)
-    store.projects.archive(made[1].id)
+    projects = register_projects(store, tmp_path, 4)
+    store.projects.archive(projects[1].id)
     assert [project.name for project in walk(store.projects.list)] == ["p3", "p2", "p0"]
     result = walk(store.projects.list, archived=True)
     assert [project.name for project in result] == ["p3", "p2", "p1", "p0"]
@@ -299,8 +299,12 @@ def test_registering_an_archived_project_restores_it(store: Corral, folder: Path
         store.projects.archive(project.id)
     with refuses(store, IllegalMove):
         store.projects.rename(project.id, "other")
-    again = store.projects.register(folder)
-    assert (again.id, again.state, again.prompt) == (project.id, ProjectState.ACTIVE, "hello")
+    restored = store.projects.register(folder)
+    assert (restored.id, restored.state, restored.prompt) == (
+        project.id,
+        ProjectState.ACTIVE,
+        "hello",
+    )
     assert record(store) == ["project.register", "project.archive", "project.restore"]
 
 
@@ -309,23 +313,23 @@ def test_registering_an_archived_project_restores_it(store: Corral, folder: Path
 
 def test_delete_keeps_the_directory(store: Corral, folder: Path) -> None:
     project = store.projects.register(folder)
-    (folder / "work.txt").write_text("precious")
+    (folder / "work.txt").write_text("work")
     assert store.projects.delete(project.id) == project
-    assert (folder / "work.txt").read_text() == "precious"
+    assert (folder / "work.txt").read_text() == "work"
     with refuses(store, NotFound):
         store.projects.by_dir(folder)
-    for look in (store.projects.get, store.projects.delete):
+    for operation in (store.projects.get, store.projects.delete):
         with refuses(store, NotFound):
-            look(project.id)
+            operation(project.id)
     assert record(store, project.id) == ["project.register", "project.delete"]
 
 
 def test_register_after_delete_creates_a_new_project(store: Corral, folder: Path) -> None:
     project = store.projects.register(folder, prompt="hello")
     store.projects.delete(project.id)
-    again = store.projects.register(folder)
-    assert again.id != project.id
-    assert again.prompt is None
+    new_project = store.projects.register(folder)
+    assert new_project.id != project.id
+    assert new_project.prompt is None
 
 
 def test_delete_removes_settings_of_the_project(store: Corral, folder: Path) -> None:
@@ -339,14 +343,14 @@ def test_delete_removes_settings_of_the_project(store: Corral, folder: Path) -> 
 def test_project_is_found_by_unique_name(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "other" / "app").mkdir(parents=True)
-    first = store.projects.register(tmp_path / "app")
-    assert store.projects.get("app") == first
-    assert store.projects.get(first.id[:20]) == first
-    second = store.projects.register(tmp_path / "other" / "app")
-    with pytest.raises(Ambiguous) as refused:
+    first_project = store.projects.register(tmp_path / "app")
+    assert store.projects.get("app") == first_project
+    assert store.projects.get(first_project.id[:20]) == first_project
+    second_project = store.projects.register(tmp_path / "other" / "app")
+    with pytest.raises(Ambiguous) as caught:
         store.projects.get("app")
-    assert sorted(refused.value.details["candidates"]) == [first.id, second.id]
-    store.projects.rename(second.id, "site")
-    assert store.projects.get("site").id == second.id
+    assert sorted(caught.value.details["candidates"]) == [first_project.id, second_project.id]
+    store.projects.rename(second_project.id, "site")
+    assert store.projects.get("site").id == second_project.id
     with pytest.raises(NotFound, check=lambda error: error.details["kind"] == "project"):
         store.projects.get("no such project")

@@ -15,7 +15,7 @@ from tests.support.threads import Racer, race
 ANN = "user:ann"
 
 
-def letters(store: Corral, mailbox: str) -> list[Letter]:
+def list_letters(store: Corral, mailbox: str) -> list[Letter]:
     return store.mail.list(mailbox=mailbox, limit=100).items
 
 
@@ -24,7 +24,7 @@ def test_answer_is_sent_to_asker_as_one_letter(store: Corral) -> None:
     assert (question.state, question.options, question.free_text) == ("open", ["yes", "no"], False)
     answered = store.questions.answer(question.id, "yes", by=ANN)
     assert (answered.state, answered.answer, answered.answered_by) == ("answered", "yes", ANN)
-    (letter,) = letters(store, "agent:ada")
+    (letter,) = list_letters(store, "agent:ada")
     assert (letter.body["question"], letter.body["answer"]) == (question.id, "yes")
     assert record(store, question.id) == ["question.ask", "question.answer"]
 
@@ -41,16 +41,16 @@ def test_second_answer_conflicts_and_names_the_first_answerer(
 
 def test_repeated_answer_of_the_same_person_is_idempotent(store: Corral) -> None:
     question = store.questions.ask("Merge it?", asker="agent:ada")
-    first = store.questions.answer(question.id, "yes", by=ANN)
-    assert store.questions.answer(question.id, "yes", by=ANN) == first
-    assert len(letters(store, "agent:ada")) == 1
+    answered = store.questions.answer(question.id, "yes", by=ANN)
+    assert store.questions.answer(question.id, "yes", by=ANN) == answered
+    assert len(list_letters(store, "agent:ada")) == 1
 
 
 def test_option_is_chosen_by_text_or_number_only(store: Corral) -> None:
     question = store.questions.ask("Which?", options=["red", "green"], asker="agent:ada")
-    for wrong in ("blue", "3", "0", "-1", ""):
+    for answer in ("blue", "3", "0", "-1", ""):
         with refuses(store, Invalid):
-            store.questions.answer(question.id, wrong, by=ANN)
+            store.questions.answer(question.id, answer, by=ANN)
     assert store.questions.answer(question.id, "2", by=ANN).answer == "green"
 
 
@@ -60,28 +60,28 @@ def test_free_text_question_accepts_any_answer(store: Corral) -> None:
 
 
 def test_agent_answers_only_if_named_and_never_its_own_question(store: Corral) -> None:
-    open_ = store.questions.ask("Which?", asker="agent:ada")
-    named = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead"])
-    own = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:ada"])
+    open_question = store.questions.ask("Which?", asker="agent:ada")
+    addressed = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead"])
+    own_question = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:ada"])
     for question, by in (
-        (open_, "agent:lead"),
-        (open_, "agent:ada"),
-        (named, ANN),
-        (own, "agent:ada"),
-        (open_, "session:ses_1"),
+        (open_question, "agent:lead"),
+        (open_question, "agent:ada"),
+        (addressed, ANN),
+        (own_question, "agent:ada"),
+        (open_question, "session:ses_1"),
     ):
         with refuses(store, Refused):
             store.questions.answer(question.id, "x", by=by)
-    assert store.questions.answer(named.id, "x", by="agent:lead").state == "answered"
+    assert store.questions.answer(addressed.id, "x", by="agent:lead").state == "answered"
 
 
 def test_answerer_letter_is_closed_when_question_ends(
     store: Corral,
 ) -> None:
     question = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead", ANN])
-    assert [letter.body["text"] for letter in letters(store, "agent:lead")] == ["Which?"]
+    assert [letter.body["text"] for letter in list_letters(store, "agent:lead")] == ["Which?"]
     store.questions.answer(question.id, "this", by=ANN)
-    assert letters(store, "agent:lead") == letters(store, ANN) == []
+    assert list_letters(store, "agent:lead") == list_letters(store, ANN) == []
 
 
 def test_overdue_question_rejects_answers_before_the_sweep(
@@ -99,7 +99,7 @@ def test_overdue_question_rejects_answers_before_the_sweep(
     assert store.questions.list().items == []
     ended = store.questions.get(question.id)
     assert (ended.state, ended.answer, ended.answered_by) == ("expired", "no", None)
-    (letter,) = letters(store, "agent:ada")
+    (letter,) = list_letters(store, "agent:ada")
     assert (letter.body["state"], letter.body["answer"]) == ("expired", "no")
     assert store.internal.questions.expire_due() == []
 
@@ -112,11 +112,11 @@ def test_deadline_survives_a_restart(url: str, clock: ManualClock) -> None:
         assert store.questions.get(question.id).deadline_at == question.created_at + HOUR
         assert store.questions.next_due() == question.created_at + HOUR
         clock.advance(30 * MINUTE)
-        assert [each.id for each in store.internal.questions.expire_due()] == [question.id]
+        assert [expired.id for expired in store.internal.questions.expire_due()] == [question.id]
 
 
 def test_answer_after_asker_crashed_waits_in_its_mailbox(store: Corral) -> None:
-    question = store.questions.ask("Which?", asker="agent:ada", run="run_gone")
+    question = store.questions.ask("Which?", asker="agent:ada", run="run_ended")
     store.questions.answer(question.id, "this", by=ANN)
     (letter,) = store.mail.claim("agent:ada", owner="run_next")
     assert letter.body["answer"] == "this"
@@ -124,13 +124,13 @@ def test_answer_after_asker_crashed_waits_in_its_mailbox(store: Corral) -> None:
 
 def test_acknowledged_outcome_closes_the_letter(store: Corral) -> None:
     question = store.questions.ask("Which?", asker="agent:ada")
-    waiting = Racer(lambda: store.questions.wait(question.id, timeout_ms=20_000))
+    waiter = Racer(lambda: store.questions.wait(question.id, timeout_ms=20_000))
     store.questions.answer(question.id, "this", by=ANN)
-    assert waiting.result().answer == "this"
-    assert len(letters(store, "agent:ada")) == 1
+    assert waiter.result().answer == "this"
+    assert len(list_letters(store, "agent:ada")) == 1
     for _ in range(2):
         store.questions.acknowledge(question.id)
-    assert letters(store, "agent:ada") == []
+    assert list_letters(store, "agent:ada") == []
 
 
 def test_acknowledge_leaves_a_claimed_letter(store: Corral) -> None:
@@ -149,9 +149,9 @@ def test_wait_times_out(store: Corral) -> None:
 
 
 def test_ask_is_idempotent_by_asker_and_key(store: Corral) -> None:
-    first = store.questions.ask("Which?", asker="agent:ada", key="k")
-    assert store.questions.ask("Another?", asker="agent:ada", key="k") == first
-    assert store.questions.ask("Another?", asker="agent:ben", key="k").id != first.id
+    question = store.questions.ask("Which?", asker="agent:ada", key="k")
+    assert store.questions.ask("Another?", asker="agent:ada", key="k") == question
+    assert store.questions.ask("Another?", asker="agent:ben", key="k").id != question.id
 
 
 def test_only_asker_or_a_person_can_withdraw_a_question(store: Corral) -> None:
@@ -159,14 +159,14 @@ def test_only_asker_or_a_person_can_withdraw_a_question(store: Corral) -> None:
     with refuses(store, Refused):
         store.questions.withdraw(question.id, by="agent:ben")
     assert store.questions.withdraw(question.id, by="agent:ada").state == "withdrawn"
-    assert letters(store, "agent:ada") == []
-    other = store.questions.ask("Which?", asker="agent:ada")
-    store.questions.withdraw(other.id, by=ANN, reason="never mind")
-    assert [letter.body["state"] for letter in letters(store, "agent:ada")] == ["withdrawn"]
+    assert list_letters(store, "agent:ada") == []
+    withdrawn = store.questions.ask("Which?", asker="agent:ada")
+    store.questions.withdraw(withdrawn.id, by=ANN, reason="not needed")
+    assert [letter.body["state"] for letter in list_letters(store, "agent:ada")] == ["withdrawn"]
     with refuses(store, IllegalMove):
-        store.questions.withdraw(other.id, by=ANN)
+        store.questions.withdraw(withdrawn.id, by=ANN)
     with refuses(store, Conflict) as caught:
-        store.questions.answer(other.id, "x", by=ANN)
+        store.questions.answer(withdrawn.id, "x", by=ANN)
     assert caught.value.details["state"] == "withdrawn"
 
 
@@ -180,7 +180,7 @@ def test_open_questions_per_asker_are_limited(store: Corral) -> None:
 
 
 @each_case(
-    "wrong",
+    "fields",
     [
         {"text": ""},
         {"text": "a\0b"},
@@ -195,13 +195,13 @@ def test_open_questions_per_asker_are_limited(store: Corral) -> None:
         {"answerers": [f"user:u{n}" for n in range(21)]},
         {"deadline_ms": 5},
         {"deadline_ms": 400 * DAY},
-        {"asker": "nobody"},
+        {"asker": "unknown"},
     ],
 )
-def test_invalid_questions_are_rejected(store: Corral, wrong: dict[str, object]) -> None:
-    given: dict[str, object] = {"text": "Which?", "asker": "agent:ada"} | wrong
+def test_invalid_questions_are_rejected(store: Corral, fields: dict[str, object]) -> None:
+    arguments: dict[str, object] = {"text": "Which?", "asker": "agent:ada"} | fields
     with refuses(store, Invalid):
-        store.questions.ask(**given)
+        store.questions.ask(**arguments)
 
 
 def test_unknown_question_is_not_found(store: Corral) -> None:
@@ -219,21 +219,23 @@ def test_questions_are_listed_newest_first_in_pages(store: Corral) -> None:
         ids[2],
         ids[0],
     ]
-    of_all = walk(store.questions.list, asker="agent:a0", all=True)
-    assert [question.id for question in of_all] == [ids[4], ids[2], ids[0]]
+    all_questions = walk(store.questions.list, asker="agent:a0", all=True)
+    assert [question.id for question in all_questions] == [ids[4], ids[2], ids[0]]
 
 
 def test_retention_deletes_old_questions_but_not_open_ones(
     store: Corral, clock: ManualClock
 ) -> None:
-    old = store.questions.ask("Which?", asker="agent:ada")
-    store.questions.answer(old.id, "this", by=ANN)
-    open_ = store.questions.ask("Which?", asker="agent:ada", deadline_ms=365 * DAY)
+    answered = store.questions.ask("Which?", asker="agent:ada")
+    store.questions.answer(answered.id, "this", by=ANN)
+    open_question = store.questions.ask("Which?", asker="agent:ada", deadline_ms=365 * DAY)
     clock.advance(91 * DAY)
-    counted = {pruned.table: pruned.rows for pruned in store.db.prune(dry_run=True)}["questions"]
-    done = {pruned.table: pruned.rows for pruned in store.db.prune()}["questions"]
-    assert counted == done == 1
-    assert store.questions.get(open_.id).state == "open"
+    counted_rows = {result.table: result.rows for result in store.db.prune(dry_run=True)}[
+        "questions"
+    ]
+    pruned_rows = {result.table: result.rows for result in store.db.prune()}["questions"]
+    assert counted_rows == pruned_rows == 1
+    assert store.questions.get(open_question.id).state == "open"
 
 
 def test_deleting_a_project_withdraws_its_questions(store: Corral, tmp_path: object) -> None:
@@ -245,19 +247,19 @@ def test_deleting_a_project_withdraws_its_questions(store: Corral, tmp_path: obj
 
 # -- required votes -------------------------------------------------------------------------------
 
-BOARD = ["user:ann", "user:ben", "user:cleo"]
+OWNERS = ["user:ann", "user:ben", "user:cleo"]
 
 
 def test_second_equal_vote_decides_when_two_are_required(
     store: Corral,
 ) -> None:
     question = store.questions.ask(
-        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=BOARD, required_votes=2
+        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=OWNERS, required_votes=2
     )
-    first = store.questions.answer(question.id, "yes", by="user:ann")
-    assert (first.state, first.answer) == ("open", None)
-    assert letters(store, "agent:ada") == [], "one of two is no answer"
-    assert store.questions.answer(question.id, "yes", by="user:ann") == first, (
+    after_first_vote = store.questions.answer(question.id, "yes", by="user:ann")
+    assert (after_first_vote.state, after_first_vote.answer) == ("open", None)
+    assert list_letters(store, "agent:ada") == [], "one of two votes is not an answer"
+    assert store.questions.answer(question.id, "yes", by="user:ann") == after_first_vote, (
         "a repeated vote does not count twice"
     )
     with refuses(store, Conflict) as caught:
@@ -270,7 +272,7 @@ def test_second_equal_vote_decides_when_two_are_required(
     assert (ended.state, ended.answer) == ("answered", "yes")
     assert ended.answered_by == "user:ann, user:cleo"
     assert [vote.answer for vote in ended.votes] == ["yes", "no", "yes"]
-    assert len(letters(store, "agent:ada")) == 1
+    assert len(list_letters(store, "agent:ada")) == 1
     votes = ["question.vote"] * 2
     assert record(store, question.id) == ["question.ask", *votes, "question.answer"]
 
@@ -280,15 +282,15 @@ def test_fallback_applies_at_once_when_agreement_is_impossible(store: Corral) ->
         "Drop it?",
         options=["yes", "no"],
         asker="agent:ada",
-        answerers=BOARD[:2],
+        answerers=OWNERS[:2],
         required_votes=2,
         fallback="no",
     )
     store.questions.answer(question.id, "yes", by="user:ann")
     ended = store.questions.answer(question.id, "no", by="user:ben")
     assert (ended.state, ended.answer) == ("expired", "no")
-    (told,) = letters(store, "agent:ada")
-    assert told.body["state"] == "expired"
+    (letter,) = list_letters(store, "agent:ada")
+    assert letter.body["state"] == "expired"
     with refuses(store, Conflict) as caught:
         store.questions.answer(question.id, "yes", by="user:ben")
     assert caught.value.details["reason"] == "too_late"
@@ -308,7 +310,7 @@ def test_too_few_votes_at_the_deadline_expire_the_question(
 @each_case("required_votes", [0, -1, 4, 21])
 def test_required_votes_are_limited_by_answerers(store: Corral, required_votes: int) -> None:
     with refuses(store, Invalid):
-        store.questions.ask("?", asker="agent:ada", answerers=BOARD, required_votes=required_votes)
+        store.questions.ask("?", asker="agent:ada", answerers=OWNERS, required_votes=required_votes)
 
 
 def test_concurrent_votes_have_exactly_one_outcome(store: Corral) -> None:
@@ -325,4 +327,4 @@ def test_concurrent_votes_have_exactly_one_outcome(store: Corral) -> None:
     ended = store.questions.get(question.id)
     assert ended.state == "answered"
     assert [vote.answer for vote in ended.votes].count(str(ended.answer)) == 3
-    assert len(letters(store, "agent:ada")) == 1
+    assert len(list_letters(store, "agent:ada")) == 1

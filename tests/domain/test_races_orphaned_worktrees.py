@@ -1,4 +1,4 @@
-"""Worktrees in which no attempt works: each is found, goes in its time, and nothing is lost."""
+"""Orphaned race worktrees and pinned commits: listing, removal, and protection of work."""
 
 import os
 import shutil
@@ -24,44 +24,51 @@ def race_factory(store: Corral) -> RaceFactory:
     return RaceFactory(store, config.home(), worktrees=races_folder())
 
 
-def orphan(
+def create_orphan(
     race_factory: RaceFactory, race: Race, name: str, *, days: int = 31, **files: str
 ) -> Path:
-    """A worktree with files in no commit, which nobody has touched for so many days."""
+    """Create a worktree with uncommitted files whose last change is `days` days old."""
     create_race_folder(race_factory.store._database, race)
     folder = races_folder() / race.id / name
     worktrees.create(str(race_factory.repository), str(folder), f"corral/{name}")
     for file, text in files.items():
         (folder / file).write_text(text)
-    untouched(race_factory.store, folder, days)
+    set_age(race_factory.store, folder, days)
     return folder
 
 
-def untouched(store: Corral, folder: Path, days: int) -> None:
-    at = (store.now() - days * DAY) / 1_000
+def set_age(store: Corral, folder: Path, days: int) -> None:
+    modified_at = (store.now() - days * DAY) / 1_000
     for path in (folder / ".git", folder):
-        os.utime(path, (at, at))
+        os.utime(path, (modified_at, modified_at))
 
 
-def clean_orphans(store: Corral, **how: bool) -> dict[str, str]:
-    return {each.worktree: each.action for each in store.races.clean(orphans=True, **how)}
+def clean_orphans(store: Corral, **options: bool) -> dict[str, str]:
+    return {
+        leftover.worktree: leftover.action
+        for leftover in store.races.clean(orphans=True, **options)
+    }
 
 
 def test_orphan_is_removed_after_its_retention_time(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada")
-    old = orphan(race_factory, race, "old")
-    young = orphan(race_factory, race, "young", days=29)
-    with_work = orphan(race_factory, race, "work", made="by hand\n")
-    (gone,) = store.races.reclaim()
-    assert (gone.worktree, gone.action, gone.race_id) == (str(old), "removed", race.id)
-    assert not old.exists()
-    assert young.exists()
-    assert (with_work / "made").read_text() == "by hand\n"
+    old_worktree = create_orphan(race_factory, race, "old")
+    recent_worktree = create_orphan(race_factory, race, "young", days=29)
+    with_work = create_orphan(race_factory, race, "work", notes="manual\n")
+    (removed,) = store.races.reclaim()
+    assert (removed.worktree, removed.action, removed.race_id) == (
+        str(old_worktree),
+        "removed",
+        race.id,
+    )
+    assert not old_worktree.exists()
+    assert recent_worktree.exists()
+    assert (with_work / "notes").read_text() == "manual\n"
     assert store.races.reclaim() == []
     store.settings.set("races.worktree_retention_ms", 28 * DAY)
-    assert [left.worktree for left in store.races.reclaim()] == [str(young)]
+    assert [leftover.worktree for leftover in store.races.reclaim()] == [str(recent_worktree)]
     assert with_work.exists()
 
 
@@ -69,24 +76,28 @@ def test_confirmed_clean_removes_orphans_without_work(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada")
-    empty = orphan(race_factory, race, "empty", days=0)
-    with_work = orphan(race_factory, race, "work", made="by hand\n")
-    assert clean_orphans(store)[str(empty)] == "remove"
-    assert empty.exists(), "it was only asked"
-    assert clean_orphans(store, confirm=True)[str(empty)] == "removed"
+    empty_worktree = create_orphan(race_factory, race, "empty", days=0)
+    with_work = create_orphan(race_factory, race, "work", notes="manual\n")
+    assert clean_orphans(store)[str(empty_worktree)] == "remove"
+    assert empty_worktree.exists(), "nothing is removed without confirmation"
+    assert clean_orphans(store, confirm=True)[str(empty_worktree)] == "removed"
     assert clean_orphans(store, confirm=True)[str(with_work)] == "keep"
-    assert (with_work / "made").read_text() == "by hand\n"
+    assert (with_work / "notes").read_text() == "manual\n"
 
 
 def test_orphan_of_a_deleted_race_is_found(store: Corral, race_factory: RaceFactory) -> None:
     race = race_factory.start("ada")
-    folder = orphan(race_factory, race, "round-1-1")
+    folder = create_orphan(race_factory, race, "round-1-1")
     store.projects.delete(race_factory.project)
     assert store.races.list().items == []
-    (left,) = store.races.clean(orphans=True)
-    assert (left.worktree, left.action, left.race_id) == (str(folder), "remove", race.id)
+    (leftover,) = store.races.clean(orphans=True)
+    assert (leftover.worktree, leftover.action, leftover.race_id) == (
+        str(folder),
+        "remove",
+        race.id,
+    )
     assert len(store.races.reclaim()) == 1
-    assert not (races_folder() / race.id).exists(), "its race's folder is gone too"
+    assert not (races_folder() / race.id).exists(), "the folder of the race is removed too"
 
 
 def test_recreated_worktree_is_attributed_to_its_attempt(
@@ -97,29 +108,31 @@ def test_recreated_worktree_is_attributed_to_its_attempt(
     race_factory.end(race, 2)
     race_factory.settle(race)
     store.races.clean(race.id, confirm=True)
-    folder = orphan(race_factory, race, "round-1-2", made="by hand\n")
-    (left,) = store.races.clean(orphans=True)
-    assert (left.worktree, left.attempt_id) == (str(folder), race.latest.attempts[1].id)
-    assert (left.action, left.uncommitted) == ("keep", 1)
+    folder = create_orphan(race_factory, race, "round-1-2", notes="manual\n")
+    (leftover,) = store.races.clean(orphans=True)
+    assert (leftover.worktree, leftover.attempt_id) == (str(folder), race.latest.attempts[1].id)
+    assert (leftover.action, leftover.uncommitted) == ("keep", 1)
 
 
 def test_worktrees_of_another_store_are_not_orphans(
     store: Corral, race_factory: RaceFactory, tmp_path: Path
 ) -> None:
-    with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
-        theirs = RaceFactory(other, config.home() / "other", worktrees=races_folder())
-        race = theirs.start("ada")
+    with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other_store:
+        other_factory = RaceFactory(other_store, config.home() / "other", worktrees=races_folder())
+        race = other_factory.start("ada")
         (attempt,) = race.latest.attempts
-        create_race_folder(other._database, race)
-        worktrees.create(str(theirs.repository), attempt.worktree, attempt.branch)
-        untouched(store, Path(attempt.worktree), 400)
-        # A race of this store in the same repository, which so is known to it.
-        race_factory.repository = theirs.repository
+        create_race_folder(other_store._database, race)
+        worktrees.create(str(other_factory.repository), attempt.worktree, attempt.branch)
+        set_age(store, Path(attempt.worktree), 400)
+        # A race of this store in the same repository makes the repository known to it.
+        race_factory.repository = other_factory.repository
         race_factory.start("ada")
         assert attempt.worktree not in clean_orphans(store, confirm=True)
         assert store.races.reclaim() == []
         assert Path(attempt.worktree).exists()
-        assert other.races.reclaim() == [], "it is no orphan there either"
+        assert other_store.races.reclaim() == [], (
+            "the worktree belongs to an attempt of the other store"
+        )
 
 
 def test_folder_without_a_marker_is_listed_and_kept(
@@ -128,7 +141,7 @@ def test_folder_without_a_marker_is_listed_and_kept(
     race_factory.start("ada")
     folder = races_folder() / "rac_unknown" / "round-1-1"
     worktrees.create(str(race_factory.repository), str(folder), "corral/unknown")
-    untouched(store, folder, 400)
+    set_age(store, folder, 400)
     assert store.races.reclaim() == []
     assert [*clean_orphans(store, confirm=True).values()][-1] == "keep"
     assert folder.exists()
@@ -139,15 +152,17 @@ def test_interrupted_removal_is_listed_and_completed(
 ) -> None:
     race = race_factory.start("ada")
     create_race_folder(store._database, race)
-    cut = races_folder() / race.id / f"{worktree_leftovers.REMOVAL_PREFIX}1"
-    cut.mkdir()
-    (cut / "half").write_text("of it")
-    found = {left.worktree: left for left in store.races.clean()}
-    assert (found[str(cut)].action, found[str(cut)].race_id) == ("remove", race.id)
-    assert found[str(cut)].bytes > 0
-    done = {left.worktree: left.action for left in store.races.clean(race.id, confirm=True)}
-    assert done[str(cut)] == "removed"
-    assert not cut.exists()
+    partial = races_folder() / race.id / f"{worktree_leftovers.REMOVAL_PREFIX}1"
+    partial.mkdir()
+    (partial / "file").write_text("partial")
+    leftovers = {leftover.worktree: leftover for leftover in store.races.clean()}
+    assert (leftovers[str(partial)].action, leftovers[str(partial)].race_id) == ("remove", race.id)
+    assert leftovers[str(partial)].bytes > 0
+    actions = {
+        leftover.worktree: leftover.action for leftover in store.races.clean(race.id, confirm=True)
+    }
+    assert actions[str(partial)] == "removed"
+    assert not partial.exists()
 
 
 def test_old_worktree_of_an_attempt_is_not_an_orphan(
@@ -158,7 +173,7 @@ def test_old_worktree_of_an_attempt_is_not_an_orphan(
     create_race_folder(store._database, race)
     folder = Path(attempt.worktree)
     worktrees.create(str(race_factory.repository), str(folder), attempt.branch)
-    untouched(store, folder, 400)
+    set_age(store, folder, 400)
     assert store.races.reclaim() == []
     assert folder.exists()
 
@@ -167,7 +182,7 @@ def test_worktrees_of_a_missing_repository_are_kept(
     store: Corral, race_factory: RaceFactory
 ) -> None:
     race = race_factory.start("ada")
-    folder = orphan(race_factory, race, "lost")
+    folder = create_orphan(race_factory, race, "lost")
     shutil.rmtree(race_factory.repository)
     assert clean_orphans(store, confirm=True)[str(folder)] == "keep"
     assert store.races.reclaim() == []
@@ -189,47 +204,59 @@ def test_rejected_selection_pins_no_commit(store: Corral, race_factory: RaceFact
 def test_merged_commits_of_an_ended_race_are_unpinned(
     store: Corral, race_factory: RaceFactory, clock: ManualClock
 ) -> None:
-    merged, alone = race_factory.start("ada"), race_factory.start("ada")
-    for race in (merged, alone):
+    merged_race, unmerged_race = race_factory.start("ada"), race_factory.start("ada")
+    for race in (merged_race, unmerged_race):
         race_factory.end(race, 1, {"made": f"for {race.id}\n"})
         race_factory.settle(race)
         store.races.select(race.id, "1")
-    store.races.merge(merged.id)
-    for race in (merged, alone):
+    store.races.merge(merged_race.id)
+    for race in (merged_race, unmerged_race):
         store.races.finish(race.id)
         store.races.clean(race.id, confirm=True)
-    assert kept(race_factory) == {merged.id, alone.id}
-    assert store.races.reclaim() == [], "the store still knows both"
+    assert list_pinned_races(race_factory) == {merged_race.id, unmerged_race.id}
+    assert store.races.reclaim() == [], "the store still has both races"
     clock.advance(366 * DAY)
     store.db.prune()
     assert store.races.list().items == []
-    listed = {each.race_id: each for each in store.races.clean(orphans=True)}
-    assert (listed[merged.id].action, listed[alone.id].action) == ("remove", "keep")
-    assert (listed[alone.id].unmerged, kept(race_factory)) == (1, {merged.id, alone.id})
-    assert "git branch NAME" in listed[alone.id].reason
-    (gone,) = store.races.reclaim()
-    assert (gone.race_id, gone.action) == (merged.id, "removed")
-    assert kept(race_factory) == {alone.id}, "nobody else has what that one made"
-    assert [folder.name for folder in races_folder().iterdir()] == [alone.id]
+    leftovers = {leftover.race_id: leftover for leftover in store.races.clean(orphans=True)}
+    assert (leftovers[merged_race.id].action, leftovers[unmerged_race.id].action) == (
+        "remove",
+        "keep",
+    )
+    assert (leftovers[unmerged_race.id].unmerged, list_pinned_races(race_factory)) == (
+        1,
+        {merged_race.id, unmerged_race.id},
+    )
+    assert "git branch NAME" in leftovers[unmerged_race.id].reason
+    (removed,) = store.races.reclaim()
+    assert (removed.race_id, removed.action) == (merged_race.id, "removed")
+    assert list_pinned_races(race_factory) == {unmerged_race.id}, (
+        "the unmerged commit exists nowhere else"
+    )
+    assert [folder.name for folder in races_folder().iterdir()] == [unmerged_race.id]
     ref = git(race_factory.repository, "for-each-ref", "--format=%(refname)", "refs/corral")
-    git(race_factory.repository, "branch", "by-hand", ref)
-    assert [left.action for left in store.races.clean(orphans=True, confirm=True)] == ["removed"]
-    assert kept(race_factory) == set()
+    git(race_factory.repository, "branch", "saved", ref)
+    assert [leftover.action for leftover in store.races.clean(orphans=True, confirm=True)] == [
+        "removed"
+    ]
+    assert list_pinned_races(race_factory) == set()
     assert [*races_folder().iterdir()] == []
 
 
 def test_commits_pinned_by_another_store_are_kept(
     store: Corral, race_factory: RaceFactory, tmp_path: Path
 ) -> None:
-    with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
-        race = RaceFactory(other, config.home() / "other", worktrees=races_folder()).start("ada")
-        pin_commit(other._database, race, "1-1", "main")
+    with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other_store:
+        race = RaceFactory(other_store, config.home() / "other", worktrees=races_folder()).start(
+            "ada"
+        )
+        pin_commit(other_store._database, race, "1-1", "main")
         assert store.races.reclaim() == []
         assert git_history.list_kept(race.repository, race.id) == [f"{race.id}/1-1"]
 
 
-def kept(race_factory: RaceFactory) -> set[str]:
-    """The races that the repository keeps commits for."""
+def list_pinned_races(race_factory: RaceFactory) -> set[str]:
+    """Return the races whose commits the repository pins."""
     names = git(
         race_factory.repository, "for-each-ref", "--format=%(refname)", "refs/corral"
     ).split()
@@ -243,10 +270,12 @@ def test_unused_branch_of_an_incomplete_worktree_is_deleted(
     race_factory.end(race, 1, state="failed")
     race_factory.end(race, 2, state="failed")
     race_factory.settle(race)
-    empty, own = (attempt.branch for attempt in store.races.get(race.id).latest.attempts)
-    git(race_factory.repository, "branch", empty, "main")
-    git(race_factory.repository, "branch", own, race_factory.commit({"made": "by hand\n"}))
+    empty_branch, own_branch = (
+        attempt.branch for attempt in store.races.get(race.id).latest.attempts
+    )
+    git(race_factory.repository, "branch", empty_branch, "main")
+    git(race_factory.repository, "branch", own_branch, race_factory.commit({"notes": "manual\n"}))
     store.races.clean(race.id, confirm=True)
-    listed = git(race_factory.repository, "branch", "--format=%(refname:short)").split("\n")
-    assert empty not in listed
-    assert own in listed, "it alone has a commit"
+    branches = git(race_factory.repository, "branch", "--format=%(refname:short)").split("\n")
+    assert empty_branch not in branches
+    assert own_branch in branches, "only this branch has the commit"

@@ -1,4 +1,4 @@
-"""Races without processes: rounds, attempts, ranking, selections, on both engines."""
+"""Rounds of races without processes: attempts, leases, selections, budgets and retention."""
 
 import os
 from pathlib import Path
@@ -32,14 +32,14 @@ from tests.support.run_factories import ended, running
 _SET_RUN = Statement("UPDATE attempts SET run_id = :run_id WHERE id = :id")
 
 
-def begin(store: Corral, tmp_path: Path, count: int = 2, **plan: Any) -> Race:
+def start_race(store: Corral, tmp_path: Path, count: int = 2, **plan: Any) -> Race:
     """Start a race of `count` attempts, none of which is prepared."""
     project = store.projects.register(tmp_path).id
     budget = plan.pop("budget_micros", None)
     with store.transaction() as tx:
         return ops.start(
             tx,
-            "Do it\nin some way",
+            "Do it\nwith details",
             [AttemptSpec("ada", None)] * count,
             RacePlan(**plan),
             project=project,
@@ -54,58 +54,68 @@ def begin(store: Corral, tmp_path: Path, count: int = 2, **plan: Any) -> Race:
         )
 
 
-def write(store: Corral, act: Any) -> Any:
-    return store._database.write(act)
+def run_in_transaction(store: Corral, operation: Any) -> Any:
+    return store._database.write(operation)
 
 
-def hold(store: Corral, race: Race, owner: str = "driver:me") -> Round:
-    return write(store, lambda tx: round_steps.acquire_round(tx, race.latest.id, owner))
+def acquire_round(store: Corral, race: Race, owner: str = "driver:me") -> Round:
+    return run_in_transaction(
+        store, lambda tx: round_steps.acquire_round(tx, race.latest.id, owner)
+    )
 
 
-def start_run(store: Corral, held: Round, attempt: Attempt) -> Run:
+def start_run(store: Corral, round_lease: Round, attempt: Attempt) -> Run:
     """Start the run of an attempt."""
     run = running(store)
-    write(
+    run_in_transaction(
         store,
-        lambda tx: round_steps.mark_started(tx, held, attempt, run, port=20_000, sandbox=None),
+        lambda tx: round_steps.mark_started(
+            tx, round_lease, attempt, run, port=20_000, sandbox=None
+        ),
     )
     return run
 
 
-def end(
-    store: Corral, held: Round, attempt: Attempt, *codes: int, tests: CheckTally | None = None
+def end_attempt(
+    store: Corral,
+    round_lease: Round,
+    attempt: Attempt,
+    *codes: int,
+    tests: CheckTally | None = None,
 ) -> None:
     """End an attempt successfully, with these exit codes of its checks."""
-    start_run(store, held, attempt)
+    start_run(store, round_lease, attempt)
     run = ended(store)
-    now = store.races.get(attempt.race_id)
-    current = next(each for each in attempts(now) if each.id == attempt.id)
+    race = store.races.get(attempt.race_id)
+    current = next(candidate for candidate in attempts(race) if candidate.id == attempt.id)
     with store.transaction() as tx:
         tx.run(_SET_RUN, run_id=run.id, id=current.id)
         round_steps.record_run_end(tx, run)
         round_steps.record_commit(
-            tx, held, current, f"{attempt.number}" * 40, files=1, added=3, removed=1
+            tx, round_lease, current, f"{attempt.number}" * 40, files=1, added=3, removed=1
         )
         checks = [CheckResult(f"check {code}", code, 5, tests=tests) for code in codes]
         passed = all(code == 0 for code in codes) if codes else None
-        round_steps.record_checks(tx, held, current, checks, passed=passed, tree=None)
+        round_steps.record_checks(tx, round_lease, current, checks, passed=passed, tree=None)
 
 
-def settle(store: Corral, race: Race, held: Round) -> Race:
-    write(store, lambda tx: round_steps.close_round(tx, store.races.get(race.id), held))
+def close_round(store: Corral, race: Race, round_lease: Round) -> Race:
+    run_in_transaction(
+        store, lambda tx: round_steps.close_round(tx, store.races.get(race.id), round_lease)
+    )
     return store.races.get(race.id)
 
 
 def test_race_has_numbered_rounds_and_attempts_with_own_worktrees(
     store: Corral, tmp_path: Path
 ) -> None:
-    race = begin(store, tmp_path, 3)
+    race = start_race(store, tmp_path, 3)
     assert (race.state, race.name, race.latest.state) == ("active", "Do it", "running")
-    assert [each.number for each in attempts(race)] == [1, 2, 3]
-    assert len({each.branch for each in attempts(race)}) == 3
-    assert len({each.worktree for each in attempts(race)}) == 3
+    assert [attempt.number for attempt in attempts(race)] == [1, 2, 3]
+    assert len({attempt.branch for attempt in attempts(race)}) == 3
+    assert len({attempt.worktree for attempt in attempts(race)}) == 3
     assert store.races.get(race.id[:12]).id == race.id
-    assert [each.id for each in store.races.list().items] == [race.id]
+    assert [listed.id for listed in store.races.list().items] == [race.id]
     assert store.races.list(state="completed").items == []
     assert store.races.list(project=race.project_id).items[0].id == race.id
     with pytest.raises(NotFound):
@@ -116,21 +126,24 @@ def test_too_many_attempts_are_rejected_and_nothing_is_stored(
     store: Corral, tmp_path: Path
 ) -> None:
     with pytest.raises(Refused, match=r"races\.max_attempts"):
-        begin(store, tmp_path, 5)
+        start_race(store, tmp_path, 5)
     assert store.races.list().items == []
     store.settings.set("races.max_attempts", 6)
-    assert len(attempts(begin(store, tmp_path, 6))) == 6
+    assert len(attempts(start_race(store, tmp_path, 6))) == 6
 
 
 def test_round_is_selecting_when_all_attempts_ended_and_one_passed(
     store: Corral, tmp_path: Path
 ) -> None:
-    race = begin(store, tmp_path)
-    held = hold(store, race)
-    end(store, held, attempts(race)[0], 0)
-    assert settle(store, race, held).latest.state == "running"
-    write(store, lambda tx: round_steps.mark_failed(tx, held, attempts(race)[1], "no such agent"))
-    race = settle(store, race, held)
+    race = start_race(store, tmp_path)
+    round_lease = acquire_round(store, race)
+    end_attempt(store, round_lease, attempts(race)[0], 0)
+    assert close_round(store, race, round_lease).latest.state == "running"
+    run_in_transaction(
+        store,
+        lambda tx: round_steps.mark_failed(tx, round_lease, attempts(race)[1], "no such agent"),
+    )
+    race = close_round(store, race, round_lease)
     assert (race.latest.state, states(race)) == ("selecting", ["completed", "failed"])
     (letter,) = store.mail.list(mailbox="user:tester").items
     assert (letter.body["event"], letter.body["round"]) == ("selecting", 1)
@@ -139,11 +152,11 @@ def test_round_is_selecting_when_all_attempts_ended_and_one_passed(
 def test_round_without_passing_attempt_fails_and_can_be_overruled(
     store: Corral, tmp_path: Path
 ) -> None:
-    race = begin(store, tmp_path)
-    held = hold(store, race)
-    end(store, held, attempts(race)[0], 0, 1)
-    end(store, held, attempts(race)[1], 124)
-    race = settle(store, race, held)
+    race = start_race(store, tmp_path)
+    round_lease = acquire_round(store, race)
+    end_attempt(store, round_lease, attempts(race)[0], 0, 1)
+    end_attempt(store, round_lease, attempts(race)[1], 124)
+    race = close_round(store, race, round_lease)
     assert race.latest.state == "failed"
     with pytest.raises(Refused, match=f"No attempt passed.*race retry {race.id}"):
         store.races.merge(race.id)
@@ -155,7 +168,9 @@ def test_round_without_passing_attempt_fails_and_can_be_overruled(
         store.as_actor("agent:ada").races._select(race.id, "1", overrule=True)
     race = store.races._select(race.id, "1", overrule=True, reason="the check is wrong")
     assert (race.latest.state, race.latest.winner_id) == ("completed", attempts(race)[0].id)
-    assert attempts(race)[0].state == "completed", "to win does not hide how it ended"
+    assert attempts(race)[0].state == "completed", (
+        "winning does not change the state of the attempt"
+    )
 
 
 def _select_verb(tx: Tx, id: str) -> None:
@@ -168,90 +183,98 @@ def _select_verb(tx: Tx, id: str) -> None:
 def test_second_selection_needs_overrule_and_both_are_recorded(
     store: Corral, tmp_path: Path
 ) -> None:
-    race = begin(store, tmp_path)
-    held = hold(store, race)
+    race = start_race(store, tmp_path)
+    round_lease = acquire_round(store, race)
     for attempt in attempts(race):
-        end(store, held, attempt, 0)
-    race = settle(store, race, held)
+        end_attempt(store, round_lease, attempt, 0)
+    race = close_round(store, race, round_lease)
     store.races._select(race.id, "1")
-    with pytest.raises(IllegalMove, match=r"has a winner.*race next.*--overrule") as refused:
+    with pytest.raises(IllegalMove, match=r"has a winner.*race next.*--overrule") as caught:
         store.races._select(race.id, "2")
-    assert "overrule" in refused.value.details["allowed"]
+    assert "overrule" in caught.value.details["allowed"]
     with pytest.raises(NotFound, match=r"No attempt matches .*in round 1"):
         store.races._select(race.id, "9")
-    race = store.races._select(race.id, "2", overrule=True, reason="looked again")
+    race = store.races._select(race.id, "2", overrule=True, reason="second review")
     assert race.latest.winner_id == attempts(race)[1].id
-    assert [choice.verb for choice in race.latest.selections] == ["select", "overrule"]
+    assert [selection.verb for selection in race.latest.selections] == ["select", "overrule"]
 
 
 def test_next_round_needs_a_winner_and_may_start_from_an_earlier_round(
     store: Corral, tmp_path: Path
 ) -> None:
-    race = begin(store, tmp_path)
-    held = hold(store, race)
+    race = start_race(store, tmp_path)
+    round_lease = acquire_round(store, race)
 
-    def next_round(**how: Any) -> Race:
+    def next_round(**options: Any) -> Race:
         with store.transaction() as tx:
             return ops.next_round(
-                tx, race.id, [AttemptSpec("ada", None)], folder="/srv/races", **how
+                tx, race.id, [AttemptSpec("ada", None)], folder="/srv/races", **options
             )
 
     with pytest.raises(Conflict, match=r"is running\. Wait for it \(`corral race wait"):
         next_round()
     for attempt in attempts(race):
-        end(store, held, attempt)
-    settle(store, race, held)
+        end_attempt(store, round_lease, attempt)
+    close_round(store, race, round_lease)
     store.races._select(race.id, "2")
-    second = next_round(prompt="better").latest
-    assert (second.number, second.prompt, second.base_commit) == (2, "better", "2" * 40)
+    second_round = next_round(prompt="better").latest
+    assert (second_round.number, second_round.prompt, second_round.base_commit) == (
+        2,
+        "better",
+        "2" * 40,
+    )
     with pytest.raises(Conflict, check=because("round_open")):
         next_round(from_round=1)
     store.races._abandon(race.id, round=2)
-    third = next_round(from_round=1).latest
-    assert (third.number, third.parent_id) == (3, race.latest.id)
+    third_round = next_round(from_round=1).latest
+    assert (third_round.number, third_round.parent_id) == (3, race.latest.id)
     store.races._abandon(race.id)
     with pytest.raises(Refused, check=because("no_winner")):
         next_round(from_round=9)
-    assert next_round().state == "active", "given up, it may be taken up again"
+    assert next_round().state == "active", "an abandoned race can be continued"
 
 
 def test_driver_holds_the_round_lease_and_a_stale_fence_is_rejected(
     store: Corral, tmp_path: Path, clock: ManualClock
 ) -> None:
-    race = begin(store, tmp_path)
-    first = hold(store, race, "driver:one")
+    race = start_race(store, tmp_path)
+    first_lease = acquire_round(store, race, "driver:one")
     with pytest.raises(Held, check=because("other_driver", owner="driver:one")):
-        hold(store, race, "driver:two")
+        acquire_round(store, race, "driver:two")
     clock.advance(2 * MINUTE)
-    second = hold(store, race, "driver:two")
-    assert second.fence == first.fence + 1
+    second_lease = acquire_round(store, race, "driver:two")
+    assert second_lease.fence == first_lease.fence + 1
     with pytest.raises(Held):
-        write(store, lambda tx: round_steps.mark_failed(tx, first, attempts(race)[0], "late"))
+        run_in_transaction(
+            store, lambda tx: round_steps.mark_failed(tx, first_lease, attempts(race)[0], "late")
+        )
     assert states(store.races.get(race.id)) == ["preparing", "preparing"]
-    write(store, lambda tx: round_steps.release_round(tx, second))
-    gone = hold(store, race, "driver:three")
+    run_in_transaction(store, lambda tx: round_steps.release_round(tx, second_lease))
+    dead_lease = acquire_round(store, race, "driver:three")
     with pytest.raises(Held):
-        hold(store, race, "driver:four")
-    taken = write(
+        acquire_round(store, race, "driver:four")
+    taken_over = run_in_transaction(
         store,
         lambda tx: round_steps.acquire_round(
             tx, race.latest.id, "driver:four", dead_owner="driver:three"
         ),
     )
-    assert taken.fence == gone.fence + 1, "the lease of a dead owner is taken over at once"
+    assert taken_over.fence == dead_lease.fence + 1, (
+        "the lease of a dead owner is taken over at once"
+    )
 
 
 def test_unsuccessful_run_ends_its_attempt(store: Corral, tmp_path: Path) -> None:
     from corral.kernel.exit_status import ExitStatus
 
-    race = begin(store, tmp_path, 2)
-    held = hold(store, race)
-    for attempt, how in zip(
+    race = start_race(store, tmp_path, 2)
+    round_lease = acquire_round(store, race)
+    for attempt, status in zip(
         attempts(race), (ExitStatus(exit_code=7), ExitStatus(exit_code=0)), strict=True
     ):
-        run = ended(store, how)
+        run = ended(store, status)
         with store.transaction() as tx:
-            round_steps.mark_started(tx, held, attempt, run, port=None, sandbox=None)
+            round_steps.mark_started(tx, round_lease, attempt, run, port=None, sandbox=None)
             round_steps.record_run_end(tx, run)
             assert round_steps.record_run_end(tx, run) is None, "recording it twice is idempotent"
     race = store.races.get(race.id)
@@ -260,10 +283,10 @@ def test_unsuccessful_run_ends_its_attempt(store: Corral, tmp_path: Path) -> Non
 
 
 def test_abandoning_cancels_open_attempts(store: Corral, tmp_path: Path) -> None:
-    race = begin(store, tmp_path)
-    held = hold(store, race)
-    start_run(store, held, attempts(race)[0])
-    race = store.races._abandon(race.id, reason="never mind")
+    race = start_race(store, tmp_path)
+    round_lease = acquire_round(store, race)
+    start_run(store, round_lease, attempts(race)[0])
+    race = store.races._abandon(race.id, reason="not needed")
     assert (race.state, race.latest.state) == ("abandoned", "abandoned")
     assert states(race) == ["cancelled", "cancelled"]
     assert race.latest.needs_driver, "its driver must stop the runs"
@@ -291,11 +314,11 @@ def test_budget_is_shared_between_rounds_and_stops_them_when_spent(
     assert (details["spent_micros"], details["budget_micros"]) == (4_000_000, 4_000_000)
     assert len(store.races.get(race.id).rounds) == 2
     with pytest.raises(Invalid):
-        begin(store, tmp_path, budget_micros=-1)
+        start_race(store, tmp_path, budget_micros=-1)
 
 
 @each_case(
-    ("plan", "words"),
+    ("plan", "expected"),
     [
         ({"rounds": 0}, "rounds"),
         ({"samples": 99}, "samples"),
@@ -305,25 +328,25 @@ def test_budget_is_shared_between_rounds_and_stops_them_when_spent(
     ],
 )
 def test_invalid_plan_is_rejected(
-    store: Corral, tmp_path: Path, plan: dict[str, Any], words: str
+    store: Corral, tmp_path: Path, plan: dict[str, Any], expected: str
 ) -> None:
-    with pytest.raises(Invalid, match=words):
-        begin(store, tmp_path, **plan)
+    with pytest.raises(Invalid, match=expected):
+        start_race(store, tmp_path, **plan)
 
 
-@each_case("typed", ["9", "2.1", "0", "att_", "", "x" * 500])
-def test_unknown_attempt_raises_not_found(store: Corral, tmp_path: Path, typed: str) -> None:
-    race = begin(store, tmp_path)
+@each_case("name", ["9", "2.1", "0", "att_", "", "x" * 500])
+def test_unknown_attempt_raises_not_found(store: Corral, tmp_path: Path, name: str) -> None:
+    race = start_race(store, tmp_path)
     with pytest.raises(NotFound, check=because("unknown_attempt")):
-        store.races._cancel(race.id, typed)
+        store.races._cancel(race.id, name)
 
 
 def test_win_rates_have_confidence_intervals(store: Corral, tmp_path: Path) -> None:
-    race = begin(store, tmp_path)
-    held = hold(store, race)
+    race = start_race(store, tmp_path)
+    round_lease = acquire_round(store, race)
     for attempt in attempts(race):
-        end(store, held, attempt, 0)
-    settle(store, race, held)
+        end_attempt(store, round_lease, attempt, 0)
+    close_round(store, race, round_lease)
     store.races._select(race.id, None)
     (row,) = store.races.win_rates()
     assert (row.key, row.attempts, row.passed, row.wins, row.win_rate) == ("ada", 2, 2, 1, 0.5)
@@ -338,19 +361,21 @@ def test_retention_deletes_old_races_without_worktrees(
     store: Corral, tmp_path: Path, clock: ManualClock
 ) -> None:
 
-    race = begin(store, tmp_path)
+    race = start_race(store, tmp_path)
     store.races._abandon(race.id)
     clock.advance(400 * 24 * 60 * MINUTE)
     store.db.prune()
-    assert store.races.get(race.id).id == race.id, "its worktrees must stay known"
-    write(store, lambda tx: ops.mark_cleaned(tx, [each.id for each in attempts(race)]))
+    assert store.races.get(race.id).id == race.id, "a race with worktrees is kept"
+    run_in_transaction(
+        store, lambda tx: ops.mark_cleaned(tx, [attempt.id for attempt in attempts(race)])
+    )
     store.db.prune()
     with pytest.raises(NotFound):
         store.races.get(race.id)
 
 
 def test_deleting_a_project_deletes_its_races(store: Corral, tmp_path: Path) -> None:
-    race = begin(store, tmp_path)
+    race = start_race(store, tmp_path)
     store.projects.delete(race.project_id)
     assert store.races.list().items == []
     assert os.path.isdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Cleaned worktrees are pooled, and later attempts reuse their files."""
+"""The worktree pool of races: reuse, size limit and retention."""
 
 import os
 from pathlib import Path
@@ -23,17 +23,16 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_repository(tmp_path / "repository", **{".gitignore": "cache\n"})
 
 
-def decided(store: Corral, repository: Path, inside: str | None = None) -> Race:
-    """A race of two, of which the first one won and is merged; `inside`, the first one made a
-    repository."""
+def run_race(store: Corral, repository: Path, nested: str | None = None) -> Race:
+    """Run a race of two attempts and merge the first; `nested` names a repository inside it."""
     if not store.agents.list().items:
         store.agents.create("ada", command="true")
     race = store.races.start("Do it", agents="ada:2", project=str(repository))
     for number, attempt in enumerate(attempts(race), 1):
         (Path(attempt.worktree) / "made").write_text(attempt.id)
-        (Path(attempt.worktree) / "cache").write_text("of no worth")
-        if inside is not None and number == 1:
-            make_repository(Path(attempt.worktree) / inside)
+        (Path(attempt.worktree) / "cache").write_text("cached")
+        if nested is not None and number == 1:
+            make_repository(Path(attempt.worktree) / nested)
         supervisor = held(number, host=process.host())
         run = store.internal.runs.launch(
             store.internal.runs.acquire(attempt.run_id or "", supervisor)
@@ -45,56 +44,67 @@ def decided(store: Corral, repository: Path, inside: str | None = None) -> Race:
     return store.races.get(race.id)
 
 
-def pooled(store: Corral, **how: bool) -> list[str]:
-    found = store.races.clean(**how)
-    return [left.worktree for left in found if left.worktree.startswith(f"{pool_folder()}/")]
+def list_pooled(store: Corral, **options: bool) -> list[str]:
+    leftovers = store.races.clean(**options)
+    return [
+        leftover.worktree
+        for leftover in leftovers
+        if leftover.worktree.startswith(f"{pool_folder()}/")
+    ]
 
 
 def test_next_attempts_reuse_cleaned_worktrees(store: Corral, repository: Path) -> None:
-    race = decided(store, repository)
+    race = run_race(store, repository)
     store.races.clean(race.id, confirm=True, unmerged=True)
-    assert len(pooled(store)) == 2
-    told = [left for left in store.races.clean() if left.race_id is None]
-    assert {left.action for left in told} == {"keep"}
-    assert all(left.bytes > 0 and str(repository) in left.reason for left in told)
-    again = store.races.next(race.id)
-    assert pooled(store) == []
-    for attempt in attempts(again):
-        assert tree_of(attempt.worktree) == tree_of(repository), "byte for byte as the winner's"
+    assert len(list_pooled(store)) == 2
+    pooled = [leftover for leftover in store.races.clean() if leftover.race_id is None]
+    assert {leftover.action for leftover in pooled} == {"keep"}
+    assert all(leftover.bytes > 0 and str(repository) in leftover.reason for leftover in pooled)
+    next_round = store.races.next(race.id)
+    assert list_pooled(store) == []
+    for attempt in attempts(next_round):
+        assert tree_of(attempt.worktree) == tree_of(repository), (
+            "the worktree equals the merged commit"
+        )
 
 
 def test_pool_size_is_bounded_and_zero_disables_it(store: Corral, repository: Path) -> None:
     store.settings.set("races.worktree_pool_size", 1)
-    store.races.clean(decided(store, repository).id, confirm=True, unmerged=True)
-    assert len(pooled(store)) == 1
-    (gone,) = store.races.clean(pooled=True, confirm=True)
-    assert gone.action == "removed"
-    assert pooled(store) == []
+    store.races.clean(run_race(store, repository).id, confirm=True, unmerged=True)
+    assert len(list_pooled(store)) == 1
+    (removed,) = store.races.clean(pooled=True, confirm=True)
+    assert removed.action == "removed"
+    assert list_pooled(store) == []
     assert os.listdir(pool_folder()) == []
     store.settings.set("races.worktree_pool_size", 0)
-    store.races.clean(decided(store, repository).id, confirm=True, unmerged=True)
-    assert pooled(store) == []
+    store.races.clean(run_race(store, repository).id, confirm=True, unmerged=True)
+    assert list_pooled(store) == []
 
 
 def test_unused_pool_entries_are_deleted_after_the_retention_time(
     store: Corral, repository: Path
 ) -> None:
-    store.races.clean(decided(store, repository).id, confirm=True, unmerged=True)
-    old, young = pooled(store)
-    for folder, days in ((old, 31), (young, 29)):
-        at = (store.now() - days * DAY) / 1_000
-        os.utime(folder, (at, at))
-    assert [left.worktree for left in store.races.reclaim()] == [old]
-    assert pooled(store) == [young]
-    repository.rename(repository.with_name("elsewhere"))
-    assert [left.worktree for left in store.races.reclaim()] == [young]
+    store.races.clean(run_race(store, repository).id, confirm=True, unmerged=True)
+    expired, recent = list_pooled(store)
+    for folder, days in ((expired, 31), (recent, 29)):
+        modified_at = (store.now() - days * DAY) / 1_000
+        os.utime(folder, (modified_at, modified_at))
+    assert [leftover.worktree for leftover in store.races.reclaim()] == [expired]
+    assert list_pooled(store) == [recent]
+    repository.rename(repository.with_name("moved"))
+    assert [leftover.worktree for leftover in store.races.reclaim()] == [recent]
 
 
 def test_nested_repository_of_an_agent_is_not_mistaken_for_check_output(
     store: Corral, repository: Path
 ) -> None:
-    winner, loser = attempts(decided(store, repository, inside="inner"))
-    found = {left.worktree: left for left in store.races.clean(confirm=True, unmerged=True)}
-    assert (found[winner.worktree].action, found[loser.worktree].action) == ("keep", "removed")
-    assert "inner/" in found[winner.worktree].reason
+    winner, loser = attempts(run_race(store, repository, nested="inner"))
+    leftovers = {
+        leftover.worktree: leftover for leftover in store.races.clean(confirm=True, unmerged=True)
+    }
+    assert (leftovers[winner.worktree].action, leftovers[loser.worktree].action) == (
+        "keep",
+        "removed",
+    )
+    assert "inner/" in leftovers[winner.worktree].reason
     assert (Path(winner.worktree) / "inner" / "README").read_text() == "hello\n"

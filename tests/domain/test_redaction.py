@@ -1,6 +1,4 @@
-"""No secret at rest: what looks like a key, and what is known to be one, is taken out of all words
-on their way into the store, whoever writes them by whichever operation; and that is said.
-"""
+"""Redaction: secrets are removed from all text before it is stored, and removals are reported."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,64 +17,73 @@ from tests.support.grouped_cases import each_case
 
 Reopen = Callable[[], Corral]
 
-WORDS = f"the key is {KEY}, keep it"
-KEPT = "the key is [redacted], keep it"
+TEXT = f"the key is {KEY}."
+REDACTED = "the key is [redacted]."
 
 
 @pytest.fixture
 def reopen(url: str) -> Iterator[Reopen]:
-    """The store once more, as another process has it."""
-    with ExitStack() as opened:
-        yield lambda: opened.enter_context(corral.open(url))
+    """Return a function that opens the store again, as another process does."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(corral.open(url))
 
 
 @pytest.fixture
-def taken(store: Corral) -> Callable[[Callable[[], Any]], tuple[Any, list[str]]]:
-    """What an operation gave, and what it says that secrets were taken out of."""
+def call_with_report(store: Corral) -> Callable[[Callable[[], Any]], tuple[Any, list[str]]]:
+    """Return a function that calls an operation and returns its result and the redacted fields."""
 
-    def work(call: Callable[[], Any]) -> tuple[Any, list[str]]:
+    def call_and_report(call: Callable[[], Any]) -> tuple[Any, list[str]]:
         fields: list[str] = []
         with store.report_redactions(fields.extend):
             return call(), fields
 
-    return work
+    return call_and_report
 
 
-def test_secret_in_a_letter_is_redacted_and_the_writer_notified(store: Corral, taken: Any) -> None:
-    letter, fields = taken(lambda: store.mail.put("agent:ben", {"deep": [WORDS, 7]}, key="once"))
+def test_secret_in_a_letter_is_redacted_and_the_writer_notified(
+    store: Corral, call_with_report: Any
+) -> None:
+    letter, fields = call_with_report(
+        lambda: store.mail.put("agent:ben", {"deep": [TEXT, 7]}, key="once")
+    )
     assert fields == ["letters.body"]
-    assert store.mail.get(letter.id).body == {"deep": [KEPT, 7]} == letter.body
-    told = [event for event in store.events.newest().items if event.kind == "secret"]
-    assert [(event.verb, event.subject, event.data) for event in told] == [
+    assert store.mail.get(letter.id).body == {"deep": [REDACTED, 7]} == letter.body
+    events = [event for event in store.events.newest().items if event.kind == "secret"]
+    assert [(event.verb, event.subject, event.data) for event in events] == [
         ("redact", "letters", {"fields": ["body"]})
     ]
 
 
-def test_secret_in_an_answer_is_redacted_and_reported(store: Corral, taken: Any) -> None:
-    asked = store.questions.ask("Which one?", options=[WORDS, "none"], free_text=True)
-    answered, fields = taken(lambda: store.questions.answer(asked.id, f"this: {KEY}"))
+def test_secret_in_an_answer_is_redacted_and_reported(store: Corral, call_with_report: Any) -> None:
+    question = store.questions.ask("Which one?", options=[TEXT, "none"], free_text=True)
+    answered, fields = call_with_report(lambda: store.questions.answer(question.id, f"this: {KEY}"))
     assert (answered.answer, fields) == ("this: [redacted]", ["questions.answer"])
-    assert taken(lambda: store.questions.answer(asked.id, f"this: {KEY}")) == (answered, [])
-    voted = store.questions.ask("Which?", answerers=["user:ann", "user:ben"], required_votes=2)
-    vote = partial(store.questions.answer, voted.id, f"this: {KEY}", by="user:ann")
-    seen, fields = taken(vote)
-    assert (seen.votes[0].answer, fields) == ("this: [redacted]", ["questions.votes"])
-    assert taken(vote) == (seen, []), "the same again is fine"
-    agreed = store.questions.answer(voted.id, f"this: {KEY}", by="user:ben")
+    assert call_with_report(lambda: store.questions.answer(question.id, f"this: {KEY}")) == (
+        answered,
+        [],
+    )
+    vote_question = store.questions.ask(
+        "Which?", answerers=["user:ann", "user:ben"], required_votes=2
+    )
+    vote = partial(store.questions.answer, vote_question.id, f"this: {KEY}", by="user:ann")
+    voted, fields = call_with_report(vote)
+    assert (voted.votes[0].answer, fields) == ("this: [redacted]", ["questions.votes"])
+    assert call_with_report(vote) == (voted, []), "a repeated vote is idempotent"
+    agreed = store.questions.answer(vote_question.id, f"this: {KEY}", by="user:ben")
     assert (agreed.state, agreed.answer) == ("answered", "this: [redacted]")
-    chosen = store.questions.ask("Which one?", options=[WORDS, "none"])
-    _, fields = taken(lambda: store.questions.answer(chosen.id, WORDS))
-    assert fields == [], "the option is kept, and was told when it was asked"
+    option_question = store.questions.ask("Which one?", options=[TEXT, "none"])
+    _, fields = call_with_report(lambda: store.questions.answer(option_question.id, TEXT))
+    assert fields == [], "options were redacted when the question was asked"
 
 
 def test_redacted_letter_is_deduplicated_by_its_key(store: Corral) -> None:
-    first = store.mail.put("agent:ben", WORDS, key="once")
-    assert store.mail.put("agent:ben", WORDS, key="once").id == first.id
+    letter = store.mail.put("agent:ben", TEXT, key="once")
+    assert store.mail.put("agent:ben", TEXT, key="once").id == letter.id
 
 
 @each_case("depth", [90, 700, 5_000])
 def test_secret_in_deeply_nested_json_is_redacted(store: Corral, depth: int) -> None:
-    """Whoever writes it: a message in a chat must not be what its channel cannot get past."""
+    """Nested JSON must not fail, because a failing message would block its channel."""
     turn = store.sessions.append(
         store.sessions.open(), "user", "[" * depth + f'"{KEY}"' + "]" * depth
     )
@@ -84,8 +91,10 @@ def test_secret_in_deeply_nested_json_is_redacted(store: Corral, depth: int) -> 
     assert turn.content.strip("[]").strip('"') == "[redacted]"
 
 
-def test_text_without_a_secret_reports_nothing(store: Corral, taken: Any) -> None:
-    _, fields = taken(lambda: store.mail.put("agent:ben", "ask-me about risk-free gh_p things"))
+def test_text_without_a_secret_reports_nothing(store: Corral, call_with_report: Any) -> None:
+    _, fields = call_with_report(
+        lambda: store.mail.put("agent:ben", "ask-me about risk-free gh_p things")
+    )
     assert fields == []
     assert not [event for event in store.events.newest().items if event.kind == "secret"]
 
@@ -101,12 +110,12 @@ def test_secret_in_a_field_without_redaction_is_rejected(store: Corral, tmp_path
 
 
 def test_commands_and_paths_are_not_redacted(store: Corral, tmp_path: Path) -> None:
-    """They would be others without a part of them; what is in them is their writer's to answer."""
-    place = tmp_path / "sk-learn_and_a_long_name_of_its_own"
-    place.mkdir()
-    assert store.projects.register(place).dir == str(place)
-    made = store.agents.create("ada", command=f"curl -H 'Authorization: Bearer {KEY}' x")
-    assert KEY in str(store.agents.get(made.id).command)
+    """Redaction would change what a command or a path refers to."""
+    directory = tmp_path / "sk-learn_and_a_long_name_of_its_own"
+    directory.mkdir()
+    assert store.projects.register(directory).dir == str(directory)
+    agent = store.agents.create("ada", command=f"curl -H 'Authorization: Bearer {KEY}' x")
+    assert KEY in str(store.agents.get(agent.id).command)
 
 
 def test_resolved_secret_is_redacted_by_its_value(
@@ -117,22 +126,22 @@ def test_resolved_secret_is_redacted_by_its_value(
     store.secrets.set("pin", "env:PIN")
     assert store.secrets.resolve("pin") == "20405060"
     letter = store.mail.put("agent:ben", {"text": "it is 20405060!", "number": 20405060})
-    # A number is none, and JSON stays JSON.
+    # Numbers are not redacted, so that JSON stays valid.
     assert store.mail.get(letter.id).body == {"text": "it is [redacted]!", "number": 20405060}
 
 
 def test_stored_secret_is_redacted_in_every_process(store: Corral, reopen: Reopen) -> None:
-    store.secrets.save_value("door", 'open "sesame" 1', where="file")
-    other = reopen()
-    letter = other.mail.put("agent:ben", {"text": 'say open "sesame" 1'})
-    assert other.mail.get(letter.id).body == {"text": "say [redacted]"}
+    store.secrets.save_value("token", 'hunter2 "quoted" 1', where="file")
+    other_store = reopen()
+    letter = other_store.mail.put("agent:ben", {"text": 'it is hunter2 "quoted" 1'})
+    assert other_store.mail.get(letter.id).body == {"text": "it is [redacted]"}
 
 
 def test_secrets_given_to_a_run_are_redacted_in_its_processes(
     reopen: Reopen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PASS", "hunter2-and-more")
-    monkeypatch.setenv("CORRAL_SECRETS", "GONE,PASS")
+    monkeypatch.setenv("CORRAL_SECRETS", "MISSING,PASS")
     store = reopen()
     letter = store.mail.put("agent:ben", "hunter2-and-more")
     assert store.mail.get(letter.id).body == "[redacted]"
@@ -152,13 +161,17 @@ def test_pattern_redaction_can_be_disabled_but_known_values_stay(
 def test_bulk_inserted_rows_are_redacted(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path)
     tasks = [
-        {"key": "one", "title": WORDS, "description": WORDS, "files": ["sk-learn_and_a_long_name"]},
+        {"key": "one", "title": TEXT, "description": TEXT, "files": ["sk-learn_and_a_long_name"]},
         {"key": "two", "title": "plain"},
     ]
     store.tasks.declare(project.id, tasks)
-    one, two = (store.tasks.get(key, project=project.id) for key in ("one", "two"))
-    assert (one.title, one.description, two.title) == (KEPT, KEPT, "plain")
-    assert one.files == ["sk-learn_and_a_long_name"]
+    first_task, second_task = (store.tasks.get(key, project=project.id) for key in ("one", "two"))
+    assert (first_task.title, first_task.description, second_task.title) == (
+        REDACTED,
+        REDACTED,
+        "plain",
+    )
+    assert first_task.files == ["sk-learn_and_a_long_name"]
     with pytest.raises(Invalid, check=because("looks_like_a_secret", field="key")):
         store.tasks.declare(project.id, [{"key": f"x.{KEY}", "title": "x"}])
 

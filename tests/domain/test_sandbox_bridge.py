@@ -1,4 +1,4 @@
-"""Boxed agents: the same letters and promises, by two files of which one is not believed."""
+"""The sandbox bridge: turns, destinations, questions and hostile rows of sandboxed agents."""
 
 import json
 import multiprocessing
@@ -24,15 +24,17 @@ from tests.support.prompt_parser import quotes_in
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
-def letter_of(talk: SandboxConversation, text: str = "hello", **given: object) -> str:
-    said = talk.chat.says(text, **given)
-    return str(said.routes[0].letter_id)
+def send_letter(conversation: SandboxConversation, text: str = "hello", **fields: object) -> str:
+    message = conversation.chat.says(text, **fields)
+    return str(message.routes[0].letter_id)
 
 
-def refusals(store: Corral) -> list[str]:
-    found = store.events.after(None, limit=500).items
+def list_refusals(store: Corral) -> list[str]:
+    events = store.events.after(None, limit=500).items
     return [
-        event.data["reason"] for event in found if (event.kind, event.verb) == ("session", "refuse")
+        event.data["reason"]
+        for event in events
+        if (event.kind, event.verb) == ("session", "refuse")
     ]
 
 
@@ -40,677 +42,714 @@ def refusals(store: Corral) -> list[str]:
 
 
 def test_message_becomes_a_row_and_its_answer_is_sent_once(
-    talk: SandboxConversation,
+    conversation: SandboxConversation,
 ) -> None:
-    letter = letter_of(talk, "hello", direct=True)
-    ada = talk.begin()
+    letter = send_letter(conversation, "hello", direct=True)
+    ada = conversation.begin()
     (row,) = ada.pending()
     assert row["id"] == f"{letter}.1"
     assert row["seq"] == 2
     assert (row["channel_type"], row["platform_id"]) == ("fake", "room")
     assert row["content"]["text"] == "hello"
-    assert talk.store.runs.get_launch(ada.run.id).sandbox == "session:none"
+    assert conversation.store.runs.get_launch(ada.run.id).sandbox == "session:none"
     ada.answer("hi ann")
-    assert talk.store.mail.get(letter).state == "waiting", "not before the turn ends"
-    talk.end(ada)
-    assert talk.store.mail.get(letter).state == "done"
-    assert talk.shown() == ["hi ann"]
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    talk.chat.deliver()
-    assert talk.shown() == ["hi ann"]
-    check_store(talk.store)
+    assert conversation.store.mail.get(letter).state == "waiting", (
+        "the letter is acknowledged when the turn ends"
+    )
+    conversation.end(ada)
+    assert conversation.store.mail.get(letter).state == "done"
+    assert conversation.shown() == ["hi ann"]
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.chat.deliver()
+    assert conversation.shown() == ["hi ann"]
+    check_store(conversation.store)
 
 
-def test_several_letters_become_ordered_rows_of_one_prompt(talk: SandboxConversation) -> None:
+def test_several_letters_become_ordered_rows_of_one_prompt(
+    conversation: SandboxConversation,
+) -> None:
     for text in ("one", "two", "three"):
-        talk.chat.says(text)
-    ada = talk.begin()
+        conversation.chat.says(text)
+    ada = conversation.begin()
     assert [row["seq"] for row in ada.pending()] == [2, 4, 6]
     assert [row["content"]["said"] for row in ada.pending()] == ["one", "two", "three"]
-    assert ada.prompt() == talk.runner.prompt(ada.run)
+    assert ada.prompt() == conversation.runner.prompt(ada.run)
     ada.answer("all")
-    talk.end(ada)
-    assert talk.shown() == ["all"]
-    assert talk.store.mail.list().items == []
+    conversation.end(ada)
+    assert conversation.shown() == ["all"]
+    assert conversation.store.mail.list().items == []
 
 
 def test_context_messages_come_with_the_first_row(store: Corral) -> None:
-    talk = SandboxConversation(store, trigger="mention", unmatched="keep")
-    talk.chat.says("nobody is meant")
-    talk.chat.says("@ada look")
-    ada = talk.begin()
-    assert "nobody is meant" in ada.prompt()
-    assert ada.prompt() == talk.runner.prompt(ada.run)
+    conversation = SandboxConversation(store, trigger="mention", unmatched="keep")
+    conversation.chat.says("without a mention")
+    conversation.chat.says("@ada look")
+    ada = conversation.begin()
+    assert "without a mention" in ada.prompt()
+    assert ada.prompt() == conversation.runner.prompt(ada.run)
 
 
-def test_message_from_sandbox_is_sent_before_the_turn_ends(talk: SandboxConversation) -> None:
-    talk.chat.says("go")
-    ada = talk.begin()
+def test_message_from_sandbox_is_sent_before_the_turn_ends(
+    conversation: SandboxConversation,
+) -> None:
+    conversation.chat.says("go")
+    ada = conversation.begin()
     id = ada.say("working on it")
-    assert talk.store.internal.chat.sync_sandbox(ada.run.id).ingested == 1
-    assert ada.outcomes() == {}, "it is queued, and nobody knows yet"
-    talk.chat.deliver()
-    assert talk.shown() == ["working on it"]
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
+    assert conversation.store.internal.chat.sync_sandbox(ada.run.id).ingested == 1
+    assert ada.outcomes() == {}, "the message is queued and not yet delivered"
+    conversation.chat.deliver()
+    assert conversation.shown() == ["working on it"]
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
     assert ada.outcomes() == {id: "delivered"}
     ada.answer("done")
-    talk.end(ada)
-    assert talk.shown() == ["working on it", "done"]
+    conversation.end(ada)
+    assert conversation.shown() == ["working on it", "done"]
 
 
 def test_unacknowledged_message_is_retried_then_reported(
-    talk: SandboxConversation, clock: ManualClock
+    conversation: SandboxConversation, clock: ManualClock
 ) -> None:
-    talk.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
-    letter = letter_of(talk)
-    seen = []
+    conversation.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
+    letter = send_letter(conversation)
+    row_ids = []
     for _ in range(6):
-        ada = talk.begin()
-        seen.append([row["id"] for row in ada.pending()])
-        talk.end(ada)
+        ada = conversation.begin()
+        row_ids.append([row["id"] for row in ada.pending()])
+        conversation.end(ada)
         clock.advance(2 * MINUTE)
-    assert len({id for (id,) in seen}) == 6, "each time under another fence"
-    dead = talk.store.mail.get(letter)
-    assert dead.state == "dead"
-    assert "did not acknowledge" in str(dead.last_error)
-    talk.chat.deliver()
-    assert "could not be answered" in talk.shown()[0]
-    assert len(talk.store.mail.list(mailbox="user:operator").items) == 1
+    assert len({id for (id,) in row_ids}) == 6, "each attempt has its own fence"
+    dead_letter = conversation.store.mail.get(letter)
+    assert dead_letter.state == "dead"
+    assert "did not acknowledge" in str(dead_letter.last_error)
+    conversation.chat.deliver()
+    assert "could not be answered" in conversation.shown()[0]
+    assert len(conversation.store.mail.list(mailbox="user:operator").items) == 1
 
 
 def test_acknowledged_letters_are_done_despite_a_crash(
-    talk: SandboxConversation, clock: ManualClock
+    conversation: SandboxConversation, clock: ManualClock
 ) -> None:
-    first = letter_of(talk, "one")
-    second = letter_of(talk, "two")
-    ada = talk.begin()
-    ada.write("INSERT INTO processing_ack VALUES (?, 'completed', 't')", f"{first}.1")
-    ada.write("INSERT INTO processing_ack VALUES (?, 'processing', 't')", f"{second}.1")
-    talk.end(ada, "die")
-    assert talk.store.mail.get(first).state == "done"
-    assert talk.store.mail.get(second).state == "waiting"
+    acknowledged = send_letter(conversation, "one")
+    unacknowledged = send_letter(conversation, "two")
+    ada = conversation.begin()
+    ada.write("INSERT INTO processing_ack VALUES (?, 'completed', 't')", f"{acknowledged}.1")
+    ada.write("INSERT INTO processing_ack VALUES (?, 'processing', 't')", f"{unacknowledged}.1")
+    conversation.end(ada, "die")
+    assert conversation.store.mail.get(acknowledged).state == "done"
+    assert conversation.store.mail.get(unacknowledged).state == "waiting"
     clock.advance(6 * SECOND)
-    again = talk.begin()
-    (row,) = again.pending()
-    assert row["id"].startswith(f"{second}.")
-    assert row["id"] != f"{second}.1"
-    again.answer("both")
-    talk.end(again)
-    assert talk.shown() == ["both"]
-    check_store(talk.store)
+    retry = conversation.begin()
+    (row,) = retry.pending()
+    assert row["id"].startswith(f"{unacknowledged}.")
+    assert row["id"] != f"{unacknowledged}.1"
+    retry.answer("both")
+    conversation.end(retry)
+    assert conversation.shown() == ["both"]
+    check_store(conversation.store)
 
 
-def test_stopped_sandboxed_turn_is_not_retried(talk: SandboxConversation) -> None:
-    letter = letter_of(talk)
-    ada = talk.begin()
-    talk.store.runs.stop(ada.run.id, reason="enough")
-    talk.end(ada, "die")
-    assert talk.store.mail.get(letter).state == "refused"
+def test_stopped_sandboxed_turn_is_not_retried(conversation: SandboxConversation) -> None:
+    letter = send_letter(conversation)
+    ada = conversation.begin()
+    conversation.store.runs.stop(ada.run.id, reason="enough")
+    conversation.end(ada, "die")
+    assert conversation.store.mail.get(letter).state == "refused"
 
 
 def test_machine_with_the_session_file_ends_the_turn(
-    talk: SandboxConversation,
+    conversation: SandboxConversation,
 ) -> None:
-    letter = letter_of(talk)
-    ada = talk.begin()
+    letter = send_letter(conversation)
+    ada = conversation.begin()
     ada.answer("hi ann")
-    talk.runner.end(ada.run)
+    conversation.runner.end(ada.run)
     with on_machine("a-third-machine"):
-        assert talk.store.internal.chat.finish_turns() == []
-        assert ChatLoop().run_as_follower(talk.store) == 0
-    assert ChatLoop().run_as_follower(talk.store) == 1
-    talk.chat.deliver()
-    assert talk.store.mail.get(letter).state == "done"
-    assert talk.shown() == ["hi ann"]
+        assert conversation.store.internal.chat.finish_turns() == []
+        assert ChatLoop().run_as_follower(conversation.store) == 0
+    assert ChatLoop().run_as_follower(conversation.store) == 1
+    conversation.chat.deliver()
+    assert conversation.store.mail.get(letter).state == "done"
+    assert conversation.shown() == ["hi ann"]
 
 
-def test_sandboxed_turn_without_an_answer_sends_a_notice(talk: SandboxConversation) -> None:
-    talk.chat.says("hello")
-    ada = talk.begin()
+def test_sandboxed_turn_without_an_answer_sends_a_notice(conversation: SandboxConversation) -> None:
+    conversation.chat.says("hello")
+    ada = conversation.begin()
     ada.answer(None)
-    talk.end(ada)
-    assert talk.shown() == ["ada ended its turn without an answer."]
+    conversation.end(ada)
+    assert conversation.shown() == ["ada ended its turn without an answer."]
 
 
-def test_attachments_are_readable_inside_the_sandbox(talk: SandboxConversation) -> None:
+def test_attachments_are_readable_inside_the_sandbox(conversation: SandboxConversation) -> None:
     file = RawAttachment("../../etc/passwd", b"data", 4, "text/plain")
-    talk.chat.says("look", attached=[file], direct=True)
-    ada = talk.begin()
+    conversation.chat.says("look", attached=[file], direct=True)
+    ada = conversation.begin()
     ((path,),) = (quote.files for quote in quotes_in(ada.prompt()))
     assert path.startswith(ada.folder.inside)
     assert Path(path).read_bytes() == b"data"
 
 
-def test_clear_command_reaches_the_sandbox(talk: SandboxConversation) -> None:
-    talk.chat.says("one", direct=True)
-    ada = talk.begin()
+def test_clear_command_reaches_the_sandbox(conversation: SandboxConversation) -> None:
+    conversation.chat.says("one", direct=True)
+    ada = conversation.begin()
     ada.write("INSERT INTO session_state VALUES ('mood', 'good', 't')")
     ada.answer("1")
-    talk.end(ada)
-    assert talk.store.sessions.state(ada.session) == {"sandbox:mood": "good"}
-    talk.store.sessions.clear(ada.session)
-    assert talk.store.sessions.state(ada.session) == {}
-    talk.chat.says("two", direct=True)
-    ada = talk.begin()
+    conversation.end(ada)
+    assert conversation.store.sessions.state(ada.session) == {"sandbox:mood": "good"}
+    conversation.store.sessions.clear(ada.session)
+    assert conversation.store.sessions.state(ada.session) == {}
+    conversation.chat.says("two", direct=True)
+    ada = conversation.begin()
     orders = [row["content"] for row in ada.files.pending()]
     assert {"action": "clear"} in orders
 
 
-def test_sandbox_setting_applies_from_the_next_turn(talk: SandboxConversation) -> None:
-    talk.chat.says("one")
-    ada = talk.begin()
+def test_sandbox_setting_applies_from_the_next_turn(conversation: SandboxConversation) -> None:
+    conversation.chat.says("one")
+    ada = conversation.begin()
     ada.answer("1")
-    talk.end(ada)
-    talk.store.settings.set("chat.sandbox", "off", scope="agent:ada")
-    talk.chat.says("two")
-    talk.store.internal.chat.start_turns()
-    run = talk.runner.begin()
-    assert not talk.store.runs.get_launch(run.id).has_session_sandbox
+    conversation.end(ada)
+    conversation.store.settings.set("chat.sandbox", "off", scope="agent:ada")
+    conversation.chat.says("two")
+    conversation.store.internal.chat.start_turns()
+    run = conversation.runner.begin()
+    assert not conversation.store.runs.get_launch(run.id).has_session_sandbox
     with pytest.raises(Invalid, check=because("bad_value", name="chat.sandbox")):
-        talk.store.settings.set("chat.sandbox", "perhaps")
+        conversation.store.settings.set("chat.sandbox", "perhaps")
 
 
-def test_sandboxed_session_is_not_resumed_outside(talk: SandboxConversation) -> None:
-    talk.chat.says("one")
-    ada = talk.begin()
+def test_sandboxed_session_is_not_resumed_outside(conversation: SandboxConversation) -> None:
+    conversation.chat.says("one")
+    ada = conversation.begin()
     ada.answer("1")
-    talk.end(ada)
-    for what in (ada.run.id, ada.session):
+    conversation.end(ada)
+    for target in (ada.run.id, ada.session):
         with pytest.raises(Refused, match="sandboxed"):
-            talk.store.runs.resume(what, prompt="and now?")
+            conversation.store.runs.resume(target, prompt="and now?")
 
 
 def test_committed_rows_before_an_agent_crash_count(
-    talk: SandboxConversation,
+    conversation: SandboxConversation,
 ) -> None:
-    letter = letter_of(talk, "hello")
-    ada = talk.begin()
+    letter = send_letter(conversation, "hello")
+    ada = conversation.begin()
     ada.answer("hi ann")
-    died = multiprocessing.get_context("fork").Process(target=leave_a_journal, args=(ada.folder,))
-    died.start()
-    died.join()
-    assert talk.store.internal.chat.sync_sandbox(ada.run.id).busy, "half of a change is in it"
-    talk.end(ada, "die")
-    assert talk.store.mail.get(letter).state == "done"
-    assert talk.shown() == ["hi ann"]
+    crashed = multiprocessing.get_context("fork").Process(
+        target=leave_a_journal, args=(ada.folder,)
+    )
+    crashed.start()
+    crashed.join()
+    assert conversation.store.internal.chat.sync_sandbox(ada.run.id).busy, "the file has a hot journal"
+    conversation.end(ada, "die")
+    assert conversation.store.mail.get(letter).state == "done"
+    assert conversation.shown() == ["hi ann"]
 
 
-# -- where to -------------------------------------------------------------------------------------
+# -- destinations ---------------------------------------------------------------------------------
 
 
-def test_message_to_unknown_destination_is_rejected(talk: SandboxConversation) -> None:
-    talk.chat.says("hello", place="other")
-    talk.chat.says("hello")
-    store = talk.store
+def test_message_to_unknown_destination_is_rejected(conversation: SandboxConversation) -> None:
+    conversation.chat.says("hello", place="other")
+    conversation.chat.says("hello")
+    store = conversation.store
     for wiring in store.wirings.list().items:
         store.wirings.remove(wiring.id)
-    for each in store.destinations.list(agent="ada").items:
-        store.destinations.revoke("ada", each.name)
-    store.destinations.grant("ada", talk.chat.place(), name="here")
-    ada = talk.begin()
+    for destination in store.destinations.list(agent="ada").items:
+        store.destinations.revoke("ada", destination.name)
+    store.destinations.grant("ada", conversation.chat.place(), name="home")
+    ada = conversation.begin()
     with ada.files.reading() as connection:
-        known = connection.execute("SELECT name, channel_type, platform_id FROM destinations")
-        assert known.fetchall() == [("here", "fake", "room")]
+        destinations = connection.execute(
+            "SELECT name, channel_type, platform_id FROM destinations"
+        )
+        assert destinations.fetchall() == [("home", "fake", "room")]
     forged = ada.say("let me in", address=("fake", "other", None))
-    ada.say("no such chat", address=("fake", "nowhere", None))
+    ada.say("no such chat", address=("fake", "unknown", None))
     ada.say("no such channel", address=("moon", "room", None))
-    good = ada.say("fine", address=("fake", "room", None))
-    looked = store.internal.chat.sync_sandbox(ada.run.id)
-    assert (looked.ingested, looked.refused) == (1, 3)
-    talk.chat.deliver()
-    assert talk.chat.platform.words("other") == []
-    assert talk.shown() == ["fine"]
+    delivered = ada.say("fine", address=("fake", "room", None))
+    result = store.internal.chat.sync_sandbox(ada.run.id)
+    assert (result.ingested, result.refused) == (1, 3)
+    conversation.chat.deliver()
+    assert conversation.chat.platform.words("other") == []
+    assert conversation.shown() == ["fine"]
     store.internal.chat.sync_sandbox(ada.run.id)
     outcomes = ada.outcomes()
     assert outcomes[forged] == "failed"
-    assert outcomes[good] == "delivered"
-    assert len(refusals(store)) == 3
-    told = store.mail.list(mailbox=f"session:{ada.session}").items
-    assert [each.body["reason"] for each in told if "undelivered" in each.body], "it is told so"
+    assert outcomes[delivered] == "delivered"
+    assert len(list_refusals(store)) == 3
+    letters = store.mail.list(mailbox=f"session:{ada.session}").items
+    assert [letter.body["reason"] for letter in letters if "undelivered" in letter.body], (
+        "the agent is notified"
+    )
 
 
-def test_destination_changes_reach_the_sandbox_at_once(talk: SandboxConversation) -> None:
-    talk.chat.says("hello", place="other")
-    talk.chat.says("hello", thread="t")
-    ada = talk.begin()
+def test_destination_changes_reach_the_sandbox_at_once(conversation: SandboxConversation) -> None:
+    conversation.chat.says("hello", place="other")
+    conversation.chat.says("hello", thread="t")
+    ada = conversation.begin()
 
-    def names() -> list[str]:
+    def list_names() -> list[str]:
         with ada.files.reading() as connection:
             return [name for (name,) in connection.execute("SELECT name FROM destinations")]
 
-    assert {*names()} == {"room", "other"}
-    talk.store.destinations.revoke("ada", "other")
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    assert names() == ["room"]
+    assert {*list_names()} == {"room", "other"}
+    conversation.store.destinations.revoke("ada", "other")
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    assert list_names() == ["room"]
 
 
-def test_default_reply_address_is_that_of_the_message(talk: SandboxConversation) -> None:
-    talk.chat.says("hello", thread="t7")
-    ada = talk.begin()
+def test_default_reply_address_is_that_of_the_message(conversation: SandboxConversation) -> None:
+    conversation.chat.says("hello", thread="t7")
+    ada = conversation.begin()
     with ada.files.reading() as connection:
-        found = connection.execute("SELECT * FROM session_routing").fetchall()
-    assert found == [(1, "fake", "room", "t7")]
+        routing = connection.execute("SELECT * FROM session_routing").fetchall()
+    assert routing == [(1, "fake", "room", "t7")]
     ada.answer("in the thread")
-    talk.end(ada)
-    assert talk.chat.platform.shown == [("room", "t7", "in the thread")]
+    conversation.end(ada)
+    assert conversation.chat.platform.shown == [("room", "t7", "in the thread")]
 
 
-def test_edit_and_reaction_are_limited_to_own_conversation(talk: SandboxConversation) -> None:
-    said = talk.chat.says("hello")
-    ada = talk.begin()
-    first = ada.say("teh answer")
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    talk.chat.deliver()
-    ada.say("the answer", operation="edit", message=first)
+def test_edit_and_reaction_are_limited_to_own_conversation(
+    conversation: SandboxConversation,
+) -> None:
+    message = conversation.chat.says("hello")
+    ada = conversation.begin()
+    answer_id = ada.say("teh answer")
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.chat.deliver()
+    ada.say("the answer", operation="edit", message=answer_id)
     ada.say("+1", operation="react", message=ada.pending()[0]["id"])
     ada.say("x", operation="edit", message="out-unknown")
-    ada.say("x", operation="explode", message=first)
-    looked = talk.store.internal.chat.sync_sandbox(ada.run.id)
-    assert (looked.ingested, looked.refused) == (2, 2)
-    sent = [each for each in talk.store.messages.list(limit=20).items if each.direction == "out"]
-    assert {(each.kind, each.text) for each in sent} >= {("edit", "the answer"), ("reaction", "+1")}
-    sign = next(each for each in sent if each.kind == "reaction")
-    assert sign.reply_to == said.platform_ids[0]
+    ada.say("x", operation="explode", message=answer_id)
+    result = conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    assert (result.ingested, result.refused) == (2, 2)
+    sent = [
+        sent_message
+        for sent_message in conversation.store.messages.list(limit=20).items
+        if sent_message.direction == "out"
+    ]
+    assert {(sent_message.kind, sent_message.text) for sent_message in sent} >= {
+        ("edit", "the answer"),
+        ("reaction", "+1"),
+    }
+    reaction = next(sent_message for sent_message in sent if sent_message.kind == "reaction")
+    assert reaction.reply_to == message.platform_ids[0]
 
 
 # -- questions and the host -----------------------------------------------------------------------
 
 
-def test_question_from_sandbox_gets_its_answer_as_a_row(talk: SandboxConversation) -> None:
-    talk.chat.says("deploy?", direct=True)
-    ada = talk.begin()
+def test_question_from_sandbox_gets_its_answer_as_a_row(conversation: SandboxConversation) -> None:
+    conversation.chat.says("deploy?", direct=True)
+    ada = conversation.begin()
     with ada.files.writing() as connection:
         content = {"type": "ask_question", "question": "Really?", "options": ["yes", "no"]}
         id, _ = ada.files.put(connection, "chat", content)
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    (question,) = talk.store.questions.list(all=True).items
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    (question,) = conversation.store.questions.list(all=True).items
     assert (question.text, question.options, question.asker) == (
         "Really?",
         ["yes", "no"],
         "agent:ada",
     )
-    talk.store.questions.answer(question.id, "yes", by="user:olga")
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.store.questions.answer(question.id, "yes", by="user:olga")
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
     (row,) = [row for row in ada.files.pending() if row["kind"] == "system"]
     assert row["content"]["questionId"] == id
     assert row["content"]["answer"] == "yes"
     ada.write("INSERT INTO processing_ack VALUES (?, 'completed', 't')", question.id)
     ada.answer("deployed")
-    talk.end(ada)
-    talk.store.internal.chat.run_upkeep()
-    left = talk.store.mail.list(mailbox=f"session:{ada.session}").items
-    assert left == [], "it has heard the answer"
+    conversation.end(ada)
+    conversation.store.internal.chat.run_upkeep()
+    letters = conversation.store.mail.list(mailbox=f"session:{ada.session}").items
+    assert letters == [], "the answer was acknowledged"
 
 
 def test_answer_after_a_crash_is_given_to_the_next_run(
-    talk: SandboxConversation, clock: ManualClock
+    conversation: SandboxConversation, clock: ManualClock
 ) -> None:
-    talk.chat.says("deploy?", direct=True)
-    ada = talk.begin()
+    conversation.chat.says("deploy?", direct=True)
+    ada = conversation.begin()
     with ada.files.writing() as connection:
         ada.files.put(connection, "chat", {"type": "ask_question", "question": "Really?"})
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    talk.store.internal.chat.run_upkeep()
-    (question,) = talk.store.questions.list(all=True).items
-    talk.store.questions.answer(question.id, "yes", by="user:olga")
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.store.internal.chat.run_upkeep()
+    (question,) = conversation.store.questions.list(all=True).items
+    conversation.store.questions.answer(question.id, "yes", by="user:olga")
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
     ada.answer("later")
-    talk.end(ada)
-    talk.store.internal.chat.run_upkeep()
-    again = talk.begin()
-    assert "Really?" in again.prompt()
-    assert "yes" in again.prompt()
+    conversation.end(ada)
+    conversation.store.internal.chat.run_upkeep()
+    next_run = conversation.begin()
+    assert "Really?" in next_run.prompt()
+    assert "yes" in next_run.prompt()
 
 
 def test_host_sets_timers_and_rejects_unknown_actions(
-    talk: SandboxConversation,
+    conversation: SandboxConversation,
 ) -> None:
-    talk.chat.says("hello")
-    ada = talk.begin()
+    conversation.chat.says("hello")
+    ada = conversation.begin()
     ada.say("look again", kind="system", action="timer_set", in_seconds=60)
-    for action in ("create_agent", "install_packages", "rm -rf"):  # the first without arguments
+    for action in (
+        "create_agent",
+        "install_packages",
+        "rm -rf",
+    ):  # create_agent without its arguments
         ada.say("x", kind="system", action=action)
     ada.say("x", kind="webhook")
-    looked = talk.store.internal.chat.sync_sandbox(ada.run.id)
-    assert (looked.ingested, looked.refused) == (1, 4)
-    (timer,) = talk.store.timers.list().items
+    result = conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    assert (result.ingested, result.refused) == (1, 4)
+    (timer,) = conversation.store.timers.list().items
     assert timer.mailbox == f"session:{ada.session}"
 
 
-def test_letter_from_sandbox_has_the_agent_as_sender(talk: SandboxConversation) -> None:
-    ben = talk.store.agents.create("ben", provider="scripted")
-    talk.chat.says("hello")
-    ada = talk.begin()
+def test_letter_from_sandbox_has_the_agent_as_sender(conversation: SandboxConversation) -> None:
+    ben = conversation.store.agents.create("ben", provider="scripted")
+    conversation.chat.says("hello")
+    ada = conversation.begin()
     ada.say("help me", address=("agent", ben.id, None))
-    ada.say("who?", address=("agent", "agt_nobody", None))
-    assert talk.store.internal.chat.sync_sandbox(ada.run.id).refused == 1
-    (letter,) = talk.store.mail.list(mailbox="agent:ben").items
+    ada.say("hello", address=("agent", "agt_unknown", None))
+    assert conversation.store.internal.chat.sync_sandbox(ada.run.id).refused == 1
+    (letter,) = conversation.store.mail.list(mailbox="agent:ben").items
     assert (letter.body, letter.sender) == ("help me", "agent:ada")
 
 
-def test_letter_to_a_sandboxed_agent_is_answered(talk: SandboxConversation) -> None:
-    talk.store.agents.create("ben", provider="scripted")
-    asked = talk.store.mail.write("ben", "how many?", to="ada", wake=True)
-    ada = talk.begin()
+def test_letter_to_a_sandboxed_agent_is_answered(conversation: SandboxConversation) -> None:
+    conversation.store.agents.create("ben", provider="scripted")
+    letter = conversation.store.mail.write("ben", "how many?", to="ada", wake=True)
+    ada = conversation.begin()
     assert "how many?" in ada.prompt()
     ada.answer("seven")
-    talk.end(ada)
-    assert talk.store.mail.get(asked.id).state == "done"
-    (answer,) = talk.store.mail.list(mailbox="agent:ben").items
+    conversation.end(ada)
+    assert conversation.store.mail.get(letter.id).state == "done"
+    (answer,) = conversation.store.mail.list(mailbox="agent:ben").items
     assert (answer.body, answer.sender) == ("seven", "agent:ada")
-    assert talk.shown() == []
-    assert refusals(talk.store) == []
+    assert conversation.shown() == []
+    assert list_refusals(conversation.store) == []
 
 
-# -- a hostile inside -----------------------------------------------------------------------------
+# -- hostile agents -------------------------------------------------------------------------------
 
 
-def hostile(talk: SandboxConversation) -> FakeSandboxAgent:
-    talk.chat.says("hello")
-    return talk.begin()
+def begin_turn(conversation: SandboxConversation) -> FakeSandboxAgent:
+    conversation.chat.says("hello")
+    return conversation.begin()
 
 
 FORGED = [
     ("even", 8, {"text": "x"}, {}),
-    ("nothing", None, {"text": "x"}, {}),
-    ("far", 1 << 62, {"text": "x"}, {}),
-    ("words", "seven", {"text": "x"}, {}),
+    ("null", None, {"text": "x"}, {}),
+    ("large", 1 << 62, {"text": "x"}, {}),
+    ("string", "seven", {"text": "x"}, {}),
     ("json", 9, "{not json", {}),
     ("list", 9, "[1, 2]", {}),
     ("deep", 9, "[" * 100_000, {}),
     ("types", 9, {"text": 7}, {}),
-    ("zero", 9, '{"text": "a\\u0000b"}', {}),
-    ("half", 9, '{"text": "\\ud800"}', {}),
+    ("nul", 9, '{"text": "a\\u0000b"}', {}),
+    ("surrogate", 9, '{"text": "\\ud800"}', {}),
     ("empty", 9, {"text": ""}, {}),
     ("long", 9, {"text": "x" * 1_000_000}, {"platform_id": "p" * 500, "channel_type": "fake"}),
-    ("later", 9, {"question": "q", "type": "ask_question", "options": ["x"] * 5_000}, {}),
+    ("options", 9, {"question": "q", "type": "ask_question", "options": ["x"] * 5_000}, {}),
     ("agent", 9, {"text": "x"}, {"channel_type": "agent", "platform_id": "' OR 1=1 --"}),
-    ("names", 9, {"text": "x", "operation": "edit", "message": "let_99999999999999999999.1"}, {}),
+    ("unknown", 9, {"text": "x", "operation": "edit", "message": "let_99999999999999999999.1"}, {}),
     ("blob", 9, b"\x00\xff", {}),
 ]
 
 
 @pytest.mark.parametrize(("id", "seq", "content", "more"), FORGED, ids=[row[0] for row in FORGED])
 def test_forged_row_is_rejected_and_valid_rows_are_ingested(
-    talk: SandboxConversation, id: str, seq: object, content: object, more: dict[str, str]
+    conversation: SandboxConversation, id: str, seq: object, content: object, more: dict[str, str]
 ) -> None:
-    ada = hostile(talk)
-    ada.say("honest")
+    ada = begin_turn(conversation)
+    ada.say("valid")
     if isinstance(content, bytes):
         ada.forge(id, seq)
         ada.write("UPDATE messages_out SET content = ? WHERE id = ?", content, id)
     else:
         ada.forge(id, seq, content, **more)
     for _ in range(2):
-        talk.store.internal.chat.sync_sandbox(ada.run.id)
-    harmful = seq in (1 << 62, "seven")
-    if not harmful:  # it has no next number of its own any more
+        conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    exhausts_numbers = seq in (1 << 62, "seven")
+    if not exhausts_numbers:  # no valid number is left for the answer
         ada.answer("the end")
-    talk.end(ada)
-    assert talk.shown() == ["honest"] if harmful else ["honest", "the end"]
-    assert len(refusals(talk.store)) == 1
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.end(ada)
+    assert conversation.shown() == ["valid"] if exhausts_numbers else ["valid", "the end"]
+    assert len(list_refusals(conversation.store)) == 1
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
     assert ada.outcomes()[id] == "failed"
-    check_store(talk.store)
+    check_store(conversation.store)
 
 
-def test_repeated_outbound_id_is_the_same_message(talk: SandboxConversation) -> None:
-    ada = hostile(talk)
+def test_repeated_outbound_id_is_the_same_message(conversation: SandboxConversation) -> None:
+    ada = begin_turn(conversation)
     id = ada.say("once")
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
     ada.write("DELETE FROM messages_out")
     ada.forge(id, 9, {"text": "twice"})
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    talk.chat.deliver()
-    assert talk.shown() == ["once"]
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.chat.deliver()
+    assert conversation.shown() == ["once"]
 
 
-def test_row_with_a_used_number_is_rejected_with_reason(talk: SandboxConversation) -> None:
-    ada = hostile(talk)
+def test_row_with_a_used_number_is_rejected_with_reason(conversation: SandboxConversation) -> None:
+    ada = begin_turn(conversation)
     ada.forge("a", 9)
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    ada.forge("b", 5, {"text": "behind your back"})
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    talk.chat.deliver()
-    assert talk.shown() == ["forged"]
-    assert refusals(talk.store) == ["its number was used before"]
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    ada.forge("b", 5, {"text": "reused number"})
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    conversation.chat.deliver()
+    assert conversation.shown() == ["forged"]
+    assert list_refusals(conversation.store) == ["its number was used before"]
     assert ada.outcomes()["b"] == "failed"
 
 
-def test_acknowledgement_of_a_foreign_letter_is_ignored(talk: SandboxConversation) -> None:
-    other = letter_of(talk, "for tom", place="other")
-    mine = letter_of(talk, "hello")
-    ada = talk.begin()
-    wrong = [f"{other}.1", f"{mine}.9", mine, "let_1", "qst_x", "' OR 1"]
-    for id in {*wrong} - {row["id"] for row in ada.pending()}:
+def test_acknowledgement_of_a_foreign_letter_is_ignored(conversation: SandboxConversation) -> None:
+    foreign_letter = send_letter(conversation, "for tom", place="other")
+    own_letter = send_letter(conversation, "hello")
+    ada = conversation.begin()
+    ids = [f"{foreign_letter}.1", f"{own_letter}.9", own_letter, "let_1", "qst_x", "' OR 1"]
+    for id in {*ids} - {row["id"] for row in ada.pending()}:
         ada.write("INSERT INTO processing_ack VALUES (?, 'completed', 't')", id)
-    states = {talk.store.mail.get(id).state for id in (other, mine)}
-    talk.end(ada)
-    assert {talk.store.mail.get(id).state for id in (other, mine)} == states == {"waiting"}
+    states = {conversation.store.mail.get(id).state for id in (foreign_letter, own_letter)}
+    conversation.end(ada)
+    assert (
+        {conversation.store.mail.get(id).state for id in (foreign_letter, own_letter)}
+        == states
+        == {"waiting"}
+    )
 
 
-@pytest.mark.parametrize("how", ["rubbish", "pipe", "link", "trigger", "folder"])
+@pytest.mark.parametrize("fault", ["rubbish", "pipe", "link", "trigger", "folder"])
 def test_invalid_file_is_quarantined_and_letter_retried(
-    talk: SandboxConversation, clock: ManualClock, tmp_path: Path, how: str
+    conversation: SandboxConversation, clock: ManualClock, tmp_path: Path, fault: str
 ) -> None:
-    talk.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
-    letter = letter_of(talk, "hello")
-    ada = talk.begin()
-    ada.answer("never to be seen")
+    conversation.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
+    letter = send_letter(conversation, "hello")
+    ada = conversation.begin()
+    ada.answer("lost")
     path = ada.folder.outbound
-    if how == "trigger":
+    if fault == "trigger":
         ada.write("CREATE TRIGGER t AFTER INSERT ON processing_ack BEGIN SELECT 1; END")
     else:
         os.unlink(path)
         {
             "rubbish": lambda: Path(path).write_bytes(b"x" * 9_000),
             "pipe": lambda: os.mkfifo(path),
-            "link": lambda: os.symlink(tmp_path / "elsewhere", path),
+            "link": lambda: os.symlink(tmp_path / "target", path),
             "folder": lambda: os.mkdir(path),
-        }[how]()
-    talk.end(ada)
-    waiting = talk.store.mail.get(letter)
-    assert waiting.state == "waiting"
-    assert "rejected" in str(waiting.last_error)
-    assert len(refusals(talk.store)) == 1
-    assert len(talk.store.mail.list(mailbox="user:operator").items) == 1
+        }[fault]()
+    conversation.end(ada)
+    retried = conversation.store.mail.get(letter)
+    assert retried.state == "waiting"
+    assert "rejected" in str(retried.last_error)
+    assert len(list_refusals(conversation.store)) == 1
+    assert len(conversation.store.mail.list(mailbox="user:operator").items) == 1
     clock.advance(6 * SECOND)
-    again = talk.begin()
-    again.answer("honest now")
-    talk.end(again)
-    assert talk.shown() == ["honest now"]
-    check_store(talk.store)
+    next_run = conversation.begin()
+    next_run.answer("valid")
+    conversation.end(next_run)
+    assert conversation.shown() == ["valid"]
+    check_store(conversation.store)
 
 
-@pytest.mark.parametrize("lost", ["in", "out", "all"])
+@pytest.mark.parametrize("lost_part", ["in", "out", "all"])
 def test_lost_file_loses_no_letter_and_duplicates_no_answer(
-    talk: SandboxConversation, clock: ManualClock, lost: str
+    conversation: SandboxConversation, clock: ManualClock, lost_part: str
 ) -> None:
     for n in range(2):
-        talk.chat.says(f"say {n}", direct=True)
-        ada = talk.begin()
+        conversation.chat.says(f"say {n}", direct=True)
+        ada = conversation.begin()
         ada.answer(f"answer {n}")
-        talk.end(ada)
-    letter = letter_of(talk, "say 2", direct=True)
-    ada = talk.begin()
-    shutil.rmtree({"in": ada.folder.inside, "out": ada.folder.outside}.get(lost, ada.folder.top))
-    talk.end(ada, "die")
-    assert talk.store.mail.get(letter).state == "waiting"
+        conversation.end(ada)
+    letter = send_letter(conversation, "say 2", direct=True)
+    ada = conversation.begin()
+    shutil.rmtree(
+        {"in": ada.folder.inside, "out": ada.folder.outside}.get(lost_part, ada.folder.top)
+    )
+    conversation.end(ada, "die")
+    assert conversation.store.mail.get(letter).state == "waiting"
     clock.advance(6 * SECOND)
-    ada = talk.begin()
+    ada = conversation.begin()
     assert [row["content"]["said"] for row in ada.pending()] == ["say 2"]
     ada.answer("answer 2")
-    talk.end(ada)
-    assert talk.shown() == ["answer 0", "answer 1", "answer 2"]
-    assert refusals(talk.store) == []
+    conversation.end(ada)
+    assert conversation.shown() == ["answer 0", "answer 1", "answer 2"]
+    assert list_refusals(conversation.store) == []
 
 
-def test_concurrent_syncs_ingest_each_message_once(talk: SandboxConversation) -> None:
+def test_concurrent_syncs_ingest_each_message_once(conversation: SandboxConversation) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    ada = hostile(talk)
+    ada = begin_turn(conversation)
     for n in range(20):
         ada.say(f"{n}")
     with ThreadPoolExecutor(4) as pool:
-        taken = [
+        counts = [
             *pool.map(
-                lambda _: talk.store.internal.chat.sync_sandbox(ada.run.id).ingested, range(4)
+                lambda _: conversation.store.internal.chat.sync_sandbox(ada.run.id).ingested, range(4)
             )
         ]
-    assert sum(taken) == 20
-    talk.chat.deliver()
+    assert sum(counts) == 20
+    conversation.chat.deliver()
     for _ in range(3):
-        talk.chat.deliver()
-    assert sorted(talk.shown(), key=int) == [f"{n}" for n in range(20)]
+        conversation.chat.deliver()
+    assert sorted(conversation.shown(), key=int) == [f"{n}" for n in range(20)]
 
 
-def test_session_state_of_a_sandbox_is_limited(talk: SandboxConversation) -> None:
-    ada = hostile(talk)
+def test_session_state_of_a_sandbox_is_limited(conversation: SandboxConversation) -> None:
+    ada = begin_turn(conversation)
     for n in range(200):
         ada.write("INSERT INTO session_state VALUES (?, ?, 't')", f"k{n:03}", "v" * 7_000)
     ada.answer("x")
-    talk.end(ada)
-    kept = talk.store.sessions.state(ada.session)
-    assert len(kept) == 50
-    assert max(len(json.dumps(value)) for value in kept.values()) < 5_000
+    conversation.end(ada)
+    state = conversation.store.sessions.state(ada.session)
+    assert len(state) == 50
+    assert max(len(json.dumps(value)) for value in state.values()) < 5_000
 
 
-# -- a machine that never comes back --------------------------------------------------------------
+# -- lost machines --------------------------------------------------------------------------------
 
 
-def gone(talk: SandboxConversation, clock: ManualClock, ada: FakeSandboxAgent) -> None:
-    """Its machine ended the run, or was held to have, and was not heard of again."""
-    talk.runner.end(ada.run)
-    clock.advance(6 * MINUTE)
-
-
-def test_turn_of_a_lost_machine_is_retried_elsewhere_once(
-    talk: SandboxConversation, clock: ManualClock
+def lose_machine(
+    conversation: SandboxConversation, clock: ManualClock, ada: FakeSandboxAgent
 ) -> None:
-    talk.store.settings.set("chat.max_concurrent", 1)
-    letter = letter_of(talk, direct=True)
-    lost = talk.begin()
-    lost.answer("from the first machine")
-    talk.runner.end(lost.run)
-    with on_machine("another-machine"):
-        assert talk.store.internal.chat.finish_turns() == [], "it may come back"
-        clock.advance(6 * MINUTE)
-        assert len(talk.store.internal.chat.finish_turns()) == 1
-        assert "is gone" in str(talk.store.mail.get(letter).last_error)
-        clock.advance(2 * MINUTE)
-        aside = shutil.move(lost.folder.top, f"{lost.folder.top}-aside")
-        ada = talk.begin()
-        assert (ada.run.host, ada.run.session_id) == ("another-machine", lost.session)
-        ada.answer("from the other")
-        talk.end(ada)
-    assert talk.shown() == ["from the other"]
-    assert talk.store.mail.get(letter).state == "done"
-    # The first one is back, with its own files, and what it never told is not told now.
-    shutil.rmtree(ada.folder.top)
-    shutil.move(aside, lost.folder.top)
-    assert talk.store.internal.chat.finish_turns(local=True) == []
-    assert talk.store.internal.chat.sync_sandbox(lost.run.id).ingested == 0
-    talk.chat.says("and now?", direct=True)
+    """End the run and let the lease of its machine expire."""
+    conversation.runner.end(ada.run)
     clock.advance(6 * MINUTE)
-    again = talk.begin()
-    again.answer("it is back")
-    talk.end(again)
-    assert talk.shown() == ["from the other", "it is back"]
-    check_store(talk.store)
 
 
-def test_live_machine_keeps_its_turn(talk: SandboxConversation, clock: ManualClock) -> None:
-    talk.chat.says("hello")
-    ada = talk.begin()
-    ada.answer("hi ann")
-    gone(talk, clock, ada)
-    talk.store.internal.nodes.join(process.host(), "boot", owner="d")
+def test_turn_of_a_lost_machine_is_retried_once_on_another_one(
+    conversation: SandboxConversation, clock: ManualClock
+) -> None:
+    conversation.store.settings.set("chat.max_concurrent", 1)
+    letter = send_letter(conversation, direct=True)
+    lost_turn = conversation.begin()
+    lost_turn.answer("from the first machine")
+    conversation.runner.end(lost_turn.run)
     with on_machine("another-machine"):
-        assert talk.store.internal.chat.finish_turns() == []
-    talk.store.internal.chat.finish_turns(local=True)
-    talk.chat.deliver()
-    assert talk.shown() == ["hi ann"]
+        assert conversation.store.internal.chat.finish_turns() == [], "the machine may return"
+        clock.advance(6 * MINUTE)
+        assert len(conversation.store.internal.chat.finish_turns()) == 1
+        assert "is gone" in str(conversation.store.mail.get(letter).last_error)
+        clock.advance(2 * MINUTE)
+        backup = shutil.move(lost_turn.folder.top, f"{lost_turn.folder.top}-aside")
+        ada = conversation.begin()
+        assert (ada.run.host, ada.run.session_id) == ("another-machine", lost_turn.session)
+        ada.answer("from the other")
+        conversation.end(ada)
+    assert conversation.shown() == ["from the other"]
+    assert conversation.store.mail.get(letter).state == "done"
+    # The first machine returns with its own files: its unsent answer is not sent.
+    shutil.rmtree(ada.folder.top)
+    shutil.move(backup, lost_turn.folder.top)
+    assert conversation.store.internal.chat.finish_turns(local=True) == []
+    assert conversation.store.internal.chat.sync_sandbox(lost_turn.run.id).ingested == 0
+    conversation.chat.says("and now?", direct=True)
+    clock.advance(6 * MINUTE)
+    next_run = conversation.begin()
+    next_run.answer("after the return")
+    conversation.end(next_run)
+    assert conversation.shown() == ["from the other", "after the return"]
+    check_store(conversation.store)
+
+
+def test_live_machine_keeps_its_turn(conversation: SandboxConversation, clock: ManualClock) -> None:
+    conversation.chat.says("hello")
+    ada = conversation.begin()
+    ada.answer("hi ann")
+    lose_machine(conversation, clock, ada)
+    conversation.store.internal.nodes.join(process.host(), "boot", owner="d")
+    with on_machine("another-machine"):
+        assert conversation.store.internal.chat.finish_turns() == []
+    conversation.store.internal.chat.finish_turns(local=True)
+    conversation.chat.deliver()
+    assert conversation.shown() == ["hi ann"]
 
 
 def test_message_sent_before_machine_loss_counts_as_the_answer(
-    talk: SandboxConversation, clock: ManualClock
+    conversation: SandboxConversation, clock: ManualClock
 ) -> None:
-    letter = letter_of(talk)
-    ada = talk.begin()
+    letter = send_letter(conversation)
+    ada = conversation.begin()
     ada.answer("hi ann")
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
-    gone(talk, clock, ada)
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
+    lose_machine(conversation, clock, ada)
     with on_machine("another-machine"):
-        talk.store.internal.chat.finish_turns()
-        talk.chat.deliver()
-        assert talk.store.internal.chat.start_turns() == []
-    assert talk.store.mail.get(letter).state == "done"
-    said, notice = talk.shown()
-    assert (said, "may be incomplete" in notice) == ("hi ann", True)
+        conversation.store.internal.chat.finish_turns()
+        conversation.chat.deliver()
+        assert conversation.store.internal.chat.start_turns() == []
+    assert conversation.store.mail.get(letter).state == "done"
+    answer, notice = conversation.shown()
+    assert (answer, "may be incomplete" in notice) == ("hi ann", True)
 
 
 def test_run_queued_for_a_lost_machine_returns_its_turn(
-    talk: SandboxConversation, clock: ManualClock
+    conversation: SandboxConversation, clock: ManualClock
 ) -> None:
-    letter = letter_of(talk)
-    (queued,) = talk.store.internal.chat.start_turns()
+    letter = send_letter(conversation)
+    (queued,) = conversation.store.internal.chat.start_turns()
     with on_machine("another-machine"):
-        assert talk.store.internal.chat.finish_turns() == []
+        assert conversation.store.internal.chat.finish_turns() == []
         clock.advance(6 * MINUTE)
-        assert len(talk.store.internal.chat.finish_turns()) == 1
-        assert talk.store.runs.get(queued.id).state == "cancelled"
+        assert len(conversation.store.internal.chat.finish_turns()) == 1
+        assert conversation.store.runs.get(queued.id).state == "cancelled"
         clock.advance(2 * MINUTE)
-        ada = talk.begin()
+        ada = conversation.begin()
         ada.answer("hi ann")
-        talk.end(ada)
-    assert talk.store.mail.get(letter).state == "done"
-    assert talk.shown() == ["hi ann"]
+        conversation.end(ada)
+    assert conversation.store.mail.get(letter).state == "done"
+    assert conversation.shown() == ["hi ann"]
 
 
 # -- threads and answers ---------------------------------------------------------------------------
 
 
 def test_sandboxed_agent_sends_to_a_named_thread(
-    talk: SandboxConversation,
+    conversation: SandboxConversation,
 ) -> None:
-    talk.chat.says("hello", thread="t1")
-    ada = talk.begin()
+    conversation.chat.says("hello", thread="t1")
+    ada = conversation.begin()
     ada.say("in another thread", address=("fake", "room", "t2"))
-    ada.say("here")
+    ada.say("in this thread")
     ada.answer("done")
-    talk.end(ada)
-    assert talk.chat.platform.shown == [
+    conversation.end(ada)
+    assert conversation.chat.platform.shown == [
         ("room", "t2", "in another thread"),
-        ("room", "t1", "here"),
+        ("room", "t1", "in this thread"),
         ("room", "t1", "done"),
     ]
 
 
-def test_sandboxed_agent_answers_each_message_at_its_origin(talk: SandboxConversation) -> None:
-    talk.chat.says("one", thread="t1")
-    ada = talk.begin()
-    (first,) = ada.pending()
+def test_sandboxed_agent_answers_each_message_at_its_origin(
+    conversation: SandboxConversation,
+) -> None:
+    conversation.chat.says("one", thread="t1")
+    ada = conversation.begin()
+    (first_row,) = ada.pending()
     ada.answer("first")
-    talk.end(ada)
-    talk.chat.says("two", thread="t2")
-    ada = talk.begin()
-    ada.say("one more thing", in_reply_to=first["id"])
+    conversation.end(ada)
+    conversation.chat.says("two", thread="t2")
+    ada = conversation.begin()
+    ada.say("one more thing", in_reply_to=first_row["id"])
     ada.answer("second")
-    talk.end(ada)
-    assert ("room", "t1", "one more thing") in talk.chat.platform.shown
-    (sent,) = [each for each in talk.chat.platform.taken if each.text == "one more thing"]
+    conversation.end(ada)
+    assert ("room", "t1", "one more thing") in conversation.chat.platform.shown
+    (sent,) = [
+        message for message in conversation.chat.platform.taken if message.text == "one more thing"
+    ]
     assert sent.reply_to == "p-e1"
 
 
-def test_reply_to_a_message_not_given_is_rejected(talk: SandboxConversation) -> None:
-    talk.chat.says("hello")
-    other = talk.store.mail.put("agent:eve", "not for ada")
-    ada = talk.begin()
-    for named in (f"{other.id}.1", "let_999.1", "nothing"):
-        ada.say("a secret", in_reply_to=named)
-    talk.store.internal.chat.sync_sandbox(ada.run.id)
+def test_reply_to_a_message_not_given_is_rejected(conversation: SandboxConversation) -> None:
+    conversation.chat.says("hello")
+    foreign = conversation.store.mail.put("agent:eve", "not for ada")
+    ada = conversation.begin()
+    for id in (f"{foreign.id}.1", "let_999.1", "unknown"):
+        ada.say("a secret", in_reply_to=id)
+    conversation.store.internal.chat.sync_sandbox(ada.run.id)
     assert [*ada.outcomes().values()] == ["failed"] * 3
     ada.answer("done")
-    talk.end(ada)
-    assert talk.shown() == ["done"]
+    conversation.end(ada)
+    assert conversation.shown() == ["done"]

@@ -1,4 +1,4 @@
-"""Tasks of sessions: woken by the clock, unless a script says that there is nothing to do."""
+"""Scheduled tasks of sessions: prompts, scripts, retries, manual runs and edits."""
 
 from pathlib import Path
 
@@ -23,17 +23,17 @@ def runner(store: Corral) -> Runner:
     return Runner(store)
 
 
-def daily(store: Corral, text: str = "report", **options: object) -> Schedule:
-    given = {"cron": "0 9 * * *", "time_zone": "Europe/Berlin", **options}
-    return store.schedules.task("ada", text, **given)
+def create_daily_task(store: Corral, text: str = "report", **options: object) -> Schedule:
+    fields = {"cron": "0 9 * * *", "time_zone": "Europe/Berlin", **options}
+    return store.schedules.task("ada", text, **fields)
 
 
-def history(store: Corral, schedule: Schedule) -> list[OccurrenceWithLetter]:
+def list_occurrences(store: Corral, schedule: Schedule) -> list[OccurrenceWithLetter]:
     return store.schedules.history(schedule.id).items
 
 
-def come(store: Corral, clock: ManualClock, *, scripts: int = 1) -> None:
-    """Advance to the next scheduled time and run its script `times` times."""
+def fire_next(store: Corral, clock: ManualClock, *, scripts: int = 1) -> None:
+    """Advance to the next scheduled time, fire the schedule, and run `scripts` scripts."""
     upcoming = store.schedules.next_at()
     assert upcoming is not None
     clock.at = upcoming
@@ -48,21 +48,21 @@ def come(store: Corral, clock: ManualClock, *, scripts: int = 1) -> None:
 def test_task_wakes_its_own_session_and_records_the_outcome(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store)
-    come(store, clock)
+    schedule = create_daily_task(store)
+    fire_next(store, clock)
     (run,) = store.internal.chat.start_turns()
-    begun = runner.begin()
-    assert texts_in(runner.prompt(begun)) == ["report"]
+    started = runner.begin()
+    assert texts_in(runner.prompt(started)) == ["report"]
     assert f"session:{run.session_id}" == schedule.mailbox
-    (occurrence,) = history(store, schedule)
+    (occurrence,) = list_occurrences(store, schedule)
     assert (occurrence.state, occurrence.letter_state, occurrence.run_id) == (
         "put",
         "waiting",
         run.id,
     )
-    runner.end(begun, "all is well")
+    runner.end(started, "all is well")
     store.internal.chat.finish_turns()
-    (occurrence,) = history(store, schedule)
+    (occurrence,) = list_occurrences(store, schedule)
     assert (occurrence.scheduled_at, occurrence.letter_state) == (clock.now(), "done")
     (turn,) = [
         turn for turn in store.sessions.turns(str(run.session_id)).items if turn.role == "assistant"
@@ -74,14 +74,14 @@ def test_script_of_a_deleted_session_fails_without_blocking_others(
     store: Corral, clock: ManualClock
 ) -> None:
     store.agents.create("ada", provider="scripted")
-    schedule = daily(store, script="true")
+    schedule = create_daily_task(store, script="true")
     session = schedule.mailbox.removeprefix("session:")
     store._database.write(lambda tx: retention.delete_batch(tx, session))
-    come(store, clock)
-    while (again := store.schedules.next_script()) is not None:  # as any that fails, a few times
-        clock.at = max(clock.at, again)
+    fire_next(store, clock)
+    while (retry_at := store.schedules.next_script()) is not None:  # a failed script is retried
+        clock.at = max(clock.at, retry_at)
         store.schedules.run_script(owner="c")
-    (occurrence,) = history(store, schedule)
+    (occurrence,) = list_occurrences(store, schedule)
     assert occurrence.state == "failed"
     assert session in (occurrence.reason or "")
 
@@ -89,38 +89,38 @@ def test_script_of_a_deleted_session_fails_without_blocking_others(
 def test_task_given_to_a_long_running_agent_records_the_run(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store)
-    come(store, clock)
+    schedule = create_daily_task(store)
+    fire_next(store, clock)
     store.internal.chat.start_turns()
     run = runner.begin()
     assert store.messages.next(run.id) is None
-    come(store, clock)
-    given = store.messages.next(run.id)
-    assert given is not None
-    assert texts_in(given.text) == ["report"]
-    second, first = history(store, schedule)
-    assert (first.letter_state, first.run_id, second.run_id) == ("done", run.id, run.id)
-    assert store.messages.next(run.id, after=given.letters[-1]) is None
-    assert history(store, schedule)[0].letter_state == "done"
+    fire_next(store, clock)
+    batch = store.messages.next(run.id)
+    assert batch is not None
+    assert texts_in(batch.text) == ["report"]
+    latest, earlier = list_occurrences(store, schedule)
+    assert (earlier.letter_state, earlier.run_id, latest.run_id) == ("done", run.id, run.id)
+    assert store.messages.next(run.id, after=batch.letters[-1]) is None
+    assert list_occurrences(store, schedule)[0].letter_state == "done"
 
 
-def test_task_with_a_place_is_answered_by_its_session_there(
+def test_task_with_a_place_uses_the_session_of_that_place(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = Chat(store)
     chat.says("hello")
     place = chat.place()
     with refuses(store, Refused) as caught:
-        daily(store, place=place)
+        create_daily_task(store, place=place)
     assert caught.value.details["reason"] == "destination_not_granted"
     store.wirings.add("ada", place=place)
     (session,) = [route.session_id for route in chat.says("hello again").routes]
     store.internal.chat.start_turns()
     runner.end(runner.begin(), "hi")
     store.internal.chat.finish_turns()
-    schedule = daily(store, place=place)
+    schedule = create_daily_task(store, place=place)
     assert schedule.mailbox == f"session:{session}"
-    come(store, clock)
+    fire_next(store, clock)
     store.internal.chat.start_turns()
     runner.end(runner.begin(), "the report")
     store.internal.chat.finish_turns()
@@ -134,8 +134,8 @@ def test_task_that_is_never_done_is_reported_in_its_place(
     chat = Chat(store)
     chat.says("hello")
     store.destinations.grant("ada", chat.place())
-    daily(store, place=chat.place())
-    come(store, clock)
+    create_daily_task(store, place=chat.place())
+    fire_next(store, clock)
     for pause in (5, 10, 20, 40, 80, 0):
         store.internal.chat.start_turns()
         runner.fail(runner.begin())
@@ -147,23 +147,23 @@ def test_task_that_is_never_done_is_reported_in_its_place(
 
 
 def test_task_continues_a_named_session_of_its_agent(store: Corral, runner: Runner) -> None:
-    mine = store.sessions.open("ada")
-    assert daily(store, session=mine.id).mailbox == f"session:{mine.id}"
-    assert daily(store, session=mine.id).mailbox == f"session:{mine.id}"
+    own_session = store.sessions.open("ada")
+    assert create_daily_task(store, session=own_session.id).mailbox == f"session:{own_session.id}"
+    assert create_daily_task(store, session=own_session.id).mailbox == f"session:{own_session.id}"
     store.agents.create("ben", command="cat")
-    other = store.sessions.open("ben")
+    foreign_session = store.sessions.open("ben")
     with refuses(store, Refused) as caught:
-        daily(store, session=other.id)
+        create_daily_task(store, session=foreign_session.id)
     assert "not an open session of ada" in str(caught.value)
     with refuses(store, Invalid) as caught:
-        daily(store, session=mine.id, place="x")
+        create_daily_task(store, session=own_session.id, place="x")
     assert "not both" in str(caught.value)
 
 
 def test_letter_of_an_agent_is_not_treated_as_a_task(store: Corral, runner: Runner) -> None:
     chat = Chat(store)
     chat.says("hello")
-    schedule = daily(store)
+    schedule = create_daily_task(store)
     forged = {"text": "do it", "place": chat.place()}
     store.mail.put(schedule.mailbox, forged, key="sch_1@2", sender="agent:eve")
     store.internal.chat.start_turns()
@@ -173,14 +173,14 @@ def test_letter_of_an_agent_is_not_treated_as_a_task(store: Corral, runner: Runn
 def test_run_title_is_the_text_of_its_letter(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store)
+    schedule = create_daily_task(store)
     store.mail.put(
         schedule.mailbox, {"kind": "undelivered", "undelivered": "let_1", "reason": "a notice"}
     )
-    come(store, clock)
+    fire_next(store, clock)
     store.internal.chat.start_turns()
     run = runner.begin()
-    assert run.title == "report", "without its source, and not that of a notice"
+    assert run.title == "report", "the title is the text of the task, not of the notice"
     runner.end(run)
     store.internal.chat.finish_turns()
     store.mail.put(schedule.mailbox, "Look at this.\nIt is urgent.", sender="user:ann")
@@ -189,9 +189,9 @@ def test_run_title_is_the_text_of_its_letter(
 
 
 def test_history_of_a_plain_schedule_refers_to_its_letters(store: Corral) -> None:
-    plain = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     with refuses(store, Invalid) as caught:
-        store.schedules.history(plain.id)
+        store.schedules.history(schedule.id)
     assert caught.value.details["reason"] == "no_history"
 
 
@@ -201,9 +201,11 @@ def test_history_of_a_plain_schedule_refers_to_its_letters(store: Corral) -> Non
 def test_script_output_is_added_to_the_prompt(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store, script="echo two new mails; echo sk-ant-api03-" + "a1B2" * 23)
-    come(store, clock)
-    (occurrence,) = history(store, schedule)
+    schedule = create_daily_task(
+        store, script="echo two new mails; echo sk-ant-api03-" + "a1B2" * 23
+    )
+    fire_next(store, clock)
+    (occurrence,) = list_occurrences(store, schedule)
     assert (occurrence.state, occurrence.exit_code, occurrence.attempts) == ("put", 0, 1)
     store.internal.chat.start_turns()
     prompt = runner.prompt(runner.begin()) or ""
@@ -226,14 +228,14 @@ def test_script_output_is_added_to_the_prompt(
 def test_script_can_skip_an_occurrence_with_a_reason(
     store: Corral, runner: Runner, clock: ManualClock, script: str, reason: str
 ) -> None:
-    schedule = daily(store, script=script)
-    come(store, clock)
-    (occurrence,) = history(store, schedule)
+    schedule = create_daily_task(store, script=script)
+    fire_next(store, clock)
+    (occurrence,) = list_occurrences(store, schedule)
     assert (occurrence.state, occurrence.reason, occurrence.letter_id) == ("skipped", reason, None)
     assert store.internal.chat.start_turns() == []
     assert store.schedules.get(schedule.id).failures == 0
-    come(store, clock)
-    assert [entry.state for entry in history(store, schedule)] == ["skipped", "skipped"]
+    fire_next(store, clock)
+    assert [entry.state for entry in list_occurrences(store, schedule)] == ["skipped", "skipped"]
 
 
 @pytest.mark.parametrize(
@@ -250,27 +252,31 @@ def test_failed_script_wakes_no_agent_and_is_counted(
 ) -> None:
     store.alerts.add(["failed"], target_kind="mailbox", target="user:op")
     store.settings.set("mail.max_attempts", 2)
-    is_endless = script.startswith("sleep")  # the others may take as long as a busy machine needs
-    schedule = daily(store, script=script, script_timeout_ms=SECOND if is_endless else MINUTE)
-    come(store, clock)
-    (occurrence,) = history(store, schedule)
+    times_out = script.startswith(
+        "sleep"
+    )  # the other scripts need a timeout that suits a busy machine
+    schedule = create_daily_task(
+        store, script=script, script_timeout_ms=SECOND if times_out else MINUTE
+    )
+    fire_next(store, clock)
+    (occurrence,) = list_occurrences(store, schedule)
     assert (occurrence.state, occurrence.attempts, occurrence.exit_code) == ("checking", 1, code)
     assert reason in str(occurrence.reason)
     assert store.schedules.run_script(owner="c") is None, "the script is retried after a back-off"
     clock.advance(10 * SECOND)
     store.schedules.run_script(owner="c")
-    (occurrence,) = history(store, schedule)
+    (occurrence,) = list_occurrences(store, schedule)
     assert (occurrence.state, occurrence.attempts) == ("failed", 2)
     assert store.internal.chat.start_turns() == []
-    now = store.schedules.get(schedule.id)
-    assert (now.failures, now.state) == (1, "active")
-    assert reason in str(now.last_error)
+    updated = store.schedules.get(schedule.id)
+    assert (updated.failures, updated.state) == (1, "active")
+    assert reason in str(updated.last_error)
     (alert,) = store.mail.list(mailbox="user:op").items
     assert alert.body["data"]["schedule"] == schedule.id
     for pause in (0, 10 * SECOND):
         clock.advance(pause)
         if not pause:
-            come(store, clock, scripts=0)
+            fire_next(store, clock, scripts=0)
         store.schedules.run_script(owner="c")
     assert store.schedules.get(schedule.id).failures == 2
 
@@ -279,14 +285,14 @@ def test_successful_script_resets_the_failure_count(
     store: Corral, runner: Runner, clock: ManualClock, tmp_path: Path
 ) -> None:
     store.settings.set("mail.max_attempts", 1)
-    schedule = daily(store, script=f"test -e {tmp_path}/mended")
-    come(store, clock)
+    schedule = create_daily_task(store, script=f"test -e {tmp_path}/repaired")
+    fire_next(store, clock)
     assert store.schedules.get(schedule.id).failures == 1
-    (tmp_path / "mended").touch()
-    come(store, clock)
-    now = store.schedules.get(schedule.id)
-    assert (now.failures, now.last_error) == (0, None)
-    assert [entry.state for entry in history(store, schedule)] == ["put", "failed"]
+    (tmp_path / "repaired").touch()
+    fire_next(store, clock)
+    updated = store.schedules.get(schedule.id)
+    assert (updated.failures, updated.last_error) == (0, None)
+    assert [entry.state for entry in list_occurrences(store, schedule)] == ["put", "failed"]
 
 
 def test_script_of_a_crashed_process_runs_again_and_puts_once(
@@ -294,18 +300,18 @@ def test_script_of_a_crashed_process_runs_again_and_puts_once(
 ) -> None:
     from corral.domain.schedules import occurrences
 
-    schedule = daily(store, script="true")
-    come(store, clock, scripts=0)
+    schedule = create_daily_task(store, script="true")
+    fire_next(store, clock, scripts=0)
     with store.transaction() as tx:
-        dead, _ = occurrences.claim_script(tx, owner="dead")
-    assert dead is not None
+        crashed_claim, _ = occurrences.claim_script(tx, owner="dead")
+    assert crashed_claim is not None
     assert store.schedules.run_script(owner="c") is None, "another process has claimed the script"
     clock.advance(11 * MINUTE)
     assert store.schedules.run_script(owner="c") is not None
-    late = parse_script_result(0, "late")
+    late_result = parse_script_result(0, "late")
     with pytest.raises(Held), store.transaction() as tx:
-        occurrences.record_script_result(tx, dead, late, exit_code=0, output="late")
-    (occurrence,) = history(store, schedule)
+        occurrences.record_script_result(tx, crashed_claim, late_result, exit_code=0, output="late")
+    (occurrence,) = list_occurrences(store, schedule)
     assert (occurrence.state, occurrence.attempts) == ("put", 2)
     assert len(store.mail.list(mailbox=schedule.mailbox, all=True).items) == 1
 
@@ -317,36 +323,36 @@ def test_script_that_kills_its_runner_is_given_up(
 
     store.alerts.add(["failed"], target_kind="mailbox", target="user:op")
     store.settings.set("mail.max_attempts", 2)
-    schedule = daily(store, script="true")
-    come(store, clock, scripts=0)
+    schedule = create_daily_task(store, script="true")
+    fire_next(store, clock, scripts=0)
     for _ in range(2):
         with store.transaction() as tx:
             assert schedules_occurrences.claim_script(tx, owner="dead")[0] is not None
         clock.advance(11 * MINUTE)
     assert store.schedules.run_script(owner="c") is None
-    assert history(store, schedule)[0].state == "failed"
+    assert list_occurrences(store, schedule)[0].state == "failed"
     assert len(store.mail.list(mailbox="user:op").items) == 1
 
 
 def test_foreign_letter_in_the_script_queue_runs_nothing(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store, script="true")
+    schedule = create_daily_task(store, script="true")
     for key in (None, "x", "occ_1", schedule.id):
         store.mail.put("queue:scripts", {"occurrence": "occ_1", "schedule": schedule.id}, key=key)
     assert store.schedules.run_script(owner="c") is None
-    assert history(store, schedule) == []
+    assert list_occurrences(store, schedule) == []
     assert {letter.state for letter in store.mail.list(all=True).items} == {"refused"}
 
 
 def test_manual_run_runs_the_script_and_keeps_the_next_time(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store, script="echo hi")
+    schedule = create_daily_task(store, script="echo hi")
     for _ in range(2):
         store.schedules.run(schedule.id)
         store.schedules.run_script(owner="c")
-    occurrence = history(store, schedule)
+    occurrence = list_occurrences(store, schedule)
     assert [(entry.scheduled_at, entry.state) for entry in occurrence] == [
         (None, "put"),
         (None, "put"),
@@ -359,23 +365,25 @@ def test_manual_run_runs_the_script_and_keeps_the_next_time(
 def test_task_skips_a_time_while_its_script_or_letter_is_open(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store, script="true")
-    come(store, clock, scripts=0)
-    come(store, clock, scripts=0)
-    assert len(history(store, schedule)) == 1
+    schedule = create_daily_task(store, script="true")
+    fire_next(store, clock, scripts=0)
+    fire_next(store, clock, scripts=0)
+    assert len(list_occurrences(store, schedule)) == 1
     store.schedules.run_script(owner="c")
-    come(store, clock)
-    assert len(history(store, schedule)) == 1, "the agent has not finished the first letter"
+    fire_next(store, clock)
+    assert len(list_occurrences(store, schedule)) == 1, (
+        "the agent has not finished the first letter"
+    )
 
 
 def test_cancelled_task_puts_nothing_after_its_script(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store, script="true")
-    come(store, clock, scripts=0)
+    schedule = create_daily_task(store, script="true")
+    fire_next(store, clock, scripts=0)
     store.schedules.delete(schedule.id)
     store.schedules.run_script(owner="c")
-    (occurrence,) = history(store, schedule)
+    (occurrence,) = list_occurrences(store, schedule)
     assert (occurrence.state, occurrence.reason) == ("skipped", "its schedule was cancelled")
     assert store.mail.list(mailbox=schedule.mailbox).items == []
 
@@ -385,9 +393,9 @@ def test_script_runs_in_its_project_with_the_scheduled_time(
 ) -> None:
     project = store.projects.register(tmp_path)
     script = "pwd; echo $CORRAL_SCHEDULE $CORRAL_SCHEDULED_AT $CORRAL_AGENT"
-    schedule = daily(store, script=script, project=project.id)
-    come(store, clock)
-    (occurrence,) = history(store, schedule)
+    schedule = create_daily_task(store, script=script, project=project.id)
+    fire_next(store, clock)
+    (occurrence,) = list_occurrences(store, schedule)
     assert occurrence.output == f"{tmp_path}\n{schedule.id} {clock.now()}\n"
 
 
@@ -396,10 +404,10 @@ def test_script_fails_when_its_directory_is_missing(
 ) -> None:
     (tmp_path / "gone").mkdir()
     project = store.projects.register(tmp_path / "gone")
-    schedule = daily(store, script="true", project=project.id)
+    schedule = create_daily_task(store, script="true", project=project.id)
     (tmp_path / "gone").rmdir()
-    come(store, clock)
-    assert "on this machine" in str(history(store, schedule)[0].reason)
+    fire_next(store, clock)
+    assert "on this machine" in str(list_occurrences(store, schedule)[0].reason)
 
 
 @each_case(
@@ -415,7 +423,7 @@ def test_invalid_script_is_rejected(
     store: Corral, runner: Runner, options: dict[str, object]
 ) -> None:
     with refuses(store, Invalid):
-        daily(store, **options)
+        create_daily_task(store, **options)
     assert rows(store, "SELECT * FROM conversations") == []
 
 
@@ -425,25 +433,25 @@ def test_invalid_script_is_rejected(
 def test_resumed_task_does_not_catch_up_paused_times(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store)
+    schedule = create_daily_task(store)
     store.schedules.pause(schedule.id)
     clock.advance(3 * DAY)
     assert store.schedules.fire_due() == []
     store.schedules.resume(schedule.id)
-    come(store, clock)
-    assert len(history(store, schedule)) == 1
+    fire_next(store, clock)
+    assert len(list_occurrences(store, schedule)) == 1
 
 
 def test_edit_of_rule_or_zone_recomputes_the_next_time(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    schedule = daily(store)
-    later = store.schedules.edit(schedule.id, cron="0 8 * * *")
-    assert later.next_at == (schedule.next_at or 0) - HOUR
-    elsewhere = store.schedules.edit(schedule.id, time_zone="UTC")
-    assert elsewhere.next_at != later.next_at
-    often = store.schedules.edit(schedule.id, every_ms=HOUR)
-    assert (often.kind, often.next_at) == ("every", clock.now() + HOUR)
+    schedule = create_daily_task(store)
+    earlier_time = store.schedules.edit(schedule.id, cron="0 8 * * *")
+    assert earlier_time.next_at == (schedule.next_at or 0) - HOUR
+    other_zone = store.schedules.edit(schedule.id, time_zone="UTC")
+    assert other_zone.next_at != earlier_time.next_at
+    hourly = store.schedules.edit(schedule.id, every_ms=HOUR)
+    assert (hourly.kind, hourly.next_at) == ("every", clock.now() + HOUR)
     assert record(store)[-1] == "schedule.edit"
     with refuses(store, Invalid):
         store.schedules.edit(schedule.id, cron="never")
@@ -454,13 +462,13 @@ def test_edit_of_rule_or_zone_recomputes_the_next_time(
 
 
 def test_edit_keeps_omitted_fields(store: Corral, runner: Runner, clock: ManualClock) -> None:
-    schedule = daily(store, script="true", script_timeout_ms=SECOND, name="daily")
+    schedule = create_daily_task(store, script="true", script_timeout_ms=SECOND, name="daily")
     changed = store.schedules.edit(schedule.id, body={"text": "another report"})
     assert changed.body == {"text": "another report"}
     assert (changed.script, changed.script_timeout_ms) == ("true", SECOND)
     assert (changed.name, changed.next_at) == ("daily", schedule.next_at)
-    plain = store.schedules.edit(schedule.id, script=None)
-    assert (plain.script, plain.script_timeout_ms) == (None, None)
+    without_script = store.schedules.edit(schedule.id, script=None)
+    assert (without_script.script, without_script.script_timeout_ms) == (None, None)
     store.schedules.pause(schedule.id)
     paused = store.schedules.edit(schedule.id, cron="0 10 * * *")
     assert (paused.state, paused.next_at) == ("paused", None)

@@ -1,4 +1,4 @@
-"""Firing schedules: each scheduled time once, misfire policies and overlap policies."""
+"""Firing of schedules: each scheduled time once, misfire policies and overlap policies."""
 
 from itertools import pairwise
 
@@ -12,10 +12,12 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.store import record, refuses, unchanged
 
-BROKEN = Statement("UPDATE schedules SET time_zone = 'Gone/Away' WHERE rule = '3600000'")
+REMOVE_TIME_ZONE = Statement(
+    "UPDATE schedules SET time_zone = 'Unknown/Zone' WHERE rule = '3600000'"
+)
 
 
-def keys(letters: list[Letter]) -> list[int]:
+def list_scheduled_times(letters: list[Letter]) -> list[int]:
     """Return the scheduled times of letters."""
     return [int(str(letter.key).rpartition("@")[2]) for letter in letters]
 
@@ -50,11 +52,11 @@ def test_firing_twice_at_the_same_time_puts_one_letter(store: Corral, clock: Man
 
 def test_late_firing_does_not_shift_later_times(store: Corral, clock: ManualClock) -> None:
     schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR)
-    for late in (7 * MINUTE, 59 * MINUTE, 1, 0):
-        first = store.schedules.next_at()
-        assert first is not None
-        clock.at = first + late
-        assert keys(store.schedules.fire_due()) == [first]
+    for delay in (7 * MINUTE, 59 * MINUTE, 1, 0):
+        scheduled_at = store.schedules.next_at()
+        assert scheduled_at is not None
+        clock.at = scheduled_at + delay
+        assert list_scheduled_times(store.schedules.fire_due()) == [scheduled_at]
     assert store.schedules.get(schedule.id).next_at == schedule.next_at + 4 * HOUR
 
 
@@ -62,9 +64,9 @@ def test_scheduled_time_with_an_existing_letter_is_not_put_again(
     store: Corral, clock: ManualClock
 ) -> None:
     schedule = store.schedules.create("agent:ada", "x", every_ms=HOUR)
-    before = store.mail.put("agent:ada", "x", key=f"{schedule.id}@{schedule.next_at}")
+    existing = store.mail.put("agent:ada", "x", key=f"{schedule.id}@{schedule.next_at}")
     clock.advance(HOUR)
-    assert [letter.id for letter in store.schedules.fire_due()] == [before.id]
+    assert [letter.id for letter in store.schedules.fire_due()] == [existing.id]
     assert len(store.mail.list().items) == 1
 
 
@@ -72,8 +74,8 @@ def test_timer_fires_once_and_is_finished(store: Corral, clock: ManualClock) -> 
     schedule = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     clock.advance(HOUR)
     assert [letter.body for letter in store.schedules.fire_due()] == ["tick"]
-    done = store.timers.get(schedule.id)
-    assert (done.state, done.next_at) == (ScheduleState.FINISHED, None)
+    finished = store.timers.get(schedule.id)
+    assert (finished.state, finished.next_at) == (ScheduleState.FINISHED, None)
     clock.advance(YEAR)
     assert store.schedules.fire_due() == []
     assert record(store) == ["schedule.create", "letter.put", "schedule.finish"]
@@ -95,9 +97,9 @@ def test_due_schedules_fire_in_time_order_up_to_the_limit(
 def test_next_at_is_the_earliest_of_active_schedules(store: Corral, clock: ManualClock) -> None:
     assert store.schedules.next_at() is None
     store.schedules.create("agent:ada", 1, every_ms=DAY)
-    early = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    hourly = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     assert store.schedules.next_at() == clock.now() + HOUR
-    store.schedules.pause(early.id)
+    store.schedules.pause(hourly.id)
     assert store.schedules.next_at() == clock.now() + DAY
 
 
@@ -106,45 +108,49 @@ def test_next_at_is_the_earliest_of_active_schedules(store: Corral, clock: Manua
 
 def test_misfire_all_puts_every_missed_time(store: Corral, clock: ManualClock) -> None:
     schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
-    first = schedule.next_at or 0
+    first_time = schedule.next_at or 0
     clock.advance(5 * HOUR + MINUTE)
-    assert keys(store.schedules.fire_due()) == [first + n * HOUR for n in range(5)]
-    assert store.schedules.next_at() == first + 5 * HOUR
+    assert list_scheduled_times(store.schedules.fire_due()) == [
+        first_time + n * HOUR for n in range(5)
+    ]
+    assert store.schedules.next_at() == first_time + 5 * HOUR
 
 
 def test_misfire_latest_puts_the_last_missed_time(store: Corral, clock: ManualClock) -> None:
     schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="latest")
-    first = schedule.next_at or 0
+    first_time = schedule.next_at or 0
     clock.advance(5 * HOUR + MINUTE)
-    assert keys(store.schedules.fire_due()) == [first + 4 * HOUR]
-    assert store.schedules.next_at() == first + 5 * HOUR
+    assert list_scheduled_times(store.schedules.fire_due()) == [first_time + 4 * HOUR]
+    assert store.schedules.next_at() == first_time + 5 * HOUR
 
 
 def test_misfire_skip_puts_no_missed_time(store: Corral, clock: ManualClock) -> None:
     schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="skip")
     clock.advance(5 * HOUR + 2 * MINUTE)
     assert store.schedules.fire_due() == []
-    after = store.schedules.get(schedule.id)
-    assert (after.state, after.last_letter_id) == (ScheduleState.ACTIVE, None)
-    assert after.next_at == (schedule.next_at or 0) + 5 * HOUR
+    updated = store.schedules.get(schedule.id)
+    assert (updated.state, updated.last_letter_id) == (ScheduleState.ACTIVE, None)
+    assert updated.next_at == (schedule.next_at or 0) + 5 * HOUR
     assert store.mail.list().items == []
 
 
-@pytest.mark.parametrize(("late", "put"), [(0, 1), (MINUTE, 1), (MINUTE + 1, 0)])
+@pytest.mark.parametrize(("delay", "count"), [(0, 1), (MINUTE, 1), (MINUTE + 1, 0)])
 def test_time_is_missed_after_the_misfire_grace(
-    store: Corral, clock: ManualClock, late: int, put: int
+    store: Corral, clock: ManualClock, delay: int, count: int
 ) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="skip")
-    clock.advance(HOUR + late)
-    assert len(store.schedules.fire_due()) == put
+    clock.advance(HOUR + delay)
+    assert len(store.schedules.fire_due()) == count
 
 
 def test_misfire_grace_is_a_project_setting(store: Corral, clock: ManualClock) -> None:
     store.settings.set("schedules.misfire_grace_ms", 10 * MINUTE, scope="project:prj_1")
-    store.schedules.create("agent:ada", "mine", every_ms=HOUR, misfire="skip", project="prj_1")
+    store.schedules.create(
+        "agent:ada", "in project", every_ms=HOUR, misfire="skip", project="prj_1"
+    )
     store.schedules.create("agent:ada", "other", every_ms=HOUR, misfire="skip")
     clock.advance(HOUR + 9 * MINUTE)
-    assert [letter.body for letter in store.schedules.fire_due()] == ["mine"]
+    assert [letter.body for letter in store.schedules.fire_due()] == ["in project"]
 
 
 def test_missed_timer_is_put_late(store: Corral, clock: ManualClock) -> None:
@@ -166,10 +172,10 @@ def test_catch_up_after_downtime_is_bounded_per_call(
 ) -> None:
     schedule = store.schedules.create("agent:ada", 1, misfire="all", **rule)
     clock.advance(YEAR)
-    first = store.schedules.fire_due()
-    second = store.schedules.fire_due()
-    assert len(first) == len(second) == 100
-    times = keys(first) + keys(second)
+    first_batch = store.schedules.fire_due()
+    second_batch = store.schedules.fire_due()
+    assert len(first_batch) == len(second_batch) == 100
+    times = list_scheduled_times(first_batch) + list_scheduled_times(second_batch)
     assert times[0] == schedule.next_at
     assert times == sorted({*times})
     steps = {after - before for before, after in pairwise(times)}
@@ -189,29 +195,32 @@ def test_frequent_rule_is_current_after_a_long_downtime(
 # -- overlap policies ------------------------------------------------------------------------
 
 
-def open_bodies(store: Corral) -> list[str | None]:
+def list_open_keys(store: Corral) -> list[str | None]:
     return [letter.key for letter in store.mail.list(mailbox="agent:ada").items]
 
 
 def fire_twice(store: Corral, clock: ManualClock, overlap: str) -> tuple[Letter, list[Letter]]:
     store.schedules.create("agent:ada", 1, every_ms=HOUR, overlap=overlap)
     clock.advance(HOUR)
-    (first,) = store.schedules.fire_due()
+    (letter,) = store.schedules.fire_due()
     clock.advance(HOUR)
-    return first, store.schedules.fire_due()
+    return letter, store.schedules.fire_due()
 
 
 def test_overlap_allow_puts_several_open_letters(store: Corral, clock: ManualClock) -> None:
-    first, second = fire_twice(store, clock, "allow")
-    assert [letter.id for letter in store.mail.list().items] == [first.id, second[0].id]
+    first_letter, next_letters = fire_twice(store, clock, "allow")
+    assert [letter.id for letter in store.mail.list().items] == [
+        first_letter.id,
+        next_letters[0].id,
+    ]
 
 
 def test_overlap_skip_skips_while_the_last_letter_is_open(
     store: Corral, clock: ManualClock
 ) -> None:
-    first, second = fire_twice(store, clock, "skip")
-    assert second == []
-    assert [letter.id for letter in store.mail.list().items] == [first.id]
+    first_letter, next_letters = fire_twice(store, clock, "skip")
+    assert next_letters == []
+    assert [letter.id for letter in store.mail.list().items] == [first_letter.id]
     assert "schedule.skip" in record(store)
     assert store.schedules.next_at() == clock.now() + HOUR
 
@@ -226,10 +235,10 @@ def test_ended_letter_does_not_overlap(store: Corral, clock: ManualClock, overla
 
 
 def test_overlap_replace_drops_the_open_letter(store: Corral, clock: ManualClock) -> None:
-    first, second = fire_twice(store, clock, "replace")
-    assert [letter.id for letter in store.mail.list().items] == [second[0].id]
-    assert store.mail.get(first.id).state is LetterState.REFUSED
-    assert "replaced by the next letter" in str(store.mail.get(first.id).last_error)
+    first_letter, next_letters = fire_twice(store, clock, "replace")
+    assert [letter.id for letter in store.mail.list().items] == [next_letters[0].id]
+    assert store.mail.get(first_letter.id).state is LetterState.REFUSED
+    assert "replaced by the next letter" in str(store.mail.get(first_letter.id).last_error)
 
 
 def test_unconfirmed_letter_counts_as_open(store: Corral, clock: ManualClock) -> None:
@@ -246,7 +255,7 @@ def test_overlap_skip_puts_only_the_first_of_many_missed_times(
 ) -> None:
     schedule = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="skip")
     clock.advance(4 * HOUR)
-    assert keys(store.schedules.fire_due()) == [schedule.next_at]
+    assert list_scheduled_times(store.schedules.fire_due()) == [schedule.next_at]
     assert record(store).count("schedule.skip") == 3
 
 
@@ -258,7 +267,7 @@ def test_overlap_replace_leaves_the_last_of_many_missed_times(
     )
     clock.advance(4 * HOUR)
     store.schedules.fire_due()
-    assert open_bodies(store) == [f"{schedule.id}@{(schedule.next_at or 0) + 3 * HOUR}"]
+    assert list_open_keys(store) == [f"{schedule.id}@{(schedule.next_at or 0) + 3 * HOUR}"]
 
 
 def test_pruned_last_letter_does_not_overlap(store: Corral, clock: ManualClock) -> None:
@@ -272,14 +281,14 @@ def test_pruned_last_letter_does_not_overlap(store: Corral, clock: ManualClock) 
 
 
 def test_broken_schedule_does_not_block_the_others(store: Corral, clock: ManualClock) -> None:
-    bad = store.schedules.create("agent:ada", "bad", every_ms=HOUR)
+    broken = store.schedules.create("agent:ada", "bad", every_ms=HOUR)
     store.schedules.create("agent:ada", "good", every_ms=2 * HOUR)
     # A rule that cannot be evaluated, such as a removed time zone.
     with store.transaction() as tx:
-        tx.run(BROKEN)
+        tx.run(REMOVE_TIME_ZONE)
     clock.advance(2 * HOUR)
     assert "good" in [letter.body for letter in store.schedules.fire_due()]
-    stopped = store.schedules.get(bad.id)
+    stopped = store.schedules.get(broken.id)
     assert stopped.state is ScheduleState.PAUSED
-    assert "Gone/Away" in str(stopped.last_error), "the reason is recorded"
-    assert "schedule.pause" in record(store, bad.id)
+    assert "Unknown/Zone" in str(stopped.last_error), "the reason is recorded"
+    assert "schedule.pause" in record(store, broken.id)

@@ -1,4 +1,4 @@
-"""Search: whatever was said is found by its words, behind the writers, and no turn is skipped."""
+"""Search: tokenization, filters, pagination and an index that skips no turn."""
 
 from contextlib import suppress
 from typing import Any
@@ -18,28 +18,28 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, rows, walk
 
 
-def say(store: Corral, *contents: str, session: Any = None) -> str:
+def append_turns(store: Corral, *contents: str, session: Any = None) -> str:
     session = session or store.sessions.open()
-    store.sessions.append_many(session, [NewTurn("user", each) for each in contents])
+    store.sessions.append_many(session, [NewTurn("user", content) for content in contents])
     return str(session.id)
 
 
-def places(store: Corral, text: str, **more: Any) -> list[int]:
-    return [hit.location for hit in store.search.find(text, **more).items]
+def find_locations(store: Corral, text: str, **options: Any) -> list[int]:
+    return [hit.location for hit in store.search.find(text, **options).items]
 
 
 def test_new_turns_are_found_newest_first(store: Corral, clock: ManualClock) -> None:
-    id = say(store, "the red fox", "a blue fox", "nothing")
+    id = append_turns(store, "the red fox", "a blue fox", "nothing")
     (blue, red) = store.search.find("FOX").items
     assert (blue.location, red.location) == (2, 1)
     assert (red.kind, red.subject, red.snippet, red.at) == ("turn", id, "the red fox", clock.now())
-    assert places(store, "red fox") == [1]
-    assert places(store, "fox red") == [1]
-    assert places(store, "red blue") == []
+    assert find_locations(store, "red fox") == [1]
+    assert find_locations(store, "fox red") == [1]
+    assert find_locations(store, "red blue") == []
 
 
 @each_case(
-    ("text", "found"),
+    ("text", "matches"),
     [
         ("src/foo_bar.py", True),
         ("foo_bar", True),
@@ -56,9 +56,11 @@ def test_new_turns_are_found_newest_first(store: Corral, clock: ManualClock) -> 
         ("1.2", False),
     ],
 )
-def test_both_engines_split_words_the_same_way(store: Corral, text: str, found: bool) -> None:
-    say(store, "In src/foo_bar.py:42 the größe; ask user@example.org about v1.2.3 (really)")
-    assert bool(places(store, text)) is found
+def test_both_engines_split_words_the_same_way(store: Corral, text: str, matches: bool) -> None:
+    append_turns(
+        store, "In src/foo_bar.py:42 the größe; ask user@example.org about v1.2.3 (really)"
+    )
+    assert bool(find_locations(store, text)) is matches
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_both_engines_split_words_the_same_way(store: Corral, text: str, found: 
     ["' OR 1=1 --", "NEAR(fox", "fox*", "fox AND", "-fox", "text:fox", "(fox", "fox ^ 2"],
 )
 def test_any_text_is_a_valid_query(store: Corral, text: str) -> None:
-    say(store, "a fox")
+    append_turns(store, "a fox")
     assert len(store.search.find(text).items) <= 1
 
 
@@ -81,8 +83,8 @@ def test_no_text_causes_an_engine_error(store: Corral, text: str) -> None:
     "text", ["ärger", "ÄRGER", "école", "quoted", "日本語", "e\u0301cole", "iñtërnâtiônàl"]
 )
 def test_words_of_all_languages_are_found_in_any_locale(store: Corral, text: str) -> None:
-    say(store, "Ärger mit E\u0301COLE — “quoted”, 日本語! Iñtërnâtiônàl…")
-    assert places(store, text) == [1]
+    append_turns(store, "Ärger mit E\u0301COLE — “quoted”, 日本語! Iñtërnâtiônàl…")
+    assert find_locations(store, text) == [1]
 
 
 def test_empty_query_is_rejected(store: Corral) -> None:
@@ -99,16 +101,16 @@ def test_tool_calls_and_results_are_found(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "assistant", "", tool_name="Grep", arguments={"q": "zebra"})
     store.sessions.append(session, "tool", "", tool_name="Grep", result={"out": "one\nlion"})
-    assert places(store, "zebra") == [1]
-    assert places(store, "lion") == [2]
-    assert places(store, "grep") == [2, 1]
+    assert find_locations(store, "zebra") == [1]
+    assert find_locations(store, "lion") == [2]
+    assert find_locations(store, "grep") == [2, 1]
 
 
 def test_project_and_kind_filter_the_search(store: Corral, tmp_path: Any) -> None:
     project = store.projects.register(tmp_path)
     inside = store.sessions.open(project=project.id)
-    say(store, "fox", session=inside)
-    outside = say(store, "fox")
+    append_turns(store, "fox", session=inside)
+    outside = append_turns(store, "fox")
     with store.transaction() as tx:
         ops.add(tx, "output", "run_1", 7, project.id, 5, "fox printed")
         ops.add(tx, "note", "not_1", 0, None, 6, "fox noted")
@@ -122,43 +124,43 @@ def test_project_and_kind_filter_the_search(store: Corral, tmp_path: Any) -> Non
 
 
 def test_hits_are_paginated_without_gaps_or_duplicates(store: Corral) -> None:
-    say(store, *(f"fox {n}" if n % 3 else f"dog {n}" for n in range(1, 30)))
-    wanted = [n for n in range(29, 0, -1) if n % 3]
+    append_turns(store, *(f"fox {n}" if n % 3 else f"dog {n}" for n in range(1, 30)))
+    expected = [n for n in range(29, 0, -1) if n % 3]
     for limit in (1, 4, 50):
-        hits = walk(lambda **more: store.search.find("fox", **more), limit=limit)
-        assert [hit.location for hit in hits] == wanted
+        hits = walk(lambda **options: store.search.find("fox", **options), limit=limit)
+        assert [hit.location for hit in hits] == expected
 
 
 def test_rare_and_common_words_are_found_among_thousands(store: Corral) -> None:
     session = store.sessions.open()
-    say(store, "zebra fox", session=session)
+    append_turns(store, "zebra fox", session=session)
     for _ in range(5):
-        say(store, *["fox"] * 900, session=session)
-    say(store, "zebra", session=session)
-    assert places(store, "zebra") == [4_502, 1]
-    assert places(store, "fox", limit=3) == [4_501, 4_500, 4_499]
-    assert len(walk(lambda **more: store.search.find("fox", **more), limit=1_000)) == 4_501
+        append_turns(store, *["fox"] * 900, session=session)
+    append_turns(store, "zebra", session=session)
+    assert find_locations(store, "zebra") == [4_502, 1]
+    assert find_locations(store, "fox", limit=3) == [4_501, 4_500, 4_499]
+    assert len(walk(lambda **options: store.search.find("fox", **options), limit=1_000)) == 4_501
 
 
 def test_long_text_is_found_by_its_last_word(store: Corral) -> None:
-    say(store, "word " * 60_000 + "zebra", "x" * 100_000 + " lion")
-    assert places(store, "lion") == [2]
+    append_turns(store, "word " * 60_000 + "zebra", "x" * 100_000 + " lion")
+    assert find_locations(store, "lion") == [2]
     hits = store.search.find("word", limit=100).items
     assert {hit.location for hit in hits} == {1}
-    assert places(store, "zebra") == [], "of what is very long, only the beginning is indexed"
+    assert find_locations(store, "zebra") == [], "only the beginning of a very long text is indexed"
 
 
 def test_empty_turn_is_not_indexed(store: Corral) -> None:
-    say(store, "", " \n", "x")
+    append_turns(store, "", " \n", "x")
     assert store.search.catch_up() == 3
     assert rows(store, "SELECT location FROM passages") == [(3,)]
 
 
 def test_every_turn_is_indexed_once_with_any_batch_size(store: Corral) -> None:
-    say(store, *(str(n) for n in range(25)))
-    done = [store.search.index_turns(limit=10) for _ in range(5)]
-    assert done == [10, 10, 5, 0, 0]
-    say(store, "more")
+    append_turns(store, *(str(n) for n in range(25)))
+    counts = [store.search.index_turns(limit=10) for _ in range(5)]
+    assert counts == [10, 10, 5, 0, 0]
+    append_turns(store, "more")
     assert store.search.index_turns() == 1
     assert rows(
         store, "SELECT count(*), count(DISTINCT subject || '/' || location) FROM passages"
@@ -166,22 +168,22 @@ def test_every_turn_is_indexed_once_with_any_batch_size(store: Corral) -> None:
 
 
 def test_turn_that_commits_late_is_not_skipped(url: str, clock: ManualClock) -> None:
-    """On PostgreSQL a later number may commit first; what is indexed must wait for the earlier."""
+    """On PostgreSQL a later number may commit first; the indexer must wait for the earlier one."""
     with corral.open(url, clock=clock) as slow, corral.open(url, clock=clock) as fast:
         if slow.db.engine == "sqlite":
-            return  # one writer at a time: numbers are commit order
-        late, early = slow.sessions.open(), slow.sessions.open()
+            return  # SQLite has one writer, so numbers are in commit order
+        late_session, early_session = slow.sessions.open(), slow.sessions.open()
         with slow.transaction() as tx:
-            sessions.append(tx, late, "user", "late fox")
-            fast.sessions.append(early, "user", "early fox")
+            sessions.append(tx, late_session, "user", "late fox")
+            fast.sessions.append(early_session, "user", "early fox")
             assert fast.search.find("fox").items == []
         assert [hit.snippet for hit in fast.search.find("fox").items] == ["early fox", "late fox"]
         with slow.transaction() as tx:
-            sessions.append(tx, late, "user", "late hen")
-            fast.sessions.append(early, "user", "early hen")
+            sessions.append(tx, late_session, "user", "late hen")
+            fast.sessions.append(early_session, "user", "early hen")
             assert fast.search.find("hen").items == []
             assert fast.search.index_turns() == 0
-        fast.sessions.append(early, "user", "last hen")
+        fast.sessions.append(early_session, "user", "last hen")
         assert len(fast.search.find("hen").items) == 3
 
 
@@ -191,12 +193,12 @@ def test_rolled_back_turn_does_not_block_the_index(store: Corral) -> None:
         sessions.append(tx, session, "user", "never fox")
         raise ZeroDivisionError
     store.sessions.append(session, "user", "fox")
-    assert places(store, "fox") == [1]
+    assert find_locations(store, "fox") == [1]
 
 
 def test_index_is_consistent_after_deletions(store: Corral) -> None:
-    id = say(store, "fox", "dog")
-    say(store, "fox")
+    id = append_turns(store, "fox", "dog")
+    append_turns(store, "fox")
     store.search.catch_up()
     with store.transaction() as tx:
         assert ops.remove_subject(tx, "turn", id)
@@ -209,7 +211,7 @@ def test_search_reports_unindexed_turns(store: Corral) -> None:
     session = store.sessions.open()
     assert store.search.count_unindexed() == 0
     for _ in range(3):
-        say(store, *["fox"] * 900, session=session)
+        append_turns(store, *["fox"] * 900, session=session)
     assert store.search.count_unindexed() == 2_700
     assert store.search.catch_up(batches=1) == 1_000
     assert store.search.count_unindexed() == 1_700

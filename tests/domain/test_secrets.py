@@ -14,7 +14,7 @@ from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
 from tests.support.store import contents, record, refuses, rows, walk
 
-VALUE = "hunter2-do-not-tell"
+VALUE = "hunter2-secret"
 
 
 def test_reference_is_stored_and_replaced(store: Corral, clock: ManualClock) -> None:
@@ -22,8 +22,8 @@ def test_reference_is_stored_and_replaced(store: Corral, clock: ManualClock) -> 
     assert (secret.name, secret.reference) == ("token", "env:TOKEN")
     assert (secret.updated_at, secret.updated_by) == (clock.now(), "user:tester")
     clock.advance(1)
-    again = store.secrets.set("token", "file:/run/token")
-    assert store.secrets.get("token") == again
+    replaced = store.secrets.set("token", "file:/run/token")
+    assert store.secrets.get("token") == replaced
     assert rows(store, "SELECT count(*) FROM secrets") == [(1,)]
     assert record(store) == ["secret.set", "secret.set"]
 
@@ -77,7 +77,7 @@ def test_invalid_secret_name_is_rejected(store: Corral, name: str) -> None:
 def test_unknown_secret_is_not_found(store: Corral) -> None:
     for call in (store.secrets.get, store.secrets.delete, store.secrets.resolve):
         with refuses(store, NotFound):
-            call("nothing")
+            call("unknown")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=ascii)
@@ -106,13 +106,13 @@ def test_secrets_are_listed_by_name(store: Corral, limit: int) -> None:
 def test_secret_added_between_pages_does_not_disturb_the_list(store: Corral) -> None:
     for name in "bdf":
         store.secrets.set(name, "env:X")
-    found = walk(store.secrets.list, limit=1, between=lambda: store.secrets.set("a", "env:X"))
-    assert [secret.name for secret in found] == ["b", "d", "f"]
+    secrets = walk(store.secrets.list, limit=1, between=lambda: store.secrets.set("a", "env:X"))
+    assert [secret.name for secret in secrets] == ["b", "d", "f"]
 
 
 def test_list_rejects_bad_cursor_and_limit(store: Corral) -> None:
     with refuses(store, Invalid):
-        store.secrets.list(after="nonsense")
+        store.secrets.list(after="invalid")
     with refuses(store, Invalid):
         store.secrets.list(limit=0)
 
@@ -139,10 +139,10 @@ def test_value_saved_in_a_file_is_private_and_not_in_the_store(
 
 
 def test_saving_a_value_again_replaces_it(store: Corral) -> None:
-    first = store.secrets.save_value("token", "one", where="file")
-    assert store.secrets.save_value("token", "two", where="file").reference == first.reference
+    secret = store.secrets.save_value("token", "one", where="file")
+    assert store.secrets.save_value("token", "two", where="file").reference == secret.reference
     assert store.secrets.resolve("token") == "two"
-    folder = Path(first.reference.removeprefix("file:")).parent
+    folder = Path(secret.reference.removeprefix("file:")).parent
     assert os.listdir(folder) == ["token"]
 
 

@@ -22,17 +22,17 @@ def runner(store: Corral) -> Runner:
 
 
 def test_letter_to_an_unknown_session_is_rejected(store: Corral, runner: Runner) -> None:
-    gone = "session:ses_nothing"
+    unknown_mailbox = "session:ses_unknown"
     with refuses(store, NotFound):
-        store.mail.put(gone, "hello")
+        store.mail.put(unknown_mailbox, "hello")
     with refuses(store, NotFound):
-        store.mail.write("ada", "hello", to=gone)
+        store.mail.write("ada", "hello", to=unknown_mailbox)
     with refuses(store, NotFound):
-        store.timers.set(gone, "hello", delay_ms=MINUTE)
+        store.timers.set(unknown_mailbox, "hello", delay_ms=MINUTE)
     with refuses(store, NotFound):
-        store.schedules.create(gone, "hello", every_ms=MINUTE)
+        store.schedules.create(unknown_mailbox, "hello", every_ms=MINUTE)
     with refuses(store, NotFound):
-        store.alerts.add(["failed"], target_kind="mailbox", target=gone)
+        store.alerts.add(["failed"], target_kind="mailbox", target=unknown_mailbox)
     assert store.mail.list().items == []
 
 
@@ -53,41 +53,41 @@ def test_letter_to_a_closed_session_without_successor_is_rejected(
     assert store.mail.put(f"session:{session.id}", "hello").state == "waiting"
 
 
-def replaced(store: Corral) -> tuple[str, str]:
+def create_successor(store: Corral) -> tuple[str, str]:
     """Return the mailboxes of a closed session and of its successor."""
-    before = store.mail.write("ben", "one", to="ada", wake=True).mailbox
-    store.mail.drop(store.mail.list(mailbox=before).items[0].id)
-    store.sessions.close(before.removeprefix("session:"))
-    after = store.mail.write("ben", "two", to="ada", wake=True).mailbox
-    store.mail.drop(store.mail.list(mailbox=after).items[0].id)
-    assert before != after
-    return before, after
+    closed = store.mail.write("ben", "one", to="ada", wake=True).mailbox
+    store.mail.drop(store.mail.list(mailbox=closed).items[0].id)
+    store.sessions.close(closed.removeprefix("session:"))
+    successor = store.mail.write("ben", "two", to="ada", wake=True).mailbox
+    store.mail.drop(store.mail.list(mailbox=successor).items[0].id)
+    assert closed != successor
+    return closed, successor
 
 
 def test_letter_to_a_replaced_session_goes_to_its_successor(store: Corral, runner: Runner) -> None:
-    before, between = replaced(store)
-    assert store.mail.put(before, "put").mailbox == between
-    assert store.mail.write("ben", "written", to=before).mailbox == between
-    store.sessions.close(between.removeprefix("session:"))
-    after = store.mail.write("ben", "three", to="ada", wake=True).mailbox
-    assert after not in (before, between)
-    assert store.mail.put(before, "through two successors").mailbox == after
-    assert store.mail.list(mailbox=before).items == []
+    closed, successor = create_successor(store)
+    assert store.mail.put(closed, "put").mailbox == successor
+    assert store.mail.write("ben", "written", to=closed).mailbox == successor
+    store.sessions.close(successor.removeprefix("session:"))
+    last_successor = store.mail.write("ben", "three", to="ada", wake=True).mailbox
+    assert last_successor not in (closed, successor)
+    assert store.mail.put(closed, "through two successors").mailbox == last_successor
+    assert store.mail.list(mailbox=closed).items == []
 
 
 def test_task_of_a_replaced_session_wakes_its_successor(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    before = store.mail.write("ben", "one", to="ada", wake=True).mailbox
-    store.mail.drop(store.mail.list(mailbox=before).items[0].id)
-    session = before.removeprefix("session:")
+    closed = store.mail.write("ben", "one", to="ada", wake=True).mailbox
+    store.mail.drop(store.mail.list(mailbox=closed).items[0].id)
+    session = closed.removeprefix("session:")
     task = store.schedules.task("ada", "report", session=session, delay_ms=MINUTE)
     store.sessions.close(session)
-    after = store.mail.write("ben", "two", to="ada", wake=True).mailbox
-    store.mail.drop(store.mail.list(mailbox=after).items[0].id)
+    successor = store.mail.write("ben", "two", to="ada", wake=True).mailbox
+    store.mail.drop(store.mail.list(mailbox=successor).items[0].id)
     clock.advance(MINUTE)
     (letter,) = store.schedules.fire_due()
-    assert letter.mailbox == after
+    assert letter.mailbox == successor
     store.internal.chat.start_turns()
     (quote,) = quotes_in(runner.prompt(runner.begin()))
     assert (quote.source, quote.text) == (f"scheduled task {task.id}", "report")
@@ -115,9 +115,9 @@ def cli(capsys: pytest.CaptureFixture[str], url: str) -> Cli:
 
 
 def test_cli_reports_an_unknown_session(cli: Cli) -> None:
-    done = cli("mail", "put", "session:ses_nothing", "hello")
-    assert done.code == cli("session", "show", "ses_0").code != 0
-    assert "ses_nothing" in done.err
+    result = cli("mail", "put", "session:ses_unknown", "hello")
+    assert result.code == cli("session", "show", "ses_0").code != 0
+    assert "ses_unknown" in result.err
 
 
 @each_case("mailbox", ["run:run_1", "group:team", "team"])

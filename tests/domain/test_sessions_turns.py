@@ -1,4 +1,4 @@
-"""Sessions: turns are numbered without gaps and idempotent by key."""
+"""Turns of sessions: numbers, idempotency keys, pages, state values and provider sessions."""
 
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,13 @@ def test_session_for_unknown_agent_or_project_is_rejected(store: Corral) -> None
     store.agents.create("old")
     store.agents.retire("old")
     with refuses(store, NotFound):
-        store.sessions.open("nobody")
+        store.sessions.open("unknown")
     with refuses(store, NotFound):
         store.sessions.open(project="prj_0")
     with refuses(store, Refused):
         store.sessions.open("old")
     with refuses(store, Invalid):
-        store.sessions.open(reply_to="nowhere")
+        store.sessions.open(reply_to="invalid")
 
 
 def test_turns_are_numbered_from_one(store: Corral, clock: ManualClock) -> None:
@@ -60,8 +60,8 @@ def test_turns_are_numbered_from_one(store: Corral, clock: ManualClock) -> None:
         turn = store.sessions.append(session, "user", str(n))
         assert (turn.number, turn.content, turn.at) == (n + 1, str(n), clock.now())
     assert [turn.content for turn in store.sessions.turns(session).items] == ["0", "1", "2"]
-    after = store.sessions.get(session.id)
-    assert (after.turns, after.updated_at) == (3, clock.now())
+    updated = store.sessions.get(session.id)
+    assert (updated.turns, updated.updated_at) == (3, clock.now())
 
 
 def test_turn_is_returned_unchanged(store: Corral) -> None:
@@ -94,8 +94,8 @@ def test_assistant_turn_belongs_to_the_agent_of_the_session(store: Corral) -> No
     assert store.sessions.append(session, "user", "hi").agent_id is None
     assert store.sessions.append(session, "assistant", "hi", agent="ben").agent_id == ben.id
     assert store.sessions.append(session, "user", "hi", agent="ben").agent_id == ben.id
-    (many,) = store.sessions.append_many(session, [{"role": "assistant", "content": "hi"}])
-    assert many.agent_id == ada.id
+    (turn,) = store.sessions.append_many(session, [{"role": "assistant", "content": "hi"}])
+    assert turn.agent_id == ada.id
 
 
 def test_turn_writes_no_event(store: Corral) -> None:
@@ -109,7 +109,7 @@ def test_append_is_one_transaction_with_few_statements(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = store.sessions.open()
-    store.sessions.append(session, "user", "warm")
+    store.sessions.append(session, "user", "first")
     with trace_statements(store, monkeypatch) as trace:
         store.sessions.append(session.id, "user", "hi")
     assert trace.transactions == 1
@@ -118,13 +118,13 @@ def test_append_is_one_transaction_with_few_statements(
 
 def test_turn_wakes_waiters(store: Corral, url: str, clock: ManualClock) -> None:
     session = store.sessions.open()
-    with corral.open(url, clock=clock) as other, other.listening() as listener:
+    with corral.open(url, clock=clock) as other_store, other_store.listening() as listener:
         store.sessions.append(session, "user", "hi")
         assert listener.wait(10.0)
 
 
 @each_case(
-    ("role", "content", "more"),
+    ("role", "content", "options"),
     [
         ("person", "hi", {}),
         ("", "hi", {}),
@@ -139,11 +139,11 @@ def test_turn_wakes_waiters(store: Corral, url: str, clock: ManualClock) -> None
     ],
 )
 def test_invalid_turns_are_rejected(
-    store: Corral, role: str, content: str, more: dict[str, Any]
+    store: Corral, role: str, content: str, options: dict[str, Any]
 ) -> None:
     session = store.sessions.open()
     with refuses(store, Invalid):
-        store.sessions.append(session, role, content, **more)
+        store.sessions.append(session, role, content, **options)
 
 
 def test_closed_session_accepts_no_turn_until_reopened(store: Corral, clock: ManualClock) -> None:
@@ -152,7 +152,7 @@ def test_closed_session_accepts_no_turn_until_reopened(store: Corral, clock: Man
     clock.advance(1)
     closed = store.sessions.close(session)
     assert (closed.state, closed.closed_at) == ("closed", clock.now())
-    for append in (
+    for operation in (
         lambda: store.sessions.append(session, "user", "late"),
         lambda: store.sessions.append(session, "user", "late", key="k"),
         lambda: store.sessions.append_many(session, [{"role": "user", "content": "late"}]),
@@ -160,14 +160,14 @@ def test_closed_session_accepts_no_turn_until_reopened(store: Corral, clock: Man
         lambda: store.sessions.close(session),
     ):
         with refuses(store, IllegalMove):
-            append()
+            operation()
     assert [turn.content for turn in store.sessions.turns(session).items] == ["hi"]
     assert store.sessions.reopen(session).closed_at is None
-    assert store.sessions.append(session, "user", "on").number == 2
+    assert store.sessions.append(session, "user", "next").number == 2
 
 
 def test_unknown_session_accepts_no_turn(store: Corral) -> None:
-    for append in (
+    for operation in (
         lambda: store.sessions.append(MISSING, "user", "hi"),
         lambda: store.sessions.append_many(MISSING, [{"role": "user", "content": "hi"}]),
         lambda: store.sessions.turns(MISSING),
@@ -175,18 +175,18 @@ def test_unknown_session_accepts_no_turn(store: Corral) -> None:
         lambda: store.sessions.get("ses_0"),
     ):
         with refuses(store, NotFound):
-            append()
+            operation()
 
 
 # -- keys ----------------------------------------------------------------------------------------
 
 
 def test_append_is_idempotent_by_key(store: Corral) -> None:
-    session, other = store.sessions.open(), store.sessions.open()
-    first = store.sessions.append(session, "user", "first", key="k")
+    session, other_session = store.sessions.open(), store.sessions.open()
+    turn = store.sessions.append(session, "user", "first", key="k")
     with unchanged(store):
-        assert store.sessions.append(session, "user", "second", key="k") == first
-    assert store.sessions.append(other, "user", "other", key="k").number == 1
+        assert store.sessions.append(session, "user", "second", key="k") == turn
+    assert store.sessions.append(other_session, "user", "other", key="k").number == 1
     assert store.sessions.append(session, "user", "next").number == 2
 
 
@@ -209,9 +209,9 @@ def test_append_many_is_atomic_and_ordered(store: Corral) -> None:
     assert store.sessions.get(session.id).turns == 3
     with refuses(store, Invalid):
         store.sessions.append_many(session, [NewTurn("user", "ok"), NewTurn("person", "no")])
-    for wrong in ([], [5], [{"role": "user"}], [{"role": "user", "content": "x", "colour": 1}]):
+    for turns in ([], [5], [{"role": "user"}], [{"role": "user", "content": "x", "colour": 1}]):
         with refuses(store, Invalid):
-            store.sessions.append_many(session, wrong)
+            store.sessions.append_many(session, turns)
 
 
 # -- pages ---------------------------------------------------------------------------------------
@@ -221,21 +221,22 @@ def test_turns_are_paginated_in_both_directions(store: Corral) -> None:
     session = store.sessions.open()
     store.sessions.append_many(session, [NewTurn("user", str(n)) for n in range(1, 8)])
 
-    def numbers(**values: Any) -> list[int]:
+    def list_numbers(**options: Any) -> list[int]:
         return [
-            turn.number for turn in walk(lambda **g: store.sessions.turns(session, **g), **values)
+            turn.number
+            for turn in walk(lambda **page: store.sessions.turns(session, **page), **options)
         ]
 
-    assert numbers() == [1, 2, 3, 4, 5, 6, 7]
-    assert numbers(newest=True) == [7, 6, 5, 4, 3, 2, 1]
+    assert list_numbers() == [1, 2, 3, 4, 5, 6, 7]
+    assert list_numbers(newest=True) == [7, 6, 5, 4, 3, 2, 1]
     assert [turn.number for turn in store.sessions.turns(session, after=5).items] == [6, 7]
     assert [turn.number for turn in store.sessions.turns(session, after="5").items] == [6, 7]
     assert store.sessions.turns(session, after=7).items == []
     last = store.sessions.last(session, 3)
     assert ([turn.number for turn in last.items], last.next) == ([5, 6, 7], "7")
-    for wrong in ("x", -1, "5.0", True):
+    for cursor in ("x", -1, "5.0", True):
         with pytest.raises(Invalid):
-            store.sessions.turns(session, after=wrong)
+            store.sessions.turns(session, after=cursor)
     for limit in (0, 1_001):
         with pytest.raises(Invalid):
             store.sessions.turns(session, limit=limit)
@@ -246,21 +247,30 @@ def test_sessions_are_listed_newest_first_by_project_or_agent(
 ) -> None:
     project = store.projects.register(tmp_path)
     store.agents.create("ada")
-    plain = store.sessions.open()
-    mine = store.sessions.open("ada")
-    both = store.sessions.open("ada", project=project.id)
-    ended = store.sessions.close(store.sessions.open("ada", project=project.id))
+    session_without_agent = store.sessions.open()
+    agent_session = store.sessions.open("ada")
+    project_session = store.sessions.open("ada", project=project.id)
+    closed_session = store.sessions.close(store.sessions.open("ada", project=project.id))
     sessions = store.sessions
 
-    def ids(**values: Any) -> list[str]:
-        return [session.id for session in walk(sessions.list, **values)]
+    def list_ids(**options: Any) -> list[str]:
+        return [session.id for session in walk(sessions.list, **options)]
 
-    assert ids() == [both.id, mine.id, plain.id]
-    assert ids(all=True) == [ended.id, both.id, mine.id, plain.id]
-    assert ids(agent="ada") == [both.id, mine.id]
-    assert ids(agent="ada", all=True) == [ended.id, both.id, mine.id]
-    assert ids(project=project.id) == [both.id]
-    assert ids(project=project.id, all=True) == [ended.id, both.id]
+    assert list_ids() == [project_session.id, agent_session.id, session_without_agent.id]
+    assert list_ids(all=True) == [
+        closed_session.id,
+        project_session.id,
+        agent_session.id,
+        session_without_agent.id,
+    ]
+    assert list_ids(agent="ada") == [project_session.id, agent_session.id]
+    assert list_ids(agent="ada", all=True) == [
+        closed_session.id,
+        project_session.id,
+        agent_session.id,
+    ]
+    assert list_ids(project=project.id) == [project_session.id]
+    assert list_ids(project=project.id, all=True) == [closed_session.id, project_session.id]
     with pytest.raises(Invalid):
         sessions.list(agent="ada", project=project.id)
 
@@ -269,12 +279,12 @@ def test_sessions_are_listed_newest_first_by_project_or_agent(
 
 
 def test_state_values_are_kept_until_deleted(store: Corral) -> None:
-    session, other = store.sessions.open(), store.sessions.open()
+    session, other_session = store.sessions.open(), store.sessions.open()
     store.sessions.set_state(session, "b", {"x": [1]})
     store.sessions.set_state(session, "a", 1)
     store.sessions.set_state(session, "a", "two")
     assert store.sessions.state(session) == {"a": "two", "b": {"x": [1]}}
-    assert store.sessions.state(other) == {}
+    assert store.sessions.state(other_session) == {}
     assert store.sessions.set_state(session, "a", None) is None
     assert store.sessions.state(session.id) == {"b": {"x": [1]}}
     with unchanged(store):
@@ -295,13 +305,13 @@ def test_rename_changes_the_title(store: Corral) -> None:
 
 def test_provider_session_is_stored_and_found(store: Corral) -> None:
     session = store.sessions.open()
-    pointed = store.sessions.set_provider_session(session, "claude", "abc")
-    assert (pointed.provider, pointed.provider_session) == ("claude", "abc")
+    updated = store.sessions.set_provider_session(session, "claude", "abc")
+    assert (updated.provider, updated.provider_session) == ("claude", "abc")
     with unchanged(store):
         store.sessions.set_provider_session(session, "claude", "abc")
-    found = store.sessions.by_provider("claude", "abc")
-    assert found is not None
-    assert found.id == session.id
+    session_of_provider = store.sessions.by_provider("claude", "abc")
+    assert session_of_provider is not None
+    assert session_of_provider.id == session.id
     assert store.sessions.by_provider("codex", "abc") is None
     assert store.sessions.set_provider_session(session, "claude", None).provider_session is None
     assert store.sessions.by_provider("claude", "abc") is None
@@ -311,5 +321,5 @@ def test_retros_are_listed_newest_first(store: Corral) -> None:
     session = store.sessions.open()
     for n in range(3):
         assert store.sessions.record_retro(session, {"n": n}).number == n + 1
-    listed = walk(lambda **values: store.sessions.retros(session, **values))
-    assert [retro.body for retro in listed] == [{"n": 2}, {"n": 1}, {"n": 0}]
+    retros = walk(lambda **page: store.sessions.retros(session, **page))
+    assert [retro.body for retro in retros] == [{"n": 2}, {"n": 1}, {"n": 0}]

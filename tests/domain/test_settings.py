@@ -16,10 +16,14 @@ NAME = "mail.max_attempts"
 
 
 def test_default_applies_without_a_value(store: Corral) -> None:
-    for name, known in DEFINITIONS.items():
+    for name, definition in DEFINITIONS.items():
         setting = store.settings.get(name)
-        assert (setting.value, setting.scope) == (known.default, "default")
-        assert (setting.updated_at, setting.updated_by, setting.help) == (None, None, known.help)
+        assert (setting.value, setting.scope) == (definition.default, "default")
+        assert (setting.updated_at, setting.updated_by, setting.help) == (
+            None,
+            None,
+            definition.help,
+        )
 
 
 def test_value_applies_with_its_actor_and_time(store: Corral, clock: ManualClock) -> None:
@@ -54,16 +58,16 @@ def test_most_specific_scope_applies(store: Corral) -> None:
     store.settings.set(NAME, 3, scope="project:prj_1")
     store.settings.set(NAME, 4, scope="agent:ada")
 
-    def value(**whose: str) -> tuple[Any, str]:
-        setting = store.settings.get(NAME, **whose)
+    def read_value(**owner: str) -> tuple[Any, str]:
+        setting = store.settings.get(NAME, **owner)
         return setting.value, setting.scope
 
-    assert value() == (2, "global")
-    assert value(project="prj_1") == (3, "project:prj_1")
-    assert value(agent="ada") == (4, "agent:ada")
-    assert value(agent="ada", project="prj_1") == (4, "agent:ada")
-    assert value(agent="bob", project="prj_1") == (3, "project:prj_1")
-    assert value(agent="bob", project="prj_2") == (2, "global")
+    assert read_value() == (2, "global")
+    assert read_value(project="prj_1") == (3, "project:prj_1")
+    assert read_value(agent="ada") == (4, "agent:ada")
+    assert read_value(agent="ada", project="prj_1") == (4, "agent:ada")
+    assert read_value(agent="bob", project="prj_1") == (3, "project:prj_1")
+    assert read_value(agent="bob", project="prj_2") == (2, "global")
 
 
 def test_unset_value_makes_wider_scope_apply(store: Corral) -> None:
@@ -79,18 +83,18 @@ def test_unset_value_makes_wider_scope_apply(store: Corral) -> None:
 def test_list_shows_every_setting_with_value_of_scope(store: Corral) -> None:
     store.settings.set(NAME, 2)
     store.settings.set("schedules.max_timers", 5, scope="project:prj_1")
-    listed = store.settings.list(scope="project:prj_1")
-    assert [setting.name for setting in listed.items] == sorted(DEFINITIONS)
-    chosen = {setting.name: (setting.value, setting.scope) for setting in listed.items}
-    assert chosen[NAME] == (2, "global")
-    assert chosen["schedules.max_timers"] == (5, "project:prj_1")
-    assert chosen["events.retention_ms"] == (DEFINITIONS["events.retention_ms"].default, "default")
-    plain = {setting.name: setting.scope for setting in store.settings.list().items}
-    assert plain["schedules.max_timers"] == "default"
-    assert all(setting.help for setting in listed.items)
+    page = store.settings.list(scope="project:prj_1")
+    assert [setting.name for setting in page.items] == sorted(DEFINITIONS)
+    values = {setting.name: (setting.value, setting.scope) for setting in page.items}
+    assert values[NAME] == (2, "global")
+    assert values["schedules.max_timers"] == (5, "project:prj_1")
+    assert values["events.retention_ms"] == (DEFINITIONS["events.retention_ms"].default, "default")
+    scopes = {setting.name: setting.scope for setting in store.settings.list().items}
+    assert scopes["schedules.max_timers"] == "default"
+    assert all(setting.help for setting in page.items)
 
 
-def as_written(name: str, number: int) -> str:
+def format_limit(name: str, number: int) -> str:
     """Return a number in the form in which users write it."""
     return format_duration(number) if name.endswith("_ms") else str(number)
 
@@ -100,11 +104,12 @@ def test_number_out_of_range_is_rejected(store: Corral, name: str) -> None:
     low, high = DEFINITIONS[name].low, DEFINITIONS[name].high
     assert store.settings.set(name, low).value == low
     assert store.settings.set(name, high).value == high
-    for beyond in (low - 1, high + 1):
+    for number in (low - 1, high + 1):
         with refuses(store, Invalid) as caught:
-            store.settings.set(name, beyond)
+            store.settings.set(name, number)
         assert (
-            f"expected {as_written(name, low)} to {as_written(name, high)}" in caught.value.message
+            f"expected {format_limit(name, low)} to {format_limit(name, high)}"
+            in caught.value.message
         )
 
 
@@ -135,11 +140,11 @@ def test_backoff_list_of_one_delay_is_valid(store: Corral) -> None:
 
 
 def test_unknown_setting_is_rejected_with_a_suggestion(store: Corral) -> None:
-    near = "mail.max_atempts"
+    misspelled = "mail.max_atempts"
     calls: list[Callable[[], object]] = [
-        lambda: store.settings.set(near, 3),
-        lambda: store.settings.get(near),
-        lambda: store.settings.unset(near),
+        lambda: store.settings.set(misspelled, 3),
+        lambda: store.settings.get(misspelled),
+        lambda: store.settings.unset(misspelled),
     ]
     for call in calls:
         with refuses(store, Invalid) as caught:
@@ -180,11 +185,11 @@ def test_invalid_scope_is_rejected(store: Corral, scope: str) -> None:
         store.settings.list(scope=scope)
 
 
-@each_case("whose", ["agent", "project"])
+@each_case("owner_kind", ["agent", "project"])
 @each_case("text", ["a\0b", "\ud800"], ids=ascii)
-def test_invalid_agent_or_project_is_rejected(store: Corral, whose: str, text: str) -> None:
+def test_invalid_agent_or_project_is_rejected(store: Corral, owner_kind: str, text: str) -> None:
     with refuses(store, Invalid):
-        store.settings.get(NAME, **{whose: text})
+        store.settings.get(NAME, **{owner_kind: text})
 
 
 def test_event_of_project_setting_belongs_to_project(store: Corral) -> None:

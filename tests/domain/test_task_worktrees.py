@@ -1,4 +1,4 @@
-"""Cleanup of task worktrees never removes uncommitted or unmerged work."""
+"""Cleanup of task worktrees: uncommitted and unmerged work is never removed."""
 
 import shutil
 from pathlib import Path
@@ -16,8 +16,8 @@ def repository(tmp_path: Path) -> Path:
     return new_repository(tmp_path / "repository")
 
 
-def begin(store: Corral, repository: Path, *keys: str) -> tuple[str, dict[str, Path]]:
-    """A project with tasks, each with a worktree as the task starter creates it."""
+def create_tasks(store: Corral, repository: Path, *keys: str) -> tuple[str, dict[str, Path]]:
+    """Create a project with tasks, each with a worktree as the task starter creates it."""
     project = store.projects.register(repository).id
     folders = {}
     for task in store.tasks.declare(project, [{"key": key} for key in keys]):
@@ -28,53 +28,57 @@ def begin(store: Corral, repository: Path, *keys: str) -> tuple[str, dict[str, P
     return project, folders
 
 
-def cleaned(store: Corral, project: str, *, confirm: bool) -> dict[str | None, tuple[str, str]]:
-    found = store.tasks.clean(project, confirm=confirm)
-    return {one.key: (one.action, one.reason) for one in found}
+def clean_worktrees(
+    store: Corral, project: str, *, confirm: bool
+) -> dict[str | None, tuple[str, str]]:
+    results = store.tasks.clean(project, confirm=confirm)
+    return {result.key: (result.action, result.reason) for result in results}
 
 
 def test_only_worktrees_of_ended_and_merged_tasks_are_removed(
     store: Corral, repository: Path
 ) -> None:
-    project, folders = begin(store, repository, "going", "merged", "unmerged", "dirty", "gone")
+    project, folders = create_tasks(
+        store, repository, "ready", "merged", "unmerged", "dirty", "missing"
+    )
     merged = commit(folders["merged"], {"merged": "x"})
     git(repository, "merge", "-q", "--ff-only", merged)
     commit(folders["unmerged"], {"unmerged": "x"})
     write(folders["dirty"], {"work": "x"})
-    shutil.rmtree(folders["gone"])
-    for key in ("merged", "unmerged", "dirty", "gone"):
+    shutil.rmtree(folders["missing"])
+    for key in ("merged", "unmerged", "dirty", "missing"):
         store.tasks.cancel(store.tasks.get(key, project=project).id)
     expected = {
-        "going": ("keep", "its task is ready"),
+        "ready": ("keep", "its task is ready"),
         "merged": ("remove", "all its work exists elsewhere too"),
         "unmerged": ("keep", "1 unmerged commit"),
         "dirty": ("keep", "1 untracked"),
-        "gone": ("gone", "it no longer exists"),
+        "missing": ("gone", "it no longer exists"),
     }
-    assert cleaned(store, project, confirm=False) == expected
-    assert folders["merged"].exists(), "it was only asked"
-    done = {
+    assert clean_worktrees(store, project, confirm=False) == expected
+    assert folders["merged"].exists(), "nothing is removed without confirmation"
+    expected_after = {
         key: ("keep" if action == "keep" else "removed", reason)
         for key, (action, reason) in expected.items()
     }
-    assert cleaned(store, project, confirm=True) == done
+    assert clean_worktrees(store, project, confirm=True) == expected_after
     assert [key for key, folder in folders.items() if folder.exists()] == [
-        "going",
+        "ready",
         "unmerged",
         "dirty",
     ]
     assert len(git(repository, "branch", "--list", "corral/*").split("\n")) == 3
-    assert len(cleaned(store, project, confirm=True)) == 3
+    assert len(clean_worktrees(store, project, confirm=True)) == 3
 
 
 def test_worktrees_unknown_to_git_or_the_store_are_listed(store: Corral, repository: Path) -> None:
-    project, _ = begin(store, repository, "A")
+    project, _ = create_tasks(store, repository, "A")
     root = worktrees_folder() / project
-    write(root / "stranger", {"file": "x"})
+    write(root / "foreign", {"file": "x"})
     worktrees.create(str(repository), str(root / "tsk_unknown"), "corral/unknown")
-    found = {one.task_id: (one.key, one.action) for one in store.tasks.clean(project)}
-    assert found["stranger"] == (None, "keep")
-    assert found["tsk_unknown"] == (None, "remove")
+    results = {result.task_id: (result.key, result.action) for result in store.tasks.clean(project)}
+    assert results["foreign"] == (None, "keep")
+    assert results["tsk_unknown"] == (None, "remove")
     shutil.rmtree(repository)
-    assert {one.action for one in store.tasks.clean(project, confirm=True)} == {"keep"}
-    assert (root / "stranger/file").exists()
+    assert {result.action for result in store.tasks.clean(project, confirm=True)} == {"keep"}
+    assert (root / "foreign/file").exists()

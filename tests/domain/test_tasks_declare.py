@@ -1,4 +1,4 @@
-"""Declaring tasks: all or none, in any order."""
+"""Declaring tasks: atomic batches, validation, templates and the task graph."""
 
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from tests.support.task_factories import board, check_counts, fail, finish, proj
 
 def test_batch_may_list_a_task_before_its_dependency(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
-    made = store.tasks.declare(project, [{"key": "B", "depends_on": ["A"]}, {"key": "A"}])
-    assert [(task.key, task.state, task.depends_on) for task in made] == [
+    tasks = store.tasks.declare(project, [{"key": "B", "depends_on": ["A"]}, {"key": "A"}])
+    assert [(task.key, task.state, task.depends_on) for task in tasks] == [
         ("B", "pending", ["A"]),
         ("A", "ready", []),
     ]
@@ -28,7 +28,7 @@ def test_batch_may_list_a_task_before_its_dependency(store: Corral, tmp_path: Pa
         (["A:B", "B:A"], Invalid, "cycle"),
         (["A:A"], Invalid, "cycle"),
         (["A", "A"], Invalid, "twice"),
-        (["A:nobody"], Invalid, "nobody"),
+        (["A:unknown"], Invalid, "unknown"),
         (["A", "old"], Conflict, "old"),
         ([{"key": "a b"}], Invalid, "task key"),
         ([{"key": "tsk_1"}], Invalid, "task key"),
@@ -40,7 +40,7 @@ def test_batch_may_list_a_task_before_its_dependency(store: Corral, tmp_path: Pa
         ([{"key": "A", "files": ["../x"]}], Invalid, "path"),
         ([{"key": "A", "files": ["a\nb"]}], Invalid, "path"),
         ([{"key": "A", "title": "nul \0"}], Invalid, "NUL"),
-        ([{"key": "A", "agent": "nobody"}], NotFound, "nobody"),
+        ([{"key": "A", "agent": "unknown"}], NotFound, "unknown"),
         ("not a list", Invalid, "`str`"),
     ],
 )
@@ -50,9 +50,9 @@ def test_invalid_batch_inserts_no_row(
     project = project_with(store, tmp_path, "old")
     from tests.support.task_factories import task
 
-    given = [task(each) for each in tasks] if isinstance(tasks, list) else tasks
+    batch = [task(spec) for spec in tasks] if isinstance(tasks, list) else tasks
     with refuses(store, error) as caught:
-        store.tasks.declare(project, given)
+        store.tasks.declare(project, batch)
     assert fact == caught.value.details.get("reason") or fact in str(caught.value)
 
 
@@ -60,20 +60,24 @@ def test_cycle_of_a_thousand_tasks_is_rejected_with_a_short_message(
     store: Corral, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path)
-    ring = [{"key": f"k{n}", "depends_on": [f"k{(n + 1) % 1000}"]} for n in range(1000)]
+    cycle = [{"key": f"k{n}", "depends_on": [f"k{(n + 1) % 1000}"]} for n in range(1000)]
     with refuses(store, Invalid) as caught:
-        store.tasks.declare(project, ring)
+        store.tasks.declare(project, cycle)
     assert caught.value.details["length"] == 1000
     assert len(str(caught.value)) < 300
 
 
 def test_task_may_have_ten_thousand_dependencies(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
-    many = [{"key": f"k{n}"} for n in range(10_000)]
-    made = store.tasks.declare(
-        project, [{"key": "all", "depends_on": [t["key"] for t in many]}, *many]
+    dependencies = [{"key": f"k{n}"} for n in range(10_000)]
+    tasks = store.tasks.declare(
+        project,
+        [
+            {"key": "all", "depends_on": [dependency["key"] for dependency in dependencies]},
+            *dependencies,
+        ],
     )
-    assert made[0].open_dependencies == 10_000
+    assert tasks[0].open_dependencies == 10_000
     finish(store, project, "k17")
     assert store.tasks.get("all").open_dependencies == 9_999
 
@@ -95,7 +99,7 @@ def test_state_of_a_new_task_follows_its_existing_dependencies(
     project = project_with(store, tmp_path, "done", "open", "failed", "late:failed")
     finish(store, project, "done")
     fail(store, project, "failed", "the disk is full")
-    made = store.tasks.declare(
+    tasks = store.tasks.declare(
         project,
         [
             {"key": "a", "depends_on": ["done"]},
@@ -105,8 +109,8 @@ def test_state_of_a_new_task_follows_its_existing_dependencies(
             {"key": "e", "depends_on": ["late"]},
         ],
     )
-    assert [task.state for task in made] == ["ready", "pending", "blocked", "blocked", "blocked"]
-    assert {task.reason for task in made[2:]} == {"failed failed: the disk is full"}
+    assert [task.state for task in tasks] == ["ready", "pending", "blocked", "blocked", "blocked"]
+    assert {task.reason for task in tasks[2:]} == {"failed failed: the disk is full"}
     check_counts(store)
 
 
@@ -125,13 +129,13 @@ def test_task_is_found_by_id_or_key_and_an_ambiguous_key_is_rejected(
 ) -> None:
     (tmp_path / "other").mkdir()
     project = project_with(store, tmp_path, "A")
-    other = store.projects.register(tmp_path / "other").id
-    made = store.tasks.get("A")
-    assert store.tasks.get(made.id[:12]) == made
-    store.tasks.add(other, "A")
+    other_project = store.projects.register(tmp_path / "other").id
+    task = store.tasks.get("A")
+    assert store.tasks.get(task.id[:12]) == task
+    store.tasks.add(other_project, "A")
     with refuses(store, corral.errors.Ambiguous):
         store.tasks.get("A")
-    assert store.tasks.get("A", project=project) == made
+    assert store.tasks.get("A", project=project) == task
     with refuses(store, NotFound):
         store.tasks.get("Z")
 
@@ -142,8 +146,8 @@ def test_lists_are_paginated_in_the_order_of_declaration(store: Corral, tmp_path
     assert [task.key for task in walk(store.tasks.list, project=project)] == keys
     assert [task.key for task in walk(store.tasks.list)] == keys
     finish(store, project, "k3")
-    assert [t.key for t in store.tasks.list(project=project, state="done").items] == ["k3"]
-    assert [t.key for t in store.tasks.list(agent="ada").items] == ["k3"]
+    assert [task.key for task in store.tasks.list(project=project, state="done").items] == ["k3"]
+    assert [task.key for task in store.tasks.list(agent="ada").items] == ["k3"]
     with refuses(store, Invalid):
         store.tasks.list(project=project, state="finished")
     with refuses(store, Invalid):
@@ -166,12 +170,12 @@ def test_agent_may_not_declare_check_commands_by_default(url: str, tmp_path: Pat
 @pytest.mark.parametrize("template", ["feature", "bugfix", "refactor", "docs"])
 def test_template_declares_a_complete_graph(store: Corral, tmp_path: Path, template: str) -> None:
     project = project_with(store, tmp_path, "before")
-    made = store.tasks.apply(
+    tasks = store.tasks.apply(
         project, template, "the login", key="login", depends_on=["before"], check="make test"
     )
-    assert {task.state for task in made} == {"pending"}
-    assert all(task.key.startswith("login/") and "the login" in task.title for task in made)
-    assert sum(task.check_command is not None for task in made) == (template != "docs")
+    assert {task.state for task in tasks} == {"pending"}
+    assert all(task.key.startswith("login/") and "the login" in task.title for task in tasks)
+    assert sum(task.check_command is not None for task in tasks) == (template != "docs")
     finish(store, project, "before")
     assert [task.state for task in store.tasks.list(project=project).items].count("ready") == 1
     with refuses(store, Conflict):
@@ -182,7 +186,7 @@ def test_template_declares_a_complete_graph(store: Corral, tmp_path: Path, templ
 def test_unknown_template_is_rejected_with_the_known_names(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path)
     with refuses(store, Invalid) as caught:
-        store.tasks.apply(project, "wish", "x", key="x")
+        store.tasks.apply(project, "unknown", "x", key="x")
     assert "bugfix" in str(caught.value)
 
 

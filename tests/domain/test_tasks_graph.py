@@ -1,4 +1,4 @@
-"""What a change of one task does to those that need it."""
+"""The task graph: how a change of one task affects its dependents."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tests.support.task_factories import (
 
 @pytest.fixture
 def chain(store: Corral, tmp_path: Path) -> str:
-    """A ← B ← C."""
+    """Declare the tasks A, B and C: B depends on A, and C depends on B."""
     return project_with(store, tmp_path, "A", "B:A", "C:B")
 
 
@@ -60,8 +60,8 @@ def test_cancelled_is_not_satisfied_and_skipped_is(store: Corral, chain: str) ->
 
 def test_removing_the_dependency_unblocks_a_task(store: Corral, chain: str) -> None:
     store.tasks.cancel("A")
-    freed = store.tasks.undepend("B", ["A"])
-    assert (freed.state, freed.depends_on) == ("ready", [])
+    unblocked = store.tasks.undepend("B", ["A"])
+    assert (unblocked.state, unblocked.depends_on) == ("ready", [])
     assert board(store, chain) == {"A": "cancelled", "B": "ready", "C": "pending"}
     check_counts(store)
 
@@ -115,10 +115,12 @@ def test_reopened_task_blocks_ready_but_not_running_dependents(
     finish(store, project, "A")
     running = store.tasks.claim(project, "bob", key="B")
     assert running is not None
-    store.tasks.reopen("A", reason="it was not done after all")
+    store.tasks.reopen("A", reason="incomplete")
     assert board(store, project) == {"A": "ready", "B": "running", "C": "pending"}
     store.tasks.release(running)
-    assert board(store, project)["B"] == "pending", "it goes back behind what it needs again"
+    assert board(store, project)["B"] == "pending", (
+        "the released task waits for its dependency again"
+    )
     check_counts(store)
     finish(store, project, "A")
     assert board(store, project) == {"A": "done", "B": "ready", "C": "ready"}
@@ -142,14 +144,14 @@ def test_paused_task_stays_paused_when_dependencies_change(store: Corral, chain:
 
 def test_dependency_cannot_be_added_to_a_running_task(store: Corral, chain: str) -> None:
     store.tasks.add(chain, "N")
-    taken = store.tasks.claim(chain, "ada", key="A")
+    claimed = store.tasks.claim(chain, "ada", key="A")
     with refuses(store, Conflict) as caught:
         store.tasks.depend("A", ["N"])
     assert "running" in str(caught.value)
-    assert taken is not None
-    waits = store.tasks.depend("B", ["N"])
-    assert waits.depends_on == ["A", "N"]
-    assert store.tasks.depend("B", ["N"]) == waits, "the same twice is once"
+    assert claimed is not None
+    pending = store.tasks.depend("B", ["N"])
+    assert pending.depends_on == ["A", "N"]
+    assert store.tasks.depend("B", ["N"]) == pending, "adding a dependency is idempotent"
     check_counts(store)
 
 
@@ -162,9 +164,9 @@ def test_ready_task_with_a_new_dependency_is_pending(store: Corral, chain: str) 
 
 
 def test_dependency_cycle_is_rejected(store: Corral, chain: str) -> None:
-    for key, on in (("A", "C"), ("A", "B"), ("B", "B")):
+    for key, dependency in (("A", "C"), ("A", "B"), ("B", "B")):
         with refuses(store, Invalid) as caught:
-            store.tasks.depend(key, [on])
+            store.tasks.depend(key, [dependency])
         assert "cycle" in str(caught.value)
 
 
@@ -172,9 +174,9 @@ def test_dependency_on_another_project_is_rejected(
     store: Corral, chain: str, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
-    other = store.tasks.add(store.projects.register(tmp_path / "other").id, "Z")
+    foreign_task = store.tasks.add(store.projects.register(tmp_path / "other").id, "Z")
     with refuses(store, Invalid):
-        store.tasks.depend("A", [other.id])
+        store.tasks.depend("A", [foreign_task.id])
 
 
 def test_illegal_transition_names_state_and_allowed_verbs(store: Corral, chain: str) -> None:
@@ -210,11 +212,11 @@ def test_ended_task_can_be_archived_and_its_key_reused(store: Corral, chain: str
     with refuses(store, Conflict):
         store.tasks.archive("A")
     finish(store, chain, "A")
-    gone = store.tasks.archive("A")
-    assert gone.archived_at is not None
+    archived = store.tasks.archive("A")
+    assert archived.archived_at is not None
     assert [task.key for task in store.tasks.list(project=chain).items] == ["B", "C"]
-    assert [t.key for t in store.tasks.list(project=chain, archived=True).items] == ["A"]
-    assert store.tasks.add(chain, "A").id != gone.id
+    assert [task.key for task in store.tasks.list(project=chain, archived=True).items] == ["A"]
+    assert store.tasks.add(chain, "A").id != archived.id
     store.tasks.cancel("B")
     with refuses(store, Conflict) as caught:
         store.tasks.archive("B")
@@ -231,8 +233,8 @@ def test_agent_manages_only_tasks_that_it_leads(url: str, tmp_path: Path) -> Non
             with refuses(ada, Refused) as caught:
                 getattr(ada.tasks, verb)("A")
             assert "user:tester" in str(caught.value)
-        ada.tasks.add(project, "mine")
-        assert ada.tasks.cancel("mine").state == "cancelled"
+        ada.tasks.add(project, "own")
+        assert ada.tasks.cancel("own").state == "cancelled"
         with refuses(ada, Refused):
             ada.tasks.archive("A", agent="lea")
 
@@ -260,9 +262,9 @@ def test_cancelled_dependency_becomes_the_blocking_cause(store: Corral, tmp_path
         {"key": "b", "depends_on": ["a"]},
         {"key": "c", "depends_on": ["b"]},
     )
-    taken = store.tasks.claim(project, "ada")
-    assert taken is not None
-    store.tasks.fail(taken, "no")
+    claimed = store.tasks.claim(project, "ada")
+    assert claimed is not None
+    store.tasks.fail(claimed, "no")
     store.tasks.cancel("b")
     store.tasks.retry("a")
     assert store.tasks.get("c").blocked_by_id == store.tasks.get("b").id

@@ -1,4 +1,4 @@
-"""Taking tasks, keeping them, submitting them, and having them judged."""
+"""Task lifecycle: claim, lease, submit, review, reassignment and checks."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from tests.support.store import record, refuses, unchanged
 from tests.support.task_factories import board, check_counts, finish, project_with, task_notices
 
 
-def claim(store: Corral, project: str, agent: str = "ada", **how: object) -> Task:
-    taken = store.tasks.claim(project, agent, **how)
-    assert taken is not None
-    return taken
+def claim(store: Corral, project: str, agent: str = "ada", **options: object) -> Task:
+    task = store.tasks.claim(project, agent, **options)
+    assert task is not None
+    return task
 
 
-# -- whose turn it is --------------------------------------------------------------------------
+# -- claims ------------------------------------------------------------------------------------
 
 
 def test_claim_takes_highest_priority_then_longest_ready(
@@ -31,7 +31,7 @@ def test_claim_takes_highest_priority_then_longest_ready(
     clock.advance(SECOND)
     store.tasks.add(project, "e")
     assert claim(store, project).key == "b"
-    store.tasks.skip("b")  # d is ready from now on, later than the others
+    store.tasks.skip("b")  # d becomes ready later than the others
     assert [claim(store, project).key for _ in range(4)] == ["a", "c", "d", "e"]
     assert store.tasks.claim(project, "ada") is None
 
@@ -49,16 +49,16 @@ def test_role_claims_its_own_tasks_and_tasks_without_a_role(store: Corral, tmp_p
     assert [claim(store, project, "tess").key for _ in range(2)] == ["test", "any"]
     assert store.tasks.claim(project, "tess") is None
     assert store.tasks.claim(project, "tess", role="writer") is None
-    assert claim(store, project, "plain").key == "build", "whoever has no role takes any"
+    assert claim(store, project, "plain").key == "build", "an agent without a role claims any task"
 
 
 def test_assigned_task_is_claimed_only_by_its_assignee(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, agents=("ada", "bob"))
-    store.tasks.add(project, "mine", assignee="bob", role="nobody has it")
+    store.tasks.add(project, "assigned", assignee="bob", role="unused")
     assert store.tasks.claim(project, "ada") is None
     with refuses(store, Refused):
-        store.tasks.claim(project, "ada", key="mine")
-    assert claim(store, project, "bob").key == "mine"
+        store.tasks.claim(project, "ada", key="assigned")
+    assert claim(store, project, "bob").key == "assigned"
 
 
 def test_claim_by_key_succeeds_or_raises_the_reason(store: Corral, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_claim_by_key_succeeds_or_raises_the_reason(store: Corral, tmp_path: Pat
     with refuses(store, NotFound):
         store.tasks.claim(project, "ada", key="Z")
     with refuses(store, NotFound):
-        store.tasks.claim(project, "nobody")
+        store.tasks.claim(project, "unknown")
     assert claim(store, project, key="A").key == "A"
     with refuses(store, IllegalMove):
         store.tasks.claim(project, "bob", key="A")
@@ -87,15 +87,15 @@ def test_tasks_that_share_files_do_not_run_side_by_side(store: Corral, tmp_path:
         {"key": "d", "files": ["docs/a.md"]},
         agents=("ada", "bob", "cyd"),
     )
-    first = claim(store, project)
-    assert first.key == "a"
-    assert claim(store, project, "bob").key == "d", "b and c are held back"
-    assert store.tasks.get("b").conflicts_with_id == first.id
+    claimed = claim(store, project)
+    assert claimed.key == "a"
+    assert claim(store, project, "bob").key == "d", "b and c conflict with a"
+    assert store.tasks.get("b").conflicts_with_id == claimed.id
     assert store.tasks.claim(project, "cyd") is None
     with refuses(store, Held) as caught:
         store.tasks.claim(project, "cyd", key="b")
-    assert first.id in str(caught.value)
-    store.tasks.submit(first, "done")
+    assert claimed.id in str(caught.value)
+    store.tasks.submit(claimed, "done")
     assert store.tasks.get("b").conflicts_with_id is None
     assert claim(store, project, "cyd").key == "b"
 
@@ -113,43 +113,45 @@ def test_task_with_file_conflict_can_be_claimed_after_an_edit(
 
 
 def test_tasks_with_file_conflicts_are_skipped(store: Corral, tmp_path: Path) -> None:
-    same = [{"key": f"k{n}", "files": ["x"]} for n in range(100)]
-    project = project_with(store, tmp_path, *same, {"key": "free", "priority": -1})
+    conflicting = [{"key": f"k{n}", "files": ["x"]} for n in range(100)]
+    project = project_with(store, tmp_path, *conflicting, {"key": "free", "priority": -1})
     claim(store, project)
     assert claim(store, project).key == "free"
 
 
-# -- the lease ---------------------------------------------------------------------------------
+# -- leases ------------------------------------------------------------------------------------
 
 
 def test_claim_is_a_lease_extended_by_renew(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
-    taken = claim(store, project, lease_ms=10 * SECOND)
+    claimed = claim(store, project, lease_ms=10 * SECOND)
     for _ in range(3):
         clock.advance(9 * SECOND)
-        taken = store.tasks.renew(taken, lease_ms=10 * SECOND)
+        claimed = store.tasks.renew(claimed, lease_ms=10 * SECOND)
         assert store.tasks.claim(project, "bob") is None
     clock.advance(10 * SECOND)
-    assert claim(store, project, "bob").fence == 2, "no sweep was needed"
+    assert claim(store, project, "bob").fence == 2, "an expired lease needs no sweep"
     with refuses(store, Held):
-        store.tasks.renew(taken)
+        store.tasks.renew(claimed)
 
 
-def test_silence_is_not_success(store: Corral, clock: ManualClock, tmp_path: Path) -> None:
+def test_expired_claim_returns_the_task_and_then_fails_it(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
     project = project_with(store, tmp_path, "A", "B:A")
     store.settings.set("tasks.max_attempts", 2)
-    first = claim(store, project)
+    claimed = claim(store, project)
     clock.advance(5 * MINUTE)
-    (back,) = store.tasks.release_due()
-    assert (back.state, back.reason) == ("ready", "the lease of its agent expired")
+    (returned,) = store.tasks.release_due()
+    assert (returned.state, returned.reason) == ("ready", "the lease of its agent expired")
     assert store.tasks.release_due() == []
     assert task_notices(store, "user:tester") == [
         ("returned", "A", "the lease of its agent expired")
     ]
     with refuses(store, Refused) as caught:
-        store.tasks.submit(first, "too late")
+        store.tasks.submit(claimed, "late")
     assert "Claim it first" in str(caught.value)
     claim(store, project)
     clock.advance(DAY)
@@ -165,31 +167,31 @@ def test_late_submit_of_an_unclaimed_task_is_accepted(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A")
-    taken = claim(store, project)
+    claimed = claim(store, project)
     clock.advance(DAY)
-    assert store.tasks.submit(taken, "it took a while").state == "submitted"
+    assert store.tasks.submit(claimed, "late").state == "submitted"
 
 
 def test_submit_after_a_takeover_is_rejected(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
-    late = claim(store, project)
+    expired = claim(store, project)
     clock.advance(DAY)
     claim(store, project, "bob")
     for verb in ("submit", "fail"):
         with refuses(store, Held):
-            getattr(store.tasks, verb)(late, "late")
+            getattr(store.tasks, verb)(expired, "late")
     with refuses(store, Held):
-        store.tasks.release(late)
+        store.tasks.release(expired)
 
 
 def test_released_task_counts_no_attempt(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
     store.settings.set("tasks.max_attempts", 1)
     for _ in range(3):
-        back = store.tasks.release(claim(store, project), reason="not mine")
-        assert (back.state, back.attempts, back.agent_id) == ("ready", 0, None)
+        released = store.tasks.release(claim(store, project), reason="wrong task")
+        assert (released.state, released.attempts, released.agent_id) == ("ready", 0, None)
 
 
 def test_run_heartbeat_renews_its_tasks(store: Corral, clock: ManualClock, tmp_path: Path) -> None:
@@ -204,38 +206,38 @@ def test_run_heartbeat_renews_its_tasks(store: Corral, clock: ManualClock, tmp_p
 
 
 @pytest.mark.parametrize(
-    "how", [ExitStatus(exit_code=0), ExitStatus(exit_code=1), ExitStatus(signal=9)]
+    "status", [ExitStatus(exit_code=0), ExitStatus(exit_code=1), ExitStatus(signal=9)]
 )
 def test_run_that_ends_without_submit_releases_its_tasks(
-    store: Corral, tmp_path: Path, how: ExitStatus
+    store: Corral, tmp_path: Path, status: ExitStatus
 ) -> None:
     project = project_with(store, tmp_path, "A", "B")
     run = running(store)
     claim(store, project, key="A", run=run.id)
     submitted = claim(store, project, key="B", run=run.id)
     store.tasks.submit(submitted, "done")
-    ended = store.internal.runs.end(run, how)
+    ended = store.internal.runs.end(run, status)
     for _ in range(2):
         store.internal.runs.clean_up(ended)
     assert board(store, project) == {"A": "ready", "B": "submitted"}
-    returned = [what for what, _, _ in task_notices(store, "user:tester") if what == "returned"]
+    returned = [event for event, _, _ in task_notices(store, "user:tester") if event == "returned"]
     assert returned == ["returned"]
     assert ended.id in (store.tasks.get("A").reason or "")
 
 
-# -- evidence and judgement --------------------------------------------------------------------
+# -- evidence and review -----------------------------------------------------------------------
 
 
 def test_acceptance_needs_evidence_and_another_agent(url: str, tmp_path: Path) -> None:
     with corral.open(url, actor="user:tester") as store:
         project = project_with(store, tmp_path, "A", "B:A", agents=("ada", "rev"))
     with corral.open(url, actor="agent:ada") as ada:
-        taken = claim(ada, project)
-        for nothing in ({}, "", {"commits": []}, {"text": ""}):
+        claimed = claim(ada, project)
+        for evidence in ({}, "", {"commits": []}, {"text": ""}):
             with refuses(ada, Invalid):
-                ada.tasks.submit(taken, nothing)
+                ada.tasks.submit(claimed, evidence)
         submitted = ada.tasks.submit(
-            taken,
+            claimed,
             {
                 "commits": ["abc123"],
                 "commands": [{"command": "make test", "exit_code": 0}],
@@ -248,9 +250,9 @@ def test_acceptance_needs_evidence_and_another_agent(url: str, tmp_path: Path) -
             with refuses(ada, Refused) as caught:
                 getattr(ada.tasks, verb)("A", *(["no"] if verb == "reject" else []))
             assert "cannot review" in str(caught.value)
-        assert ada.tasks.get("B").state == "pending", "submitted is not done"
+        assert ada.tasks.get("B").state == "pending", "dependents wait for the review"
     with corral.open(url, actor="agent:rev") as rev:
-        accepted = rev.tasks.accept("A", note="well done")
+        accepted = rev.tasks.accept("A", note="approved")
         assert accepted.state == "done"
         assert accepted.evidence is not None
         assert accepted.evidence.commits == ["abc123"]
@@ -261,48 +263,48 @@ def test_acceptance_needs_evidence_and_another_agent(url: str, tmp_path: Path) -
 
 def test_submitted_task_waits_for_review(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
-    taken = claim(store, project)
-    store.tasks.submit(taken, "look")
+    claimed = claim(store, project)
+    store.tasks.submit(claimed, "done")
     with unchanged(store):
-        assert store.tasks.submit(taken, "look again").state == "submitted"
+        assert store.tasks.submit(claimed, "repeated").state == "submitted"
     assert task_notices(store, "user:tester") == [("submitted", "A", None)]
 
 
 def test_submitting_a_done_task_is_idempotent(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
-    taken = claim(store, project)
-    store.tasks.submit(taken, "look")
+    claimed = claim(store, project)
+    store.tasks.submit(claimed, "done")
     store.tasks.accept("A")
     with unchanged(store):
-        assert store.tasks.submit(taken, "once more").state == "done"
+        assert store.tasks.submit(claimed, "repeated").state == "done"
 
 
 def test_rejected_task_is_ready_with_the_reason(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
-    taken = claim(store, project)
-    store.tasks.submit(taken, "look")
-    back = store.tasks.reject("A", "there is no test")
-    assert (back.state, back.reason) == ("ready", "there is no test")
-    assert task_notices(store, "agent:ada") == [("rejected", "A", "there is no test")]
-    again = claim(store, project)
-    assert again.reason == "there is no test", "whoever takes it next is told"
-    assert again.attempts == 1
+    claimed = claim(store, project)
+    store.tasks.submit(claimed, "done")
+    rejected = store.tasks.reject("A", "no test")
+    assert (rejected.state, rejected.reason) == ("ready", "no test")
+    assert task_notices(store, "agent:ada") == [("rejected", "A", "no test")]
+    claimed_again = claim(store, project)
+    assert claimed_again.reason == "no test", "the next claimant gets the reason"
+    assert claimed_again.attempts == 1
 
 
 def test_only_the_claimant_can_complete_a_task(url: str, tmp_path: Path) -> None:
     with corral.open(url, actor="user:tester") as store:
         project = project_with(store, tmp_path, "A", "B", agents=("ada", "eve"))
-        taken = claim(store, project, key="A")
+        claimed = claim(store, project, key="A")
     with corral.open(url, actor="agent:eve") as eve:
-        for task in (taken, "A"):
+        for task in (claimed, "A"):
             for verb in ("submit", "fail"):
                 with refuses(eve, Refused) as caught:
-                    getattr(eve.tasks, verb)(task, "mine now")
+                    getattr(eve.tasks, verb)(task, "result")
                 assert "ada" in str(caught.value)
         with refuses(eve, Refused):
-            eve.tasks.submit("B", "nobody had it")
+            eve.tasks.submit("B", "never claimed")
     with corral.open(url, actor="user:tester") as store, refuses(store, Refused):
-        store.tasks.submit("B", "nobody had it")
+        store.tasks.submit("B", "never claimed")
 
 
 def test_successful_evidence_is_accepted_automatically_if_enabled(
@@ -310,10 +312,10 @@ def test_successful_evidence_is_accepted_automatically_if_enabled(
 ) -> None:
     project = project_with(store, tmp_path, "A", "B", "C:A", agents=("ada",))
     store.settings.set("tasks.auto_accept", True, scope=f"project:{project}")
-    good = {"commands": [{"command": "make test", "exit_code": 0}]}
-    bad = {"commands": [{"command": "make test", "exit_code": 2}]}
-    assert store.tasks.submit(claim(store, project, key="A"), good).state == "done"
-    assert store.tasks.submit(claim(store, project, key="B"), bad).state == "submitted"
+    passing = {"commands": [{"command": "make test", "exit_code": 0}]}
+    failing = {"commands": [{"command": "make test", "exit_code": 2}]}
+    assert store.tasks.submit(claim(store, project, key="A"), passing).state == "done"
+    assert store.tasks.submit(claim(store, project, key="B"), failing).state == "submitted"
     assert board(store, project)["C"] == "ready"
 
 
@@ -321,14 +323,14 @@ def test_reassigned_task_cannot_be_submitted_by_the_previous_agent(
     store: Corral, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
-    taken = claim(store, project)
-    given = store.tasks.reassign("A", "bob")
-    assert (given.state, given.agent_id) == ("ready", None)
+    claimed = claim(store, project)
+    reassigned = store.tasks.reassign("A", "bob")
+    assert (reassigned.state, reassigned.agent_id) == ("ready", None)
     assert task_notices(store, "agent:ada") == [
         ("stop: reassigned", "A", "the task was assigned to bob")
     ]
     with refuses(store, Held):
-        store.tasks.submit(taken, "but I was done")
+        store.tasks.submit(claimed, "late")
     assert store.tasks.claim(project, "ada") is None
     assert claim(store, project, "bob").key == "A"
     finished = store.tasks.submit("A", "done")
@@ -341,36 +343,38 @@ def test_reassigned_task_cannot_be_submitted_by_the_previous_agent(
 
 
 def test_successful_check_accepts_the_task(store: Corral, tmp_path: Path) -> None:
-    project = project_with(store, tmp_path, {"key": "A", "check": "test -e made"}, "B:A")
-    (tmp_path / "made").touch()
-    submitted = store.tasks.submit(claim(store, project), "made it")
+    project = project_with(store, tmp_path, {"key": "A", "check": "test -e built"}, "B:A")
+    (tmp_path / "built").touch()
+    submitted = store.tasks.submit(claim(store, project), "done")
     assert submitted.state == "submitted"
-    assert task_notices(store, "user:tester") == [], "nobody has to look"
+    assert task_notices(store, "user:tester") == [], "no review is requested"
     done = store.tasks.check("A")
     assert done.state == "done"
     assert done.evidence is not None
-    assert [(ran.command, ran.exit_code) for ran in done.evidence.checks] == [("test -e made", 0)]
+    assert [(result.command, result.exit_code) for result in done.evidence.checks] == [
+        ("test -e built", 0)
+    ]
     assert board(store, project)["B"] == "ready"
 
 
 def test_failed_check_rejects_the_task_with_its_output(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "echo 'two tests fail'; exit 3"})
-    store.tasks.submit(claim(store, project), "made it")
-    back = store.tasks.check("A")
-    assert (back.state, back.reason) == ("ready", "its check exited with 3: two tests fail")
-    assert back.evidence is not None
-    assert back.evidence.checks[0].output == "two tests fail\n"
-    assert [what for what, _, _ in task_notices(store, "agent:ada")] == ["rejected"]
-    assert [what for what, _, _ in task_notices(store, "user:tester")] == ["rejected"]
+    store.tasks.submit(claim(store, project), "done")
+    rejected = store.tasks.check("A")
+    assert (rejected.state, rejected.reason) == ("ready", "its check exited with 3: two tests fail")
+    assert rejected.evidence is not None
+    assert rejected.evidence.checks[0].output == "two tests fail\n"
+    assert [event for event, _, _ in task_notices(store, "agent:ada")] == ["rejected"]
+    assert [event for event, _, _ in task_notices(store, "user:tester")] == ["rejected"]
 
 
 def test_hanging_check_is_killed_with_its_children(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "sleep 600 & sleep 600"})
     store.settings.set("tasks.check_timeout_ms", SECOND)
-    store.tasks.submit(claim(store, project), "made it")
-    back = store.tasks.check("A")
-    assert back.state == "ready"
-    assert "124" in (back.reason or "")
+    store.tasks.submit(claim(store, project), "done")
+    rejected = store.tasks.check("A")
+    assert rejected.state == "ready"
+    assert "124" in (rejected.reason or "")
 
 
 def test_check_output_is_bounded_and_redacted(store: Corral, tmp_path: Path) -> None:
@@ -379,22 +383,22 @@ def test_check_output_is_bounded_and_redacted(store: Corral, tmp_path: Path) -> 
         "head -c 3000000 /dev/zero | tr '\\0' 'x'; echo; echo sk-ant-api03-" + "a" * 95
     )
     project = project_with(store, tmp_path, {"key": "A", "check": "sh check; exit 1"})
-    store.tasks.submit(claim(store, project), "made it")
-    back = store.tasks.check("A")
-    assert back.evidence is not None
-    output = back.evidence.checks[0].output
+    store.tasks.submit(claim(store, project), "done")
+    rejected = store.tasks.check("A")
+    assert rejected.evidence is not None
+    output = rejected.evidence.checks[0].output
     assert output is not None
     assert len(output) < 20_000
-    assert "sk-ant-api03-aaaa" not in output + (back.reason or "")
+    assert "sk-ant-api03-aaaa" not in output + (rejected.reason or "")
 
 
 def test_check_runs_once_and_again_after_a_crash(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
-    store.tasks.submit(claim(store, project), "made it")
-    begun = store.tasks.begin_next_check()
-    assert begun is not None
+    store.tasks.submit(claim(store, project), "done")
+    check = store.tasks.begin_next_check()
+    assert check is not None
     assert store.tasks.begin_next_check() is None
     with refuses(store, Conflict):
         store.tasks.check("A")
@@ -402,24 +406,24 @@ def test_check_runs_once_and_again_after_a_crash(
     assert store.tasks.check_next() is not None
     assert board(store, project) == {"A": "done"}
     with unchanged(store):
-        assert store.tasks.conclude_check(begun, CommandResult("true", 1)).state == "done"
+        assert store.tasks.conclude_check(check, CommandResult("true", 1)).state == "done"
     assert store.tasks.check_next() is None
 
 
 def test_stale_check_result_is_ignored(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
-    store.tasks.submit(claim(store, project), "made it")
-    begun = store.tasks.begin_next_check()
-    assert begun is not None
-    store.tasks.reject("A", "I looked at it myself")
-    store.tasks.submit(claim(store, project), "better now")
+    store.tasks.submit(claim(store, project), "done")
+    check = store.tasks.begin_next_check()
+    assert check is not None
+    store.tasks.reject("A", "rejected by a person")
+    store.tasks.submit(claim(store, project), "second result")
     with unchanged(store):
-        assert store.tasks.conclude_check(begun, CommandResult("true", 0)).state == "submitted"
+        assert store.tasks.conclude_check(check, CommandResult("true", 0)).state == "submitted"
 
 
 def test_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A")
-    store.tasks.submit(claim(store, project), "made it")
+    store.tasks.submit(claim(store, project), "done")
     assert store.tasks.check_next() is None
     with refuses(store, Invalid):
         store.tasks.check("A")

@@ -1,4 +1,4 @@
-"""What runs did, told to a real receiver of OTLP on loopback."""
+"""Telemetry: spans and metrics of runs, sent to an OTLP receiver on loopback."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,42 +35,45 @@ def loop() -> Iterator[Telemetry]:
     telemetry.close()
 
 
-def settled(store: Corral) -> None:
-    """Until the feed shows all that was written: PostgreSQL's waits for others on the server."""
+def wait_for_feed(store: Corral) -> None:
+    """Wait until the feed has every event; on PostgreSQL it waits for open transactions."""
     ((last,),) = rows(store, "SELECT max(seq) FROM events")
     wait_until(
         lambda: store.events.newest(limit=1).items[0].id == f"evt_{last}", "the feed shows all"
     )
 
 
-def attributes(told: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in told.attributes}
+def read_attributes(record: Any) -> dict[str, Any]:
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value"))
+        for attribute in record.attributes
+    }
 
 
-def spans(posted: list[ReceivedRequest]) -> list[Any]:
-    found = []
-    for one in posted:
-        if one.path == "/v1/traces":
-            request = ExportTraceServiceRequest.FromString(one.body)
-            found += [
+def list_spans(posted: list[ReceivedRequest]) -> list[Any]:
+    spans = []
+    for request_body in posted:
+        if request_body.path == "/v1/traces":
+            request = ExportTraceServiceRequest.FromString(request_body.body)
+            spans += [
                 span
                 for resource in request.resource_spans
                 for scope in resource.scope_spans
                 for span in scope.spans
             ]
-    return found
+    return spans
 
 
-def metrics(posted: list[ReceivedRequest]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for one in posted:
-        if one.path == "/v1/metrics":
-            request = ExportMetricsServiceRequest.FromString(one.body)
+def list_metrics(posted: list[ReceivedRequest]) -> dict[str, list[Any]]:
+    points: dict[str, list[Any]] = {}
+    for request_body in posted:
+        if request_body.path == "/v1/metrics":
+            request = ExportMetricsServiceRequest.FromString(request_body.body)
             for resource in request.resource_metrics:
                 for scope in resource.scope_metrics:
                     for metric in scope.metrics:
-                        found.setdefault(metric.name, []).extend(metric.histogram.data_points)
-    return found
+                        points.setdefault(metric.name, []).extend(metric.histogram.data_points)
+    return points
 
 
 def test_nothing_is_exported_unless_enabled(
@@ -85,14 +88,14 @@ def test_run_turns_and_tools_form_one_trace(
     store: Corral, collector: Receiver, loop: Telemetry, clock: ManualClock
 ) -> None:
     store.settings.set("otel.enabled", True)
-    settled(store)
+    wait_for_feed(store)
     assert loop.run_once(store) == 0
     store.agents.create("ada")
     session = store.sessions.open("ada")
     agent = store.agents.get("ada")
     run = running(store, session_id=session.id, agent_id=agent.id, provider="claude")
     clock.advance(1_000)
-    store.sessions.append(session, "assistant", "let me look", run=run.id, output_tokens=7)
+    store.sessions.append(session, "assistant", "one moment", run=run.id, output_tokens=7)
     clock.advance(2_000)
     store.sessions.append(
         session, "tool", "secret words", tool_name="Bash", tool_call_id="c1", run=run.id
@@ -106,36 +109,46 @@ def test_run_turns_and_tools_form_one_trace(
     )
     clock.advance(1_000)
     store.internal.runs.end(run, ExitStatus(exit_code=0))
-    settled(store)
+    wait_for_feed(store)
     assert loop.run_once(store) == 3
 
-    told = {span.name: span for span in spans(collector.posted)}
-    assert {*told} == {"invoke_agent ada", "chat claude", "execute_tool Bash", "invoke_agent plain"}
-    top = told["invoke_agent ada"]
-    assert {span.trace_id for span in told.values()} == {top.trace_id}
-    assert {span.parent_span_id for name, span in told.items() if span is not top} == {top.span_id}
-    known = attributes(top)
-    assert known["gen_ai.operation.name"] == "invoke_agent"
-    assert known["gen_ai.provider.name"] == "anthropic"
-    assert known["gen_ai.agent.name"] == "ada"
-    assert known["gen_ai.conversation.id"] == session.id
-    assert (known["gen_ai.usage.input_tokens"], known["gen_ai.usage.output_tokens"]) == (100, 7)
-    assert top.end_time_unix_nano - top.start_time_unix_nano == 4_000_000_000
-    chat = told["chat claude"]
+    spans = {span.name: span for span in list_spans(collector.posted)}
+    assert {*spans} == {
+        "invoke_agent ada",
+        "chat claude",
+        "execute_tool Bash",
+        "invoke_agent plain",
+    }
+    root = spans["invoke_agent ada"]
+    assert {span.trace_id for span in spans.values()} == {root.trace_id}
+    assert {span.parent_span_id for name, span in spans.items() if span is not root} == {
+        root.span_id
+    }
+    attributes = read_attributes(root)
+    assert attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert attributes["gen_ai.provider.name"] == "anthropic"
+    assert attributes["gen_ai.agent.name"] == "ada"
+    assert attributes["gen_ai.conversation.id"] == session.id
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (
+        100,
+        7,
+    )
+    assert root.end_time_unix_nano - root.start_time_unix_nano == 4_000_000_000
+    chat = spans["chat claude"]
     assert chat.end_time_unix_nano - chat.start_time_unix_nano == 1_000_000_000
-    assert attributes(told["execute_tool Bash"])["gen_ai.tool.call.id"] == "c1"
-    assert attributes(told["invoke_agent plain"])["error.type"] == "failed"
-    assert told["invoke_agent plain"].status.code == 2
+    assert read_attributes(spans["execute_tool Bash"])["gen_ai.tool.call.id"] == "c1"
+    assert read_attributes(spans["invoke_agent plain"])["error.type"] == "failed"
+    assert spans["invoke_agent plain"].status.code == 2
 
-    measured = metrics(collector.posted)
+    points = list_metrics(collector.posted)
     usage = {
-        attributes(point)["gen_ai.token.type"]: point.sum
-        for point in measured["gen_ai.client.token.usage"]
+        read_attributes(point)["gen_ai.token.type"]: point.sum
+        for point in points["gen_ai.client.token.usage"]
     }
     assert usage == {"input": 100, "output": 7}
-    assert [point.sum for point in measured["corral.cost"]] == [1.5]
-    assert "gen_ai.client.operation.duration" in measured
-    assert not any(b"secret words" in one.body for one in collector.posted)
+    assert [point.sum for point in points["corral.cost"]] == [1.5]
+    assert "gen_ai.client.operation.duration" in points
+    assert not any(b"secret words" in request.body for request in collector.posted)
 
 
 def test_telemetry_can_be_switched_off_and_on(
@@ -145,21 +158,21 @@ def test_telemetry_can_be_switched_off_and_on(
     loop.run_once(store)
     store.settings.set("otel.enabled", False)
     ended(store)
-    settled(store)
+    wait_for_feed(store)
     assert loop.run_once(store) == 0
     store.settings.set("otel.enabled", True)
     loop.run_once(store)
-    assert spans(collector.posted) == []
+    assert list_spans(collector.posted) == []
 
 
 def test_deleted_run_does_not_stop_the_export(
     store: Corral, collector: Receiver, loop: Telemetry
 ) -> None:
     store.settings.set("otel.enabled", True)
-    settled(store)
+    wait_for_feed(store)
     loop.run_once(store)
-    gone = ended(store)
-    store.runs.delete(gone.id)
+    deleted = ended(store)
+    store.runs.delete(deleted.id)
     ended(store)
-    settled(store)
+    wait_for_feed(store)
     assert loop.run_once(store) == 1

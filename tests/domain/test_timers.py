@@ -1,4 +1,4 @@
-"""Timers: one letter each, 5 seconds to a year from now, twenty to a mailbox."""
+"""Timers: one letter each, bounds of the delay, and the limit per mailbox."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses
 
 
-def fill_up(store: Corral, mailbox: str = "agent:ada") -> list[str]:
+def set_twenty_timers(store: Corral, mailbox: str = "agent:ada") -> list[str]:
     return [store.timers.set(mailbox, n, delay_ms=HOUR).id for n in range(20)]
 
 
@@ -54,7 +54,7 @@ def test_set_requires_a_valid_body(store: Corral, body: Any) -> None:
 
 
 def test_mailbox_has_at_most_twenty_timers(store: Corral) -> None:
-    fill_up(store)
+    set_twenty_timers(store)
     with refuses(store, Refused) as caught:
         store.timers.set("agent:ada", 1, delay_ms=HOUR)
     assert caught.value.details == {"mailbox": "agent:ada", "limit": 20}
@@ -62,8 +62,8 @@ def test_mailbox_has_at_most_twenty_timers(store: Corral) -> None:
 
 
 def test_fired_and_cancelled_timers_do_not_count(store: Corral, clock: ManualClock) -> None:
-    first, *_ = fill_up(store)
-    store.timers.cancel(first)
+    timer, *_ = set_twenty_timers(store)
+    store.timers.cancel(timer)
     store.timers.set("agent:ada", 1, delay_ms=DAY)
     with refuses(store, Refused):
         store.timers.set("agent:ada", 1, delay_ms=DAY)
@@ -86,7 +86,7 @@ def test_timer_limit_is_a_setting(store: Corral) -> None:
 
 
 def test_schedule_with_one_time_counts_as_a_timer(store: Corral, clock: ManualClock) -> None:
-    fill_up(store)
+    set_twenty_timers(store)
     with refuses(store, Refused):
         store.schedules.create("agent:ada", 1, at=clock.now() + HOUR)
 
@@ -99,7 +99,7 @@ def test_schedule_with_one_time_has_the_bounds_of_a_timer(
 
 
 def test_paused_timers_count(store: Corral) -> None:
-    ids = fill_up(store)
+    ids = set_twenty_timers(store)
     store.schedules.pause(ids[0])
     with refuses(store, Refused):
         store.timers.set("agent:ada", 1, delay_ms=HOUR)
@@ -120,7 +120,7 @@ def test_cancelled_timer_does_not_fire(store: Corral, clock: ManualClock) -> Non
 def test_repeating_schedule_cannot_be_cancelled_as_a_timer(
     store: Corral, rule: dict[str, Any]
 ) -> None:
-    schedule = store.schedules.create("agent:ada", "again", **rule)
+    schedule = store.schedules.create("agent:ada", "tick", **rule)
     with refuses(store, Invalid) as caught:
         store.timers.cancel(schedule.id[:20])
     assert caught.value.details["reason"] == "not_a_timer"

@@ -13,14 +13,14 @@ from tests.support.store import contents, record, refuses, unchanged, walk
 
 def test_token_permits_its_scope(store: Corral) -> None:
     token = store.tokens.create("script", scope="read")
-    who = store.tokens.check(token.value)
-    assert (who.id, who.name, who.scope, who.actor) == (
+    identity = store.tokens.check(token.value)
+    assert (identity.id, identity.name, identity.scope, identity.actor) == (
         token.token.id,
         "script",
         "read",
         "token:script",
     )
-    assert not who.may_write
+    assert not identity.may_write
     assert store.tokens.check(store.tokens.create("other").value).may_write
     assert record(store, token.token.id) == ["token.create"]
 
@@ -33,11 +33,11 @@ def test_secret_of_a_token_is_not_stored(store: Corral) -> None:
 
 def test_invalid_secret_is_rejected_and_not_repeated(store: Corral) -> None:
     store.tokens.create("script")
-    for wrong in ("", "x", "crl_", "crl_" + "0" * 64, "crl_" + "0" * 63 + "\n", "tok_1"):
+    for value in ("", "x", "crl_", "crl_" + "0" * 64, "crl_" + "0" * 63 + "\n", "tok_1"):
         with refuses(store, Refused) as caught:
-            store.tokens.check(wrong)
+            store.tokens.check(value)
         assert caught.value.details == {"reason": "unknown_token"}
-        assert len(wrong) < 10 or wrong not in caught.value.message
+        assert len(value) < 10 or value not in caught.value.message
 
 
 def test_revoked_token_is_rejected_and_frees_its_name(store: Corral) -> None:
@@ -66,9 +66,9 @@ def test_token_name_is_unique(store: Corral) -> None:
     store.tokens.create("script")
     with refuses(store, Conflict):
         store.tokens.create("script")
-    for wrong in ("", "a b", "-x", "x" * 61, "tok:1", "ü"):
+    for name in ("", "a b", "-x", "x" * 61, "tok:1", "ü"):
         with refuses(store, Invalid):
-            store.tokens.create(wrong)
+            store.tokens.create(name)
     for scope in ("", "all", "agent:", "read "):
         with refuses(store, Invalid):
             store.tokens.create("x", scope=scope)
@@ -79,25 +79,29 @@ def test_token_name_is_unique(store: Corral) -> None:
 def test_agent_token_acts_as_agent_until_it_is_retired(store: Corral) -> None:
     agent = store.agents.create("ada")
     token = store.tokens.create("ada-laptop", scope="agent:ada")
-    who = store.tokens.check(token.value)
-    assert (who.scope, who.agent, who.actor) == (f"agent:{agent.id}", "ada", "agent:ada")
+    identity = store.tokens.check(token.value)
+    assert (identity.scope, identity.agent, identity.actor) == (
+        f"agent:{agent.id}",
+        "ada",
+        "agent:ada",
+    )
     store.agents.retire("ada")
     with refuses(store, Refused):
         store.tokens.check(token.value)
     with refuses(store, NotFound):
-        store.tokens.create("x", scope="agent:nobody")
+        store.tokens.create("x", scope="agent:unknown")
 
 
 def test_use_is_recorded_once_a_minute_without_event(store: Corral, clock: ManualClock) -> None:
     id = store.tokens.create("script").token.id
     clock.advance(MINUTE)
     assert store.tokens.record_use(id)
-    first = store.tokens.get("script").used_at
+    first_use = store.tokens.get("script").used_at
     with unchanged(store):
         assert not store.tokens.record_use(id)
     clock.advance(MINUTE + 1)
     assert store.tokens.record_use(id)
-    assert store.tokens.get("script").used_at == clock.now() != first
+    assert store.tokens.get("script").used_at == clock.now() != first_use
     assert record(store, id) == ["token.create"]
 
 
@@ -111,39 +115,39 @@ def test_active_tokens_are_listed_by_name_and_all_by_age(store: Corral) -> None:
 
 def test_retention_deletes_old_tokens(store: Corral, clock: ManualClock) -> None:
     store.tokens.create("old", ttl_ms=DAY)
-    store.tokens.create("gone")
-    store.tokens.revoke("gone")
-    store.tokens.create("stays")
+    store.tokens.create("revoked")
+    store.tokens.revoke("revoked")
+    store.tokens.create("active")
     clock.advance(100 * DAY)
-    pruned = {one.table: one.rows for one in store.db.prune()}
+    pruned = {result.table: result.rows for result in store.db.prune()}
     assert pruned["tokens"] == 2
-    assert [token.name for token in store.tokens.list(all=True).items] == ["stays"]
+    assert [token.name for token in store.tokens.list(all=True).items] == ["active"]
 
 
 def test_ensure_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
     path = tmp_path / "home" / "token"
-    first = store.tokens.ensure_file(path, name="daemon")
+    first_token = store.tokens.ensure_file(path, name="daemon")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert store.tokens.ensure_file(path, name="daemon") == first
+    assert store.tokens.ensure_file(path, name="daemon") == first_token
     store.tokens.revoke("daemon")
-    second = store.tokens.ensure_file(path, name="daemon")
-    assert second != first
+    second_token = store.tokens.ensure_file(path, name="daemon")
+    assert second_token != first_token
     os.chmod(path, 0o644)  # another user may have read it
-    third = store.tokens.ensure_file(path, name="daemon")
-    assert third != second
+    third_token = store.tokens.ensure_file(path, name="daemon")
+    assert third_token != second_token
     with pytest.raises(Refused):
-        store.tokens.check(second)
+        store.tokens.check(second_token)
     path.unlink()
-    assert store.tokens.ensure_file(path, name="daemon") != third
+    assert store.tokens.ensure_file(path, name="daemon") != third_token
     assert [token.name for token in store.tokens.list().items] == ["daemon"]
 
 
 def test_store_acts_as_the_given_actor(store: Corral) -> None:
-    theirs = store.as_actor("token:script")
-    letter = theirs.mail.put("agent:ada", 1)
-    with theirs.transaction() as tx:
-        tx.emit("letter", "look", letter.id)
-    theirs.close()  # it is not theirs to close
+    token_store = store.as_actor("token:script")
+    letter = token_store.mail.put("agent:ada", 1)
+    with token_store.transaction() as tx:
+        tx.emit("letter", "read", letter.id)
+    token_store.close()  # closing the view does not close the store
     store.mail.put("agent:ada", 2)
     events = store.events.after().items if store.db.engine == "sqlite" else []
     assert [event.actor for event in events] in (
