@@ -1,4 +1,4 @@
-"""Agents, sessions and the search on the command line, on both engines."""
+"""The commands for agents, sessions and the search, on both engines."""
 
 from pathlib import Path
 
@@ -102,7 +102,7 @@ def test_session_goes_through_its_whole_life(cli: Cli, tmp_path: Path) -> None:
 
 
 @each_case(
-    ("words", "code"),
+    ("arguments", "code"),
     [
         (("session", "show", "ses_0"), 3),
         (("session", "append", "ses_0", "user", "hi"), 3),
@@ -116,9 +116,9 @@ def test_session_goes_through_its_whole_life(cli: Cli, tmp_path: Path) -> None:
     ],
 )
 def test_bad_arguments_have_one_sentence_and_their_exit_code(
-    cli: Cli, words: tuple[str, ...], code: int
+    cli: Cli, arguments: tuple[str, ...], code: int
 ) -> None:
-    result = cli(*words)
+    result = cli(*arguments)
     assert (result.code, result.out) == (code, "")
     assert result.err.count("\n") == 1
 
@@ -127,7 +127,7 @@ def test_people_see_tables_and_sentences(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--role", "tester")
     id = cli.json("session", "open", "--agent", "ada")["id"]
     cli.json("session", "append", id, "user", "line one\nline two \x1b[31m")
-    for words in (
+    for arguments in (
         ("agent", "list"),
         ("agent", "show", "ada"),
         ("agent", "versions", "ada"),
@@ -141,7 +141,7 @@ def test_people_see_tables_and_sentences(cli: Cli) -> None:
         ("session", "retro", id),
         ("search", "line"),
     ):
-        result = cli(*words)
-        assert (result.code, result.err) == (0, ""), words
+        result = cli(*arguments)
+        assert (result.code, result.err) == (0, ""), arguments
         assert result.out
         assert "\x1b" not in result.out
