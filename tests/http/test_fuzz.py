@@ -1,4 +1,4 @@
-"""Fuzzing of the API by its OpenAPI document: no input causes a server error.
+"""Fuzz the API by its OpenAPI document: no input causes a server error.
 
 This runs a few examples of every operation; `make test-real` runs many more (`CORRAL_FUZZ`).
 """
@@ -76,17 +76,19 @@ def test_no_response_is_a_server_error(http_server: HttpServer, ids: list[str]) 
     import schemathesis  # importing it takes a second, and every worker loads this file
 
     schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))
-    asked: dict[int, int] = {}
+    status_counts: dict[int, int] = {}
     with http_server.client() as client:
         for result in schema.get_all_operations():
             operation = result.ok()
             if operation.definition.raw["operationId"] not in ENDLESS:
-                _fuzz(client, operation, ids, asked)
-    assert asked.get(200, 0) > 20, asked
-    assert asked.get(400, 0) > 20, asked
+                fuzz_operation(client, operation, ids, status_counts)
+    assert status_counts.get(200, 0) > 20, status_counts
+    assert status_counts.get(400, 0) > 20, status_counts
 
 
-def _fuzz(client: httpx.Client, operation: Any, ids: list[str], asked: dict[int, int]) -> None:
+def fuzz_operation(
+    client: httpx.Client, operation: Any, ids: list[str], status_counts: dict[int, int]
+) -> None:
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -95,22 +97,26 @@ def _fuzz(client: httpx.Client, operation: Any, ids: list[str], asked: dict[int,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=operation.as_strategy(), id=st.sampled_from(ids), known=st.integers(0, 3).map(bool))
-    def check(case: Any, id: str, known: bool) -> None:
-        if known:
+    @given(
+        case=operation.as_strategy(),
+        id=st.sampled_from(ids),
+        use_existing_id=st.integers(0, 3).map(bool),
+    )
+    def check(case: Any, id: str, use_existing_id: bool) -> None:
+        if use_existing_id:
             for name in case.path_parameters or {}:
                 case.path_parameters[name] = id
-        sent = case.as_transport_kwargs(base_url=str(client.base_url))
-        sent.pop("cookies", None)
-        headers = {name: str(value) for name, value in sent.pop("headers", {}).items()}
+        arguments = case.as_transport_kwargs(base_url=str(client.base_url))
+        arguments.pop("cookies", None)
+        headers = {name: str(value) for name, value in arguments.pop("headers", {}).items()}
         headers.pop("Authorization", None)
         try:
-            response = client.request(headers=headers, **sent)
+            response = client.request(headers=headers, **arguments)
         except httpx.InvalidURL:
             hypothesis.reject()
-        asked[response.status_code] = asked.get(response.status_code, 0) + 1
+        status_counts[response.status_code] = status_counts.get(response.status_code, 0) + 1
         label = operation.definition.raw["operationId"]
-        assert response.status_code < 500, (label, sent, response.text)
+        assert response.status_code < 500, (label, arguments, response.text)
         if response.status_code >= 400:
             assert set(response.json()["error"]) == {"code", "message", "details"}, label
 
