@@ -50,7 +50,7 @@ def http_server(store: Corral) -> Iterator[HttpServer]:
 
 
 def test_request_without_a_token_is_rejected(http_server: HttpServer) -> None:
-    with http_server.stranger() as client:
+    with http_server.anonymous_client() as client:
         page = client.get("/")
         assert page.status_code == 401
         assert page.text == "<h1>401</h1>"
@@ -63,7 +63,7 @@ def test_request_without_a_token_is_rejected(http_server: HttpServer) -> None:
 
 def test_invalid_token_is_rejected_and_not_repeated(http_server: HttpServer) -> None:
     for token in ("crl_" + "0" * 64, "x", "\u00fc"):
-        with http_server.stranger() as client:
+        with http_server.anonymous_client() as client:
             headers = {"Authorization": f"Bearer {token}".encode("latin-1")}
             response = client.get("/api/runs", headers=headers)
             assert response.status_code == 401
@@ -137,7 +137,7 @@ def test_page_knows_its_caller(http_server: HttpServer) -> None:
 def test_login_link_moves_the_token_from_the_url_to_a_cookie(
     http_server: HttpServer,
 ) -> None:
-    with http_server.stranger() as browser:
+    with http_server.anonymous_client() as browser:
         response = browser.get(f"/?a=1&token={http_server.token}&b=%26")
         assert response.status_code == 303
         assert response.headers["location"] == "/?a=1&b=%26"
@@ -159,7 +159,7 @@ def test_login_link_never_redirects_to_another_host(http_server: HttpServer) -> 
 
 
 def test_login_link_with_an_invalid_token_sets_no_cookie(http_server: HttpServer) -> None:
-    with http_server.stranger() as browser:
+    with http_server.anonymous_client() as browser:
         response = browser.get("/?token=crl_wrong")
         assert response.status_code == 401
         assert "set-cookie" not in response.headers
@@ -223,7 +223,7 @@ def test_internal_error_shows_no_traceback(http_server: HttpServer) -> None:
 
 
 def test_every_response_has_security_headers(http_server: HttpServer) -> None:
-    for client in (http_server.client(), http_server.stranger()):
+    for client in (http_server.client(), http_server.anonymous_client()):
         with client:
             for path in ("/", "/nothing", "/healthz", "/api/runs", "/api/nothing", "/error"):
                 headers = client.get(path).headers
@@ -235,7 +235,7 @@ def test_every_response_has_security_headers(http_server: HttpServer) -> None:
 
 def test_only_the_health_check_needs_no_token(store: Corral) -> None:
     with run_http_server(store, status=lambda: {"loops": 3}) as http_server:
-        with http_server.stranger() as client:
+        with http_server.anonymous_client() as client:
             assert "status" not in client.get("/healthz").json()
         with http_server.client() as client:
             assert client.get("/healthz").json()["status"] == {"loops": 3}
@@ -273,7 +273,7 @@ def test_token_guessing_is_throttled_without_locking_others_out(
     monkeypatch.setattr(
         rate_limits, "ANONYMOUS_RATE", Rate(0.01, 20)
     )  # however slow this machine is
-    with http_server.stranger() as stranger:
+    with http_server.anonymous_client() as stranger:
         results = [
             stranger.get("/api/runs", headers={"Authorization": f"Bearer crl_{n:064x}"}).status_code
             for n in range(30)

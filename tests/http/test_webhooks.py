@@ -34,7 +34,7 @@ def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corr
     store = store_with_hook
     store.channels.add("ci", "webhook", secrets={"secret": "hook"}, policy="public")
     store.wirings.add("ada", channel="ci")
-    with run_http_server(store) as http_server, http_server.stranger() as caller:
+    with run_http_server(store) as http_server, http_server.anonymous_client() as caller:
         body = event(1)
         for _ in range(2):
             response = caller.post(
@@ -64,7 +64,7 @@ def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corr
 
 def test_channel_without_webhooks_rejects_requests(store_with_hook: Corral) -> None:
     store_with_hook.channels.add("here", "terminal")
-    with run_http_server(store_with_hook) as http_server, http_server.stranger() as caller:
+    with run_http_server(store_with_hook) as http_server, http_server.anonymous_client() as caller:
         response = caller.post("/channels/here", content=b"{}")
         assert response.status_code == 400
 

@@ -227,7 +227,7 @@ def test_missing_token_or_foreign_origin_is_rejected(
     http_server: HttpServer, client: httpx.Client
 ) -> None:
     call = rpc("tools/call", name="whoami")
-    with http_server.stranger() as stranger:
+    with http_server.anonymous_client() as stranger:
         response = stranger.post("/mcp", json=call)
         assert (response.status_code, response.json()["error"]["code"]) == (401, "unauthenticated")
     response = client.post("/mcp", json=call, headers={"Origin": "https://evil.example"})

@@ -62,7 +62,7 @@ class Machine(Home):
     def has_ended(self, seconds: float = SECONDS) -> bool:
         return wait_until(lambda: not is_alive(self.pid), "the daemon has ended", seconds)
 
-    def everything(self, number: int) -> None:
+    def signal_all(self, number: int) -> None:
         """Send a signal to the daemon and all supervisors, guards and agents."""
         for pid in self.processes():
             with suppress(OSError):
@@ -70,7 +70,7 @@ class Machine(Home):
 
     def lose_power(self) -> None:
         """Kill all processes at once."""
-        self.everything(signal.SIGKILL)
+        self.signal_all(signal.SIGKILL)
         self.kill_processes()
 
 

@@ -31,9 +31,10 @@ class HttpServer(NamedTuple):
         return int(self.url.rpartition(":")[2])
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:
-        return self.stranger(headers={"Authorization": f"Bearer {token or self.token}"}, **options)
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        return self.anonymous_client(headers=headers, **options)
 
-    def stranger(self, **options: Any) -> httpx.Client:
+    def anonymous_client(self, **options: Any) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=SECONDS, verify=NOBODY_TRUSTED, **options)
 
 

@@ -331,7 +331,7 @@ def test_path_traversal_is_404(http_server: HttpServer, path: str) -> None:
 
 
 def test_page_without_a_token_shows_only_how_to_log_in(sample_site: SampleSite) -> None:
-    with sample_site.http_server.stranger() as client:
+    with sample_site.http_server.anonymous_client() as client:
         for path in ("/", "/runs", "/mail", "/runs/run_1/terminal"):
             page = client.get(path)
             assert page.status_code == 401
