@@ -26,7 +26,7 @@ _RUNS = """
 _MESSAGES = """
     WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
     INSERT INTO messages (conversation_id, sender, content, timestamp)
-    SELECT 'c1', 'agent', 'I looked at file ' || i || ' and mended what was wrong with it; the '
+    SELECT 'c1', 'agent', 'I looked at file ' || i || ' and fixed the error in it; the '
         || 'tests pass again, and I go on with the next one.', '2026-03-01T10:00:00Z' FROM n
 """
 

@@ -69,7 +69,7 @@ def _open_repository(folder: Path) -> "Iterator[_RaceRepository]":
         with home.store() as store:
             store.settings.set("races.max_attempts", ATTEMPTS)
             store.settings.set("runs.max_concurrent", 1)
-            store.agents.create("nobody", command="true")
+            store.agents.create("worker", command="true")
             yield _RaceRepository(repository, store)
     finally:
         home.kill_processes()
@@ -107,7 +107,7 @@ class _RaceRepository:
     def race(self) -> Rates:
         start = time.perf_counter()
         race = self._store.races.start(
-            "Do nothing", agents=f"nobody:{ATTEMPTS}", project=str(self._repository), base="main~1"
+            "Do nothing", agents=f"worker:{ATTEMPTS}", project=str(self._repository), base="main~1"
         )
         elapsed = time.perf_counter() - start
         for attempt in race.latest.attempts:

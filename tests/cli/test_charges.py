@@ -199,7 +199,7 @@ def test_alert_needs_exactly_one_target(cli: Cli) -> None:
 
 
 def test_alert_test_runs_its_command(cli: Cli, tmp_path: Path) -> None:
-    code = f"open({str(tmp_path / 'told')!r}, 'w').write('yes')"
+    code = f"open({str(tmp_path / 'ran')!r}, 'w').write('yes')"
     result = cli.json("alert", "add", "--on", "stuck", "--command", f'{sys.executable} -c "{code}"')
     assert cli("alert", "test", result["id"]).code == 0
-    assert (tmp_path / "told").read_text() == "yes"
+    assert (tmp_path / "ran").read_text() == "yes"

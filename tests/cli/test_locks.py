@@ -27,7 +27,7 @@ def test_lock_is_acquired_shown_renewed_and_released(
 ) -> None:
     as_agent(monkeypatch, "ada")
     monkeypatch.setenv("CORRAL_RUN", "run_1")
-    lock = cli.json("lock", "acquire", "src/", "--reason", "mend it")
+    lock = cli.json("lock", "acquire", "src/", "--reason", "fix it")
     assert (lock["path"], lock["owner"], lock["run_id"]) == ("src/", "agent:ada", "run_1")
     monkeypatch.chdir(project / "src")
     (held,) = cli.json("lock", "holders", "a.py")

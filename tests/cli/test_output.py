@@ -34,7 +34,7 @@ BAD_INPUT = {
     "a malformed id": (["project", "show", "prj_!!"], 2, "prj_"),
     "a path in the place of a number": (["lock", "release", "a.py"], 2, "`corral lock list`"),
     "an id of nothing": (["race", "show", "race_1"], 2, "`corral race list`"),
-    "a wrong mailbox": (["mail", "put", "nobody", "x"], 2, "Invalid mailbox"),
+    "a wrong mailbox": (["mail", "put", "unknown", "x"], 2, "Invalid mailbox"),
     "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "soon"),
     "a wrong moment": (["timer", "set", "agent:a", "x", "--at", "noon"], 2, "Invalid time"),
     "a timer without a time": (["timer", "set", "agent:a", "x"], 2, "--in 10m"),
@@ -166,7 +166,7 @@ def test_late_answer_is_rejected(cli: Cli) -> None:
         ("sqlite://x", 2, "bad_url"),
         ("mysql://host/db", 2, "bad_url"),
         ("sqlite:////dev/null/x.db", 5, "unwritable"),
-        ("postgresql://nobody@127.0.0.1:1/db", 5, "unreachable"),
+        ("postgresql://user@127.0.0.1:1/db", 5, "unreachable"),
         ("postgresql://host/db?nonsense=1", 2, "bad_url"),
     ],
 )

@@ -196,7 +196,7 @@ def test_grafting_keeps_improvements(cli: Cli, project: Path) -> None:
 @each_case(
     ("arguments", "code"),
     [
-        (("race", "start", "x", "--agents", "nobody"), 3),
+        (("race", "start", "x", "--agents", "unknown"), 3),
         (("race", "start", "x", "--agents", "ada:0"), 2),
         (("race", "start", "", "--agents", "ada"), 2),
         (("race", "start", "x", "--agents", "ada:5"), 4),

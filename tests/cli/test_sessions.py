@@ -14,10 +14,10 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def test_agent_is_created_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "told.md").write_text("Be brief.\n", encoding="utf-8")
+    (tmp_path / "instructions.md").write_text("Be brief.\n", encoding="utf-8")
     result = cli.json(
         "agent", "create", "ada", "--provider", "claude", "--role", "builder", "--model", "m",
-        "--instructions", f"@{tmp_path}/told.md", "--budget", "1.5", "--timeout", "10m",
+        "--instructions", f"@{tmp_path}/instructions.md", "--budget", "1.5", "--timeout", "10m",
     )  # fmt: skip
     assert (result["name"], result["provider"], result["instructions"]) == (
         "ada",
@@ -106,11 +106,11 @@ def test_session_goes_through_its_whole_life(cli: Cli, tmp_path: Path) -> None:
     [
         (("session", "show", "ses_0"), 3),
         (("session", "append", "ses_0", "user", "hi"), 3),
-        (("session", "open", "--agent", "nobody"), 3),
+        (("session", "open", "--agent", "unknown"), 3),
         (("session", "open", "--reply-to", "nowhere"), 2),
         (("agent", "create", "a b"), 2),
         (("agent", "create", "a", "--budget", "-1"), 2),
-        (("agent", "show", "nobody"), 3),
+        (("agent", "show", "unknown"), 3),
         (("search", "!!"), 2),
         (("search",), 2),
     ],

@@ -88,11 +88,11 @@ def test_agent_is_identified_by_its_environment_only(
     run_failing(cli, 4, "task", "cancel", "ship")
     run_ok(cli, "progress", "report", "half of it", "--percent", "50", "--task", "build")
     assert cli.json("progress", "list")[0]["percent"] == 50
-    (team / "plan.json").write_text(json.dumps(["look", "mend"]))
+    (team / "plan.json").write_text(json.dumps(["look", "fix"]))
     run_ok(cli, "plan", "set", "plan.json")
     assert [step["content"] for step in cli.json("plan", "show", "ada")["entries"]] == [
         "look",
-        "mend",
+        "fix",
     ]
 
 
@@ -109,7 +109,7 @@ def test_bad_input_is_one_sentence_with_its_exit_code(cli: Cli, team: Path) -> N
         (("task", "declare", "missing.yaml"), 2),
         (("task", "claim"), 2),
         (("task", "claim", "--agent", "ada"), 3),
-        (("task", "claim", "--agent", "nobody"), 3),
+        (("task", "claim", "--agent", "unknown"), 3),
         (("task", "show", "nothing"), 3),
         (("delegation", "show", "dlg_zz"), 3),
         (("delegation", "delegate", "ada", ""), 2),

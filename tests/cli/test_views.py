@@ -84,9 +84,9 @@ def test_transcript_import_is_reported_in_one_line(cli: Cli, tmp_path: Path) -> 
 
 
 def test_command_that_needs_a_shell_is_rejected_for_an_alert(cli: Cli) -> None:
-    error = cli.error("alert", "add", "--on", "failed", "--command", "cat >> told.log")
+    error = cli.error("alert", "add", "--on", "failed", "--command", "cat >> alert.log")
     assert (error["exit_code"], "Use sh -c" in error["message"]) == (2, True)
-    result = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>told.log'")
+    result = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>alert.log'")
     assert f"`corral alert test {result['id']}`" not in result["target"]
     text = cli("alert", "add", "--on", "failed", "--command", "true").out
     assert "Test it with `corral alert test alr_" in text

@@ -474,7 +474,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"runs_by_project_state"},
     ),
     "runs.list of a session": (lambda c: c.runs.list(session=SESSION), {"runs_by_session"}),
-    "runs said to have a process": (lambda c: c._database.read(runs.list_active), {"runs_live"}),
+    "runs with a recorded process": (lambda c: c._database.read(runs.list_active), {"runs_live"}),
     "runs, room for more": (
         lambda c: c._database.read(lambda tx: dispatch.count_free_slots(tx, host="h")),
         {"nodes_name_boot_id_key", "runs_pkey", "settings_pkey"},

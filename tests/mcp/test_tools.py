@@ -205,7 +205,7 @@ def test_letter_of_another_agent_cannot_be_acknowledged(
 
 
 def test_agent_cannot_write_to_system_mailboxes(ada: Agent) -> None:
-    for to in ("hook:deploy", "place:general", "nobody"):
+    for to in ("hook:deploy", "place:general", "unknown"):
         assert call_failing(ada, "send", to=to, text="x")
 
 
@@ -217,8 +217,8 @@ def test_session_has_its_own_mailbox(store: Corral, project: str) -> None:
     letters = ada("inbox")["letters"]
     assert {item["body"] for item in letters} == {"to ada", "in this conversation"}
     ada("ack", letters=[item["id"] for item in letters])
-    store.sessions.append(session.id, "user", "what was said")
-    assert [turn["content"] for turn in ada("history")["turns"]] == ["what was said"]
+    store.sessions.append(session.id, "user", "an earlier message")
+    assert [turn["content"] for turn in ada("history")["turns"]] == ["an earlier message"]
 
 
 def test_disconnected_caller_stops_waiting(ada: Agent) -> None:
@@ -383,7 +383,7 @@ def test_notes_are_found_within_their_scope(store: Corral, ada: Agent, bob: Agen
         ("result", {"delegation": "dlg_nothing", "result": 1}),
         ("group_read", {"group": "nowhere"}),
         ("group_post", {"group": "nowhere", "text": "x"}),
-        ("ask", {"text": "x", "to": ["nobody at all"]}),
+        ("ask", {"text": "x", "to": ["not a mailbox"]}),
         ("answer", {"id": "qst_nothing", "answer": "yes"}),
         ("answer", {"id": "dec_nothing", "answer": "perhaps"}),
         ("answer_wait", {"id": "nothing"}),

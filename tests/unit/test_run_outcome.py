@@ -33,7 +33,7 @@ def state_after(end: ExitStatus, stop: StopKind | None) -> RunState:
         (ExitStatus(signal=15), "crashed"),
         (ExitStatus(signal=11), "crashed"),
         (ExitStatus(), "crashed"),
-        (ExitStatus(exit_code=0, reason="the agent said that it failed"), "failed"),
+        (ExitStatus(exit_code=0, reason="the agent reported a failure"), "failed"),
         (ExitStatus(exit_code=143, finished_work=True), "completed"),
         (ExitStatus(signal=15, finished_work=True), "completed"),
     ],

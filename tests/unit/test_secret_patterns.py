@@ -66,7 +66,7 @@ def test_redacted_json_stays_json() -> None:
         ('[["authorization","Basic YTpi"]]', '[["authorization","Basic [redacted]"]]'),
         (r'{"u":"https:\/\/ada:hunter2@x"}', '{"u":"https://[redacted]@x"}'),
     ],
-    ids=["told twice", "by its name", "in a pair", "slashes escaped"],
+    ids=["duplicate field", "by its name", "in a pair", "slashes escaped"],
 )
 def test_key_in_json_is_found_in_any_encoding(text: str, redacted: str) -> None:
     result = text.replace("KEY", KEY)

@@ -54,7 +54,7 @@ def test_price_is_exact_to_the_micro_dollar(
     assert result[1].startswith("genai-prices ")
 
 
-@each_case("model", ["nobody-knows", "", "/", "openai/nobody-knows"])
+@each_case("model", ["unknown-model", "", "/", "openai/unknown-model"])
 def test_unknown_model_has_no_price(model: str) -> None:
     assert calculate_price(model, "codex", PricedTokens(input=1), AT) is None
 
@@ -94,7 +94,7 @@ def test_modules_in_the_current_folder_are_not_loaded(
 def test_price_process_answers_line_by_line() -> None:
     questions = [
         {"model": "gpt-5", "provider": "codex", "input": 1_000, "output": 500, "at": AT},
-        {"model": "nobody-knows", "input": 1},
+        {"model": "unknown-model", "input": 1},
         {"model": 1},
     ]
     process = subprocess.run(
