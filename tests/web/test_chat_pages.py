@@ -340,7 +340,7 @@ def test_stranger_is_admitted_and_held_messages_are_routed(chat_pages: ChatPages
     assert "&lt;b&gt;let me in&lt;/b&gt;" in page
     assert "<b>let me in" not in page
     assert "held" in chat_pages.decoded_html("/messaging")
-    assert "Nobody waits" not in chat_pages.decoded_html("/messaging/held")
+    assert "No senders are waiting for approval." not in chat_pages.decoded_html("/messaging/held")
     chat_pages.submit("senders/approve", id=str(message.sender_id), person="mal", role="member")
     assert "No senders are waiting for approval." in chat_pages.decoded_html("/messaging/held")
     page = chat_pages.decoded_html(f"/messaging/messages/{message.id}")

@@ -263,7 +263,7 @@ def test_letter_with_an_expired_claim_has_no_owner(
     with http_server.client() as client:
         assert "claimed by ada" in client.get("/mail").text
         clock.advance(2 * HOUR)
-        assert "out with" not in client.get("/mail").text
+        assert "claimed by" not in client.get("/mail").text
 
 
 def test_session_is_paginated_back_to_its_first_turn(http_server: HttpServer) -> None:

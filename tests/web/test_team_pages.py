@@ -253,7 +253,7 @@ def test_overview_shows_questions_for_people_only(team_pages: TeamPages) -> None
     assert "To be confirmed" in text
     assert "For grace?" not in text
     assert "For grace?" in team_pages.client.get("/inbox").text
-    assert "Nobody waits" not in team_pages.client.get("/inbox").text
+    assert "No open questions." not in team_pages.client.get("/inbox").text
 
 
 def test_submitted_task_is_reviewed_from_the_overview(team_pages: TeamPages) -> None:
