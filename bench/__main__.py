@@ -14,18 +14,18 @@ from bench.harness import Bench, Row
 
 
 def main() -> int:
-    wanted = _arguments()
-    if wanted.page:
+    arguments = _arguments()
+    if arguments.page:
         report.write_page()
         return 0
-    names = [*wanted.cases, *(PEERS if wanted.peers else ())]
+    names = [*arguments.cases, *(PEERS if arguments.peers else ())]
     chosen = [case for case in CASES if not names or case.name in names]
     values: dict[str, list[Row]] = {}
     failed: list[str] = []
     with _progress() as progress:
         bar = progress.add_task("", total=len(chosen), case="")
         bench = Bench(
-            quick=wanted.quick, progress=lambda text: progress.update(bar, description=text)
+            quick=arguments.quick, progress=lambda text: progress.update(bar, description=text)
         )
         try:
             for case in chosen:
@@ -39,20 +39,20 @@ def main() -> int:
                     continue
                 progress.advance(bar)
                 print(report.as_text(case, values[case.name]), flush=True)
-                if not wanted.quick:
+                if not arguments.quick:
                     report.add(facts(bench), case.name, values[case.name])
         finally:
             bench.close()
     if failed:
         print(f"\nNot measured because of the errors above: {', '.join(failed)}.")
-    if wanted.quick:
+    if arguments.quick:
         print("\nA quick run writes no report.")
     else:
         print(f"\nWritten: {report.RESULTS.name} and {report.PAGE.name}.")
     rows = [row for rows in values.values() for row in rows]
-    if silent := report.unexplained(rows):
-        print(f"\nSlower, {report.NOBODY_SAYS}: {report.in_words(silent)}.")
-    return 1 if failed or silent or not all(row.holds for row in rows) else 0
+    if without_reason := report.unexplained(rows):
+        print(f"\nSlower, {report.NO_REASON}: {report.join_labels(without_reason)}.")
+    return 1 if failed or without_reason or not all(row.holds for row in rows) else 0
 
 
 def _measure(case: Case, bench: Bench) -> list[Row]:
@@ -61,7 +61,7 @@ def _measure(case: Case, bench: Bench) -> list[Row]:
     if all(row.holds for row in rows):
         return rows
     return [
-        first if first.holds else second.after_a_first_look(first)
+        first if first.holds else second.after_first_measurement(first)
         for first, second in zip(rows, case.measure(bench), strict=True)
     ]
 
@@ -79,10 +79,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--page", action="store_true", help="write the page from stored results, without measuring"
     )
-    wanted = parser.parse_args()
-    if unknown := set(wanted.cases) - set(names):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.cases) - set(names):
         parser.error(f"unknown case {', '.join(sorted(unknown))}; choose from {', '.join(names)}")
-    return wanted
+    return arguments
 
 
 def _progress() -> Progress:

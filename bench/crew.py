@@ -11,7 +11,7 @@ HEAD_START = 0.05  # between the order and the common start
 PATIENCE = 60.0
 
 Task = Callable[[float], Any]
-"""Works until a moment of the steady clock, and says how it went."""
+"""Works until a time of the monotonic clock, and returns its result."""
 
 
 class Crew:
@@ -28,13 +28,13 @@ class Crew:
         self._pipes: list[Connection] = []
         self._processes = []
         for number in range(size):
-            ours, theirs = context.Pipe()
+            parent_end, child_end = context.Pipe()
             process = context.Process(
-                target=_serve, args=(theirs, hire, (number, *args)), daemon=True
+                target=_serve, args=(child_end, hire, (number, *args)), daemon=True
             )
             process.start()
-            theirs.close()
-            self._pipes.append(ours)
+            child_end.close()
+            self._pipes.append(parent_end)
             self._processes.append(process)
         self.answers()
 
@@ -55,13 +55,13 @@ class Crew:
         answers = []
         for pipe in self._pipes:
             if not pipe.poll(max(deadline - time.monotonic(), 0)):
-                raise RuntimeError("a process of the bench did not answer")
+                raise RuntimeError("a worker process did not answer")
             answers.append(pipe.recv())
         return answers
 
     def close(self) -> None:
         for pipe in self._pipes:
-            with suppress(OSError):  # it may have died; the waiting process got an error
+            with suppress(OSError):  # the process may have died; `answers` raised an error
                 pipe.send(None)
         for process in self._processes:
             process.join(PATIENCE)

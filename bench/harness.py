@@ -22,7 +22,7 @@ from tests.support.postgres_server import PostgresServer
 
 T = TypeVar("T")
 Rates = Mapping[str, float]
-"""What one sample found: how many a second, by the name of what was done."""
+"""The result of one sample: operations per second, by the name of the operation."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -65,17 +65,17 @@ class Row(msgspec.Struct, frozen=True):
 
     what: str
     measured: Spread | None
-    """Nothing, where it could not be measured; `why` says what is missing."""
+    """None if it could not be measured; `why` has the reason."""
     bar: Bar | None = None
     unit: Literal["x", "ms", ""] = "x"
     over: str = ""
-    """The peer whose speed is 1; empty where Corral is not compared with a peer."""
+    """The peer whose speed is 1; empty without a comparison with a peer."""
     rows: int = 0
-    """How many rows of the past there were, where cost is followed as they grow."""
+    """The number of rows in the store, for measurements of growth."""
     first_look: Spread | None = None
-    """What was measured first, when that missed the bar."""
+    """The first measurement, if it missed the bar."""
     why: str = ""
-    """Why Corral is not ahead of the peer, where it is not; or why nothing was measured."""
+    """The reason why Corral is slower than the peer, or why nothing was measured."""
 
     @property
     def holds(self) -> bool:
@@ -90,7 +90,7 @@ class Row(msgspec.Struct, frozen=True):
         """Return the row with the reason for a slower result, if it is slower."""
         return self if self.ahead else msgspec.structs.replace(self, why=" ".join(why.split()))
 
-    def after_a_first_look(self, first: "Row") -> "Row":
+    def after_first_measurement(self, first: "Row") -> "Row":
         return msgspec.structs.replace(self, first_look=first.measured)
 
 
@@ -110,21 +110,21 @@ class Comparison:
     @property
     def measured(self) -> list[str]:
         """The names that were compared, in order."""
-        return list(dict.fromkeys(what for _, what in self._ratios))
+        return list(dict.fromkeys(operation for _, operation in self._ratios))
 
-    def add(self, rival: str, got: Rates, before: Rates, after: Rates) -> None:
-        for what, rate in got.items():
-            if what in before:
-                around = statistics.mean((before[what], after[what]))
-                self._ratios[rival, what].append(rate / around)
+    def add(self, rival: str, rates: Rates, before: Rates, after: Rates) -> None:
+        for operation, rate in rates.items():
+            if operation in before:
+                base_rate = statistics.mean((before[operation], after[operation]))
+                self._ratios[rival, operation].append(rate / base_rate)
 
-    def speed_of(self, rival: str, what: str) -> Spread:
+    def speed_of(self, rival: str, operation: str) -> Spread:
         """Return the speed of the rival relative to the base."""
-        return Spread.of(self._ratios[rival, what])
+        return Spread.of(self._ratios[rival, operation])
 
-    def speed_of_base_over(self, rival: str, what: str) -> Spread:
+    def speed_of_base_over(self, rival: str, operation: str) -> Spread:
         """Return the speed of the base relative to the rival."""
-        return self.speed_of(rival, what).inverse()
+        return self.speed_of(rival, operation).inverse()
 
 
 class Bench:
@@ -133,10 +133,10 @@ class Bench:
     def __init__(self, *, quick: bool, progress: Callable[[str], None]) -> None:
         self.quick = quick
         self.progress = progress
-        """Told what is being measured; shown to whoever waits."""
+        """Called with a description of the current measurement, to show it."""
         self.closing = ExitStack()
-        """Whatever is to be closed at the end of the run."""
-        self._kept: dict[str, Any] = {}
+        """Resources to close at the end of the run."""
+        self._cached: dict[str, Any] = {}
         self._stores = 0
 
     @cached_property
@@ -164,10 +164,10 @@ class Bench:
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """Create a named object once; a repeated measurement reuses it."""
-        if name not in self._kept:
-            self._kept[name] = make()
-        kept: T = self._kept[name]
-        return kept
+        if name not in self._cached:
+            self._cached[name] = make()
+        result: T = self._cached[name]
+        return result
 
     def compare(self, base: Rival, rivals: Sequence[Rival], *, rounds: int) -> Comparison:
         """Alternate the base and its rivals; the warm-up of each is dropped."""
@@ -179,9 +179,9 @@ class Bench:
             before = base.sample()
             for rival in _rotated(rivals, number):
                 self.progress(f"round {number + 1} of {rounds}, {rival.name}")
-                got = rival.sample()
+                rates = rival.sample()
                 after = base.sample()
-                comparison.add(rival.name, got, before, after)
+                comparison.add(rival.name, rates, before, after)
                 before = after
         return comparison
 
@@ -197,10 +197,10 @@ def _rotated(rivals: Sequence[Rival], by: int) -> Iterator[Rival]:
 
 def rate_of(call: Callable[[], Any], count: int) -> float:
     """Return the calls per second."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(count):
         call()
-    return count / (time.perf_counter() - began)
+    return count / (time.perf_counter() - start)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

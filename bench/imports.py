@@ -26,7 +26,7 @@ _RUNS = """
 _MESSAGES = """
     WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
     INSERT INTO messages (conversation_id, sender, content, timestamp)
-    SELECT 'c1', 'agent', 'I looked at file ' || i || ' and mended what was wrong with it; the '
+    SELECT 'c1', 'agent', 'I looked at file ' || i || ' and fixed the error in it; the '
         || 'tests pass again, and I go on with the next one.', '2026-03-01T10:00:00Z' FROM n
 """
 
@@ -36,13 +36,13 @@ def measure(url: str, tool: str, path: Path) -> None:
     with corral.open(url) as store:
         for time_of in ("first", "again"):
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            began = time.perf_counter()
-            taken = store.imports.import_database(tool, path)
-            took = time.perf_counter() - began
+            start = time.perf_counter()
+            report = store.imports.import_database(tool, path)
+            elapsed = time.perf_counter() - start
             more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
             print(
-                f"{engine:10} {tool:10} {time_of}: {taken.rows:,} rows, {taken.new:,} new, "
-                f"{took:.1f} s, {taken.rows / took:,.0f} rows/s, {more:.0f} MiB more",
+                f"{engine:10} {tool:10} {time_of}: {report.rows:,} rows, {report.new:,} new, "
+                f"{elapsed:.1f} s, {report.rows / elapsed:,.0f} rows/s, {more:.0f} MiB more",
                 flush=True,
             )
 

@@ -108,7 +108,7 @@ STYLES = ("first", "second")
 
 
 FIRST = 10_000
-"""The rows of the store that all others are compared with."""
+"""The number of rows in the store that all others are compared with."""
 
 
 class Curve(NamedTuple):
@@ -121,12 +121,12 @@ class Curve(NamedTuple):
 
 def ratios(rows: Sequence[Row], title: str) -> str:
     """Draw bars by peer, on a logarithmic scale around 1."""
-    drawn = [(row, row.measured) for row in rows if row.measured is not None]
-    reach = max(max(spread.high, 1 / spread.low) for _, spread in drawn)
-    least = min(0.5, *(spread.low for _, spread in drawn))
-    scale = _Scale(math.log10(least), math.log10(reach), LEFT, RIGHT - 40)
+    measured = [(row, row.measured) for row in rows if row.measured is not None]
+    highest = max(max(spread.high, 1 / spread.low) for _, spread in measured)
+    lowest = min(0.5, *(spread.low for _, spread in measured))
+    scale = _Scale(math.log10(lowest), math.log10(highest), LEFT, RIGHT - 40)
     peers, y = [], TOP + 4
-    for name, group in groupby(drawn, key=lambda pair: pair[0].over):
+    for name, group in groupby(measured, key=lambda pair: pair[0].over):
         y += HEAD
         top = y
         bars = []
@@ -135,7 +135,7 @@ def ratios(rows: Sequence[Row], title: str) -> str:
             bars.append(_bar(row, spread, scale, y))
         peers.append({"name": name, "y": top + 4, "bars": bars})
     values = [
-        value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if least <= value <= reach
+        value for value in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if lowest <= value <= highest
     ]
     return _environment.from_string(BARS).render(
         title=title,
@@ -154,7 +154,7 @@ def growth(rows: Iterable[Row], title: str) -> str:
     """Draw a panel for each call: its relative time by rows of history."""
     curves = list(_curves(rows))
     engines = list(dict.fromkeys(curve.engine for curve in curves))
-    whats = list(dict.fromkeys(curve.what for curve in curves))
+    calls = list(dict.fromkeys(curve.what for curve in curves))
     sizes = sorted({size for curve in curves for size, _ in curve.points})
     most = max(2.0, *(value for curve in curves for _, value in curve.points))
     least = min(0.5, *(value for curve in curves for _, value in curve.points))
@@ -162,16 +162,16 @@ def growth(rows: Iterable[Row], title: str) -> str:
     up = _Scale(math.log10(least), math.log10(most), TALL, 0)
     panels = [
         {
-            "name": what,
+            "name": call,
             "x": 44 + (number % ACROSS) * (INNER + 40),
             "y": 104 + (number // ACROSS) * (TALL + 56),
             "lines": [
                 _line(curve, STYLES[engines.index(curve.engine)], across, up)
                 for curve in curves
-                if curve.what == what
+                if curve.what == call
             ],
         }
-        for number, what in enumerate(whats)
+        for number, call in enumerate(calls)
     ]
     marks = {0.5: "tick", 1.0: "one", 1.5: "bar", 2.0: "tick", 5.0: "tick", 10.0: "tick"}
     return _environment.from_string(PANELS).render(
@@ -179,7 +179,7 @@ def growth(rows: Iterable[Row], title: str) -> str:
         about="Time of a call over its time after 10,000 rows, by rows of the past;"
         " the dotted line is the bar.",
         width=WIDTH,
-        height=104 + ((len(whats) + ACROSS - 1) // ACROSS) * (TALL + 56) - 16,
+        height=104 + ((len(calls) + ACROSS - 1) // ACROSS) * (TALL + 56) - 16,
         inner=INNER,
         tall=TALL,
         engines=[
@@ -209,16 +209,16 @@ class _Scale:
 
 
 def _bar(row: Row, spread: Spread, scale: _Scale, y: float) -> dict[str, object]:
-    one, end = scale.at(1), scale.at(spread.median)
+    unit_x, end = scale.at(1), scale.at(spread.median)
     return {
         "label": row.what,
         "y": y,
         "ahead": row.ahead,
-        "x": min(one, end),
-        "width": round(max(abs(end - one), 1), 1),
+        "x": min(unit_x, end),
+        "width": round(max(abs(end - unit_x), 1), 1),
         "low": scale.at(spread.low),
         "high": scale.at(spread.high),
-        "end": max(one, scale.at(spread.high), end),
+        "end": max(unit_x, scale.at(spread.high), end),
         "value": f"{spread.median:.3g}x",
     }
 

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results.json"
 PAGE = ROOT / "bench" / "RESULTS.md"
 PICTURES = ROOT / "docs" / "pictures"
-NOBODY_SAYS = "no reason given"
-UNLIKE = ("as shipped (FULL)", "by hand")
+NO_REASON = "no reason given"
+NOT_PLOTTED = ("as shipped (FULL)", "by hand")
 """Parts of names of rows that are not plotted: another durability, or not a peer."""
 
 HEAD = """\
@@ -60,7 +60,7 @@ def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
     Results of other cases are kept if they come from the same kind of machine and programs.
     """
     before = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else None
-    cases = dict(before.cases) if before is not None and _alike(before.facts, facts) else {}
+    cases = dict(before.cases) if before is not None and _is_comparable(before.facts, facts) else {}
     cases[name] = rows
     results = Results(facts, {case.name: cases[case.name] for case in CASES if case.name in cases})
     RESULTS.write_text(as_json(results))
@@ -82,14 +82,14 @@ def _plots(results: Results) -> list[Plot]:
     """Return the plots for the available results."""
     cases = results.cases
     peers = [row for rows in cases.values() for row in rows if row.over and row.measured]
-    grown = cases.get("growth", [])
+    growth_rows = cases.get("growth", [])
     result = []
-    if alike := [row for row in peers if not any(word in row.over for word in UNLIKE)]:
+    if plotted := [row for row in peers if not any(word in row.over for word in NOT_PLOTTED)]:
         title = "Corral beside other tools"
-        result.append(Plot("peers.svg", title, plots.ratios(alike, title)))
-    if grown:
+        result.append(Plot("peers.svg", title, plots.ratios(plotted, title)))
+    if growth_rows:
         title = "Cost by number of rows in the store"
-        result.append(Plot("growth.svg", title, plots.growth(grown, title)))
+        result.append(Plot("growth.svg", title, plots.growth(growth_rows, title)))
     return result
 
 
@@ -98,8 +98,8 @@ def unexplained(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if not row.ahead and not row.why]
 
 
-def _alike(before: dict[str, str], now: dict[str, str]) -> bool:
-    """Whether the facts that both runs have are equal, apart from patch versions."""
+def _is_comparable(before: dict[str, str], now: dict[str, str]) -> bool:
+    """Return whether the facts that both runs have are equal, apart from patch versions."""
     return all(
         _without_patch_version(now[name]) == _without_patch_version(value)
         for name, value in before.items()
@@ -114,7 +114,7 @@ def _without_patch_version(fact: str) -> str:
 
 def as_text(case: Case, rows: Sequence[Row]) -> str:
     lines = [
-        (_what(row), _measured(row), _bar(row.bar, row.unit), _verdict(row) if row.bar else "")
+        (_label(row), _measured(row), _bar(row.bar, row.unit), _verdict(row) if row.bar else "")
         for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -126,8 +126,8 @@ def as_text(case: Case, rows: Sequence[Row]) -> str:
     return "\n".join([f"\n{case.title}", *(f"  {line}" for line in padded), *reasons])
 
 
-def in_words(rows: Iterable[Row]) -> str:
-    return "; ".join(_what(row) for row in rows)
+def join_labels(rows: Iterable[Row]) -> str:
+    return "; ".join(_label(row) for row in rows)
 
 
 def as_json(results: Results) -> str:
@@ -146,12 +146,12 @@ def as_page(results: Results) -> str:
     every = len(results.barred)
     verdict = f"{'All' if held == every else f'{held} of'} {every} bars hold."
     measured = [case for case in CASES if case.name in results.cases]
-    shown = [f"![{plot.title}](../docs/pictures/{plot.file})\n" for plot in _plots(results)]
-    parts = [HEAD.format(verdict=verdict), *shown, "## Bars\n"]
+    images = [f"![{plot.title}](../docs/pictures/{plot.file})\n" for plot in _plots(results)]
+    parts = [HEAD.format(verdict=verdict), *images, "## Bars\n"]
     for case in measured:
-        if own := [row for row in results.cases[case.name] if not row.over]:
-            parts += [f"### {case.title}\n", f"{_wrapped(case.about)}\n", _own_table(own)]
-    parts += ["## Against peers\n", _standing(results)]
+        if own_rows := [row for row in results.cases[case.name] if not row.over]:
+            parts += [f"### {case.title}\n", f"{_wrapped(case.about)}\n", _own_table(own_rows)]
+    parts += ["## Against peers\n", _summary(results)]
     for case in measured:
         rows = results.cases[case.name]
         if peers := [row for row in rows if row.over]:
@@ -164,7 +164,7 @@ def as_page(results: Results) -> str:
     return "\n".join(parts)
 
 
-def _standing(results: Results) -> str:
+def _summary(results: Results) -> str:
     """Return the sentence about the number of rows in which Corral is ahead."""
     peers = [row for rows in results.cases.values() for row in rows if row.over and row.measured]
     ahead = sum(row.ahead for row in peers)
@@ -174,7 +174,7 @@ def _standing(results: Results) -> str:
 def _own_table(rows: Iterable[Row]) -> str:
     return _table(
         ("what", "bar", "measured (spread)", "met?"),
-        ((_what(row), _bar(row.bar, row.unit), _measured(row), _verdict(row)) for row in rows),
+        ((_label(row), _bar(row.bar, row.unit), _measured(row), _verdict(row)) for row in rows),
     )
 
 
@@ -195,7 +195,7 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ["---"] * len(head), *lines))
 
 
-def _what(row: Row) -> str:
+def _label(row: Row) -> str:
     if row.rows:
         return f"{row.what}, {row.rows:,} rows"
     return f"{row.what}, over {row.over}" if row.over else row.what
@@ -213,7 +213,7 @@ def _measured(row: Row) -> str:
 
 
 def _reason(row: Row) -> str:
-    return row.why or ("" if row.ahead else NOBODY_SAYS)
+    return row.why or ("" if row.ahead else NO_REASON)
 
 
 def _spread(spread: Spread, unit: str) -> str:

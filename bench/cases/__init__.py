@@ -72,4 +72,4 @@ CASES = [
 ]
 
 PEERS = ("postgres", "peers", "node", "frameworks")
-"""The cases of `make bench-peers`: those that compare Corral with what others would use instead."""
+"""The cases of `make bench-peers`, which compare Corral with other tools."""

@@ -1,4 +1,4 @@
-"""Chat messages: stored and routed by Corral, and the same rows written by hand."""
+"""Inbound chat messages: Corral, compared with the same rows written by hand."""
 
 import time
 from collections import Counter
@@ -25,29 +25,32 @@ BAR = Bar(">=", 0.5)
 BATCH = 50
 
 _numbers = count(1)
-Take = Callable[[Sequence[IncomingEvent]], object]
+Receive = Callable[[Sequence[IncomingEvent]], object]
 
 
 def measure(bench: Bench) -> list[Row]:
-    store, heard = _prepared(bench)
-    other, known = _prepared(bench)
-    by_hand = RawChat(other, known)
-    one, all_ = partial(_one, store, heard.channel_id), partial(_all, store, heard.channel_id)
+    store, message = _prepare_store(bench)
+    other_store, other_message = _prepare_store(bench)
+    by_hand = RawChat(other_store, other_message)
+    receive_each, receive_all = (
+        partial(_receive_each, store, message.channel_id),
+        partial(_receive_all, store, message.channel_id),
+    )
     result = bench.compare(
         Rival("by hand", partial(_sample, bench, by_hand.receive, by_hand.receive)),
-        [Rival("Corral", partial(_sample, bench, one, all_))],
+        [Rival("Corral", partial(_sample, bench, receive_each, receive_all))],
         rounds=bench.pick(21, 5),
     )
-    _check_same_rows(store, other)
+    _check_same_rows(store, other_store)
     store.close()
-    other.close()
+    other_store.close()
     return [
         Row("messages received, one at a time", result.speed_of("Corral", "one"), BAR),
         Row(f"messages received, {BATCH} at once", result.speed_of("Corral", "batch")),
     ]
 
 
-def _prepared(bench: Bench) -> tuple[Corral, Message]:
+def _prepare_store(bench: Bench) -> tuple[Corral, Message]:
     """A store with a channel wired to an agent, and its first message."""
     store = open_store(f"sqlite:///{bench.new_file()}")
     store.agents.create("ada", provider="scripted")
@@ -64,32 +67,35 @@ def _secret(store: Corral) -> dict[str, str]:
 def _event() -> IncomingEvent:
     number = next(_numbers)
     return IncomingEvent(
-        event_id=f"event-{number}", place="room", sender="ann", text=f"what of {number}?"
+        event_id=f"event-{number}", place="room", sender="ann", text=f"message {number}"
     )
 
 
-def _one(store: Corral, channel: str, events: Sequence[IncomingEvent]) -> None:
+def _receive_each(store: Corral, channel: str, events: Sequence[IncomingEvent]) -> None:
     for event in events:
         store.messages.receive(channel, event)
 
 
-def _all(store: Corral, channel: str, events: Sequence[IncomingEvent]) -> None:
+def _receive_all(store: Corral, channel: str, events: Sequence[IncomingEvent]) -> None:
     store.messages.receive_all(channel, events)
 
 
-def _sample(bench: Bench, one: Take, all_: Take) -> Rates:
+def _sample(bench: Bench, receive_each: Receive, receive_all: Receive) -> Rates:
     size = bench.pick(400, 200)
     events = [_event() for _ in range(size)]
-    began = time.perf_counter()
+    start_each = time.perf_counter()
     for event in events:
-        one([event])
-    middle = time.perf_counter()
+        receive_each([event])
+    end_each = time.perf_counter()
     events = [_event() for _ in range(size * 2)]
-    start = time.perf_counter()
+    start_batches = time.perf_counter()
     for first in range(0, len(events), BATCH):
-        all_(events[first : first + BATCH])
-    end = time.perf_counter()
-    return {"one": size / (middle - began), "batch": len(events) / (end - start)}
+        receive_all(events[first : first + BATCH])
+    end_batches = time.perf_counter()
+    return {
+        "one": size / (end_each - start_each),
+        "batch": len(events) / (end_batches - start_batches),
+    }
 
 
 def _check_same_rows(store: Corral, other: Corral) -> None:
@@ -103,5 +109,5 @@ def _check_same_rows(store: Corral, other: Corral) -> None:
         events = item.events.newest(limit=2 * BATCH).items
         assert Counter((event.kind, event.verb) for event in events) == {
             ("letter", "put"): BATCH,
-            ("message", "hear"): BATCH,
+            ("message", "route"): BATCH,
         }

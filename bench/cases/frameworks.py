@@ -1,4 +1,4 @@
-"""State of agent frameworks, in their own store and in Corral's."""
+"""Session stores of agent frameworks, compared with Corral's integrations."""
 
 import importlib.util
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from typing import NamedTuple
 from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import open_store
 from bench.opponents.sessions import (
-    CorralSessionTalk,
-    CorralSteps,
-    CorralTalk,
+    Conversation,
+    CorralCheckpoints,
+    CorralConversation,
+    CorralSessionConversation,
     Framework,
     LangGraph,
     LangGraphOnPostgres,
     OpenAiAgents,
     OpenAiAgentsOnPostgres,
-    Talk,
 )
 from corral.api import Corral
 
@@ -42,7 +42,7 @@ WHY_LOADING = {
     """,
 }
 WAITS = "Both wait for the disk once for each message, which is nearly all of the time."
-MORE = "Corral also numbers and validates each message; the peer only inserts it."
+VALIDATES = "Corral also numbers and validates each message; the peer only inserts it."
 
 
 class Pair(NamedTuple):
@@ -52,7 +52,7 @@ class Pair(NamedTuple):
     module: str
     own: Callable[[], Framework]
     kind: str
-    through: type[CorralSessionTalk] | type[CorralSteps]
+    through: type[CorralSessionConversation] | type[CorralCheckpoints]
 
 
 def measure(bench: Bench) -> list[Row]:
@@ -71,20 +71,20 @@ def _on_sqlite(bench: Bench, *, normal: bool) -> list[Row]:
             "agents",
             lambda: OpenAiAgents(bench.new_file(), normal=normal),
             "CorralSession",
-            CorralSessionTalk,
+            CorralSessionConversation,
         ),
         Pair(
             f"SqliteSaver of langgraph at {level}",
             "langgraph.checkpoint.sqlite",
             lambda: LangGraph(bench.new_file(), normal=normal),
             "CorralSaver",
-            CorralSteps,
+            CorralCheckpoints,
         ),
     ]
     with open_store(f"sqlite:///{bench.new_file()}") as store:
         if not normal:
             store.db.durability("full")
-        return [row for pair in pairs for row in _against(bench, store, pair, full=not normal)]
+        return [row for pair in pairs for row in _compare_pair(bench, store, pair, full=not normal)]
 
 
 def _on_postgres(bench: Bench) -> list[Row]:
@@ -94,54 +94,61 @@ def _on_postgres(bench: Bench) -> list[Row]:
             "agents",
             lambda: OpenAiAgentsOnPostgres(bench.server.new_database()),
             "CorralSession",
-            CorralSessionTalk,
+            CorralSessionConversation,
         ),
         Pair(
             "PostgresSaver of langgraph",
             "langgraph.checkpoint.postgres",
             lambda: LangGraphOnPostgres(bench.server.new_database()),
             "CorralSaver",
-            CorralSteps,
+            CorralCheckpoints,
         ),
     ]
     with open_store(bench.server.new_database()) as store:
-        return [row for pair in pairs for row in _against(bench, store, pair, full=True)]
+        return [row for pair in pairs for row in _compare_pair(bench, store, pair, full=True)]
 
 
-def _against(bench: Bench, store: Corral, pair: Pair, *, full: bool) -> list[Row]:
+def _compare_pair(bench: Bench, store: Corral, pair: Pair, *, full: bool) -> list[Row]:
     """Measure the framework with its own store, with Corral's, and Corral without it."""
     if not _installed(pair.module):
-        return [Row(pair.kind, None, over=pair.peer, why=f"Not measured: no {pair.module} here.")]
-    own = Rival(pair.peer, partial(_use, pair.own()))
-    corral = Rival("Corral", partial(_say, CorralTalk(store)))
-    through = Rival("through", partial(_use, pair.through(store)))
-    for rival in (own, corral, through) if full else ():
+        return [
+            Row(
+                pair.kind,
+                None,
+                over=pair.peer,
+                why=f"Not measured: {pair.module} is not installed.",
+            )
+        ]
+    own_store = Rival(pair.peer, partial(_measure_framework, pair.own()))
+    corral = Rival("Corral", partial(_measure_append, CorralConversation(store)))
+    through = Rival("through", partial(_measure_framework, pair.through(store)))
+    for rival in (own_store, corral, through) if full else ():
         for _ in range(5):
             rival.sample()  # until the WAL has its final size, because growing it is slower
-    result = bench.compare(own, [corral, through], rounds=bench.pick(7, 3))
+    result = bench.compare(own_store, [corral, through], rounds=bench.pick(7, 3))
     rows = {
         "append a turn": result.speed_of("Corral", APPEND),
         f"{pair.kind}, append": result.speed_of("through", APPEND),
         f"{pair.kind}, load": result.speed_of("through", LOAD),
     }
     return [
-        Row(what, spread, None if LOAD in what else Bar(">", 1), over=pair.peer).unless_ahead(
-            WHY_LOADING[pair.kind] if LOAD in what else WAITS if full else MORE
+        Row(name, spread, None if LOAD in name else Bar(">", 1), over=pair.peer).unless_ahead(
+            WHY_LOADING[pair.kind] if LOAD in name else WAITS if full else VALIDATES
         )
-        for what, spread in rows.items()
+        for name, spread in rows.items()
     ]
 
 
 def _installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even its package
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 
-def _say(talk: Talk) -> Rates:
-    return {APPEND: rate_of(talk.say, COUNT)}
+def _measure_append(conversation: Conversation) -> Rates:
+    return {APPEND: rate_of(conversation.append, COUNT)}
 
 
-def _use(framework: Framework) -> Rates:
-    return {APPEND: rate_of(framework.say, COUNT), LOAD: rate_of(framework.load, COUNT)}
+def _measure_framework(framework: Framework) -> Rates:
+    return {APPEND: rate_of(framework.append, COUNT), LOAD: rate_of(framework.load, COUNT)}

@@ -25,9 +25,9 @@ def measure(bench: Bench) -> list[Row]:
             return {"put": len(_put_for(store, 1, seconds)) / seconds}
 
         def together() -> Rates:
-            took = _put_for(store, THREADS, seconds)
-            waits.append(percentile(took, 99) * 1_000)
-            return {"put": len(took) / seconds}
+            durations = _put_for(store, THREADS, seconds)
+            waits.append(percentile(durations, 99) * 1_000)
+            return {"put": len(durations) / seconds}
 
         result = bench.compare(
             Rival("one thread", alone), [Rival("64 threads", together)], rounds=bench.pick(7, 3)
@@ -40,17 +40,17 @@ def measure(bench: Bench) -> list[Row]:
 
 def _put_for(store: Corral, threads: int, seconds: float) -> list[float]:
     """Return the duration of each call that `threads` threads make in so many seconds."""
-    took: list[float] = []
+    durations: list[float] = []
     end = time.perf_counter() + seconds
 
     def work() -> None:
-        while (began := time.perf_counter()) < end:
+        while (start := time.perf_counter()) < end:
             store.mail.put(MAILBOX, BODY)
-            took.append(time.perf_counter() - began)
+            durations.append(time.perf_counter() - start)
 
     workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    return took
+    return durations

@@ -6,7 +6,15 @@ from functools import partial
 from pathlib import Path
 
 import corral
-from bench.cases.history import ENGINES, EVENTS, LETTERS, SUBJECT, Engine, load_past, loaded
+from bench.cases.history import (
+    ENGINES,
+    EVENTS,
+    LETTERS,
+    SUBJECT,
+    Engine,
+    load_past,
+    open_loaded_store,
+)
 from bench.cases.start_up import CORRAL, run_command
 from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import BODY, MAILBOX, CorralQueue
@@ -54,36 +62,36 @@ def measure(bench: Bench) -> list[Row]:
 def _on(bench: Bench, engine: Engine) -> list[Row]:
     first, *sizes = bench.pick(SIZES, QUICK)[engine]
     base, *rivals = (
-        Rival(f"{size:,}", partial(_use, bench, _store_of(bench, engine, size)))
+        Rival(f"{size:,}", partial(_sample, bench, _store_of(bench, engine, size)))
         for size in (first, *sizes)
     )
     result = bench.compare(base, rivals, rounds=bench.pick(7, 3))
     return [
         Row(
-            f"{ENGINES[engine]}: {what}",
-            result.speed_of_base_over(f"{size:,}", what),
+            f"{ENGINES[engine]}: {operation}",
+            result.speed_of_base_over(f"{size:,}", operation),
             BAR,
             rows=size,
         )
-        for what in result.measured
+        for operation in result.measured
         for size in sizes
     ]
 
 
 def _store_of(bench: Bench, engine: Engine, size: int) -> Corral:
-    return bench.once(f"growth {engine} {size}", partial(_made, bench, engine, size))
+    return bench.once(f"growth {engine} {size}", partial(_make_store, bench, engine, size))
 
 
-def _made(bench: Bench, engine: Engine, size: int) -> Corral:
+def _make_store(bench: Bench, engine: Engine, size: int) -> Corral:
     bench.progress(f"writing {size:,} letters, events and passages of the past on {engine}")
     statements = (LETTERS, EVENTS, PASSAGES)
-    store = loaded(bench, engine, lambda run: load_past(run, engine, size, statements))
+    store = open_loaded_store(bench, engine, lambda run: load_past(run, engine, size, statements))
     for _ in range(WAITING):
         store.mail.put("agent:ada", BODY)
     return store
 
 
-def _use(bench: Bench, store: Corral) -> Rates:
+def _sample(bench: Bench, store: Corral) -> Rates:
     queue = CorralQueue(store)
     environment = os.environ | {"CORRAL_STORE": store.db.url, "CORRAL_HOME": str(bench.folder)}
     command = partial(run_command, [CORRAL, "mail", "list", "--json"], environment)
@@ -92,8 +100,8 @@ def _use(bench: Bench, store: Corral) -> Rates:
         "put": rate_of(queue.put, FILL_INTERVAL),
         "claim + ack": rate_of(queue.take, FILL_INTERVAL),
         **{
-            what: rate_of(look, LOOKS)
-            for what, look in {
+            operation: rate_of(call, LOOKS)
+            for operation, call in {
                 "the newest page": lambda: store.mail.list(all=True),
                 "a page of a mailbox": lambda: store.mail.list(all=True, mailbox=MAILBOX),
                 "a page by subject": lambda: store.events.newest(subject=SUBJECT),

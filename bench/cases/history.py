@@ -61,27 +61,33 @@ def measure(bench: Bench) -> list[Row]:
             for size in (SHORT, long)
         )
         result = bench.compare(
-            Rival("short", partial(_look_around, short_store)),
-            [Rival("long", partial(_look_around, long_store))],
+            Rival("short", partial(_sample, short_store)),
+            [Rival("long", partial(_sample, long_store))],
             rounds=bench.pick(7, 3),
         )
         rows += [
-            Row(f"{name}, {long:,} rows: {what}", result.speed_of_base_over("long", what), BAR)
-            for what in result.measured
+            Row(
+                f"{name}, {long:,} rows: {operation}",
+                result.speed_of_base_over("long", operation),
+                BAR,
+            )
+            for operation in result.measured
         ]
     return rows
 
 
 def _store_with_history(bench: Bench, engine: Engine, size: int) -> Corral:
     bench.progress(f"writing {size:,} letters and events of the past on {engine}")
-    store = loaded(bench, engine, lambda run: load_past(run, engine, size))
+    store = open_loaded_store(bench, engine, lambda run: load_past(run, engine, size))
     for _ in range(WAITING):
         store.mail.put("agent:ada", BODY)
     return store
 
 
-def loaded(bench: Bench, engine: Engine, load: Callable[[Callable[[str], Any]], None]) -> Corral:
-    """A store whose history was inserted directly into its tables."""
+def open_loaded_store(
+    bench: Bench, engine: Engine, load: Callable[[Callable[[str], Any]], None]
+) -> Corral:
+    """Open a store whose history is inserted directly into its tables."""
     if engine == "sqlite":
         path = bench.new_file()
         store = open_store(f"sqlite:///{path}")
@@ -114,8 +120,8 @@ def load_past(
         run("COMMIT")
 
 
-def _looks(store: Corral) -> dict[str, Callable[[], Any]]:
-    """Pages that people and programs request, some of them deep in the history."""
+def _page_calls(store: Corral) -> dict[str, Callable[[], Any]]:
+    """Return calls for pages of lists, some of them deep in the history."""
     ((middle,),) = store.db.sql("SELECT max(seq) / 2 FROM letters").rows
     xid = "xid" if store.db.engine == "postgres" else "0"
     ((at, seq),) = store.db.sql(f"SELECT {xid}, seq FROM events WHERE seq = {middle}").rows
@@ -134,8 +140,8 @@ def _looks(store: Corral) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _look_around(store: Corral) -> Rates:
-    rates = {what: rate_of(look, LOOKS) for what, look in _looks(store).items()}
+def _sample(store: Corral) -> Rates:
+    rates = {operation: rate_of(call, LOOKS) for operation, call in _page_calls(store).items()}
     queue = CorralQueue(store)
     for _ in range(LOOKS):
         queue.put()

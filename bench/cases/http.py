@@ -35,16 +35,16 @@ class Server(NamedTuple):
     path: Path
 
 
-class Served:
+class ServerProcess:
     """A server in its own process."""
 
     def __init__(self, serve: Callable[[Connection, Path], None], path: Path) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, path), daemon=True)
+        self._pipe, child_end = context.Pipe()
+        self._process = context.Process(target=serve, args=(child_end, path), daemon=True)
         self._process.start()
         port, token = self._pipe.recv()
-        self.at = Server(port, token, path)
+        self.server = Server(port, token, path)
 
     def close(self) -> None:
         self._process.terminate()
@@ -53,34 +53,41 @@ class Served:
 
 def measure(bench: Bench) -> list[Row]:
     seconds = bench.pick(2.0, 1.0)
-    ours, bare = Served(serve_corral, bench.new_file()), Served(serve_bare, bench.new_file())
+    corral, bare = (
+        ServerProcess(serve_corral, bench.new_file()),
+        ServerProcess(serve_bare, bench.new_file()),
+    )
     try:
         value = bench.compare(
-            Rival("by hand", partial(_sample, bare.at, seconds)),
-            [Rival("Corral", partial(_sample, ours.at, seconds))],
+            Rival("by hand", partial(_sample, bare.server, seconds)),
+            [Rival("Corral", partial(_sample, corral.server, seconds))],
             rounds=bench.pick(7, 3),
         )
         bench.progress("the feed")
-        heard = Spread.of([_hear(ours.at, 100) for _ in range(bench.pick(7, 3))])
+        feed_delay = Spread.of([_measure_feed(corral.server, 100) for _ in range(bench.pick(7, 3))])
         bench.progress("overload")
-        before = _accepted(ours.at)
-        result = asyncio.run(_load(ours.at, _put, 10 * CLIENTS, bench.pick(30.0, 5.0)))
-        lost = result[200] - (_accepted(ours.at) - before)
+        before = _accepted(corral.server)
+        result = asyncio.run(_load(corral.server, _put, 10 * CLIENTS, bench.pick(30.0, 5.0)))
+        lost = result[200] - (_accepted(corral.server) - before)
     finally:
-        ours.close()
+        corral.close()
         bare.close()
     other = sum(count for status, count in result.items() if status not in (200, 429))
     return [
-        Row("ask for ten letters", value.speed_of("Corral", "read"), BAR),
+        Row("list ten letters", value.speed_of("Corral", "read"), BAR),
         Row("put a letter", value.speed_of("Corral", "write"), BAR),
-        Row("another process's commit to its line on the feed, p99", heard, FEED, unit="ms"),
-        Row("overload: answers that are neither 200 nor 429", _one(other), Bar("=", 0), unit=""),
-        Row("overload: accepted letters that are lost", _one(lost), Bar("=", 0), unit=""),
-        Row("overload: share that was accepted", _one(result[200] / sum(result.values())), unit=""),
+        Row("commit of another process to its event on the feed, p99", feed_delay, FEED, unit="ms"),
+        Row("overload: responses other than 200 and 429", _single(other), Bar("=", 0), unit=""),
+        Row("overload: accepted letters that were lost", _single(lost), Bar("=", 0), unit=""),
+        Row(
+            "overload: share of accepted requests",
+            _single(result[200] / sum(result.values())),
+            unit="",
+        ),
     ]
 
 
-def _one(value: float) -> Spread:
+def _single(value: float) -> Spread:
     return Spread.of([value])
 
 
@@ -101,9 +108,9 @@ def _put(server: Server) -> bytes:
     )
 
 
-def _request(server: Server, what: str, body: bytes) -> bytes:
+def _request(server: Server, request_line: str, body: bytes) -> bytes:
     lines = [
-        f"{what} HTTP/1.1",
+        f"{request_line} HTTP/1.1",
         f"Host: 127.0.0.1:{server.port}",
         f"Authorization: Bearer {server.token}",
         "Content-Type: application/json",
@@ -137,9 +144,9 @@ async def _load(
     return values
 
 
-def _hear(server: Server, count: int) -> float:
+def _measure_feed(server: Server, count: int) -> float:
     """Return the milliseconds from a commit until a subscriber has its event."""
-    took = []
+    delays = []
     with (
         open_store(f"sqlite:///{server.path}") as store,
         socket.create_connection(("127.0.0.1", server.port)) as line,
@@ -150,11 +157,11 @@ def _hear(server: Server, count: int) -> float:
             pass
         for _ in range(count):
             id = store.mail.put("queue:feed", BODY).id.encode()
-            began = time.perf_counter()
+            start = time.perf_counter()
             while id not in result.readline():
                 pass
-            took.append((time.perf_counter() - began) * 1_000)
-    return percentile(took, 99)
+            delays.append((time.perf_counter() - start) * 1_000)
+    return percentile(delays, 99)
 
 
 def _accepted(server: Server) -> int:

@@ -32,7 +32,7 @@ def _on(bench: Bench, engine: Engine) -> list[Row]:
         shares = [100 * cpu_of(machine.pid, seconds) for _ in range(3)]
         megabytes = memory_of(machine.pid) / MEGABYTE
     finally:
-        machine.kill_all()
+        machine.kill_processes()
     name = ENGINES[engine]
     return [
         Row(f"{name}, percent of a core", Spread.of(shares), Bar("<", 1), ""),

@@ -36,7 +36,7 @@ ACQUIRE = """
         'held')
     RETURNING seq, state, project_id, path, mode, owner, lease_until
 """
-NEAR = """
+OVERLAPPING = """
     SELECT seq, path, mode, owner, lease_until FROM locks
     WHERE project_id = :project AND ended_at IS NULL AND lease_until > :now
       AND path_prefix IN ('', 'src/', :path || '/') AND owner <> :owner
@@ -45,12 +45,12 @@ NEAR = """
     WHERE project_id = :project AND ended_at IS NULL AND lease_until > :now
       AND path_prefix > :path || '/' AND path_prefix < :path || '0' AND owner <> :owner
 """
-WAITED_FOR = "SELECT 1 FROM locks WHERE project_id = :project AND state = 'waiting' LIMIT 1"
+WAITING = "SELECT 1 FROM locks WHERE project_id = :project AND state = 'waiting' LIMIT 1"
 RELEASE = """
     UPDATE locks SET state = 'released', ended_at = :now, ended_by = :owner
     WHERE seq = :seq AND state = 'held' AND lease_until > :now RETURNING seq
 """
-NOTE = """
+INSERT_EVENT = """
     INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
     VALUES (:now, :actor, 'lock', :verb, :subject, :project, :data)
 """
@@ -58,11 +58,11 @@ NOTE = """
 
 def measure(bench: Bench) -> list[Row]:
     count = bench.pick(300, 200)
-    store, project = _prepared(bench)
-    hand, its_project = _by_hand(bench)
+    store, project = _prepare_store(bench)
+    execute, other_project = _by_hand(bench)
     result = bench.compare(
-        Rival("by hand", partial(_hand_over, hand, its_project, count)),
-        [Rival("Corral", partial(_take_and_give, store, project, count))],
+        Rival("by hand", partial(_acquire_and_release_by_hand, execute, other_project, count)),
+        [Rival("Corral", partial(_acquire_and_release, store, project, count))],
         rounds=bench.pick(21, 5),
     )
     store.close()
@@ -72,7 +72,7 @@ def measure(bench: Bench) -> list[Row]:
     ]
 
 
-def _prepared(bench: Bench, url: str | None = None) -> tuple[Corral, str]:
+def _prepare_store(bench: Bench, url: str | None = None) -> tuple[Corral, str]:
     store = open_store(url or f"sqlite:///{bench.new_file()}")
     folder = bench.folder / "project"
     (folder / "src").mkdir(parents=True, exist_ok=True)
@@ -84,16 +84,16 @@ def _prepared(bench: Bench, url: str | None = None) -> tuple[Corral, str]:
     return store, project
 
 
-def _take_and_give(store: Corral, project: str, count: int) -> Rates:
-    began = time.perf_counter()
+def _acquire_and_release(store: Corral, project: str, count: int) -> Rates:
+    start = time.perf_counter()
     for number in range(count):
         store.locks.release(store.locks.acquire(project, f"src/{number}.py", "ada"))
-    return {"acquire + release": count / (time.perf_counter() - began)}
+    return {"acquire + release": count / (time.perf_counter() - start)}
 
 
 def _by_hand(bench: Bench) -> tuple[Any, str]:
     path = bench.new_file()
-    store, project = _prepared(bench, f"sqlite:///{path}")
+    store, project = _prepare_store(bench, f"sqlite:///{path}")
     store.close()
     connection = apsw.Connection(str(path), statementcachesize=512)
     connection.set_busy_timeout(10_000)
@@ -103,8 +103,8 @@ def _by_hand(bench: Bench) -> tuple[Any, str]:
     return connection.execute, project
 
 
-def _hand_over(run: Any, project: str, count: int) -> Rates:
-    began = time.perf_counter()
+def _acquire_and_release_by_hand(run: Any, project: str, count: int) -> Rates:
+    start = time.perf_counter()
     for number in range(count):
         now = now_ms()
         values = {
@@ -116,25 +116,25 @@ def _hand_over(run: Any, project: str, count: int) -> Rates:
             "actor": ACTOR,
         }
         run("BEGIN IMMEDIATE")
-        assert not run(NEAR, values).fetchall()
+        assert not run(OVERLAPPING, values).fetchall()
         seq = run(ACQUIRE, values).fetchall()[0][0]
-        note = {"subject": f"lck_{seq}", "data": json.dumps({"path": values["path"]})}
-        run(NOTE, values | note | {"verb": "acquire"})
+        event = {"subject": f"lck_{seq}", "data": json.dumps({"path": values["path"]})}
+        run(INSERT_EVENT, values | event | {"verb": "acquire"})
         run("COMMIT")
         values |= {"now": now_ms(), "seq": seq}
         run("BEGIN IMMEDIATE")
         assert run(RELEASE, values).fetchall()
-        run(NOTE, values | note | {"verb": "release"})
-        assert not run(WAITED_FOR, values).fetchall()
+        run(INSERT_EVENT, values | event | {"verb": "release"})
+        assert not run(WAITING, values).fetchall()
         run("COMMIT")
-    return {"acquire + release": count / (time.perf_counter() - began)}
+    return {"acquire + release": count / (time.perf_counter() - start)}
 
 
 def _hooks(bench: Bench) -> list[Row]:
     # As pip does on installation; a run that cannot write bytecode would compile at every start.
     compileall.compile_dir(str(Path(corral.__file__).parent), quiet=1)
     url = f"sqlite:///{bench.new_file()}"
-    _prepared(bench, url)[0].close()
+    _prepare_store(bench, url)[0].close()
     environment = os.environ | {
         "CORRAL_STORE": url,
         "CORRAL_HOME": str(bench.folder),
@@ -142,15 +142,17 @@ def _hooks(bench: Bench) -> list[Row]:
     }
     cases = {
         "corral hook, refusing an edit": ("src/held-7.py", 2),
-        "corral hook, letting an edit go on": ("src/free.py", 0),
+        "corral hook, allowing an edit": ("src/free.py", 0),
     }
     result = bench.compare(
-        Rival("python -c pass", partial(_call, [sys.executable, "-c", "pass"], environment, "", 0)),
+        Rival(
+            "python -c pass", partial(_run_hook, [sys.executable, "-c", "pass"], environment, "", 0)
+        ),
         [
             Rival(
                 name,
                 partial(
-                    _call,
+                    _run_hook,
                     [CORRAL, "hook", "claude", "pre-tool-use"],
                     environment,
                     json.dumps(
@@ -169,11 +171,11 @@ def _hooks(bench: Bench) -> list[Row]:
     return [Row(name, result.speed_of_base_over(name, "run"), Bar("<=", 6)) for name in cases]
 
 
-def _call(command: list[str], environment: dict[str, str], told: str, code: int) -> Rates:
-    began = time.perf_counter()
-    done = subprocess.run(
-        command, env=environment, input=told.encode(), stderr=subprocess.DEVNULL, check=False
+def _run_hook(command: list[str], environment: dict[str, str], payload: str, code: int) -> Rates:
+    start = time.perf_counter()
+    process = subprocess.run(
+        command, env=environment, input=payload.encode(), stderr=subprocess.DEVNULL, check=False
     )
-    took = time.perf_counter() - began
-    assert done.returncode == code, done
-    return {"run": 1 / took}
+    elapsed = time.perf_counter() - start
+    assert process.returncode == code, process
+    return {"run": 1 / elapsed}

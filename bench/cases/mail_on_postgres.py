@@ -79,8 +79,8 @@ def _puts(bench: Bench) -> list[Row]:
 def _putting(bench: Bench, closing: ExitStack, contestant: on_postgres.Contestant) -> Rival:
     url = bench.server.new_database()
     contestant.make(url)
-    put = closing.enter_context(contestant.putting(url))
-    return Rival(contestant.name, lambda: {"put": rate_of(put, PUTS)})
+    put_one = closing.enter_context(contestant.putting(url))
+    return Rival(contestant.name, lambda: {"put": rate_of(put_one, PUTS)})
 
 
 def _against_dbos(bench: Bench) -> list[Row]:
@@ -106,8 +106,8 @@ def _rival(
     crew = closing.enter_context(Crew(WORKERS, contestant.hire, url))
 
     def sample() -> Rates:
-        taken = sum(crew.shift(seconds))
-        contestant.fill(url, taken)
-        return {"claim + ack": taken / seconds}
+        count = sum(crew.shift(seconds))
+        contestant.fill(url, count)
+        return {"claim + ack": count / seconds}
 
     return Rival(contestant.name, sample)

@@ -22,15 +22,15 @@ BAR = Bar(">=", 0.7)
 def measure(bench: Bench) -> list[Row]:
     count = bench.pick(500, 300)
     store = open_store(f"sqlite:///{bench.new_file()}")
-    plain = RawSqlite(bench.new_file(), claim=PLAIN_CLAIM)
+    plain_claim = RawSqlite(bench.new_file(), claim=PLAIN_CLAIM)
     result = bench.compare(
         Rival("by hand", partial(put_then_take, RawSqlite(bench.new_file()), count)),
         [
             Rival("Corral", partial(put_then_take, CorralQueue(store), count)),
             Rival("ordered", partial(put_then_take, CorralQueue(store, "agent:ada"), count)),
-            Rival("fused", partial(_emptied_by, _take_fused, store, count)),
-            Rival("tens", partial(_emptied_by, _take_tens, store, count)),
-            Rival("plain", partial(put_then_take, plain, count)),
+            Rival("fused", partial(_measure_emptying, _take_fused, store, count)),
+            Rival("tens", partial(_measure_emptying, _take_tens, store, count)),
+            Rival("plain", partial(put_then_take, plain_claim, count)),
         ],
         rounds=bench.pick(21, 5),
     )
@@ -48,12 +48,12 @@ def measure(bench: Bench) -> list[Row]:
     ]
 
 
-def _emptied_by(empty: Callable[[Corral], None], store: Corral, count: int) -> Rates:
+def _measure_emptying(empty: Callable[[Corral], None], store: Corral, count: int) -> Rates:
     for _ in range(count):
         CorralQueue(store).put()
-    began = time.perf_counter()
+    start = time.perf_counter()
     empty(store)
-    return {"claim + ack": count / (time.perf_counter() - began)}
+    return {"claim + ack": count / (time.perf_counter() - start)}
 
 
 def _take_fused(store: Corral) -> None:

@@ -25,7 +25,7 @@ ABOUT = """
 """
 CORRAL = str(Path(sys.executable).parent / "corral")
 OURS = [CORRAL, "mcp"]
-HERE = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 SDK = [sys.executable, "-m", "bench.opponents.sdk_stdio"]
 FIRST = {
     "initialize": ("initialize", {"protocolVersion": "2025-11-25"}),
@@ -38,7 +38,7 @@ CALLS = {
 }
 
 
-class Client:
+class StdioServer:
     """A client of a server in its own process, line by line."""
 
     def __init__(self, command: list[str], environment: dict[str, str], cwd: Path) -> None:
@@ -73,13 +73,16 @@ class Client:
 def measure(bench: Bench) -> list[Row]:
     # As pip does on installation; a run that cannot write bytecode would compile at every start.
     compileall.compile_dir(str(Path(corral.__file__).parent), quiet=1)
-    place = bench.new_file().parent
-    first = _first_answers(bench, _environment(place), place)
-    ours, theirs = (_environment(bench.new_file().parent) for _ in range(2))
+    folder = bench.new_file().parent
+    first = _first_answers(bench, _environment(folder), folder)
+    corral_environment, sdk_environment = (_environment(bench.new_file().parent) for _ in range(2))
     with ExitStack() as closing:
         rivals = []
-        for name, command, environment in (("SDK", SDK, theirs), ("Corral", OURS, ours)):
-            client = Client(command, environment, place)
+        for name, command, environment in (
+            ("SDK", SDK, sdk_environment),
+            ("Corral", OURS, corral_environment),
+        ):
+            client = StdioServer(command, environment, folder)
             closing.callback(client.close)
             client.begin()
             rivals.append(Rival(name, partial(_calls, client, bench.pick(1.5, 0.7))))
@@ -98,46 +101,46 @@ def _environment(folder: Path) -> dict[str, str]:
         store.projects.register(folder)
         project = store.projects.list().items[0].id
         session = store.sessions.open("ada", project=project)
-    own = {"CORRAL_STORE": url, "CORRAL_AGENT": "ada", "CORRAL_SESSION": session.id}
+    variables = {"CORRAL_STORE": url, "CORRAL_AGENT": "ada", "CORRAL_SESSION": session.id}
     # The SDK's server is a module of this benchmark, started in another folder.
-    return os.environ | own | {"CORRAL_HOME": str(folder), "PYTHONPATH": str(HERE)}
+    return os.environ | variables | {"CORRAL_HOME": str(folder), "PYTHONPATH": str(ROOT)}
 
 
 def _first_answers(bench: Bench, environment: dict[str, str], cwd: Path) -> list[Row]:
     result = bench.compare(
-        Rival("python -c pass", partial(_pass, environment)),
-        [Rival(what, partial(_first, what, environment, cwd)) for what in FIRST],
+        Rival("python -c pass", partial(_start_python, environment)),
+        [Rival(name, partial(_first_answer, name, environment, cwd)) for name in FIRST],
         rounds=bench.pick(30, 10),
     )
     bars = {"initialize": Bar("<=", 8), "tools/list": Bar("<=", 8)}
     return [
-        Row(f"first answer: {what}", result.speed_of_base_over(what, "run"), bars.get(what))
-        for what in FIRST
+        Row(f"first answer: {name}", result.speed_of_base_over(name, "run"), bars.get(name))
+        for name in FIRST
     ]
 
 
-def _pass(environment: dict[str, str]) -> Rates:
-    began = time.perf_counter()
+def _start_python(environment: dict[str, str]) -> Rates:
+    start = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], env=environment, check=True)
-    return {"run": 1 / (time.perf_counter() - began)}
+    return {"run": 1 / (time.perf_counter() - start)}
 
 
-def _first(what: str, environment: dict[str, str], cwd: Path) -> Rates:
-    method, params = FIRST[what]
-    began = time.perf_counter()
-    client = Client(OURS, environment, cwd)
+def _first_answer(name: str, environment: dict[str, str], cwd: Path) -> Rates:
+    method, params = FIRST[name]
+    start = time.perf_counter()
+    client = StdioServer(OURS, environment, cwd)
     client.ask(method, **params)
-    took = time.perf_counter() - began
+    elapsed = time.perf_counter() - start
     client.close()
-    return {"run": 1 / took}
+    return {"run": 1 / elapsed}
 
 
-def _calls(client: Client, seconds: float) -> Rates:
+def _calls(client: StdioServer, seconds: float) -> Rates:
     rates = {}
     for name, call in CALLS.items():
-        count, began = 0, time.perf_counter()
-        while time.perf_counter() - began < seconds:
+        count, start = 0, time.perf_counter()
+        while time.perf_counter() - start < seconds:
             client.ask("tools/call", **call)
             count += 1
-        rates[name] = count / (time.perf_counter() - began)
+        rates[name] = count / (time.perf_counter() - start)
     return rates

@@ -9,8 +9,8 @@ from typing import Any
 
 from bench.harness import Bar, Bench, Comparison, Rival, Row
 from bench.opponents import BODY, MAILBOX, OWNER, open_store
-from bench.opponents.node import WAYS, NodePeer, Workplace, missing
-from bench.opponents.sessions import WORDS
+from bench.opponents.node import IMPLEMENTATIONS, NodePeer, Workplace, missing
+from bench.opponents.sessions import TEXT
 from corral.api import Corral
 
 TITLE = "Node.js: better-sqlite3, drizzle and kysely"
@@ -66,44 +66,44 @@ WAITS = "Both wait for the disk once for each commit, which is nearly all of the
 
 def measure(bench: Bench) -> list[Row]:
     if result := missing():
-        return [Row("all operations", None, over=peer, why=result) for peer in WAYS]
-    return [*_at(bench, COUNTS, full=False), *_at(bench, AT_FULL, full=True)]
+        return [Row("all operations", None, over=peer, why=result) for peer in IMPLEMENTATIONS]
+    return [*_measure_level(bench, COUNTS, full=False), *_measure_level(bench, AT_FULL, full=True)]
 
 
-def _at(bench: Bench, counts: dict[str, int], *, full: bool) -> list[Row]:
+def _measure_level(bench: Bench, counts: dict[str, int], *, full: bool) -> list[Row]:
     with ExitStack() as closing:
-        place = Workplace(bench.new_file())
-        store = closing.enter_context(open_store(f"sqlite:///{place.path}"))
+        workplace = Workplace(bench.new_file())
+        store = closing.enter_context(open_store(f"sqlite:///{workplace.path}"))
         if full:
             store.db.durability("full")
-        jobs = _jobs(store, place)
+        jobs = _jobs(store, workplace)
         rivals = []
-        for way in WAYS:
+        for way in IMPLEMENTATIONS:
             peer = NodePeer(way, Workplace(bench.new_file()), full=full)
             closing.callback(peer.close)
             rivals.append(Rival(way, partial(peer.sample, counts)))
         corral = Rival("Corral", lambda: {job: _rate(jobs[job], counts[job]) for job in counts})
         result = bench.compare(corral, rivals, rounds=bench.pick(9, 3))
-    return [row for way in WAYS for row in _rows(result, way, full=full)]
+    return [row for way in IMPLEMENTATIONS for row in _rows(result, way, full=full)]
 
 
-def _rows(found: Comparison, way: str, *, full: bool) -> list[Row]:
+def _rows(comparison: Comparison, way: str, *, full: bool) -> list[Row]:
     raw = way == "better-sqlite3"
     level = " at FULL" if full else ""
     return [
         Row(
             f"{job}{level}",
-            found.speed_of_base_over(way, job),
+            comparison.speed_of_base_over(way, job),
             None if raw or full or job == SLOWEST else AHEAD,
             over=way,
         ).unless_ahead(WAITS if full else WHY.get(job, DRIVER if raw else SAME))
-        for job in found.measured
+        for job in comparison.measured
     ]
 
 
-def _jobs(store: Corral, place: Workplace) -> dict[str, Callable[[int], Any]]:
+def _jobs(store: Corral, workplace: Workplace) -> dict[str, Callable[[int], Any]]:
     """The jobs of the node programs, as users of Corral do them."""
-    mail, session, project = store.mail, place.session, place.project
+    mail, session, project = store.mail, workplace.session, workplace.project
 
     def claim_and_ack(_: int) -> None:
         (letter,) = mail.claim(MAILBOX, owner=OWNER)
@@ -113,7 +113,7 @@ def _jobs(store: Corral, place: Workplace) -> dict[str, Callable[[int], Any]]:
         "put a letter": lambda _: mail.put(MAILBOX, BODY),
         "claim + ack": claim_and_ack,
         "the newest 50 letters": lambda _: mail.list(all=True, limit=50),
-        "append a turn": lambda _: store.sessions.append(session, "user", WORDS),
+        "append a turn": lambda _: store.sessions.append(session, "user", TEXT),
         "the last 50 turns": lambda _: store.sessions.last(session, 50),
         "the newest 50 events": lambda _: store.events.newest(limit=50),
         "acquire + release a lock": lambda number: store.locks.release(
@@ -121,7 +121,7 @@ def _jobs(store: Corral, place: Workplace) -> dict[str, Callable[[int], Any]]:
         ),
         "claim + release a task": lambda _: store.tasks.release(store.tasks.claim(project, "ada")),
         "add a note": lambda _: store.notes.add(
-            WORDS, project=project, key="bench", category="pattern"
+            TEXT, project=project, key="bench", category="pattern"
         ),
         "record + finish a run": lambda _: store.runs.finish(
             store.runs.record(project=project, pid=os.getpid(), args=["x"]).id, exit_code=0
@@ -130,7 +130,7 @@ def _jobs(store: Corral, place: Workplace) -> dict[str, Callable[[int], Any]]:
 
 
 def _rate(job: Callable[[int], Any], count: int) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     for number in range(count):
         job(number)
-    return count / (time.perf_counter() - began)
+    return count / (time.perf_counter() - start)

@@ -57,12 +57,12 @@ def _pages(bench: Bench, path: Path, sealed: SealedOutput) -> list[Row]:
     growing.lines(sealed.index.lines - 1, 1)  # the first read builds the index
 
     def read(lines: Callable[[int, int], list[bytes]]) -> Rates:
-        chance = random.Random(7)
-        starts = [chance.randrange(sealed.index.lines - LINES) for _ in range(pages)]
-        began = time.perf_counter()
+        rng = random.Random(7)
+        starts = [rng.randrange(sealed.index.lines - LINES) for _ in range(pages)]
+        start_time = time.perf_counter()
         for start in starts:
             assert len(lines(start, LINES)) == LINES
-        return {"page": pages / (time.perf_counter() - began)}
+        return {"page": pages / (time.perf_counter() - start_time)}
 
     assert sealed.lines(1_234, LINES) == by_hand.lines(1_234, LINES) == growing.lines(1_234, LINES)
     result = bench.compare(
@@ -106,26 +106,26 @@ def _copies(bench: Bench, folder: Path, text: bytes) -> list[Row]:
     def plain() -> Rates:
         target = folder / "copy"
         file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        began = time.perf_counter()
+        start = time.perf_counter()
         for piece in pieces:
             os.write(file, piece)
-        took = time.perf_counter() - began
+        elapsed = time.perf_counter() - start
         os.close(file)
         target.unlink()
-        return {"copy": len(text) / took}
+        return {"copy": len(text) / elapsed}
 
     def capped(cap: int, redactor: Callable[[], Redactor] | None) -> Rates:
         target = folder / "capped"
         writer = CappedWriter(target, cap, redactor() if redactor else None)
-        began, busy = time.perf_counter(), time.process_time()
+        start, busy = time.perf_counter(), time.process_time()
         for piece in pieces:
             writer.write(piece)
         writer.close()
-        took, busy = time.perf_counter() - began, time.process_time() - busy
+        elapsed, busy = time.perf_counter() - start, time.process_time() - busy
         speeds.append(len(text) / busy / 1e6)
         for file in folder.glob("capped*"):
             file.unlink()
-        return {"copy": len(text) / took}
+        return {"copy": len(text) / elapsed}
 
     def redacted(redactor: Callable[[], Redactor]) -> Rates:
         speeds.clear()
@@ -156,18 +156,18 @@ def _sealing(bench: Bench, folder: Path, text: bytes) -> list[Row]:
 
     def packing() -> Rates:
         packer = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
-        began = time.perf_counter()
+        start = time.perf_counter()
         for at in range(0, len(text), FRAME_BYTES):
             packer.compress(text[at : at + FRAME_BYTES])
-        return {"seal": len(text) / (time.perf_counter() - began)}
+        return {"seal": len(text) / (time.perf_counter() - start)}
 
     def sealing() -> Rates:
         (folder / "output").write_bytes(text)
-        began = time.perf_counter()
+        start = time.perf_counter()
         remove_plain(folder, seal(folder))
-        took = time.perf_counter() - began
+        elapsed = time.perf_counter() - start
         (folder / "output.zst").unlink()
-        return {"seal": len(text) / took}
+        return {"seal": len(text) / elapsed}
 
     result = bench.compare(
         Rival("packing alone", packing), [Rival("sealing", sealing)], rounds=bench.pick(5, 3)
@@ -184,25 +184,25 @@ def _rendering(bench: Bench, text: bytes) -> list[Row]:
     def bare() -> Rates:
         screen = pyte.HistoryScreen(80, 24, history=10_000)
         stream = pyte.ByteStream(screen)
-        began = time.perf_counter()
+        start = time.perf_counter()
         stream.feed(data)
-        return {"render": len(data) / (time.perf_counter() - began)}
+        return {"render": len(data) / (time.perf_counter() - start)}
 
-    def ours() -> Rates:
+    def emulate() -> Rates:
         terminal = TerminalEmulator(80, 24, history=10_000)
-        began = time.perf_counter()
+        start = time.perf_counter()
         terminal.feed(data)
         terminal.text()
-        return {"render": len(data) / (time.perf_counter() - began)}
+        return {"render": len(data) / (time.perf_counter() - start)}
 
-    def cheap() -> Rates:
-        began = time.perf_counter()
+    def render_as_pipe() -> Rates:
+        start = time.perf_counter()
         render_pipe(data)
-        return {"render": len(data) / (time.perf_counter() - began)}
+        return {"render": len(data) / (time.perf_counter() - start)}
 
     result = bench.compare(
         Rival("pyte", bare),
-        [Rival("terminal", ours), Rival("pipe", cheap)],
+        [Rival("terminal", emulate), Rival("pipe", render_as_pipe)],
         rounds=bench.pick(5, 3),
     )
     return [

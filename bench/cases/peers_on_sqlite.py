@@ -116,11 +116,11 @@ def _sample_corral(store: Corral, count: int) -> Rates:
     rates = put_then_take(queue, count)
     for _ in range(count):
         queue.put()
-    began = time.perf_counter()
+    start = time.perf_counter()
     letters = store.mail.claim(MAILBOX, owner=OWNER)
     while letters:
         letters = store.mail.ack_and_claim(letters[0], owner=OWNER)
-    return {**rates, LOOP: count / (time.perf_counter() - began)}
+    return {**rates, LOOP: count / (time.perf_counter() - start)}
 
 
 def sample_alone(crew: Crew) -> Rates:
@@ -139,11 +139,11 @@ def _sampler(queue: Queue, count: int) -> Callable[[], Rates]:
 
 
 def _rows(
-    found: Comparison, peer: str, calls: tuple[str, ...], bar: Bar | None, why: str = ""
+    comparison: Comparison, peer: str, calls: tuple[str, ...], bar: Bar | None, why: str = ""
 ) -> list[Row]:
     return [
-        Row(f"{call} on SQLite", found.speed_of_base_over(peer, call), bar, over=peer).unless_ahead(
-            why or _why(peer)
-        )
+        Row(
+            f"{call} on SQLite", comparison.speed_of_base_over(peer, call), bar, over=peer
+        ).unless_ahead(why or _why(peer))
         for call in calls
     ]

@@ -35,26 +35,26 @@ SETTLE = 30.0
 
 CHILD = f"""
 import os, sys, time
-def whole(data):
+def write_all(data):
     while data:
         data = data[os.write(1, data):]
 piece = {LINE!r} * 655
-began = time.perf_counter()
+start = time.perf_counter()
 if sys.argv[1] == "bytes":
     for _ in range(int(sys.argv[2])):
-        whole(piece)
+        write_all(piece)
 else:
     line = {LINE!r}
     for _ in range(int(sys.argv[2])):
-        whole(line)
-took = time.perf_counter() - began
+        write_all(line)
+seconds = time.perf_counter() - start
 with open(sys.argv[3] + ".part", "w") as file:
-    file.write(repr(took))
+    file.write(repr(seconds))
 os.rename(sys.argv[3] + ".part", sys.argv[3])
 """
 
 
-class Place:
+class RunHome:
     """A home for runs, and a child that writes for a while."""
 
     def __init__(self, bench: Bench) -> None:
@@ -75,33 +75,33 @@ class Place:
         corral.open(self.url).close()
 
     def child(self, how: str, count: int) -> list[str]:
-        took = self.folder / "took"
-        took.unlink(missing_ok=True)
+        seconds_file = self.folder / "seconds"
+        seconds_file.unlink(missing_ok=True)
         file = str(self.folder / "child.py")
-        return [sys.executable, "-S", "-E", file, how, str(count), str(took)]
+        return [sys.executable, "-S", "-E", file, how, str(count), str(seconds_file)]
 
-    def took(self) -> float:
-        return float((self.folder / "took").read_text())
+    def seconds(self) -> float:
+        return float((self.folder / "seconds").read_text())
 
-    def measured(self, run: Callable[[list[str], bytes], None]) -> Rates:
+    def measure_output(self, run: Callable[[list[str], bytes], None]) -> Rates:
         """Return the child's speed with each kind of output."""
         rates = {}
         for name, (how, count) in self.work.items():
             run(self.child(how, count), (PIECE if how == "bytes" else LINE) * count)
-            rates[name] = 1 / self.took()
+            rates[name] = 1 / self.seconds()
         return rates
 
-    def by_itself(self, command: list[str], expected: bytes) -> None:
+    def run_into_file(self, command: list[str], expected: bytes) -> None:
         output = self.folder / "output"
         with output.open("wb") as file:
             subprocess.run(command, stdout=file, stdin=subprocess.DEVNULL, check=True)
         assert output.stat().st_size == len(expected)
         output.unlink()
 
-    def at_a_terminal(self, command: list[str], expected: bytes) -> None:
+    def run_in_script(self, command: list[str], expected: bytes) -> None:
         output = self.folder / "typescript"
-        words = ["script", "-q", "-e", "-c", " ".join(command), str(output)]
-        subprocess.run(words, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=True)
+        arguments = ["script", "-q", "-e", "-c", " ".join(command), str(output)]
+        subprocess.run(arguments, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=True)
         assert output.stat().st_size >= len(expected)
         output.unlink()
 
@@ -117,33 +117,33 @@ class Place:
         with corral.open(self.url) as store:
             run = store.runs.wait(json.loads(result.stdout)["id"])
             assert run.exit_code == 0, run
-            whole = expected.replace(b"\n", b"\r\n") if pty else expected
-            assert run.output_bytes == len(whole), (run.output_bytes, len(whole))
-            _leaves(run.supervisor_pid)
-            _compare(store, run, whole)
+            recorded = expected.replace(b"\n", b"\r\n") if pty else expected
+            assert run.output_bytes == len(recorded), (run.output_bytes, len(recorded))
+            _wait_for_exit(run.supervisor_pid)
+            _compare(store, run, recorded)
             store.runs.delete(run.id)
 
 
 def measure(bench: Bench) -> list[Row]:
-    place = Place(bench)
+    home = RunHome(bench)
     return [
-        *_output(bench, place),
-        *_start(bench, place),
-        *_memory(place),
-        *_many(bench, place),
+        *_output(bench, home),
+        *_start(bench, home),
+        *_memory(home),
+        *_many_runs(bench, home),
     ]
 
 
-def _output(bench: Bench, place: Place) -> list[Row]:
+def _output(bench: Bench, home: RunHome) -> list[Row]:
     rounds = bench.pick(3, 1)
     pipe = bench.compare(
-        Rival("a file", partial(place.measured, place.by_itself)),
-        [Rival("pipe", partial(place.measured, partial(place.run, pty=False)))],
+        Rival("a file", partial(home.measure_output, home.run_into_file)),
+        [Rival("pipe", partial(home.measure_output, partial(home.run, pty=False)))],
         rounds=rounds,
     )
     terminal = bench.compare(
-        Rival("script -q", partial(place.measured, place.at_a_terminal)),
-        [Rival("pty", partial(place.measured, partial(place.run, pty=True)))],
+        Rival("script -q", partial(home.measure_output, home.run_in_script)),
+        [Rival("pty", partial(home.measure_output, partial(home.run, pty=True)))],
         rounds=rounds,
     )
     return [
@@ -153,7 +153,7 @@ def _output(bench: Bench, place: Place) -> list[Row]:
                 pipe.speed_of_base_over("pipe", name),
                 Bar("<=", 1.2),
             )
-            for name in place.work
+            for name in home.work
         ),
         *(
             Row(
@@ -162,7 +162,7 @@ def _output(bench: Bench, place: Place) -> list[Row]:
                 Bar(">=", 0.7),
                 over="script -q",
             )
-            for name in place.work
+            for name in home.work
         ),
     ]
 
@@ -180,24 +180,24 @@ def _compare(store: Corral, run: Run, expected: bytes) -> None:
     assert offset == len(expected)
 
 
-def _leaves(pid: int | None) -> None:
+def _wait_for_exit(pid: int | None) -> None:
     deadline = time.monotonic() + SETTLE
     while pid is not None and process.identify(pid) is not None and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
-def _start(bench: Bench, place: Place) -> list[Row]:
+def _start(bench: Bench, home: RunHome) -> list[Row]:
     """Return the time from the command to the child's first action, which writes the time."""
-    stamp = place.folder / "stamp"
+    stamp = home.folder / "stamp"
     command = ["sh", "-c", f"date +%s%N >'{stamp}.part'; mv '{stamp}.part' '{stamp}'"]
 
     def start() -> Rates:
         stamp.unlink(missing_ok=True)
-        began = time.time_ns()
+        start_ns = time.time_ns()
         subprocess.run(
             [*CORRAL, "run", "-d", "--", *command],
-            env=place.env,
-            cwd=place.folder,
+            env=home.env,
+            cwd=home.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             check=True,
@@ -205,17 +205,17 @@ def _start(bench: Bench, place: Place) -> list[Row]:
         deadline = time.monotonic() + SETTLE
         while not stamp.exists() and time.monotonic() < deadline:
             time.sleep(0.001)
-        took = (int(stamp.read_text()) - began) / 1e9
-        with corral.open(place.url) as store:
+        elapsed = (int(stamp.read_text()) - start_ns) / 1e9
+        with corral.open(home.url) as store:
             (run,) = store.runs.list(limit=1).items
             store.runs.wait(run.id)
-        _leaves(run.supervisor_pid)
-        return {"start": 1 / took}
+        _wait_for_exit(run.supervisor_pid)
+        return {"start": 1 / elapsed}
 
     def nothing() -> Rates:
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "pass"], env=place.env, check=True)
-        return {"start": 1 / (time.perf_counter() - began)}
+        start_time = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], env=home.env, check=True)
+        return {"start": 1 / (time.perf_counter() - start_time)}
 
     result = bench.compare(
         Rival("python -c pass", nothing),
@@ -231,15 +231,15 @@ def _start(bench: Bench, place: Place) -> list[Row]:
     ]
 
 
-def _memory(place: Place) -> list[Row]:
+def _memory(home: RunHome) -> list[Row]:
     """Return the memory of an idle supervisor shortly after its start."""
     values: dict[str, list[float]] = {}
-    with corral.open(place.url) as store:
+    with corral.open(home.url) as store:
         for option in ("--no-pty", "--pty"):
             result = subprocess.run(
                 [*CORRAL, "run", "-d", option, "--json", "--", "sleep", "600"],
-                env=place.env,
-                cwd=place.folder,
+                env=home.env,
+                cwd=home.folder,
                 capture_output=True,
                 check=True,
             )
@@ -247,23 +247,23 @@ def _memory(place: Place) -> list[Row]:
             assert run.supervisor_pid is not None
             agent = process.read_stat(run.pid or 0)
             time.sleep(4)
-            for who, pid in (
+            for role, pid in (
                 ("supervisor", run.supervisor_pid),
                 ("guard", agent.parent if agent else 0),
             ):
                 for name, size in _sizes(pid).items():
-                    values.setdefault(f"{who}, {name} (MB)", []).append(size)
+                    values.setdefault(f"{role}, {name} (MB)", []).append(size)
             store.runs.stop(run.id)
             store.runs.wait(run.id)
-            _leaves(run.supervisor_pid)
+            _wait_for_exit(run.supervisor_pid)
     return [
         Row(
-            what,
+            name,
             Spread.of(sizes),
-            Bar("<=", 25) if what.startswith("supervisor") else None,
+            Bar("<=", 25) if name.startswith("supervisor") else None,
             unit="",
         )
-        for what, sizes in values.items()
+        for name, sizes in values.items()
     ]
 
 
@@ -273,44 +273,44 @@ def _sizes(pid: int) -> dict[str, float]:
     return {"RSS": values["Rss"], "PSS": values["Pss"]}
 
 
-def _many(bench: Bench, place: Place) -> list[Row]:
+def _many_runs(bench: Bench, home: RunHome) -> list[Row]:
     """Start many runs that block until all of them run; each reports its identity."""
     count = bench.pick(AT_ONCE, 20)
-    gate = place.folder / "gate"
+    gate = home.folder / "gate"
     gate.unlink(missing_ok=True)
     os.mkfifo(gate)
-    with corral.open(place.url) as store:
-        asked = {
+    with corral.open(home.url) as store:
+        numbers = {
             store.runs.start(
                 command=["sh", "-c", f"read _ <'{gate}'; echo I am {n}; exit {n % 7}"],
-                project=str(place.folder),
+                project=str(home.folder),
             ).id: n
             for n in range(count)
         }
-        began = time.perf_counter()
+        start_time = time.perf_counter()
 
         def start(id: str) -> None:
             answer = StartingSupervisor().start(store=store.address, run=id)
             assert "pid" in answer, answer
 
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(start, asked))
-        started = time.perf_counter() - began
-        going = store.runs.list(state="running", limit=1_000).items
-        assert len(going) == count, len(going)
-        began = time.perf_counter()
+            list(pool.map(start, numbers))
+        start_seconds = time.perf_counter() - start_time
+        running = store.runs.list(state="running", limit=1_000).items
+        assert len(running) == count, len(running)
+        start_time = time.perf_counter()
         os.close(os.open(gate, os.O_WRONLY))
-        wrong = 0
-        for id, n in asked.items():
+        wrong_count = 0
+        for id, n in numbers.items():
             run = store.runs.wait(id, timeout_ms=300_000)
-            wrong += run.exit_code != n % 7
-        ended = time.perf_counter() - began
-        for id, n in asked.items():
-            _leaves(store.runs.get(id).supervisor_pid)
+            wrong_count += run.exit_code != n % 7
+        end_seconds = time.perf_counter() - start_time
+        for id, n in numbers.items():
+            _wait_for_exit(store.runs.get(id).supervisor_pid)
             text = store.outputs.open(id)
-            wrong += bytes(text.bytes(0, 1_000)) != b"I am %d\n" % n
+            wrong_count += bytes(text.bytes(0, 1_000)) != b"I am %d\n" % n
     return [
-        Row(f"{count} runs at once: recorded wrong", Spread.of([wrong]), Bar("=", 0), unit=""),
-        Row(f"{count} runs at once: to start them all", Spread.of([started * 1e3]), unit="ms"),
-        Row(f"{count} runs at once: to end them all", Spread.of([ended * 1e3]), unit="ms"),
+        Row(f"{count} runs at once: wrong records", Spread.of([wrong_count]), Bar("=", 0), unit=""),
+        Row(f"{count} runs at once: time to start", Spread.of([start_seconds * 1e3]), unit="ms"),
+        Row(f"{count} runs at once: time to end", Spread.of([end_seconds * 1e3]), unit="ms"),
     ]

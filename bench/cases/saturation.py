@@ -25,7 +25,7 @@ PROCESSES = 16
 T = TypeVar("T")
 
 
-class Shift(msgspec.Struct):
+class WriterResult(msgspec.Struct):
     """What one process did, and its slowest call."""
 
     put: int = 0
@@ -34,41 +34,41 @@ class Shift(msgspec.Struct):
     errors: list[str] = msgspec.field(default_factory=list)
 
     def timed(self, call: Callable[[], T]) -> T:
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             return call()
         finally:
-            self.longest_ms = max(self.longest_ms, (time.monotonic() - began) * 1_000)
+            self.longest_ms = max(self.longest_ms, (time.monotonic() - start) * 1_000)
 
 
-Cycle = Callable[[Shift], None]
+Cycle = Callable[[WriterResult], None]
 
 
 def measure(bench: Bench) -> list[Row]:
     seconds = bench.pick(10.0, 3.0)
-    ours, plain = bench.new_file(), bench.new_file()
-    open_store(f"sqlite:///{ours}").close()
-    RawSqlite(plain)
+    corral_file, plain_file = bench.new_file(), bench.new_file()
+    open_store(f"sqlite:///{corral_file}").close()
+    RawSqlite(plain_file)
     bench.progress(f"Corral for {seconds:.0f} s")
-    shifts = _saturate(hire_corral, ours, seconds)
+    shifts = _saturate(hire_corral, corral_file, seconds)
     bench.progress(f"APSW by hand with busy_timeout for {seconds:.0f} s")
-    plain_shifts = _saturate(hire_by_hand, plain, seconds)
+    plain_shifts = _saturate(hire_by_hand, plain_file, seconds)
     return [
-        Row("rows lost or duplicated", _one(_lost(ours, shifts)), Bar("=", 0), ""),
-        Row("errors that reached a caller", _one(_errors(shifts)), Bar("=", 0), ""),
-        Row("least served over most served", _one(_fairness(shifts)), Bar(">=", 0.3)),
-        Row("longest wait of any call", _one(_longest(shifts)), Bar("<", 1_000), "ms"),
+        Row("rows lost or duplicated", _single(_count_lost(corral_file, shifts)), Bar("=", 0), ""),
+        Row("errors that reached a caller", _single(_errors(shifts)), Bar("=", 0), ""),
+        Row("least served over most served", _single(_fairness(shifts)), Bar(">=", 0.3)),
+        Row("longest wait of any call", _single(_longest(shifts)), Bar("<", 1_000), "ms"),
         Row(
             "throughput; plain APSW with busy_timeout is 1",
-            _one(_total(shifts) / _total(plain_shifts)),
+            _single(_total(shifts) / _total(plain_shifts)),
         ),
-        Row("plain APSW: errors", _one(_errors(plain_shifts)), unit=""),
-        Row("plain APSW: least over most served", _one(_fairness(plain_shifts))),
-        Row("plain APSW: longest wait", _one(_longest(plain_shifts)), unit="ms"),
+        Row("plain APSW: errors", _single(_errors(plain_shifts)), unit=""),
+        Row("plain APSW: least over most served", _single(_fairness(plain_shifts))),
+        Row("plain APSW: longest wait", _single(_longest(plain_shifts)), unit="ms"),
     ]
 
 
-def _saturate(hire: Callable[..., Any], path: Path, seconds: float) -> list[Shift]:
+def _saturate(hire: Callable[..., Any], path: Path, seconds: float) -> list[WriterResult]:
     with Crew(PROCESSES, hire, path) as crew:
         return crew.shift(seconds)
 
@@ -78,7 +78,7 @@ def hire_corral(number: int, path: Path) -> Iterator[Task]:
     with open_store(f"sqlite:///{path}") as store:
         mail, owner = store.mail, f"{OWNER}-{number}"
 
-        def cycle(shift: Shift) -> None:
+        def cycle(shift: WriterResult) -> None:
             shift.timed(partial(mail.put, MAILBOX, BODY))
             shift.put += 1
             for letter in shift.timed(partial(mail.claim, MAILBOX, owner=owner)):
@@ -92,7 +92,7 @@ def hire_corral(number: int, path: Path) -> Iterator[Task]:
 def hire_by_hand(number: int, path: Path) -> Iterator[Task]:
     raw = RawSqlite(path)
 
-    def cycle(shift: Shift) -> None:
+    def cycle(shift: WriterResult) -> None:
         shift.timed(raw.put)
         shift.put += 1
         claimed = shift.timed(raw.claim)
@@ -104,8 +104,8 @@ def hire_by_hand(number: int, path: Path) -> Iterator[Task]:
     yield partial(_work, cycle)
 
 
-def _work(cycle: Cycle, end: float) -> Shift:
-    shift = Shift()
+def _work(cycle: Cycle, end: float) -> WriterResult:
+    shift = WriterResult()
     while time.monotonic() < end:
         try:
             cycle(shift)
@@ -114,47 +114,47 @@ def _work(cycle: Cycle, end: float) -> Shift:
     return shift
 
 
-def _lost(path: Path, shifts: list[Shift]) -> int:
+def _count_lost(path: Path, shifts: list[WriterResult]) -> int:
     """Return accepted calls that are missing or duplicated in the store."""
     with open_store(f"sqlite:///{path}") as store:
         ((put, done),) = store.db.sql(
             "SELECT count(*), count(*) FILTER (WHERE state = 'done') FROM letters",
             timeout_ms=60_000,
         ).rows
-        ((put_noted, done_noted),) = store.db.sql(
+        ((put_events, ack_events),) = store.db.sql(
             "SELECT count(*) FILTER (WHERE verb = 'put'), count(*) FILTER (WHERE verb = 'ack')"
             " FROM events",
             timeout_ms=60_000,
         ).rows
-    said_put = sum(shift.put for shift in shifts)
-    said_done = sum(shift.done for shift in shifts)
+    reported_puts = sum(shift.put for shift in shifts)
+    reported_acks = sum(shift.done for shift in shifts)
     return sum(
         abs(result - value)
         for result, value in (
-            (said_put, put),
-            (said_put, put_noted),
-            (said_done, done),
-            (said_done, done_noted),
+            (reported_puts, put),
+            (reported_puts, put_events),
+            (reported_acks, done),
+            (reported_acks, ack_events),
         )
     )
 
 
-def _errors(shifts: list[Shift]) -> int:
+def _errors(shifts: list[WriterResult]) -> int:
     return sum(len(shift.errors) for shift in shifts)
 
 
-def _fairness(shifts: list[Shift]) -> float:
+def _fairness(shifts: list[WriterResult]) -> float:
     served = [shift.put + shift.done for shift in shifts]
     return min(served) / max(served)
 
 
-def _longest(shifts: list[Shift]) -> float:
+def _longest(shifts: list[WriterResult]) -> float:
     return max(shift.longest_ms for shift in shifts)
 
 
-def _total(shifts: list[Shift]) -> int:
+def _total(shifts: list[WriterResult]) -> int:
     return sum(shift.put + shift.done for shift in shifts)
 
 
-def _one(value: float) -> Spread:
+def _single(value: float) -> Spread:
     return Spread.of([value])

@@ -48,6 +48,6 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def run_command(command: list[str], environment: dict[str, str]) -> Rates:
-    began = time.perf_counter()
+    start = time.perf_counter()
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    return {"run": 1 / (time.perf_counter() - began)}
+    return {"run": 1 / (time.perf_counter() - start)}

@@ -27,7 +27,7 @@ def measure(bench: Bench) -> list[Row]:
 def _on(bench: Bench, engine: Engine) -> list[Row]:
     store = bench.closing.enter_context(open_store(_new_url(bench, engine)))
     store.agents.create("ada", role="builder")
-    took = [_declare(bench, store, LARGE)[1] for _ in range(bench.pick(5, 2))]
+    durations = [_declare(bench, store, LARGE)[1] for _ in range(bench.pick(5, 2))]
     large, _ = _declare(bench, store, LARGE)
     small, _ = _declare(bench, store, SMALL)
     result = bench.compare(
@@ -38,7 +38,7 @@ def _on(bench: Bench, engine: Engine) -> list[Row]:
     name = ENGINES[engine]
     longer = result.speed_of_base_over("large", "claim + give back")
     return [
-        Row(f"{name}, {LARGE:,} tasks declared", Spread.of(took), Bar("<", 2_000), "ms"),
+        Row(f"{name}, {LARGE:,} tasks declared", Spread.of(durations), Bar("<", 2_000), "ms"),
         Row(f"{name}, claim among {LARGE:,} over {SMALL}", longer, Bar("<=", 1.5)),
     ]
 
@@ -54,9 +54,9 @@ def _declare(bench: Bench, store: Corral, size: int) -> tuple[str, float]:
     folder = bench.new_file().parent
     project = store.projects.register(folder).id
     tasks = [_task(number) for number in range(size)]
-    began = time.perf_counter()
+    start = time.perf_counter()
     store.tasks.declare(project, tasks)
-    return project, (time.perf_counter() - began) * 1_000
+    return project, (time.perf_counter() - start) * 1_000
 
 
 def _task(number: int) -> dict[str, Any]:
@@ -71,9 +71,9 @@ def _task(number: int) -> dict[str, Any]:
 
 
 def _claim(store: Corral, project: str) -> Rates:
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(CLAIMS):
         task = store.tasks.claim(project, "ada")
         assert task is not None
         store.tasks.release(task)
-    return {"claim + give back": CLAIMS / (time.perf_counter() - began)}
+    return {"claim + give back": CLAIMS / (time.perf_counter() - start)}

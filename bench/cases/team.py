@@ -17,7 +17,7 @@ TITLE = "50 agents on one store"
 ABOUT = """
     Each agent is a process that claims the next task, locks one of twenty files, releases it,
     posts to the group of all fifty (a letter to each of the others) and submits, as fast as it
-    can, and sometimes reads the posts. "Given out twice" counts tasks, and locks that two
+    can, and sometimes reads the posts. "Claimed or held twice" counts tasks, and locks that two
     agents held at once, detected by a file that only one of them can create. "Lost" counts
     posts that are not exactly once in the group and in every other member's mailbox, and
     submitted tasks that are not done. The wait is that of any call, including its own work and
@@ -29,13 +29,13 @@ AGENTS = 50
 def measure(bench: Bench) -> list[Row]:
     url = bench.server.new_database()
     return [
-        *_measured(bench, "SQLite", f"sqlite:///{bench.new_file()}"),
-        *_measured(bench, "PostgreSQL", url),
-        Row("PostgreSQL: deadlocks that it ended", _one(_deadlocks(url)), Bar("=", 0), ""),
+        *_measure_engine(bench, "SQLite", f"sqlite:///{bench.new_file()}"),
+        *_measure_engine(bench, "PostgreSQL", url),
+        Row("PostgreSQL: deadlocks", _single(_deadlocks(url)), Bar("=", 0), ""),
     ]
 
 
-def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
+def _measure_engine(bench: Bench, engine: str, url: str) -> list[Row]:
     seconds = bench.pick(60.0, 10.0)
     bench.progress(f"{AGENTS} agents on {engine} for {seconds:.0f} s")
     folder = bench.new_file().parent
@@ -49,35 +49,35 @@ def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
         lost = team_workload.lost(store, shifts)
     for error in team_workload.errors(shifts)[:5]:
         print(error)
-    waited = team_workload.longest(shifts)
+    slowest = team_workload.longest(shifts)
     return [
         Row(
-            f"{engine}: given out twice",
-            _one(team_workload.count_double_holds(shifts)),
+            f"{engine}: claimed or held twice",
+            _single(team_workload.count_double_holds(shifts)),
             Bar("=", 0),
             "",
         ),
-        Row(f"{engine}: lost, or there twice", _one(lost), Bar("=", 0), ""),
+        Row(f"{engine}: lost or duplicated", _single(lost), Bar("=", 0), ""),
         Row(
             f"{engine}: errors that reached an agent",
-            _one(len(team_workload.errors(shifts))),
+            _single(len(team_workload.errors(shifts))),
             Bar("=", 0),
             "",
         ),
         Row(
-            f"{engine}: longest wait of any call ({waited.longest_of})",
-            _one(waited.longest_ms),
+            f"{engine}: longest wait of any call ({slowest.longest_of})",
+            _single(slowest.longest_ms),
             Bar("<", 1_000),
             "ms",
         ),
         Row(
             f"{engine}: least served over most served",
-            _one(team_workload.fairness(shifts)),
+            _single(team_workload.fairness(shifts)),
             Bar(">=", 0.3),
         ),
         Row(
             f"{engine}: tasks done in {seconds:.0f} s",
-            _one(sum(len(shift.taken) for shift in shifts)),
+            _single(sum(len(shift.taken) for shift in shifts)),
             unit="",
         ),
     ]
@@ -85,9 +85,9 @@ def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
 
 def _deadlocks(url: str) -> int:
     """Return the deadlocks that the server resolved; Corral retries such transactions."""
-    asked = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
     with open_store(url) as store:
-        return int(store.db.sql(asked).rows[0][0])
+        return int(store.db.sql(query).rows[0][0])
 
 
 @contextmanager
@@ -108,5 +108,5 @@ def _work(worker: Worker, end: float) -> WorkloadResult:
     return worker.shift
 
 
-def _one(value: float) -> Spread:
+def _single(value: float) -> Spread:
     return Spread.of([value])

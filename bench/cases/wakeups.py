@@ -29,7 +29,7 @@ def measure(bench: Bench) -> list[Row]:
     rows = []
     for engine, url in stores.items():
         bench.progress(f"{count} letters on {engine}")
-        waits = _pick_ups(url, count)
+        waits = _measure_delays(url, count)
         thirds = [waits[start::ROUNDS] for start in range(ROUNDS)]
         rows += [
             Row(f"{engine}, p99", _percentile(waits, thirds, 99), BAR, "ms"),
@@ -43,19 +43,18 @@ def _percentile(waits: list[float], thirds: list[list[float]], percent: float) -
     return Spread(percentile(waits, percent), min(of_thirds), max(of_thirds))
 
 
-def _pick_ups(url: str, count: int) -> list[float]:
+def _measure_delays(url: str, count: int) -> list[float]:
     """Return the milliseconds from the return of `put` to the return of `claim`, at random times.
 
-    The monotonic clock is shared by all processes of a machine. A claim may return before the put
-    that
-    it answers; that counts as zero.
+    All processes of a machine share the monotonic clock. A claim may return before the put that it
+    waited for; that counts as zero.
     """
     patience = 10.0
     with open_store(url) as store, Crew(1, hire_waiter, url) as waiter:
         waits = []
         for _ in range(count):
             waiter.order(patience)
-            time.sleep(random.uniform(0.02, LONGEST_PAUSE))  # it sleeps by then
+            time.sleep(random.uniform(0.02, LONGEST_PAUSE))  # the waiting process sleeps by then
             store.mail.put(MAILBOX, BODY)
             committed = time.monotonic()
             (picked_up,) = waiter.answers(patience)

@@ -1,4 +1,4 @@
-"""From a platform's event to a long-running agent: a real daemon and a run that stays."""
+"""Latency from a webhook to a long-running agent, with a real daemon."""
 
 import sys
 import time
@@ -23,16 +23,16 @@ SECRET = "a shared secret"  # noqa: S105 - of a channel that exists for a minute
 AGENT = """\
 #!{python}
 import os, time
-began = time.monotonic_ns()
+start = time.monotonic_ns()
 import corral
 file = open({file!r}, "a")
 with corral.open(os.environ["CORRAL_STORE"], actor="agent:ada") as store:
-    print(began, "began", file=file, flush=True)
+    print(start, "started", file=file, flush=True)
     run, after = os.environ["CORRAL_RUN"], None
-    while (told := store.messages.next(run, after=after, wait_ms=60_000)) is not None:
-        print(time.monotonic_ns(), told.text.rpartition(" ")[2], file=file, flush=True)
-        after = told.letters[-1]
-        if told.text.endswith("end"):
+    while (batch := store.messages.next(run, after=after, wait_ms=60_000)) is not None:
+        print(time.monotonic_ns(), batch.text.rpartition(" ")[2], file=file, flush=True)
+        after = batch.letters[-1]
+        if batch.text.endswith("end"):
             break
 """
 
@@ -46,27 +46,27 @@ def _on(bench: Bench, engine: Engine) -> list[Row]:
     url = f"sqlite:///{file}" if engine == "sqlite" else bench.server.new_database()
     machine = Machine(file.parent / "machine", url, "bench")
     machine.env["BENCH_SECRET"] = SECRET
-    talk = Talk(machine)
+    channel = WebhookChannel(machine)
     try:
         machine.up()
-        cold = talk.say("first", "began")
-        bench.progress(f"a run that stays, on {engine}")
+        first_delay = channel.send("first", "started")
+        bench.progress(f"a long-running agent on {engine}")
         for number in range(10):
-            talk.say(f"warm-up-{number}")
-        took = [talk.say(str(number)) for number in range(bench.pick(1_000, 100))]
-        talk.say("end")
+            channel.send(f"warm-up-{number}")
+        delays = [channel.send(str(number)) for number in range(bench.pick(1_000, 100))]
+        channel.send("end")
         machine.corral("down")
     finally:
-        machine.kill_all()
+        machine.kill_processes()
     name = ENGINES[engine]
     return [
-        Row(f"{name}, median", Spread.of([percentile(took, 50)]), unit="ms"),
-        Row(f"{name}, p99", Spread.of([percentile(took, 99)]), Bar("<", 100), unit="ms"),
-        Row(f"{name}, a session without a run", Spread.of([cold]), unit="ms"),
+        Row(f"{name}, median", Spread.of([percentile(delays, 50)]), unit="ms"),
+        Row(f"{name}, p99", Spread.of([percentile(delays, 99)]), Bar("<", 100), unit="ms"),
+        Row(f"{name}, a session without a run", Spread.of([first_delay]), unit="ms"),
     ]
 
 
-class Talk:
+class WebhookChannel:
     """A channel wired to an agent, and the file in which its run records messages."""
 
     def __init__(self, machine: Machine) -> None:
@@ -82,26 +82,26 @@ class Talk:
             store.channels.add("chat", "webhook", secrets={"secret": "signing"}, policy="public")
             store.wirings.add("ada", channel="chat")
 
-    def say(self, text: str, noted: str | None = None) -> float:
-        """Return the milliseconds from the request until the run has recorded it."""
+    def send(self, text: str, marker: str | None = None) -> float:
+        """Send a message and return the milliseconds until the run has recorded it."""
         body = msgspec.json.encode(
             {"event_id": text, "place": "room", "sender": "ann", "text": f"say {text}"}
         )
-        began = time.monotonic_ns()
+        start = time.monotonic_ns()
         notifications.post_webhook(
             f"{self._machine.link.partition('?')[0].rstrip('/')}/channels/chat",
             body,
             at=time.time_ns() // 1_000_000,
             secret=SECRET,
         )
-        return (self._noted(noted or text) - began) / 1e6
+        return (self._wait_for(marker or text) - start) / 1e6
 
-    def _noted(self, what: str) -> int:
+    def _wait_for(self, marker: str) -> int:
         def look() -> int:
             lines = self._lines()
-            return next((int(at) for at, word in lines if word == what), 0)
+            return next((int(at) for at, word in lines if word == marker), 0)
 
-        return wait_until(look, f"the run has {what}")
+        return wait_until(look, f"the run has recorded {marker}")
 
     def _lines(self) -> list[list[str]]:
         if not self._notes.exists():

@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.browser import headless_browser
 from tests.support.daemon_nodes import Machine
 
-from bench.cases.history import ENGINES, NUMBERS, PIECE, Engine, loaded
+from bench.cases.history import ENGINES, NUMBERS, PIECE, Engine, open_loaded_store
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
 from bench.opponents import now_ms, open_store
 from corral.api import Corral
@@ -22,10 +22,10 @@ ABOUT = """
     on the page of events: from the commit of another process to the frame that shows it.
 """
 BAR = Bar("<=", 2)
-SEEN = Bar("<", 250)
+UPDATE_BAR = Bar("<", 250)
 SHORT = 1_000
 EVENTS_A_RUN = 10
-LOOKS = 20
+RENDERS = 20
 THIRDS = 3
 
 RUNS = """
@@ -54,36 +54,36 @@ def measure(bench: Bench) -> list[Row]:
             for size in (SHORT, long)
         )
         result = bench.compare(
-            Rival("short", partial(_look, short_store)),
-            [Rival("long", partial(_look, long_store))],
+            Rival("short", partial(_measure_overview, short_store)),
+            [Rival("long", partial(_measure_overview, long_store))],
             rounds=bench.pick(10, 4),
         )
         longer = result.speed_of_base_over("long", "overview")
         rows.append(Row(f"{name}, the overview after {long:,} runs", longer, BAR))
-    return rows + _until_seen(bench)
+    return rows + _measure_updates(bench)
 
 
 def _store_with_past(bench: Bench, engine: Engine, runs: int) -> Corral:
     bench.progress(f"writing {runs:,} runs and {runs * EVENTS_A_RUN:,} events on {engine}")
-    return loaded(bench, engine, lambda run: _load(run, engine, runs))
+    return open_loaded_store(bench, engine, lambda run: _load(run, engine, runs))
 
 
 def _load(run: Callable[[str], Any], engine: Engine, runs: int) -> None:
     now = now_ms()
     past = {"kind": "'0'", "state": PAST, "now": now, "apart": "CAST(26000 AS BIGINT)"}
     today = {"kind": "'1'", "state": TODAY, "now": now, "apart": "CAST(60000 AS BIGINT)"}
-    over = "{now} - n * {apart} + 5000"
+    ended = "{now} - n * {apart} + 5000"
     for first in range(1, runs + 1, PIECE):
         numbers = NUMBERS[engine].format(first=first, last=min(first + PIECE - 1, runs))
-        run(RUNS.format(numbers=numbers, ended=over.format(**past), **past))
-    going = "CASE n % 3 WHEN 0 THEN NULL ELSE {now} - n * {apart} + 5000 END".format(**today)
-    run(RUNS.format(numbers=NUMBERS[engine].format(first=1, last=60), ended=going, **today))
+        run(RUNS.format(numbers=numbers, ended=ended.format(**past), **past))
+    ended_today = "CASE n % 3 WHEN 0 THEN NULL ELSE {now} - n * {apart} + 5000 END".format(**today)
+    run(RUNS.format(numbers=NUMBERS[engine].format(first=1, last=60), ended=ended_today, **today))
     for first in range(1, runs * EVENTS_A_RUN + 1, PIECE):
         numbers = NUMBERS[engine].format(first=first, last=first + PIECE - 1)
         run(EVENTS.format(now=now, numbers=numbers))
 
 
-def _look(store: Corral) -> Rates:
+def _measure_overview(store: Corral) -> Rates:
     """Render the page: its queries and its text."""
     from starlette.requests import Request
 
@@ -91,16 +91,16 @@ def _look(store: Corral) -> Rates:
     from corral.web import overview
     from corral.web.request import PageRequest
 
-    who = TokenIdentity("tok_bench", "bench", "full", "token:bench", None, None)
+    identity = TokenIdentity("tok_bench", "bench", "full", "token:bench", None, None)
     scope = {
         "type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [],
-        "server": ("127.0.0.1", 7717), "scheme": "http", "state": {"store": store, "who": who},
+        "server": ("127.0.0.1", 7717), "scheme": "http", "state": {"store": store, "who": identity},
     }  # fmt: skip
-    began = time.perf_counter()
-    for _ in range(LOOKS):
+    start = time.perf_counter()
+    for _ in range(RENDERS):
         answer = overview.show(PageRequest(Request(scope), {}))
         assert b"Needs attention" in answer.body
-    return {"overview": LOOKS / (time.perf_counter() - began)}
+    return {"overview": RENDERS / (time.perf_counter() - start)}
 
 
 # -- from a commit to the screen -----------------------------------------------------------------
@@ -122,24 +122,24 @@ WATCH = """() => {
 }"""
 
 
-def _until_seen(bench: Bench) -> list[Row]:
+def _measure_updates(bench: Bench) -> list[Row]:
     count = bench.pick(200, 60)
     with headless_browser() as browser:
         if browser is None:
-            bench.progress("no browser here: what it shows is not measured")
+            bench.progress("no browser installed: updates are not measured")
             return []
         bench.progress(f"{count} changes in a browser")
-        waits = _waits(bench, browser, count)
+        waits = _update_delays(bench, browser, count)
     thirds = [percentile(waits[start::THIRDS], 99) for start in range(THIRDS)]
     spread = Spread(percentile(waits, 99), min(thirds), max(thirds))
     middle = percentile(waits, 50)
     return [
-        Row("from a commit to the browser, p99", spread, SEEN, "ms"),
+        Row("from a commit to the browser, p99", spread, UPDATE_BAR, "ms"),
         Row("from a commit to the browser, p50", Spread(middle, middle, middle), unit="ms"),
     ]
 
 
-def _waits(bench: Bench, browser: Any, count: int) -> list[float]:
+def _update_delays(bench: Bench, browser: Any, count: int) -> list[float]:
     path = bench.new_file()
     with _daemon(path.parent / "machine", f"sqlite:///{path}") as machine:
         page = browser.new_page()
@@ -166,4 +166,4 @@ def _daemon(folder: Any, url: str) -> Iterator[Machine]:
         machine.up()
         yield machine
     finally:
-        machine.kill_all()
+        machine.kill_processes()

@@ -45,22 +45,22 @@ def measure(bench: Bench) -> list[Row]:
     return rows
 
 
-def _rows(bench: Bench, folder: Path, where: str, rounds: int) -> list[Row]:
-    bench.progress(f"a repository {where}")
-    with _opened(folder / "worktrees") as place:
-        plain = Rival(PLAIN, place.plain)
-        rivals = [Rival(MADE, place.make), Rival(POOLED, place.refill)]
-        result = bench.compare(plain, rivals, rounds=rounds)
-        race = bench.compare(plain, [Rival(RACE, place.race)], rounds=1)
+def _rows(bench: Bench, folder: Path, location: str, rounds: int) -> list[Row]:
+    bench.progress(f"a repository {location}")
+    with _open_repository(folder / "worktrees") as repository:
+        plain_git = Rival(PLAIN, repository.plain)
+        rivals = [Rival(MADE, repository.make), Rival(POOLED, repository.refill)]
+        result = bench.compare(plain_git, rivals, rounds=rounds)
+        race = bench.compare(plain_git, [Rival(RACE, repository.race)], rounds=1)
     return [
-        Row(f"{MADE}, {where}", result.speed_of_base_over(MADE, "prepared"), Bar("<=", 1.5)),
-        Row(f"{POOLED}, {where}", result.speed_of_base_over(POOLED, "prepared"), Bar("<=", 1)),
-        Row(f"{RACE}, {where}", race.speed_of_base_over(RACE, "prepared"), Bar("<=", 1.5)),
+        Row(f"{MADE}, {location}", result.speed_of_base_over(MADE, "prepared"), Bar("<=", 1.5)),
+        Row(f"{POOLED}, {location}", result.speed_of_base_over(POOLED, "prepared"), Bar("<=", 1)),
+        Row(f"{RACE}, {location}", race.speed_of_base_over(RACE, "prepared"), Bar("<=", 1.5)),
     ]
 
 
 @contextmanager
-def _opened(folder: Path) -> "Iterator[_Place]":
+def _open_repository(folder: Path) -> "Iterator[_RaceRepository]":
     folder.mkdir()
     repository = _repository(folder / "repository")
     os.environ["CORRAL_HOME"] = str(folder / "home")
@@ -69,14 +69,14 @@ def _opened(folder: Path) -> "Iterator[_Place]":
         with home.store() as store:
             store.settings.set("races.max_attempts", ATTEMPTS)
             store.settings.set("runs.max_concurrent", 1)
-            store.agents.create("nobody", command="true")
-            yield _Place(repository, store)
+            store.agents.create("worker", command="true")
+            yield _RaceRepository(repository, store)
     finally:
-        home.kill_all()
+        home.kill_processes()
         shutil.rmtree(folder)
 
 
-class _Place:
+class _RaceRepository:
     """A repository and a store with races, on one disk; each sample restores its state."""
 
     def __init__(self, repository: Path, store: Corral) -> None:
@@ -85,42 +85,42 @@ class _Place:
         self._folder = str(repository.parent / "tree")
 
     def plain(self) -> Rates:
-        began = time.perf_counter()
-        words = ("worktree", "add", "-q", "-b", "tree/plain", self._folder, "main~1")
-        _git(self._repository, *words)
-        return self._over(began)
+        start = time.perf_counter()
+        arguments = ("worktree", "add", "-q", "-b", "tree/plain", self._folder, "main~1")
+        _git(self._repository, *arguments)
+        return self._over(start)
 
     def make(self) -> Rates:
-        began = time.perf_counter()
+        start = time.perf_counter()
         worktrees.create(str(self._repository), self._folder, "tree/made", base="main~1")
-        return self._over(began)
+        return self._over(start)
 
     def refill(self) -> Rates:
         repository = str(self._repository)
         pool = find_pool(str(self._repository.parent / "pool"), repository, 1)
         worktrees.create(repository, self._folder, "tree/pooled", base="main~1")
         worktrees.remove(repository, self._folder, delete_branch=True, pool=pool)
-        began = time.perf_counter()
+        start = time.perf_counter()
         worktrees.create(repository, self._folder, "tree/refilled", base="main", pool=pool)
-        return self._over(began)
+        return self._over(start)
 
     def race(self) -> Rates:
-        began = time.perf_counter()
+        start = time.perf_counter()
         race = self._store.races.start(
-            "Do nothing", agents=f"nobody:{ATTEMPTS}", project=str(self._repository), base="main~1"
+            "Do nothing", agents=f"worker:{ATTEMPTS}", project=str(self._repository), base="main~1"
         )
-        took = time.perf_counter() - began
+        elapsed = time.perf_counter() - start
         for attempt in race.latest.attempts:
             assert attempt.run_id is not None, attempt.reason
             assert len(os.listdir(attempt.worktree)) > 1
         self._store.races.abandon(race.id)
         self._clear(os.path.dirname(race.latest.attempts[0].worktree))
-        return {"prepared": ATTEMPTS / took}
+        return {"prepared": ATTEMPTS / elapsed}
 
-    def _over(self, began: float) -> Rates:
-        took = time.perf_counter() - began
+    def _over(self, start: float) -> Rates:
+        elapsed = time.perf_counter() - start
         self._clear(self._folder)
-        return {"prepared": 1 / took}
+        return {"prepared": 1 / elapsed}
 
     def _clear(self, folder: str) -> None:
         shutil.rmtree(folder)
@@ -129,10 +129,10 @@ class _Place:
         _git(self._repository, "branch", "-q", "-D", *(set(result.split()) - {"main"}))
 
 
-def _git(where: Path, *words: str) -> str:
-    who = ("-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0")
+def _git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0")
     result = subprocess.run(
-        ["git", "-C", str(where), *who, *words], check=True, capture_output=True
+        ["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True
     )
     return result.stdout.decode()
 

@@ -1,25 +1,25 @@
-// drizzle over better-sqlite3, its queries built at each call, as its users write them.
+// drizzle over better-sqlite3, with queries built at each call, as its users write them.
 import { and, desc, eq, gt, inArray, isNull, lte, ne, sql } from 'drizzle-orm';
 import { drizzle } from 'drizzle-orm/better-sqlite3';
 import * as t from './tables.mjs';
 
 export function jobs(sqlite, { session, project, actor, mailbox, lease, body, words }) {
   const db = drizzle(sqlite);
-  const together = (work) => db.transaction(work, { behavior: 'immediate' });
-  const noted = (tx, kind, verb, subject, project_id = null, data = null) =>
+  const inTransaction = (work) => db.transaction(work, { behavior: 'immediate' });
+  const insertEvent = (tx, kind, verb, subject, project_id = null, data = null) =>
     tx.insert(t.events)
       .values({ at: Date.now(), actor, kind, verb, subject, project_id, data }).run();
   const one = ({ changes }) => { if (!changes) throw new Error('held by another'); };
   const ids = (prefix) => { let n = Date.now(); return () => `${prefix}_${n++}`; };
   const noteId = ids('nte'), runId = ids('run');
 
-  const put = () => together((tx) => {
+  const put = () => inTransaction((tx) => {
     const now = Date.now();
     const { lastInsertRowid } = tx.insert(t.letters).values({
       mailbox, body, rank: 0, state: 'waiting', due_at: now, queue_at: now, fence: 0, attempts: 0,
       created_at: now,
     }).run();
-    noted(tx, 'letter', 'put', `let_${lastInsertRowid}`);
+    insertEvent(tx, 'letter', 'put', `let_${lastInsertRowid}`);
   });
   const claim = () => {
     const now = Date.now();
@@ -32,15 +32,15 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       due_at: now + lease, queue_at: now + lease,
     }).where(eq(t.letters.seq, next)).returning().get();
   };
-  const ack = ({ seq, fence }) => together((tx) => {
+  const ack = ({ seq, fence }) => inTransaction((tx) => {
     one(tx.update(t.letters).set({ state: 'done', ended_at: Date.now() }).where(and(
       eq(t.letters.seq, seq), eq(t.letters.fence, fence),
       inArray(t.letters.state, ['waiting', 'unconfirmed']),
     )).run());
-    noted(tx, 'letter', 'ack', `let_${seq}`);
+    insertEvent(tx, 'letter', 'ack', `let_${seq}`);
   });
 
-  const append = () => together((tx) => {
+  const append = () => inTransaction((tx) => {
     const now = Date.now();
     const { turns } = tx.update(t.sessions)
       .set({ turns: sql`${t.sessions.turns} + 1`, updated_at: now })
@@ -51,7 +51,7 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
     }).run();
   });
 
-  const acquire = (path) => together((tx) => {
+  const acquire = (path) => inTransaction((tx) => {
     const now = Date.now();
     const near = tx.select().from(t.locks).where(and(
       eq(t.locks.project_id, project), isNull(t.locks.ended_at), gt(t.locks.lease_until, now),
@@ -63,18 +63,18 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       ttl_ms: 300_000, lease_until: now + 300_000, notify: 0, created_at: now, held_at: now,
       state: 'held',
     }).run();
-    noted(tx, 'lock', 'acquire', `lck_${seq}`, project, JSON.stringify({ path }));
+    insertEvent(tx, 'lock', 'acquire', `lck_${seq}`, project, JSON.stringify({ path }));
     return seq;
   });
-  const release = (seq, path) => together((tx) => {
+  const release = (seq, path) => inTransaction((tx) => {
     const now = Date.now();
     one(tx.update(t.locks).set({ state: 'released', ended_at: now, ended_by: 'agent:ada' })
       .where(and(eq(t.locks.seq, Number(seq)), eq(t.locks.state, 'held'),
         gt(t.locks.lease_until, now))).run());
-    noted(tx, 'lock', 'release', `lck_${seq}`, project, JSON.stringify({ path }));
+    insertEvent(tx, 'lock', 'release', `lck_${seq}`, project, JSON.stringify({ path }));
   });
 
-  const take = () => together((tx) => {
+  const claimTask = () => inTransaction((tx) => {
     const now = Date.now();
     const next = tx.select({ id: t.tasks.id }).from(t.tasks).where(and(
       eq(t.tasks.project_id, project), eq(t.tasks.state, sql.raw("'ready'")), isNull(t.tasks.conflicts_with_id),
@@ -84,25 +84,25 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       state: 'running', agent_id: 'ada', fence: sql`${t.tasks.fence} + 1`,
       attempts: sql`${t.tasks.attempts} + 1`, lease_until: now + lease, started_at: now,
     }).where(eq(t.tasks.id, next)).returning().get();
-    noted(tx, 'task', 'claim', task.id, project);
+    insertEvent(tx, 'task', 'claim', task.id, project);
     return task;
   });
-  const giveBack = ({ id, fence }) => together((tx) => {
+  const releaseTask = ({ id, fence }) => inTransaction((tx) => {
     one(tx.update(t.tasks).set({
       state: 'ready', agent_id: null, lease_until: null, attempts: sql`${t.tasks.attempts} - 1`,
       ready_at: Date.now(),
     }).where(and(eq(t.tasks.id, id), eq(t.tasks.state, 'running'), eq(t.tasks.fence, fence))).run());
-    noted(tx, 'task', 'release', id, project);
-    noted(tx, 'task', 'ready', id, project);
+    insertEvent(tx, 'task', 'release', id, project);
+    insertEvent(tx, 'task', 'ready', id, project);
   });
 
-  const noteDown = () => together((tx) => {
+  const addNote = () => inTransaction((tx) => {
     const id = noteId(), now = Date.now(), scope = `project:${project}`;
     const before = tx.update(t.notes).set({ state: 'superseded', ended_at: now }).where(and(
       eq(t.notes.scope, scope), eq(t.notes.key, 'bench'), eq(t.notes.state, sql.raw("'current'")),
     )).returning({ id: t.notes.id }).get()?.id ?? null;
     if (before) {
-      noted(tx, 'note', 'supersede', before, project);
+      insertEvent(tx, 'note', 'supersede', before, project);
       tx.delete(t.passages)
         .where(and(eq(t.passages.subject, before), eq(t.passages.kind, 'note'))).run();
     }
@@ -111,13 +111,13 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       source: actor, confidence: 100, uses: 0, supersedes: before, created_at: now,
       state: 'current',
     }).run();
-    noted(tx, 'note', 'add', id, project);
+    insertEvent(tx, 'note', 'add', id, project);
     tx.insert(t.passages)
       .values({ kind: 'note', subject: id, place: 0, project_id: project, at: now, text: words })
       .run();
   });
 
-  const begin = () => together((tx) => {
+  const begin = () => inTransaction((tx) => {
     const id = runId(), now = Date.now();
     tx.insert(t.runs).values({
       id, state: 'running', project_id: project, provider: 'plain', mode: 'recorded',
@@ -125,15 +125,15 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       start_token: '1', fence: 1, attempts: 1, quick_failures: 0, due_at: now, output_bytes: 0,
       created_at: now, started_at: now, seen_at: now,
     }).run();
-    noted(tx, 'run', 'record', id, project);
+    insertEvent(tx, 'run', 'record', id, project);
     tx.update(t.projects).set({ last_run_at: now }).where(eq(t.projects.id, project)).run();
-    noted(tx, 'project', 'touch', project, project);
+    insertEvent(tx, 'project', 'touch', project, project);
     return id;
   });
-  const finish = (id) => together((tx) => {
+  const finish = (id) => inTransaction((tx) => {
     one(tx.update(t.runs).set({ state: 'completed', exit_code: 0, ended_at: Date.now() })
       .where(and(eq(t.runs.id, id), eq(t.runs.state, 'running'))).run());
-    noted(tx, 'run', 'finish', id, project);
+    insertEvent(tx, 'run', 'finish', id, project);
   });
 
   return {
@@ -151,8 +151,8 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       db.select().from(t.events).orderBy(desc(t.events.seq)).limit(50).all();
     },
     'acquire + release a lock': (n) => release(acquire(`src/${n}.py`), `src/${n}.py`),
-    'claim + release a task': () => giveBack(take()),
-    'add a note': noteDown,
+    'claim + release a task': () => releaseTask(claimTask()),
+    'add a note': addNote,
     'record + finish a run': () => finish(begin()),
   };
 }

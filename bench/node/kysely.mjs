@@ -1,10 +1,10 @@
-// kysely over better-sqlite3, its queries built at each call, as its users write them.
+// kysely over better-sqlite3, with queries built at each call, as its users write them.
 import { Kysely, SqliteDialect, sql } from 'kysely';
 
 export function jobs(sqlite, { session, project, actor, mailbox, lease, body, words }) {
   const db = new Kysely({ dialect: new SqliteDialect({ database: sqlite }) });
-  const together = (work) => db.transaction().execute(work);
-  const noted = (tx, kind, verb, subject, project_id = null, data = null) =>
+  const inTransaction = (work) => db.transaction().execute(work);
+  const insertEvent = (tx, kind, verb, subject, project_id = null, data = null) =>
     tx.insertInto('events')
       .values({ at: Date.now(), actor, kind, verb, subject, project_id, data }).execute();
   const one = ({ numUpdatedRows }) => { if (!numUpdatedRows) throw new Error('held by another'); };
@@ -12,13 +12,13 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
   const noteId = ids('nte'), runId = ids('run');
   const read = (row) => ({ ...row, body: JSON.parse(row.body) });
 
-  const put = () => together(async (tx) => {
+  const put = () => inTransaction(async (tx) => {
     const now = Date.now();
     const { insertId } = await tx.insertInto('letters').values({
       mailbox, body: JSON.stringify(body), rank: 0, state: 'waiting', due_at: now, queue_at: now,
       fence: 0, attempts: 0, created_at: now,
     }).executeTakeFirst();
-    await noted(tx, 'letter', 'put', `let_${insertId}`);
+    await insertEvent(tx, 'letter', 'put', `let_${insertId}`);
   });
   const claim = async () => {
     const now = Date.now();
@@ -31,14 +31,14 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       .orderBy('rank').orderBy('queue_at').orderBy('seq').limit(1))
       .returningAll().executeTakeFirstOrThrow());
   };
-  const ack = ({ seq, fence }) => together(async (tx) => {
+  const ack = ({ seq, fence }) => inTransaction(async (tx) => {
     one(await tx.updateTable('letters').set({ state: 'done', ended_at: Date.now() })
       .where('seq', '=', seq).where('fence', '=', fence).where('state', 'in', ['waiting', 'unconfirmed'])
       .executeTakeFirst());
-    await noted(tx, 'letter', 'ack', `let_${seq}`);
+    await insertEvent(tx, 'letter', 'ack', `let_${seq}`);
   });
 
-  const append = () => together(async (tx) => {
+  const append = () => inTransaction(async (tx) => {
     const now = Date.now();
     const { turns } = await tx.updateTable('sessions')
       .set((eb) => ({ turns: eb('turns', '+', 1), updated_at: now }))
@@ -49,7 +49,7 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
     }).execute();
   });
 
-  const acquire = (path) => together(async (tx) => {
+  const acquire = (path) => inTransaction(async (tx) => {
     const now = Date.now();
     const near = await tx.selectFrom('locks').selectAll()
       .where('project_id', '=', project).where('ended_at', 'is', null)
@@ -61,19 +61,19 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       ttl_ms: 300_000, lease_until: now + 300_000, notify: 0, created_at: now, held_at: now,
       state: 'held',
     }).executeTakeFirst();
-    await noted(tx, 'lock', 'acquire', `lck_${seq}`, project, JSON.stringify({ path }));
+    await insertEvent(tx, 'lock', 'acquire', `lck_${seq}`, project, JSON.stringify({ path }));
     return seq;
   });
-  const release = (seq, path) => together(async (tx) => {
+  const release = (seq, path) => inTransaction(async (tx) => {
     const now = Date.now();
     one(await tx.updateTable('locks')
       .set({ state: 'released', ended_at: now, ended_by: 'agent:ada' })
       .where('seq', '=', seq).where('state', '=', 'held').where('lease_until', '>', now)
       .executeTakeFirst());
-    await noted(tx, 'lock', 'release', `lck_${seq}`, project, JSON.stringify({ path }));
+    await insertEvent(tx, 'lock', 'release', `lck_${seq}`, project, JSON.stringify({ path }));
   });
 
-  const take = () => together(async (tx) => {
+  const claimTask = () => inTransaction(async (tx) => {
     const now = Date.now();
     const task = await tx.updateTable('tasks').set((eb) => ({
       state: 'running', agent_id: 'ada', fence: eb('fence', '+', 1),
@@ -83,27 +83,27 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       .where('conflicts_with_id', 'is', null).where('assignee_id', 'is', null).where('role', '=', 'builder')
       .orderBy('priority', 'desc').orderBy('ready_at').orderBy('id').limit(1))
       .returningAll().executeTakeFirstOrThrow();
-    await noted(tx, 'task', 'claim', task.id, project);
+    await insertEvent(tx, 'task', 'claim', task.id, project);
     return task;
   });
-  const giveBack = ({ id, fence }) => together(async (tx) => {
+  const releaseTask = ({ id, fence }) => inTransaction(async (tx) => {
     one(await tx.updateTable('tasks').set((eb) => ({
       state: 'ready', agent_id: null, lease_until: null, attempts: eb('attempts', '-', 1),
       ready_at: Date.now(),
     })).where('id', '=', id).where('state', '=', 'running').where('fence', '=', fence)
       .executeTakeFirst());
-    await noted(tx, 'task', 'release', id, project);
-    await noted(tx, 'task', 'ready', id, project);
+    await insertEvent(tx, 'task', 'release', id, project);
+    await insertEvent(tx, 'task', 'ready', id, project);
   });
 
-  const noteDown = () => together(async (tx) => {
+  const addNote = () => inTransaction(async (tx) => {
     const id = noteId(), now = Date.now(), scope = `project:${project}`;
     const found = await tx.updateTable('notes').set({ state: 'superseded', ended_at: now })
       .where('scope', '=', scope).where('key', '=', 'bench').where('state', '=', sql.lit('current'))
       .returning('id').executeTakeFirst();
     const before = found?.id ?? null;
     if (before) {
-      await noted(tx, 'note', 'supersede', before, project);
+      await insertEvent(tx, 'note', 'supersede', before, project);
       await tx.deleteFrom('passages').where('subject', '=', before).where('kind', '=', 'note')
         .execute();
     }
@@ -112,13 +112,13 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       source: actor, confidence: 100, uses: 0, supersedes: before, created_at: now,
       state: 'current',
     }).execute();
-    await noted(tx, 'note', 'add', id, project);
+    await insertEvent(tx, 'note', 'add', id, project);
     await tx.insertInto('passages')
       .values({ kind: 'note', subject: id, place: 0, project_id: project, at: now, text: words })
       .execute();
   });
 
-  const begin = () => together(async (tx) => {
+  const begin = () => inTransaction(async (tx) => {
     const id = runId(), now = Date.now();
     await tx.insertInto('runs').values({
       id, state: 'running', project_id: project, provider: 'plain', mode: 'recorded',
@@ -126,16 +126,16 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       start_token: '1', fence: 1, attempts: 1, quick_failures: 0, due_at: now, output_bytes: 0,
       created_at: now, started_at: now, seen_at: now,
     }).execute();
-    await noted(tx, 'run', 'record', id, project);
+    await insertEvent(tx, 'run', 'record', id, project);
     await tx.updateTable('projects').set({ last_run_at: now }).where('id', '=', project).execute();
-    await noted(tx, 'project', 'touch', project, project);
+    await insertEvent(tx, 'project', 'touch', project, project);
     return id;
   });
-  const finish = (id) => together(async (tx) => {
+  const finish = (id) => inTransaction(async (tx) => {
     one(await tx.updateTable('runs')
       .set({ state: 'completed', exit_code: 0, ended_at: Date.now() })
       .where('id', '=', id).where('state', '=', 'running').executeTakeFirst());
-    await noted(tx, 'run', 'finish', id, project);
+    await insertEvent(tx, 'run', 'finish', id, project);
   });
 
   return {
@@ -152,8 +152,8 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
     'the newest 50 events': () =>
       db.selectFrom('events').selectAll().orderBy('seq', 'desc').limit(50).execute(),
     'acquire + release a lock': async (n) => release(await acquire(`src/${n}.py`), `src/${n}.py`),
-    'claim + release a task': async () => giveBack(await take()),
-    'add a note': noteDown,
+    'claim + release a task': async () => releaseTask(await claimTask()),
+    'add a note': addNote,
     'record + finish a run': async () => finish(await begin()),
   };
 }

@@ -1,4 +1,4 @@
-// Corral's own tables, as drizzle is told of them.
+// The definitions of Corral's tables for drizzle.
 import { integer, sqliteTable, text } from 'drizzle-orm/sqlite-core';
 
 const texts = (...names) => Object.fromEntries(names.map((name) => [name, text()]));

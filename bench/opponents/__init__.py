@@ -1,4 +1,4 @@
-"""The same work by others: on the raw driver, and by common queues."""
+"""Implementations to compare with: the raw driver, and common queues and frameworks."""
 
 import time
 from typing import Any, Protocol
@@ -49,15 +49,15 @@ def now_ms() -> int:
 
 def put_then_take(queue: Queue, count: int) -> Rates:
     """Put `count` items and take them again."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(count):
         queue.put()
-    filled = time.perf_counter()
+    put_end = time.perf_counter()
     for _ in range(count):
         queue.take()
-    emptied = time.perf_counter()
+    take_end = time.perf_counter()
     return {
-        "put": count / (filled - began),
-        "claim + ack": count / (emptied - filled),
-        "put + claim + ack": count / (emptied - began),
+        "put": count / (put_end - start),
+        "claim + ack": count / (take_end - put_end),
+        "put + claim + ack": count / (take_end - start),
     }

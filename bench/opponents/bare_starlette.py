@@ -1,4 +1,4 @@
-"""The same requests, answered by plain starlette with the same SQL.
+"""A plain starlette application with the same requests and SQL.
 
 No tokens, no input checks, no limits, no feed. A lock serialises writers, which is kinder to SQLite
 than its own busy wait.
@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from bench.opponents import now_ms
-from bench.opponents.raw_sqlite import NOTE, PUT, connect
+from bench.opponents.raw_sqlite import INSERT_EVENT, PUT, connect
 
 COLUMNS = (
     *("id", "mailbox", "sender", "project_id", "key", "body", "priority", "state", "due_at"),
@@ -34,17 +34,17 @@ LIST = f"""
 PUT_WHOLE = PUT.replace("RETURNING seq", f"RETURNING {LETTER}")
 
 
-class Mine(threading.local):
+class ThreadState(threading.local):
     connection: apsw.Connection | None = None
 
 
 def bare_app(path: Path) -> Starlette:
-    mine, writing = Mine(), threading.Lock()
+    state, write_lock = ThreadState(), threading.Lock()
 
     def run(sql: str, values: dict[str, Any]) -> list[Any]:
-        if mine.connection is None:
-            mine.connection = connect(path)
-        return mine.connection.execute(sql, values).fetchall()
+        if state.connection is None:
+            state.connection = connect(path)
+        return state.connection.execute(sql, values).fetchall()
 
     def letters(request: Request) -> Response:
         query = request.query_params
@@ -52,13 +52,13 @@ def bare_app(path: Path) -> Starlette:
         result = run(LIST, {"mailbox": query["mailbox"], "rank": -(1 << 62), "limit": limit + 1})
         return JSONResponse({"items": [_letter(row) for row in result[:limit]], "next": None})
 
-    def put_letter(sent: dict[str, Any]) -> dict[str, Any]:
-        now, body = now_ms(), msgspec.json.encode(sent["body"]).decode()
-        with writing:
+    def put_letter(fields: dict[str, Any]) -> dict[str, Any]:
+        now, body = now_ms(), msgspec.json.encode(fields["body"]).decode()
+        with write_lock:
             run("BEGIN IMMEDIATE", {})
-            (row,) = run(PUT_WHOLE, {"mailbox": sent["mailbox"], "body": body, "now": now})
-            noted = {"now": now, "actor": "user:bench", "verb": "put", "subject": row[0]}
-            run(NOTE, noted)
+            (row,) = run(PUT_WHOLE, {"mailbox": fields["mailbox"], "body": body, "now": now})
+            event = {"now": now, "actor": "user:bench", "verb": "put", "subject": row[0]}
+            run(INSERT_EVENT, event)
             run("COMMIT", {})
         return _letter(row)
 

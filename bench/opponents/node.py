@@ -13,17 +13,17 @@ from typing import Any
 
 from bench.harness import Rates
 from bench.opponents import BODY, open_store
-from bench.opponents.sessions import WORDS
+from bench.opponents.sessions import TEXT
 from corral.db.sqlite_connection_set import WAL_CHECKPOINT_PAGES
 
 HOME = Path(__file__).parent.parent / "node"
-WAYS = {
+IMPLEMENTATIONS = {
     "better-sqlite3": "better",
     "drizzle on better-sqlite3": "drizzle",
     "kysely on better-sqlite3": "kysely",
 }
 TASKS = 100
-OTHERS = 100  # locks held by others
+OTHERS = 100  # locks of other agents
 
 
 class Workplace:
@@ -46,23 +46,26 @@ class Workplace:
 class NodePeer:
     """One node implementation, in its own process until closed."""
 
-    def __init__(self, way: str, place: Workplace, *, full: bool) -> None:
+    def __init__(self, implementation: str, workplace: Workplace, *, full: bool) -> None:
         self._process = subprocess.Popen(
-            ["node", "peer.mjs", WAYS[way]],
+            ["node", "peer.mjs", IMPLEMENTATIONS[implementation]],
             cwd=HOME,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         values = {
-            "project": place.project,
-            "session": place.session,
+            "project": workplace.project,
+            "session": workplace.session,
             "body": BODY,
-            "words": WORDS,
+            "words": TEXT,
         }
         synchronous = "FULL" if full else "NORMAL"
         self._ask(
-            file=str(place.path), synchronous=synchronous, pages=WAL_CHECKPOINT_PAGES, given=values
+            file=str(workplace.path),
+            synchronous=synchronous,
+            pages=WAL_CHECKPOINT_PAGES,
+            given=values,
         )
 
     def sample(self, counts: dict[str, int]) -> Rates:
@@ -75,23 +78,23 @@ class NodePeer:
         self._process.stdin.close()
         self._process.wait()
 
-    def _ask(self, **asked: Any) -> Any:
+    def _ask(self, **request: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError("the program in node ended; what it said is above")
+            raise RuntimeError("the node process exited; its error output is above")
         return json.loads(answer)
 
 
 def missing() -> str:
     """Return why node cannot be measured; empty if it can."""
     if shutil.which("node") is None:
-        return "Not measured: node is not installed here."
+        return "Not measured: node is not installed."
     if not (HOME / "node_modules" / "better-sqlite3" / "build").exists():
-        return "Not measured: npm is missing here, or could not install what bench/node asks for."
+        return "Not measured: the dependencies of bench/node are not installed."
     return ""
 
 

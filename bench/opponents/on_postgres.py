@@ -83,10 +83,10 @@ def _count_until(take: Callable[[], bool]) -> Task:
     """Take items until a deadline."""
 
     def task(end: float) -> int:
-        taken = 0
+        count = 0
         while time.monotonic() < end and take():
-            taken += 1
-        return taken
+            count += 1
+        return count
 
     return task
 
@@ -179,14 +179,14 @@ def hire_procrastinate(number: int, url: str) -> Iterator[Task]:
         worker = runner.run(manager.register_worker())
 
         async def work_until(end: float) -> int:
-            taken = 0
+            count = 0
             while time.monotonic() < end:
                 job = await manager.fetch_job(queues=["bench"], worker_id=worker)
                 if job is None:
                     break
                 await manager.finish_job(job, status=Status.SUCCEEDED, delete_job=False)
-                taken += 1
-            return taken
+                count += 1
+            return count
 
         yield lambda end: runner.run(work_until(end))
         runner.run(app.connector.close_async())

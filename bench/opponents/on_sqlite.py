@@ -1,4 +1,4 @@
-"""Python queues on SQLite, each driven the way its own worker drives it.
+"""Python queues on SQLite, called as their own workers call them.
 
 Each has two configurations: the default, and WAL with `synchronous = NORMAL`, which is Corral's
 default. Only the second is a fair comparison. None of them writes an event row or has a fence.
@@ -81,7 +81,7 @@ class PersistQueue:
         self._queue.ack(id=item["pqid"])
 
     def forget(self) -> None:
-        """It scans everything that was ever acknowledged to find the next item."""
+        """Delete acknowledged items, because it scans all of them to find the next item."""
         self._queue.clear_acked_data(max_delete=1_000_000, keep_latest=0)
 
 
@@ -95,9 +95,8 @@ def hire_dbos(
 ) -> Iterator[Task]:
     """DBOS with its queue thread, in its own process, because it polls even when idle.
 
-    On SQLite `normal` sets NORMAL and WAL. It polls every few milliseconds instead of every second,
-    and
-    the clock stops when the last workflow has run, before its end is recorded.
+    On SQLite `normal` sets NORMAL and WAL. It polls every few milliseconds instead of every second.
+    The measured time ends when the last workflow has run, before its end is recorded.
     """
     import sqlalchemy
     from dbos import DBOS
@@ -130,21 +129,21 @@ def hire_dbos(
         worker_concurrency=1 if one_at_a_time else None,
         polling_interval_sec=0.001 if one_at_a_time else 0.02,
     )
-    unheard = DBOS.register_queue("unheard")
+    unread_queue = DBOS.register_queue("unread")
     queue.enqueue(workflow, BODY)
-    finished.acquire()  # its thread has found the queue
+    finished.acquire()  # the queue thread has found the queue
 
     def fill_and_wait(end: float) -> Rates:
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(count):
-            unheard.enqueue(workflow, BODY)
-        filled = time.perf_counter()
+            unread_queue.enqueue(workflow, BODY)
+        put_end = time.perf_counter()
         for _ in range(count):
             queue.enqueue(workflow, BODY)
         for _ in range(count):
             finished.acquire()
-        emptied = time.perf_counter()
-        return {"put": count / (filled - began), "put + claim + ack": count / (emptied - filled)}
+        work_end = time.perf_counter()
+        return {"put": count / (put_end - start), "put + claim + ack": count / (work_end - put_end)}
 
     try:
         yield fill_and_wait

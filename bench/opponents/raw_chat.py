@@ -41,10 +41,10 @@ NOTE = """
 
 class RawChat:
     def __init__(self, store: Corral, like: Message) -> None:
-        """`like` is a message that the store has routed: the next ones go the same way."""
+        """`like` is a message that the store has routed; others are routed like it."""
         assert store.db.path is not None
         connection = connect(store.db.path)
-        # a message must be stored before the platform is told so
+        # the message must be durable before the platform gets the acknowledgement
         connection.execute("PRAGMA synchronous = FULL")
         self._run: Callable[..., Any] = connection.execute
         self._encode = msgspec.json.Encoder().encode
@@ -54,16 +54,16 @@ class RawChat:
         self._like = like
         place = store.places.get(like.place_id)
         self._body = store.mail.get(str(route.letter_id)).body
-        self._noted = self._encode({"in": place.id}).decode()
+        self._event_data = self._encode({"in": place.id}).decode()
         self._place = place.mailbox
 
     def receive(self, events: Sequence[IncomingEvent]) -> None:
         self._run("BEGIN IMMEDIATE")
         for event in events:
-            self._one(event)
+            self._insert(event)
         self._run("COMMIT")
 
-    def _one(self, event: IncomingEvent) -> None:
+    def _insert(self, event: IncomingEvent) -> None:
         run, now, like = self._run, now_ms(), self._like
         values = {
             "channel_id": like.channel_id,
@@ -78,7 +78,7 @@ class RawChat:
         if not rows:
             return
         id = f"msg_{rows[0][0]}"
-        self._note(now, "message", "hear", id, self._noted)
+        self._insert_event(now, "message", "route", id, self._event_data)
         letter = {
             "mailbox": self._mailbox,
             "sender": self._place,
@@ -87,8 +87,8 @@ class RawChat:
             "now": now,
         }
         ((seq,),) = run(LETTER, letter).fetchall()
-        self._note(now, "letter", "put", f"let_{seq}", None)
+        self._insert_event(now, "letter", "put", f"let_{seq}", None)
 
-    def _note(self, now: int, kind: str, verb: str, subject: str, data: str | None) -> None:
+    def _insert_event(self, now: int, kind: str, verb: str, subject: str, data: str | None) -> None:
         values = {"now": now, "actor": ACTOR, "kind": kind, "verb": verb}
         self._run(NOTE, values | {"subject": subject, "data": data})

@@ -69,7 +69,7 @@ ACK = """
     RETURNING seq
 """
 
-NOTE = """
+INSERT_EVENT = """
     INSERT INTO events (at, actor, kind, verb, subject)
     VALUES (:now, :actor, 'letter', :verb, :subject)
 """
@@ -103,7 +103,7 @@ class RawSqlite:
         run("BEGIN IMMEDIATE")
         letter = {"mailbox": MAILBOX, "body": self._encode(BODY).decode(), "now": now}
         ((seq,),) = run(PUT, letter).fetchall()
-        self._note({"now": now, "actor": ACTOR, "verb": "put", "subject": f"let_{seq}"})
+        self._insert_event({"now": now, "actor": ACTOR, "verb": "put", "subject": f"let_{seq}"})
         run("COMMIT")
 
     def claim(self) -> tuple[int, int, Any] | None:
@@ -120,11 +120,11 @@ class RawSqlite:
         run, now = self._run, now_ms()
         run("BEGIN IMMEDIATE")
         assert run(ACK, {"now": now, "seq": seq, "fence": fence}).fetchall()
-        self._note({"now": now, "actor": ACTOR, "verb": "ack", "subject": f"let_{seq}"})
+        self._insert_event({"now": now, "actor": ACTOR, "verb": "ack", "subject": f"let_{seq}"})
         run("COMMIT")
 
-    def _note(self, event: dict[str, Any]) -> None:
-        self._run(NOTE, event)
+    def _insert_event(self, event: dict[str, Any]) -> None:
+        self._run(INSERT_EVENT, event)
         if self._connection.last_insert_rowid() % FILL_INTERVAL == 0:
             fill_deferred_indexes(self._run)
 

@@ -1,4 +1,4 @@
-"""Append a message to a conversation: by hand, and with common libraries."""
+"""Conversations to append messages to: Corral, by hand, and common frameworks."""
 
 import asyncio
 import sqlite3
@@ -11,48 +11,48 @@ from bench.opponents import now_ms, open_store
 from corral.api import Corral
 
 LAST = 50
-WORDS = "The tests pass now; the cause was a missing index on the table of turns. " * 3
+TEXT = "The tests pass now; the cause was a missing index on the table of turns. " * 3
 
 
-class Talk(Protocol):
-    def say(self) -> None:
+class Conversation(Protocol):
+    def append(self) -> None:
         """Append one message durably."""
         ...
 
 
-class Framework(Talk, Protocol):
+class Framework(Conversation, Protocol):
     def load(self) -> None:
-        """Load what the framework continues with: its last 50 messages, or its latest state."""
+        """Load what the framework continues with: 50 messages, or the latest checkpoint."""
         ...
 
 
-class CorralTalk:
+class CorralConversation:
     """Corral through its public API."""
 
     def __init__(self, store: Corral) -> None:
         self._append = store.sessions.append
         self.id = store.sessions.open(title="bench").id
 
-    def say(self) -> None:
-        self._append(self.id, "user", WORDS)
+    def append(self) -> None:
+        self._append(self.id, "user", TEXT)
 
 
-class SessionTalk:
+class SessionConversation:
     """A session of openai-agents, in one event loop."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self._loop = asyncio.new_event_loop()
-        self._item = {"role": "user", "content": WORDS}
+        self._item = {"role": "user", "content": TEXT}
 
-    def say(self) -> None:
+    def append(self) -> None:
         self._loop.run_until_complete(self._session.add_items([self._item]))
 
     def load(self) -> None:
         self._loop.run_until_complete(self._session.get_items(LAST))
 
 
-class CorralSessionTalk(SessionTalk):
+class CorralSessionConversation(SessionConversation):
     """openai-agents with Corral's session."""
 
     def __init__(self, store: Corral) -> None:
@@ -73,7 +73,7 @@ ADD = """
 """
 
 
-class ByHand:
+class ConversationByHand:
     """The same two prepared statements on the same tables."""
 
     def __init__(self, path: Path) -> None:
@@ -85,16 +85,16 @@ class ByHand:
             connection.execute(f"PRAGMA {pragma}")
         self._run: Any = connection.execute
 
-    def say(self) -> None:
+    def append(self) -> None:
         run, now = self._run, now_ms()
         run("BEGIN IMMEDIATE")
         ((number, agent),) = run(COUNT, {"now": now, "id": self._id}).fetchall()
-        turn = {"id": self._id, "number": number, "content": WORDS, "agent": agent, "now": now}
+        turn = {"id": self._id, "number": number, "content": TEXT, "agent": agent, "now": now}
         run(ADD, turn).fetchall()
         run("COMMIT")
 
 
-class OpenAiAgents(SessionTalk):
+class OpenAiAgents(SessionConversation):
     """`SQLiteSession` of openai-agents."""
 
     def __init__(self, path: Path, *, normal: bool) -> None:
@@ -119,7 +119,7 @@ class OpenAiAgents(SessionTalk):
         self._session._get_connection = normal
 
 
-class OpenAiAgentsOnPostgres(SessionTalk):
+class OpenAiAgentsOnPostgres(SessionConversation):
     """`SQLAlchemySession` of openai-agents, on psycopg."""
 
     def __init__(self, url: str) -> None:
@@ -129,7 +129,7 @@ class OpenAiAgentsOnPostgres(SessionTalk):
         super().__init__(SQLAlchemySession.from_url("bench", url=driver, create_tables=True))
 
 
-class Steps:
+class CheckpointConversation:
     """A conversation of 20 messages in a langgraph checkpointer, then the next one.
 
     The checkpointer gets the whole state at every step.
@@ -145,11 +145,11 @@ class Steps:
         self._step = 0
         self._messages: list[dict[str, str]] = []
 
-    def say(self) -> None:
+    def append(self) -> None:
         if len(self._messages) == self.LENGTH:
             self._messages = []
         self._step += 1
-        self._messages.append({"role": "user", "content": WORDS})
+        self._messages.append({"role": "user", "content": TEXT})
         checkpoint = self._empty()
         checkpoint["channel_values"] = {"messages": self._messages}
         checkpoint["channel_versions"] = {"messages": self._step}
@@ -165,7 +165,7 @@ class Steps:
         return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
 
-class LangGraph(Steps):
+class LangGraph(CheckpointConversation):
     """`SqliteSaver` of langgraph."""
 
     def __init__(self, path: Path, *, normal: bool) -> None:
@@ -179,7 +179,7 @@ class LangGraph(Steps):
         super().__init__(saver)
 
 
-class LangGraphOnPostgres(Steps):
+class LangGraphOnPostgres(CheckpointConversation):
     """`PostgresSaver` of langgraph, on one connection with prepared statements."""
 
     def __init__(self, url: str) -> None:
@@ -195,7 +195,7 @@ class LangGraphOnPostgres(Steps):
         super().__init__(saver)
 
 
-class CorralSteps(Steps):
+class CorralCheckpoints(CheckpointConversation):
     """langgraph with Corral's saver."""
 
     def __init__(self, store: Corral) -> None:

@@ -1,4 +1,4 @@
-"""`corral`, `stats`, `charge`, `budget` and `alert`, as people call them."""
+"""The overview and the commands `stats`, `charge`, `budget` and `alert`."""
 
 import csv
 import io
@@ -46,7 +46,7 @@ def test_corral_without_arguments_shows_an_overview(
     ):
         assert text in result.out
     value = cli.json()
-    assert [one["id"] for one in value["active"]] == [run]
+    assert [entry["id"] for entry in value["active"]] == [run]
     assert value["today"]["cost_micros"] == 2_500_000
 
 
@@ -115,7 +115,7 @@ def test_charges_are_listed_shown_totalled_and_priced(cli: Cli, shared: Corral) 
         UsageFact(model="gpt-5", output=1_000), run_id="run_1", provider="codex"
     )
     assert charge is not None
-    assert [one["id"] for one in cli.json("charge", "list", "--run", "run_1")] == [charge.id]
+    assert [entry["id"] for entry in cli.json("charge", "list", "--run", "run_1")] == [charge.id]
     assert cli.json("charge", "price") == {"priced": 1}
     assert cli.json("charge", "show", charge.id)["cost_micros"] == 10_000
     assert "$0.01" in cli("charge", "total", "run:run_1").out
@@ -132,15 +132,18 @@ def test_budgets_are_set_in_dollars_listed_and_removed(
     result = cli.json("budget", "set", f"project:{tmp_path}", "2.50", "--period", "day")
     assert (result["scope"], result["limit_micros"]) == (f"project:{project.id}", 2_500_000)
     assert cli("budget", "set", "all", "$10").out == "Budget of all: $10.00, $0.00 spent.\n"
-    assert [one["scope"] for one in cli.json("budget", "list")] == ["all", f"project:{project.id}"]
+    assert [entry["scope"] for entry in cli.json("budget", "list")] == [
+        "all",
+        f"project:{project.id}",
+    ]
     assert "$2.50" in cli("budget", "list").out
     cli.json("budget", "remove", f"project:{project.id}", "--period", "day")
     assert cli.error("budget", "remove", "all", "--period", "day")["exit_code"] == 3
-    for bad in (["all", "lots"], ["all", "-1"], ["planet:1", "1"]):
-        assert cli.error("budget", "set", *bad)["exit_code"] == 2
+    for arguments in (["all", "lots"], ["all", "-1"], ["planet:1", "1"]):
+        assert cli.error("budget", "set", *arguments)["exit_code"] == 2
     shared.internal.charges.reserve("run_1", budget_micros=9_000_000)
-    (left,) = [one for one in cli.json("budget", "list") if one["scope"] == "all"]
-    assert left["reserved_micros"] == 9_000_000
+    (budget,) = [entry for entry in cli.json("budget", "list") if entry["scope"] == "all"]
+    assert budget["reserved_micros"] == 9_000_000
 
 
 def test_alert_is_added_tested_delivered_and_removed(
@@ -169,13 +172,13 @@ def test_alert_is_added_tested_delivered_and_removed(
         assert text.endswith("(last error: it answered 500).\n")
         assert " due in " in text
         # A test alert is sent at once, even while another delivery waits for its retry.
-        (tried,) = cli.json("alert", "test", result["id"])
-        assert (tried["state"], tried["letter_id"] != item["letter_id"]) == ("done", True)
+        (delivery,) = cli.json("alert", "test", result["id"])
+        assert (delivery["state"], delivery["letter_id"] != item["letter_id"]) == ("done", True)
         server.answers = [500]
         assert cli("alert", "test", result["id"]).code == 1
         (letter,) = cli.json("mail", "list", "--mailbox", f"hook:{result['id']}")
         assert (letter["id"], letter["claimed"]) == (item["letter_id"], False)
-    assert [one["id"] for one in cli.json("alert", "list")] == [result["id"]]
+    assert [entry["id"] for entry in cli.json("alert", "list")] == [result["id"]]
     assert cli.json("alert", "remove", result["id"])["state"] == "removed"
     assert cli.json("alert", "list") == []
     assert len(cli.json("alert", "list", "--all")) == 1
@@ -196,7 +199,7 @@ def test_alert_needs_exactly_one_target(cli: Cli) -> None:
 
 
 def test_alert_test_runs_its_command(cli: Cli, tmp_path: Path) -> None:
-    code = f"open({str(tmp_path / 'told')!r}, 'w').write('yes')"
+    code = f"open({str(tmp_path / 'ran')!r}, 'w').write('yes')"
     result = cli.json("alert", "add", "--on", "stuck", "--command", f'{sys.executable} -c "{code}"')
     assert cli("alert", "test", result["id"]).code == 0
-    assert (tmp_path / "told").read_text() == "yes"
+    assert (tmp_path / "ran").read_text() == "yes"

@@ -1,4 +1,4 @@
-"""Channels, places, wirings, destinations and messages on the command line, and real chats."""
+"""The commands for channels, places, wirings, destinations, messages and `corral chat`."""
 
 import io
 import json
@@ -51,8 +51,8 @@ def test_channel_is_added_wired_previewed_and_removed(
     assert cli.json("wiring", "try", "chat/elsewhere", "hello") == []
     assert cli("wiring", "list").out.split()[11:14] == ["ada", "room", "mention"]
     assert [result["id"] for result in cli.json("wiring", "list")] == [wiring["id"]]
-    changed = cli.json("wiring", "change", wiring["id"], "--on", "pattern", "--pattern", "deploy")
-    assert (changed["id"], changed["pattern"], changed["mode"]) == (
+    edited = cli.json("wiring", "change", wiring["id"], "--on", "pattern", "--pattern", "deploy")
+    assert (edited["id"], edited["pattern"], edited["mode"]) == (
         wiring["id"],
         "deploy",
         "shared",
@@ -60,27 +60,27 @@ def test_channel_is_added_wired_previewed_and_removed(
     assert cli.error("wiring", "change", wiring["id"], "--on", "pattern")["exit_code"] == 2
     assert "No messages wait" in cli("message", "held").out
     (sender,) = cli.json("sender", "list")
-    known = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")
-    assert (known["state"], known["person"]) == ("known", "ann")
+    approved = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")
+    assert (approved["state"], approved["person"]) == ("known", "ann")
     assert cli.json("person", "list")[0]["role"] == "admin"
     assert cli.json("person", "set", "ann", "--role", "owner")["role"] == "owner"
     assert cli.json("sender", "block", sender["id"])["state"] == "blocked"
     (destination,) = cli.json("destination", "list", "--agent", "ada")
     assert destination["name"] == "room"
     assert cli.json("destination", "revoke", "ada", "room")["state"] == "revoked"
-    granted = cli.json("destination", "grant", "ada", place["id"], "--name", "crew")
-    assert granted["name"] == "crew"
+    grant = cli.json("destination", "grant", "ada", place["id"], "--name", "crew")
+    assert grant["name"] == "crew"
     (item,) = cli.json("message", "say", place["id"], "news for all")
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    (sent,) = cli.json("message", "send", "hello", "--to", "crew")
+    (message,) = cli.json("message", "send", "hello", "--to", "crew")
     assert cli.error("message", "send", "hello", "--to", "elsewhere")["exit_code"] == 4
     monkeypatch.delenv("CORRAL_AGENT")
     assert cli.error("message", "send", "hello", "--to", "crew")["exit_code"] == 2
-    listed = cli.json("message", "list", "--place", place["id"])
-    assert [result["id"] for result in listed][:2] == [sent["id"], item["id"]]
-    assert cli.json("message", "show", sent["id"])["state"] == "queued"
-    for thing in (channel, place, sender, wiring, granted, sent):
-        assert cli.json("show", thing["id"])["id"] == thing["id"]
+    messages = cli.json("message", "list", "--place", place["id"])
+    assert [result["id"] for result in messages][:2] == [message["id"], item["id"]]
+    assert cli.json("message", "show", message["id"])["state"] == "queued"
+    for record in (channel, place, sender, wiring, grant, message):
+        assert cli.json("show", record["id"])["id"] == record["id"]
     assert cli.json("wiring", "remove", wiring["id"])["state"] == "removed"
     assert cli.json("channel", "remove", "chat")["state"] == "removed"
     assert cli.json("channel", "list") == []
@@ -120,9 +120,9 @@ def test_question_in_the_terminal_is_answered_and_the_chat_continues(home: Home)
     lines = typed.stdout.decode().splitlines()
     assert lines[0] == "one"
     assert "idle" in lines[1]
-    (known,) = home.json("sender", "list", "--json")
+    (sender,) = home.json("sender", "list", "--json")
     actors = {event["actor"] for event in home.json("events", "--json")}
-    assert f"user:{known['person']}" in actors, "one name, so that the owner can answer"
+    assert f"user:{sender['person']}" in actors, "one name, so that the owner can answer"
 
 
 def test_plain_command_replies_with_its_output(home: Home) -> None:
@@ -134,12 +134,12 @@ def test_plain_command_replies_with_its_output(home: Home) -> None:
 def test_reply_survives_the_client_that_asked(home: Home) -> None:
     answers = "until [ -e go ]; do sleep 0.05; done; echo still here"
     home.json("agent", "create", "ada", "--command", f"sh -c '{answers}'", "--json")
-    with home.begin("chat", "--once", "are you there?") as asking:
+    with home.begin("chat", "--once", "are you there?") as client:
         wait_until(
             lambda: home.json("ps", "--state", "running", "--json") or None,
             "the agent runs",
         )
-        os.kill(asking.pid, signal.SIGKILL)
+        os.kill(client.pid, signal.SIGKILL)
     (home.work / "go").touch()
     wait_until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
     result = home.corral("chat", input=b"\n")
@@ -164,23 +164,23 @@ def test_agent_sends_host_requests_and_people_decide(
 ) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    words = ("request", "ask", "create_agent", "name=helper", "instructions=Help.")
-    asked = cli.json(*words)
+    arguments = ("request", "ask", "create_agent", "name=helper", "instructions=Help.")
+    request = cli.json(*arguments)
     assert cli.error("request", "ask", "create_agent", "name")["exit_code"] == 2
-    assert cli.error(*words, "--agent", "ben")["exit_code"] == 4
-    assert cli.error("question", "answer", asked["question_id"], "yes")["exit_code"] == 4
+    assert cli.error(*arguments, "--agent", "ben")["exit_code"] == 4
+    assert cli.error("question", "answer", request["question_id"], "yes")["exit_code"] == 4
     monkeypatch.delenv("CORRAL_AGENT")
-    assert "Help." in cli("question", "show", asked["question_id"]).out
-    cli.json("question", "answer", asked["question_id"], "yes")
+    assert "Help." in cli("question", "show", request["question_id"]).out
+    cli.json("question", "answer", request["question_id"], "yes")
     with corral.open(url) as daemon:  # which uses the command line's clock
         daemon.internal.chat.run_upkeep()
-    assert cli.json("request", "show", asked["id"])["state"] == "done"
+    assert cli.json("request", "show", request["id"])["state"] == "done"
     assert cli.json("agent", "show", "helper")["name"] == "helper"
     secret = cli.json("request", "ask", "secret", "name=key", "reason=mails", "--agent", "ada")
     assert "Notified 1 agent" in cli("secret", "set", "key", "env:KEY").out
     assert cli.json("request", "show", secret["id"])["state"] == "done"
-    again = cli.json("request", "ask", "secret", "name=other", "reason=x", "--agent", "ada")
-    assert cli.json("request", "withdraw", again["id"])["state"] == "refused"
+    other = cli.json("request", "ask", "secret", "name=other", "reason=x", "--agent", "ada")
+    assert cli.json("request", "withdraw", other["id"])["state"] == "refused"
     assert len(cli.json("request", "list", "--agent", "ada")) == 3
     assert cli.error("request", "show", "req_zz")["exit_code"] == 3
 
@@ -188,12 +188,12 @@ def test_agent_sends_host_requests_and_people_decide(
 def test_agent_writes_to_another_and_gets_a_reply(cli: Cli, store: Corral) -> None:
     for name in ("ada", "ben"):
         cli.json("agent", "create", name, "--provider", "scripted")
-    asked = cli.json("mail", "write", "which port?", "--to", "ben", "--agent", "ada")
-    assert (asked["mailbox"], asked["sender"]) == ("agent:ben", "agent:ada")
-    answer = cli.json("mail", "write", "8080", "--reply-to", asked["id"], "--agent", "ben")
+    letter = cli.json("mail", "write", "which port?", "--to", "ben", "--agent", "ada")
+    assert (letter["mailbox"], letter["sender"]) == ("agent:ben", "agent:ada")
+    answer = cli.json("mail", "write", "8080", "--reply-to", letter["id"], "--agent", "ben")
     assert answer["mailbox"] == "agent:ada"
-    woken = cli.json("mail", "write", "go", "--to", "ben", "--wake", "--agent", "ada")
-    assert woken["mailbox"].startswith("session:")
+    wake_letter = cli.json("mail", "write", "go", "--to", "ben", "--wake", "--agent", "ada")
+    assert wake_letter["mailbox"].startswith("session:")
     assert cli.error("mail", "write", "x", "--agent", "ada")["exit_code"] == 2
     assert cli.error("mail", "write", "x", "--to", "zoe", "--agent", "ada")["exit_code"] == 3
 
@@ -214,19 +214,19 @@ def test_agent_sends_files_by_command_and_by_tool(
     monkeypatch.chdir(work)
     value, file = cli.json("message", "send", "Here.", "--to", "crew", "--file", "a.txt")
     assert (value["kind"], file["kind"], file["text"]) == ("text", "file", "a.txt")
-    (alone,) = cli.json("message", "send", "--to", "crew", "--file", str(work / "a.txt"))
-    assert alone["data"]["file"]["sha256"] == file["data"]["file"]["sha256"]
+    (file_message,) = cli.json("message", "send", "--to", "crew", "--file", str(work / "a.txt"))
+    assert file_message["data"]["file"]["sha256"] == file["data"]["file"]["sha256"]
     for entry, code in (
         (("--file", "../b.txt"), 4),
         (("--file", "never.txt"), 2),
-        (("--file", "a.txt", "--edit", alone["id"]), 2),
+        (("--file", "a.txt", "--edit", file_message["id"]), 2),
         ((), 2),
     ):
         assert cli.error("message", "send", "--to", "crew", *entry)["exit_code"] == code
     tool = Agent(store, "ada")
     result = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
-    again = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
-    assert (result["to"], result["letter"]) == (place.id, again["letter"])
+    repeated = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
+    assert (result["to"], result["letter"]) == (place.id, repeated["letter"])
     with pytest.raises(ToolError, check=because("outside_folder")):
         tool("send", to="crew", text="x", files=["../b.txt"])
     with pytest.raises(ToolError, match="chats only"):

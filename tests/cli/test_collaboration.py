@@ -1,4 +1,4 @@
-"""Questions, decisions, groups and notes on the command line, on both engines."""
+"""The commands for questions, decisions, groups and notes, on both engines."""
 
 from pathlib import Path
 
@@ -16,19 +16,19 @@ def test_question_is_asked_listed_answered_and_closed(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    asked = cli.json("ask", "Merge it?", "--option", "yes", "--option", "no", "--no-wait")
-    assert (asked["asker"], asked["state"]) == ("agent:ada", "open")
-    assert cli.error("question", "answer", asked["id"], "yes")["exit_code"] == 4
+    question = cli.json("ask", "Merge it?", "--option", "yes", "--option", "no", "--no-wait")
+    assert (question["asker"], question["state"]) == ("agent:ada", "open")
+    assert cli.error("question", "answer", question["id"], "yes")["exit_code"] == 4
     monkeypatch.delenv("CORRAL_AGENT")
-    assert [item["id"] for item in cli.json("question", "list")] == [asked["id"]]
+    assert [item["id"] for item in cli.json("question", "list")] == [question["id"]]
     assert "Merge it?" in cli("question", "list").out
     assert cli.json()["open_questions"] == 1
     assert "`corral question list`" in cli().out
-    assert cli.error("question", "answer", asked["id"], "perhaps")["exit_code"] == 2
-    assert cli.json("question", "answer", asked["id"], "1")["answer"] == "yes"
-    assert cli.error("question", "answer", asked["id"], "no")["exit_code"] == 4
-    assert cli("question", "wait", asked["id"]).out == "yes\n"
-    assert cli.json("show", asked["id"])["answered_by"] == "user:tester"
+    assert cli.error("question", "answer", question["id"], "perhaps")["exit_code"] == 2
+    assert cli.json("question", "answer", question["id"], "1")["answer"] == "yes"
+    assert cli.error("question", "answer", question["id"], "no")["exit_code"] == 4
+    assert cli("question", "wait", question["id"]).out == "yes\n"
+    assert cli.json("show", question["id"])["answered_by"] == "user:tester"
     assert cli.json("question", "list") == []
     assert len(cli.json("question", "list", "--all", "--asker", "agent:ada")) == 1
 
@@ -54,11 +54,11 @@ def test_decision_is_recorded_proposed_and_reviewed(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    plain = cli.json(
+    decision = cli.json(
         "decision", "record", "Use msgspec", "--why", "fast", "--alternative", "pydantic",
         "--category", "dependency",
     )  # fmt: skip
-    assert (plain["state"], plain["author"]) == ("recorded", "agent:ada")
+    assert (decision["state"], decision["author"]) == ("recorded", "agent:ada")
     gates = [
         cli.json("decision", "record", "Drop it", "--confirm", "--key", f"k{n}") for n in range(2)
     ]
@@ -70,8 +70,8 @@ def test_decision_is_recorded_proposed_and_reviewed(
     assert cli.json()["proposed_decisions"] == 2
     assert "`corral decision list --proposed`" in cli().out
     assert cli.error("decision", "wait", ids[0], "--timeout", "1ms")["exit_code"] == 4
-    judged = cli.json("decision", "confirm", *ids, "--reason", "go")
-    assert [item["state"] for item in judged] == ["confirmed", "confirmed"]
+    confirmed = cli.json("decision", "confirm", *ids, "--reason", "go")
+    assert [item["state"] for item in confirmed] == ["confirmed", "confirmed"]
     assert cli.error("decision", "reject", ids[0])["exit_code"] == 4
     assert cli("decision", "wait", ids[0]).code == 0
     monkeypatch.setenv("CORRAL_AGENT", "ada")

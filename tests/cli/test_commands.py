@@ -1,4 +1,4 @@
-"""Every noun of the command line, on both engines."""
+"""Basic commands for mail, projects, timers, schedules, settings, secrets and the store."""
 
 import json
 from datetime import datetime, timedelta
@@ -19,29 +19,29 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def test_letter_goes_through_its_whole_life(cli: Cli) -> None:
-    put = cli.json("mail", "put", "agent:ada", "hello", "--key", "k", "--sender", "user:ben")
-    assert (put["state"], put["body"], put["attempts"]) == ("waiting", "hello", 0)
+    letter = cli.json("mail", "put", "agent:ada", "hello", "--key", "k", "--sender", "user:ben")
+    assert (letter["state"], letter["body"], letter["attempts"]) == ("waiting", "hello", 0)
     (claimed,) = cli.json("mail", "claim", "agent:ada", "--owner", "ada")
-    assert (claimed["id"], claimed["claimed"], put["claimed"]) == (put["id"], True, False)
-    assert cli.json("show", put["id"])["claimed"] is True
-    renewed = cli.json("mail", "renew", put["id"], "--fence", "1", "--lease", "5m")
+    assert (claimed["id"], claimed["claimed"], letter["claimed"]) == (letter["id"], True, False)
+    assert cli.json("show", letter["id"])["claimed"] is True
+    renewed = cli.json("mail", "renew", letter["id"], "--fence", "1", "--lease", "5m")
     assert renewed["due_at"] > claimed["due_at"]
-    assert cli.json("mail", "ack", put["id"], "--fence", "1")["state"] == "done"
+    assert cli.json("mail", "ack", letter["id"], "--fence", "1")["state"] == "done"
     assert cli.json("mail", "list") == []
-    (shown,) = cli.json("mail", "list", "--all")
-    assert shown["id"] == put["id"]
+    (listed,) = cli.json("mail", "list", "--all")
+    assert listed["id"] == letter["id"]
 
 
 def test_expired_claim_has_no_owner(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("mail", "put", "agent:ada", "hello")
     cli("mail", "claim", "agent:ada", "--owner", "eve", "--lease", "1h")
-    shown = cli("mail", "list").out
-    assert "claimed" in shown
-    assert "eve" in shown
+    output = cli("mail", "list").out
+    assert "claimed" in output
+    assert "eve" in output
     monkeypatch.setattr(Letter, "is_claimed", lambda letter, now: now + 2 * HOUR < letter.due_at)
-    shown = cli("mail", "list").out
-    assert "waiting" in shown
-    assert "eve" not in shown
+    output = cli("mail", "list").out
+    assert "waiting" in output
+    assert "eve" not in output
 
 
 def test_failing_letter_is_dead_lettered_retried_and_dropped(cli: Cli) -> None:
@@ -54,8 +54,8 @@ def test_failing_letter_is_dead_lettered_retried_and_dropped(cli: Cli) -> None:
     assert dead["last_error"] == "boom"
     assert cli.json("mail", "resend", letter["id"])["state"] == "waiting"
     assert cli.json("mail", "drop", letter["id"], "--reason", "enough")["state"] == "refused"
-    (refused,) = cli.json("mail", "list", "--state", "refused")
-    assert refused["last_error"] == "enough"
+    (refused_letter,) = cli.json("mail", "list", "--state", "refused")
+    assert refused_letter["last_error"] == "enough"
 
 
 def test_claim_that_times_out_has_its_exit_code(cli: Cli) -> None:
@@ -66,17 +66,17 @@ def test_claim_that_times_out_has_its_exit_code(cli: Cli) -> None:
 
 def test_projects_are_registered_renamed_archived_and_forgotten(cli: Cli, tmp_path: Path) -> None:
     result = cli.json("project", "register", str(tmp_path), "--command", "claude", "--prompt", "hi")
-    kept = cli.json("project", "register", f"{tmp_path}/")
-    assert (kept["id"], kept["prompt"]) == (result["id"], "hi")
+    registered = cli.json("project", "register", f"{tmp_path}/")
+    assert (registered["id"], registered["prompt"]) == (result["id"], "hi")
     assert cli.json("project", "register", str(tmp_path), "--prompt", "")["prompt"] is None
     assert cli.json("project", "show", str(tmp_path))["id"] == result["id"]
     assert cli.json("project", "rename", result["id"][:20], "new name")["name"] == "new name"
     assert cli.json("project", "archive", result["id"])["state"] == "archived"
     assert cli.json("project", "list") == []
     assert len(cli.json("project", "list", "--archived")) == 1
-    unsure = cli.error("project", "delete", result["id"])
-    assert unsure["exit_code"] == 4
-    assert "--yes" in unsure["message"]
+    unconfirmed = cli.error("project", "delete", result["id"])
+    assert unconfirmed["exit_code"] == 4
+    assert "--yes" in unconfirmed["message"]
     cli.json("project", "delete", result["id"], "--yes")
     assert cli.error("project", "show", result["id"])["exit_code"] == 3
 
@@ -91,7 +91,7 @@ def test_timer_without_a_daemon_prints_a_warning(cli: Cli, url: str) -> None:
 
 def test_timers_and_schedules(cli: Cli) -> None:
     timer = cli.json("timer", "set", "agent:ada", "wake", "--in", "1h")
-    assert [shown["id"] for shown in cli.json("timer", "list")] == [timer["id"]]
+    assert [entry["id"] for entry in cli.json("timer", "list")] == [timer["id"]]
     assert cli.json("timer", "cancel", timer["id"])["state"] == "cancelled"
     result = cli.json("schedule", "create", "agent:ada", "tick", "--every", "10m", "--name", "t")
     assert cli.json("schedule", "pause", result["id"])["state"] == "paused"
@@ -124,9 +124,9 @@ def test_secret_is_referenced_and_never_shown(
     assert cli.json("secret", "check", "api")["reference"] == "env:TOKEN"
     for item in (cli("secret", "list"), cli("secret", "check", "api"), cli("events")):
         assert "hush-hush" not in item.out + item.err
-    refused = cli.error("secret", "set", "oops", "sk-live-123456")
-    assert refused["code"] == "invalid"
-    assert "sk-live" not in str(refused)
+    error = cli.error("secret", "set", "oops", "sk-live-123456")
+    assert error["code"] == "invalid"
+    assert "sk-live" not in str(error)
     cli.json("secret", "delete", "api")
     assert cli.json("secret", "list") == []
 
@@ -137,8 +137,8 @@ def test_saved_secret_is_in_a_private_file(
     import io
 
     monkeypatch.setattr("sys.stdin", io.StringIO("hush-hush\n"))
-    kept = cli.json("secret", "set", "api", "--keep", "file")
-    path = Path(kept["reference"].removeprefix("file:"))
+    secret = cli.json("secret", "set", "api", "--keep", "file")
+    path = Path(secret["reference"].removeprefix("file:"))
     assert path.read_text() == "hush-hush"
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert cli("secret", "check", "api").code == 0
@@ -205,14 +205,14 @@ def test_help_has_a_short_name(cli: Cli, path: list[str]) -> None:
 
 def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
-    words = ("schedule", "task", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
-    result = cli.json(*words, "--script", "echo two mails", "--script-timeout", "5s")
+    args = ("schedule", "task", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
+    result = cli.json(*args, "--script", "echo two mails", "--script-timeout", "5s")
     assert (result["script"], result["script_timeout_ms"], result["overlap"]) == (
         "echo two mails",
         5_000,
         "skip",
     )
-    assert "starts ada next at" in cli(*words).out
+    assert "starts ada next at" in cli(*args).out
     assert cli("schedule", "history", result["id"]).out.strip() == "The schedule has not fired yet."
     cli.json("schedule", "run", result["id"])
     cli.json("schedule", "fire")
@@ -229,6 +229,6 @@ def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     assert (edited["body"], edited["script"]) == ({"text": "short report"}, None)
     assert edited["next_at"] == result["next_at"]
     assert cli.json("schedule", "edit", result["id"], "--cron", "0 8 * * *")["rule"] == "0 8 * * *"
-    assert cli.error("schedule", "task", "nobody", "x", "--every", "1h")["exit_code"] == 3
+    assert cli.error("schedule", "task", "unknown", "x", "--every", "1h")["exit_code"] == 3
     assert cli.error("schedule", "task", "ada", "x")["exit_code"] == 2
     assert cli.error("schedule", "edit", result["id"], "--cron", "x")["exit_code"] == 2

@@ -22,9 +22,9 @@ def folder(cli: Cli, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """A repository with one commit, in a project; the agent is ada."""
     folder = tmp_path / "repository"
     folder.mkdir()
-    for who in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{who}_NAME", "t")
-        monkeypatch.setenv(f"GIT_{who}_EMAIL", "t@example.com")
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "t")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "t@example.com")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     git(folder, "init", "-q", "-b", "main")
     for name in ("a.py", "b.py", "src/c.py", "src/d.py"):
@@ -38,7 +38,7 @@ def folder(cli: Cli, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return folder
 
 
-def committed(folder: Path, revision: str = "HEAD") -> list[str]:
+def committed_files(folder: Path, revision: str = "HEAD") -> list[str]:
     text = git(folder, "show", "--name-only", "--format=", "-z", revision).stdout
     return sorted(name for name in text.split("\0") if name)
 
@@ -53,12 +53,12 @@ def test_only_locked_or_named_files_are_committed(cli: Cli, folder: Path) -> Non
         (folder / name).write_text("changed\n")
     (folder / "src" / "d.py").unlink()
     git(folder, "add", "b.py")
-    would = cli.json("commit", "-m", "work", "a.py", "--dry-run")
-    assert would["commit"] is None
+    preview = cli.json("commit", "-m", "work", "a.py", "--dry-run")
+    assert preview["commit"] is None
     result = cli.json("commit", "-m", "work", "a.py")
-    assert result["files"] == ["a.py", "src/c.py", "src/d.py", "src/new *.py"] == would["files"]
+    assert result["files"] == ["a.py", "src/c.py", "src/d.py", "src/new *.py"] == preview["files"]
     assert (result["left"], result["unlocked"]) == (["b.py", "junk"], ["a.py"])
-    assert committed(folder) == result["files"]
+    assert committed_files(folder) == result["files"]
     assert status(folder) == "M  b.py\n?? junk\n"
     message = git(folder, "log", "-1", "--format=%B").stdout
     assert message.startswith("work\n\nCorral-Owner: agent:ada")
@@ -99,7 +99,7 @@ def test_file_locked_by_another_is_not_committed_when_named(
         (folder / name).write_text("x")
     error = cli.error("commit", "-m", "x", "a.py")
     assert (error["code"], error["details"]["owner"]) == ("held", "agent:ada")
-    assert committed(folder, "HEAD") == ["a.py", "b.py", "src/c.py", "src/d.py"]
+    assert committed_files(folder, "HEAD") == ["a.py", "b.py", "src/c.py", "src/d.py"]
     assert cli.json("commit", "-m", "x")["files"] == ["b.py"]
 
 
@@ -147,27 +147,27 @@ def add_tree(folder: Path, name: str) -> Path:
     return tree
 
 
-def objects(folder: Path) -> set[str]:
+def list_objects(folder: Path) -> set[str]:
     return {str(path) for path in (folder / ".git").rglob("*") if "objects" in str(path)}
 
 
 def test_conflicting_worktrees_are_reported_before_a_merge(
     cli: Cli, folder: Path, url: str
 ) -> None:
-    one, other, third = (add_tree(folder, name) for name in ("one", "other", "third"))
-    (one / "a.py").write_text("one\n")
-    git(one, "commit", "-q", "-a", "-m", "one")
-    (other / "a.py").write_text("other\n")  # not committed yet
-    (other / "fresh").write_text("x\n")
+    first, second, third = (add_tree(folder, name) for name in ("one", "other", "third"))
+    (first / "a.py").write_text("one\n")
+    git(first, "commit", "-q", "-a", "-m", "one")
+    (second / "a.py").write_text("other\n")  # not committed yet
+    (second / "fresh").write_text("x\n")
     (third / "b.py").write_text("third\n")
-    before = objects(folder), status(other)
+    before = list_objects(folder), status(second)
     result = cli("lock", "forecast", "--json")
     (clash,) = json.loads(result.out)
     assert result.code == 1
     assert clash["files"] == ["a.py"]
     assert {clash["one"]["branch"], clash["other"]["branch"]} == {"one", "other"}
-    assert (objects(folder), status(other)) == before
-    (other / "a.py").write_text("a.py\n" * 20)
+    assert (list_objects(folder), status(second)) == before
+    (second / "a.py").write_text("a.py\n" * 20)
     assert cli("lock", "forecast", "--json").out == "[]\n"
 
 
@@ -187,12 +187,12 @@ def test_both_owners_are_notified_once(cli: Cli, folder: Path, url: str) -> None
             assert "a.py" in letter.body["text"]
 
 
-def at_work(store: Corral, name: str, tree: Path, host: str | None = None) -> Run:
+def add_active_run(store: Corral, name: str, tree: Path, host: str | None = None) -> Run:
     """Add a run of an agent of this name, on this node unless another is named."""
     agent = store.agents.create(name)
-    asked = queued(store, agent_id=agent.id, cwd=str(tree))
-    place = held(len(name), host=host or process.host())
-    return store.internal.runs.launch(store.internal.runs.acquire(asked.id, place))
+    run = queued(store, agent_id=agent.id, cwd=str(tree))
+    supervisor = held(len(name), host=host or process.host())
+    return store.internal.runs.launch(store.internal.runs.acquire(run.id, supervisor))
 
 
 def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
@@ -201,10 +201,10 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
     trees = {name: add_tree(folder, name) for name in ("ann", "bobby", "carla", "away")}
     for name, tree in trees.items():
         (tree / "a.py").write_text(f"{name}\n")
-    ann = at_work(store, "ann", trees["ann"])
-    at_work(store, "away", trees["away"], host="elsewhere")
+    ann = add_active_run(store, "ann", trees["ann"])
+    add_active_run(store, "away", trees["away"], host="elsewhere")
     assert detect_conflicts(store) == 0, "a single worktree has no conflict"
-    at_work(store, "bobby", trees["bobby"])
+    add_active_run(store, "bobby", trees["bobby"])
     assert [detect_conflicts(store) for _ in range(2)] == [1, 1]
     (trees["ann"] / "b.py").write_text("more\n")
     (trees["bobby"] / "b.py").write_text("of it\n")
@@ -215,7 +215,7 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
     assert letters == {"ann": 1, "bobby": 1}
     store.internal.runs.end(ann, ExitStatus(exit_code=0))
     assert detect_conflicts(store) == 0
-    at_work(store, "carla", trees["carla"])
+    add_active_run(store, "carla", trees["carla"])
     assert detect_conflicts(store) == 1
     assert len(store.mail.list(mailbox="agent:bobby").items) == 2
     assert len(store.mail.list(mailbox="agent:carla").items) == 1
@@ -225,27 +225,27 @@ def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
 def test_forecast_runs_no_program_configured_in_a_worktree(store: Corral, folder: Path) -> None:
     mark = folder.parent / "run-by-another"
     project = store.projects.register(folder)
-    evil = folder.parent / "ann" / "evil"
+    fake_repository = folder.parent / "ann" / "evil"
     for name in ("ann", "bobby"):
         tree = add_tree(folder, name)
         agent = store.agents.create(name)
-        asked = queued(store, agent_id=agent.id, cwd=str(tree), project_id=project.id)
+        run = queued(store, agent_id=agent.id, cwd=str(tree), project_id=project.id)
         store.internal.runs.launch(
-            store.internal.runs.acquire(asked.id, held(len(name), host=process.host()))
+            store.internal.runs.acquire(run.id, held(len(name), host=process.host()))
         )
         (tree / "a.py").write_text(f"{name}\n")
         (tree / ".gitattributes").write_text("* filter=out\n")
-    git(folder, "clone", "-q", str(folder), str(evil))
+    git(folder, "clone", "-q", str(folder), str(fake_repository))
     for setting in ("core.fsmonitor", "filter.out.clean"):
-        git(evil, "config", setting, f"touch {mark}; cat")
+        git(fake_repository, "config", setting, f"touch {mark}; cat")
     # from now on each worktree claims to belong to another repository
     for name in ("ann", "bobby"):
-        own = evil / ".git" / "worktrees" / name
-        own.mkdir(parents=True)
-        (own / "commondir").write_text("../..\n")
-        (own / "gitdir").write_text(f"{folder.parent / name / '.git'}\n")
-        (own / "HEAD").write_text("ref: refs/heads/main\n")
-        (folder.parent / name / ".git").write_text(f"gitdir: {own}\n")
+        git_folder = fake_repository / ".git" / "worktrees" / name
+        git_folder.mkdir(parents=True)
+        (git_folder / "commondir").write_text("../..\n")
+        (git_folder / "gitdir").write_text(f"{folder.parent / name / '.git'}\n")
+        (git_folder / "HEAD").write_text("ref: refs/heads/main\n")
+        (folder.parent / name / ".git").write_text(f"gitdir: {git_folder}\n")
     assert detect_conflicts(store) == 1, "by the project's own repository"
     (clash,) = store.locks.forecast(folder)
     assert "a.py" in clash.files
@@ -254,7 +254,7 @@ def test_forecast_runs_no_program_configured_in_a_worktree(store: Corral, folder
 
 def test_broken_repository_does_not_stop_the_conflict_detector(store: Corral, folder: Path) -> None:
     for name in ("ann", "bobby"):
-        at_work(store, name, add_tree(folder, name))
+        add_active_run(store, name, add_tree(folder, name))
     (folder / ".git" / "HEAD").write_text("nonsense")
     assert detect_conflicts(store) == 0
 
@@ -262,7 +262,7 @@ def test_broken_repository_does_not_stop_the_conflict_detector(store: Corral, fo
 def test_conflict_detector_without_active_worktrees_runs_no_git(
     store: Corral, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_work(store, "ann", add_tree(folder, "ann"))
+    add_active_run(store, "ann", add_tree(folder, "ann"))
     monkeypatch.setenv("PATH", "")
     assert detect_conflicts(store) == 0
 

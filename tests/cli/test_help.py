@@ -36,24 +36,24 @@ def test_every_command_and_option_has_help(path: str) -> None:
             assert parameter.help.endswith("."), parameter.help
 
 
-@pytest.mark.parametrize("path", [path for path, each in ALL.items() if isinstance(each, Command)])
+@pytest.mark.parametrize("path", [path for path, item in ALL.items() if isinstance(item, Command)])
 def test_examples_parse(path: str) -> None:
     command = ALL[path]
     assert isinstance(command, Command)
     for example in command.examples:
         line = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example)
         for part in re.split(r" (?:&& |> .*)", line):
-            words = shlex.split(part)[1:]
+            arguments = shlex.split(part)[1:]
             if not part.strip():
                 continue
             target: click.Command = root
             while isinstance(target, click.Group):
-                child = target.get_command(click.Context(target), words[0])
+                child = target.get_command(click.Context(target), arguments[0])
                 assert child is not None, example
-                target, words = child, words[1:]
+                target, arguments = child, arguments[1:]
             # With the settings of the root: click caches the help options of the first context.
             parent = click.Context(root, **root.context_settings)
-            target.make_context(target.name, words, parent=parent)
+            target.make_context(target.name, arguments, parent=parent)
 
 
 def test_commands_have_the_help_of_their_module() -> None:

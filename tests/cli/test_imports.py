@@ -1,4 +1,4 @@
-"""`corral import` of other tools' databases, as people call it."""
+"""`corral import` of other tools' databases."""
 
 import json
 import re
@@ -35,9 +35,9 @@ def test_folder_of_a_tool_can_be_imported(cli: Cli, tmp_path: Path) -> None:
 
 def test_invalid_source_is_one_sentence(cli: Cli, tmp_path: Path) -> None:
     path = source_databases.make_agent_yes(tmp_path)
-    wrong = cli.error("import", "flightdeck", str(path))
-    assert (wrong["exit_code"], wrong["details"]["reason"]) == (2, "other_tool")
-    assert wrong["details"]["looks_like"] == "agent-yes"
+    error = cli.error("import", "flightdeck", str(path))
+    assert (error["exit_code"], error["details"]["reason"]) == (2, "other_tool")
+    assert error["details"]["looks_like"] == "agent-yes"
     missing = cli("import", "multishot", str(tmp_path / "nowhere.db"))
     assert missing.code == 3
     folder = cli.error("import", "flightdeck", str(tmp_path))
@@ -53,8 +53,8 @@ def test_invalid_rows_are_reported_and_can_be_listed(cli: Cli, tmp_path: Path) -
     assert {row["source"] for row in value} == {"laptop"}
     (broken,) = (row for row in value if row["problems"])
     assert broken["unmapped"] == {"args": "{"}
-    (again,) = json.loads(cli("import", "rows", "--id", broken["id"], "--json").out)
-    assert again == broken
+    (listed,) = json.loads(cli("import", "rows", "--id", broken["id"], "--json").out)
+    assert listed == broken
     assert json.loads(cli("import", "rows", "--kept", "--json").out) == []
 
 
@@ -62,17 +62,17 @@ def test_imported_records_can_be_listed(cli: Cli, tmp_path: Path) -> None:
     for tool in TOOL_NAMES:
         cli("import", tool, str(source_databases.MAKERS[tool](tmp_path / tool)))
     rows = json.loads(cli("import", "rows", "--json", "--limit", "200").out)
-    shown = [row["id"] for row in rows if row["id"] and row["id"][:3] not in ("trn", "chg")]
-    kinds = {id[:3] for id in shown}
+    ids = [row["id"] for row in rows if row["id"] and row["id"][:3] not in ("trn", "chg")]
+    kinds = {id[:3] for id in ids}
     assert kinds >= {"prj", "run", "agt", "ses", "rac", "tsk", "let", "dec", "nte", "grp"}
     for kind in sorted(kinds):
-        id = next(id for id in shown if id.startswith(kind))
+        id = next(id for id in ids if id.startswith(kind))
         result = cli("show", id)
         assert "Traceback" not in result.err, id
         assert result.code in (0, 2, 3), (id, result.err)
     assert cli("ps", "-a").code == 0
     assert "corral import rows" in cli("import", "list").out
-    race = next(id for id in shown if id.startswith("rac"))
+    race = next(id for id in ids if id.startswith("rac"))
     text = cli("race", "show", race).out
     assert "without a repository" in text
     assert not re.search(r"from [ ;]|from$|\(\)", text, re.M), "no empty columns"
@@ -87,6 +87,6 @@ def test_report_shows_what_retention_would_delete(cli: Cli, tmp_path: Path) -> N
     assert "corral setting set imports.apply_retention true" in first.out
     assert cli("setting", "set", "imports.apply_retention", "true").code == 0
     cli("db", "prune")
-    again = cli("import", "agent-yes", str(path)).out
-    assert "Restored 4 of those" in again
-    assert "corral setting set imports.apply_retention false" in again
+    second = cli("import", "agent-yes", str(path)).out
+    assert "Restored 4 of those" in second
+    assert "corral setting set imports.apply_retention false" in second

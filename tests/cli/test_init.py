@@ -1,4 +1,4 @@
-"""`corral init`, and what `corral team` rejects."""
+"""`corral init`, and invalid team files of `corral team`."""
 
 import json
 import os
@@ -35,8 +35,8 @@ def test_agent_docs_are_written_once_and_removed_completely(home_cli: Cli, tmp_p
 
 
 def test_every_written_file_is_listed(home_cli: Cli, tmp_path: Path) -> None:
-    code, words, _ = home_cli("init", str(tmp_path), "--agents")
-    first, *files = words.splitlines()
+    code, output, _ = home_cli("init", str(tmp_path), "--agents")
+    first, *files = output.splitlines()
     assert (code, first.startswith(f"Registered {tmp_path} as project prj_")) == (0, True)
     assert files == [f"{tmp_path / AGENTS}: written", f"{tmp_path / SKILL}: written"]
 
@@ -66,15 +66,15 @@ def test_project_file_is_applied_completely_or_not_at_all(home_cli: Cli, tmp_pat
         "runs.mcp_tools" = true
         """
     )
-    again = home_cli.json("init", str(project))["project"]
-    assert (again["id"], again["command"]) == (first["id"], "claude")
-    assert again["prompt"] == "Take the next task."
+    updated = home_cli.json("init", str(project))["project"]
+    assert (updated["id"], updated["command"]) == (first["id"], "claude")
+    assert updated["prompt"] == "Take the next task."
 
     def setting(name: str) -> Any:
         return home_cli.json("setting", "get", name, "--project", first["id"])["value"]
 
     assert (setting("tasks.max_started"), setting("runs.mcp_tools")) == (2, True)
-    for text, words in (
+    for text, fragment in (
         ("command = ", "not valid TOML"),
         ('comand = "x"', "unknown field"),
         ("command = 3", "Expected `str"),
@@ -83,7 +83,7 @@ def test_project_file_is_applied_completely_or_not_at_all(home_cli: Cli, tmp_pat
     ):
         file.write_text(text)
         code, _, result = home_cli("init", str(project))
-        assert (code, words in result) == (2, True), result
+        assert (code, fragment in result) == (2, True), result
         assert home_cli.json("project", "show", first["id"])["command"] == "claude"
 
 
@@ -98,8 +98,8 @@ def test_skill_of_others_with_the_same_name_is_left_alone(home_cli: Cli, tmp_pat
     skill = tmp_path / SKILL
     skill.parent.mkdir(parents=True)
     skill.write_text("mine")
-    code, _, words = home_cli("init", str(tmp_path), "--agents")
-    assert (code, "not written by Corral" in words) == (4, True)
+    code, _, warning = home_cli("init", str(tmp_path), "--agents")
+    assert (code, "not written by Corral" in warning) == (4, True)
     assert skill.read_text() == "mine"
     assert not (tmp_path / AGENTS).exists()
 
@@ -115,7 +115,7 @@ TEAM: dict[str, Any] = {
 
 
 @each_case(
-    ("team", "words"),
+    ("team", "fragment"),
     [
         ({}, "missing required field `lead`"),
         ({"lead": {"name": "ada"}}, "no provider and no command"),
@@ -135,14 +135,14 @@ def test_invalid_team_starts_no_agent(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     team: dict[str, Any],
-    words: str,
+    fragment: str,
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     file = tmp_path / "team.json"
     file.write_text(json.dumps(team))
     code, _, result = cli("team", "start", str(file))
     assert code in (2, 3, 4)
-    assert words in result
+    assert fragment in result
     with corral.open(url) as store:
         assert store.agents.list().items == []
         assert store.tasks.list().items == []

@@ -1,4 +1,4 @@
-"""`corral lock`, as people and agents call it."""
+"""`corral lock`, called by people and by agents."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_lock_is_acquired_shown_renewed_and_released(
 ) -> None:
     as_agent(monkeypatch, "ada")
     monkeypatch.setenv("CORRAL_RUN", "run_1")
-    lock = cli.json("lock", "acquire", "src/", "--reason", "mend it")
+    lock = cli.json("lock", "acquire", "src/", "--reason", "fix it")
     assert (lock["path"], lock["owner"], lock["run_id"]) == ("src/", "agent:ada", "run_1")
     monkeypatch.chdir(project / "src")
     (held,) = cli.json("lock", "holders", "a.py")
@@ -77,8 +77,8 @@ def test_lock_request_is_queued_waited_for_and_granted(
     monkeypatch.delenv("CORRAL_AGENT")
     cli.json("lock", "release", held["id"])
     as_agent(monkeypatch, "ben")
-    again = cli.json("lock", "acquire", "a", "--wait")
-    assert again["state"] == "held"
+    repeated = cli.json("lock", "acquire", "a", "--wait")
+    assert repeated["state"] == "held"
     (letter,) = cli.json("mail", "list", "--mailbox", "agent:ben") or [None]
     assert letter is None or letter["body"]["state"] in ("held", "withdrawn")
     assert [lock["state"] for lock in cli.json("lock", "release", "--all")] == ["released"]
@@ -99,8 +99,8 @@ def test_linked_worktree_shares_the_locks_of_its_repository(
 ) -> None:
     import subprocess
 
-    def git(*words: str) -> None:
-        subprocess.run(["git", *words], cwd=project, check=True, capture_output=True)
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], cwd=project, check=True, capture_output=True)
 
     git("init", "-q")
     git("-c", "user.name=t", "-c", "user.email=t@t", "commit", "-q", "--allow-empty", "-m", "x")

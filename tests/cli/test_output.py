@@ -1,4 +1,4 @@
-"""Output of the command line: sentences, exit codes, JSON, and never a traceback."""
+"""Output of the command line: messages, exit codes, JSON and error reports."""
 
 import json
 import os
@@ -34,7 +34,7 @@ BAD_INPUT = {
     "a malformed id": (["project", "show", "prj_!!"], 2, "prj_"),
     "a path in the place of a number": (["lock", "release", "a.py"], 2, "`corral lock list`"),
     "an id of nothing": (["race", "show", "race_1"], 2, "`corral race list`"),
-    "a wrong mailbox": (["mail", "put", "nobody", "x"], 2, "Invalid mailbox"),
+    "a wrong mailbox": (["mail", "put", "unknown", "x"], 2, "Invalid mailbox"),
     "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "soon"),
     "a wrong moment": (["timer", "set", "agent:a", "x", "--at", "noon"], 2, "Invalid time"),
     "a timer without a time": (["timer", "set", "agent:a", "x"], 2, "--in 10m"),
@@ -166,7 +166,7 @@ def test_late_answer_is_rejected(cli: Cli) -> None:
         ("sqlite://x", 2, "bad_url"),
         ("mysql://host/db", 2, "bad_url"),
         ("sqlite:////dev/null/x.db", 5, "unwritable"),
-        ("postgresql://nobody@127.0.0.1:1/db", 5, "unreachable"),
+        ("postgresql://user@127.0.0.1:1/db", 5, "unreachable"),
         ("postgresql://host/db?nonsense=1", 2, "bad_url"),
     ],
 )
@@ -244,10 +244,10 @@ def test_page_says_how_to_continue(cli: Cli) -> None:
 
 def test_external_text_cannot_control_the_terminal(cli: Cli) -> None:
     cli.json("mail", "put", "agent:a", "\x1b[31mred\x07 [bold]not markup[/bold]\nline")
-    shown = cli("mail", "list").out
-    assert "\x1b" not in shown
-    assert "\x07" not in shown
-    assert "[bold]not markup[/bold]" in shown
+    output = cli("mail", "list").out
+    assert "\x1b" not in output
+    assert "\x07" not in output
+    assert "[bold]not markup[/bold]" in output
     assert escape_unprintable("a\x1bb\nc") == "a\\x1bb⏎c"
 
 
@@ -281,14 +281,14 @@ def test_backup_says_what_it_leaves_out(home_cli: Cli, tmp_path: Path) -> None:
 
 def test_backup_with_a_foreign_view_names_the_remedy(home_cli: Cli, tmp_path: Path) -> None:
     assert home_cli("mail", "put", "agent:ada", "x").code == 0
-    plain = apsw.Connection(str(home() / "corral.db"))
-    plain.execute("CREATE VIEW mine AS SELECT 1")
-    plain.close()
+    connection = apsw.Connection(str(home() / "corral.db"))
+    connection.execute("CREATE VIEW mine AS SELECT 1")
+    connection.close()
     file = tmp_path / "b.db"
     result = home_cli("db", "backup", str(file))
-    mend = f"`sqlite3 {file} 'DROP VIEW IF EXISTS \"mine\"'`"
-    assert (result.code, "Backed up the store" in result.out, mend in result.err) == (0, True, True)
-    assert mend in home_cli("db", "restore", str(file), "--yes").err
+    hint = f"`sqlite3 {file} 'DROP VIEW IF EXISTS \"mine\"'`"
+    assert (result.code, "Backed up the store" in result.out, hint in result.err) == (0, True, True)
+    assert hint in home_cli("db", "restore", str(file), "--yes").err
     text = home_cli("--json", "db", "backup", str(tmp_path / "c.db")).err
     assert json.loads(text)["warning"]["code"] == "strange_schema"
 
@@ -304,20 +304,22 @@ def test_missing_backup_creates_no_store(
 def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/a.db"
     script = f"{sys.executable} -m corral --store {store} --help | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30
     )
-    assert done.stdout.strip() in ("0", "141")
-    assert "Traceback" not in done.stderr
+    assert process.stdout.strip() in ("0", "141")
+    assert "Traceback" not in process.stderr
 
 
-@each_case("meant", [one for near in main.SUGGESTIONS.values() for one in near])
-def test_suggested_commands_exist(home_cli: Cli, meant: str) -> None:
-    assert home_cli(*meant.split(), "--help").code == 0
+@each_case(
+    "suggestion", [command for commands in main.SUGGESTIONS.values() for command in commands]
+)
+def test_suggested_commands_exist(home_cli: Cli, suggestion: str) -> None:
+    assert home_cli(*suggestion.split(), "--help").code == 0
 
 
 @pytest.mark.parametrize(
-    ("before", "words"),
+    ("before", "arguments"),
     [
         (["mail", "put", "agent:ada", "x"], ["events", "-f"]),
         (
@@ -328,10 +330,10 @@ def test_suggested_commands_exist(home_cli: Cli, meant: str) -> None:
     ids=["events", "logs"],
 )
 def test_follower_exits_when_its_reader_goes_away(
-    cli: Cli, url: str, before: list[str], words: list[str]
+    cli: Cli, url: str, before: list[str], arguments: list[str]
 ) -> None:
     cli(*before)
-    command = [sys.executable, "-m", "corral", "--store", url, *words]
+    command = [sys.executable, "-m", "corral", "--store", url, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline()
@@ -349,16 +351,16 @@ def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: s
     assert "_CORRAL_COMPLETE" in script
     if shell == "bash":
         # Like bash when Tab is pressed.
-        asked = "COMP_WORDS=(corral mail d) COMP_CWORD=2; _corral_completion corral"
-        done = subprocess.run(
-            ["bash", "-c", f'{script}\n{asked}\necho "${{COMPREPLY[@]}}"'],
+        completion = "COMP_WORDS=(corral mail d) COMP_CWORD=2; _corral_completion corral"
+        process = subprocess.run(
+            ["bash", "-c", f'{script}\n{completion}\necho "${{COMPREPLY[@]}}"'],
             env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
             check=False,
             timeout=30,
         )
-        assert (done.stdout, done.stderr) == ("dead drop\n", "")
+        assert (process.stdout, process.stderr) == ("dead drop\n", "")
 
 
 def test_process_start_failure_is_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,9 +372,9 @@ def test_process_start_failure_is_reported(cli: Cli, monkeypatch: pytest.MonkeyP
         assert "Cannot start a supervisor process" in result.err
     assert len(os.listdir("/proc/self/fd")) == before
     monkeypatch.setattr(sys, "argv", ["corral", "run", *cli._store, "--", "true"])
-    with pytest.raises(SystemExit) as ended:  # also when it fails before anything else
+    with pytest.raises(SystemExit) as exit_info:  # also when it fails before anything else
         main_of_corral()
-    assert ended.value.code == 4
+    assert exit_info.value.code == 4
 
 
 def test_lost_supervisor_is_reported_without_guessing_the_state(
@@ -381,7 +383,7 @@ def test_lost_supervisor_is_reported_without_guessing_the_state(
     """Whether the agent had started is not known."""
 
     class Lost:
-        def start(self, **told: object) -> dict[str, object]:
+        def start(self, **arguments: object) -> dict[str, object]:
             raise supervisor_process.SupervisorLost
 
     monkeypatch.setattr(run_command, "_start_supervisor", Lost)

@@ -1,4 +1,4 @@
-"""What `corral race show` says about tools that attempts were not permitted to use."""
+"""The hint of `corral race show` about tools that attempts were not permitted to use."""
 
 import json
 from pathlib import Path

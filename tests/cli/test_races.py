@@ -1,4 +1,4 @@
-"""`corral race`, as a user calls it."""
+"""The `corral race` commands."""
 
 import os
 import shutil
@@ -42,23 +42,23 @@ def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     for name, script in scripts.items():
         (tmp_path / f"{name}.sh").write_text(script)
-        ok(cli, "agent", "create", name, "--command", f"sh {tmp_path / name}.sh")
+        run_ok(cli, "agent", "create", name, "--command", f"sh {tmp_path / name}.sh")
     return folder
 
 
-def ok(cli: Cli, *words: str) -> CliResult:
-    result = cli(*words)
+def run_ok(cli: Cli, *arguments: str) -> CliResult:
+    result = cli(*arguments)
     assert result.code == 0, result
     return result
 
 
-def start(cli: Cli, *more: str) -> Any:
-    words = ("race", "start", "Do it", "--agents", "ada,ben", "--check", "test -e made", "--wait")
-    return cli.json(*words, *more)
+def start_race(cli: Cli, *more: str) -> Any:
+    args = ("race", "start", "Do it", "--agents", "ada,ben", "--check", "test -e made", "--wait")
+    return cli.json(*args, *more)
 
 
 def test_race_from_start_to_export(cli: Cli, project: Path) -> None:
-    race = start(cli)
+    race = start_race(cli)
     (round,) = race["rounds"]
     assert {*round} >= ROUND
     assert all({*attempt} >= ATTEMPT for attempt in round["attempts"])
@@ -67,47 +67,47 @@ def test_race_from_start_to_export(cli: Cli, project: Path) -> None:
         git(project, "rev-parse", "HEAD"),
     )
     assert [attempt["passed"] for attempt in round["attempts"]] == [True, True]
-    assert "Select the winner: corral race select" in ok(cli, "race", "show").out
-    assert "Do it" in ok(cli, "race", "list").out
+    assert "Select the winner: corral race select" in run_ok(cli, "race", "show").out
+    assert "Do it" in run_ok(cli, "race", "list").out
     chosen = cli.json("race", "select", race["id"], "1", "--reason", "smaller")
     assert chosen["rounds"][0]["winner_id"] == round["attempts"][0]["id"]
-    again = cli("race", "select", race["id"], "2")
-    assert again.code == 4
-    assert again.err.count("\n") == 1
+    repeated = cli("race", "select", race["id"], "2")
+    assert repeated.code == 4
+    assert repeated.err.count("\n") == 1
     second = cli.json("race", "next", race["id"], "Now better", "--agents", "ben", "--wait")
     assert [item["number"] for item in second["rounds"]] == [1, 2]
     assert second["rounds"][1]["base_commit"] == chosen["rounds"][0]["winner_commit"]
     assert second["rounds"][1]["attempts"][0]["agent"] == "ben"
     cli.json("race", "select", race["id"])
-    ok(cli, "race", "export", race["id"], "out")
+    run_ok(cli, "race", "export", race["id"], "out")
     assert (project / "out" / "round-2-winner" / "made").read_text() == "other\n"
     assert (project / "out" / "logs" / "round-1-attempt-2.log").exists()
     merged = cli.json("race", "merge", race["id"])
     assert merged["outcome"] == "merged"
     assert (project / "made").read_text() == "other\n"
-    places = cli.json("race", "clean", race["id"])
-    assert {place["action"] for place in places} == {"remove", "keep"}
-    assert "Dry run" in ok(cli, "race", "clean", race["id"]).out
-    ok(cli, "race", "clean", race["id"], "--yes")
-    ok(cli, "race", "finish", race["id"])
+    worktrees = cli.json("race", "clean", race["id"])
+    assert {worktree["action"] for worktree in worktrees} == {"remove", "keep"}
+    assert "Dry run" in run_ok(cli, "race", "clean", race["id"]).out
+    run_ok(cli, "race", "clean", race["id"], "--yes")
+    run_ok(cli, "race", "finish", race["id"])
     assert cli.json("race", "show", race["id"])["state"] == "completed"
-    assert "ben" in ok(cli, "race", "winning").out
+    assert "ben" in run_ok(cli, "race", "winning").out
 
 
 def test_difference_of_two_attempts_is_shown(cli: Cli, project: Path) -> None:
-    race = start(cli)["id"]
+    race = start_race(cli)["id"]
     stat = cli.json("race", "diff", race, "1", "2", "--stat")
     assert {change["name"] for change in stat} == {"made", "more", "prompt"}
-    shown = ok(cli, "race", "diff", race, "1", "2", "--file", "made").out
-    assert "+other" in shown
-    assert "more" not in shown
-    assert "+more" in ok(cli, "race", "diff", race, "2").out
+    output = run_ok(cli, "race", "diff", race, "1", "2", "--file", "made").out
+    assert "+other" in output
+    assert "more" not in output
+    assert "+more" in run_ok(cli, "race", "diff", race, "2").out
     assert cli("race", "diff", race, "7").code == 3
 
 
 def test_detached_race_continues_by_itself(cli: Cli, project: Path) -> None:
-    words = ("race", "start", "Do it", "--agents", "ada:2", "--check", "test -e made")
-    race = cli.json(*words)["id"]
+    arguments = ("race", "start", "Do it", "--agents", "ada:2", "--check", "test -e made")
+    race = cli.json(*arguments)["id"]
 
     def settled() -> bool:
         return bool(cli.json("race", "show", race)["rounds"][0]["state"] == "selecting")
@@ -136,7 +136,7 @@ def test_race_that_no_node_can_run_is_not_started(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("--agents", "claude:2"),
         ("--agents", "ada,claude"),
@@ -145,13 +145,15 @@ def test_race_that_no_node_can_run_is_not_started(
     ],
 )
 def test_race_of_missing_agents_is_not_started(
-    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    ok(cli, "agent", "create", "away", "--command", "/nowhere/away --fast")
-    result = cli("race", "start", "Do it", *words, "--wait")
+    run_ok(cli, "agent", "create", "away", "--command", "/nowhere/away --fast")
+    result = cli("race", "start", "Do it", *arguments, "--wait")
     assert (result.code, result.out) == (4, "")
-    assert ("no program /nowhere/away." if "away" in words else "claude on the PATH") in result.err
+    assert (
+        "no program /nowhere/away." if "away" in arguments else "claude on the PATH"
+    ) in result.err
     assert "Install it, or use another agent" in result.err
     assert (cli.json("race", "list"), cli.json("ps", "-a")) == ([], [])
 
@@ -159,11 +161,11 @@ def test_race_of_missing_agents_is_not_started(
 def test_round_and_judging_need_installed_agents(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    race = start(cli)["id"]
+    race = start_race(cli)["id"]
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     error = cli.error("race", "judge", race, "--agent", "claude")
     assert error["details"]["reason"] == "program_missing"
-    ok(cli, "race", "select", race, "1")
+    run_ok(cli, "race", "select", race, "1")
     assert cli("race", "next", race, "--agents", "claude").code == 4
     assert [round["state"] for round in cli.json("race", "show", race)["rounds"]] == ["completed"]
 
@@ -174,17 +176,17 @@ def test_relative_agent_program_is_found_in_its_worktree(cli: Cli, project: Path
     (project / "bin" / "own").chmod(0o755)
     git(project, "add", "-A")
     git(project, "commit", "-qm", "own")
-    ok(cli, "agent", "create", "own", "--command", "own")
-    ok(cli, "agent", "create", "near", "--command", "bin/own")
+    run_ok(cli, "agent", "create", "own", "--command", "own")
+    run_ok(cli, "agent", "create", "near", "--command", "bin/own")
     path = f"PATH=bin:{os.environ['PATH']}"
-    ok(cli, "race", "start", "Do it", "--agents", "own,near", "--env", path, "--wait")
+    run_ok(cli, "race", "start", "Do it", "--agents", "own,near", "--env", path, "--wait")
 
 
 def test_grafting_keeps_improvements(cli: Cli, project: Path) -> None:
-    race = start(cli)["id"]
-    ok(cli, "race", "select", race, "1")
-    kept = cli.json("race", "graft", race, "2", "--file", "more")
-    assert (kept["kept"], kept["files"]) == (True, ["more"])
+    race = start_race(cli)["id"]
+    run_ok(cli, "race", "select", race, "1")
+    graft = cli.json("race", "graft", race, "2", "--file", "more")
+    assert (graft["kept"], graft["files"]) == (True, ["more"])
     latest = cli.json("race", "show", race)["rounds"][0]
     assert git(project, "show", f"{latest['winner_commit']}:more") == "more"
     assert cli("race", "graft", race, "1", "--file", "made").code == 4, "from the winner itself"
@@ -192,9 +194,9 @@ def test_grafting_keeps_improvements(cli: Cli, project: Path) -> None:
 
 
 @each_case(
-    ("words", "code"),
+    ("arguments", "code"),
     [
-        (("race", "start", "x", "--agents", "nobody"), 3),
+        (("race", "start", "x", "--agents", "unknown"), 3),
         (("race", "start", "x", "--agents", "ada:0"), 2),
         (("race", "start", "", "--agents", "ada"), 2),
         (("race", "start", "x", "--agents", "ada:5"), 4),
@@ -214,9 +216,9 @@ def test_grafting_keeps_improvements(cli: Cli, project: Path) -> None:
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
-    cli: Cli, project: Path, words: tuple[str, ...], code: int
+    cli: Cli, project: Path, arguments: tuple[str, ...], code: int
 ) -> None:
-    result = cli(*words)
+    result = cli(*arguments)
     assert result.code == code, result
     assert result.out == ""
     assert result.err.strip().count("\n") == 0, result.err

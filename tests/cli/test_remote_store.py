@@ -1,4 +1,4 @@
-"""The command line on a store behind a daemon: the same commands, another URL.
+"""The command line on the HTTP URL of a daemon.
 
 Tests that need only a store run again with the URL of a daemon, on SQLite, because the command line
 does not depend on the engine.
@@ -43,7 +43,7 @@ def cli(
 def test_token_is_created_listed_and_revoked(cli: Cli) -> None:
     result = cli("token", "create", "phone", "--read", "--for", "30d")
     assert result.out.startswith("crl_")
-    assert result.err, "the user is told to save it"
+    assert result.err, "the output asks the user to save it"
     assert {token["name"] for token in cli.json("token", "list")} == {"phone", "tests"}
     assert cli.json("token", "revoke", "phone")["state"] == "revoked"
     assert cli.error("token", "revoke", "phone")["exit_code"] == 3
@@ -69,8 +69,8 @@ def test_invalid_token_and_missing_daemon_have_their_exit_codes(
 
 
 def test_local_command_is_rejected_for_a_remote_store(cli: Cli, tmp_path: Path) -> None:
-    for words in (["db", "backup", str(tmp_path / "x")], ["run", "-d", "--", "true"]):
-        result = cli.error(*words)
+    for arguments in (["db", "backup", str(tmp_path / "x")], ["run", "-d", "--", "true"]):
+        result = cli.error(*arguments)
         assert result["exit_code"] == 4
         assert "over HTTP" in result["message"]
 

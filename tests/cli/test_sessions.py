@@ -1,4 +1,4 @@
-"""Agents, sessions and the search on the command line, on both engines."""
+"""The commands for agents, sessions and the search, on both engines."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def test_agent_is_created_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "told.md").write_text("Be brief.\n", encoding="utf-8")
+    (tmp_path / "instructions.md").write_text("Be brief.\n", encoding="utf-8")
     result = cli.json(
         "agent", "create", "ada", "--provider", "claude", "--role", "builder", "--model", "m",
-        "--instructions", f"@{tmp_path}/told.md", "--budget", "1.5", "--timeout", "10m",
+        "--instructions", f"@{tmp_path}/instructions.md", "--budget", "1.5", "--timeout", "10m",
     )  # fmt: skip
     assert (result["name"], result["provider"], result["instructions"]) == (
         "ada",
@@ -102,23 +102,23 @@ def test_session_goes_through_its_whole_life(cli: Cli, tmp_path: Path) -> None:
 
 
 @each_case(
-    ("words", "code"),
+    ("arguments", "code"),
     [
         (("session", "show", "ses_0"), 3),
         (("session", "append", "ses_0", "user", "hi"), 3),
-        (("session", "open", "--agent", "nobody"), 3),
+        (("session", "open", "--agent", "unknown"), 3),
         (("session", "open", "--reply-to", "nowhere"), 2),
         (("agent", "create", "a b"), 2),
         (("agent", "create", "a", "--budget", "-1"), 2),
-        (("agent", "show", "nobody"), 3),
+        (("agent", "show", "unknown"), 3),
         (("search", "!!"), 2),
         (("search",), 2),
     ],
 )
 def test_bad_arguments_have_one_sentence_and_their_exit_code(
-    cli: Cli, words: tuple[str, ...], code: int
+    cli: Cli, arguments: tuple[str, ...], code: int
 ) -> None:
-    result = cli(*words)
+    result = cli(*arguments)
     assert (result.code, result.out) == (code, "")
     assert result.err.count("\n") == 1
 
@@ -127,7 +127,7 @@ def test_people_see_tables_and_sentences(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--role", "tester")
     id = cli.json("session", "open", "--agent", "ada")["id"]
     cli.json("session", "append", id, "user", "line one\nline two \x1b[31m")
-    for words in (
+    for arguments in (
         ("agent", "list"),
         ("agent", "show", "ada"),
         ("agent", "versions", "ada"),
@@ -141,7 +141,7 @@ def test_people_see_tables_and_sentences(cli: Cli) -> None:
         ("session", "retro", id),
         ("search", "line"),
     ):
-        result = cli(*words)
-        assert (result.code, result.err) == (0, ""), words
+        result = cli(*arguments)
+        assert (result.code, result.err) == (0, ""), arguments
         assert result.out
         assert "\x1b" not in result.out

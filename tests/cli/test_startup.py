@@ -1,4 +1,4 @@
-"""Start-up is cheap, because agents call `corral` from hooks."""
+"""Modules that commands load at start-up: few, because agents call `corral` from hooks."""
 
 import os
 import subprocess
@@ -48,12 +48,12 @@ HEAVY = {
 
 def environment(home: Path) -> dict[str, str]:
     """Return a minimal environment with the code under test."""
-    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-    return kept | {"CORRAL_HOME": str(home), "USER": "tester"}
+    inherited = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    return inherited | {"CORRAL_HOME": str(home), "USER": "tester"}
 
 
 def modules_after(home: Path, *arguments: str) -> set[str]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PRINT_MODULES.format(arguments=list(arguments))],
         env=environment(home),
         stdin=subprocess.DEVNULL,
@@ -62,7 +62,7 @@ def modules_after(home: Path, *arguments: str) -> set[str]:
         check=True,
         timeout=60,
     )
-    return set(done.stderr.split())
+    return set(process.stderr.split())
 
 
 def test_version_loads_almost_nothing(tmp_path: Path) -> None:
@@ -102,9 +102,13 @@ def test_command_loads_only_its_own_concept(tmp_path: Path, command: str, own: s
     modules_after(tmp_path, "db", "check", "--json")
     loaded = modules_after(tmp_path, *command.split(), "--json")
     # Every command asks for the run of its process: one statement, no concept.
-    asked = {"corral.domain.runs", "corral.domain.runs.process_sql", "corral.domain.runs.processes"}
-    rooms = {name.split(".")[2] for name in loaded - asked if name.startswith("corral.domain.")}
-    assert rooms == own
+    lookup = {
+        "corral.domain.runs",
+        "corral.domain.runs.process_sql",
+        "corral.domain.runs.processes",
+    }
+    concepts = {name.split(".")[2] for name in loaded - lookup if name.startswith("corral.domain.")}
+    assert concepts == own
 
 
 def test_output_records_load_no_compression_or_emulator(
@@ -140,8 +144,8 @@ def test_detached_run_leaves_the_store_to_its_supervisor(tmp_path: Path) -> None
 def test_waiting_supervisor_has_loaded_only_what_a_run_needs(
     tmp_path: Path,
 ) -> None:
-    order, nobody_tells = os.pipe()
-    os.close(nobody_tells)
+    reader, writer = os.pipe()
+    os.close(writer)
     result = subprocess.run(
         [
             sys.executable,
@@ -150,21 +154,21 @@ def test_waiting_supervisor_has_loaded_only_what_a_run_needs(
             "importtime",
             "-m",
             "corral.supervisor",
-            str(order),
+            str(reader),
             "-1",
             "-1",
         ],
         env=environment(tmp_path),
-        pass_fds=[order],
+        pass_fds=[reader],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
-    os.close(order)
+    os.close(reader)
     loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.domain.")}
-    assert rooms == {"runs", "outputs", "charges", "nodes", "projects", "settings"}
+    concepts = {name.split(".")[2] for name in loaded if name.startswith("corral.domain.")}
+    assert concepts == {"runs", "outputs", "charges", "nodes", "projects", "settings"}
     assert {"apsw", "corral.services.runs.request", "corral.db.sqlite"} <= loaded
     assert not loaded & (HEAVY | {"inspect", "random", "shutil", "struct"})
     assert "corral.adapters.output.secret_patterns" not in loaded

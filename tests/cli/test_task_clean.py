@@ -1,4 +1,4 @@
-"""`corral task clean`: it lists first and removes on request."""
+"""`corral task clean` lists worktrees and removes them with `--yes`."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ def test_clean_lists_first_and_then_removes(cli: Cli, url: str, tmp_path: Path) 
         store.tasks.cancel(task.id)
     folder = worktrees_folder() / project / task.id
     worktrees.create(str(repository), str(folder), worktrees.make_branch_name("A", task.id))
-    shown = cli("task", "clean", "--project", project).out
-    assert "Dry run" in shown
+    output = cli("task", "clean", "--project", project).out
+    assert "Dry run" in output
     assert folder.exists()
-    (done,) = cli.json("task", "clean", "--project", project, "--yes")
-    assert (done["key"], done["action"]) == ("A", "removed")
+    (removal,) = cli.json("task", "clean", "--project", project, "--yes")
+    assert (removal["key"], removal["action"]) == ("A", "removed")
     assert not folder.exists()
     assert "No worktrees to remove" in cli("task", "clean", "--project", project).out

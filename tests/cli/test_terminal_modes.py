@@ -1,4 +1,4 @@
-"""Terminal modes that a program left set are reset, and nothing else."""
+"""Reset of the terminal modes that a program left set."""
 
 from corral.cli.terminal_modes import TerminalModes
 from tests.support.grouped_cases import each_case
@@ -40,8 +40,8 @@ def test_program_that_cleaned_up_leaves_nothing_to_reset() -> None:
 
 @each_case("at", range(1, len(OPENED)))
 def test_sequence_may_be_split_anywhere(at: int) -> None:
-    whole = modes(OPENED)
-    assert modes(OPENED[:at], OPENED[at:]).reset() == whole.reset()
+    expected = modes(OPENED)
+    assert modes(OPENED[:at], OPENED[at:]).reset() == expected.reset()
 
 
 def test_plain_program_changes_nothing() -> None:

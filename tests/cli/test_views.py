@@ -1,4 +1,4 @@
-"""Views of runs, agents and sessions for people: names, texts and limits."""
+"""Tables and details of runs, agents and sessions that commands print."""
 
 import shutil
 from pathlib import Path
@@ -19,11 +19,11 @@ def test_agent_is_shown_with_its_limits_and_tools(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--budget", "2.5", "--timeout", "1h", "--max-runs", "3")
     cli.json("agent", "grant", "ada", "Bash(git *)")
     cli.json("agent", "grant", "ada", "WebFetch", "--deny")
-    shown = cli("agent", "show", "ada").out
-    assert "limits         $2.50 per run, 1h per run, 3 concurrent runs\n" in shown
-    assert "allowed tools  Bash(git *)\n" in shown
-    assert "denied tools   WebFetch\n" in shown
-    assert "admin          no\n" in shown
+    output = cli("agent", "show", "ada").out
+    assert "limits         $2.50 per run, 1h per run, 3 concurrent runs\n" in output
+    assert "allowed tools  Bash(git *)\n" in output
+    assert "denied tools   WebFetch\n" in output
+    assert "admin          no\n" in output
     assert "TOOL         RULE" in cli("agent", "grants", "ada").out
     assert "number        1\n" in cli("agent", "show", "ada", "--version", "1").out
 
@@ -46,9 +46,9 @@ def test_runs_and_sessions_name_their_agent(cli: Cli, url: str) -> None:
     assert " ada " in cli("ps", "-a").out
     assert ada["id"] not in cli("session", "list").out
     assert " ada " in cli("session", "list").out
-    shown = cli("show", id).out
-    assert "agent      ada, version 1 (scripted)\n" in shown
-    assert "supervisor_token" not in shown
+    output = cli("show", id).out
+    assert "agent      ada, version 1 (scripted)\n" in output
+    assert "supervisor_token" not in output
     assert cli.json("show", id)["agent_id"] == ada["id"]
 
 
@@ -65,8 +65,8 @@ def test_budget_is_set_for_the_current_directory(
 ) -> None:
     project = cli.json("project", "register", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    for place in (".", str(tmp_path), f"project:{tmp_path}"):
-        assert cli.json("budget", "set", place, "3")["scope"] == f"project:{project['id']}"
+    for scope in (".", str(tmp_path), f"project:{tmp_path}"):
+        assert cli.json("budget", "set", scope, "3")["scope"] == f"project:{project['id']}"
 
 
 def test_folder_without_transcripts_says_so(cli: Cli, tmp_path: Path) -> None:
@@ -78,15 +78,15 @@ def test_transcript_import_is_reported_in_one_line(cli: Cli, tmp_path: Path) -> 
     transcripts = Path(__file__).parent.parent / "fixtures/transcripts"
     shutil.copy(transcripts / "claude.jsonl", tmp_path)
     (tmp_path / "broken.jsonl").write_bytes(b"\xff")
-    said = cli("import", "claude", str(tmp_path))
-    assert (said.code, said.out.count("\n"), "⏎" in said.out) == (0, 1, False)
-    assert "Skipped lines and blocks: " in said.out
+    result = cli("import", "claude", str(tmp_path))
+    assert (result.code, result.out.count("\n"), "⏎" in result.out) == (0, 1, False)
+    assert "Skipped lines and blocks: " in result.out
 
 
 def test_command_that_needs_a_shell_is_rejected_for_an_alert(cli: Cli) -> None:
-    error = cli.error("alert", "add", "--on", "failed", "--command", "cat >> told.log")
+    error = cli.error("alert", "add", "--on", "failed", "--command", "cat >> alert.log")
     assert (error["exit_code"], "Use sh -c" in error["message"]) == (2, True)
-    result = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>told.log'")
+    result = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>alert.log'")
     assert f"`corral alert test {result['id']}`" not in result["target"]
     text = cli("alert", "add", "--on", "failed", "--command", "true").out
     assert "Test it with `corral alert test alr_" in text
@@ -154,6 +154,6 @@ def test_unknown_agent_is_answered_with_the_known_ones(cli: Cli) -> None:
 def test_retrospective_of_little_data_has_no_blanks(cli: Cli) -> None:
     session = cli.json("session", "open", "--title", "t")
     cli.json("session", "append", session["id"], "assistant", "again\n")
-    shown = cli("session", "retro", session["id"]).out
-    assert "last message  again\n" in shown
-    assert "tools         -\n" in shown
+    output = cli("session", "retro", session["id"]).out
+    assert "last message  again\n" in output
+    assert "tools         -\n" in output

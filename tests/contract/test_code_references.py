@@ -121,13 +121,13 @@ def list_members() -> dict[str, set[str]]:
 
 
 def list_ancestors(name: str, bases: dict[str, set[str]]) -> set[str]:
-    found: set[str] = set()
+    ancestors: set[str] = set()
     queue = [name]
     while queue:
-        for base in bases.get(queue.pop(), set()) - found:
-            found.add(base)
+        for base in bases.get(queue.pop(), set()) - ancestors:
+            ancestors.add(base)
             queue.append(base)
-    return found
+    return ancestors
 
 
 def list_defined(body: list[ast.stmt]) -> set[str]:

@@ -29,7 +29,7 @@ NAMES = {
 NOT_IMPORTED = {"tzdata"}
 # Modules that always come with a declared dependency: starlette's threads, jinja2's text, the
 # configuration of langgraph.
-COMES_ALONG = {"anyio", "markupsafe", "langchain_core"}
+TRANSITIVE = {"anyio", "markupsafe", "langchain_core"}
 EXTRAS = (
     "postgres",
     "keyring",
@@ -42,7 +42,7 @@ EXTRAS = (
 )
 
 
-def wanted() -> list[str]:
+def list_requirements() -> list[str]:
     extras = PROJECT["optional-dependencies"]
     return [*PROJECT["dependencies"], *(extra for name in EXTRAS for extra in extras[name])]
 
@@ -53,7 +53,7 @@ def module_of(requirement: str) -> str:
 
 
 @cache
-def imported() -> set[str]:
+def list_imports() -> set[str]:
     result: set[str] = set()
     for file in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -64,24 +64,24 @@ def imported() -> set[str]:
     return result - {*sys.stdlib_module_names, "corral"}
 
 
-@each_case("requirement", wanted())
+@each_case("requirement", list_requirements())
 def test_dependency_has_a_lower_bound_and_is_used(requirement: str) -> None:
     assert re.search(r">=\d", requirement), f"{requirement} needs a lower bound"
-    assert module_of(requirement) in imported() | NOT_IMPORTED, f"{requirement} is not used"
+    assert module_of(requirement) in list_imports() | NOT_IMPORTED, f"{requirement} is not used"
 
 
 def test_every_import_is_a_declared_dependency() -> None:
-    named = {module_of(requirement) for requirement in wanted()}
-    assert imported() - named - COMES_ALONG == set()
+    declared = {module_of(requirement) for requirement in list_requirements()}
+    assert list_imports() - declared - TRANSITIVE == set()
 
 
 def test_corral_subprocess_ignores_modules_in_the_current_folder() -> None:
     """A project may contain a `queue.py`, or an agent may write one: `-P` excludes it."""
-    called = re.compile(r"(sys\.executable|self\.program).{0,3},? \"?-m\W")
-    wrong = [
+    pattern = re.compile(r"(sys\.executable|self\.program).{0,3},? \"?-m\W")
+    matches = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in (ROOT / "src").rglob("*.py")
         for line in path.read_text(encoding="utf-8").splitlines()
-        if called.search(line)
+        if pattern.search(line)
     ]
-    assert not wrong
+    assert not matches

@@ -54,8 +54,8 @@ from tests.support.statement_trace import Call, trace_statements
 
 Operation = Callable[[Corral], object]
 
-# Where the engines correctly use different indexes for the same statement.
-DIFFER = {
+# Indexes of statements for which the engines use different ones, both correctly.
+BY_ENGINE = {
     # The feed follows commits: SQLite's sequence numbers, PostgreSQL's transactions.
     "the feed": {"sqlite": "events_pkey", "postgres": "events_feed"},
     # Searched among the newest: FTS5 supports a range of numbers, GIN does not.
@@ -69,17 +69,17 @@ DIFFER = {
     "attempts with worktrees": {"sqlite": "attempts_by_race", "postgres": "attempts_with_worktree"},
     "an open schedule": {"sqlite": "schedules_pkey", "postgres": "schedules_open"},
     # A letter is queued behind those of faster clocks, where several clocks are in use.
-    "its place in line": {"sqlite": None, "postgres": "letters_queue"},
+    "its queue position": {"sqlite": None, "postgres": "letters_queue"},
 }
 
 # SQLite fills these indexes after the write; newer rows are read by their number.
-FILED = {
+DEFERRED = {
     f"{table}_by_{column}": {f"{table}_by_{column}", f"{table}_pkey", "deferred_indexes"}
     for table, column in sqlite_deferred_indexes.DEFERRED_INDEXES.items()
 }
 
 # A live run is found by its id in any of these, and so are runs in rare states.
-SAME = {
+EQUIVALENT = {
     "runs_live": "runs_pkey",
     "runs_by_state": "runs_pkey",
 }
@@ -92,19 +92,19 @@ ONE_RUN = (
     "runs.end",
     "runs.stop",
     "runs, room for more",
-    "runs, next in line",
+    "runs, next queued",
     "runs.next_due",
 )
 
 # SQLite reports SCAN for a backward walk along the primary key that stops at the limit.
-WALKS = {"events.newest": "SCAN events"}
+ALLOWED_SCANS = {"events.newest": "SCAN events"}
 
 # GIN is unordered, so PostgreSQL sorts the row numbers that it finds.
-SORTS = "Sort "
+ALLOWED_SORT = "Sort "
 
 # The next queued item is found among those that wait, by project, without reading history. And the
 # charges of one task are summed.
-LINE = {
+ALLOWED_FOR_QUEUE = {
     "Sort ",
     "USE TEMP B-TREE FOR GROUP BY",
     "USE TEMP B-TREE FOR ORDER BY",
@@ -140,7 +140,7 @@ AGENT = "agt_7x"
 SESSION = f"ses_20x{'0' * 23}"
 FORK = f"ses_50x{'0' * 23}"
 TURNS = {"sessions_pkey", "turns_by_number"}
-KEPT = {"checkpoints_by_id", "checkpoint_writes_by_position"}
+CHECKPOINTS = {"checkpoints_by_id", "checkpoint_writes_by_position"}
 RUNS_PROJECT = f"prj_7x{'0' * 24}"
 RUNS_AGENT = f"agt_3x{'0' * 24}"
 ONE_TASK = f"tsk_7x{'0' * 24}"
@@ -160,7 +160,7 @@ RACES = {
 AGENT_BY_NAME = {"agents_name_key", "agent_versions_pkey"}
 
 
-def claim_and(box: str, verb: str, *arguments: Any) -> Operation:
+def after_claim(box: str, verb: str, *arguments: Any) -> Operation:
     """Prepare a claim outside the measured call, then call a verb on the claimed letter."""
 
     def prepare(store: Corral) -> Operation:
@@ -170,19 +170,19 @@ def claim_and(box: str, verb: str, *arguments: Any) -> Operation:
     return prepare
 
 
-def next_page(room: str, verb: str, **arguments: Any) -> Operation:
+def next_page(attribute: str, verb: str, **arguments: Any) -> Operation:
     """Request the second page of a list, by the cursor of the first."""
 
-    def turn(store: Corral) -> Operation:
-        list_ = getattr(getattr(store, room), verb)
-        value = "cursor" if room == "events" else "after"
+    def prepare(store: Corral) -> Operation:
+        list_ = getattr(getattr(store, attribute), verb)
+        value = "cursor" if attribute == "events" else "after"
         cursor = {value: list_(limit=5, **arguments).next}
         return lambda store: list_(limit=5, **cursor, **arguments)
 
-    return turn
+    return prepare
 
 
-def run_and(verb: str, *arguments: Any, **named: Any) -> Operation:
+def after_run(verb: str, *arguments: Any, **named: Any) -> Operation:
     """Prepare a running run outside the measured call, then call a verb on it."""
 
     def prepare(store: Corral) -> Operation:
@@ -192,7 +192,7 @@ def run_and(verb: str, *arguments: Any, **named: Any) -> Operation:
     return prepare
 
 
-def run_id_and(call: Callable[[Corral, str], object]) -> Operation:
+def after_run_id(call: Callable[[Corral, str], object]) -> Operation:
     def prepare(store: Corral) -> Operation:
         id = running(store).id
         return lambda store: call(store, id)
@@ -204,13 +204,15 @@ def call_once(key: str) -> Operation:
     """Call through the API with an idempotency key."""
 
     def call(store: Corral) -> object:
-        named = IdempotencyKey("tok_1", key, "f")
-        return call_with_key(store.mail, "put", LETTER, key=named, encode=msgspec.json.encode)
+        idempotency_key = IdempotencyKey("tok_1", key, "f")
+        return call_with_key(
+            store.mail, "put", LETTER, key=idempotency_key, encode=msgspec.json.encode
+        )
 
     return call
 
 
-def lock_and(verb: str) -> Operation:
+def after_lock(verb: str) -> Operation:
     """Prepare a lock outside the measured call, then call a verb on it."""
 
     def prepare(store: Corral) -> Operation:
@@ -220,17 +222,17 @@ def lock_and(verb: str) -> Operation:
     return prepare
 
 
-def start_one(store: Corral) -> Operation:
+def acquire_queued_run(store: Corral) -> Operation:
     id = queued(store, budget_micros=1).id
     return lambda store: store.internal.runs.acquire(id, held())
 
 
-def delete_one(store: Corral) -> Operation:
+def delete_ended_run(store: Corral) -> Operation:
     id = store.internal.runs.end(running(store), ExitStatus(exit_code=0)).id
     return lambda store: store._database.write(lambda tx: deletion.delete_run(tx, id))
 
 
-def task_and(verb: str, *arguments: Any) -> Operation:
+def after_task(verb: str, *arguments: Any) -> Operation:
     """Prepare a claimed task outside the measured call, then call a verb on it."""
 
     def prepare(store: Corral) -> Operation:
@@ -241,11 +243,11 @@ def task_and(verb: str, *arguments: Any) -> Operation:
     return prepare
 
 
-READY: dict[str, tuple[Operation, set[str]]] = {
-    "tasks.renew": (task_and("renew"), TASK | {"settings_pkey"}),
-    "tasks.submit": (task_and("submit", "done"), TASK | {"tasks_by_conflict"}),
+PREPARED_CALLS: dict[str, tuple[Operation, set[str]]] = {
+    "tasks.renew": (after_task("renew"), TASK | {"settings_pkey"}),
+    "tasks.submit": (after_task("submit", "done"), TASK | {"tasks_by_conflict"}),
     "tasks.fail": (
-        task_and("fail", "no"),
+        after_task("fail", "no"),
         TASK | {"delegations_of_task", "task_dependencies_by_dependency", "tasks_by_conflict"},
     ),
     "tasks.list of a project, next page": (
@@ -257,7 +259,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         {"delegations_pkey"},
     ),
     "runs.acquire": (
-        start_one,
+        acquire_queued_run,
         {
             "budgets_pkey",
             "launches_pkey",
@@ -268,35 +270,35 @@ READY: dict[str, tuple[Operation, set[str]]] = {
             "usage_totals_pkey",
         },
     ),
-    "runs.restart": (run_and("restart", held(), ExitStatus(), quick_failures=0), {"runs_pkey"}),
+    "runs.restart": (after_run("restart", held(), ExitStatus(), quick_failures=0), {"runs_pkey"}),
     "runs.heartbeat": (
-        run_and("heartbeat", output_bytes=1),
+        after_run("heartbeat", output_bytes=1),
         {"runs_pkey", "locks_of_run", "tasks_running_by_run"},
     ),
-    "runs.update_details": (run_and("update_details", tokens=1), {"runs_pkey"}),
+    "runs.update_details": (after_run("update_details", tokens=1), {"runs_pkey"}),
     "runs.set_attention": (
-        run_and("set_attention", Attention.STUCK),
+        after_run("set_attention", Attention.STUCK),
         {"runs_pkey", "alerts_active"},
     ),
-    "runs.record_environment": (run_and("record_environment", {}), {"launches_pkey"}),
-    "runs.add_sample": (run_and("add_sample", ResourceSample(1, 1, 1, 1)), set()),
+    "runs.record_environment": (after_run("record_environment", {}), {"launches_pkey"}),
+    "runs.add_sample": (after_run("add_sample", ResourceSample(1, 1, 1, 1)), set()),
     "runs.samples": (
-        run_id_and(lambda c, id: c.runs.samples(id)),
+        after_run_id(lambda c, id: c.runs.samples(id)),
         {"runs_pkey", "resource_samples_pkey"},
     ),
-    "runs.park": (run_and("park", until=1, reason="x"), {"runs_pkey"}),
+    "runs.park": (after_run("park", until=1, reason="x"), {"runs_pkey"}),
     "runs.end": (
-        run_and("end", ExitStatus(exit_code=0)),
+        after_run("end", ExitStatus(exit_code=0)),
         {"runs_pkey", "alerts_active", "budgets_pkey", "budget_reservations_pkey"},
     ),
-    "runs.stop": (run_id_and(lambda c, id: c.internal.runs.request_stop(id)), {"runs_pkey"}),
-    "runs.get by its id": (run_id_and(lambda c, id: c.runs.get(id)), {"runs_pkey"}),
+    "runs.stop": (after_run_id(lambda c, id: c.internal.runs.request_stop(id)), {"runs_pkey"}),
+    "runs.get by its id": (after_run_id(lambda c, id: c.runs.get(id)), {"runs_pkey"}),
     "runs.get_launch": (
-        run_id_and(lambda c, id: c.runs.get_launch(id)),
+        after_run_id(lambda c, id: c.runs.get_launch(id)),
         {"launches_pkey", "runs_pkey"},
     ),
     "runs.delete": (
-        delete_one,
+        delete_ended_run,
         {
             "launches_pkey",
             "log_lines_by_run",
@@ -315,13 +317,13 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         next_page("runs", "list", project=RUNS_PROJECT),
         {"runs_by_project"},
     ),
-    "locks.release": (lock_and("release"), {"locks_pkey", "locks_waiting"}),
-    "locks.renew": (lock_and("renew"), {"locks_pkey"}),
-    "mail.ack": (claim_and("queue:busy", "ack"), {"letters_pkey"}),
-    "mail.renew": (claim_and("queue:busy", "renew"), {"letters_pkey"}),
-    "mail.begin_delivery": (claim_and("queue:busy", "begin_delivery"), {"letters_pkey"}),
-    "mail.refuse": (claim_and("queue:busy", "refuse", "no"), {"letters_pkey"}),
-    "mail.fail": (claim_and("queue:busy", "fail", "no"), {"letters_pkey", "settings_pkey"}),
+    "locks.release": (after_lock("release"), {"locks_pkey", "locks_waiting"}),
+    "locks.renew": (after_lock("renew"), {"locks_pkey"}),
+    "mail.ack": (after_claim("queue:busy", "ack"), {"letters_pkey"}),
+    "mail.renew": (after_claim("queue:busy", "renew"), {"letters_pkey"}),
+    "mail.begin_delivery": (after_claim("queue:busy", "begin_delivery"), {"letters_pkey"}),
+    "mail.refuse": (after_claim("queue:busy", "refuse", "no"), {"letters_pkey"}),
+    "mail.fail": (after_claim("queue:busy", "fail", "no"), {"letters_pkey", "settings_pkey"}),
     "mail.list, next page": (next_page("mail", "list"), {"letters_queue"}),
     "mail.list of a mailbox, next page": (
         next_page("mail", "list", mailbox="agent:busy"),
@@ -479,7 +481,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"runs_by_project_state"},
     ),
     "runs.list of a session": (lambda c: c.runs.list(session=SESSION), {"runs_by_session"}),
-    "runs said to have a process": (lambda c: c._database.read(runs.list_active), {"runs_live"}),
+    "runs with a recorded process": (lambda c: c._database.read(runs.list_active), {"runs_live"}),
     "runs, room for more": (
         lambda c: c._database.read(lambda tx: dispatch.count_free_slots(tx, host="h")),
         {"nodes_name_boot_id_key", "runs_pkey", "settings_pkey"},
@@ -487,7 +489,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "nodes.daemon_of": (lambda c: c.nodes.daemon_of("h"), {"nodes_name_boot_id_key"}),
     "nodes.leaders": (lambda c: c.nodes.leaders(), {"leaders_pkey"}),
     "runs.next_due": (lambda c: c.runs.next_due(), {"runs_pkey"}),
-    "runs, next in line": (
+    "runs, next queued": (
         lambda c: next_queued(c, host="h"),
         {"launches_pkey", "nodes_name_boot_id_key", "projects_pkey", "runs_pkey"},
     ),
@@ -495,10 +497,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c._database.write(lambda tx: runs.PRUNABLE.list_keys(tx, before=tx.now, limit=5)),
         {"runs_ended"},
     ),
-    "mail.put": (lambda c: c.mail.put("agent:busy", 1), {"its place in line"}),
+    "mail.put": (lambda c: c.mail.put("agent:busy", 1), {"its queue position"}),
     "mail.put with a key that was seen": (
         lambda c: c.mail.put("queue:busy", 1, key="open-1"),
-        {"letters_by_key", "its place in line"},
+        {"letters_by_key", "its queue position"},
     ),
     "mail.claim": (
         lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:busy", owner="o")),
@@ -560,7 +562,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "schedules_pkey",
             "an open schedule",
             "settings_pkey",
-            "its place in line",
+            "its queue position",
         },
     ),
     "schedules.next_at": (lambda c: c.schedules.next_at(), {"schedules_due"}),
@@ -737,9 +739,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         ),
         set(),
     ),
-    "checkpoints.get, the latest": (lambda c: c.checkpoints.get("t7"), KEPT),
-    "checkpoints.get": (lambda c: c.checkpoints.get("t7", id="c7"), KEPT),
-    "checkpoints.history of a part": (lambda c: c.checkpoints.history("t7", ns=""), KEPT),
+    "checkpoints.get, the latest": (lambda c: c.checkpoints.get("t7"), CHECKPOINTS),
+    "checkpoints.get": (lambda c: c.checkpoints.get("t7", id="c7"), CHECKPOINTS),
+    "checkpoints.history of a part": (lambda c: c.checkpoints.history("t7", ns=""), CHECKPOINTS),
     "checkpoints.history of a thread": (
         lambda c: c.checkpoints.history("t7"),
         {"checkpoints_by_thread", "checkpoint_writes_by_position"},
@@ -757,10 +759,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.checkpoints.delete("t9"),
         {"checkpoints_by_thread", "checkpoint_writes_by_position"},
     ),
-    "checkpoints.trim": (lambda c: c.checkpoints.trim("t8", "", ["c8"]), KEPT),
+    "checkpoints.trim": (lambda c: c.checkpoints.trim("t8", "", ["c8"]), CHECKPOINTS),
     "checkpoints.delete_of_callers": (
         lambda c: c.checkpoints.delete_of_callers(["call6"]),
-        {"checkpoints_by_caller", *KEPT},
+        {"checkpoints_by_caller", *CHECKPOINTS},
     ),
     "sessions.undo": (lambda c: c.sessions.undo(SESSION), TURNS | {"an open session"}),
     "sessions.append": (lambda c: c.sessions.append(SESSION, "user", "x"), {"an open session"}),
@@ -874,11 +876,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "questions.answer": (
         lambda c: c.questions.answer(QUESTION, "x", by="user:x"),
-        {"an open question", "questions_pkey", "its place in line"},
+        {"an open question", "questions_pkey", "its queue position"},
     ),
     "questions.expire_due": (
         lambda c: c.internal.questions.expire_due(limit=3),
-        {"questions_due", "questions_pkey", "an open question", "its place in line"},
+        {"questions_due", "questions_pkey", "an open question", "its queue position"},
     ),
     "questions.next_due": (lambda c: c.questions.next_due(), {"questions_due"}),
     "questions.list": (
@@ -910,11 +912,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "decisions.confirm": (
         lambda c: c.decisions.confirm(DECISION, by="user:x"),
-        {"decisions_pkey", "its place in line"},
+        {"decisions_pkey", "its queue position"},
     ),
     "decisions.expire_due": (
         lambda c: c.internal.decisions.expire_due(limit=3),
-        {"decisions_due", "decisions_pkey", "its place in line"},
+        {"decisions_due", "decisions_pkey", "its queue position"},
     ),
     "decisions.next_due": (lambda c: c.decisions.next_due(), {"decisions_due"}),
     "decisions.list": (
@@ -939,7 +941,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "group_members_pkey",
             "one member",
             "posts_by_key",
-            "its place in line",
+            "its queue position",
         },
     ),
     "groups.read": (
@@ -1106,7 +1108,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "tokens.record_use": (lambda c: c.tokens.record_use("tok_7x" + "0" * 24), {"tokens_pkey"}),
     "idempotency, a new call": (
         call_once("new"),
-        {"idempotency_keys_token_id_key_key", "its place in line"},
+        {"idempotency_keys_token_id_key_key", "its queue position"},
     ),
     "idempotency, a repeated call": (call_once("k7"), {"idempotency_keys_token_id_key_key"}),
     "alerts.list": (lambda c: c.alerts.list(limit=5), {"alerts_active"}),
@@ -1203,7 +1205,7 @@ def old_store(empty_url: str) -> Iterator[Corral]:
 @pytest.fixture
 def explain(old_store: Corral, empty_url: str) -> Iterator[Explain]:
     """Plans of statements, cached: no plan here depends on parameter values."""
-    known: dict[str, Plan] = {}
+    plans: dict[str, Plan] = {}
     if old_store.db.engine == "sqlite":
         file = apsw.Connection(empty_url.removeprefix("sqlite:///"))
         plan: Callable[..., Plan] = partial(sqlite_plan, file)
@@ -1211,53 +1213,59 @@ def explain(old_store: Corral, empty_url: str) -> Iterator[Explain]:
         file = psycopg.connect(empty_url, autocommit=True)
         plan = partial(postgres_plan, file)
 
-    def ask(call: Call) -> Plan:
-        if call.statement.text not in known:
-            known[call.statement.text] = plan(*call)
-        return known[call.statement.text]
+    def explain_call(call: Call) -> Plan:
+        if call.statement.text not in plans:
+            plans[call.statement.text] = plan(*call)
+        return plans[call.statement.text]
 
     with closing(file):
-        yield ask
+        yield explain_call
 
 
-def look(name: str, calls: list[Call], explain: Explain, wanted: set[str], engine: str) -> None:
+def check_plans(
+    name: str, calls: list[Call], explain: Explain, indexes: set[str], engine: str
+) -> None:
     used: set[str] = set()
     for call in calls:
         plan = explain(call)
-        allowed = {SORTS} if name.startswith("search.find") else {WALKS.get(name)}
-        allowed |= LINE if name in ("runs, next in line", "insights.task_cost") else set()
+        allowed = {ALLOWED_SORT} if name.startswith("search.find") else {ALLOWED_SCANS.get(name)}
+        allowed |= (
+            ALLOWED_FOR_QUEUE if name in ("runs, next queued", "insights.task_cost") else set()
+        )
         faults = [fault for fault in plan.faults if fault not in allowed]
         assert not faults, f"{call.statement.text}\n\n{plan.text}"
         used |= plan.indexes
-    if name in WALKS and engine == "sqlite":
+    if name in ALLOWED_SCANS and engine == "sqlite":
         return
     if engine == "postgres" and name.startswith(("events.after", "events.before")):
         used.remove("events_pkey")  # the event of the cursor, wherever it was numbered
     if name in ONE_RUN:
-        used = {SAME.get(index, index) for index in used}
-    expected = {DIFFER[item][engine] if item in DIFFER else item for item in wanted} - {None}
+        used = {EQUIVALENT.get(index, index) for index in used}
+    expected = {BY_ENGINE[item][engine] if item in BY_ENGINE else item for item in indexes} - {None}
     if engine == "sqlite":
-        expected = expected.union(*(FILED.get(item, ()) for item in expected))
+        expected = expected.union(*(DEFERRED.get(item, ()) for item in expected))
     assert used == expected
 
 
-def prepared(operation: Operation) -> Operation:
+def without_preparation(operation: Operation) -> Operation:
     """Wrap an operation that needs only a store."""
     return lambda _: operation
 
 
-EACH = {name: (prepared(operation), wanted) for name, (operation, wanted) in CALLS.items()} | READY
+ALL_CALLS = {
+    name: (without_preparation(operation), indexes) for name, (operation, indexes) in CALLS.items()
+} | PREPARED_CALLS
 
 
-def test_operation_uses_its_indexes_and_no_full_scan(
+def test_operation_uses_its_indexesand_no_full_scan(
     old_store: Corral, explain: Explain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(EACH) == len(CALLS) + len(READY)
+    assert len(ALL_CALLS) == len(CALLS) + len(PREPARED_CALLS)
     with Cases() as cases:
-        for name, (prepare, wanted) in EACH.items():
+        for name, (prepare, indexes) in ALL_CALLS.items():
             with cases.case(name):
                 operation: Any = prepare(old_store)
                 with trace_statements(old_store, monkeypatch) as trace:
                     operation(old_store)
                 assert trace.calls
-                look(name, trace.calls, explain, wanted, old_store.db.engine)
+                check_plans(name, trace.calls, explain, indexes, old_store.db.engine)

@@ -15,7 +15,7 @@ from corral.db.statement import Query, Statement
 from tests.support.statements import statements
 
 STATEMENTS = statements()
-QUERIES = {name: each for name, each in STATEMENTS.items() if isinstance(each, Query)}
+QUERIES = {name: item for name, item in STATEMENTS.items() if isinstance(item, Query)}
 
 Describe = Callable[[Statement], list[str]]
 
@@ -51,15 +51,15 @@ def test_statements_exist() -> None:
 
 
 def test_every_query_selects_the_fields_of_its_record_in_order(describe: Describe) -> None:
-    wrong = {}
+    mismatched = {}
     for name, query in QUERIES.items():
         fields = msgspec.structs.fields(query.record)
         columns = describe(query)
         # Trailing fields with a default may be filled in by the concept.
         value, rest = fields[: len(columns)], fields[len(columns) :]
         if columns != [field.name for field in value] or any(field.required for field in rest):
-            wrong[name] = (columns, [field.name for field in fields])
-    assert wrong == {}
+            mismatched[name] = (columns, [field.name for field in fields])
+    assert mismatched == {}
 
 
 def test_every_other_statement_is_valid(describe: Describe) -> None:

@@ -70,8 +70,8 @@ def test_every_text_column_has_a_policy(text_columns: set[str]) -> None:
 
 def test_every_declared_column_exists_and_holds_text(text_columns: set[str], engine: str) -> None:
     absent = ONLY_SQLITE if engine == "postgres" else set()
-    wrong = _declared_columns() - text_columns
-    assert {column for column in wrong if column.partition(".")[0] not in absent} == set()
+    undeclared = _declared_columns() - text_columns
+    assert {column for column in undeclared if column.partition(".")[0] not in absent} == set()
 
 
 def test_no_column_is_declared_twice() -> None:
@@ -92,7 +92,7 @@ def _declared_columns() -> set[str]:
 # -- statements ------------------------------------------------------------------------------
 
 
-def _writing() -> Iterator[tuple[str, Statement]]:
+def iter_writing_statements() -> Iterator[tuple[str, Statement]]:
     yield from statements().items()
     yield "INSERT_EVENT", tx.INSERT_EVENT
     for name, value in vars(store_move_record).items():
@@ -101,13 +101,13 @@ def _writing() -> Iterator[tuple[str, Statement]]:
     for name, numbered in find_declarations(GaplessInsert).items():
         yield f"{name}.combined", numbered.combined
     for name, table in find_declarations(StatefulTable).items():
-        for suffix, statement in _of_state_table(table):
+        for suffix, statement in iter_state_table_statements(table):
             yield f"{name}.{suffix}", statement
     for item in tables():
         yield f"{item.name}.rows", insert_statement(item.name, item.names, "")
 
 
-def _of_state_table(table: StatefulTable[object]) -> Iterator[tuple[str, Statement]]:
+def iter_state_table_statements(table: StatefulTable[object]) -> Iterator[tuple[str, Statement]]:
     columns = next(item.names for item in tables() if item.name == table.table)
     columns = [name for name in columns if name != "state"]
     kinds = tuple((name, "text") for name in columns)
@@ -119,24 +119,24 @@ def _of_state_table(table: StatefulTable[object]) -> Iterator[tuple[str, Stateme
         for begin in table.transitions.entries:
             yield f"{begin}.{engine}", table.insert_query(dict.fromkeys(columns), "", begin, engine)
         for verb in table.transitions.verbs:
-            for whole in (True, False):
-                move = _update_query(table, verb, writable, True, whole, engine)
-                yield f"{verb}.{engine}.{whole}", move
+            for returns_row in (True, False):
+                move = _update_query(table, verb, writable, True, returns_row, engine)
+                yield f"{verb}.{engine}.{returns_row}", move
             yield f"{verb}_many.{engine}", _update_many(table, verb, writable, engine)
 
 
 @cache
-def writing() -> dict[str, Statement]:
-    return {name: item for name, item in _writing() if not item.reads}
+def writing_statements() -> dict[str, Statement]:
+    return {name: item for name, item in iter_writing_statements() if not item.reads}
 
 
 def test_statements_of_every_kind_exist() -> None:
     names = {"mail.ADD_LETTER_CHAIN", "mail.LETTERS.ack.postgres.True", "sessions.APPEND.combined"}
-    assert names <= {*writing()}
+    assert names <= {*writing_statements()}
 
 
 def test_every_stored_parameter_has_a_policy() -> None:
-    for name, statement in writing().items():
+    for name, statement in writing_statements().items():
         try:
             searched = statement.redactable_params
         except LookupError as error:
@@ -145,27 +145,29 @@ def test_every_stored_parameter_has_a_policy() -> None:
 
 
 def test_every_derived_column_exists() -> None:
-    known = {f"{table.name}.{column}" for table in tables() for column in table.names}
-    for name, statement in writing().items():
+    columns = {f"{table.name}.{column}" for table in tables() for column in table.names}
+    for name, statement in writing_statements().items():
         result = parameter_columns(statement.text)
         derived = set().union(*result.columns.values(), *result.row_columns.values())
-        assert derived <= known, name
+        assert derived <= columns, name
 
 
 def test_renaming_a_parameter_keeps_its_policy() -> None:
-    for name, statement in writing().items():
-        own = {*re.findall(r"(?<!:):([a-z_]\w*)", statement.text)}
+    for name, statement in writing_statements().items():
+        params = {*re.findall(r"(?<!:):([a-z_]\w*)", statement.text)}
         renamed = Statement(
-            re.sub(r"(?<!:):([a-z_]\w*)", lambda match: f":{_renamed(match[1])}", statement.text),
-            policies={_renamed(item): policy for item, policy in statement.policies.items()},
+            re.sub(
+                r"(?<!:):([a-z_]\w*)", lambda match: f":{rename_param(match[1])}", statement.text
+            ),
+            policies={rename_param(item): policy for item, policy in statement.policies.items()},
         )
         assert {item: stored.policy for item, stored in renamed.redactable_params.items()} == {
-            _renamed(item) if item in own else item: stored.policy
+            rename_param(item) if item in params else item: stored.policy
             for item, stored in statement.redactable_params.items()
         }, name
 
 
-def _renamed(name: str) -> str:
+def rename_param(name: str) -> str:
     """Return a parameter name that used to disable the secret scan."""
     return f"{name}_at"
 
@@ -189,12 +191,12 @@ def test_secret_is_rejected_whatever_the_parameter_name(store: Corral) -> None:
 
 
 def test_parameter_of_unknown_use_is_not_stored(store: Corral) -> None:
-    hidden = Statement("""
+    statement = Statement("""
         INSERT INTO retros (session_id, number, body, created_at)
         SELECT 'ses_1', 1, given.text, 0 FROM (SELECT :text AS text) AS given
     """)
     with pytest.raises(LookupError, match="No redaction policy for text"):
-        store._database.write(lambda tx: tx.run(hidden, text='"x"'))
+        store._database.write(lambda tx: tx.run(statement, text='"x"'))
 
 
 def test_policy_of_the_statement_takes_precedence() -> None:

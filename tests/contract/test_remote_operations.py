@@ -43,11 +43,11 @@ def test_result_of_every_request_can_be_decoded() -> None:
 def test_openapi_document_lists_every_request() -> None:
     result = msgspec.json.decode(openapi_document())
     assert result["openapi"] == "3.1.0"
-    named = {
+    documented = {
         (method.upper(), path) for path, methods in result["paths"].items() for method in methods
     }
-    assert {(call.method, f"/api{call.path}") for call in CALLS.values()} <= named
-    assert ("GET", "/api/events") in named
+    assert {(call.method, f"/api{call.path}") for call in CALLS.values()} <= documented
+    assert ("GET", "/api/events") in documented
     text = docs_page().decode()
     assert all(f"/api{call.path}" in text for call in CALLS.values())
     assert "http://" not in text

@@ -1,4 +1,4 @@
-"""The cost of each hot operation, counted and not timed: transactions and their statements.
+"""The cost of each frequent operation: its number of transactions and statements.
 
 SQLite has no round trips, so a transition and its event are two statements; on PostgreSQL they are
 one, and a single statement commits by itself.
@@ -29,11 +29,11 @@ def put(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.mail.put("queue:x", 1)
 
 
-def put_with_a_key(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+def put_with_key(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.mail.put("queue:x", 1, key="k")
 
 
-def put_with_a_key_that_was_seen(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+def put_with_a_known_key(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     store.mail.put("queue:x", 1, key="k")
     return lambda: store.mail.put("queue:x", 1, key="k")
 
@@ -46,11 +46,11 @@ def claim(box: str) -> Prepare:
     return prepare
 
 
-def claim_of_nothing(box: str) -> Prepare:
+def claim_from_empty_mailbox(box: str) -> Prepare:
     return lambda store, clock, folder: lambda: store.mail.claim(box, owner="o")
 
 
-def on_a_claimed(verb: str, *arguments: Any, box: str = "queue:x", **named: Any) -> Prepare:
+def on_claimed_letter(verb: str, *arguments: Any, box: str = "queue:x", **named: Any) -> Prepare:
     def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         store.mail.put(box, 1)
         store.mail.put(box, 2)
@@ -157,7 +157,7 @@ def launch_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.internal.runs.launch(run)
 
 
-def on_a_run(verb: str, *arguments: Any, **named: Any) -> Prepare:
+def on_run(verb: str, *arguments: Any, **named: Any) -> Prepare:
     def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         run = running(store)
         return lambda: getattr(store.internal.runs, verb)(run, *arguments, **named)
@@ -170,7 +170,7 @@ def charge(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.charges.add(report, run_id="run_1", project_id="prj_1", agent_id="agn_1")
 
 
-def charge_by_a_counter(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+def charge_by_counter(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     report = UsageFact(model="m", input=1, key="k", counter="c")
     return lambda: store.charges.add(report, run_id="run_1")
 
@@ -179,7 +179,7 @@ def total(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.charges.total("project:prj_1")
 
 
-def over_budget(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+def find_exceeded_budget(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.internal.charges.exceeded_budget("run_1", project_id="prj_1")
 
 
@@ -205,19 +205,19 @@ def receive(events: int) -> Prepare:
 # because each is a round trip).
 COSTS: dict[str, tuple[Prepare, int, int]] = {
     "put": (put, 2, 1),
-    "put with a key": (put_with_a_key, 2, 1),
-    "put with a key that was seen": (put_with_a_key_that_was_seen, 2, 2),
+    "put with a key": (put_with_key, 2, 1),
+    "put with a known key": (put_with_a_known_key, 2, 2),
     "claim": (claim("queue:x"), 1, 1),
     "claim in order": (claim("agent:x"), 1, 4),
-    "claim of nothing": (claim_of_nothing("queue:x"), 1, 1),
-    "claim of nothing in order": (claim_of_nothing("agent:x"), 1, 4),
-    "ack": (on_a_claimed("ack"), 2, 1),
-    "renew": (on_a_claimed("renew"), 1, 1),
-    "begin_delivery": (on_a_claimed("begin_delivery"), 2, 1),
-    "ack_and_claim": (on_a_claimed("ack_and_claim", owner="o"), 3, 4),
-    "ack_and_claim in order": (on_a_claimed("ack_and_claim", owner="o", box="agent:x"), 3, 5),
-    "fail": (on_a_claimed("fail", "no"), 5, 6),
-    "fire_due of nothing": (fire(0), 1, 3),
+    "claim from an empty mailbox": (claim_from_empty_mailbox("queue:x"), 1, 1),
+    "claim from an empty mailbox in order": (claim_from_empty_mailbox("agent:x"), 1, 4),
+    "ack": (on_claimed_letter("ack"), 2, 1),
+    "renew": (on_claimed_letter("renew"), 1, 1),
+    "begin_delivery": (on_claimed_letter("begin_delivery"), 2, 1),
+    "ack_and_claim": (on_claimed_letter("ack_and_claim", owner="o"), 3, 4),
+    "ack_and_claim in order": (on_claimed_letter("ack_and_claim", owner="o", box="agent:x"), 3, 5),
+    "fail": (on_claimed_letter("fail", "no"), 5, 6),
+    "fire_due without due schedules": (fire(0), 1, 3),
     "fire_due of one": (fire(1), 7, 7),
     "fire_due of three": (fire(3), 19, 15),
     "register": (register, 2, 3),
@@ -239,16 +239,16 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
     "checkpoints.get, the latest": (on_checkpoints("get", "t"), 1, 1),
     "checkpoints.history": (on_checkpoints("history", "t", ns=""), 2, 4),
     "charges.add": (charge, 3, 5),
-    "charges.add of a counter, with a key": (charge_by_a_counter, 6, 9),
+    "charges.add of a counter, with a key": (charge_by_counter, 6, 9),
     "charges.total": (total, 1, 1),
     # Known events, the wirings; the message and the letter, each with its event.
     "receive": (receive(1), 6, 7),
     "receive ten at once": (receive(10), 43, 35),
-    "charges.exceeded_budget": (over_budget, 1, 1),
+    "charges.exceeded_budget": (find_exceeded_budget, 1, 1),
 }
 
 
-def cost_of(
+def trace_operation(
     prepare: Prepare, store: Corral, clock: ManualClock, folder: Path, patch: pytest.MonkeyPatch
 ) -> Trace:
     store.settings.set("mail.max_attempts", 6)  # opens the write connection
@@ -263,10 +263,10 @@ def test_operation_is_one_transaction_with_a_fixed_statement_count(
     store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     prepare, on_sqlite, on_postgres = COSTS[name]
-    trace = cost_of(prepare, store, clock, tmp_path, monkeypatch)
+    trace = trace_operation(prepare, store, clock, tmp_path, monkeypatch)
     # If the first statement finds nothing to write, the second only reads.
-    only_looks = store.db.engine == "postgres" and name == "put with a key that was seen"
-    assert trace.transactions == (2 if only_looks else 1), trace.texts
+    has_second_read = store.db.engine == "postgres" and name == "put with a known key"
+    assert trace.transactions == (2 if has_second_read else 1), trace.texts
     if store.db.engine == "sqlite":
         assert trace.statements == on_sqlite, trace.texts
     else:
@@ -283,7 +283,7 @@ ROWS_READ = Statement("""
 """)
 
 
-def _work_of_claim(store: Corral, limit: int, *, between_attempts: int) -> int:
+def measure_claim(store: Corral, limit: int, *, between_attempts: int) -> int:
     """Return the work of a claim in an ordered mailbox: SQLite's steps, PostgreSQL's rows.
 
     Letters of a lower priority wait for a retry before the claimed ones.
@@ -313,8 +313,8 @@ def _work_of_claim(store: Corral, limit: int, *, between_attempts: int) -> int:
 
 
 def test_batch_claim_in_order_reads_held_back_letters_once(store: Corral) -> None:
-    """Regression test: reading them once per claimed letter was a hundred times as much."""
-    plain = _work_of_claim(store, 500, between_attempts=0)
-    past_many = _work_of_claim(store, 500, between_attempts=5_000)
-    print(f"500 letters: {plain:,}, past 5,000 others {past_many:,}")
-    assert past_many < 20 * plain
+    """Regression test: the claim read them once per claimed letter, a hundred times as often."""
+    alone = measure_claim(store, 500, between_attempts=0)
+    behind_others = measure_claim(store, 500, between_attempts=5_000)
+    print(f"500 letters: {alone:,}, past 5,000 others {behind_others:,}")
+    assert behind_others < 20 * alone

@@ -1,4 +1,4 @@
-"""The structure of the source tree, where no linter checks it."""
+"""Rules for the structure of the source tree that no linter checks."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ def tree_of(file: Path) -> ast.Module:
 
 
 @cache
-def imported(file: Path) -> tuple[str, ...]:
+def list_imports(file: Path) -> tuple[str, ...]:
     """Return every module, and every name of a module, that a file imports at any nesting level."""
     return tuple(_imports(file))
 
@@ -44,7 +44,7 @@ def _imports(file: Path) -> Iterator[str]:
 
 
 @cache
-def texts(file: Path) -> tuple[str, ...]:
+def list_texts(file: Path) -> tuple[str, ...]:
     """Return the text constants of a file without docstrings; an f-string is one text."""
     return tuple(_texts(file))
 
@@ -91,13 +91,13 @@ def test_source_tree_has_the_expected_concepts() -> None:
 
 @each_case("concept", CONCEPTS)
 def test_statements_are_imported_only_inside_their_concept(concept: str) -> None:
-    own = SOURCE / "domain" / concept
+    concept_folder = SOURCE / "domain" / concept
     # Importers insert foreign rows with the statements of the tables that they fill.
     importers = SOURCE / "importers" / "rows"
     statements = re.compile(rf"corral\.domain\.{concept}\.(\w+\.)*(\w+_)?sql(\.|$)")
     for file in FILES:
-        if own not in file.parents and importers not in file.parents:
-            assert not [name for name in imported(file) if statements.match(name)], file
+        if concept_folder not in file.parents and importers not in file.parents:
+            assert not [name for name in list_imports(file) if statements.match(name)], file
 
 
 @each_case("concept", CONCEPTS)
@@ -146,34 +146,36 @@ def test_no_concept_depends_on_the_engine(concept: str) -> None:
         attributes = [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
         assert "engine" not in attributes, file
         # A comment in a statement may explain what one of the engines does.
-        statements = [re.sub(r"--.*", "", text) for text in texts(file)]
-        words = " ".join([*attributes, *imported(file), *statements]).lower()
+        statements = [re.sub(r"--.*", "", text) for text in list_texts(file)]
+        content = " ".join([*attributes, *list_imports(file), *statements]).lower()
         for word in ("postgres", "psycopg", "sqlite", "apsw"):
-            assert word not in words, f"{file} names {word}"
+            assert word not in content, f"{file} names {word}"
 
 
 def test_only_transitions_write_a_state_column() -> None:
     # `state = …` right behind SET or a comma, up to the WHERE, RETURNING or end of the statement.
     # A comparison such as `CASE WHEN state = …` is not an assignment.
-    written = re.compile(
+    state_update = re.compile(
         r"\bUPDATE\b.*?\bSET\b(?:(?:(?!\bWHERE\b|\bRETURNING\b).)*?,)?\s*state\s*=", re.I | re.S
     )
-    assert written.search("UPDATE tasks SET state = 'done'")
-    assert written.search("UPDATE tasks SET reason = 'x',\n    state='done' WHERE id = 1")
-    assert not written.search("UPDATE tasks SET a = CASE WHEN state = 'x' THEN 1 END, b = 2")
-    inserted = re.compile(r"\bINSERT INTO\b[^(]*\([^)]*\bstate\b", re.I | re.S)
-    guilty = []
+    assert state_update.search("UPDATE tasks SET state = 'done'")
+    assert state_update.search("UPDATE tasks SET reason = 'x',\n    state='done' WHERE id = 1")
+    assert not state_update.search("UPDATE tasks SET a = CASE WHEN state = 'x' THEN 1 END, b = 2")
+    state_insert = re.compile(r"\bINSERT INTO\b[^(]*\([^)]*\bstate\b", re.I | re.S)
+    violations = []
     for file in FILES:
         if file == SOURCE / "db" / "transitions.py":
-            assert any(written.search(text) for text in texts(file)), "the pattern matches"
+            assert any(state_update.search(text) for text in list_texts(file)), (
+                "the pattern matches"
+            )
             continue
-        for text in texts(file):
+        for text in list_texts(file):
             if text in backup._PLACEHOLDERS.values():
                 continue  # a placeholder row that reserves numbers used before a restore
             statement = re.sub(r"--.*", "", text)  # comments may follow a comma
-            if written.search(statement) or inserted.search(statement):
-                guilty.append((module_of(file), text))
-    assert guilty == []
+            if state_update.search(statement) or state_insert.search(statement):
+                violations.append((module_of(file), text))
+    assert violations == []
 
 
 def test_no_file_is_longer_than_the_limit() -> None:
@@ -190,11 +192,13 @@ def test_no_module_has_a_vague_name() -> None:
 
 
 def test_only_the_clock_reads_the_system_time() -> None:
-    asking = re.compile(r"\btime\.time(?:_ns)?\(|\bdatetime\.now\(|\bdatetime\.utcnow\(")
-    guilty = {module_of(file) for file in FILES if asking.search(file.read_text(encoding="utf-8"))}
-    assert guilty == {"corral.kernel.clock"}
+    time_call = re.compile(r"\btime\.time(?:_ns)?\(|\bdatetime\.now\(|\bdatetime\.utcnow\(")
+    modules = {
+        module_of(file) for file in FILES if time_call.search(file.read_text(encoding="utf-8"))
+    }
+    assert modules == {"corral.kernel.clock"}
 
 
 def test_no_list_is_paginated_by_offset() -> None:
     for file in FILES:
-        assert not any(re.search(r"\bOFFSET\s+[:\d]", text) for text in texts(file)), file
+        assert not any(re.search(r"\bOFFSET\s+[:\d]", text) for text in list_texts(file)), file

@@ -1,4 +1,4 @@
-"""All state tables, all states, all verbs, on both engines.
+"""Transitions of all state tables, from all states, by all verbs, on both engines.
 
 No concept is named here: a new state table is found and tested once it has a row in
 `tests.support.state_rows`.
@@ -35,7 +35,7 @@ Table = StatefulTable[Any]
 
 
 @contextmanager
-def failing_with(verb: str, state: str = "any state") -> Iterator[None]:
+def note_failure(verb: str, state: str = "any state") -> Iterator[None]:
     """Name the verb and the state in the failure, because one test covers a whole table."""
     try:
         yield
@@ -44,13 +44,13 @@ def failing_with(verb: str, state: str = "any state") -> Iterator[None]:
         raise
 
 
-def put_into(store: Corral, table: Table, state: str) -> str | int:
+def insert_row_in_state(store: Corral, table: Table, state: str) -> str | int:
     """Insert one more row in this state."""
     with store.transaction() as tx:
         return insert(tx, table, state)
 
 
-def events_of(store: Corral, subject: str, after: int = 0) -> list[Row]:
+def list_events(store: Corral, subject: str, after: int = 0) -> list[Row]:
     return rows(
         store,
         "SELECT kind, verb FROM events WHERE subject = :subject AND seq > :after ORDER BY seq",
@@ -60,17 +60,21 @@ def events_of(store: Corral, subject: str, after: int = 0) -> list[Row]:
 
 
 def last_event(store: Corral) -> int:
-    """Return its number. The rows of two tables may share a key: a run and its output."""
+    """Return the number of the last event.
+
+    Events are compared from this number on, because rows of two tables may share a key: a run
+    and its output.
+    """
     ((number,),) = rows(store, "SELECT coalesce(max(seq), 0) FROM events")
     return int(str(number))
 
 
-def state_of(store: Corral, table: Table, key: str | int) -> str:
+def read_state(store: Corral, table: Table, key: str | int) -> str:
     ((state,),) = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
     return str(state)
 
 
-def try_move(store: Corral, table: Table, verb: str, key: str | int, **how: Any) -> Any:
+def move_row(store: Corral, table: Table, verb: str, key: str | int, **how: Any) -> Any:
     with store.transaction() as tx:
         return transition(tx, table, verb, key, **how, **tied_to(table, table.transitions[verb].to))
 
@@ -84,29 +88,29 @@ def test_verb_moves_from_its_source_states_with_one_event(store: Corral, table: 
     before = last_event(store)
     for verb, (sources, to) in table.transitions.verbs.items():
         for state in sources:
-            with failing_with(verb, state):
-                key = put_into(store, table, state)
-                moved = try_move(store, table, verb, key)
+            with note_failure(verb, state):
+                key = insert_row_in_state(store, table, state)
+                moved = move_row(store, table, verb, key)
                 assert moved.state is to
-                assert state_of(store, table, key) == to
-                assert events_of(store, moved.id, before) == [(table.transitions.kind, verb)]
+                assert read_state(store, table, key) == to
+                assert list_events(store, moved.id, before) == [(table.transitions.kind, verb)]
 
 
 @EACH_TABLE
 def test_verb_is_rejected_in_other_states_with_the_allowed_ones(
     store: Corral, table: Table
 ) -> None:
-    keys = {state: put_into(store, table, state) for state in table.transitions.states}
-    refused = [
+    keys = {state: insert_row_in_state(store, table, state) for state in table.transitions.states}
+    illegal = [
         (verb, state, sources)
         for verb, (sources, _) in table.transitions.verbs.items()
         for state in {*table.transitions.states} - {*sources}
     ]
     with unchanged(store):
-        for verb, state, sources in refused:
-            with failing_with(verb, state):
+        for verb, state, sources in illegal:
+            with note_failure(verb, state):
                 with pytest.raises(IllegalMove) as caught:
-                    try_move(store, table, verb, keys[state])
+                    move_row(store, table, verb, keys[state])
                 assert caught.type is IllegalMove
                 details = caught.value.details
                 assert (details["verb"], details["state"]) == (verb, state)
@@ -118,23 +122,23 @@ def test_verb_is_rejected_in_other_states_with_the_allowed_ones(
 
 @EACH_LEASED_TABLE
 def test_stale_owner_is_rejected_in_every_state(store: Corral, table: Table) -> None:
-    keys = {state: put_into(store, table, state) for state in table.transitions.states}
+    keys = {state: insert_row_in_state(store, table, state) for state in table.transitions.states}
     with unchanged(store):
         for verb in table.transitions.verbs:
             for state, key in keys.items():
-                with failing_with(verb, state), pytest.raises(Held):
-                    try_move(store, table, verb, key, expected_fence=ROWS[table.table]["fence"] - 1)
+                with note_failure(verb, state), pytest.raises(Held):
+                    move_row(store, table, verb, key, expected_fence=ROWS[table.table]["fence"] - 1)
 
 
 @EACH_LEASED_TABLE
 def test_current_owner_moves_the_row(store: Corral, table: Table) -> None:
     for verb, (sources, to) in table.transitions.verbs.items():
         for state in sources:
-            with failing_with(verb, state):
-                key = put_into(store, table, state)
-                moved = try_move(store, table, verb, key, expected_fence=ROWS[table.table]["fence"])
+            with note_failure(verb, state):
+                key = insert_row_in_state(store, table, state)
+                moved = move_row(store, table, verb, key, expected_fence=ROWS[table.table]["fence"])
                 assert moved.state is to
-                assert len(events_of(store, moved.id)) == 1
+                assert len(list_events(store, moved.id)) == 1
 
 
 @EACH_TABLE
@@ -142,33 +146,36 @@ def test_move_leaves_a_twin_row_unchanged(store: Corral, table: Table) -> None:
     twin_query = f"SELECT * FROM {table.table} WHERE {table.key} = :key"
     first = len(record(store)) + 1
     for number, (verb, (sources, _)) in enumerate(table.transitions.verbs.items(), first):
-        with failing_with(verb, sources[0]):
-            key = put_into(store, table, sources[0])
-            twin = put_into(store, table, sources[0])
+        with note_failure(verb, sources[0]):
+            key = insert_row_in_state(store, table, sources[0])
+            twin = insert_row_in_state(store, table, sources[0])
             before = rows(store, twin_query, key=twin)
-            try_move(store, table, verb, key)
+            move_row(store, table, verb, key)
             assert rows(store, twin_query, key=twin) == before
             assert len(record(store)) == number
 
 
 MOVED_TOGETHER = {name: table for name, table in TABLES.items() if table.id_prefix is None}
-"""Numbered rows move one at a time."""
+"""Tables that support `transition_many`: those without numbered ids."""
 
 
 @each_case("table", MOVED_TOGETHER.values(), ids=MOVED_TOGETHER)
 def test_moving_many_rows_equals_moving_each(store: Corral, table: Table) -> None:
     before = last_event(store)
     for verb, (sources, to) in table.transitions.verbs.items():
-        with failing_with(verb):
-            keys = {state: str(put_into(store, table, state)) for state in table.transitions.states}
+        with note_failure(verb):
+            keys = {
+                state: str(insert_row_in_state(store, table, state))
+                for state in table.transitions.states
+            }
             with store.transaction() as tx:
                 moved = transition_many(tx, table, verb, list(keys.values()), **tied_to(table, to))
                 assert transition_many(tx, table, verb, []) == []
             assert sorted(moved) == sorted(keys[state] for state in sources)
             for state, key in keys.items():
-                assert state_of(store, table, key) == (to if state in sources else state)
-                wanted = [(table.transitions.kind, verb)] if state in sources else []
-                assert events_of(store, key, before) == wanted
+                assert read_state(store, table, key) == (to if state in sources else state)
+                expected = [(table.transitions.kind, verb)] if state in sources else []
+                assert list_events(store, key, before) == expected
 
 
 def test_creating_many_rows_writes_one_event_each(store: Corral) -> None:
@@ -190,8 +197,8 @@ def test_move_of_a_missing_row_is_not_found_and_writes_nothing(store: Corral, ta
     missing: str | int = 99 if table.id_prefix else "missing"
     with unchanged(store):
         for verb in table.transitions.verbs:
-            with failing_with(verb), pytest.raises(NotFound):
-                try_move(store, table, verb, missing)
+            with note_failure(verb), pytest.raises(NotFound):
+                move_row(store, table, verb, missing)
 
 
 @EACH_TABLE
@@ -202,16 +209,16 @@ def test_new_row_enters_its_initial_state_with_one_event(store: Corral, table: T
         with store.transaction() as tx:
             result: Any = create(tx, table, values, verb=verb, event_data={"why": "test"})
         assert result.state is initial
-        assert events_of(store, result.id) == [(table.transitions.kind, verb)]
+        assert list_events(store, result.id) == [(table.transitions.kind, verb)]
 
 
 @EACH_TABLE
 def test_event_of_a_move_has_project_time_actor_and_note(store: Corral, table: Table) -> None:
     initial = table.transitions.initial
     verb = table.transitions.allowed_from(initial)[0]
-    key = put_into(store, table, initial)
+    key = insert_row_in_state(store, table, initial)
     before = len(record(store))
-    moved = try_move(store, table, verb, key, event_data={"why": "test"})
+    moved = move_row(store, table, verb, key, event_data={"why": "test"})
     project = getattr(moved, table.project) if table.project else None
     assert table.project is None or project is not None
     ((at, actor, project_id, data),) = rows(
@@ -302,7 +309,7 @@ def test_imported_rows_are_created_with_one_event_each(store: Corral, table: Tab
         key = id and (int(id.partition("_")[2]) if table.id_prefix else id)
         result = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
         assert result == [(str(state),)]
-        assert events_of(store, id or "") == [(table.transitions.kind, "import")]
+        assert list_events(store, id or "") == [(table.transitions.kind, "import")]
 
 
 @each_case("table", IMPORTED)

@@ -188,13 +188,13 @@ def test_paused_machine_rejoins_and_its_old_run_is_fenced_off(
     run = both.ask("sleep", "600", labels=["gpu"])
     first = wait_until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
     stopped, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
-    stopped.everything(signal.SIGSTOP)
+    stopped.signal_all(signal.SIGSTOP)
     both.two = left
     try:
         following = both.on(run.id, left.name, without=stopped.name)
         assert both.state_of(stopped.name) == "lost"
     finally:
-        stopped.everything(signal.SIGCONT)
+        stopped.signal_all(signal.SIGCONT)
     assert first.pid is not None
     old = first.pid
     wait_until(lambda: not is_alive(old), "the old attempt is ended")

@@ -1,7 +1,7 @@
-"""Create the pictures of the README from a real session: `python -m tests.docs.pictures`.
+"""Create the pictures of the README: `python -m tests.docs.pictures`.
 
-The tutorial is followed in an empty home; its first run becomes a picture of a terminal, and the
-dashboard is opened in a browser.
+Runs the commands of the tutorials in an empty home, renders the terminal output as an image, and
+takes screenshots of the dashboard in a browser.
 """
 
 import os
@@ -30,14 +30,14 @@ corral"""
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        shell = Shell.of_a_newcomer(Path(folder))
+        shell = Shell.with_empty_home(Path(folder))
         work = Path(folder, "work")
         try:
             shell.run("mkdir notes && cd notes")
             picture_terminal(shell)
             for page in ("first-team", "first-race"):
                 shell.run(f"cd {work} && mkdir {page} && cd {page}")
-                follow(shell, DOCS / "tutorials" / f"{page}.md")
+                run_page(shell, DOCS / "tutorials" / f"{page}.md")
             shell.run("corral run -d --name nightly -- sleep 60")
             _, result = shell.run("corral up --port 0")
             picture_dashboard(re.search(r"http://\S+", result[0])[0])  # type: ignore[index]
@@ -45,7 +45,7 @@ def main() -> None:
             shell.close()
 
 
-def follow(shell: Shell, page: Path) -> None:
+def run_page(shell: Shell, page: Path) -> None:
     for step in read(page):
         if isinstance(step, NewFile):
             shell.write(step)
@@ -61,8 +61,8 @@ def picture_terminal(shell: Shell) -> None:
         for line in result:
             console.print(Text(line), soft_wrap=False, overflow="ellipsis", no_wrap=True)
     # The picture needs no font from another host.
-    drawn = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="corral"), flags=re.S)
-    (PICTURES / "terminal.svg").write_text(drawn, encoding="utf-8")
+    svg = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="corral"), flags=re.S)
+    (PICTURES / "terminal.svg").write_text(svg, encoding="utf-8")
 
 
 def picture_dashboard(link: str) -> None:
@@ -70,14 +70,14 @@ def picture_dashboard(link: str) -> None:
         assert browser is not None, "the pictures need a browser"
         page = browser.new_page(viewport={"width": 1280, "height": 860})
         page.goto(link)
-        _shoot(page, "overview")
+        take_screenshot(page, "overview")
         page.goto(f"{link.partition('/?')[0]}/races")
         page.locator("main a[href^='/races/rac_']").first.click()
         page.get_by_role("link", name="Round 1").first.click()
-        _shoot(page, "race")
+        take_screenshot(page, "race")
 
 
-def _shoot(page: Page, name: str) -> None:
+def take_screenshot(page: Page, name: str) -> None:
     page.wait_for_selector("#feed[data-state=live]", state="attached")
     page.wait_for_timeout(500)
     page.screenshot(path=PICTURES / f"{name}.png")

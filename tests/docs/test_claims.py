@@ -1,4 +1,4 @@
-"""The pages agree with the code: error codes, reasons, named tests and files, links, commands."""
+"""The documentation matches the code: error codes, named tests and files, links, commands."""
 
 import re
 import shlex
@@ -17,46 +17,48 @@ from tests.support.state_rows import state_tables
 TOP = Path(__file__).parent.parent.parent
 DOCS = TOP / "docs"
 PAGES = [TOP / "README.md", *sorted(DOCS.rglob("*.md"))]
-WRITTEN = [page for page in PAGES if "Written by `make docs`" not in page.read_text("utf-8")[:100]]
+HAND_WRITTEN = [
+    page for page in PAGES if "Written by `make docs`" not in page.read_text("utf-8")[:100]
+]
 
 
-def named(pages: list[Path]) -> list[str]:
+def relative_names(pages: list[Path]) -> list[str]:
     return [str(page.relative_to(TOP)) for page in pages]
 
 
-def codes(error: type[CorralError] = CorralError) -> Iterator[str]:
+def list_codes(error: type[CorralError] = CorralError) -> Iterator[str]:
     yield error.code
     for subclass in error.__subclasses__():
-        yield from codes(subclass)
+        yield from list_codes(subclass)
 
 
-def troubleshooting() -> str:
+def read_troubleshooting() -> str:
     return (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
 
 
-def section(text: str, heading: str) -> str:
-    """The text below a heading of the third level, up to the next heading."""
+def extract_section(text: str, heading: str) -> str:
+    """Return the text below a heading of the third level, up to the next heading."""
     return text.partition(f"\n### {heading}\n")[2].partition("\n#")[0]
 
 
-def source_files() -> Iterator[str]:
+def read_source_files() -> Iterator[str]:
     for file in (TOP / "src").rglob("*.py"):
         yield file.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("code", sorted(set(codes())))
+@pytest.mark.parametrize("code", sorted(set(list_codes())))
 def test_every_error_code_is_documented_with_its_exit_status(code: str) -> None:
     numbers = f"Exit code {ERROR_EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
-    assert section(troubleshooting(), code).startswith(f"\n{numbers}")
+    assert extract_section(read_troubleshooting(), code).startswith(f"\n{numbers}")
 
 
 def test_every_code_of_an_interface_is_documented() -> None:
     """Codes of the command line and the server that are not exceptions of the library."""
     pattern = re.compile(r'(?:_print_error\(|ApiError\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
-    used = {match.groups() for text in source_files() for match in pattern.finditer(text)}
+    used = {match.groups() for text in read_source_files() for match in pattern.finditer(text)}
     assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in used}
     for status, code in used - {(None, "redacted")}:  # a warning, not an error
-        text = section(troubleshooting(), code)
+        text = extract_section(read_troubleshooting(), code)
         assert text, code
         if code not in STATUS_CODES and status is not None:
             assert f"HTTP {status}." in text
@@ -64,15 +66,15 @@ def test_every_code_of_an_interface_is_documented() -> None:
 
 def test_every_reason_of_an_unavailable_store_is_documented() -> None:
     _, _, reasons = (StoreUnavailable.__doc__ or "").partition("Reasons:")
-    known = set(re.findall(r"\w+", reasons))
+    declared = set(re.findall(r"\w+", reasons))
     used: set[str] = set()
-    for text in source_files():
+    for text in read_source_files():
         used |= set(re.findall(r'\breason="([a-z_]+)"', text))
     documented = re.findall(
-        r"^\| `(\w+)` \|", section(troubleshooting(), "store_unavailable"), re.M
+        r"^\| `(\w+)` \|", extract_section(read_troubleshooting(), "store_unavailable"), re.M
     )
-    assert set(documented) == known
-    assert known <= used
+    assert set(documented) == declared
+    assert declared <= used
 
 
 @pytest.mark.parametrize("page", ["explanation/security.md", "explanation/guarantees.md"])
@@ -93,7 +95,7 @@ def test_every_row_of_the_threat_model_names_its_evidence() -> None:
     assert [row[0] for row in rows if "test_" not in row[-1]] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
+@pytest.mark.parametrize("page", PAGES, ids=relative_names(PAGES))
 def test_file_named_by_a_page_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for path in re.findall(
@@ -102,52 +104,52 @@ def test_file_named_by_a_page_exists(page: Path) -> None:
         assert (TOP / path).exists(), f"{page.name} names {path}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
+@pytest.mark.parametrize("page", PAGES, ids=relative_names(PAGES))
 def test_link_between_pages_resolves(page: Path) -> None:
-    text = without_code_blocks(page.read_text(encoding="utf-8"))
+    text = remove_code_blocks(page.read_text(encoding="utf-8"))
     for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", text):
         if target and ":" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=named(WRITTEN))
+@pytest.mark.parametrize("page", HAND_WRITTEN, ids=relative_names(HAND_WRITTEN))
 def test_command_named_by_a_page_exists_with_its_options(page: Path) -> None:
-    for line in commands(page.read_text(encoding="utf-8")):
-        words = [word for word in split(line) if word not in ("…", "...")]
-        command, rest = resolved(words[1:])
-        known = {"-h", "--help"}
+    for line in list_commands(page.read_text(encoding="utf-8")):
+        words = [word for word in split_words(line) if word not in ("…", "...")]
+        command, rest = resolve_command(words[1:])
+        options = {"-h", "--help"}
         for param in command.params:
-            known |= {*param.opts, *param.secondary_opts}
+            options |= {*param.opts, *param.secondary_opts}
         for word in rest:
             if word == "--":
                 break
             if re.match(r"--?[a-z]", word):
                 option = word.partition("=")[0]
-                assert option in known, f"{line}: {command.name} has no {option}"
+                assert option in options, f"{line}: {command.name} has no {option}"
 
 
-def without_code_blocks(text: str) -> str:
+def remove_code_blocks(text: str) -> str:
     return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
 
 
-def commands(text: str) -> Iterator[str]:
+def list_commands(text: str) -> Iterator[str]:
     """Yield the command lines of a page: those in shell blocks, and those in backticks."""
     for language, block in re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.M | re.S):
         if language in ("", "sh", "console"):
             lines = block.replace("\\\n", " ").splitlines()
             for line in lines:
                 line = re.sub(r"\s#\s.*", "", line.removeprefix("$ ").strip())
-                yield from (part for part in parted(line) if part.startswith("corral "))
-    for quoted in re.findall(r"`(corral [^`]+)`", without_code_blocks(text)):
-        yield from (part for part in parted(quoted) if part.startswith("corral "))
+                yield from (part for part in split_commands(line) if part.startswith("corral "))
+    for quoted in re.findall(r"`(corral [^`]+)`", remove_code_blocks(text)):
+        yield from (part for part in split_commands(quoted) if part.startswith("corral "))
 
 
-def parted(line: str) -> list[str]:
+def split_commands(line: str) -> list[str]:
     """Split a line into its single commands."""
     return [part.strip() for part in re.split(r" && |; | \| | · |\s;\s", line)]
 
 
-def split(line: str) -> list[str]:
+def split_words(line: str) -> list[str]:
     """Split a command into words; brackets of a synopsis are ignored."""
     line = line.replace("\\|", "|")
     try:
@@ -156,7 +158,7 @@ def split(line: str) -> list[str]:
         return line.split()
 
 
-def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
+def resolve_command(words: list[str]) -> tuple[click.Command, list[str]]:
     """Return the command that the words name, and the remaining words."""
     command: click.Command = root
     context = click.Context(root)

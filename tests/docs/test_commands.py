@@ -1,9 +1,9 @@
 """Run every command block of the documentation, in page order, in an empty home for each page.
 
-`run_01…` stands for the run id that was printed last (`02` for the one before), 7717 for the port
-of the daemon, and claude, codex and gemini for the programs in `agents/`. `PAGES` has the set-up
-commands and replacements of each page. `NOT_RUN` and `ELSEWHERE` list the commands that are not
-run, with the reason.
+Placeholders are replaced: `run_01…` by the run id that was printed last (`02`: the one before), the
+port 7717 by that of the daemon. claude, codex and gemini are the programs in `agents/`. `PAGES` has
+the set-up commands and replacements of each page. `NOT_RUN` and `TESTED_ELSEWHERE` list the
+commands that are not run, with the reason.
 """
 
 import io
@@ -21,7 +21,7 @@ import click
 import pytest
 
 from corral.cli.main import COMMANDS, root
-from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
+from tests.docs.test_claims import DOCS, HAND_WRITTEN, TOP, relative_names, resolve_command
 from tests.support.chat_server_stub import ApiRequest, platform
 from tests.support.cli_runner import Cli
 from tests.support.doc_pages import NewFile, Shell, Step, matches_output, read
@@ -29,7 +29,7 @@ from tests.support.doc_pages import NewFile, Shell, Step, matches_output, read
 AGENTS = Path(__file__).parent / "agents"
 TRANSCRIPT = TOP / "tests/fixtures/transcripts/claude.jsonl"
 ID = re.compile(r"\b([a-z]{3})_(?:[0-9a-z]{26}|[1-9]\d*)\b")
-SHORT = re.compile(r"\b([a-z]{3})_0(\d)…")
+ID_PLACEHOLDER = re.compile(r"\b([a-z]{3})_0(\d)…")
 
 LANGUAGES = {"sh", "console", "python", "yaml", "toml", "text"}
 """Languages of blocks. `sh`, `console` and `python` blocks are run; a file has a `title`."""
@@ -43,20 +43,20 @@ NOT_RUN = {
 }
 
 
-GIVEN = (
+SETUP_COMMANDS = (
     "project register .",
     "agent create ada --provider scripted",
     "run --name slow -- true",
 )
 """Commands to run before the commands in sentences."""
 
-ELSEWHERE = {
+TESTED_ELSEWHERE = {
     "corral up --install": "needs a service manager; tests/adapters/test_service_units.py",
     "corral mail ack let_7 --fence 2": "an example; tutorials/first-team.md acknowledges one",
-    'corral progress report "half of it" --percent 50 --task login': "in a run; test_cli_tasks.py",
+    'corral progress report "half of it" --percent 50 --task login': "tests/cli/test_tasks.py",
     "corral alert deliver --watch": "does not exit; tests/domain/test_alert_sender.py",
     "corral up --foreground": "does not exit; tests/daemon/test_up.py",
-    "corral mcp": "it serves until its input ends; tests/mcp/test_protocol.py",
+    "corral mcp": "runs until its input ends; tests/mcp/test_protocol.py",
 }
 """Complete commands in sentences that this module does not run."""
 
@@ -68,7 +68,7 @@ UNKNOWN_PRICES = "corral setting set budgets.unknown_prices allow"
 class Page(NamedTuple):
     before: tuple[str, ...] = ()
     """Commands to run before the page."""
-    instead: tuple[tuple[str, str], ...] = ()
+    replacements: tuple[tuple[str, str], ...] = ()
     """Replacements in the commands of the page: pattern and text."""
 
 
@@ -79,43 +79,51 @@ REPOSITORY = (
 )
 
 
-def behind(command: str, listed: str, found: str) -> str:
-    """Run a blocking command in the background, and wait until `listed` shows `found`."""
-    return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do sleep 0.3; done"
+def run_in_background(command: str, list_command: str, pattern: str) -> str:
+    """Return a script that starts a blocking command and waits until a list shows a pattern."""
+    wait = f"until corral {list_command} | grep {pattern}; do sleep 0.3; done"
+    return f"{{ {command}; }} >/dev/null & {wait}"
 
 
-STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.5; done"
-ADA = "corral agent create ada --provider claude --role builder"
+WAIT_FOR_SCHEDULED_RUN = (
+    "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.5; done"
+)
+CREATE_ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
     "README.md": Page(before=(*REPOSITORY, UNKNOWN_PRICES)),
     "how-to/use-a-sandbox.md": Page(
         before=REPOSITORY,
-        instead=((r"chat\.sandbox auto", "chat.sandbox none"),),  # not every machine has one
+        replacements=(
+            (r"chat\.sandbox auto", "chat.sandbox none"),
+        ),  # some machines have no sandbox
     ),
     "how-to/schedule-agents.md": Page(
-        instead=(
+        replacements=(
             (r"--in 10m$", "--in 5s"),
             # The scheduled agent must start.
-            (r"^corral up$", f"corral up && {STARTED}"),
+            (r"^corral up$", f"corral up && {WAIT_FOR_SCHEDULED_RUN}"),
         ),
     ),
     "how-to/edit-files.md": Page(before=REPOSITORY),
     "how-to/connect-a-chat.md": Page(
         before=("export MATRIX_TOKEN=a-long-word",),
-        instead=(
+        replacements=(
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
             (r"^corral up", "corral down && corral up"),  # one daemon serves the whole page
         ),
     ),
     "how-to/answer-from-a-chat.md": Page(
-        instead=(
+        replacements=(
             # The second command answers while the first one waits.
-            (r"^(corral chat .*deploy please.*)", behind(r"\1", "question list", "Deploy")),
+            (
+                r"^(corral chat .*deploy please.*)",
+                run_in_background(r"\1", "question list", "Deploy"),
+            ),
         ),
     ),
     "tutorials/first-run.md": Page(
-        instead=(
+        replacements=(
             # The run ends only after it was listed, also on a slow machine.
             (r"sleep 1; done'$", "while [ ! -e listed ]; do sleep 0.1; done; done'"),
             (r"^corral wait slow$", "touch listed && corral wait slow"),
@@ -123,7 +131,7 @@ PAGES = {
     ),
     "reference/http.md": Page(
         before=("corral run -- true", "corral up"),
-        instead=(
+        replacements=(
             (r'token="crl_…"', "token=None"),
             (r"follow\(\)", 'follow("0-0")'),
             (r"^        \.\.\.", "        break"),
@@ -158,14 +166,17 @@ PAGES = {
     "how-to/questions-and-groups.md": Page(
         before=(
             "corral project register .",
-            ADA,
+            CREATE_ADA,
             'corral decision record "Rename it" --confirm',
             "printf '#!/bin/sh\n' > drop && chmod +x drop",
         ),
-        instead=(
+        replacements=(
             # Later commands answer while these wait.
-            (r"^(corral ask .*--fallback no).*", behind(r"\1", "question list", "Merge")),
-            (r"^(corral decision .* && .*)", behind(r"\1", "decision list", "Drop")),
+            (
+                r"^(corral ask .*--fallback no).*",
+                run_in_background(r"\1", "question list", "Merge"),
+            ),
+            (r"^(corral decision .* && .*)", run_in_background(r"\1", "decision list", "Drop")),
             (r"react build 7", "react build 1"),
         ),
     ),
@@ -175,25 +186,25 @@ PAGES = {
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    opened = Shell.of_a_newcomer(tmp_path, AGENTS)
-    (tmp_path / "home/.curlrc").write_text("silent\n")  # as it is at a terminal
-    yield opened
-    opened.close()
+    shell = Shell.with_empty_home(tmp_path, AGENTS)
+    (tmp_path / "home/.curlrc").write_text("silent\n")  # no progress meter in the output
+    yield shell
+    shell.close()
 
 
-class Reader:
+class PageRunner:
     """Runs the commands of a page with placeholders replaced."""
 
-    def __init__(self, shell: Shell, page: Page, world: dict[str, str]) -> None:
+    def __init__(self, shell: Shell, page: Page, local_servers: dict[str, str]) -> None:
         self._shell = shell
         self._page = page
-        self._world = world
+        self._servers = local_servers
         self._port = "7717"
         self._seen: dict[str, list[str]] = {}
-        self.unused = {pattern for pattern, _ in page.instead}
+        self.unused = {pattern for pattern, _ in page.replacements}
 
-    def does(self, command: str) -> tuple[int, list[str]]:
-        code, result = self._shell.run(self._real(command))
+    def run(self, command: str) -> tuple[int, list[str]]:
+        code, result = self._shell.run(self._substitute(command))
         for line in result:
             self._port = "".join(re.findall(r"http://127\.0\.0\.1:(\d+)", line)[:1]) or self._port
             for item in ID.finditer(line):
@@ -203,92 +214,98 @@ class Reader:
                 ids.append(item[0])
         return code, result
 
-    def _real(self, command: str) -> str:
-        for pattern, real in self._page.instead:
-            command, times = re.subn(pattern, real, command, flags=re.M)
+    def _substitute(self, command: str) -> str:
+        for pattern, text in self._page.replacements:
+            command, times = re.subn(pattern, text, command, flags=re.M)
             if times:
                 self.unused.discard(pattern)
-        for written, real in self._world.items():
-            command = command.replace(written, real)
+        for name, text in self._servers.items():
+            command = command.replace(name, text)
         command = re.sub(r"\bcorral up\b", "corral up --port 0", command)
         command = command.replace("127.0.0.1:7717", f"127.0.0.1:{self._port}")
-        return SHORT.sub(lambda short: self._nth(short[1], int(short[2])) or short[0], command)
+        return ID_PLACEHOLDER.sub(
+            lambda short: self._find_id(short[1], int(short[2])) or short[0], command
+        )
 
-    def _nth(self, kind: str, back: int) -> str | None:
+    def _find_id(self, kind: str, back: int) -> str | None:
         ids = self._seen.get(kind, [])
         return ids[-back] if back <= len(ids) else None
 
 
-def quiet(asked: ApiRequest) -> tuple[int, object]:
+def answer_without_messages(request: ApiRequest) -> tuple[int, object]:
     """Answer like a Matrix server without messages."""
     return 200, {"user_id": "@corral:here", "next_batch": "s1", "rooms": {}}
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, str]]]:
+def local_servers(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, str]]]:
     """Replace the PostgreSQL and chat servers that a page names by local ones."""
     with ExitStack() as opened:
 
-        def of(text: str) -> dict[str, str]:
+        def start_servers(text: str) -> dict[str, str]:
             values = {}
             for database in set(re.findall(r"postgresql://corral@[\w.]+/corral", text)):
                 values[database] = request.getfixturevalue("postgres_server").new_database()
             for server in set(re.findall(r"https://(?:\w+\.)?example\.org", text)):
-                values[server] = opened.enter_context(platform(quiet)).url
+                values[server] = opened.enter_context(platform(answer_without_messages)).url
             return values
 
-        yield of
+        yield start_servers
 
 
-def steps(page: Path) -> Iterator[Step | NewFile]:
+def list_steps(page: Path) -> Iterator[Step | NewFile]:
     """Yield the commands of a page that can be run, and its files."""
     for step in read(page):
         if isinstance(step, NewFile) or not any(re.search(item, step.command) for item in NOT_RUN):
             yield step
 
 
-def commands(pages: list[Path]) -> list[str]:
+def list_commands(pages: list[Path]) -> list[str]:
     return [step.command for page in pages for step in read(page) if isinstance(step, Step)]
 
 
-RUN = [page for page in WRITTEN if any(isinstance(step, Step) for step in steps(page))]
+RUN_PAGES = [
+    page for page in HAND_WRITTEN if any(isinstance(step, Step) for step in list_steps(page))
+]
 
 
-@pytest.mark.parametrize("page", RUN, ids=named(RUN))
+@pytest.mark.parametrize("page", RUN_PAGES, ids=relative_names(RUN_PAGES))
 def test_page_works_and_prints_what_it_shows(
-    page: Path, shell: Shell, world: Callable[[str], dict[str, str]]
+    page: Path, shell: Shell, local_servers: Callable[[str], dict[str, str]]
 ) -> None:
-    (name,) = named([page])
-    known = PAGES.get(name.removeprefix("docs/"), Page())
-    reader = Reader(shell, known, world(page.read_text(encoding="utf-8")))
-    untrue = []
-    for step in (*(Step(0, command, []) for command in known.before), *steps(page)):
+    (name,) = relative_names([page])
+    page_setup = PAGES.get(name.removeprefix("docs/"), Page())
+    reader = PageRunner(shell, page_setup, local_servers(page.read_text(encoding="utf-8")))
+    failures = []
+    for step in (*(Step(0, command, []) for command in page_setup.before), *list_steps(page)):
         if isinstance(step, NewFile):
             shell.write(step)
             continue
-        code, result = reader.does(step.command)
+        code, result = reader.run(step.command)
         if code != step.code or (step.shown and not matches_output(step.shown, result)):
-            untrue += [f"line {step.line}: {step.command}  [{code}]", *result]
-    assert not untrue, "\n".join([f"{name} shows what is not so:", *untrue])
+            failures += [f"line {step.line}: {step.command}  [{code}]", *result]
+    assert not failures, "\n".join([f"{name} shows wrong output:", *failures])
     assert not reader.unused, f"{name} no longer contains a substituted text"
 
 
-def in_sentences() -> set[str]:
+def list_inline_commands() -> set[str]:
     """Return the complete commands in sentences: without placeholders, and with all arguments."""
     result = set()
-    for page in WRITTEN:
+    for page in HAND_WRITTEN:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
         for quoted in re.findall(r"`(corral [^`]+)`", text):
             line = " ".join(quoted.split())
-            if not re.search(r"[A-Z]{2}|\b[A-Z]\b|…|[\[|]", line) and takes(shlex.split(line)[1:]):
+            if not re.search(r"[A-Z]{2}|\b[A-Z]\b|…|[\[|]", line) and has_valid_arguments(
+                shlex.split(line)[1:]
+            ):
                 result.add(line)
     return result
 
 
-def takes(words: list[str]) -> bool:
-    """Whether the arguments of a command are valid."""
-    command, rest = resolved(words)
-    # As below the root: click remembers the help options of the first context of a command.
+def has_valid_arguments(arguments: list[str]) -> bool:
+    """Return whether the arguments of a command are valid."""
+    command, rest = resolve_command(arguments)
+    # With the root as parent: click caches the help options of a command's first context.
     parent = click.Context(root, **root.context_settings)
     try:
         command.make_context(command.name, rest, parent=parent)
@@ -310,62 +327,62 @@ def test_whole_command_in_a_sentence_works(
     monkeypatch.setenv("PATH", f"{AGENTS}:{os.environ['PATH']}")
     subprocess.run(["git", "init", "-q"], check=True)
     cli = Cli(capsys)
-    for words in GIVEN:
-        assert cli(*shlex.split(words)).code == 0, words
-    untrue = []
-    for line in sorted(in_sentences() - ELSEWHERE.keys()):
-        if not any(command.startswith(line) for command in commands(RUN)):
+    for command in SETUP_COMMANDS:
+        assert cli(*shlex.split(command)).code == 0, command
+    failures = []
+    for line in sorted(list_inline_commands() - TESTED_ELSEWHERE.keys()):
+        if not any(command.startswith(line) for command in list_commands(RUN_PAGES)):
             monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
             result = cli(*shlex.split(line)[1:])
             if result.code != 0:
-                untrue.append(f"{line}  [{result.code}]\n{result.err}")
-    assert not untrue, "\n".join(["A page says what does not work:", *untrue])
+                failures.append(f"{line}  [{result.code}]\n{result.err}")
+    assert not failures, "\n".join(["Commands of a page fail:", *failures])
 
 
 def test_suggestions_of_an_empty_store_work(capsys: pytest.CaptureFixture[str]) -> None:
     text = Cli(capsys)().out
     suggested = re.findall(r"^  corral (.+?)  +\S", text, re.M)
-    assert len(suggested) == text.count("\n  "), "one line each"
+    assert len(suggested) == text.count("\n  "), "each suggestion is on one line"
     assert suggested
-    assert [line for line in suggested if not takes(shlex.split(line))] == []
+    assert [line for line in suggested if not has_valid_arguments(shlex.split(line))] == []
 
 
 def test_manual_page_has_every_command_and_renders() -> None:
     manual = (DOCS / "corral.1").read_text(encoding="utf-8")
-    plain = manual.replace("\\-", "-")
+    text = manual.replace("\\-", "-")
     for name, (_, help) in COMMANDS.items():
-        assert not help or re.search(rf"\b{name}\b", plain), name
+        assert not help or re.search(rf"\b{name}\b", text), name
     if shutil.which("man"):
-        shown = subprocess.run(
+        process = subprocess.run(
             ["man", "--warnings", "-l", str(DOCS / "corral.1")], capture_output=True, check=True
         )
-        assert shown.stderr == b""
+        assert process.stderr == b""
 
 
 def test_every_command_that_is_not_run_is_on_a_page() -> None:
-    assert ELSEWHERE.keys() - in_sentences() == set()
-    written = commands(WRITTEN)
-    assert [item for item in NOT_RUN if not any(re.search(item, line) for line in written)] == []
-    assert [name for name in PAGES if name not in "\n".join(named(RUN))] == []
+    assert TESTED_ELSEWHERE.keys() - list_inline_commands() == set()
+    lines = list_commands(HAND_WRITTEN)
+    assert [item for item in NOT_RUN if not any(re.search(item, line) for line in lines)] == []
+    assert [name for name in PAGES if name not in "\n".join(relative_names(RUN_PAGES))] == []
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=named(WRITTEN))
+@pytest.mark.parametrize("page", HAND_WRITTEN, ids=relative_names(HAND_WRITTEN))
 def test_every_block_of_a_page_is_labelled(page: Path) -> None:
     """Every block has a language and none is indented, so no command is overlooked."""
     text = page.read_text(encoding="utf-8")
-    opened = re.findall(r"^ *```(.*)$", text, re.M)
-    assert {item.partition(" ")[0] for item in opened[::2]} <= LANGUAGES
-    assert set(opened[1::2]) <= {""}
-    plain = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
-    assert re.findall(r"(?<=\n\n) {4,}\S.*", plain) == []
+    fences = re.findall(r"^ *```(.*)$", text, re.M)
+    assert {item.partition(" ")[0] for item in fences[::2]} <= LANGUAGES
+    assert set(fences[1::2]) <= {""}
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    assert re.findall(r"(?<=\n\n) {4,}\S.*", prose) == []
 
 
 def test_make_targets_named_by_a_page_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(encoding="utf-8"), re.M))
-    for page in WRITTEN:
+    for page in HAND_WRITTEN:
         text = page.read_text(encoding="utf-8")
-        named_there = set(re.findall(r"(?:^|`)make ([a-z-]+)(?:`|\s+#|$)", text, re.M))
-        assert named_there <= targets, page.name
+        named_targets = set(re.findall(r"(?:^|`)make ([a-z-]+)(?:`|\s+#|$)", text, re.M))
+        assert named_targets <= targets, page.name
 
 
 def test_every_page_is_in_the_site() -> None:

@@ -1,4 +1,4 @@
-"""The demo, the first command of the README."""
+"""The demo, `python -m corral.demo`."""
 
 import os
 import subprocess
@@ -26,13 +26,13 @@ def test_demo_judge_parses_the_judge_prompt() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_demo_proves_its_claims(tmp_path: Path) -> None:
-    done = subprocess.run(
+def test_demo_succeeds_with_short_output(tmp_path: Path) -> None:
+    process = subprocess.run(
         [sys.executable, "-m", "corral.demo"],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) <= 65
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert len(process.stdout.splitlines()) <= 65

@@ -1,4 +1,4 @@
-"""The wheel contains everything that is needed, and uninstalls completely."""
+"""The wheel: its content, installation, use and removal."""
 
 import subprocess
 import sys
@@ -22,36 +22,36 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_contains_everything(wheel: Path) -> None:
     source = TOP / "src"
-    wanted = {
+    expected = {
         str(file.relative_to(source))
         for file in (source / "corral").rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
-    with zipfile.ZipFile(wheel) as packed:
-        names = set(packed.namelist())
-    assert wanted - names == set()
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert expected - names == set()
     assert any(name.endswith("/share/man/man1/corral.1") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
 
 
-def files_of(place: Path) -> set[Path]:
-    return {file.relative_to(place) for file in place.rglob("*") if not file.is_dir()}
+def list_files(folder: Path) -> set[Path]:
+    return {file.relative_to(folder) for file in folder.rglob("*") if not file.is_dir()}
 
 
 def test_wheel_is_installed_used_and_removed_completely(wheel: Path, tmp_path: Path) -> None:
-    place = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     # Dependencies are already installed; only Corral itself is installed.
-    (library,) = place.glob("lib/python*/site-packages")
-    (library / "here.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    before = files_of(place)
-    pip = [sys.executable, "-m", "pip", "--python", str(place), "--disable-pip-version-check"]
+    (library,) = venv.glob("lib/python*/site-packages")
+    (library / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    before = list_files(venv)
+    pip = [sys.executable, "-m", "pip", "--python", str(venv), "--disable-pip-version-check"]
     subprocess.run(
         [*pip, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", wheel], check=True
     )
     env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
     result = subprocess.run(
-        [place / "bin/corral", "run", "--", "echo", "it works"],
+        [venv / "bin/corral", "run", "--", "echo", "it works"],
         env=env,
         cwd=tmp_path,
         check=True,
@@ -59,9 +59,11 @@ def test_wheel_is_installed_used_and_removed_completely(wheel: Path, tmp_path: P
         text=True,
     )
     assert result.stdout == "it works\n"
-    where = [place / "bin/python", "-c", "import corral; print(corral.__file__)"]
-    used = subprocess.run(where, env=env, check=True, capture_output=True, text=True).stdout
-    assert used.startswith(str(library)), "the wheel was used, and not the source"
-    assert (place / "share/man/man1/corral.1").exists()
+    print_location = [venv / "bin/python", "-c", "import corral; print(corral.__file__)"]
+    location = subprocess.run(
+        print_location, env=env, check=True, capture_output=True, text=True
+    ).stdout
+    assert location.startswith(str(library)), "the installed wheel is imported, not the source tree"
+    assert (venv / "share/man/man1/corral.1").exists()
     subprocess.run([*pip, "uninstall", "--quiet", "--yes", "corral"], check=True)
-    assert files_of(place) == before
+    assert list_files(venv) == before

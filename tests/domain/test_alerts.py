@@ -48,7 +48,9 @@ def test_only_matching_alerts_are_notified(store: Corral) -> None:
     def raise_and_list(kind: str, **context: Any) -> set[str]:
         return {
             letter.body["alert"]
-            for letter in store.internal.alerts.raise_alert(kind, "run_1", edge=str(context), **context)
+            for letter in store.internal.alerts.raise_alert(
+                kind, "run_1", edge=str(context), **context
+            )
         }
 
     assert raise_and_list("crashed") == {unfiltered.id}

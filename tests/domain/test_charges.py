@@ -218,7 +218,9 @@ def test_unknown_model_is_tried_once_per_price_table(store: Corral) -> None:
     store.internal.charges.set_prices([ChargePrice(charge.id, None, "v1")])
     assert store.internal.charges.unpriced().items == []
     assert store.internal.charges.unpriced(version="v1").items == []
-    assert [listed.id for listed in store.internal.charges.unpriced(version="v2").items] == [charge.id]
+    assert [listed.id for listed in store.internal.charges.unpriced(version="v2").items] == [
+        charge.id
+    ]
     assert store.charges.total().unpriced == 1
 
 

@@ -179,7 +179,7 @@ def test_rejected_message_is_not_retried(store: Corral, clock: ManualClock) -> N
     assert chat.deliver() == ["refused"]
     clock.advance(60 * MINUTE)
     assert chat.deliver() == []
-    assert store.messages.get(sent.id).reason == "it may not be said"
+    assert store.messages.get(sent.id).reason == "the message is not allowed"
 
 
 @pytest.mark.parametrize("outcome", ["lost", "away", "throw"])

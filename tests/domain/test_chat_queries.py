@@ -141,7 +141,9 @@ def test_web_channel_trusts_its_senders_and_delivers_once(
         store.messages.send("+", agent="ada", to=place.id, react=card.id)[0].kind
         is MessageKind.REACTION
     )
-    assert [letter.state for letter in store.internal.chat.deliver(channel.id, adapter, owner="d")] == [
+    assert [
+        letter.state for letter in store.internal.chat.deliver(channel.id, adapter, owner="d")
+    ] == [
         "done",
         "done",
     ]

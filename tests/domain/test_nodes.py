@@ -320,7 +320,8 @@ def test_renew_extends_the_lease_and_acquires_free_leaderships(
     other_node = store.internal.nodes.join("remote", "boot", owner="d2")
     store.internal.nodes.acquire_leadership("alert_sender", owner="d2")
     clock.advance(SECOND)
-    renewal = store.internal.nodes.renew(node, loops=["scheduler", "alert_sender"], lease_ms=20 * SECOND
+    renewal = store.internal.nodes.renew(
+        node, loops=["scheduler", "alert_sender"], lease_ms=20 * SECOND
     )
     assert renewal.node.lease_until == clock.now() + 20 * SECOND
     assert [(leadership.name, leadership.owner) for leadership in renewal.leaderships] == [

@@ -239,7 +239,9 @@ def test_committed_rows_before_an_agent_crash_count(
     )
     crashed.start()
     crashed.join()
-    assert conversation.store.internal.chat.sync_sandbox(ada.run.id).busy, "the file has a hot journal"
+    assert conversation.store.internal.chat.sync_sandbox(ada.run.id).busy, (
+        "the file has a hot journal"
+    )
     conversation.end(ada, "die")
     assert conversation.store.mail.get(letter).state == "done"
     assert conversation.shown() == ["hi ann"]
@@ -588,7 +590,8 @@ def test_concurrent_syncs_ingest_each_message_once(conversation: SandboxConversa
     with ThreadPoolExecutor(4) as pool:
         counts = [
             *pool.map(
-                lambda _: conversation.store.internal.chat.sync_sandbox(ada.run.id).ingested, range(4)
+                lambda _: conversation.store.internal.chat.sync_sandbox(ada.run.id).ingested,
+                range(4),
             )
         ]
     assert sum(counts) == 20

@@ -1,6 +1,6 @@
-"""The wording that people read, in one file per kind.
+"""Golden files with the wording of help texts and error messages.
 
-Tests elsewhere assert codes, details and states. A change of wording shows up here, as a diff for
+Other tests assert codes, details and states. A change of wording shows up here, as a diff for
 review. `make golden` rewrites the files.
 """
 

@@ -1,4 +1,4 @@
-"""`corral hook`: the responses to agent CLIs and git before and after a change."""
+"""`corral hook`: responses to agent CLIs and to git."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hook:
-    def called(provider: str, event: str, payload: object = "") -> CliResult:
+    def call_hook(provider: str, event: str, payload: object = "") -> CliResult:
         text = payload if isinstance(payload, str) else json.dumps(payload)
         monkeypatch.setattr(
             sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogatepass")))
@@ -44,10 +44,10 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         result = capsys.readouterr()
         return CliResult(code, result.out, result.err)
 
-    return called
+    return call_hook
 
 
-def use(tool: str, **arguments: Any) -> dict[str, Any]:
+def tool_call(tool: str, **arguments: Any) -> dict[str, Any]:
     return {"session_id": "s", "hook_event_name": "x", "tool_name": tool, "tool_input": arguments}
 
 
@@ -71,7 +71,7 @@ DIFF = """--- a/src/a.py
 @pytest.mark.parametrize("command", ["patch -p1 < my.diff", "git apply --index ./my.diff"])
 def test_patch_from_a_file_is_rejected(folder: Path, call: Hook, command: str) -> None:
     (folder / "my.diff").write_text(DIFF)
-    result = use("Bash", command=command)
+    result = tool_call("Bash", command=command)
     assert call("claude", "pre-tool-use", result).code == 2
     (folder / "my.diff").write_text(DIFF.replace("src/", "docs/"))
     assert call("claude", "pre-tool-use", result).code == 0
@@ -83,40 +83,48 @@ def test_other_name_of_a_locked_file_is_locked(folder: Path, call: Hook) -> None
     (folder / "src" / "a.py").write_text("x")
     (folder / "deep").mkdir()
     os.link(folder / "src" / "a.py", folder / "deep" / "alias.py")
-    result = call("claude", "pre-tool-use", use("Edit", file_path="deep/alias.py"))
+    result = call("claude", "pre-tool-use", tool_call("Edit", file_path="deep/alias.py"))
     assert result.code == 2
     assert "agent:ada" in result.err
     (folder / "deep" / "alias.py").unlink()
     (folder / "deep" / "alias.py").write_text("x")
-    assert call("claude", "pre-tool-use", use("Edit", file_path="deep/alias.py")).code == 0
+    assert call("claude", "pre-tool-use", tool_call("Edit", file_path="deep/alias.py")).code == 0
 
 
 @each_case(
-    ("provider", "event", "told"),
+    ("provider", "event", "payload"),
     [
-        ("claude", "pre-tool-use", use("Edit", file_path="src/a.py")),
-        ("claude", "PreToolUse", use("Write", file_path="src/a.py", content="x")),
-        ("claude", "pre-tool-use", use("MultiEdit", file_path="./src/deep/a.py")),
-        ("claude", "pre-tool-use", use("NotebookEdit", notebook_path="src/a.ipynb")),
-        ("claude", "pre-tool-use", use("mcp__files__write_file", path="src/a.py")),
-        ("codex", "pre-tool-use", use("apply_patch", command=PATCH)),
-        ("codex", "pre-tool-use", use("Bash", command=f"apply_patch <<'EOF'\n{PATCH}\nEOF")),
-        ("codex", "pre-tool-use", use("shell", command=["apply_patch", PATCH])),
-        ("gemini", "BeforeTool", use("write_file", file_path="src/a.py")),
-        ("qwen", "pre-tool-use", use("edit", file_path="src/a.py")),
-        ("claude", "pre-tool-use", use("Bash", command=f"git apply - <<'E'\n{DIFF}\nE")),
-        ("claude", "pre-tool-use", use("Bash", command=f"cd . && patch -p1 <<'E'\n{DIFF}\nE")),
-        ("gemini", "BeforeTool", use("run_shell_command", command=f"git am <<'E'\n{DIFF}\nE")),
+        ("claude", "pre-tool-use", tool_call("Edit", file_path="src/a.py")),
+        ("claude", "PreToolUse", tool_call("Write", file_path="src/a.py", content="x")),
+        ("claude", "pre-tool-use", tool_call("MultiEdit", file_path="./src/deep/a.py")),
+        ("claude", "pre-tool-use", tool_call("NotebookEdit", notebook_path="src/a.ipynb")),
+        ("claude", "pre-tool-use", tool_call("mcp__files__write_file", path="src/a.py")),
+        ("codex", "pre-tool-use", tool_call("apply_patch", command=PATCH)),
+        ("codex", "pre-tool-use", tool_call("Bash", command=f"apply_patch <<'EOF'\n{PATCH}\nEOF")),
+        ("codex", "pre-tool-use", tool_call("shell", command=["apply_patch", PATCH])),
+        ("gemini", "BeforeTool", tool_call("write_file", file_path="src/a.py")),
+        ("qwen", "pre-tool-use", tool_call("edit", file_path="src/a.py")),
+        ("claude", "pre-tool-use", tool_call("Bash", command=f"git apply - <<'E'\n{DIFF}\nE")),
+        (
+            "claude",
+            "pre-tool-use",
+            tool_call("Bash", command=f"cd . && patch -p1 <<'E'\n{DIFF}\nE"),
+        ),
+        (
+            "gemini",
+            "BeforeTool",
+            tool_call("run_shell_command", command=f"git am <<'E'\n{DIFF}\nE"),
+        ),
     ],
 )
 def test_edit_of_a_locked_file_names_the_owner_and_the_expiry(
-    folder: Path, call: Hook, provider: str, event: str, told: dict[str, Any]
+    folder: Path, call: Hook, provider: str, event: str, payload: dict[str, Any]
 ) -> None:
-    for named in (told, told | {"cwd": str(folder)}):
+    for named in (payload, payload | {"cwd": str(folder)}):
         result = call(provider, event, named)
         assert (result.code, result.out) == (2, "")
-        for word in ("agent:ada", "src/", "parser", "UTC"):
-            assert word in result.err
+        for fragment in ("agent:ada", "src/", "parser", "UTC"):
+            assert fragment in result.err
 
 
 def test_lock_reason_stays_inside_its_quotes(folder: Path, call: Hook, url: str) -> None:
@@ -124,7 +132,7 @@ def test_lock_reason_stays_inside_its_quotes(folder: Path, call: Hook, url: str)
     with corral.open(url) as store:
         project = store.projects.by_dir(str(folder))
         store.locks.acquire(project.id, "docs/", "ada", reason=reason)
-    result = call("claude", "pre-tool-use", use("Edit", file_path=str(folder / "docs/a.md")))
+    result = call("claude", "pre-tool-use", tool_call("Edit", file_path=str(folder / "docs/a.md")))
     assert result.code == 2
     (line,) = result.err.splitlines()
     assert line.count('"') == 2
@@ -142,22 +150,22 @@ def test_copilot_reads_its_rejection_as_json(folder: Path, call: Hook) -> None:
 
 
 @each_case(
-    "told",
+    "payload",
     [
-        use("Edit", file_path="README"),
-        use("Read", file_path="src/a.py"),
-        use("str_replace_editor", command="view", path="src/a.py"),
-        use("Bash", command="ls src"),
-        use("Edit", file_path="/somewhere/else"),
-        use("Edit", file_path="../outside"),
-        use("Edit", file_path=7),
-        use("Edit"),
+        tool_call("Edit", file_path="README"),
+        tool_call("Read", file_path="src/a.py"),
+        tool_call("str_replace_editor", command="view", path="src/a.py"),
+        tool_call("Bash", command="ls src"),
+        tool_call("Edit", file_path="/somewhere/else"),
+        tool_call("Edit", file_path="../outside"),
+        tool_call("Edit", file_path=7),
+        tool_call("Edit"),
         {"tool_name": "Edit", "tool_input": "text"},
         {},
     ],
 )
-def test_other_calls_pass_silently(folder: Path, call: Hook, told: Any) -> None:
-    assert call("claude", "pre-tool-use", told) == (0, "", "")
+def test_other_calls_pass_silently(folder: Path, call: Hook, payload: Any) -> None:
+    assert call("claude", "pre-tool-use", payload) == (0, "", "")
 
 
 def test_own_files_and_other_events_pass(
@@ -165,24 +173,24 @@ def test_own_files_and_other_events_pass(
 ) -> None:
     assert call("claude", "session-start", {}).code == 0
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    assert call("claude", "pre-tool-use", use("Edit", file_path="src/a.py")) == (0, "", "")
+    assert call("claude", "pre-tool-use", tool_call("Edit", file_path="src/a.py")) == (0, "", "")
 
 
 @each_case(
-    ("provider", "event", "told"),
+    ("provider", "event", "payload"),
     [
         ("claude", "pre-tool-use", "no json"),
         ("claude", "pre-tool-use", ""),
         ("claude", "pre-tool-use", "[1]"),
         ("claude", "pre-tool-use", '{"tool_name": 7}'),
-        ("claude", "pre-tool-use", use("Edit", file_path="a\0b")),
+        ("claude", "pre-tool-use", tool_call("Edit", file_path="a\0b")),
         ("other", "pre-tool-use", "{}"),
     ],
 )
 def test_invalid_input_stops_no_agent_and_is_logged(
-    folder: Path, call: Hook, provider: str, event: str, told: Any
+    folder: Path, call: Hook, provider: str, event: str, payload: Any
 ) -> None:
-    result = call(provider, event, told)
+    result = call(provider, event, payload)
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith("corral hook: ")
     assert "Traceback" not in result.err
@@ -190,14 +198,14 @@ def test_invalid_input_stops_no_agent_and_is_logged(
 
 def test_unlockable_name_is_still_below_a_locked_folder(folder: Path, call: Hook) -> None:
     for name in ("src/a\nb", "src/" + "x" * 200 + "/" + "y" * 200 + "/" + "z" * 200):
-        assert call("claude", "pre-tool-use", use("Edit", file_path=name)).code == 2
+        assert call("claude", "pre-tool-use", tool_call("Edit", file_path=name)).code == 2
 
 
 def test_missing_or_broken_store_blocks_nothing(
     tmp_path: Path, call: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_STORE", f"sqlite:///{tmp_path}/none.db")
-    result = use("Edit", file_path=str(tmp_path / "a"))
+    result = tool_call("Edit", file_path=str(tmp_path / "a"))
     assert call("claude", "pre-tool-use", result) == (0, "", "")
     assert not (tmp_path / "none.db").exists()
     (tmp_path / "none.db").write_bytes(b"no database" * 1_000)
@@ -208,7 +216,7 @@ def test_missing_or_broken_store_blocks_nothing(
 
 def test_change_is_recorded_with_its_agent(folder: Path, call: Hook, url: str) -> None:
     for _ in range(2):
-        result = use("Edit", file_path=str(folder / "src" / "a.py"))
+        result = tool_call("Edit", file_path=str(folder / "src" / "a.py"))
         assert call("claude", "post-tool-use", result) == (0, "", "")
     with corral.open(url) as store:
         (touch,) = store.locks.touches(str(folder)).items
@@ -220,23 +228,23 @@ def test_edit_acquires_the_lock_where_enabled(
 ) -> None:
     with corral.open(url) as store:
         store.settings.set("locks.edit_lease_ms", 60_000)
-    result = use("Edit", file_path="README")
+    result = tool_call("Edit", file_path="README")
     assert call("claude", "pre-tool-use", result).code == 0
     monkeypatch.setenv("CORRAL_AGENT", "cy")
     assert "agent:ben" in call("claude", "pre-tool-use", result).err
     monkeypatch.delenv("CORRAL_AGENT")
     monkeypatch.setenv("CORRAL_RUN", "run_7")
-    assert call("claude", "pre-tool-use", use("Edit", file_path="other")).code == 0
+    assert call("claude", "pre-tool-use", tool_call("Edit", file_path="other")).code == 0
     with corral.open(url) as store:
         held = {lock.path: lock.owner for lock in store.locks.list().items}
     assert held == {"src/": "agent:ada", "README": "agent:ben", "other": "run:run_7"}
 
 
-def git(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def git(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     identity = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@example.com"}
     identity |= {name.replace("AUTHOR", "COMMITTER"): value for name, value in identity.items()}
     return subprocess.run(
-        ["git", *words], cwd=folder, env=os.environ | identity, capture_output=True, text=True
+        ["git", *arguments], cwd=folder, env=os.environ | identity, capture_output=True, text=True
     )
 
 
@@ -271,16 +279,16 @@ def test_commit_outside_every_project_passes(
 
 
 def test_hook_process_rejects_and_loads_nothing_heavy(folder: Path) -> None:
-    result = json.dumps(use("Edit", file_path=str(folder / "src" / "a.py")))
-    done = subprocess.run(
+    result = json.dumps(tool_call("Edit", file_path=str(folder / "src" / "a.py")))
+    process = subprocess.run(
         [sys.executable, "-m", "corral", "hook", "claude", "pre-tool-use"],
         input=result,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "agent:ada" in done.stderr
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "agent:ada" in process.stderr
     script = (
         "import os, sys\n"
         "os._exit = lambda code: print('\\n'.join(sys.modules))\n"
@@ -299,8 +307,8 @@ def test_hook_process_rejects_and_loads_nothing_heavy(folder: Path) -> None:
 def test_symlink_over_a_locked_file_is_a_change_of_it(folder: Path, call: Hook) -> None:
     git(folder, "init", "-q")
     (folder / "free.py").touch()
-    for name, where in (("a.py", "../free.py"), ("b.py", "/etc/hostname")):
-        (folder / "src" / name).symlink_to(where)
+    for name, target in (("a.py", "../free.py"), ("b.py", "/etc/hostname")):
+        (folder / "src" / name).symlink_to(target)
         git(folder, "add", "-A")
         result = call("git", "pre-commit")
         assert result.code == 1, result.err
@@ -326,9 +334,9 @@ def test_locks_bind_in_nested_projects(
         store.projects.register(folder / "src" / "part")  # inside a folder that ada holds
         inner = store.projects.register(folder / "own")
         store.locks.acquire(inner.id, "b.py", "ada")
-    assert call("claude", "pre-tool-use", use("Edit", file_path="src/part/a.py")).code == 2
-    assert call("claude", "pre-tool-use", use("Edit", file_path="own/b.py")).code == 2
-    assert call("claude", "pre-tool-use", use("Edit", file_path="own/c.py")).code == 0
+    assert call("claude", "pre-tool-use", tool_call("Edit", file_path="src/part/a.py")).code == 2
+    assert call("claude", "pre-tool-use", tool_call("Edit", file_path="own/b.py")).code == 2
+    assert call("claude", "pre-tool-use", tool_call("Edit", file_path="own/c.py")).code == 0
     git(folder, "init", "-q")
     for name in ("src/part/a.py", "own/b.py", "own/c.py"):
         (folder / name).touch()
@@ -350,25 +358,25 @@ def test_commit_is_checked_where_the_project_is_a_subdirectory(
 
 def test_one_invalid_path_hides_no_other_from_the_hook(folder: Path, call: Hook) -> None:
     patch = PATCH.replace("README", "x/" * 3_000 + "y")
-    assert call("codex", "pre-tool-use", use("apply_patch", command=patch)).code == 2
+    assert call("codex", "pre-tool-use", tool_call("apply_patch", command=patch)).code == 2
 
 
 @each_case(
-    "told",
+    "payload",
     [
-        use("apply_patch", command=PATCH.replace("*** Add", "  *** Add")),
-        use("apply_patch", command=PATCH.replace("src/new.py", "src/new\u2028.py")),
-        use("shell", command=["apply_patch", PATCH.replace("src/", "")], workdir="src"),
+        tool_call("apply_patch", command=PATCH.replace("*** Add", "  *** Add")),
+        tool_call("apply_patch", command=PATCH.replace("src/new.py", "src/new\u2028.py")),
+        tool_call("shell", command=["apply_patch", PATCH.replace("src/", "")], workdir="src"),
     ],
 )
-def test_patch_is_parsed_as_its_tool_parses_it(folder: Path, call: Hook, told: Any) -> None:
-    assert call("codex", "pre-tool-use", told).code == 2
+def test_patch_is_parsed_as_its_tool_parses_it(folder: Path, call: Hook, payload: Any) -> None:
+    assert call("codex", "pre-tool-use", payload).code == 2
 
 
 @pytest.mark.parametrize("half", [r"\ud83d", "\udc9a"])
 def test_lone_surrogate_hides_no_file_from_the_hook(folder: Path, call: Hook, half: str) -> None:
-    result = json.dumps(use("Edit", file_path="src/a.py", new_string="HALF"))
+    result = json.dumps(tool_call("Edit", file_path="src/a.py", new_string="HALF"))
     assert call("claude", "pre-tool-use", result.replace("HALF", half)).code == 2
     arguments = json.dumps({"path": "src/a.py", "text": "HALF"}).replace("HALF", half)
-    asked = {"toolName": "edit", "toolArgs": arguments, "cwd": str(folder)}
-    assert "deny" in call("copilot", "preToolUse", json.dumps(asked)).out
+    payload = {"toolName": "edit", "toolArgs": arguments, "cwd": str(folder)}
+    assert "deny" in call("copilot", "preToolUse", json.dumps(payload)).out

@@ -1,4 +1,4 @@
-"""`corral lock install`: our hooks beside those of others, and complete removal."""
+"""`corral lock install` adds hooks beside existing ones and removes them completely."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def tree(folder: Path) -> dict[str, tuple[str, int]]:
+def read_tree(folder: Path) -> dict[str, tuple[str, int]]:
     """Return every file with its text and mode, except git's own."""
     return {
         str(path.relative_to(folder)): (path.read_text(), path.stat().st_mode)
@@ -30,23 +30,23 @@ def tree(folder: Path) -> dict[str, tuple[str, int]]:
     }
 
 
-def targets(*names: str) -> list[str]:
+def target_options(*names: str) -> list[str]:
     return [word for name in names for word in ("--for", name)]
 
 
 def test_hooks_are_installed_once_and_removed_completely(cli: Cli, folder: Path) -> None:
-    before = tree(folder)
-    first = cli.json("lock", "install", str(folder), *targets(*ALL))
-    assert [(one["target"], one["did"]) for one in first] == [(name, "added") for name in ALL]
-    result = tree(folder)
-    again = cli.json("lock", "install", str(folder), *targets(*ALL))
-    assert {one["did"] for one in again} == {"unchanged"}
-    assert tree(folder) == result
+    before = read_tree(folder)
+    first = cli.json("lock", "install", str(folder), *target_options(*ALL))
+    assert [(entry["target"], entry["did"]) for entry in first] == [(name, "added") for name in ALL]
+    result = read_tree(folder)
+    repeated = cli.json("lock", "install", str(folder), *target_options(*ALL))
+    assert {entry["did"] for entry in repeated} == {"unchanged"}
+    assert read_tree(folder) == result
     removed = cli.json("lock", "uninstall", str(folder))
-    assert {one["did"] for one in removed} == {"removed"}
-    assert tree(folder) == before
+    assert {entry["did"] for entry in removed} == {"removed"}
+    assert read_tree(folder) == before
     assert not (folder / ".claude").exists()
-    assert {one["did"] for one in cli.json("lock", "uninstall", str(folder))} == {"unchanged"}
+    assert {entry["did"] for entry in cli.json("lock", "uninstall", str(folder))} == {"unchanged"}
     assert cli.json("project", "show", str(folder))["dir"] == str(folder)
 
 
@@ -76,15 +76,15 @@ def test_content_of_others_is_preserved_to_the_byte(cli: Cli, folder: Path) -> N
     script = folder / ".git" / "hooks" / "pre-commit"
     script.write_text(SCRIPT)
     script.chmod(0o700)
-    before = tree(folder)
+    before = read_tree(folder)
     cli.json("lock", "install", str(folder))
     result = json.loads((folder / ".claude" / "settings.local.json").read_text())
-    mine, ours = result["hooks"]["PreToolUse"]
-    assert mine["hooks"][0]["command"] == "mine \u00e9"
-    assert ours["hooks"][0]["command"].endswith(" hook claude pre-tool-use")
+    existing, added = result["hooks"]["PreToolUse"]
+    assert existing["hooks"][0]["command"] == "mine \u00e9"
+    assert added["hooks"][0]["command"].endswith(" hook claude pre-tool-use")
     assert script.read_text().endswith(SCRIPT.partition("\n")[2])
     cli.json("lock", "uninstall", str(folder))
-    assert tree(folder) == before
+    assert read_tree(folder) == before
 
 
 def test_failed_installation_installs_nothing(cli: Cli, folder: Path) -> None:
@@ -92,18 +92,18 @@ def test_failed_installation_installs_nothing(cli: Cli, folder: Path) -> None:
     for text, mode in (("#!/usr/bin/env python3\nprint()\n", 0o755), ("#!/bin/sh\ntrue\n", 0o644)):
         script.write_text(text)
         script.chmod(mode)
-        before = tree(folder)
-        error = cli.error("lock", "install", str(folder), *targets("claude", "git"))
+        before = read_tree(folder)
+        error = cli.error("lock", "install", str(folder), *target_options("claude", "git"))
         assert (error["code"], error["exit_code"]) == ("refused", 4)
-        assert tree(folder) == before
+        assert read_tree(folder) == before
     script.unlink()
     settings = folder / ".claude" / "settings.local.json"
     settings.parent.mkdir()
     for text in ("{ // mine\n}", "[]", '{"hooks": []}', '{"hooks": {"PreToolUse": {}}}'):
         settings.write_text(text)
-        before = tree(folder)
+        before = read_tree(folder)
         assert cli.error("lock", "install", str(folder))["code"] == "refused"
-        assert tree(folder) == before
+        assert read_tree(folder) == before
     assert cli.error("lock", "install", str(folder), "--for", "emacs")["exit_code"] == 2
     assert cli.error("lock", "install", str(folder / "none"))["exit_code"] == 2
 
@@ -131,20 +131,20 @@ def test_installed_hooks_reject(
     lock = cli.json("lock", "acquire", "a.py", "--agent", "ada")
     (folder / "a.py").write_text("x")
     git(folder, "add", "-A")
-    refused = git(folder, "commit", "-q", "-m", "x")
-    assert refused.returncode != 0
-    assert "agent:ada holds a.py" in refused.stderr
+    commit = git(folder, "commit", "-q", "-m", "x")
+    assert commit.returncode != 0
+    assert "agent:ada holds a.py" in commit.stderr
     settings = json.loads((folder / ".claude" / "settings.local.json").read_text())
     command = settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
     values = {"tool_name": "Edit", "tool_input": {"file_path": "a.py"}, "cwd": str(folder)}
-    done = subprocess.run(
+    process = subprocess.run(
         ["/bin/sh", "-c", command],
         input=json.dumps(values),
         capture_output=True,
         text=True,
         env=os.environ,
     )
-    assert done.returncode == 2
-    assert "agent:ada holds a.py" in done.stderr
+    assert process.returncode == 2
+    assert "agent:ada holds a.py" in process.stderr
     cli.json("lock", "release", lock["id"], "--agent", "ada")
     assert git(folder, "commit", "-q", "-m", "x").returncode == 0

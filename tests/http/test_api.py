@@ -1,4 +1,4 @@
-"""The HTTP API, as a program calls it."""
+"""HTTP API requests: routes, bodies, status codes, idempotency keys and permissions."""
 
 import json
 import threading
@@ -35,8 +35,8 @@ def error(response: httpx.Response) -> tuple[int, str]:
 
 
 def put(client: httpx.Client, **headers: str) -> httpx.Response:
-    sent = {"mailbox": "agent:ada", "body": {"n": 1}}
-    return client.post("/api/mail/put", json=sent, headers=headers)
+    payload = {"mailbox": "agent:ada", "body": {"n": 1}}
+    return client.post("/api/mail/put", json=payload, headers=headers)
 
 
 # -- routes -----------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def put(client: httpx.Client, **headers: str) -> httpx.Response:
 
 def test_list_record_and_query_are_requested(client: httpx.Client, store: Corral) -> None:
     run = running(store)
-    assert [one["id"] for one in client.get("/api/runs").json()["items"]] == [run.id]
+    assert [item["id"] for item in client.get("/api/runs").json()["items"]] == [run.id]
     assert client.get(f"/api/runs/{run.id[:12]}").json()["state"] == "running"
     assert client.get(f"/api/runs/{run.id}/samples").json() == []
     assert client.get(f"/api/runs/samples?id={run.id}").json() == []
@@ -55,14 +55,14 @@ def test_list_record_and_query_are_requested(client: httpx.Client, store: Corral
 def test_verb_works_with_and_without_the_id_in_the_path(
     client: httpx.Client, store: Corral
 ) -> None:
-    for path, sent in (
+    for path, payload in (
         ("/api/agents/ada/retire", {}),
         ("/api/agents/restore", {"agent": "ada"}),
         ("/api/agents/ada/retire", {"agent": "ada"}),
     ):
         if not store.agents.list(retired=True).items:
             store.agents.create("ada")
-        assert client.post(path, json=sent).status_code == 200, path
+        assert client.post(path, json=payload).status_code == 200, path
     assert error(client.post("/api/agents/ada/restore", json={"agent": "ben"})) == (400, "invalid")
 
 
@@ -79,15 +79,15 @@ def test_remote_run_request_needs_a_folder(
         relative = client.post("/api/runs/start", json={"command": ["true"], "project": "inside"})
         assert error(relative) == (404, "not_found")
     (tmp_path / "work").mkdir()
-    for where in (str(tmp_path / "work"), store.projects.register(tmp_path / "work").id):
-        asked = client.post("/api/runs/start", json={"command": ["true"], "project": where})
-        assert asked.json()["cwd"] == str(tmp_path / "work")
+    for project in (str(tmp_path / "work"), store.projects.register(tmp_path / "work").id):
+        response = client.post("/api/runs/start", json={"command": ["true"], "project": project})
+        assert response.json()["cwd"] == str(tmp_path / "work")
     store.agents.create("ada", command="true", workspace=str(tmp_path / "work"))
-    own = client.post("/api/runs/start", json={"agent": "ada", "prompt": "x"}).json()
-    assert own["cwd"] == str(tmp_path / "work")
-    store.runs.stop(own["id"])
-    again = client.post(f"/api/runs/{own['id']}/resume", json={"prompt": "y"})
-    assert again.json()["cwd"] == str(tmp_path / "work")
+    agent_run = client.post("/api/runs/start", json={"agent": "ada", "prompt": "x"}).json()
+    assert agent_run["cwd"] == str(tmp_path / "work")
+    store.runs.stop(agent_run["id"])
+    resumed = client.post(f"/api/runs/{agent_run['id']}/resume", json={"prompt": "y"})
+    assert resumed.json()["cwd"] == str(tmp_path / "work")
 
 
 def test_remote_race_request_needs_a_folder(
@@ -98,9 +98,9 @@ def test_remote_race_request_needs_a_folder(
     monkeypatch.chdir(current)
     (current / "inside").mkdir()
     store.agents.create("ada", command="true")
-    for where in ({}, {"project": None}, {"project": ""}, {"project": "."}, {"project": "inside"}):
+    for scope in ({}, {"project": None}, {"project": ""}, {"project": "."}, {"project": "inside"}):
         response = client.post(
-            "/api/races/start", json={"prompt": "Do it", "agents": "ada", **where}
+            "/api/races/start", json={"prompt": "Do it", "agents": "ada", **scope}
         )
         assert response.status_code in (400, 404), response.text
     assert store.projects.list().items == []
@@ -118,7 +118,7 @@ def test_pages_continue_at_their_cursor(client: httpx.Client) -> None:
         put(client)
     first = client.get("/api/mail?limit=2").json()
     rest = client.get("/api/mail", params={"limit": 2, "after": first["next"]}).json()
-    assert [one["id"] for one in first["items"] + rest["items"]] == ["let_1", "let_2", "let_3"]
+    assert [item["id"] for item in first["items"] + rest["items"]] == ["let_1", "let_2", "let_3"]
     assert rest["next"] is None
 
 
@@ -163,13 +163,13 @@ def test_path_traversal_is_404(client: httpx.Client, http_server: HttpServer) ->
 
 
 def test_run_exposes_no_file_but_its_output(client: httpx.Client, store: Corral) -> None:
-    asked = queued(store)
-    folder = config.run_folder(asked.id)
+    queued_run = queued(store)
+    folder = config.run_folder(queued_run.id)
     folder.mkdir(parents=True)
     (folder / "output").write_bytes(b"hello\n")
     (folder.parent / "secret").write_bytes(b"key")
-    store.internal.runs.acquire(asked.id, held(host=process.host(), folder=str(folder)))
-    path = f"/api/runs/{asked.id}/output"
+    store.internal.runs.acquire(queued_run.id, held(host=process.host(), folder=str(folder)))
+    path = f"/api/runs/{queued_run.id}/output"
     response = client.get(path)
     assert response.content == b"hello\n"
     assert response.headers["content-type"] == "application/octet-stream"
@@ -177,8 +177,8 @@ def test_run_exposes_no_file_but_its_output(client: httpx.Client, store: Corral)
     assert client.get(path, params={"tail": 1}).content == b"hello"
     for stream in ("../secret", "/etc/passwd", "output/../../secret", "outputs"):
         assert error(client.get(path, params={"stream": stream})) == (400, "invalid")
-    for wrong in ("offset=-1", "limit=0", "limit=9999999", "limit=x", "colour=red"):
-        assert error(client.get(f"{path}?{wrong}")) == (400, "invalid"), wrong
+    for query in ("offset=-1", "limit=0", "limit=9999999", "limit=x", "colour=red"):
+        assert error(client.get(f"{path}?{query}")) == (400, "invalid"), query
 
 
 # -- bodies -----------------------------------------------------------------------------------
@@ -269,8 +269,8 @@ def test_repeated_call_with_a_key_is_done_once_with_one_response(
 ) -> None:
     first = put(client, **{"Idempotency-Key": "k"})
     with unchanged(store):
-        again = put(client, **{"Idempotency-Key": "k"})
-    assert again.content == first.content
+        repeated = put(client, **{"Idempotency-Key": "k"})
+    assert repeated.content == first.content
     assert put(client, **{"Idempotency-Key": "other"}).json()["id"] != first.json()["id"]
 
 
@@ -319,25 +319,25 @@ def test_ten_concurrent_calls_with_one_key_are_done_once(http_server: HttpServer
 def test_composed_call_with_a_key_returns_the_same_letters(client: httpx.Client) -> None:
     put(client)
     put(client)
-    sent = {"mailbox": "queue:q", "owner": "o"}
+    payload = {"mailbox": "queue:q", "owner": "o"}
     for _ in range(2):
         client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1})
     headers = {"Idempotency-Key": "k"}
-    first = client.post("/api/mail/claim", json=sent, headers=headers).json()
-    assert client.post("/api/mail/claim", json=sent, headers=headers).json() == first
-    assert client.post("/api/mail/claim", json=sent).json() != first
+    first = client.post("/api/mail/claim", json=payload, headers=headers).json()
+    assert client.post("/api/mail/claim", json=payload, headers=headers).json() == first
+    assert client.post("/api/mail/claim", json=payload).json() != first
 
 
 def test_call_with_unknown_outcome_is_not_repeated(client: httpx.Client, store: Corral) -> None:
-    sent = json.dumps({"mailbox": "queue:q", "owner": "o"}).encode()
+    payload = json.dumps({"mailbox": "queue:q", "owner": "o"}).encode()
     headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
     client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1})
-    assert client.post("/api/mail/claim", content=sent, headers=headers).json()
+    assert client.post("/api/mail/claim", content=payload, headers=headers).json()
     rows(
         store, "UPDATE idempotency_keys SET response = NULL"
     )  # as if the server had crashed in between
     with unchanged(store):
-        response = client.post("/api/mail/claim", content=sent, headers=headers)
+        response = client.post("/api/mail/claim", content=payload, headers=headers)
         assert error(response) == (409, "conflict")
         assert "has no response" in response.json()["error"]["message"]
 
@@ -361,19 +361,22 @@ def test_secret_of_a_token_is_not_stored(client: httpx.Client, store: Corral) ->
 def test_claim_waits_for_a_letter(client: httpx.Client, store: Corral) -> None:
     waiting = threading.Timer(0.3, lambda: store.mail.put("agent:ada", "late"))
     waiting.start()
-    sent = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
-    (letter,) = client.post("/api/mail/claim", json=sent).json()
+    payload = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
+    (letter,) = client.post("/api/mail/claim", json=payload).json()
     waiting.join()
     assert letter["body"] == "late"
 
 
 def test_disconnected_client_claims_nothing(http_server: HttpServer, store: Corral) -> None:
-    sent = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
+    payload = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
     with http_server.client() as client, pytest.raises(httpx.ReadTimeout):
-        client.post("/api/mail/claim", json=sent, timeout=httpx.Timeout(60, read=0.3))
+        client.post("/api/mail/claim", json=payload, timeout=httpx.Timeout(60, read=0.3))
     with http_server.client() as client:
         # The server notices at its next check; then no call claims the letter any more.
-        wait_until(lambda: "mail.claim" in client.get("/metrics").text, "the server has noticed")
+        wait_until(
+            lambda: "mail.claim" in client.get("/metrics").text,
+            "the server has noticed the disconnect",
+        )
     store.mail.put("agent:ada", 1)
     assert [letter.owner for letter in store.mail.list().items] == [None]
 
@@ -398,8 +401,8 @@ def test_agent_reads_its_own_mail_and_sends_in_its_own_name(
     (letter,) = ada.post("/api/mail/claim", json={"mailbox": "agent:ada", "owner": "x"}).json()
     response = ada.post(f"/api/mail/{letter['id']}/ack", json={"fence": letter["fence"]})
     assert response.json()["state"] == "done"
-    sent = {"mailbox": "agent:ben", "body": "hi", "sender": "user:boss"}
-    assert ada.post("/api/mail/put", json=sent).json()["sender"] == "agent:ada"
+    payload = {"mailbox": "agent:ben", "body": "hi", "sender": "user:boss"}
+    assert ada.post("/api/mail/put", json=payload).json()["sender"] == "agent:ada"
     assert rows(store, "SELECT DISTINCT actor FROM events WHERE subject = 'let_2'") == [
         ("agent:ada",)
     ]
@@ -407,16 +410,16 @@ def test_agent_reads_its_own_mail_and_sends_in_its_own_name(
 
 def test_agent_sees_no_mail_of_others(ada: httpx.Client, store: Corral) -> None:
     store.mail.put("agent:ben", "secret", key="k")
-    theirs = store.sessions.open("ben")
-    store.sessions.append(theirs, "user", "secret")
-    refused = [
+    foreign_session = store.sessions.open("ben")
+    store.sessions.append(foreign_session, "user", "secret")
+    forbidden = [
         ada.get("/api/mail"),
         ada.get("/api/mail/let_1"),
         ada.get("/api/runs"),
         ada.get("/api/events"),
         ada.get("/api/tokens"),
         ada.get("/api/db/sql?query=select+1"),
-        ada.get(f"/api/sessions/{theirs.id}/turns"),
+        ada.get(f"/api/sessions/{foreign_session.id}/turns"),
         ada.get("/api/agents/ben"),
         ada.post("/api/mail/claim", json={"mailbox": "agent:ben", "owner": "x"}),
         ada.post("/api/mail/claim", json={"mailbox": "queue:q", "owner": "x"}),
@@ -425,19 +428,19 @@ def test_agent_sees_no_mail_of_others(ada: httpx.Client, store: Corral) -> None:
         ada.post("/api/tokens/create", json={"name": "x"}),
         ada.post("/api/settings/set", json={"name": "mail.retention_ms", "value": 1}),
     ]
-    assert {item.status_code for item in refused} == {403}
-    assert not any("secret" in item.text for item in refused)
+    assert {item.status_code for item in forbidden} == {403}
+    assert not any("secret" in item.text for item in forbidden)
     same_key = ada.post("/api/mail/put", json={"mailbox": "agent:ben", "body": 1, "key": "k"})
     assert same_key.json()["body"] == 1
 
 
 def test_agent_lists_only_its_own_sessions(ada: httpx.Client, store: Corral) -> None:
-    own = store.sessions.open("ada")
+    own_session = store.sessions.open("ada")
     store.sessions.open("ben")
-    listed = ada.get("/api/sessions", params={"agent": "ben"}).json()["items"]
-    assert [session["id"] for session in listed] == [own.id]
+    items = ada.get("/api/sessions", params={"agent": "ben"}).json()["items"]
+    assert [session["id"] for session in items] == [own_session.id]
     response = ada.post(
-        f"/api/sessions/{own.id}/append", json={"role": "assistant", "content": "x"}
+        f"/api/sessions/{own_session.id}/append", json={"role": "assistant", "content": "x"}
     )
     assert response.json()["agent_id"] == store.agents.get("ada").id
 
@@ -445,7 +448,7 @@ def test_agent_lists_only_its_own_sessions(ada: httpx.Client, store: Corral) -> 
 def test_token_of_a_retired_agent_is_rejected(ada: httpx.Client, store: Corral) -> None:
     assert ada.get("/api/agents/ada").status_code == 200
     store.agents.retire("ada")
-    wait_until(lambda: ada.get("/api/agents/ada").status_code == 401, "the token is refused")
+    wait_until(lambda: ada.get("/api/agents/ada").status_code == 401, "the token is rejected")
 
 
 def test_api_documentation_needs_no_other_host(client: httpx.Client) -> None:

@@ -23,7 +23,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def ask(http_server: HttpServer, query: str = "", last: str | None = None) -> bytes:
+def request_feed(http_server: HttpServer, query: str = "", last: str | None = None) -> bytes:
     """Return the request of a listener, whose response is read line by line."""
     lines = [f"GET /api/events{query} HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
     lines += [f"Authorization: Bearer {http_server.token}"]
@@ -40,7 +40,7 @@ class Browser:
         self._heard = threading.Condition()
         self._ready = threading.Event()
         self._line = socket.create_connection(("127.0.0.1", http_server.port))
-        self._line.sendall(ask(http_server, query, last))
+        self._line.sendall(request_feed(http_server, query, last))
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
         assert self._ready.wait(60)
@@ -67,9 +67,9 @@ class Browser:
     def ended(self, seconds: float = 60) -> bool:
         """Return whether the server closed the connection."""
         self._thread.join(seconds)
-        gone = not self._thread.is_alive()
+        closed = not self._thread.is_alive()
         self.close()
-        return gone
+        return closed
 
     def close(self) -> None:
         with suppress(OSError):
@@ -85,14 +85,14 @@ def put(store: Corral, count: int) -> list[str]:
 def test_event_of_another_process_arrives_at_once(http_server: HttpServer, url: str) -> None:
     browser = Browser(http_server)
     with corral.open(url) as another:
-        took = []
+        delays = []
         for _ in range(20):
             before = time.monotonic()
-            heard = len(browser.subjects)
+            count = len(browser.subjects)
             (id,) = put(another, 1)
-            assert browser.wait_for(heard + 1)[-1] == id
-            took.append(time.monotonic() - before)
-    assert min(took) < SAFETY_POLL / 2, "it is woken, and does not poll"
+            assert browser.wait_for(count + 1)[-1] == id
+            delays.append(time.monotonic() - before)
+    assert min(delays) < SAFETY_POLL / 2, "a commit wakes the feed, which does not poll"
     browser.close()
 
 
@@ -100,25 +100,25 @@ def test_reconnected_client_continues_after_the_last_event(
     http_server: HttpServer, store: Corral
 ) -> None:
     first = Browser(http_server)
-    early = put(store, 5)
+    first_ids = put(store, 5)
     # On PostgreSQL, events committed just before may still come first.
-    wait_until(lambda: early[4] in first.subjects, "the letters are heard")
+    wait_until(lambda: first_ids[4] in first.subjects, "the client has received the letters")
     first.close()
-    late = put(store, 1_200)  # more than a page
-    again = Browser(http_server, last=first.ids[first.subjects.index(early[2])])
-    assert again.wait_for(1_202) == early[3:] + late
+    later_ids = put(store, 1_200)  # more than a page
+    reconnected = Browser(http_server, last=first.ids[first.subjects.index(first_ids[2])])
+    assert reconnected.wait_for(1_202) == first_ids[3:] + later_ids
     later = put(store, 3)
-    assert again.wait_for(1_205) == early[3:] + late + later
-    assert len({*again.ids}) == 1_205
-    again.close()
+    assert reconnected.wait_for(1_205) == first_ids[3:] + later_ids + later
+    assert len({*reconnected.ids}) == 1_205
+    reconnected.close()
 
 
 def test_client_can_name_the_cursor_to_follow_from(http_server: HttpServer, store: Corral) -> None:
     put(store, 2)
     cursor = store.events.after(limit=100).items[-1].cursor
-    late = put(store, 2)
+    expected = put(store, 2)
     browser = Browser(http_server, query=f"?after={cursor}")
-    assert browser.wait_for(2) == late
+    assert browser.wait_for(2) == expected
     browser.close()
 
 
@@ -128,10 +128,10 @@ def test_events_can_be_filtered(http_server: HttpServer, store: Corral) -> None:
     put(store, 3)
     id = store.agents.create("ben").id
     assert agents.wait_for(2)[-1] == id
-    one = Browser(http_server, query="?subject=let_2", last="0-0")
-    assert one.wait_for(1) == ["let_2"]
+    single = Browser(http_server, query="?subject=let_2", last="0-0")
+    assert single.wait_for(1) == ["let_2"]
     agents.close()
-    one.close()
+    single.close()
 
 
 def test_invalid_cursor_is_rejected(http_server: HttpServer) -> None:
@@ -143,12 +143,12 @@ def test_invalid_cursor_is_rejected(http_server: HttpServer) -> None:
 def test_no_event_is_lost_between_history_and_live_feed(http_server: HttpServer, url: str) -> None:
     """A client connects while another process writes as fast as it can."""
     stop = threading.Event()
-    written: list[str] = []
+    expected_ids: list[str] = []
 
     def write() -> None:
         with corral.open(url) as another:
             while not stop.is_set():
-                written.extend(put(another, 1))
+                expected_ids.extend(put(another, 1))
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -185,18 +185,19 @@ def test_client_that_does_not_read_is_disconnected_alone(
     monkeypatch.setattr(feed, "MAX_QUEUED_BYTES", 256 * 1024)  # so that the other client lags, too
     with (
         run_http_server(store) as http_server,
-        socket.create_connection(("127.0.0.1", http_server.port)) as asleep,
+        socket.create_connection(("127.0.0.1", http_server.port)) as idle_client,
         http_server.client() as client,
     ):
-        asleep.sendall(ask(http_server))
-        assert asleep.recv(12) == b"HTTP/1.1 200"
+        idle_client.sendall(request_feed(http_server))
+        assert idle_client.recv(12) == b"HTTP/1.1 200"
         browser = Browser(http_server)
         for n in range(300):  # more than the kernel buffers for a client that does not read
             with store.transaction() as tx:
                 tx.emit("letter", "put", f"let_{n}", data={"text": "x" * 50_000})
         browser.wait_for(300)
         wait_until(
-            lambda: "corral_feed_subscribers 1\n" in client.get("/metrics").text, "it is cut off"
+            lambda: "corral_feed_subscribers 1\n" in client.get("/metrics").text,
+            "the idle client is disconnected",
         )
         browser.close()
 
@@ -226,21 +227,21 @@ def test_five_hundred_clients_get_every_event_in_order(http_server: HttpServer, 
 
     async def listen(ready: asyncio.Semaphore) -> list[str]:
         reader, writer = await asyncio.open_connection("127.0.0.1", http_server.port)
-        writer.write(ask(http_server))
+        writer.write(request_feed(http_server))
         subjects: list[str] = []
         while b"retry" not in await reader.readline():
             pass
         ready.release()
         while len(subjects) < events:
             line = await reader.readline()
-            assert line, "the connection was cut"
+            assert line, "the server closed the connection"
             if line.startswith(b"data: "):
                 subjects.append(msgspec.json.decode(line[6:])["subject"])
         writer.close()
         await writer.wait_closed()
         return subjects
 
-    async def all_of_them() -> list[list[str]]:
+    async def run_clients() -> list[list[str]]:
         ready = asyncio.Semaphore(0)
         tasks = [asyncio.create_task(listen(ready)) for _ in range(count)]
         for _ in range(count):
@@ -248,6 +249,6 @@ def test_five_hundred_clients_get_every_event_in_order(http_server: HttpServer, 
         await asyncio.to_thread(write)
         return await asyncio.wait_for(asyncio.gather(*tasks), 240)
 
-    heard = asyncio.run(all_of_them())
-    assert len(heard) == count
-    assert all(subjects == expected for subjects in heard)
+    received = asyncio.run(run_clients())
+    assert len(received) == count
+    assert all(subjects == expected for subjects in received)

@@ -1,4 +1,4 @@
-"""Fuzzing of the API by its OpenAPI document: no input causes a server error.
+"""Fuzz the API by its OpenAPI document: no input causes a server error.
 
 This runs a few examples of every operation; `make test-real` runs many more (`CORRAL_FUZZ`).
 """
@@ -80,18 +80,20 @@ def test_no_response_is_a_server_error(http_server: HttpServer, ids: list[str], 
     import schemathesis  # importing it takes a second, and every worker loads this file
 
     schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))
-    statuses: Counter[int] = Counter()
+    status_counts: Counter[int] = Counter()
     with http_server.client() as client:
         for index, result in enumerate(schema.get_all_operations()):
             operation = result.ok()
             is_endless = operation.definition.raw["operationId"] in ENDLESS
             if index % PARTS == part and not is_endless:
-                _fuzz(client, operation, ids, statuses)
-    assert statuses[200] > 10, statuses
-    assert statuses[400] > 10, statuses
+                fuzz_operation(client, operation, ids, status_counts)
+    assert status_counts[200] > 10, status_counts
+    assert status_counts[400] > 10, status_counts
 
 
-def _fuzz(client: httpx.Client, operation: Any, ids: list[str], statuses: Counter[int]) -> None:
+def fuzz_operation(
+    client: httpx.Client, operation: Any, ids: list[str], status_counts: Counter[int]
+) -> None:
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -100,22 +102,26 @@ def _fuzz(client: httpx.Client, operation: Any, ids: list[str], statuses: Counte
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=operation.as_strategy(), id=st.sampled_from(ids), known=st.integers(0, 3).map(bool))
-    def check(case: Any, id: str, known: bool) -> None:
-        if known:
+    @given(
+        case=operation.as_strategy(),
+        id=st.sampled_from(ids),
+        use_existing_id=st.integers(0, 3).map(bool),
+    )
+    def check(case: Any, id: str, use_existing_id: bool) -> None:
+        if use_existing_id:
             for name in case.path_parameters or {}:
                 case.path_parameters[name] = id
-        sent = case.as_transport_kwargs(base_url=str(client.base_url))
-        sent.pop("cookies", None)
-        headers = {name: str(value) for name, value in sent.pop("headers", {}).items()}
+        arguments = case.as_transport_kwargs(base_url=str(client.base_url))
+        arguments.pop("cookies", None)
+        headers = {name: str(value) for name, value in arguments.pop("headers", {}).items()}
         headers.pop("Authorization", None)
         try:
-            response = client.request(headers=headers, **sent)
+            response = client.request(headers=headers, **arguments)
         except httpx.InvalidURL:
             hypothesis.reject()
-        statuses[response.status_code] += 1
+        status_counts[response.status_code] += 1
         label = operation.definition.raw["operationId"]
-        assert response.status_code < 500, (label, sent, response.text)
+        assert response.status_code < 500, (label, arguments, response.text)
         if response.status_code >= 400:
             assert set(response.json()["error"]) == {"code", "message", "details"}, label
 

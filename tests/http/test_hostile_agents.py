@@ -1,4 +1,4 @@
-"""Hostile agents with their own token: their attempts are rejected or harmless."""
+"""Requests of a hostile agent with its own token are rejected or have no effect."""
 
 import socket
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from corral.api import Corral
 from corral.domain.projects.model import Project
 from corral.http.middleware import body_limits, concurrency
-from tests.http.test_agent_identity import refused
+from tests.http.test_agent_identity import is_forbidden
 from tests.support.home import wait_until
 from tests.support.http_server import HttpServer
 from tests.support.race_factory import RaceFactory
@@ -39,11 +39,11 @@ def test_task_cannot_be_taken_from_its_agent_by_delegation(
     project = create_project(store, tmp_path / "p")
     task = store.tasks.add(project.id, "build")
     store.tasks.claim(project.id, "ada")
-    sent = {"to": "ada", "text": "x", "task_id": task.id}
-    assert eve.post("/api/delegations/delegate", json=sent).status_code == 400
-    assert refused(eve.post(f"/api/tasks/{task.id}/delegate", json={"to": "ada"}))
-    plain = eve.post("/api/delegations/delegate", json={"to": "ada", "text": "x"}).json()
-    assert eve.post(f"/api/delegations/{plain['id']}/cancel").status_code == 200
+    payload = {"to": "ada", "text": "x", "task_id": task.id}
+    assert eve.post("/api/delegations/delegate", json=payload).status_code == 400
+    assert is_forbidden(eve.post(f"/api/tasks/{task.id}/delegate", json={"to": "ada"}))
+    delegation = eve.post("/api/delegations/delegate", json={"to": "ada", "text": "x"}).json()
+    assert eve.post(f"/api/delegations/{delegation['id']}/cancel").status_code == 200
     assert store.tasks.get(task.id).state == "running"
 
 
@@ -54,13 +54,13 @@ def test_named_run_must_be_the_callers_own(
     store.tasks.add(project.id, "build")
     run = add_run(store, "running", agent_id=store.agents.get("ada").id)
     claim = {"project": project.id, "agent": "eve", "run": run}
-    assert refused(eve.post("/api/tasks/claim", json=claim))
+    assert is_forbidden(eve.post("/api/tasks/claim", json=claim))
     values = {"summary": "x", "agent": "eve", "run": run}
-    assert refused(eve.post("/api/progress/report", json=values))
-    assert refused(eve.post("/api/plans/set", json={"steps": ["x"], "run": run}))
+    assert is_forbidden(eve.post("/api/progress/report", json=values))
+    assert is_forbidden(eve.post("/api/plans/set", json={"steps": ["x"], "run": run}))
     assert store.tasks.get("build").state == "ready"
-    own = add_run(store, "running", agent_id=store.agents.get("eve").id)
-    assert eve.post("/api/tasks/claim", json=claim | {"run": own}).json()["run_id"] == own
+    own_run = add_run(store, "running", agent_id=store.agents.get("eve").id)
+    assert eve.post("/api/tasks/claim", json=claim | {"run": own_run}).json()["run_id"] == own_run
 
 
 def test_project_token_reaches_no_record_of_another_project_by_id(
@@ -69,7 +69,7 @@ def test_project_token_reaches_no_record_of_another_project_by_id(
     for name in ("ada", "eve"):
         store.agents.create(name)
     own, other = create_project(store, tmp_path / "own"), create_project(store, tmp_path / "other")
-    mine = store.tasks.add(own.id, "mine", agent="eve")
+    own_task = store.tasks.add(own.id, "mine", agent="eve")
     task = store.tasks.add(other.id, "build", agent="eve")
     lock = store.locks.acquire(other.id, "src/", "eve")
     group = store.groups.create("talk", members=["agent:eve"], project=other.id)
@@ -88,22 +88,22 @@ def test_project_token_reaches_no_record_of_another_project_by_id(
             "/api/plans/ada",
             f"/api/races/{race.id}",
         ):
-            assert refused(eve.get(path)), path
-        for path, sent in (
+            assert is_forbidden(eve.get(path)), path
+        for path, payload in (
             (f"/api/tasks/{task.id}/cancel", {}),
             (f"/api/tasks/{task.id}/edit", {"title": "x"}),
             (f"/api/locks/{lock.id}/release", {}),
             (f"/api/groups/{group.id}/post", {"text": "x"}),
             ("/api/mail/put", {"mailbox": f"session:{session.id}", "body": "x"}),
         ):
-            assert refused(eve.post(path, json=sent)), path
+            assert is_forbidden(eve.post(path, json=payload)), path
         # A key is looked up only in the token's own project.
         assert eve.post(f"/api/tasks/{task.key}/cancel", json={}).status_code == 404
-        assert [item["id"] for item in eve.get("/api/tasks").json()["items"]] == [mine.id]
+        assert [item["id"] for item in eve.get("/api/tasks").json()["items"]] == [own_task.id]
         assert eve.get("/api/locks").json()["items"] == []
         assert eve.get("/api/delegations").json()["items"] == []
         assert eve.get("/api/sessions").json()["items"] == []
-        assert eve.get("/api/tasks/mine").json()["id"] == mine.id
+        assert eve.get("/api/tasks/mine").json()["id"] == own_task.id
         assert eve.post("/api/notes/add", json={"text": "x"}).json()["scope"] == f"project:{own.id}"
         result = eve.post("/api/groups/broadcast", json={"text": "x"}).json()
         assert store.groups.get(result["group_id"]).project_id == own.id
@@ -112,7 +112,7 @@ def test_project_token_reaches_no_record_of_another_project_by_id(
 
 def test_read_only_token_runs_no_sql(http_server: HttpServer, store: Corral) -> None:
     with http_server.client(store.tokens.create("r", scope="read").value) as reader:
-        assert refused(reader.get("/api/db/sql", params={"query": "SELECT 1"}))
+        assert is_forbidden(reader.get("/api/db/sql", params={"query": "SELECT 1"}))
     with http_server.client(store.tokens.create("f", scope="full").value) as full:
         assert full.get("/api/db/sql", params={"query": "SELECT 1"}).json()["rows"] == [[1]]
 
@@ -128,7 +128,7 @@ def test_agent_token_cannot_log_in_a_browser(http_server: HttpServer, store: Cor
 def test_agent_holding_its_calls_open_blocks_no_other_client(
     eve: httpx.Client, http_server: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its request bodies never end; others are answered, and its connections are closed."""
+    """The agent sends endless bodies; others are answered, and its connections close."""
     monkeypatch.setattr(
         body_limits, "AGENT_LIMIT", body_limits.AGENT_LIMIT._replace(idle_seconds=8.0)
     )
@@ -139,18 +139,18 @@ def test_agent_holding_its_calls_open_blocks_no_other_client(
     host, _, port = http_server.url.removeprefix("http://").partition(":")
     lines: list[socket.socket] = []
 
-    def hang_one_more() -> None:
+    def open_request() -> None:
         lines.append(socket.create_connection((host, int(port)), timeout=30))
         lines[-1].sendall(head.encode())
 
-    def refused_another() -> bool:
-        hang_one_more()  # this call may just have taken a free slot
+    def is_limit_reached() -> bool:
+        open_request()  # this call may just have taken a free slot
         return "too_many" in eve.get("/api/agents/eve").text
 
     try:
         for _ in range(concurrency.MAX_PER_AGENT - 1):
-            hang_one_more()
-        wait_until(refused_another, "the agent has all it may have")
+            open_request()
+        wait_until(is_limit_reached, "the agent has reached its connection limit")
         with http_server.client(store.tokens.create("a", scope="agent:ada").value) as ada:
             assert ada.get("/api/agents/ada").status_code == 200
         results = [line.recv(4_096).split(b"\r\n")[0].split()[1] for line in lines]
@@ -164,9 +164,9 @@ def test_agent_holding_its_calls_open_blocks_no_other_client(
 def test_deeply_nested_letter_keeps_its_mailbox_readable(eve: httpx.Client, store: Corral) -> None:
     for depth in (200, 900, 990):
         body = "[" * depth + "]" * depth
-        sent = f'{{"mailbox": "agent:ada", "body": {body}}}'
+        payload = f'{{"mailbox": "agent:ada", "body": {body}}}'
         headers = {"content-type": "application/json"}
-        response = eve.post("/api/mail/put", content=sent, headers=headers)
+        response = eve.post("/api/mail/put", content=payload, headers=headers)
         assert response.status_code == 400, depth
         assert depth > 900 or response.json()["error"]["details"]["reason"] == "nested_too_deeply"
     flat = [["[" * 500, {"{": [1]}]] * 300
@@ -179,8 +179,8 @@ def test_agent_creates_no_group_by_naming_unknown_projects(
 ) -> None:
     project = create_project(store, tmp_path / "p")
     for name in ("prj_none", "/no/such/dir", "x"):
-        sent = {"text": "x", "project": name}
-        assert eve.post("/api/groups/broadcast", json=sent).status_code in (400, 404), name
+        payload = {"text": "x", "project": name}
+        assert eve.post("/api/groups/broadcast", json=payload).status_code in (400, 404), name
     groups = set()
     for name in (project.id, project.id[:-2], str(tmp_path / "p")):
         result = eve.post("/api/groups/broadcast", json={"text": "x", "project": name}).json()

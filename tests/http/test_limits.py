@@ -1,4 +1,4 @@
-"""Clients that exhaust shared resources, with and without a token."""
+"""Limits on connections, headers, bodies and memory of clients with and without a token."""
 
 import json
 import os
@@ -29,17 +29,17 @@ pytestmark = pytest.mark.slow
 MEGABYTE = 1 << 20
 
 
-def connected(http_server: HttpServer, sent: bytes = b"") -> socket.socket:
-    line = socket.create_connection(("127.0.0.1", http_server.port), timeout=60)
-    line.sendall(sent)
-    return line
+def connect(http_server: HttpServer, data: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", http_server.port), timeout=60)
+    connection.sendall(data)
+    return connection
 
 
-def read_answer(line: socket.socket) -> bytes:
+def read_answer(connection: socket.socket) -> bytes:
     """Read one whole response with a JSON object as its body."""
     answer = b""
     while not answer.endswith(b"}"):
-        answer += line.recv(4_096)
+        answer += connection.recv(4_096)
     return answer
 
 
@@ -48,11 +48,11 @@ def add_channel(store: Corral) -> None:
     store.channels.add("hook", "webhook", secrets={"secret": "HOOK"})
 
 
-def is_closed(line: socket.socket) -> bool:
+def is_closed(connection: socket.socket) -> bool:
     """Return whether the server has closed a connection without a response."""
-    line.setblocking(False)
+    connection.setblocking(False)
     try:
-        return line.recv(1) == b""
+        return connection.recv(1) == b""
     except BlockingIOError:
         return False
     except OSError:
@@ -60,7 +60,7 @@ def is_closed(line: socket.socket) -> bool:
 
 
 @contextmanager
-def more_files(count: int) -> Iterator[None]:
+def raise_file_limit(count: int) -> Iterator[None]:
     """Raise the descriptor limit: the test holds both ends of many connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
@@ -75,12 +75,12 @@ def more_files(count: int) -> Iterator[None]:
 def test_half_open_requests_block_no_other_client(store: Corral) -> None:
     """1,100 clients never finish their headers: a client with a token is answered."""
     with (
-        more_files(4_096),
+        raise_file_limit(4_096),
         ExitStack() as lines,
         run_http_server(store, pool=ConnectionPool(512)) as http_server,
     ):
         for _ in range(1_100):
-            lines.enter_context(connected(http_server, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "))
+            lines.enter_context(connect(http_server, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "))
         with http_server.client() as client:
             assert client.get("/api/projects").status_code == 200
             assert client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1}).is_success
@@ -92,13 +92,13 @@ def test_unauthenticated_connections_give_way_to_new_ones(
     monkeypatch.setattr(connections, "BURST_SECONDS", 0.0)
     pool = ConnectionPool(64)
     with ExitStack() as lines, run_http_server(store, pool=pool) as http_server:
-        known = lines.enter_context(http_server.client())
-        assert known.get("/api").status_code == 200
-        results = [lines.enter_context(connected(http_server)) for _ in range(100)]
-        wait_until(lambda: is_closed(results[0]), "the oldest is closed")
-        wait_until(lambda: len(pool) <= 64 // 4 + 1, "one peer has a quarter of all")
+        token_client = lines.enter_context(http_server.client())
+        assert token_client.get("/api").status_code == 200
+        results = [lines.enter_context(connect(http_server)) for _ in range(100)]
+        wait_until(lambda: is_closed(results[0]), "the oldest connection is closed")
+        wait_until(lambda: len(pool) <= 64 // 4 + 1, "one peer has a quarter of the connections")
         assert not is_closed(results[-1])
-        assert known.get("/api").status_code == 200, "a connection with a token stays open"
+        assert token_client.get("/api").status_code == 200, "a connection with a token stays open"
 
 
 def test_many_simultaneous_callers_are_all_answered(store: Corral) -> None:
@@ -107,9 +107,7 @@ def test_many_simultaneous_callers_are_all_answered(store: Corral) -> None:
             f"GET /api/projects HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             f"Authorization: Bearer {http_server.token}\r\n\r\n"
         )
-        results = [
-            lines.enter_context(connected(http_server, request.encode())) for _ in range(250)
-        ]
+        results = [lines.enter_context(connect(http_server, request.encode())) for _ in range(250)]
         assert all(line.recv(15) == b"HTTP/1.1 200 OK" for line in results)
 
 
@@ -119,22 +117,27 @@ def test_headers_have_a_deadline_and_keep_alive_is_allowed(
     with run_http_server(store, connection={"header_seconds": 2.0}) as http_server:
         request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{http_server.port}\r\n\r\n".encode()
         with (
-            connected(http_server) as silent,
-            connected(http_server, b"GET / HT") as slow,
-            connected(http_server, request) as kept,
+            connect(http_server) as silent,
+            connect(http_server, b"GET / HT") as slow,
+            connect(http_server, request) as keep_alive,
         ):
-            assert read_answer(kept).startswith(b"HTTP/1.1 200")
-            wait_until(lambda: is_closed(silent), "nothing came")
-            wait_until(lambda: is_closed(slow), "the headers did not end")
-            kept.sendall(request)
-            assert read_answer(kept).startswith(b"HTTP/1.1 200"), "it may idle between requests"
-            kept.sendall(request[:20])
-            wait_until(lambda: is_closed(kept), "the headers of the next request did not end")
+            assert read_answer(keep_alive).startswith(b"HTTP/1.1 200")
+            wait_until(lambda: is_closed(silent), "the silent connection is closed")
+            wait_until(lambda: is_closed(slow), "the connection with incomplete headers is closed")
+            keep_alive.sendall(request)
+            assert read_answer(keep_alive).startswith(b"HTTP/1.1 200"), (
+                "a keep-alive connection may idle between requests"
+            )
+            keep_alive.sendall(request[:20])
+            wait_until(
+                lambda: is_closed(keep_alive),
+                "incomplete headers of the next request close the connection",
+            )
 
 
 def test_upload_to_an_unknown_channel_is_not_read(store: Corral) -> None:
     head = b"POST /channels/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900000\r\n\r\n"
-    with run_http_server(store) as http_server, connected(http_server, head) as line:
+    with run_http_server(store) as http_server, connect(http_server, head) as line:
         assert line.recv(4_096).startswith(b"HTTP/1.1 404")
 
 
@@ -142,26 +145,26 @@ def test_withheld_uploads_need_little_memory(store: Corral) -> None:
     """100 bodies of 10 MB with a length, and 100 without."""
     add_channel(store)
     piece = b"x" * 65_536
-    before = _memory()
+    before = read_memory()
     with ExitStack() as lines, run_http_server(store) as http_server:
         results: list[bytes] = []
         for number in range(200):
-            known = number % 2
-            length = b"Content-Length: 10485760" if known else b"Transfer-Encoding: chunked"
+            has_length = number % 2
+            length = b"Content-Length: 10485760" if has_length else b"Transfer-Encoding: chunked"
             line = lines.enter_context(
-                connected(
+                connect(
                     http_server,
                     b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\n" + length + b"\r\n\r\n",
                 )
             )
-            if known:  # rejected for its length alone; a body might reset the connection
+            if has_length:  # rejected for its length alone; a body might reset the connection
                 results.append(line.recv(4_096)[:12])
             line.settimeout(0.2)
             with suppress(OSError):
                 for _ in range(160):
-                    line.sendall(piece if known else b"10000\r\n" + piece + b"\r\n")
+                    line.sendall(piece if has_length else b"10000\r\n" + piece + b"\r\n")
         assert results == [b"HTTP/1.1 413"] * 100, "oversized bodies are not read"
-        assert _memory() - before < 120 * MEGABYTE
+        assert read_memory() - before < 120 * MEGABYTE
         with http_server.client() as client:
             assert client.get("/api").status_code == 200
 
@@ -176,12 +179,10 @@ def test_total_size_of_unauthenticated_bodies_is_limited(
     add_channel(store)
     head = b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000\r\n\r\n"
     with ExitStack() as lines, run_http_server(store) as http_server:
-        results = [
-            lines.enter_context(connected(http_server, head + b"x" * 1_999)) for _ in range(3)
-        ]
-        (refused,) = select.select(results, [], [], 60)[0]
-        assert refused.recv(4_096).startswith(b"HTTP/1.1 429")
-        assert not any(_answer_of(line, 0.1) for line in results if line is not refused)
+        results = [lines.enter_context(connect(http_server, head + b"x" * 1_999)) for _ in range(3)]
+        (rejected,) = select.select(results, [], [], 60)[0]
+        assert rejected.recv(4_096).startswith(b"HTTP/1.1 429")
+        assert not any(receive_within(line, 0.1) for line in results if line is not rejected)
         for line in results:
             line.close()
         wait_until(
@@ -189,14 +190,14 @@ def test_total_size_of_unauthenticated_bodies_is_limited(
                 httpx.post(f"{http_server.url}/channels/hook", content=b"x" * 1_999).status_code
                 != 429
             ),
-            "what was let go can be used again",
+            "released bytes can be used again",
         )
 
 
-def _answer_of(line: socket.socket, seconds: float) -> bytes:
-    line.settimeout(seconds)
+def receive_within(connection: socket.socket, seconds: float) -> bytes:
+    connection.settimeout(seconds)
     try:
-        return line.recv(4_096)
+        return connection.recv(4_096)
     except TimeoutError:
         return b""
 
@@ -209,12 +210,12 @@ def test_slow_body_ends_at_its_deadline(store: Corral, monkeypatch: pytest.Monke
             f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n"
             f"Authorization: Bearer {http_server.token}\r\n\r\n"
         )
-        with connected(http_server, head.encode()) as line:
+        with connect(http_server, head.encode()) as line:
             answer = b""
             for _ in range(900):
                 with suppress(OSError):
                     line.sendall(b" ")
-                if answer := _answer_of(line, 0.05):
+                if answer := receive_within(line, 0.05):
                     break
             assert answer.startswith(b"HTTP/1.1 408")
 
@@ -225,7 +226,7 @@ def test_bodies_full_of_empty_objects_are_rejected_before_decoding(store: Corral
     small = b'{"mailbox":"agent:eve","body":[' + b",".join([b"{}"] * 1_200_000) + b"]}"
     numbers = json.dumps({"mailbox": "agent:eve", "body": [0] * 250_000}).encode()
     large = b'{"mailbox":"agent:eve","body":[' + b",".join([b"{}"] * 3_000_000) + b"]}"
-    before = _memory()
+    before = read_memory()
     with (
         run_http_server(store, pages=tool_routes()) as http_server,
         http_server.client(token) as eve,
@@ -244,18 +245,18 @@ def test_bodies_full_of_empty_objects_are_rejected_before_decoding(store: Corral
         for thread in threads:
             thread.join(60)
         assert set(answers) <= {413, 429}
-        assert _memory() - before < 300 * MEGABYTE
-        sent = eve.post(
+        assert read_memory() - before < 300 * MEGABYTE
+        response = eve.post(
             "/mcp",
             content=b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":['
             + b",".join([b"{}"] * 300_000)
             + b"]}}",
         )
-        assert sent.status_code == 413
+        assert response.status_code == 413
         assert eve.post("/api/mail/put", json={"mailbox": "agent:eve", "body": {}}).is_success
 
 
-def _memory() -> int:
+def read_memory() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -291,24 +292,26 @@ def test_reads_continue_while_the_store_is_not_writable(
         http_server.client() as client,
     ):
         clock.advance(60_000)
-        held, let_go = threading.Event(), threading.Event()
+        locked, release = threading.Event(), threading.Event()
 
         def hold() -> None:
             with other.transaction() as tx:
                 tx.emit("project", "touch", "prj_x")
-                held.set()
-                let_go.wait(300)
+                locked.set()
+                release.wait(300)
 
         holder = threading.Thread(target=hold)
         holder.start()
-        assert held.wait(60)
+        assert locked.wait(60)
         try:
-            began = time.monotonic()
+            start = time.monotonic()
             for path in ("/api", "/api/projects", "/api/questions", "/api/locks", "/api/runs"):
                 assert client.get(path).status_code == 200, path
             assert client.get("/api/search/find", params={"text": "x"}).status_code == 200
-            assert time.monotonic() - began < MAX_WAIT, "no request waited for the writer"
+            assert time.monotonic() - start < MAX_WAIT, "no request waited for the writer"
         finally:
-            let_go.set()
+            release.set()
             holder.join()
-        wait_until(lambda: store.tokens.get("tests").used_at, "its use is written down later")
+        wait_until(
+            lambda: store.tokens.get("tests").used_at, "the token's last use is recorded later"
+        )

@@ -19,16 +19,16 @@ from tests.support.http_server import HttpServer, run_http_server
 from tests.support.store import rows
 
 
-def who(request: Request) -> Response:
+def show_identity(request: Request) -> Response:
     return PlainTextResponse(f"{request.state.who.name} {request.state.who.scope}")
 
 
-def act(request: Request) -> Response:
+def put_letter(request: Request) -> Response:
     letter = request.state.store.mail.put("agent:ada", "x")
     return PlainTextResponse(letter.id)
 
 
-def stumble(request: Request) -> Response:
+def raise_error(request: Request) -> Response:
     raise ZeroDivisionError("secret words")
 
 
@@ -37,9 +37,9 @@ def error_page(request: Request, status: int, message: str, **error: object) -> 
 
 
 PAGES = [
-    Route("/", who),
-    Route("/act", act, methods=["POST"]),
-    Route("/stumble", stumble),
+    Route("/", show_identity),
+    Route("/act", put_letter, methods=["POST"]),
+    Route("/error", raise_error),
 ]
 
 
@@ -50,7 +50,7 @@ def http_server(store: Corral) -> Iterator[HttpServer]:
 
 
 def test_request_without_a_token_is_rejected(http_server: HttpServer) -> None:
-    with http_server.stranger() as client:
+    with http_server.anonymous_client() as client:
         page = client.get("/")
         assert page.status_code == 401
         assert page.text == "<h1>401</h1>"
@@ -62,12 +62,12 @@ def test_request_without_a_token_is_rejected(http_server: HttpServer) -> None:
 
 
 def test_invalid_token_is_rejected_and_not_repeated(http_server: HttpServer) -> None:
-    for wrong in ("crl_" + "0" * 64, "x", "\u00fc"):
-        with http_server.stranger() as client:
-            headers = {"Authorization": f"Bearer {wrong}".encode("latin-1")}
+    for token in ("crl_" + "0" * 64, "x", "\u00fc"):
+        with http_server.anonymous_client() as client:
+            headers = {"Authorization": f"Bearer {token}".encode("latin-1")}
             response = client.get("/api/runs", headers=headers)
             assert response.status_code == 401
-            assert wrong not in response.json()["error"]["details"].values()
+            assert token not in response.json()["error"]["details"].values()
 
 
 def test_revoked_token_is_rejected(http_server: HttpServer) -> None:
@@ -92,25 +92,27 @@ def test_token_in_use_is_rejected_as_soon_as_it_is_revoked(
             http_server.store.tokens.revoke("other")
         else:
             http_server.store.agents.retire("ada")
-        wait_until(lambda: client.get("/api/tasks").status_code == 401, "it opens nothing")
+        wait_until(
+            lambda: client.get("/api/tasks").status_code == 401, "the revoked token is rejected"
+        )
 
 
 @pytest.mark.parametrize("kind", ["token", "agent"])
 def test_cached_token_expires_with_the_token_or_its_agent(store: Corral, kind: str) -> None:
     store.agents.create("ada")
     secret = store.tokens.create("other", scope="agent:ada").value
-    known = token_cache.TokenCache(store)
-    assert known.look_up(secret) == known.get_cached(secret)
+    cache = token_cache.TokenCache(store)
+    assert cache.look_up(secret) == cache.get_cached(secret)
     if kind == "token":
         store.tokens.revoke("other")
     else:
         store.agents.retire("ada")
     (event,) = wait_until(
         lambda: [item for item in store.events.newest(limit=1).items if item.kind == kind],
-        "it comes by the feed",
+        "the feed has removed the token from the cache",
     )
-    known.handle_event(event)
-    assert known.get_cached(secret) is None
+    cache.handle_event(event)
+    assert cache.get_cached(secret) is None
 
 
 def test_cached_token_expires_with_the_token(
@@ -119,12 +121,12 @@ def test_cached_token_expires_with_the_token(
     passed = [0.0]
     monkeypatch.setattr(token_cache, "time", SimpleNamespace(monotonic=lambda: passed[0]))
     secret = store.tokens.create("short", ttl_ms=2 * SECOND).value
-    known = token_cache.TokenCache(store)
-    who = known.look_up(secret)
+    cache = token_cache.TokenCache(store)
+    identity = cache.look_up(secret)
     passed[0] = 1.9
-    assert known.get_cached(secret) == who
+    assert cache.get_cached(secret) == identity
     passed[0] = 2.1
-    assert known.get_cached(secret) is None
+    assert cache.get_cached(secret) is None
 
 
 def test_page_knows_its_caller(http_server: HttpServer) -> None:
@@ -135,7 +137,7 @@ def test_page_knows_its_caller(http_server: HttpServer) -> None:
 def test_login_link_moves_the_token_from_the_url_to_a_cookie(
     http_server: HttpServer,
 ) -> None:
-    with http_server.stranger() as browser:
+    with http_server.anonymous_client() as browser:
         response = browser.get(f"/?a=1&token={http_server.token}&b=%26")
         assert response.status_code == 303
         assert response.headers["location"] == "/?a=1&b=%26"
@@ -157,7 +159,7 @@ def test_login_link_never_redirects_to_another_host(http_server: HttpServer) -> 
 
 
 def test_login_link_with_an_invalid_token_sets_no_cookie(http_server: HttpServer) -> None:
-    with http_server.stranger() as browser:
+    with http_server.anonymous_client() as browser:
         response = browser.get("/?token=crl_wrong")
         assert response.status_code == 401
         assert "set-cookie" not in response.headers
@@ -183,8 +185,8 @@ def test_request_with_foreign_origin_is_rejected(http_server: HttpServer) -> Non
         for headers in foreign:
             assert client.post("/act", headers=headers).status_code == 403, headers
         assert rows(http_server.store, "SELECT count(*) FROM letters") == [(0,)]
-        own = {"Origin": http_server.url, "Sec-Fetch-Site": "same-origin"}
-        assert client.post("/act", headers=own).status_code == 200
+        same_origin = {"Origin": http_server.url, "Sec-Fetch-Site": "same-origin"}
+        assert client.post("/act", headers=same_origin).status_code == 200
 
 
 def test_read_only_token_changes_nothing(http_server: HttpServer) -> None:
@@ -213,7 +215,7 @@ def test_event_names_the_token_that_acted(http_server: HttpServer) -> None:
 
 def test_internal_error_shows_no_traceback(http_server: HttpServer) -> None:
     with http_server.client() as client:
-        response = client.get("/stumble")
+        response = client.get("/error")
         assert response.status_code == 500
         assert "secret words" not in response.text
         assert client.get("/nothing").text == "<h1>404</h1>"
@@ -221,9 +223,9 @@ def test_internal_error_shows_no_traceback(http_server: HttpServer) -> None:
 
 
 def test_every_response_has_security_headers(http_server: HttpServer) -> None:
-    for client in (http_server.client(), http_server.stranger()):
+    for client in (http_server.client(), http_server.anonymous_client()):
         with client:
-            for path in ("/", "/nothing", "/healthz", "/api/runs", "/api/nothing", "/stumble"):
+            for path in ("/", "/nothing", "/healthz", "/api/runs", "/api/nothing", "/error"):
                 headers = client.get(path).headers
                 policy = headers["content-security-policy"]
                 assert "script-src 'self'; style-src 'self' 'sha256-" in policy
@@ -233,9 +235,9 @@ def test_every_response_has_security_headers(http_server: HttpServer) -> None:
                 assert headers["cache-control"] == "no-store"
 
 
-def test_health_check_is_all_that_strangers_see(store: Corral) -> None:
+def test_only_the_health_check_needs_no_token(store: Corral) -> None:
     with run_http_server(store, status=lambda: {"loops": 3}) as http_server:
-        with http_server.stranger() as client:
+        with http_server.anonymous_client() as client:
             assert "status" not in client.get("/healthz").json()
         with http_server.client() as client:
             assert client.get("/healthz").json()["status"] == {"loops": 3}
@@ -254,7 +256,7 @@ def test_oversized_body_is_rejected_before_it_is_read(http_server: HttpServer) -
         assert client.post("/api/mail/put", content=pieces()).status_code == 413
 
 
-def test_rate_limited_caller_is_told_when_to_retry(store: Corral) -> None:
+def test_rate_limited_response_has_a_retry_time(store: Corral) -> None:
     rates = {"full": Rate(0.5, 3), "read": Rate(1, 3), "agent": Rate(1, 3)}
     with (
         run_http_server(store, pages=PAGES, rates=rates) as http_server,
@@ -273,7 +275,7 @@ def test_token_guessing_is_throttled_without_locking_others_out(
     monkeypatch.setattr(
         rate_limits, "ANONYMOUS_RATE", Rate(0.01, 20)
     )  # however slow this machine is
-    with http_server.stranger() as stranger:
+    with http_server.anonymous_client() as stranger:
         results = [
             stranger.get("/api/runs", headers={"Authorization": f"Bearer crl_{n:064x}"}).status_code
             for n in range(30)

@@ -1,4 +1,4 @@
-"""A remote client changes only its URL: the same behaviour as a local store."""
+"""A store opened by HTTP URL behaves like a local store."""
 
 import threading
 import time
@@ -54,27 +54,27 @@ def remote(http_server: HttpServer) -> Iterator[Corral]:
 
 
 def test_letter_goes_through_its_whole_life(either: Corral) -> None:
-    put = either.mail.put("agent:ada", {"a": [1, None, "ü"]}, key="k")
-    assert isinstance(put, Letter)
-    assert either.mail.put("agent:ada", "other", key="k") == put
-    (letter,) = either.mail.claim("agent:ada", owner="o")
-    assert (letter.id, letter.body, letter.fence) == (put.id, {"a": [1, None, "ü"]}, 1)
-    assert either.mail.renew(letter, lease_ms=60_000).due_at > letter.due_at
-    assert either.mail.ack(letter).state == "done"
-    assert either.mail.ack(letter).state == "done"
+    letter = either.mail.put("agent:ada", {"a": [1, None, "ü"]}, key="k")
+    assert isinstance(letter, Letter)
+    assert either.mail.put("agent:ada", "other", key="k") == letter
+    (claimed,) = either.mail.claim("agent:ada", owner="o")
+    assert (claimed.id, claimed.body, claimed.fence) == (letter.id, {"a": [1, None, "ü"]}, 1)
+    assert either.mail.renew(claimed, lease_ms=60_000).due_at > claimed.due_at
+    assert either.mail.ack(claimed).state == "done"
+    assert either.mail.ack(claimed).state == "done"
     assert either.mail.claim("agent:ada", owner="o") == []
     assert either.mail.next_due("agent:ada") is None
 
 
 def test_stale_owner_is_rejected(either: Corral, clock: ManualClock) -> None:
     either.mail.put("queue:q", 1)
-    (early,) = either.mail.claim("queue:q", owner="a", lease_ms=1_000)
+    (first,) = either.mail.claim("queue:q", owner="a", lease_ms=1_000)
     clock.advance(2_000)
-    (late,) = either.mail.claim("queue:q", owner="b")
+    (second,) = either.mail.claim("queue:q", owner="b")
     with pytest.raises(Held) as caught:
-        either.mail.ack(early)
+        either.mail.ack(first)
     assert caught.value.details["yours"] == 1
-    either.mail.ack(late)
+    either.mail.ack(second)
 
 
 def test_errors_are_those_of_the_library(either: Corral, tmp_path: Path) -> None:
@@ -150,28 +150,28 @@ def test_several_records_are_requested_at_once(either: Corral) -> None:
 
 
 def test_optional_arguments_may_be_none(either: Corral, tmp_path: Path) -> None:
-    asked = either.runs.start(command=["true"], project=str(tmp_path), dir=None, name=None)
-    assert asked.cwd == str(tmp_path)
+    run = either.runs.start(command=["true"], project=str(tmp_path), dir=None, name=None)
+    assert run.cwd == str(tmp_path)
 
 
 def test_run_and_its_output(either: Corral, store: Corral) -> None:
-    asked = queued(store)
-    wrote = b"one\ntwo\n\xff\x00three\n" + b"x" * 200_000
-    folder = config.run_folder(asked.id)
+    queued_run = queued(store)
+    expected = b"one\ntwo\n\xff\x00three\n" + b"x" * 200_000
+    folder = config.run_folder(queued_run.id)
     folder.mkdir(parents=True)
-    (folder / "output").write_bytes(wrote)
+    (folder / "output").write_bytes(expected)
     holding = held(host=process.host(), folder=str(folder))
-    run = store.internal.runs.launch(store.internal.runs.acquire(asked.id, holding))
+    run = store.internal.runs.launch(store.internal.runs.acquire(queued_run.id, holding))
     result = either.runs.get(run.id)
     assert isinstance(result, Run)
     assert result.state is RunState.RUNNING
-    text = either.outputs.open(run.id)
-    assert text.lines(1, 1) == [b"two"]
+    output = either.outputs.open(run.id)
+    assert output.lines(1, 1) == [b"two"]
     store.internal.runs.end(run, ExitStatus(exit_code=0))
     assert either.runs.wait(run.id, timeout_ms=5_000).state is RunState.COMPLETED
-    whole = b"".join(piece.text for piece in either.outputs.follow(run.id))
-    assert whole == wrote
-    assert either.outputs.open(run.id).size == len(whole)
+    text = b"".join(piece.text for piece in either.outputs.follow(run.id))
+    assert text == expected
+    assert either.outputs.open(run.id).size == len(text)
     assert either.outputs.open(run.id).bytes(4, 3) == b"two"
 
 
@@ -205,10 +205,10 @@ def test_waiting_claim_is_woken(either: Corral, store: Corral) -> None:
 
 def test_feed_is_followed_and_ends_when_idle(either: Corral, store: Corral) -> None:
     first = store.mail.put("agent:ada", 1)
-    put = [store.mail.put("agent:ada", n).id for n in range(300)]
+    ids = [store.mail.put("agent:ada", n).id for n in range(300)]
     followed = either.events.follow("0-0", timeout_ms=3_000)
     letters = (event.subject for event in followed if event.kind == "letter")
-    assert [next(letters) for _ in range(301)] == [first.id, *put]
+    assert [next(letters) for _ in range(301)] == [first.id, *ids]
 
 
 def test_now_is_the_stores_time(either: Corral, store: Corral) -> None:
@@ -268,9 +268,9 @@ def test_restarted_server_is_found_again(store: Corral) -> None:
             opened.mail.put("agent:ada", 2)
         store.tokens.revoke("tests")
         with run_http_server(store, port=port) as second:
-            again = corral.open(second.url, token=second.token)
-            assert [letter.body for letter in again.mail.list().items] == [1]
-            again.close()
+            reopened = corral.open(second.url, token=second.token)
+            assert [letter.body for letter in reopened.mail.list().items] == [1]
+            reopened.close()
         opened.close()
 
 

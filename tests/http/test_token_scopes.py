@@ -1,4 +1,4 @@
-"""An agent's token for one project reaches no record of another, by any argument."""
+"""An agent token of one project is rejected for records of another, by any argument."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,10 +67,10 @@ OTHERS = {
 
 
 class TwoProjects(NamedTuple):
-    who: TokenIdentity
+    identity: TokenIdentity
     project: str
-    things: dict[str, str]
-    """Of the other project, by room: all of them eve's own, as far as that can be."""
+    records: dict[str, str]
+    """Records of the other project by API attribute; eve owns those that have an owner."""
 
 
 def call_named(name: str) -> RemoteCall:
@@ -85,24 +85,24 @@ def two_projects(store: Corral, tmp_path: Path) -> TwoProjects:
     for name in ("own", "other"):
         (tmp_path / name).mkdir()
         projects.append(store.projects.register(tmp_path / name))
-    own, other = projects[0].id, projects[1].id
+    own_id, other_id = projects[0].id, projects[1].id
     eve = store.agents.create("eve")
-    token = store.tokens.create("e", scope="agent:eve", project=own)
-    run = add_run(store, "running", agent_id=eve.id, project_id=other)
-    session = store.sessions.open("eve", project=other).id
-    store.plans.set(["x"], agent="eve", project_id=other)
-    things = {
-        "decisions": store.decisions.record("t", author="agent:eve", project=other).id,
-        "delegations": store.delegations.delegate("eve", "x", project_id=other).id,
-        "groups": store.groups.create("g", members=["agent:eve"], project=other).id,
-        "locks": store.locks.acquire(other, "x", "eve").id,
+    token = store.tokens.create("e", scope="agent:eve", project=own_id)
+    run = add_run(store, "running", agent_id=eve.id, project_id=other_id)
+    session = store.sessions.open("eve", project=other_id).id
+    store.plans.set(["x"], agent="eve", project_id=other_id)
+    records = {
+        "decisions": store.decisions.record("t", author="agent:eve", project=other_id).id,
+        "delegations": store.delegations.delegate("eve", "x", project_id=other_id).id,
+        "groups": store.groups.create("g", members=["agent:eve"], project=other_id).id,
+        "locks": store.locks.acquire(other_id, "x", "eve").id,
         "plans": "eve",
-        "questions": store.questions.ask("?", asker="agent:eve", project=other).id,
+        "questions": store.questions.ask("?", asker="agent:eve", project=other_id).id,
         "runs": run,
         "sessions": session,
-        "tasks": store.tasks.add(other, "build").id,
+        "tasks": store.tasks.add(other_id, "build").id,
     }
-    return TwoProjects(store.tokens.check(token.value), own, things)
+    return TwoProjects(store.tokens.check(token.value), own_id, records)
 
 
 FOR_AGENTS = sorted(call.name for call in list_calls() if call.policy.agent is not None)
@@ -114,8 +114,8 @@ MATRIX = [
     if field.name in OBJECT_ARGUMENTS or (field.name == "id" and not name.startswith("mail."))
 ]
 
-NOT_MADE = {"races", "host_requests"}
-"""Rooms of which the world has nothing in another project."""
+WITHOUT_RECORD = {"races", "host_requests"}
+"""API attributes for which the fixture creates no record."""
 
 
 @each_case(("name", "argument"), MATRIX)
@@ -123,15 +123,15 @@ def test_record_of_another_project_is_rejected(
     store: Corral, two_projects: TwoProjects, name: str, argument: str
 ) -> None:
     call = call_named(name)
-    room = OBJECT_ARGUMENTS.get(argument, call.attribute)
-    if room in NOT_MADE:
+    attribute = OBJECT_ARGUMENTS.get(argument, call.attribute)
+    if attribute in WITHOUT_RECORD:
         return
-    thing: Any = two_projects.things[room]
+    record: Any = two_projects.records[attribute]
     if argument == "on":
-        thing = [thing]
-    with pytest.raises(Refused) as refused:
-        agent_permissions.check_agent_call(store, two_projects.who, call, {argument: thing})
-    assert refused.value.details["reason"] == "other_project"
+        record = [record]
+    with pytest.raises(Refused) as raised:
+        agent_permissions.check_agent_call(store, two_projects.identity, call, {argument: record})
+    assert raised.value.details["reason"] == "other_project"
 
 
 @each_case("name", FOR_AGENTS)
@@ -147,12 +147,12 @@ def test_another_project_cannot_be_named(
     store: Corral, two_projects: TwoProjects, name: str
 ) -> None:
     call = call_named(name)
-    other = store.tasks.get(two_projects.things["tasks"]).project_id
+    other = store.tasks.get(two_projects.records["tasks"]).project_id
     for field in call.fields:
         if field.name in ("project", "project_id"):
             with pytest.raises(Refused):
                 agent_permissions.check_agent_call(
-                    store, two_projects.who, call, {field.name: other}
+                    store, two_projects.identity, call, {field.name: other}
                 )
 
 
@@ -164,9 +164,9 @@ def test_progress_is_reported_only_in_the_tokens_project(
     with run_http_server(store) as http_server, http_server.client(token) as eve:
         values = {"summary": "half", "agent": "eve", "percent": 50}
         foreign = eve.post(
-            "/api/progress/report", json=values | {"task": two_projects.things["tasks"]}
+            "/api/progress/report", json=values | {"task": two_projects.records["tasks"]}
         )
         assert foreign.status_code == 403
-        own = eve.post("/api/progress/report", json=values | {"task": task.id})
-        assert own.status_code == 200, own.text
+        accepted = eve.post("/api/progress/report", json=values | {"task": task.id})
+        assert accepted.status_code == 200, accepted.text
     assert [item.task_id for item in store.progress.list().items] == [task.id]

@@ -1,4 +1,4 @@
-"""Webhooks of platforms: only signed requests are accepted, and stored before the response."""
+"""Webhooks of chat platforms: signatures, storage before the response, and replies."""
 
 import json
 
@@ -26,7 +26,7 @@ def event(number: int, **fields: object) -> bytes:
     ).encode()
 
 
-def signed(store: Corral, body: bytes, key: str = "hush-hush") -> dict[str, str]:
+def signed_headers(store: Corral, body: bytes, key: str = "hush-hush") -> dict[str, str]:
     return {notifications.SIGNATURE_HEADER: notifications.sign_body(key, body, store.now())}
 
 
@@ -34,21 +34,29 @@ def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corr
     store = store_with_hook
     store.channels.add("ci", "webhook", secrets={"secret": "hook"}, policy="public")
     store.wirings.add("ada", channel="ci")
-    with run_http_server(store) as http_server, http_server.stranger() as caller:
+    with run_http_server(store) as http_server, http_server.anonymous_client() as caller:
         body = event(1)
         for _ in range(2):
-            response = caller.post("/channels/ci", content=body, headers=signed(store, body))
+            response = caller.post(
+                "/channels/ci", content=body, headers=signed_headers(store, body)
+            )
             assert (response.status_code, response.content) == (200, b"{}")
         (message,) = store.messages.list().items
         assert (message.text, message.state) == ("hello", "routed")
-        forged = caller.post("/channels/ci", content=body, headers=signed(store, body, "guess"))
+        forged = caller.post(
+            "/channels/ci", content=body, headers=signed_headers(store, body, "guess")
+        )
         assert forged.status_code == 403
         assert caller.post("/channels/ci", content=body).status_code == 403
         assert caller.get("/channels/ci").status_code == 401
-        unknown = caller.post("/channels/nowhere", content=body, headers=signed(store, body))
+        unknown = caller.post(
+            "/channels/nowhere", content=body, headers=signed_headers(store, body)
+        )
         assert unknown.status_code == 404
         broken = event(2, surprise=1)
-        response = caller.post("/channels/ci", content=broken, headers=signed(store, broken))
+        response = caller.post(
+            "/channels/ci", content=broken, headers=signed_headers(store, broken)
+        )
         assert response.status_code == 403
         assert "surprise" in response.json()["error"]["message"]
     assert len(store.messages.list().items) == 1
@@ -56,7 +64,7 @@ def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corr
 
 def test_channel_without_webhooks_rejects_requests(store_with_hook: Corral) -> None:
     store_with_hook.channels.add("here", "terminal")
-    with run_http_server(store_with_hook) as http_server, http_server.stranger() as caller:
+    with run_http_server(store_with_hook) as http_server, http_server.anonymous_client() as caller:
         response = caller.post("/channels/here", content=b"{}")
         assert response.status_code == 400
 
@@ -89,11 +97,11 @@ def test_agent_token_sends_only_in_its_own_name(store_with_hook: Corral) -> None
     store.destinations.grant("ben", place.id, name="room")
     token = store.tokens.create("of-ada", scope="agent:ada").value
     with run_http_server(store) as http_server, http_server.client(token) as ada:
-        asked = {"text": "as ben", "agent": "ben", "to": "room"}
-        response = ada.post("/api/messages/send", json=asked)
+        payload = {"text": "as ben", "agent": "ben", "to": "room"}
+        response = ada.post("/api/messages/send", json=payload)
         assert response.status_code == 403, "ada has no such destination"
         store.destinations.grant("ada", place.id, name="room")
-        response = ada.post("/api/messages/send", json=asked)
+        response = ada.post("/api/messages/send", json=payload)
         assert response.status_code == 200
         assert response.json()[0]["agent_id"] == store.agents.get("ada").id
         assert ada.post("/api/messages/say", json={"place": place.id, "text": "x"}).is_error

@@ -1,4 +1,4 @@
-"""The langgraph checkpointer: its conformance suite, and real graphs that stop and continue."""
+"""The langgraph checkpointer: langgraph's conformance suite, and interrupted graphs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,11 +21,11 @@ from tests.support.errors import because
 from tests.support.http_server import run_http_server
 from tests.support.store import rows
 
-ASKED = {"configurable": {"thread_id": "trip"}}
+THREAD_CONFIG = {"configurable": {"thread_id": "trip"}}
 
 
-class Sync(BaseCheckpointSaver[int]):
-    """Sync methods under the async names, so that the suite tests them too."""
+class SyncSaver(BaseCheckpointSaver[int]):
+    """Exposes the sync methods under the async names, so that the suite tests them, too."""
 
     def __init__(self, saver: CorralSaver) -> None:
         super().__init__(serde=saver.serde)
@@ -36,8 +36,8 @@ class Sync(BaseCheckpointSaver[int]):
             yield item
 
 
-def _plain(name: str) -> Callable[..., Any]:
-    async def call(self: Sync, *args: Any, **named: Any) -> Any:
+def wrap_sync_method(name: str) -> Callable[..., Any]:
+    async def call(self: SyncSaver, *args: Any, **named: Any) -> Any:
         return getattr(self._saver, name)(*args, **named)
 
     return call
@@ -45,17 +45,17 @@ def _plain(name: str) -> Callable[..., Any]:
 
 for _name in ("get_tuple", "put", "put_writes", "delete_thread", "delete_for_runs", "copy_thread",
               "prune"):  # fmt: skip
-    setattr(Sync, f"a{_name}", _plain(_name))
+    setattr(SyncSaver, f"a{_name}", wrap_sync_method(_name))
 
 
-@pytest.mark.parametrize("seen_as", [lambda saver: saver, Sync], ids=["async", "sync"])
+@pytest.mark.parametrize("wrap", [lambda saver: saver, SyncSaver], ids=["async", "sync"])
 def test_conformance_suite_passes(
-    store: Corral, seen_as: Callable[[CorralSaver], BaseCheckpointSaver[int]]
+    store: Corral, wrap: Callable[[CorralSaver], BaseCheckpointSaver[int]]
 ) -> None:
-    async def made() -> AsyncIterator[BaseCheckpointSaver[int]]:
-        yield seen_as(CorralSaver(store))
+    async def make_savers() -> AsyncIterator[BaseCheckpointSaver[int]]:
+        yield wrap(CorralSaver(store))
 
-    report = asyncio.run(validate(checkpointer_test(name="CorralSaver")(made)))
+    report = asyncio.run(validate(checkpointer_test(name="CorralSaver")(make_savers)))
     failures = {name: result.failures for name, result in report.results.items() if result.failures}
     assert failures == {}
     assert {name for name, result in report.results.items() if result.passed} == set(Capability)
@@ -66,7 +66,7 @@ class Trip(TypedDict):
     places: Annotated[list[str], add]
 
 
-def travel(saver: BaseCheckpointSaver[Any], seen: list[str]) -> Any:
+def make_graph(saver: BaseCheckpointSaver[Any], seen: list[str]) -> Any:
     """Return a graph that visits two places in parallel, asks a person, and continues."""
 
     def make_node(place: str) -> Callable[[Trip], Trip]:
@@ -91,27 +91,30 @@ def test_interrupted_graph_continues_in_another_process(
     store: Corral, url: str, clock: ManualClock
 ) -> None:
     seen: list[str] = []
-    travel(CorralSaver(store), seen).invoke({"places": ["home"]}, ASKED)
+    make_graph(CorralSaver(store), seen).invoke({"places": ["home"]}, THREAD_CONFIG)
     assert sorted(seen) == ["oslo", "rome"]
     with CorralSaver(url) as another:
-        result = travel(another, seen).invoke(Command(resume="paris"), ASKED)
+        result = make_graph(another, seen).invoke(Command(resume="paris"), THREAD_CONFIG)
     assert sorted(result["places"]) == ["home", "oslo", "paris", "rome"]
     assert sorted(seen) == ["oslo", "rome"], "finished steps are not repeated"
 
 
-def story(saver: BaseCheckpointSaver[Any]) -> list[Any]:
+def run_graph_history(saver: BaseCheckpointSaver[Any]) -> list[Any]:
     """Return the states of a graph that is interrupted, resumed, rewound, changed and forked."""
-    graph = travel(saver, [])
-    results = [graph.invoke({"places": ["home"]}, ASKED), graph.invoke(Command(resume="a"), ASKED)]
-    (asked,) = [
+    graph = make_graph(saver, [])
+    results = [
+        graph.invoke({"places": ["home"]}, THREAD_CONFIG),
+        graph.invoke(Command(resume="a"), THREAD_CONFIG),
+    ]
+    (interrupted,) = [
         state
-        for state in graph.get_state_history(ASKED)
+        for state in graph.get_state_history(THREAD_CONFIG)
         if state.next and state.values.get("places")
     ]
-    results.append(graph.invoke(None, asked.config))
-    changed = graph.update_state(asked.config, {"places": ["elsewhere"]}, as_node="rome")
-    results += [graph.invoke(None, changed), graph.get_state(ASKED).values]
-    history = list(graph.get_state_history(ASKED))
+    results.append(graph.invoke(None, interrupted.config))
+    changed_config = graph.update_state(interrupted.config, {"places": ["lima"]}, as_node="rome")
+    results += [graph.invoke(None, changed_config), graph.get_state(THREAD_CONFIG).values]
+    history = list(graph.get_state_history(THREAD_CONFIG))
     results += [
         (state.values, state.next, state.metadata["source"], state.metadata["step"])
         for state in history
@@ -120,21 +123,21 @@ def story(saver: BaseCheckpointSaver[Any]) -> list[Any]:
 
 
 def test_graph_is_rewound_and_forked_like_with_langgraphs_saver(store: Corral) -> None:
-    assert story(CorralSaver(store)) == story(InMemorySaver())
+    assert run_graph_history(CorralSaver(store)) == run_graph_history(InMemorySaver())
 
 
 def test_graphs_run_concurrently_in_one_event_loop(store: Corral) -> None:
-    graph = travel(CorralSaver(store), [])
+    graph = make_graph(CorralSaver(store), [])
 
-    async def one(name: str) -> int:
+    async def run_graph(name: str) -> int:
         config = {"configurable": {"thread_id": name}}
         await graph.ainvoke({"places": [name]}, config)
         return len((await graph.ainvoke(Command(resume="x"), config))["places"])
 
-    async def all_of_them() -> list[int]:
-        return await asyncio.gather(*(one(f"t{n}") for n in range(8)))
+    async def run_graphs() -> list[int]:
+        return await asyncio.gather(*(run_graph(f"t{n}") for n in range(8)))
 
-    assert asyncio.run(all_of_them()) == [4] * 8
+    assert asyncio.run(run_graphs()) == [4] * 8
 
 
 def test_unused_threads_are_deleted_as_a_whole(store: Corral, clock: ManualClock) -> None:
@@ -146,10 +149,10 @@ def test_unused_threads_are_deleted_as_a_whole(store: Corral, clock: ManualClock
         saver.put_writes(config, [("channel", 1)], "task")
     clock.advance(90 * DAY + 1)
     saver.put(config, empty_checkpoint(), {"step": 1}, {})
-    counted = {item.table: item.rows for item in store.db.prune(dry_run=True)}
-    gone = {item.table: item.rows for item in store.db.prune()}
-    assert counted == gone
-    assert (gone["checkpoints"], gone["checkpoint_writes"]) == (1, 1)
+    planned = {item.table: item.rows for item in store.db.prune(dry_run=True)}
+    deleted = {item.table: item.rows for item in store.db.prune()}
+    assert planned == deleted
+    assert (deleted["checkpoints"], deleted["checkpoint_writes"]) == (1, 1)
     assert [
         len(list(saver.list({"configurable": {"thread_id": t}}))) for t in ("old", "young")
     ] == [
@@ -160,7 +163,7 @@ def test_unused_threads_are_deleted_as_a_whole(store: Corral, clock: ManualClock
 
 def test_pruning_keeps_the_ancestors_of_a_delta_state(store: Corral) -> None:
     saver = CorralSaver(store)
-    config: Any = ASKED
+    config: Any = THREAD_CONFIG
     for step in range(6):
         checkpoint = empty_checkpoint()
         if step == 2:
@@ -171,7 +174,7 @@ def test_pruning_keeps_the_ancestors_of_a_delta_state(store: Corral) -> None:
         )
         saver.put_writes(config, [("log", step)], "task")
     saver.prune(["trip"])
-    assert [item.metadata["step"] for item in saver.list(ASKED)] == [5, 4, 3, 2]
+    assert [item.metadata["step"] for item in saver.list(THREAD_CONFIG)] == [5, 4, 3, 2]
     history = saver.get_delta_channel_history(config=config, channels=["log"])["log"]
     assert (history["seed"], [value for _, _, value in history["writes"]]) == ("whole", [2, 3, 4])
 
@@ -181,7 +184,7 @@ def test_config_without_a_thread_is_rejected(store: Corral) -> None:
     with pytest.raises(Invalid, match="no thread_id"):
         saver.put({"configurable": {}}, empty_checkpoint(), {}, {})
     with pytest.raises(Invalid, match="no checkpoint_id"):
-        saver.put_writes(ASKED, [("c", 1)], "task")
+        saver.put_writes(THREAD_CONFIG, [("c", 1)], "task")
     with pytest.raises(Invalid, check=because("unknown_strategy")):
         saver.prune(["trip"], strategy="some")
     assert rows(store, "SELECT * FROM checkpoints") == []
@@ -189,7 +192,7 @@ def test_config_without_a_thread_is_rejected(store: Corral) -> None:
 
 def test_command_line_lists_and_deletes_threads(store: Corral) -> None:
     saver = CorralSaver(store)
-    first = saver.put(ASKED, empty_checkpoint(), {"step": 0}, {})
+    first = saver.put(THREAD_CONFIG, empty_checkpoint(), {"step": 0}, {})
     saver.put(first, empty_checkpoint(), {"step": 1}, {})
     page = store.checkpoints.list(limit=1)
     older = store.checkpoints.list(after=page.next).items
@@ -205,10 +208,10 @@ def test_command_line_lists_and_deletes_threads(store: Corral) -> None:
 def test_saver_works_through_a_daemon(store: Corral) -> None:
     with (
         run_http_server(store) as http_server,
-        CorralSaver(http_server.url, token=http_server.token) as afar,
+        CorralSaver(http_server.url, token=http_server.token) as saver,
     ):
-        assert story(afar) == story(InMemorySaver())
-        afar.prune(["trip"])
-        assert len(list(afar.list(ASKED))) == 1
-        afar.delete_thread("trip")
+        assert run_graph_history(saver) == run_graph_history(InMemorySaver())
+        saver.prune(["trip"])
+        assert len(list(saver.list(THREAD_CONFIG))) == 1
+        saver.delete_thread("trip")
     assert store.checkpoints.list().items == []

@@ -1,4 +1,4 @@
-"""Sessions for openai-agents: its protocol, and a real Runner against the model stub."""
+"""Sessions for openai-agents: the framework's protocol, and a real Runner with the model stub."""
 
 import asyncio
 import json
@@ -39,11 +39,11 @@ CALL = {
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
 IMAGE = {"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}]}
-ODD = {"role": "user", "content": "a\0b \ud83d", "n": 1.5, "deep": {"z": 1, "a": [None]}}
+UNUSUAL = {"role": "user", "content": "a\0b \ud83d", "n": 1.5, "deep": {"z": 1, "a": [None]}}
 ITEMS: list[Any] = [HELLO, ANSWER, CALL, OUTPUT, THOUGHT, IMAGE, {"role": "user", "content": ""}]
 
 
-def wait(work: Coroutine[Any, Any, Any]) -> Any:
+def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
 
@@ -57,26 +57,26 @@ def test_session_implements_the_frameworks_protocol(session: CorralSession) -> N
 
 
 def test_items_are_returned_in_order_and_unchanged(session: CorralSession) -> None:
-    wait(session.add_items([*ITEMS, ODD]))
-    wait(session.add_items([HELLO]))
-    wait(session.add_items([]))
-    assert wait(session.get_items()) == [*ITEMS, ODD, HELLO]
+    run(session.add_items([*ITEMS, UNUSUAL]))
+    run(session.add_items([HELLO]))
+    run(session.add_items([]))
+    assert run(session.get_items()) == [*ITEMS, UNUSUAL, HELLO]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 7, 8, 100])
 def test_limit_returns_the_latest_items_in_order(session: CorralSession, limit: int) -> None:
-    wait(session.add_items(ITEMS))
-    result = wait(session.get_items(limit))
+    run(session.add_items(ITEMS))
+    result = run(session.get_items(limit))
     assert result == (ITEMS[-limit:] if limit else [])
     session.session_settings = SessionSettings(limit=limit)
-    assert wait(session.get_items()) == result
+    assert run(session.get_items()) == result
 
 
 def test_session_behaves_like_the_frameworks_own(store: Corral) -> None:
-    def story(session: Any) -> list[Any]:
+    def run_operations(session: Any) -> list[Any]:
         async def use_session() -> list[Any]:
             seen = [await session.get_items(), await session.pop_item()]
-            await session.add_items([*ITEMS, ODD])
+            await session.add_items([*ITEMS, UNUSUAL])
             seen += [await session.pop_item(), await session.pop_item(), await session.get_items(3)]
             await session.add_items([HELLO])
             seen += [await session.pop_item(), await session.pop_item(), await session.get_items()]
@@ -88,27 +88,27 @@ def test_session_behaves_like_the_frameworks_own(store: Corral) -> None:
 
         return list(asyncio.run(use_session()))
 
-    own = SQLiteSession("talk")
-    assert story(CorralSession("talk", store)) == story(own)
-    own.close()
+    own_session = SQLiteSession("talk")
+    assert run_operations(CorralSession("talk", store)) == run_operations(own_session)
+    own_session.close()
 
 
 def test_popped_and_cleared_items_stay_readable(session: CorralSession, store: Corral) -> None:
-    wait(session.add_items([HELLO, ANSWER]))
-    assert wait(session.pop_item()) == ANSWER
+    run(session.add_items([HELLO, ANSWER]))
+    assert run(session.pop_item()) == ANSWER
     assert [turn.content for turn in store.sessions.turns(session.corral_id).items] == [
         "hello",
         "a zebra",
         "Turn 2 was undone.",
     ]
-    wait(session.clear_session())
-    again = CorralSession("talk", store)
-    assert (wait(again.get_items()), again.corral_id) == ([], session.corral_id)
+    run(session.clear_session())
+    reopened = CorralSession("talk", store)
+    assert (run(reopened.get_items()), reopened.corral_id) == ([], session.corral_id)
     assert store.sessions.get(session.corral_id).turns == 3
 
 
 def test_items_of_the_framework_are_searchable(session: CorralSession, store: Corral) -> None:
-    wait(session.add_items(ITEMS))
+    run(session.add_items(ITEMS))
     result = store.sessions.turns(session.corral_id).items
     assert [(turn.role, turn.content, turn.tool_name, turn.arguments) for turn in result[:5]] == [
         ("user", "hello", None, None),
@@ -125,39 +125,39 @@ def test_items_of_the_framework_are_searchable(session: CorralSession, store: Co
 
 
 def test_existing_session_of_the_store_can_be_continued(store: Corral) -> None:
-    talk = store.sessions.open(title="begun by hand")
-    store.sessions.append(talk, "user", "from elsewhere")
-    store.sessions.append(talk, "tool", "", tool_name="Bash", result={"out": 1})
-    store.sessions.append(talk, "tool", "it rains", tool_name="weather")
-    session = CorralSession(talk.id, store)
-    wait(session.add_items([ANSWER]))
-    assert wait(session.get_items()) == [
+    stored = store.sessions.open(title="begun by hand")
+    store.sessions.append(stored, "user", "from elsewhere")
+    store.sessions.append(stored, "tool", "", tool_name="Bash", result={"out": 1})
+    store.sessions.append(stored, "tool", "it rains", tool_name="weather")
+    session = CorralSession(stored.id, store)
+    run(session.add_items([ANSWER]))
+    assert run(session.get_items()) == [
         {"role": "user", "content": "from elsewhere"},
         {"role": "assistant", "content": "it rains"},
         ANSWER,
     ]
-    store.sessions.close(talk)
+    store.sessions.close(stored)
     with pytest.raises(IllegalMove, match="cannot be changed"):
-        wait(session.add_items([HELLO]))
+        run(session.add_items([HELLO]))
     with pytest.raises(NotFound):
-        wait(CorralSession("ses_7z", store).get_items())
+        run(CorralSession("ses_7z", store).get_items())
 
 
 def test_unknown_role_adds_nothing(session: CorralSession) -> None:
-    wait(session.add_items([HELLO]))
+    run(session.add_items([HELLO]))
     with pytest.raises(Invalid, match="Invalid role"):
-        wait(session.add_items([HELLO, {"role": "critic", "content": "x"}]))
-    assert wait(session.get_items()) == [HELLO]
+        run(session.add_items([HELLO, {"role": "critic", "content": "x"}]))
+    assert run(session.get_items()) == [HELLO]
 
 
 def test_session_belongs_to_an_agent_and_a_project(store: Corral, tmp_path: Any) -> None:
     ada = store.agents.create("ada", provider="claude")
     project = store.projects.register(tmp_path)
     session = CorralSession("talk", store, agent="ada", project=project.id)
-    wait(session.add_items([HELLO, ANSWER]))
-    talk = store.sessions.get(session.corral_id)
-    assert (talk.agent_id, talk.project_id) == (ada.id, project.id)
-    assert [turn.agent_id for turn in store.sessions.turns(talk).items] == [None, ada.id]
+    run(session.add_items([HELLO, ANSWER]))
+    stored = store.sessions.get(session.corral_id)
+    assert (stored.agent_id, stored.project_id) == (ada.id, project.id)
+    assert [turn.agent_id for turn in store.sessions.turns(stored).items] == [None, ada.id]
 
 
 def test_concurrent_adds_lose_nothing_and_share_one_session(store: Corral, url: str) -> None:
@@ -165,32 +165,32 @@ def test_concurrent_adds_lose_nothing_and_share_one_session(store: Corral, url: 
         session = CorralSession("talk", store)
         pairs = [{"role": "user", "content": f"{name} {n}"} for n in range(10)]
         for first in range(0, 10, 2):
-            wait(session.add_items(pairs[first : first + 2]))
+            run(session.add_items(pairs[first : first + 2]))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, "abcd"))
     assert len(store.sessions.list().items) == 1
-    results = [item["content"] for item in wait(CorralSession("talk", store).get_items())]
+    results = [item["content"] for item in run(CorralSession("talk", store).get_items())]
     assert len(results) == 40
     for name in "abcd":
-        own = [words for words in results if words.startswith(name)]
-        assert own == [f"{name} {n}" for n in range(10)]
-    pairs = [words for words in results if int(words[2:]) % 2 == 0]
-    assert all(results[results.index(words) + 1][0] == words[0] for words in pairs), (
+        own_texts = [text for text in results if text.startswith(name)]
+        assert own_texts == [f"{name} {n}" for n in range(10)]
+    pairs = [text for text in results if int(text[2:]) % 2 == 0]
+    assert all(results[results.index(text) + 1][0] == text[0] for text in pairs), (
         "pairs stay together"
     )
 
 
-def test_concurrent_pops_return_two_items(store: Corral) -> None:
+def test_concurrent_pops_return_each_item_once(store: Corral) -> None:
     items = [{"role": "user", "content": str(n)} for n in range(8)]
-    wait(CorralSession("talk", store).add_items(items))
+    run(CorralSession("talk", store).add_items(items))
 
     def pop(_: int) -> str:
-        return str(wait(CorralSession("talk", store).pop_item())["content"])
+        return str(run(CorralSession("talk", store).pop_item())["content"])
 
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(pop, range(8))) == [item["content"] for item in items]
-    assert wait(CorralSession("talk", store).get_items()) == []
+    assert run(CorralSession("talk", store).get_items()) == []
 
 
 def test_cancelled_add_is_waited_for(session: CorralSession) -> None:
@@ -202,7 +202,7 @@ def test_cancelled_add_is_waited_for(session: CorralSession) -> None:
             await task
         return await session.get_items()
 
-    assert wait(cancelled()) == [HELLO]
+    assert run(cancelled()) == [HELLO]
 
 
 JSON = st.recursive(
@@ -246,24 +246,24 @@ def weather(city: str) -> str:
 def test_runner_remembers_across_processes_and_is_searchable(store: Corral, stub: Stub) -> None:
     steps = {"steps": [{"tool": "weather", "args": {"city": "Oslo"}}, {"text": "Take a zebra."}]}
 
-    async def ask(words: str) -> str:
+    async def ask(prompt: str) -> str:
         async with AsyncOpenAI(base_url=f"{stub.url}/v1", api_key="none") as client:
             model = OpenAIResponsesModel("stub", client)
             agent = Agent("ada", instructions="Be brief.", model=model, tools=[weather])
             result = await Runner.run(
                 agent,
-                words,
+                prompt,
                 session=CorralSession("trip", store),
                 run_config=RunConfig(tracing_disabled=True),
             )
             return str(result.final_output)
 
-    assert wait(ask(f"What now? STUB:{json.dumps(steps)}")) == "Take a zebra."
-    wait(ask("And then?"))
-    sent = [entry for entry in stub.seen if "responses" in entry["path"]][-1]
-    asked = json.dumps(sent)
-    for words in ("What now?", "it rains in Oslo", "Take a zebra.", "And then?"):
-        assert words in asked, "the model got the history"
+    assert run(ask(f"What now? STUB:{json.dumps(steps)}")) == "Take a zebra."
+    run(ask("And then?"))
+    request = [entry for entry in stub.seen if "responses" in entry["path"]][-1]
+    body = json.dumps(request)
+    for text in ("What now?", "it rains in Oslo", "Take a zebra.", "And then?"):
+        assert text in body, "the request contains the history"
     trip = store.sessions.by_provider("openai-agents", "trip")
     assert trip is not None
     value = store.sessions.turns(trip).items
@@ -282,9 +282,9 @@ def test_runner_remembers_across_processes_and_is_searchable(store: Corral, stub
 def test_session_works_through_a_daemon(store: Corral) -> None:
     with run_http_server(store) as http_server:
         session = CorralSession("talk", http_server.url, token=http_server.token)
-        wait(session.add_items(ITEMS))
-        assert wait(session.pop_item()) == ITEMS[-1]
-        assert wait(session.get_items()) == ITEMS[:-1]
-        wait(session.clear_session())
-        assert wait(session.get_items()) == []
+        run(session.add_items(ITEMS))
+        assert run(session.pop_item()) == ITEMS[-1]
+        assert run(session.get_items()) == ITEMS[:-1]
+        run(session.clear_session())
+        assert run(session.get_items()) == []
         session.close()

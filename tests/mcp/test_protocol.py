@@ -36,13 +36,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def env_of(home: Path, agent: str | None = "ada", **more: str) -> dict[str, str]:
+def make_environment(home: Path, agent: str | None = "ada", **more: str) -> dict[str, str]:
     return environment(f"sqlite:///{home}/corral.db", agent, home / "home", **more)
 
 
 @pytest.fixture
 def server(home: Path) -> Iterator[StdioClient]:
-    with stdio_client(env_of(home), home / "project") as opened:
+    with stdio_client(make_environment(home), home / "project") as opened:
         yield opened
 
 
@@ -50,14 +50,14 @@ def server(home: Path) -> Iterator[StdioClient]:
 
 
 def test_protocol_version_is_negotiated(server: StdioClient) -> None:
-    for asked, value in [
+    for requested, value in [
         ("2024-11-05", "2024-11-05"),
         ("2025-06-18", "2025-06-18"),
         ("2025-11-25", "2025-11-25"),
         ("1999-01-01", "2025-11-25"),
         ("2026-07-28", "2025-11-25"),
     ]:
-        result = server.ask("initialize", protocolVersion=asked)["result"]
+        result = server.ask("initialize", protocolVersion=requested)["result"]
         assert result["protocolVersion"] == value
         assert result["serverInfo"]["name"] == "corral"
         assert "whoami" in result["instructions"]
@@ -109,19 +109,19 @@ def test_invalid_message_is_answered_and_the_next_is_served(
 
 
 HALVES = [rb"\ud83d", b"\xf0\x9f"]
-"""Of an emoji, as programs write it that cut texts: spelled out, and as it is."""
+"""Half of an emoji: a lone surrogate as a JSON escape, and the first bytes of its UTF-8."""
 
 
-def remembering(text: bytes) -> bytes:
-    asked = b'{"name":"remember","arguments":{"text":"cut %s"}}' % text
-    return b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":%s}' % asked
+def remember_call(text: bytes) -> bytes:
+    params = b'{"name":"remember","arguments":{"text":"cut %s"}}' % text
+    return b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":%s}' % params
 
 
 @pytest.mark.parametrize("half", HALVES)
 def test_lone_surrogate_is_replaced_and_the_call_answered(server: StdioClient, half: bytes) -> None:
-    server.send(remembering(half))
+    server.send(remember_call(half))
     result = server.next()
-    assert result["id"] == 7, "its client would wait for ever"
+    assert result["id"] == 7, "without a response the client would wait forever"
     assert not result["result"].get("isError"), result
 
 
@@ -142,16 +142,16 @@ def test_waiting_call_can_be_cancelled_and_gets_no_response(server: StdioClient)
 
 
 def test_server_exits_with_its_client_while_a_call_waits(home: Path) -> None:
-    with stdio_client(env_of(home), home / "project") as server:
+    with stdio_client(make_environment(home), home / "project") as server:
         arguments = {"name": "inbox", "arguments": {"wait_seconds": 50}}
         server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": arguments})
         assert server.ask("ping", id=6)["id"] == 6
-        began = time.monotonic()
-    assert time.monotonic() - began < 50, "it did not wait for the call to end"
+        start = time.monotonic()
+    assert time.monotonic() - start < 50, "the server exits without waiting for the call"
 
 
 def test_responses_are_sent_after_the_end_of_input(home: Path) -> None:
-    with stdio_client(env_of(home), home / "project") as server:
+    with stdio_client(make_environment(home), home / "project") as server:
         call = {"name": "inbox", "arguments": {}}
         server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": call})
         assert server.process.stdin is not None
@@ -161,27 +161,27 @@ def test_responses_are_sent_after_the_end_of_input(home: Path) -> None:
 
 def test_caller_is_identified_by_the_environment_only(home: Path) -> None:
     with (
-        stdio_client(env_of(home, None), home) as server,
+        stdio_client(make_environment(home, None), home) as server,
         pytest.raises(ToolError, match="CORRAL_AGENT"),
     ):
         server.call("whoami")
     with (
-        stdio_client(env_of(home, "eve"), home) as server,
+        stdio_client(make_environment(home, "eve"), home) as server,
         pytest.raises(ToolError, match="No agent"),
     ):
         server.call("whoami")
     with (
-        stdio_client(env_of(home, CORRAL_RUN="run_" + "0" * 26), home) as server,
+        stdio_client(make_environment(home, CORRAL_RUN="run_" + "0" * 26), home) as server,
         pytest.raises(ToolError, match="run"),
     ):
         server.call("whoami")
-    with stdio_client(env_of(home), home / "project") as server:
+    with stdio_client(make_environment(home), home / "project") as server:
         assert server.call("whoami")["project"]["dir"] == str(home / "project")
 
 
 def test_unavailable_store_is_reported_to_the_agent(home: Path) -> None:
     (home / "corral.db").write_bytes(b"not a database, by far" * 100)
-    with stdio_client(env_of(home), home) as server:
+    with stdio_client(make_environment(home), home) as server:
         assert server.ask("tools/list")["result"]["tools"]
         with pytest.raises(ToolError, match="Nothing was changed") as caught:
             server.call("whoami")
@@ -227,7 +227,7 @@ def test_missing_token_or_foreign_origin_is_rejected(
     http_server: HttpServer, client: httpx.Client
 ) -> None:
     call = rpc("tools/call", name="whoami")
-    with http_server.stranger() as stranger:
+    with http_server.anonymous_client() as stranger:
         response = stranger.post("/mcp", json=call)
         assert (response.status_code, response.json()["error"]["code"]) == (401, "unauthenticated")
     response = client.post("/mcp", json=call, headers={"Origin": "https://evil.example"})
@@ -249,7 +249,7 @@ def test_revoked_or_full_scope_token_calls_no_tool(
         assert result["isError"]
         assert "--agent" in result["content"][0]["text"]
     http_server.store.tokens.revoke("ada")
-    wait_until(lambda: client.post("/mcp", json=call).status_code == 401, "the token is refused")
+    wait_until(lambda: client.post("/mcp", json=call).status_code == 401, "the token is rejected")
 
 
 def test_headers_must_match_the_message(client: httpx.Client) -> None:
@@ -259,8 +259,8 @@ def test_headers_must_match_the_message(client: httpx.Client) -> None:
     wrapped = {**right, "Mcp-Name": "=?base64?d2hvYW1p?="}
     assert client.post("/mcp", json=call, headers=wrapped).status_code == 200
     for name in right:
-        wrong = {**right, name: "else"}
-        response = client.post("/mcp", json=call, headers=wrong)
+        headers = {**right, name: "else"}
+        response = client.post("/mcp", json=call, headers=headers)
         assert (response.status_code, response.json()["error"]["code"]) == (400, -32020)
     response = client.post(
         "/mcp", json=rpc("no/such", _meta=MODERN), headers={**right, "Mcp-Method": "no/such"}
@@ -281,11 +281,14 @@ def test_disconnected_caller_claims_nothing(
     http_server: HttpServer, client: httpx.Client, token: str
 ) -> None:
     call = rpc("tools/call", name="inbox", arguments={"wait_seconds": 50})
-    with http_server.client(token) as impatient, pytest.raises(httpx.ReadTimeout):
-        impatient.post("/mcp", json=call, timeout=httpx.Timeout(60, read=0.3))
+    with http_server.client(token) as short_client, pytest.raises(httpx.ReadTimeout):
+        short_client.post("/mcp", json=call, timeout=httpx.Timeout(60, read=0.3))
     with http_server.client() as full:
         # A request is counted when it has ended.
-        wait_until(lambda: 'route="/mcp"' in full.get("/metrics").text, "the server has noticed")
+        wait_until(
+            lambda: 'route="/mcp"' in full.get("/metrics").text,
+            "the server has noticed the disconnect",
+        )
     http_server.store.mail.put("agent:ada", "not lost")
     assert http_server.store.mail.claim("agent:ada", owner="another")
 
@@ -300,9 +303,9 @@ def test_command_serves_an_agent_that_has_only_the_daemons_url(
     env = environment(http_server.url, None, home / "home", CORRAL_TOKEN=token)
     with stdio_client(env, home) as server:
         assert server.call("whoami")["agent"] == "ada"
-        sent = server.call("send", to="bob", text="from afar")
-        assert http_server.store.mail.get(sent["letter"]).sender == "agent:ada"
-        server.send(remembering(HALVES[0]))
+        message = server.call("send", to="bob", text="from another host")
+        assert http_server.store.mail.get(message["letter"]).sender == "agent:ada"
+        server.send(remember_call(HALVES[0]))
         assert server.next()["id"] == 7
         result = server.ask("tools/call", name="whoami", _meta=MODERN)["result"]
         assert result["resultType"] == "complete"

@@ -1,6 +1,7 @@
-"""Foreign input for tests of parsers: what is right, spoilt a little, which goes deeper than noise.
+"""Mutated samples of valid input, for tests of parsers.
 
-A test takes a few examples of each; `CORRAL_FUZZ=2000 pytest tests/properties` takes many.
+A mutation of a valid sample reaches more code than random bytes. A test runs a few examples;
+`CORRAL_FUZZ=2000 pytest tests/properties` runs many.
 """
 
 import json
@@ -16,7 +17,7 @@ EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "15"))
 
 few = settings(
     max_examples=EXAMPLES,
-    deadline=None,  # a busy machine is no fault; what takes for ever is ended with its test
+    deadline=None,  # a slow machine is not a failure; the test's own timeout ends a hang
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     database=None,
 )
@@ -34,30 +35,31 @@ NOISE: Any = st.recursive(
 )
 
 
-def places_in(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield here
+def list_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each value inside a JSON value, as keys and indexes."""
+    yield path
     inner = value.items() if isinstance(value, dict) else ()
-    for key, each in enumerate(value) if isinstance(value, list) else inner:
-        yield from places_in(each, (*here, key))
+    for key, item in enumerate(value) if isinstance(value, list) else inner:
+        yield from list_paths(item, (*path, key))
 
 
 @st.composite
 def mutated(draw: Any, *samples: Any) -> Any:
-    """One of the samples, with something else in one place or a few."""
+    """Draw one of the samples and replace or delete one to three of its values."""
     value = deepcopy(draw(st.sampled_from(samples)))
     for _ in range(draw(st.integers(1, 3))):
-        *path, last = (None, *draw(st.sampled_from([*places_in(value)])))
+        *path, last = (None, *draw(st.sampled_from([*list_paths(value)])))
         if not path:
             return draw(NOISE)
-        at = value
+        parent = value
         for key in path[1:]:
-            at = at[key]
-        if draw(st.booleans()) and isinstance(at, dict):
-            del at[last]
+            parent = parent[key]
+        if draw(st.booleans()) and isinstance(parent, dict):
+            del parent[last]
         else:
-            at[last] = draw(NOISE)
+            parent[last] = draw(NOISE)
     return value
 
 
-def encoded(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     return json.dumps(value).encode()

@@ -1,8 +1,7 @@
-"""What the machines have in common: a fresh store for each story, and the same time on both sides.
+"""The base of the state machines: a fresh store for each example, with a manual clock.
 
-A machine does the same to a room and to a plain model of it, step by step, as hypothesis makes up
-the story, and compares the two. The model is written from what the room promises, without a look
-at how it keeps the promise.
+A machine applies the steps that hypothesis generates to a store and to a simple model of it, and
+compares the two. The model follows the documented behaviour, not the implementation.
 """
 
 import os
@@ -20,14 +19,14 @@ from tests.support.invariants import check_rows
 
 FreshUrl = Callable[[], str]
 POSTGRES_SHARE = 3
-SHARE = 1 if os.environ.get("CORRAL_FUZZ") else 0.5  # of the stories of a machine
+SHARE = 1 if os.environ.get("CORRAL_FUZZ") else 0.5  # of the examples of a machine
 
-# A story that fails is told again and again until it is short; that may take a while.
-while_it_is_made_short = pytest.mark.timeout(420)
+# Hypothesis shrinks a failing example, which may take a while.
+allow_shrinking_time = pytest.mark.timeout(420)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """One story, on one fresh store."""
+    """One example, on one fresh store."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -38,8 +37,8 @@ class StoreMachine(RuleBasedStateMachine):
     def now(self) -> int:
         return self.clock.now()
 
-    def refused(self, error: type[CorralError] | None, call: Callable[[], Any]) -> bool:
-        """Whether the model expects a refusal, which the room must then give."""
+    def is_rejected(self, error: type[CorralError] | None, call: Callable[[], Any]) -> bool:
+        """Return whether the model expects an error; if so, check that the call raises it."""
         if error is None:
             return False
         with pytest.raises(error) as caught:
@@ -55,18 +54,18 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def run_machine(
-    machine: Callable[[str], StoreMachine], fresh_url: FreshUrl, *, stories: int, steps: int
+    machine: Callable[[str], StoreMachine], fresh_url: FreshUrl, *, examples: int, steps: int
 ) -> None:
-    """Run half of the stories, or all of them with CORRAL_FUZZ.
+    """Run half of the examples, or all of them with CORRAL_FUZZ.
 
-    PostgreSQL gets a third of that: a fault of a room is found on SQLite in a tenth of the time,
-    and here it is seen that the engines agree.
+    PostgreSQL runs a third of that: SQLite finds most bugs in a tenth of the time, and PostgreSQL
+    only has to agree.
     """
     on_postgres = fresh_url().startswith("postgres")
     run_state_machine_as_test(
         lambda: machine(fresh_url()),
         settings=settings(
-            max_examples=int(stories * SHARE) // (POSTGRES_SHARE if on_postgres else 1),
+            max_examples=int(examples * SHARE) // (POSTGRES_SHARE if on_postgres else 1),
             stateful_step_count=steps,
             deadline=None,
             database=None,

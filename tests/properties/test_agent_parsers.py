@@ -1,6 +1,7 @@
-"""Parsers of agent protocols and of files that others can write, with malformed input.
+"""Parsers of agent protocols and of files that other programs write, with malformed input.
 
-Every parser returns a value or raises its documented error. `test_input_parsers.py` has the others.
+Every parser returns a value or raises its documented error. Other parsers are tested in
+`test_input_parsers.py`.
 """
 
 import json
@@ -22,7 +23,7 @@ from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, NotFound
 from corral.mcp import protocol
 from corral.services.projects import config
-from tests.properties.mutated_inputs import encoded, few, many, mutated
+from tests.properties.mutated_inputs import encode_json, few, many, mutated
 
 NOW = 1_800_000_000_000
 DEEP = "[" * 20_000
@@ -61,18 +62,18 @@ ACP = [
 @given(st.lists(mutated(*ACP), max_size=5), st.binary(max_size=40))
 @many
 def test_malformed_acp_output_never_raises(lines: list[Any], noise: bytes) -> None:
-    written: list[bytes] = []
+    output: list[bytes] = []
     policy = frozenset({"edit"})
-    talk = AcpClient(written.append, cwd="/", prompt="go", policy=policy, clock=ManualClock(NOW))
-    talk.start()
-    overheard = AcpParser()
-    for line in (*map(encoded, ACP[:2]), *map(encoded, lines), noise):
-        talk.feed(line + b"\n")
-        overheard.feed(line)
-    talk.close()
-    overheard.close()
-    for line in written:
-        assert isinstance(json.loads(line), dict), "what we say stays a message"
+    client = AcpClient(output.append, cwd="/", prompt="go", policy=policy, clock=ManualClock(NOW))
+    client.start()
+    parser = AcpParser()
+    for line in (*map(encode_json, ACP[:2]), *map(encode_json, lines), noise):
+        client.feed(line + b"\n")
+        parser.feed(line)
+    client.close()
+    parser.close()
+    for line in output:
+        assert isinstance(json.loads(line), dict), "the client sends only JSON objects"
 
 
 # -- tools -----------------------------------------------------------------------------------------
@@ -91,20 +92,20 @@ REQUESTS = [
 ]
 
 
-def nobody() -> Any:
+def raise_not_found() -> Any:
     raise NotFound("There is no such agent.")
 
 
-@given(mutated(*REQUESTS).map(encoded) | st.sampled_from([DEEP.encode(), b"", b"\xff", b"[]"]))
+@given(mutated(*REQUESTS).map(encode_json) | st.sampled_from([DEEP.encode(), b"", b"\xff", b"[]"]))
 @many
 def test_every_mcp_message_gets_a_result_or_an_error(line: bytes) -> None:
     try:
         message = protocol.parse_message(line)
     except protocol.RpcError as error:
-        told = protocol.error_response(error)
+        response = protocol.error_response(error)
     else:
-        told = protocol.handle_message(message, nobody)
-    answer = json.loads(told.body)
+        response = protocol.handle_message(message, raise_not_found)
+    answer = json.loads(response.body)
     assert answer["jsonrpc"] == "2.0"
     assert ("error" in answer) != ("result" in answer)
 
@@ -127,12 +128,12 @@ ROWS = st.sampled_from(
 
 
 @pytest.mark.parametrize("name", SCREENS)
-@given(shown=st.lists(st.lists(ROWS, max_size=12), max_size=3))
-@example(shown=[["> 1. Yes", "╭" + "─" * 30, "\u276f 1. Yes", "  2. No"]])
+@given(screens=st.lists(st.lists(ROWS, max_size=12), max_size=3))
+@example(screens=[["> 1. Yes", "╭" + "─" * 30, "\u276f 1. Yes", "  2. No"]])
 @few
-def test_any_screen_content_is_read(name: str, shown: list[list[str]]) -> None:
+def test_any_screen_content_is_read(name: str, screens: list[list[str]]) -> None:
     reader = ScreenReader(SCREENS[name], frozenset({"edit", "run"}))
-    for lines in shown:
+    for lines in screens:
         reader.look(lines)
         reader.retry_keys()
 
@@ -161,11 +162,11 @@ WORDS = [
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=9).map(" ".join))
 @many
 def test_limit_message_is_parsed_or_ignored(message: str) -> None:
-    for found in (
+    for reset_at in (
         parse_reset_time(message, NOW),
         getattr(parse_limit(message, NOW), "reset_at", None),
     ):
-        assert found is None or isinstance(found, int)
+        assert reset_at is None or isinstance(reset_at, int)
 
 
 # -- files and sockets -----------------------------------------------------------------------------
@@ -175,16 +176,16 @@ def test_limit_message_is_parsed_or_ignored(message: str) -> None:
 @many
 def test_control_socket_data_is_decoded_or_rejected(data: bytes, cuts: list[int]) -> None:
     frames = control_socket.FrameDecoder()
-    good = control_socket.encode_frame(b"q", {"stop": True})
+    valid_frame = control_socket.encode_frame(b"q", {"stop": True})
     with suppress(ValueError):
         for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), None], strict=True):
-            frames.feed((good + data)[begin:end])
+            frames.feed((valid_frame + data)[begin:end])
 
 
 @given(mutated({"exit_code": 3, "signal": None, "cpu_ms": 5, "peak_bytes": 7, "reason": "x"}))
 @many
 def test_exit_file_decodes_to_a_valid_status_or_none(note: Any) -> None:
-    for data in (encoded(note), encoded(note)[:-1], DEEP.encode()):
+    for data in (encode_json(note), encode_json(note)[:-1], DEEP.encode()):
         end = exit_files.decode(data)
         assert end.exit_code is None or 0 <= end.exit_code <= 255
         assert end.signal is None or 1 <= end.signal <= 128
@@ -230,10 +231,10 @@ def test_agent_settings_file_is_changed_or_rejected(
     text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.getbasetemp() / f"settings-{os.getpid()}.json"
-    ours = re.compile("corral hook")
+    pattern = re.compile("corral hook")
     entry = {"PreToolUse": {"hooks": [{"command": "corral hook"}]}}
     with suppress(CorralError):
-        changed = managed_blocks.add_hooks(text, entry, ours, "settings.json")
-        managed_blocks.write_text(str(file), changed)
+        new_text = managed_blocks.add_hooks(text, entry, pattern, "settings.json")
+        managed_blocks.write_text(str(file), new_text)
         assert json.loads(managed_blocks.read_text(str(file)))["hooks"]["PreToolUse"]
-        managed_blocks.remove_hooks(changed, ours, "settings.json")
+        managed_blocks.remove_hooks(new_text, pattern, "settings.json")

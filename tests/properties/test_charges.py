@@ -1,4 +1,4 @@
-"""Charges and budgets beside plain sums: money is conserved, and no limit is promised twice."""
+"""Charges and budgets, compared with a model of plain sums under random operations."""
 
 from collections import defaultdict
 from typing import Any
@@ -13,8 +13,8 @@ from corral.kernel.errors import Refused
 from tests.properties.state_machine import (
     FreshUrl,
     StoreMachine,
+    allow_shrinking_time,
     run_machine,
-    while_it_is_made_short,
 )
 
 runs = st.sampled_from(["run_1", "run_2", "run_3"])
@@ -24,17 +24,17 @@ money = st.integers(0, 40)
 costs = st.one_of(st.none(), money)
 tokens = st.integers(0, 5)
 
-# Where each run belongs.
-WHERE: dict[str, dict[str, str]] = {
+# The project and the agent of each run.
+OWNERS: dict[str, dict[str, str]] = {
     "run_1": {"project_id": "prj_1", "agent_id": "agt_1"},
     "run_2": {"project_id": "prj_1"},
     "run_3": {"agent_id": "agt_1"},
 }
 
 
-def covers(scope: str, run: str) -> bool:
+def is_covered(scope: str, run: str) -> bool:
     kind, _, id = scope.partition(":")
-    return scope == "all" or WHERE[run].get(f"{kind}_id") == id
+    return scope == "all" or OWNERS[run].get(f"{kind}_id") == id
 
 
 class ChargesMachine(StoreMachine):
@@ -45,7 +45,7 @@ class ChargesMachine(StoreMachine):
         self.keys: set[tuple[str, str]] = set()
         self.counters: dict[str, tuple[int, int]] = {}
         self.budgets: dict[tuple[str, str], int] = {}
-        self.promised: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self.reservations: dict[tuple[str, str, str], tuple[str, int]] = {}
 
     @property
     def today(self) -> str:
@@ -57,84 +57,85 @@ class ChargesMachine(StoreMachine):
         return sum(
             charge["cost"] or 0
             for charge in self.charges
-            if covers(scope, charge["run"]) and (period == "total" or charge["day"] == self.today)
+            if is_covered(scope, charge["run"])
+            and (period == "total" or charge["day"] == self.today)
         )
 
     def spent_by(self, run: str) -> int:
         return sum(charge["cost"] or 0 for charge in self.charges if charge["run"] == run)
 
-    def reserved(self, scope: str, period: str, but: str = "") -> int:
+    def reserved(self, scope: str, period: str, excluded: str = "") -> int:
         day = self.today if period == "day" else ""
         return sum(
             max(micros - self.spent_by(run), 0)
-            for (run, of, each), (on, micros) in self.promised.items()
-            if (of, each, on) == (scope, period, day) and run != but
+            for (run, *limit), (start, micros) in self.reservations.items()
+            if (*limit, start) == (scope, period, day) and run != excluded
         )
 
-    def left(self, scope: str, period: str, but: str = "") -> int:
+    def left(self, scope: str, period: str, excluded: str = "") -> int:
         return (
             self.budgets[scope, period]
             - self.spent(scope, period)
-            - self.reserved(scope, period, but)
+            - self.reserved(scope, period, excluded)
         )
 
-    # -- what happens ----------------------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------
 
     @rule(days=st.integers(0, 2))
-    def time_passes(self, days: int) -> None:
+    def advance_days(self, days: int) -> None:
         self.clock.advance(days * DAY + 1)
 
     @rule(run=runs, input=tokens, output=tokens, cost=costs, key=st.sampled_from([None, "a", "b"]))
     def add(self, run: str, input: int, output: int, cost: int | None, key: str | None) -> None:
         report = UsageFact(model="m", input=input, output=output, cost_micros=cost, key=key)
-        told = self.store.charges.add(report, run_id=run, **WHERE[run])
-        seen = key is not None and (run, key) in self.keys
-        if seen or not (input or output or cost):
-            assert told is None
+        charge = self.store.charges.add(report, run_id=run, **OWNERS[run])
+        is_repeated = key is not None and (run, key) in self.keys
+        if is_repeated or not (input or output or cost):
+            assert charge is None
             return
-        assert told is not None
-        assert told.cost_micros == cost
+        assert charge is not None
+        assert charge.cost_micros == cost
         if key is not None:
             self.keys.add((run, key))
-        self.charge(told.id, run, input, output, cost)
+        self.add_to_model(charge.id, run, input, output, cost)
 
     @rule(run=runs, counter=st.sampled_from(["x", "y"]), input=tokens, output=tokens)
     def count(self, run: str, counter: str, input: int, output: int) -> None:
         report = UsageFact(model="m", input=input, output=output, counter=counter)
-        told = self.store.charges.add(report, run_id=run, **WHERE[run])
+        charge = self.store.charges.add(report, run_id=run, **OWNERS[run])
         before = self.counters.get(counter, (0, 0))
         self.counters[counter] = (input, output)
         if input < before[0] or output < before[1]:
             before = (0, 0)
         added = (input - before[0], output - before[1])
         if added == (0, 0):
-            assert told is None
+            assert charge is None
             return
-        assert told is not None
-        assert (told.input, told.output) == added
-        self.charge(told.id, run, *added, None)
+        assert charge is not None
+        assert (charge.input, charge.output) == added
+        self.add_to_model(charge.id, run, *added, None)
 
-    def charge(self, id: str, run: str, input: int, output: int, cost: int | None) -> None:
+    def add_to_model(self, id: str, run: str, input: int, output: int, cost: int | None) -> None:
         figures = {"input": input, "output": output, "cost": cost}
         self.charges.append({"id": id, "run": run, "day": self.today, **figures})
 
-    @rule(places=st.lists(st.integers(0, 12), max_size=4), cost=costs)
-    def price(self, places: list[int], cost: int | None) -> None:
-        asked = [self.charges[place] for place in places if place < len(self.charges)]
-        prices = [ChargePrice(charge["id"], cost, "v1") for charge in asked]
-        changed = self.store.internal.charges.set_prices(prices)
+    @rule(indexes=st.lists(st.integers(0, 12), max_size=4), cost=costs)
+    def price(self, indexes: list[int], cost: int | None) -> None:
+        chosen = [self.charges[index] for index in indexes if index < len(self.charges)]
+        prices = [ChargePrice(charge["id"], cost, "v1") for charge in chosen]
+        priced = self.store.internal.charges.set_prices(prices)
         expected = []
-        for charge in asked:
+        for charge in chosen:
             if charge["cost"] is None and cost is not None:
                 charge["cost"] = cost
                 expected.append(charge["id"])
-        assert [charge.id for charge in changed] == expected
+        assert [charge.id for charge in priced] == expected
 
     @rule(scope=scopes, period=periods, limit=st.integers(0, 100))
     def set_budget(self, scope: str, period: str, limit: int) -> None:
         self.budgets[scope, period] = limit
-        found = self.store.budgets.set(scope, limit, period=period)
-        assert found.left_micros == self.left(scope, period)
+        budget = self.store.budgets.set(scope, limit, period=period)
+        assert budget.left_micros == self.left(scope, period)
 
     @rule(scope=scopes, period=periods)
     def remove_budget(self, scope: str, period: str) -> None:
@@ -143,33 +144,36 @@ class ChargesMachine(StoreMachine):
 
     @rule(run=runs, budget=costs)
     def reserve(self, run: str, budget: int | None) -> None:
-        covering = [key for key in self.budgets if covers(key[0], run)]
-        wanted = 0 if budget is None else max(budget - self.spent_by(run), 0)
+        covering = [key for key in self.budgets if is_covered(key[0], run)]
+        needed = 0 if budget is None else max(budget - self.spent_by(run), 0)
         fits = all(
-            self.left(*key, but=run) > 0 and wanted <= self.left(*key, but=run) for key in covering
+            self.left(*key, excluded=run) > 0 and needed <= self.left(*key, excluded=run)
+            for key in covering
         )
 
         def call() -> Any:
-            return self.store.internal.charges.reserve(run, **WHERE[run], budget_micros=budget)
+            return self.store.internal.charges.reserve(run, **OWNERS[run], budget_micros=budget)
 
-        if self.refused(None if fits else Refused, call):
+        if self.is_rejected(None if fits else Refused, call):
             return
-        told = call()
+        budgets = call()
         if budget is None:
-            assert told == []
+            assert budgets == []
             return
-        assert {(one.scope, one.period) for one in told} == {*covering}
+        assert {(item.scope, item.period) for item in budgets} == {*covering}
         for scope, period in covering:
-            self.promised[run, scope, period] = (self.today if period == "day" else "", budget)
-            # No limit is promised away twice: all that was promised can still be spent.
+            self.reservations[run, scope, period] = (self.today if period == "day" else "", budget)
+            # Reservations never exceed a limit: everything reserved can still be spent.
             assert self.left(scope, period) >= 0
 
     @rule(run=runs)
     def release(self, run: str) -> None:
         self.store.internal.charges.release(run)
-        self.promised = {key: value for key, value in self.promised.items() if key[0] != run}
+        self.reservations = {
+            key: value for key, value in self.reservations.items() if key[0] != run
+        }
 
-    # -- what must hold --------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------
 
     @invariant()
     def every_total_is_the_sum_of_its_charges(self) -> None:
@@ -185,10 +189,10 @@ class ChargesMachine(StoreMachine):
                 total["input"] += charge["input"]
                 total["output"] += charge["output"]
         for scope, expected in sums.items():
-            found = self.store.charges.total(scope)
-            known = expected["charges"] > expected["unpriced"]
-            assert found.cost_micros == (expected["cost"] if known else None)
-            assert (found.charges, found.unpriced, found.input, found.output) == (
+            stored = self.store.charges.total(scope)
+            has_price = expected["charges"] > expected["unpriced"]
+            assert stored.cost_micros == (expected["cost"] if has_price else None)
+            assert (stored.charges, stored.unpriced, stored.input, stored.output) == (
                 expected["charges"],
                 expected["unpriced"],
                 expected["input"],
@@ -197,29 +201,29 @@ class ChargesMachine(StoreMachine):
 
     @invariant()
     def budgets_show_what_is_spent_and_reserved(self) -> None:
-        found = {
-            (one.scope, str(one.period)): one
-            for one in self.store.budgets.list().items
-            if not one.scope.startswith("run:")
+        budgets = {
+            (item.scope, str(item.period)): item
+            for item in self.store.budgets.list().items
+            if not item.scope.startswith("run:")
         }
-        assert {*found} == {*self.budgets}
-        for key, budget in found.items():
+        assert {*budgets} == {*self.budgets}
+        for key, budget in budgets.items():
             assert budget.spent_micros == self.spent(*key)
             assert budget.reserved_micros == self.reserved(*key)
 
     @invariant()
-    def a_run_is_stopped_exactly_when_a_budget_that_covers_it_is_spent(self) -> None:
-        for run in WHERE:
-            over = self.store.internal.charges.exceeded_budget(run, **WHERE[run])
+    def run_exceeds_a_budget_exactly_when_it_is_spent(self) -> None:
+        for run in OWNERS:
+            over = self.store.internal.charges.exceeded_budget(run, **OWNERS[run])
             spent = [
                 scope
                 for (scope, period), limit in self.budgets.items()
-                if covers(scope, run) and self.spent(scope, period) >= limit
+                if is_covered(scope, run) and self.spent(scope, period) >= limit
             ]
             if over is None or not over.scope.startswith("run:"):
                 assert (over is not None) == bool(spent)
 
 
-@while_it_is_made_short
+@allow_shrinking_time
 def test_charges_and_budgets_match_the_model(fresh_url: FreshUrl) -> None:
-    run_machine(ChargesMachine, fresh_url, stories=40, steps=25)
+    run_machine(ChargesMachine, fresh_url, examples=40, steps=25)

@@ -1,6 +1,7 @@
-"""Every parser of foreign input returns a value or raises its documented error, in bounded time.
+"""Parsers of external input, with malformed input.
 
-Parsers of agent protocols and of files on disk are in `test_agent_parsers.py`.
+Every parser returns a value or raises its documented error, in bounded time. Parsers of agent
+protocols and of files on disk are tested in `test_agent_parsers.py`.
 """
 
 import hashlib
@@ -46,7 +47,7 @@ from corral.kernel.ids import id_range, parse_number
 from corral.kernel.money import parse_usd
 from corral.kernel.pagination import decode_cursor
 from corral.services import teams
-from tests.properties.mutated_inputs import encoded, few, many, mutated
+from tests.properties.mutated_inputs import encode_json, few, many, mutated
 
 NOW = 1_800_000_000_000
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -70,7 +71,7 @@ STREAMS = {
 def test_malformed_provider_stream_never_raises(name: str, data: Any) -> None:
     parser = registry.get_provider(name).parser(ManualClock(NOW))
     for line in data.draw(st.lists(mutated(*STREAMS[name]), max_size=4)):
-        json.dumps([repr(fact) for fact in parser.feed(encoded(line) + b"\n")])
+        json.dumps([repr(fact) for fact in parser.feed(encode_json(line) + b"\n")])
     parser.feed(data.draw(st.binary(max_size=50)))
     parser.pending()
     parser.close()
@@ -86,53 +87,53 @@ def test_malformed_transcript_never_raises(
     recorded = (FIXTURES / "transcripts" / f"{name}.jsonl").read_bytes().splitlines()
     lines = data.draw(st.lists(mutated(*map(json.loads, recorded)), max_size=4))
     file = tmp_path_factory.getbasetemp() / f"{name}-{os.getpid()}.jsonl"
-    file.write_bytes(b"\n".join([recorded[0], *map(encoded, lines)]) + b"\n")
+    file.write_bytes(b"\n".join([recorded[0], *map(encode_json, lines)]) + b"\n")
     module.head(file)
     list(module.read(file))
 
 
 @given(mutated({"tool_input": {"file_path": "a"}, "cwd": "/", "hook_event_name": "PreToolUse"}))
 @many
-def test_hook_payload_is_read_or_rejected(told: Any) -> None:
+def test_hook_payload_is_read_or_rejected(payload: Any) -> None:
     with suppress(ValueError):
-        hook_payloads.list_edited_paths(encoded(told), "/")
+        hook_payloads.list_edited_paths(encode_json(payload), "/")
 
 
-class Written(NamedTuple):
-    """A file that the inside of a box has written."""
+class SandboxFile(NamedTuple):
+    """A bridge file that a sandboxed agent has written."""
 
     folder: SessionFolder
-    good: bytes
+    content: bytes
 
     def __repr__(self) -> str:
-        return "Written(…)"  # shown whole, a failure would be hidden behind it
+        return "SandboxFile(…)"  # the whole content would hide the failure
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    folder = SessionFolder(str(tmp_path_factory.mktemp("box")))
+def sandbox_file(tmp_path_factory: pytest.TempPathFactory) -> SandboxFile:
+    folder = SessionFolder(str(tmp_path_factory.mktemp("sandbox")))
     os.mkdir(folder.inside)
     os.mkdir(folder.outside)
     inbound.write_view(folder, InboundView(), NOW)
     files = agent_client.SessionFiles(folder.top)
     with files.writing() as connection:
         files.put(connection, "chat", {"text": "hello"})
-    return Written(folder, Path(folder.outbound).read_bytes())
+    return SandboxFile(folder, Path(folder.outbound).read_bytes())
 
 
 @given(
     changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=20),
-    kept=st.sampled_from([1 << 20, 100, 5_000]),
+    length=st.sampled_from([1 << 20, 100, 5_000]),
 )
 @few
 def test_file_from_a_sandbox_is_read_or_rejected(
-    changes: list[tuple[int, int]], kept: int, written: Written
+    changes: list[tuple[int, int]], length: int, sandbox_file: SandboxFile
 ) -> None:
-    folder, good = written
-    torn = bytearray(good)
-    for place, byte in changes:
-        torn[place % len(torn)] = byte
-    Path(folder.outbound).write_bytes(torn[:kept])
+    folder, content = sandbox_file
+    damaged = bytearray(content)
+    for index, byte in changes:
+        damaged[index % len(damaged)] = byte
+    Path(folder.outbound).write_bytes(damaged[:length])
     with suppress(FileBusy, HotJournal, InvalidFile):
         outbound.read_snapshot(folder, ingested_seq=0, above=0)
 
@@ -145,13 +146,15 @@ def test_file_from_a_sandbox_is_read_or_rejected(
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
 )
 @few
-def test_row_from_a_sandbox_is_read_or_rejected(column: str, value: Any, written: Written) -> None:
-    folder, good = written
-    Path(folder.outbound).write_bytes(good)
+def test_row_from_a_sandbox_is_read_or_rejected(
+    column: str, value: Any, sandbox_file: SandboxFile
+) -> None:
+    folder, content = sandbox_file
+    Path(folder.outbound).write_bytes(content)
     with (
         closing(sqlite3.connect(folder.outbound)) as connection,
         connection,
-        suppress(sqlite3.Error),  # its own schema forbids it
+        suppress(sqlite3.Error),  # the file's own schema rejects the value
     ):
         connection.execute(f"UPDATE messages_out SET {column} = ?", [value])
     with suppress(FileBusy, HotJournal, InvalidFile):
@@ -161,8 +164,8 @@ def test_row_from_a_sandbox_is_read_or_rejected(column: str, value: Any, written
 # -- chats -----------------------------------------------------------------------------------------
 
 
-class Told(ApiClient):
-    """A platform's API that says one thing, whatever it is asked."""
+class FixedResponse(ApiClient):
+    """An API client that returns the same response to every request."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -174,10 +177,10 @@ class Told(ApiClient):
         return b""
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Nothing to close."""
 
 
-# To make one takes long; each test hands over its own platform.
+# Creating an adapter is slow, so the tests share it and replace its API client.
 TELEGRAM = TelegramAdapter({}, {"token": "t"})
 MATRIX = MatrixAdapter({"base_url": "http://x"}, {"token": "t"})
 SLACK = SlackAdapter({}, {"token": "t", "signing_secret": "s"})
@@ -207,26 +210,26 @@ UPDATES = [
         "message_thread_id": 9,
     },
 ]
-PRESSED = {"id": "1", "data": "qst_1:2", "from": SENDER, "message": {"chat": CHAT}}
+BUTTON = {"id": "1", "data": "qst_1:2", "from": SENDER, "message": {"chat": CHAT}}
 
 
 @given(message=mutated(*UPDATES), kind=st.sampled_from(["message", "edited_message"]))
 @many
 def test_malformed_message_does_not_block_a_telegram_channel(message: Any, kind: str) -> None:
-    good = {"update_id": 4, "message": UPDATES[0]}
+    valid_update = {"update_id": 4, "message": UPDATES[0]}
     channel = TELEGRAM
-    channel._api = Told({"result": [{"update_id": 3, kind: message}, good]})
+    channel._api = FixedResponse({"result": [{"update_id": 3, kind: message}, valid_update]})
     batch = channel.receive("1", 0)
     check_batch(batch)
     assert batch.cursor == "5"
     assert "4" in [event.event_id for event in batch.events]
 
 
-@given(pressed=mutated(PRESSED))
+@given(button=mutated(BUTTON))
 @few
-def test_malformed_button_does_not_block_a_telegram_channel(pressed: Any) -> None:
+def test_malformed_button_does_not_block_a_telegram_channel(button: Any) -> None:
     channel = TELEGRAM
-    channel._api = Told({"result": [{"update_id": 3, "callback_query": pressed}]})
+    channel._api = FixedResponse({"result": [{"update_id": 3, "callback_query": button}]})
     assert channel.receive("1", 0).cursor == "4"
 
 
@@ -254,12 +257,17 @@ CONTENTS = [
 @given(content=mutated(*CONTENTS), kind=st.sampled_from(["m.room.message", "m.reaction"]))
 @many
 def test_malformed_message_does_not_block_a_matrix_channel(content: Any, kind: str) -> None:
-    """What a member sends is what its client likes: the server looks at the envelope alone."""
-    bad = {"type": kind, "event_id": "$2", "sender": "@ann:x", "content": content}
-    good = {"type": "m.room.message", "event_id": "$3", "sender": "@ann:x", "content": CONTENTS[0]}
-    timeline = {"timeline": {"events": [bad, good]}}
+    """A member controls the whole content: the Matrix server validates only the envelope."""
+    malformed = {"type": kind, "event_id": "$2", "sender": "@ann:x", "content": content}
+    valid = {
+        "type": "m.room.message",
+        "event_id": "$3",
+        "sender": "@ann:x",
+        "content": CONTENTS[0],
+    }
+    timeline = {"timeline": {"events": [malformed, valid]}}
     channel = MATRIX
-    channel._api = Told({"next_batch": "s2", "rooms": {"join": {"!r:x": timeline}}})
+    channel._api = FixedResponse({"next_batch": "s2", "rooms": {"join": {"!r:x": timeline}}})
     batch = channel.receive("s1", 0)
     check_batch(batch)
     assert batch.cursor == "s2"
@@ -309,15 +317,15 @@ EVENTS = [
 HEADERS = st.text(st.characters(max_codepoint=255), max_size=80)
 
 
-@given(told=mutated(*EVENTS), form=st.booleans())
+@given(payload=mutated(*EVENTS), form=st.booleans())
 @many
-def test_slack_request_is_read_or_rejected(told: Any, form: bool) -> None:
-    body = encoded(told)
+def test_slack_request_is_read_or_rejected(payload: Any, form: bool) -> None:
+    body = encode_json(payload)
     seconds = str(NOW // 1_000)
-    signed = hmac.new(b"s", b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
-    headers = {"x-slack-request-timestamp": seconds, "x-slack-signature": f"v0={signed}"}
+    signature = hmac.new(b"s", b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
+    headers = {"x-slack-request-timestamp": seconds, "x-slack-signature": f"v0={signature}"}
     channel = SLACK
-    channel._api = Told({})
+    channel._api = FixedResponse({})
     with suppress(RequestRejected):
         check_batch(EventBatch(channel.accept(headers, body, NOW).events))
 
@@ -332,13 +340,20 @@ def test_forged_slack_request_is_rejected(stamp: str, signature: str) -> None:
             channel.accept(headers, b"{}", NOW)
 
 
-SAID = {"event_id": "1", "place": "p", "sender": "s", "text": "hi", "at": 5, "direct": True}
+WEBHOOK_MESSAGE = {
+    "event_id": "1",
+    "place": "p",
+    "sender": "s",
+    "text": "hi",
+    "at": 5,
+    "direct": True,
+}
 
 
-@given(told=mutated(SAID))
+@given(payload=mutated(WEBHOOK_MESSAGE))
 @many
-def test_webhook_request_is_read_or_rejected(told: Any) -> None:
-    channel, body = WebhookAdapter({}, {"secret": "s"}), encoded(told)
+def test_webhook_request_is_read_or_rejected(payload: Any) -> None:
+    channel, body = WebhookAdapter({}, {"secret": "s"}), encode_json(payload)
     headers = {notifications.SIGNATURE_HEADER.lower(): notifications.sign_body("s", body, NOW)}
     with suppress(RequestRejected):
         check_batch(EventBatch(channel.accept(headers, body, NOW).events))
@@ -353,7 +368,7 @@ def test_forged_webhook_request_is_rejected(header: str, v1: str) -> None:
             channel.accept({notifications.SIGNATURE_HEADER.lower(): given_header}, b"{}", NOW)
 
 
-# -- what people and programs write ----------------------------------------------------------------
+# -- files and command line arguments -------------------------------------------------------------
 
 TASK = {"key": "a", "title": "A", "files": ["x"], "depends_on": [], "priority": 1, "check": "true"}
 TEAM = {
@@ -362,12 +377,12 @@ TEAM = {
     "goal": "g",
     "tasks": [TASK],
 }
-WRITTEN = st.text("-:?[]{}*&!|>'\"%@`#,\n ~<=0x1e9.:T_ay", max_size=60) | st.sampled_from(
+YAML_TEXTS = st.text("-:?[]{}*&!|>'\"%@`#,\n ~<=0x1e9.:T_ay", max_size=60) | st.sampled_from(
     ["- 2020-99-99", "- 0x", "- 1:99:99", "[" * 20_000, "- " * 5_000, "- " + "9" * 5_000]
 )
 
 
-@given(text=WRITTEN | mutated(TEAM, [TASK]).map(json.dumps))
+@given(text=YAML_TEXTS | mutated(TEAM, [TASK]).map(json.dumps))
 @many
 def test_task_or_team_file_is_read_or_rejected(
     text: str, tmp_path_factory: pytest.TempPathFactory
@@ -375,11 +390,11 @@ def test_task_or_team_file_is_read_or_rejected(
     file = tmp_path_factory.getbasetemp() / f"graph-{os.getpid()}.yaml"
     file.write_text(text, errors="replace")
     with suppress(CorralError):
-        found = read_data_file(str(file))
+        value = read_data_file(str(file))
         with suppress(CorralError):
-            parse_tasks(found)
-        if isinstance(found, dict):
-            teams._parse(found)
+            parse_tasks(value)
+        if isinstance(value, dict):
+            teams._parse(value)
 
 
 @given(mutated({"commits": ["a"], "commands": [{"command": "x", "exit_code": 0}], "text": "t"}))
@@ -390,7 +405,7 @@ def test_evidence_is_read_or_rejected(evidence: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "given"),
+    ("parse", "value"),
     [
         (parse_evidence, {"commits": "\ud800"}),
         (parse_tasks, [{"key": "a", "title": "t", "depends_on": "\ud800"}]),
@@ -399,41 +414,42 @@ def test_evidence_is_read_or_rejected(evidence: Any) -> None:
     ],
 )
 def test_lone_surrogate_is_rejected_where_text_is_not_expected(
-    read: Callable[[Any], Any], given: Any
+    parse: Callable[[Any], Any], value: Any
 ) -> None:
     with pytest.raises(Invalid):
-        read(given)
+        parse(value)
 
 
-LETTERS = st.text(max_size=40) | st.text("0123456789*/?,-.:_ dhmsw[]{}!\\^$|()²", max_size=40)
-READERS: dict[str, Callable[[str], Any]] = {
+INPUT_TEXTS = st.text(max_size=40) | st.text("0123456789*/?,-.:_ dhmsw[]{}!\\^$|()²", max_size=40)
+PARSERS: dict[str, Callable[[str], Any]] = {
     "duration": parse_duration,
     "money": parse_usd,
     "id": lambda text: id_range("prj", text),
     "number": lambda text: parse_number("let", text),
     "cursor": lambda text: decode_cursor(text, "", 0),
-    "place in the feed": parse_cursor,
+    "feed cursor": parse_cursor,
     "cron": lambda text: check_cron(text, "UTC", NOW),
     "zone": lambda text: check_cron("* * * * *", text, NOW),
-    "pattern of a wiring": lambda text: compile_pattern(text).found_in(text),
-    "pattern of a lock": lambda text: path_patterns.can_overlap(
+    "wiring pattern": lambda text: compile_pattern(text).found_in(text),
+    "lock pattern": lambda text: path_patterns.can_overlap(
         path_patterns.make_subtree_pattern(text), "a/*/b"
     ),
     "variations": variations.parse_variations,
-    "agents of a race": variations.parse_agents,
-    "what tests printed": test_reports.parse_output,
+    "race agents": variations.parse_agents,
+    "test output": test_reports.parse_output,
     "JUnit as text": lambda text: test_reports.parse_junit(text.encode(errors="replace")),
 }
 
 
-@pytest.mark.parametrize("what", READERS)
+@pytest.mark.parametrize("kind", PARSERS)
 @given(
-    text=LETTERS | st.sampled_from(["9" * 400 + "d", "9" * 5_000, "\ud800", "a*" * 200, "/" * 900])
+    text=INPUT_TEXTS
+    | st.sampled_from(["9" * 400 + "d", "9" * 5_000, "\ud800", "a*" * 200, "/" * 900])
 )
 @few
-def test_text_is_parsed_or_rejected(what: str, text: str) -> None:  # fmt: skip
+def test_text_is_parsed_or_rejected(kind: str, text: str) -> None:  # fmt: skip
     with suppress(CorralError):
-        READERS[what](text)
+        PARSERS[kind](text)
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Mail compared with a model: which owner may claim which letter, and how letters end."""
+"""Mail, compared with a model under random operations: claims, outcomes and retries."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +12,8 @@ from corral.kernel.errors import CorralError, Held, IllegalMove
 from tests.properties.state_machine import (
     FreshUrl,
     StoreMachine,
+    allow_shrinking_time,
     run_machine,
-    while_it_is_made_short,
 )
 
 QUEUE, ORDERED = "queue:work", "agent:ada"
@@ -24,17 +24,17 @@ OPEN = ("waiting", "unconfirmed")
 
 
 @dataclass
-class Paper:
+class ModelLetter:
     """A letter of the model."""
 
     number: int
-    """The order in which they were put. Ids have the same order, and on PostgreSQL gaps."""
+    """The order in which letters were put. Ids have the same order, with gaps on PostgreSQL."""
 
     mailbox: str
     body: Any
     priority: int
     due_at: int
-    place: int
+    position: int
     """The queue position; a failure changes it only in work queues."""
 
     expires_at: int | None
@@ -55,32 +55,32 @@ class Paper:
         return self.state in OPEN and self.owner is not None and self.due_at > now
 
     def is_backing_off(self, now: int) -> bool:
-        """Whether the letter is in back-off."""
+        """Return whether the letter waits for its next attempt."""
         return self.state == "waiting" and self.claims > 0 and not self.owner and self.due_at > now
 
     def queue_position(self) -> tuple[int, int]:
-        return self.place, self.number
+        return self.position, self.number
 
 
 @dataclass(frozen=True)
-class Claim:
+class LetterClaim:
     letter: Letter
     count: int
-    """Which claim of its letter it is, from 1."""
+    """The number of the claim among those of its letter, from 1."""
 
 
 @dataclass
-class Model:
-    papers: list[Paper] = field(default_factory=list)
+class MailModel:
+    entries: list[ModelLetter] = field(default_factory=list)
 
-    def paper(self, id: str) -> Paper:
-        (match,) = [paper for paper in self.papers if paper.id == id]
+    def get(self, id: str) -> ModelLetter:
+        (match,) = [entry for entry in self.entries if entry.id == id]
         return match
 
-    def put(self, now: int, mailbox: str, body: Any, **more: Any) -> Paper:
+    def put(self, now: int, mailbox: str, body: Any, **more: Any) -> ModelLetter:
         due = more.pop("due_at", None) or now
-        paper = Paper(
-            len(self.papers) + 1,
+        entry = ModelLetter(
+            len(self.entries) + 1,
             mailbox,
             body,
             more.pop("priority", 0),
@@ -90,68 +90,68 @@ class Model:
             more.pop("sender", None),
             more.pop("key", None),
         )
-        self.papers.append(paper)
-        return paper
+        self.entries.append(entry)
+        return entry
 
-    def choose(self, now: int, mailbox: str, owner: str, limit: int) -> list[Paper]:
+    def choose(self, now: int, mailbox: str, owner: str, limit: int) -> list[ModelLetter]:
         """Return what a claim returns: due letters of the highest due priority, in queue order."""
-        box = [paper for paper in self.papers if paper.mailbox == mailbox]
-        due = [paper for paper in box if paper.state == "waiting" and paper.due_at <= now]
+        box = [entry for entry in self.entries if entry.mailbox == mailbox]
+        due = [entry for entry in box if entry.state == "waiting" and entry.due_at <= now]
         if not due:
             return []
-        top = max(paper.priority for paper in due)
+        top = max(entry.priority for entry in due)
         candidates = sorted(
-            (paper for paper in due if paper.priority == top), key=Paper.queue_position
+            (entry for entry in due if entry.priority == top), key=ModelLetter.queue_position
         )
         if mailbox.startswith("queue:"):
-            return sorted(candidates[:limit], key=lambda paper: paper.number)
-        if any(paper.is_claimed(now) and paper.owner != owner for paper in box):
+            return sorted(candidates[:limit], key=lambda entry: entry.number)
+        if any(entry.is_claimed(now) and entry.owner != owner for entry in box):
             return []
         paused = [
-            paper.queue_position()
-            for paper in box
-            if paper.is_backing_off(now) and paper.priority >= top
+            entry.queue_position()
+            for entry in box
+            if entry.is_backing_off(now) and entry.priority >= top
         ]
         first_blocked = min(paused, default=None)
         return [
-            paper
-            for paper in candidates
-            if first_blocked is None or first_blocked >= paper.queue_position()
+            entry
+            for entry in candidates
+            if first_blocked is None or first_blocked >= entry.queue_position()
         ][:limit]
 
-    def claim(self, now: int, mailbox: str, owner: str, limit: int) -> list[Paper]:
+    def claim(self, now: int, mailbox: str, owner: str, limit: int) -> list[ModelLetter]:
         """Claim letters; expired and poison letters are ended."""
         while chosen := self.choose(now, mailbox, owner, limit):
-            for paper in chosen:
-                paper.owner, paper.due_at, paper.valid = owner, now + LEASE, True
-                paper.claims += 1
-                paper.attempts += 1
+            for entry in chosen:
+                entry.owner, entry.due_at, entry.valid = owner, now + LEASE, True
+                entry.claims += 1
+                entry.attempts += 1
                 if mailbox.startswith("queue:"):
-                    paper.place = paper.due_at
-            good = []
-            for paper in chosen:
-                if paper.expires_at is not None and paper.expires_at <= now:
-                    self.end(now, paper, "expired")
-                elif paper.attempts > MAX_ATTEMPTS:
-                    self.end(now, paper, "dead")
+                    entry.position = entry.due_at
+            claimed = []
+            for entry in chosen:
+                if entry.expires_at is not None and entry.expires_at <= now:
+                    self.end(now, entry, "expired")
+                elif entry.attempts > MAX_ATTEMPTS:
+                    self.end(now, entry, "dead")
                 else:
-                    good.append(paper)
-            if good:
-                return good
+                    claimed.append(entry)
+            if claimed:
+                return claimed
         return []
 
-    def done(self, now: int, id: str) -> Paper:
+    def done(self, now: int, id: str) -> ModelLetter:
         """Mark a letter as acknowledged, which ends its lease."""
-        paper = self.paper(id)
-        if paper.state != "done":
-            paper.state, paper.due_at = "done", now
-        return paper
+        entry = self.get(id)
+        if entry.state != "done":
+            entry.state, entry.due_at = "done", now
+        return entry
 
-    def end(self, now: int, paper: Paper, state: str) -> None:
+    def end(self, now: int, entry: ModelLetter, state: str) -> None:
         """End a letter that is not delivered, and notify its sender."""
-        paper.state = state
-        if paper.sender:
-            self.put(now, paper.sender, {"undelivered": paper.id})
+        entry.state = state
+        if entry.sender:
+            self.put(now, entry.sender, {"undelivered": entry.id})
 
 
 class MailMachine(StoreMachine):
@@ -160,7 +160,7 @@ class MailMachine(StoreMachine):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.model = Model()
+        self.model = MailModel()
 
     @initialize(target=letters)
     def begin(self) -> Any:
@@ -202,11 +202,11 @@ class MailMachine(StoreMachine):
         )
 
     def put_one(self, mailbox: str, **details: Any) -> str:
-        body = len(self.model.papers)
+        body = len(self.model.entries)
         letter = self.store.mail.put(mailbox, body, **details)
         key = details.get("key")
-        known = [paper for paper in self.model.papers if key and paper.key == key]
-        same = [paper for paper in known if paper.mailbox == mailbox]
+        with_key = [entry for entry in self.model.entries if key and entry.key == key]
+        same = [entry for entry in with_key if entry.mailbox == mailbox]
         if same:
             assert (letter.id, letter.body) == (same[0].id, same[0].body)
         else:
@@ -225,90 +225,93 @@ class MailMachine(StoreMachine):
         letters = self.store.mail.claim(mailbox, owner=owner, limit=limit, lease_ms=LEASE)
         return self.compare_claim(letters, self.model.claim(self.now, mailbox, owner, limit))
 
-    def compare_claim(self, letters: list[Letter], papers: list[Paper]) -> Any:
-        assert len(letters) == len(papers)
-        for letter, paper in zip(letters, papers, strict=True):
-            paper.id = paper.id or letter.id  # a notice that this claim caused has no id yet
-            assert letter.id == paper.id
+    def compare_claim(self, letters: list[Letter], entries: list[ModelLetter]) -> Any:
+        assert len(letters) == len(entries)
+        for letter, entry in zip(letters, entries, strict=True):
+            entry.id = entry.id or letter.id  # a notice that this claim caused has no id yet
+            assert letter.id == entry.id
         return multiple(
-            *(Claim(letter, paper.claims) for letter, paper in zip(letters, papers, strict=True))
+            *(
+                LetterClaim(letter, entry.claims)
+                for letter, entry in zip(letters, entries, strict=True)
+            )
         )
 
     # Few rules, so that a sequence uses the same letters repeatedly.
     @rule(claim=claims, how=st.sampled_from(["ack", "fail", "renew", "begin_delivery", "refuse"]))
-    def answer(self, claim: Claim, how: str) -> None:
+    def answer(self, claim: LetterClaim, how: str) -> None:
         getattr(self, how)(claim)
 
-    def refusal(self, claim: Claim, *states: str) -> type[CorralError] | None:
+    def claim_error(self, claim: LetterClaim, *states: str) -> type[CorralError] | None:
         """Return the error that an operation with this claim raises, if any."""
-        paper = self.model.paper(claim.letter.id)
-        if not paper.valid or paper.claims != claim.count:
+        entry = self.model.get(claim.letter.id)
+        if not entry.valid or entry.claims != claim.count:
             return Held
-        return None if paper.state in states else IllegalMove
+        return None if entry.state in states else IllegalMove
 
-    def ack(self, claim: Claim) -> None:
+    def ack(self, claim: LetterClaim) -> None:
         def call() -> Letter:
             return self.store.mail.ack(claim.letter)
 
-        if not self.refused(self.refusal(claim, *OPEN, "done"), call):
+        if not self.is_rejected(self.claim_error(claim, *OPEN, "done"), call):
             assert call().state == "done"
             self.model.done(self.now, claim.letter.id)
 
     @rule(target=claims, claim=claims, owner=st.sampled_from(["ann", "bob"]))
-    def ack_and_claim(self, claim: Claim, owner: str) -> Any:
+    def ack_and_claim(self, claim: LetterClaim, owner: str) -> Any:
         def call() -> list[Letter]:
             return self.store.mail.ack_and_claim(claim.letter, owner=owner, lease_ms=LEASE)
 
-        if self.refused(self.refusal(claim, *OPEN, "done"), call):
+        if self.is_rejected(self.claim_error(claim, *OPEN, "done"), call):
             return multiple()
-        paper = self.model.done(self.now, claim.letter.id)
-        return self.compare_claim(call(), self.model.claim(self.now, paper.mailbox, owner, 1))
+        entry = self.model.done(self.now, claim.letter.id)
+        return self.compare_claim(call(), self.model.claim(self.now, entry.mailbox, owner, 1))
 
-    def fail(self, claim: Claim) -> None:
+    def fail(self, claim: LetterClaim) -> None:
         def call() -> Letter:
             return self.store.mail.fail(claim.letter, "broken")
 
-        if self.refused(self.refusal(claim, *OPEN), call):
+        if self.is_rejected(self.claim_error(claim, *OPEN), call):
             return
-        paper = self.model.paper(claim.letter.id)
+        entry = self.model.get(claim.letter.id)
         failed = call()
-        if paper.attempts >= MAX_ATTEMPTS:
-            self.model.end(self.now, paper, "dead")
+        if entry.attempts >= MAX_ATTEMPTS:
+            self.model.end(self.now, entry, "dead")
             return
-        pause = DELAYS[min(paper.attempts, len(DELAYS)) - 1]
+        pause = DELAYS[min(entry.attempts, len(DELAYS)) - 1]
         assert pause <= failed.due_at - self.now <= pause * 1.1, "jitter only lengthens the delay"
-        paper.state, paper.owner, paper.valid = "waiting", None, False
-        paper.due_at = failed.due_at
-        if paper.mailbox.startswith("queue:"):
-            paper.place = failed.due_at
+        entry.state, entry.owner, entry.valid = "waiting", None, False
+        entry.due_at = failed.due_at
+        if entry.mailbox.startswith("queue:"):
+            entry.position = failed.due_at
 
-    def renew(self, claim: Claim) -> None:
+    def renew(self, claim: LetterClaim) -> None:
         def call() -> Letter:
             return self.store.mail.renew(claim.letter, lease_ms=2 * LEASE)
 
-        paper = self.model.paper(claim.letter.id)
-        lapsed = paper.due_at <= self.now and not paper.mailbox.startswith("queue:")
-        if not self.refused(Held if lapsed or self.refusal(claim, *OPEN) else None, call):
+        entry = self.model.get(claim.letter.id)
+        lapsed = entry.due_at <= self.now and not entry.mailbox.startswith("queue:")
+        if not self.is_rejected(Held if lapsed or self.claim_error(claim, *OPEN) else None, call):
             call()
-            paper.due_at = self.now + 2 * LEASE
-            if paper.mailbox.startswith("queue:"):
-                paper.place = paper.due_at
+            entry.due_at = self.now + 2 * LEASE
+            if entry.mailbox.startswith("queue:"):
+                entry.position = entry.due_at
 
-    def begin_delivery(self, claim: Claim) -> None:
+    def begin_delivery(self, claim: LetterClaim) -> None:
         def call() -> Letter:
             return self.store.mail.begin_delivery(claim.letter)
 
-        if not self.refused(self.refusal(claim, "waiting"), call):
+        if not self.is_rejected(self.claim_error(claim, "waiting"), call):
             call()
-            self.model.paper(claim.letter.id).state = "unconfirmed"
+            self.model.get(claim.letter.id).state = "unconfirmed"
 
-    def refuse(self, claim: Claim) -> None:
+    def refuse(self, claim: LetterClaim) -> None:
         def call() -> Letter:
             return self.store.mail.refuse(claim.letter, "no")
 
-        if not self.refused(self.refusal(claim, *OPEN), call):
+        if not self.is_rejected(self.claim_error(claim, *OPEN), call):
             call()
-            self.model.end(self.now, self.model.paper(claim.letter.id), "refused")
+            self.model.end(self.now, self.model.get(claim.letter.id), "refused")
 
     # -- by people ------------------------------------------------------------------------------
 
@@ -326,87 +329,89 @@ class MailMachine(StoreMachine):
         def call() -> Letter:
             return self.store.mail.resolve(id, delivered=delivered)
 
-        paper = self.model.paper(id)
-        if self.refused(None if paper.state == "unconfirmed" else IllegalMove, call):
+        entry = self.model.get(id)
+        if self.is_rejected(None if entry.state == "unconfirmed" else IllegalMove, call):
             return
         call()
         if delivered:
-            paper.state = "done"
+            entry.state = "done"
         else:
-            self.start_over(paper)
+            self.start_over(entry)
 
     def resend(self, id: str) -> None:
-        paper = self.model.paper(id)
-        ended_badly = paper.state in ("dead", "refused", "expired")
+        entry = self.model.get(id)
+        ended_badly = entry.state in ("dead", "refused", "expired")
 
         def call() -> Letter:
             return self.store.mail.resend(id)
 
-        if not self.refused(None if ended_badly else IllegalMove, call):
+        if not self.is_rejected(None if ended_badly else IllegalMove, call):
             call()
-            self.start_over(paper)
-            paper.place, paper.attempts, paper.expires_at = self.now, 0, None
+            self.start_over(entry)
+            entry.position, entry.attempts, entry.expires_at = self.now, 0, None
 
-    def start_over(self, paper: Paper) -> None:
-        paper.state, paper.owner, paper.valid, paper.due_at = "waiting", None, False, self.now
-        if paper.mailbox.startswith("queue:"):
-            paper.place = self.now
+    def start_over(self, entry: ModelLetter) -> None:
+        entry.state, entry.owner, entry.valid, entry.due_at = "waiting", None, False, self.now
+        if entry.mailbox.startswith("queue:"):
+            entry.position = self.now
 
     def drop(self, id: str) -> None:
-        paper = self.model.paper(id)
+        entry = self.model.get(id)
 
         def call() -> Letter:
             return self.store.mail.drop(id)
 
-        if not self.refused(IllegalMove if paper.state in ("done", "refused") else None, call):
+        if not self.is_rejected(IllegalMove if entry.state in ("done", "refused") else None, call):
             call()
-            paper.state = "refused"
+            entry.state = "refused"
 
     @rule()
     def expire_due(self) -> None:
-        late = [
-            paper
-            for paper in self.model.papers
-            if paper.state == "waiting"
-            and paper.expires_at is not None
-            and paper.expires_at <= self.now
-            and not paper.is_claimed(self.now)
+        expired = [
+            entry
+            for entry in self.model.entries
+            if entry.state == "waiting"
+            and entry.expires_at is not None
+            and entry.expires_at <= self.now
+            and not entry.is_claimed(self.now)
         ]
         letters = self.store.internal.mail.expire_due()
-        assert {letter.id for letter in letters} == {paper.id for paper in late}
+        assert {letter.id for letter in letters} == {entry.id for entry in expired}
         for letter in letters:  # notices come in the order in which the letters were ended
-            self.model.end(self.now, self.model.paper(letter.id), "expired")
+            self.model.end(self.now, self.model.get(letter.id), "expired")
 
     @rule(ms=st.sampled_from([SECOND, 6 * SECOND, 25 * SECOND, 45 * SECOND, 5 * MINUTE]))
     def wait(self, ms: int) -> None:
         self.clock.advance(ms)
 
-    # -- always ---------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------
 
     @invariant()
     def letters_match_the_model(self) -> None:
         letters = self.store.mail.list(all=True, limit=1_000).items[::-1]
-        papers = self.model.papers
-        assert len(letters) == len(papers)
-        for letter, paper in zip(letters, papers, strict=True):
-            if not paper.id:  # a notice that was not seen yet
-                assert letter.body["undelivered"] == paper.body["undelivered"]
-                paper.id = letter.id
+        entries = self.model.entries
+        assert len(letters) == len(entries)
+        for letter, entry in zip(letters, entries, strict=True):
+            if not entry.id:  # a notice that was not seen yet
+                assert letter.body["undelivered"] == entry.body["undelivered"]
+                entry.id = letter.id
         assert [
-            (one.id, one.mailbox, one.state, one.due_at, one.attempts, one.owner) for one in letters
+            (item.id, item.mailbox, item.state, item.due_at, item.attempts, item.owner)
+            for item in letters
         ] == [
-            (one.id, one.mailbox, one.state, one.due_at, one.attempts, one.owner) for one in papers
+            (item.id, item.mailbox, item.state, item.due_at, item.attempts, item.owner)
+            for item in entries
         ]
 
     @invariant()
     def next_due_is_never_too_late(self) -> None:
         for mailbox in (QUEUE, ORDERED):
             next_due = self.store.mail.next_due(mailbox)
-            if self.model.choose(self.now, mailbox, "somebody new", 1):
+            if self.model.choose(self.now, mailbox, "new owner", 1):
                 assert next_due is not None
                 assert next_due <= self.now
 
 
-@while_it_is_made_short
+@allow_shrinking_time
 def test_mail_matches_the_model(fresh_url: FreshUrl) -> None:
-    run_machine(MailMachine, fresh_url, stories=50, steps=40)
+    run_machine(MailMachine, fresh_url, examples=50, steps=40)

@@ -1,6 +1,6 @@
-"""Runs beside a plain model: who may speak for a run, and what becomes of it and its money."""
+"""Runs, compared with a model under random operations: leases, states and reservations."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,14 +16,14 @@ from corral.kernel.exit_status import ExitStatus
 from tests.properties.state_machine import (
     FreshUrl,
     StoreMachine,
+    allow_shrinking_time,
     run_machine,
-    while_it_is_made_short,
 )
 from tests.support.run_factories import held, next_queued, run_spec, without_supervisors
 
 LEASE = MINUTE
 BUDGET = 100
-MOST = 3
+MAX_RUNS = 3
 ACTIVE = ("starting", "running", "stopping")
 LIVE = ("queued", *ACTIVE)
 ENDS = [ExitStatus(exit_code=0), ExitStatus(exit_code=3), ExitStatus(signal=9), ExitStatus()]
@@ -34,15 +34,15 @@ STATE_OF_STOP = {
 
 
 @dataclass
-class Paper:
-    """A run as the model sees it."""
+class ModelRun:
+    """A run of the model."""
 
     id: str
     budget: int | None
     max_restarts: int
     state: str = "queued"
-    takings: int = 0
-    """How often somebody took it, or took it away: whoever knows an older number is late."""
+    fence: int = 0
+    """Incremented when the supervisor changes or the run ends; an older value is stale."""
     attempts: int = 0
     due_at: int = 0
     lease_until: int | None = None
@@ -51,7 +51,6 @@ class Paper:
     signal: int | None = None
     ended_at: int | None = None
     spent: int = 0
-    told: list[str] = field(default_factory=list)
 
     @property
     def is_live(self) -> bool:
@@ -59,18 +58,18 @@ class Paper:
 
     @property
     def reserved(self) -> int:
-        """What is promised to it: from its first start to its end, less what it spent."""
+        """The rest of the run's budget, reserved from its first start to its end."""
         if self.budget is None or not self.attempts or not self.is_live:
             return 0
         return max(self.budget - self.spent, 0)
 
 
 @dataclass
-class Claim:
-    """What a supervisor has in hand: a run as it was when the supervisor last heard of it."""
+class RunClaim:
+    """The run as its supervisor last read it, with the fence at that time."""
 
     run: Run
-    takings: int
+    fence: int
 
 
 class RunsMachine(StoreMachine):
@@ -79,39 +78,39 @@ class RunsMachine(StoreMachine):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.papers: dict[str, Paper] = {}
+        self.entries: dict[str, ModelRun] = {}
         self.supervisors = 0
 
     @initialize()
     def begin(self) -> None:
-        self.store.settings.set("runs.max_concurrent", MOST)
+        self.store.settings.set("runs.max_concurrent", MAX_RUNS)
         self.store.budgets.set("all", BUDGET)
 
     # -- the model's rules ----------------------------------------------------------------------
 
-    def late(self, claim: Claim) -> bool:
-        return self.papers[claim.run.id].takings != claim.takings
+    def is_stale(self, claim: RunClaim) -> bool:
+        return self.entries[claim.run.id].fence != claim.fence
 
-    def refusal(self, claim: Claim, *states: str) -> type[CorralError] | None:
-        """Why the holder of a claim is turned away, if it is."""
-        if self.late(claim):
+    def claim_error(self, claim: RunClaim, *states: str) -> type[CorralError] | None:
+        """Return the error that an operation with this claim raises, if any."""
+        if self.is_stale(claim):
             return Held
-        return None if self.papers[claim.run.id].state in states else IllegalMove
+        return None if self.entries[claim.run.id].state in states else IllegalMove
 
-    def close(self, paper: Paper, state: str, end: ExitStatus) -> None:
-        paper.state, paper.ended_at = state, self.now
-        paper.exit_code, paper.signal = end.exit_code, end.signal
-        paper.takings += 1
-        paper.lease_until = None
+    def close(self, entry: ModelRun, state: str, end: ExitStatus) -> None:
+        entry.state, entry.ended_at = state, self.now
+        entry.exit_code, entry.signal = end.exit_code, end.signal
+        entry.fence += 1
+        entry.lease_until = None
 
-    def end_state(self, paper: Paper, end: ExitStatus) -> str:
-        if paper.stop_reason is not None:
-            return STATE_OF_STOP.get(paper.stop_reason, "cancelled")
+    def end_state(self, entry: ModelRun, end: ExitStatus) -> str:
+        if entry.stop_reason is not None:
+            return STATE_OF_STOP.get(entry.stop_reason, "cancelled")
         if end.exit_code == 0:
             return "completed"
         return "crashed" if end.exit_code is None else "failed"
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     @rule(
         target=runs,
@@ -124,113 +123,113 @@ class RunsMachine(StoreMachine):
         run = self.store.internal.runs.enqueue(
             run_spec(budget_micros=budget, max_restarts=max_restarts, due_at=due, host=held().host)
         )
-        self.papers[run.id] = Paper(run.id, budget, max_restarts, due_at=due)
+        self.entries[run.id] = ModelRun(run.id, budget, max_restarts, due_at=due)
         return run.id
 
     # -- supervisors ---------------------------------------------------------------------------
 
     @rule(target=claims, id=runs)
     def start(self, id: str) -> Any:
-        paper = self.papers[id]
+        entry = self.entries[id]
         self.supervisors += 1
 
         def call() -> Run:
             return self.store.internal.runs.acquire(id, held(self.supervisors), lease_ms=LEASE)
 
-        if self.refused(self.why_not_start(paper), call):
+        if self.is_rejected(self.start_error(entry), call):
             return multiple()
-        return self.taken(paper, call())
+        return self.mark_acquired(entry, call())
 
-    def why_not_start(self, paper: Paper) -> type[CorralError] | None:
-        if sum(one.state in ACTIVE for one in self.papers.values()) >= MOST:
+    def start_error(self, entry: ModelRun) -> type[CorralError] | None:
+        if sum(item.state in ACTIVE for item in self.entries.values()) >= MAX_RUNS:
             return NoRoom
-        if paper.state != "queued":
+        if entry.state != "queued":
             return IllegalMove
-        promised = sum(one.reserved for one in self.papers.values() if one is not paper)
-        left = BUDGET - sum(one.spent for one in self.papers.values()) - promised
-        wanted = max((paper.budget or 0) - paper.spent, 0)
-        return Refused if left <= 0 or wanted > left else None
+        reserved = sum(item.reserved for item in self.entries.values() if item is not entry)
+        remaining = BUDGET - sum(item.spent for item in self.entries.values()) - reserved
+        needed = max((entry.budget or 0) - entry.spent, 0)
+        return Refused if remaining <= 0 or needed > remaining else None
 
-    def taken(self, paper: Paper, run: Run) -> Claim:
-        paper.state, paper.lease_until = "starting", self.now + LEASE
-        paper.attempts += 1
-        paper.takings += 1
-        return Claim(run, paper.takings)
+    def mark_acquired(self, entry: ModelRun, run: Run) -> RunClaim:
+        entry.state, entry.lease_until = "starting", self.now + LEASE
+        entry.attempts += 1
+        entry.fence += 1
+        return RunClaim(run, entry.fence)
 
     @rule(target=claims)
     def start_next(self) -> Any:
-        """Whoever is told to be next may be started, or the money is missing."""
-        told = next_queued(self.store, host=held().host)
-        due = [one for one in self.papers.values() if one.state == "queued"]
-        due = [one for one in due if one.due_at <= self.now]
-        assert (told is None) == (not due)
-        if told is None:
+        """Start the next queued run, or expect an error if the budget is too small."""
+        next_run = next_queued(self.store, host=held().host)
+        due = [item for item in self.entries.values() if item.state == "queued"]
+        due = [item for item in due if item.due_at <= self.now]
+        assert (next_run is None) == (not due)
+        if next_run is None:
             return multiple()
-        assert told.id == min(one.id for one in due)
-        return self.start(told.id)
+        assert next_run.id == min(item.id for item in due)
+        return self.start(next_run.id)
 
-    # Few rules, so that a story comes back to the same runs again and again.
+    # Few rules, so that an example uses the same runs repeatedly.
     @rule(
         claim=claims,
         how=st.sampled_from(["launch", "heartbeat", "restart", "park", "spend", "launch"]),
         n=st.integers(0, 40),
     )
-    def say(self, claim: Claim, how: str, n: int) -> None:
+    def report(self, claim: RunClaim, how: str, n: int) -> None:
         getattr(self, how)(claim, n)
 
-    def launch(self, claim: Claim, _: int) -> None:
+    def launch(self, claim: RunClaim, _: int) -> None:
         def call() -> Run:
             return self.store.internal.runs.launch(claim.run)
 
-        if not self.refused(self.refusal(claim, "starting"), call):
+        if not self.is_rejected(self.claim_error(claim, "starting"), call):
             call()
-            self.papers[claim.run.id].state = "running"
+            self.entries[claim.run.id].state = "running"
 
-    def heartbeat(self, claim: Claim, n: int) -> None:
+    def heartbeat(self, claim: RunClaim, n: int) -> None:
         def call() -> Run:
             return self.store.internal.runs.heartbeat(claim.run, output_bytes=n, lease_ms=LEASE)
 
-        refusal = self.refusal(claim, *ACTIVE)
-        if not self.refused(Conflict if refusal is IllegalMove else refusal, call):
-            paper = self.papers[claim.run.id]
-            heard = call()
-            assert (heard.state, heard.stop_reason) == (paper.state, paper.stop_reason)
-            paper.lease_until = self.now + LEASE
+        error = self.claim_error(claim, *ACTIVE)
+        if not self.is_rejected(Conflict if error is IllegalMove else error, call):
+            entry = self.entries[claim.run.id]
+            run = call()
+            assert (run.state, run.stop_reason) == (entry.state, entry.stop_reason)
+            entry.lease_until = self.now + LEASE
 
-    def restart(self, claim: Claim, n: int) -> None:
+    def restart(self, claim: RunClaim, n: int) -> None:
         def call() -> Run:
-            now = self.store.runs.get(claim.run.id) if not self.late(claim) else claim.run
+            current = self.store.runs.get(claim.run.id) if not self.is_stale(claim) else claim.run
             return self.store.internal.runs.restart(
-                now, held(n), ExitStatus(exit_code=1), quick_failures=n
+                current, held(n), ExitStatus(exit_code=1), quick_failures=n
             )
 
-        if not self.refused(self.refusal(claim, "starting", "running"), call):
+        if not self.is_rejected(self.claim_error(claim, "starting", "running"), call):
             claim.run = call()
-            paper = self.papers[claim.run.id]
-            paper.state = "starting"
-            paper.attempts += 1
-            paper.takings += 1  # whoever thinks of the last attempt is late
-            claim.takings = paper.takings
+            entry = self.entries[claim.run.id]
+            entry.state = "starting"
+            entry.attempts += 1
+            entry.fence += 1  # claims of the last attempt are stale
+            claim.fence = entry.fence
 
-    def park(self, claim: Claim, n: int) -> None:
+    def park(self, claim: RunClaim, n: int) -> None:
         def call() -> Run:
             return self.store.internal.runs.park(
                 claim.run, until=self.now + n * MINUTE, reason="quota"
             )
 
-        if not self.refused(self.refusal(claim, "starting", "running"), call):
+        if not self.is_rejected(self.claim_error(claim, "starting", "running"), call):
             call()
-            paper = self.papers[claim.run.id]
-            paper.state, paper.due_at, paper.lease_until = "queued", self.now + n * MINUTE, None
-            paper.takings += 1
+            entry = self.entries[claim.run.id]
+            entry.state, entry.due_at, entry.lease_until = "queued", self.now + n * MINUTE, None
+            entry.fence += 1
 
-    def spend(self, claim: Claim, n: int) -> None:
-        """Charges are of the run and not of a supervisor: a stream may be read by any of them."""
+    def spend(self, claim: RunClaim, n: int) -> None:
+        """Charges belong to the run, so a supervisor with a stale claim may add them, too."""
         self.store.charges.add(UsageFact(model="m", output=1, cost_micros=n), run_id=claim.run.id)
-        self.papers[claim.run.id].spent += n
+        self.entries[claim.run.id].spent += n
 
     @rule(target=claims, claim=claims)
-    def take_over(self, claim: Claim) -> Any:
+    def take_over(self, claim: RunClaim) -> Any:
         self.supervisors += 1
 
         def call() -> Run:
@@ -241,125 +240,127 @@ class RunsMachine(StoreMachine):
                 supervisor_token="5",
             )
 
-        refusal = self.refusal(claim, *ACTIVE)
-        if self.refused(Conflict if refusal is IllegalMove else refusal, call):
+        error = self.claim_error(claim, *ACTIVE)
+        if self.is_rejected(Conflict if error is IllegalMove else error, call):
             return multiple()
         run = call()
-        paper = self.papers[run.id]
-        paper.takings += 1
-        paper.lease_until = self.now + MINUTE
-        return Claim(run, paper.takings)
+        entry = self.entries[run.id]
+        entry.fence += 1
+        entry.lease_until = self.now + MINUTE
+        return RunClaim(run, entry.fence)
 
     @rule(claim=claims, how=st.sampled_from(ENDS))
-    def end(self, claim: Claim, how: ExitStatus) -> None:
-        paper = self.papers[claim.run.id]
+    def end(self, claim: RunClaim, how: ExitStatus) -> None:
+        entry = self.entries[claim.run.id]
 
         def call() -> Run:
             return self.store.internal.runs.end(claim.run, how)
 
-        if not paper.is_live:
-            over = call()
-            assert (over.state, over.exit_code) == (paper.state, paper.exit_code)
-        elif not self.refused(Held if self.late(claim) else None, call):
+        if not entry.is_live:
+            run = call()
+            assert (run.state, run.exit_code) == (entry.state, entry.exit_code)
+        elif not self.is_rejected(Held if self.is_stale(claim) else None, call):
             call()
-            self.close(paper, self.end_state(paper, how), how)
+            self.close(entry, self.end_state(entry, how), how)
 
-    # -- by anybody -----------------------------------------------------------------------------
+    # -- by any caller --------------------------------------------------------------------------
 
     @rule(id=runs, kind=st.sampled_from(StopKind))
     def stop(self, id: str, kind: StopKind) -> None:
-        paper, reason = self.papers[id], outcome.DEFAULT_STOP_REASONS[kind]
+        entry, reason = self.entries[id], outcome.DEFAULT_STOP_REASONS[kind]
 
         def call() -> Run:
             return self.store.internal.runs.request_stop(id, kind=kind)
 
-        if self.refused(None if paper.is_live else IllegalMove, call):
+        if self.is_rejected(None if entry.is_live else IllegalMove, call):
             return
         call()
-        if paper.state == "queued":
-            self.close(paper, "cancelled", ExitStatus())
-        elif paper.state != "stopping":
-            paper.state, paper.stop_reason = "stopping", reason
+        if entry.state == "queued":
+            self.close(entry, "cancelled", ExitStatus())
+        elif entry.state != "stopping":
+            entry.state, entry.stop_reason = "stopping", reason
 
     @rule(id=runs, code=st.sampled_from([0, 3]))
     def finish(self, id: str, code: int) -> None:
-        paper = self.papers[id]
+        entry = self.entries[id]
 
         def call() -> Run:
             return self.store.runs.finish(id, exit_code=code)
 
-        if not paper.is_live:
-            assert call().exit_code == paper.exit_code
-        elif paper.state == "queued":
+        if not entry.is_live:
+            assert call().exit_code == entry.exit_code
+        elif entry.state == "queued":
             if code == 0:
-                self.refused(IllegalMove, call)
+                self.is_rejected(IllegalMove, call)
         else:
             call()
             end = ExitStatus(exit_code=code)
-            self.close(paper, self.end_state(paper, end), end)
+            self.close(entry, self.end_state(entry, end), end)
 
     @rule()
     def recover(self) -> None:
-        """Other machines' runs are judged by their lease alone, each once."""
-        silent = [
-            one
-            for one in self.papers.values()
-            if one.state in ACTIVE and (one.lease_until or 0) <= self.now
+        """A run of another node is recovered once its lease has expired, and only once."""
+        expired = [
+            item
+            for item in self.entries.values()
+            if item.state in ACTIVE and (item.lease_until or 0) <= self.now
         ]
-        found = {one.run_id: one.state for one in self.store.runs.recover()}
-        assert {*found} == {one.id for one in silent}
-        for paper in silent:
-            if paper.attempts <= paper.max_restarts and paper.state != "stopping":
-                paper.state, paper.due_at, paper.lease_until = "queued", self.now, None
-                paper.takings += 1
+        recovered = {item.run_id: item.state for item in self.store.runs.recover()}
+        assert {*recovered} == {item.id for item in expired}
+        for entry in expired:
+            if entry.attempts <= entry.max_restarts and entry.state != "stopping":
+                entry.state, entry.due_at, entry.lease_until = "queued", self.now, None
+                entry.fence += 1
             else:
                 state = "interrupted"
-                if paper.stop_reason is not None:
-                    state = STATE_OF_STOP.get(paper.stop_reason, "cancelled")
-                self.close(paper, state, ExitStatus())
-            assert found[paper.id] == paper.state
+                if entry.stop_reason is not None:
+                    state = STATE_OF_STOP.get(entry.stop_reason, "cancelled")
+                self.close(entry, state, ExitStatus())
+            assert recovered[entry.id] == entry.state
 
     @rule(ms=st.sampled_from([SECOND, 30 * SECOND, 2 * MINUTE, 2 * HOUR]))
     def wait(self, ms: int) -> None:
         self.clock.advance(ms)
 
-    # -- always ---------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------
 
     @invariant()
-    def every_run_is_as_the_model_has_it(self) -> None:
-        found = {run.id: run for run in self.store.runs.list(limit=1_000).items}
-        assert {*found} == {*self.papers}
-        for id, paper in self.papers.items():
-            run = found[id]
+    def runs_match_the_model(self) -> None:
+        runs = {run.id: run for run in self.store.runs.list(limit=1_000).items}
+        assert {*runs} == {*self.entries}
+        for id, entry in self.entries.items():
+            run = runs[id]
             assert (run.state, run.attempts, run.stop_reason) == (
-                paper.state,
-                paper.attempts,
-                paper.stop_reason,
+                entry.state,
+                entry.attempts,
+                entry.stop_reason,
             )
             assert (run.exit_code, run.signal, run.ended_at) == (
-                paper.exit_code,
-                paper.signal,
-                paper.ended_at,
+                entry.exit_code,
+                entry.signal,
+                entry.ended_at,
             )
-            assert run.lease_until == paper.lease_until
-            assert run.due_at == paper.due_at
+            assert run.lease_until == entry.lease_until
+            assert run.due_at == entry.due_at
 
     @invariant()
-    def no_more_go_at_once_than_may(self) -> None:
-        assert sum(one.state in ACTIVE for one in self.papers.values()) <= MOST
+    def concurrent_runs_are_limited(self) -> None:
+        assert sum(item.state in ACTIVE for item in self.entries.values()) <= MAX_RUNS
 
     @invariant()
-    def what_is_reserved_is_what_those_who_go_on_may_still_spend(self) -> None:
-        budgets = {one.scope: one for one in self.store.budgets.list(limit=1_000).items}
+    def reservations_match_the_model(self) -> None:
+        budgets = {item.scope: item for item in self.store.budgets.list(limit=1_000).items}
         if "all" in budgets:
-            everything = budgets.pop("all")
-            assert everything.spent_micros == sum(one.spent for one in self.papers.values())
-            assert everything.reserved_micros == sum(one.reserved for one in self.papers.values())
-        going = {f"run:{one.id}" for one in self.papers.values() if one.is_live and one.attempts}
-        assert {*budgets} <= going
+            total = budgets.pop("all")
+            assert total.spent_micros == sum(item.spent for item in self.entries.values())
+            assert total.reserved_micros == sum(item.reserved for item in self.entries.values())
+        live_scopes = {
+            f"run:{item.id}" for item in self.entries.values() if item.is_live and item.attempts
+        }
+        assert {*budgets} <= live_scopes
 
 
-@while_it_is_made_short
+@allow_shrinking_time
 def test_runs_match_the_model(fresh_url: FreshUrl, monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
-    run_machine(RunsMachine, fresh_url, stories=40, steps=40)
+    run_machine(RunsMachine, fresh_url, examples=40, steps=40)

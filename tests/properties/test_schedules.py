@@ -1,4 +1,4 @@
-"""Schedules compared with a model: which scheduled times are put, and the next time."""
+"""Schedules, compared with a model under random operations: due times and the next time."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,8 @@ from corral.kernel.errors import IllegalMove, Refused
 from tests.properties.state_machine import (
     FreshUrl,
     StoreMachine,
+    allow_shrinking_time,
     run_machine,
-    while_it_is_made_short,
 )
 
 BOX = "queue:due"
@@ -24,7 +24,7 @@ FIVE_MINUTES = 5 * MINUTE
 
 
 @dataclass
-class Plan:
+class ModelSchedule:
     """A schedule of the model: times at a fixed interval, or one time."""
 
     id: str
@@ -56,8 +56,8 @@ class Plan:
         while (more := self.after(missed[-1])) is not None and more <= now:
             missed.append(more)
         if self.misfire == "all":
-            put = missed[:CATCH_UP]
-            return put, self.after(put[-1])
+            due_times = missed[:CATCH_UP]
+            return due_times, self.after(due_times[-1])
         latest = missed[-1]
         in_time = self.misfire == "latest" or now - latest <= GRACE
         return [latest] if in_time else [], self.after(max(now, latest))
@@ -68,11 +68,13 @@ class ScheduleMachine(StoreMachine):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.all: list[Plan] = []
+        self.all: list[ModelSchedule] = []
         self.put: list[str] = []
 
-    def keep(self, schedule: Schedule, first: int, step: int | None) -> Plan:
-        plan = Plan(schedule.id, first, step, schedule.misfire, schedule.overlap, next_at=first)
+    def keep(self, schedule: Schedule, first: int, step: int | None) -> ModelSchedule:
+        plan = ModelSchedule(
+            schedule.id, first, step, schedule.misfire, schedule.overlap, next_at=first
+        )
         self.all.append(plan)
         return plan
 
@@ -84,7 +86,7 @@ class ScheduleMachine(StoreMachine):
         misfire=st.sampled_from(["all", "latest", "skip"]),
         overlap=st.sampled_from(["allow", "skip", "replace"]),
     )
-    def every(self, step: int, misfire: str, overlap: str) -> Plan:
+    def every(self, step: int, misfire: str, overlap: str) -> ModelSchedule:
         schedule = self.store.schedules.create(
             BOX, "tick", every_ms=step, misfire=misfire, overlap=overlap
         )
@@ -95,7 +97,7 @@ class ScheduleMachine(StoreMachine):
         misfire=st.sampled_from(["all", "latest", "skip"]),
         overlap=st.sampled_from(["allow", "skip", "replace"]),
     )
-    def cron(self, misfire: str, overlap: str) -> Plan:
+    def cron(self, misfire: str, overlap: str) -> ModelSchedule:
         schedule = self.store.schedules.create(
             BOX, "tick", cron="*/5 * * * *", misfire=misfire, overlap=overlap
         )
@@ -107,7 +109,7 @@ class ScheduleMachine(StoreMachine):
             return self.store.timers.set(BOX, "tea", delay_ms=delay)
 
         pending = [plan for plan in self.all if plan.step is None and plan.is_pending()]
-        if self.refused(Refused if len(pending) >= 20 else None, call):
+        if self.is_rejected(Refused if len(pending) >= 20 else None, call):
             return multiple()
         return self.keep(call(), self.now + delay, None)
 
@@ -123,7 +125,7 @@ class ScheduleMachine(StoreMachine):
         assert [letter.key for letter in letters] == expected
         self.put += expected
 
-    def fire(self, plan: Plan) -> list[str]:
+    def fire(self, plan: ModelSchedule) -> list[str]:
         keys = []
         times, plan.next_at = plan.due(self.now)
         for time in times:
@@ -148,32 +150,32 @@ class ScheduleMachine(StoreMachine):
     # -- changes --------------------------------------------------------------------------------
 
     @rule(plan=plans, how=st.sampled_from(["pause", "pause", "resume", "resume", "cancel"]))
-    def change(self, plan: Plan, how: str) -> None:
+    def change(self, plan: ModelSchedule, how: str) -> None:
         getattr(self, how)(plan)
 
-    def pause(self, plan: Plan) -> None:
+    def pause(self, plan: ModelSchedule) -> None:
         def call() -> Schedule:
             return self.store.schedules.pause(plan.id)
 
-        if not self.refused(None if plan.state == "active" else IllegalMove, call):
+        if not self.is_rejected(None if plan.state == "active" else IllegalMove, call):
             call()
             plan.state, plan.next_at = "paused", None
 
-    def resume(self, plan: Plan) -> None:
+    def resume(self, plan: ModelSchedule) -> None:
         def call() -> Schedule:
             return self.store.schedules.resume(plan.id)
 
-        if not self.refused(None if plan.state == "paused" else IllegalMove, call):
+        if not self.is_rejected(None if plan.state == "paused" else IllegalMove, call):
             call()
             # A single time that passed meanwhile is put late; repeating rules just continue.
             plan.state, plan.next_at = "active", plan.after(self.now) or self.now
 
-    def cancel(self, plan: Plan) -> None:
+    def cancel(self, plan: ModelSchedule) -> None:
         def call() -> Schedule:
             return self.store.schedules.delete(plan.id)
 
-        may = plan.state in ("active", "paused")
-        if not self.refused(None if may else IllegalMove, call):
+        is_pending = plan.state in ("active", "paused")
+        if not self.is_rejected(None if is_pending else IllegalMove, call):
             call()
             plan.state, plan.next_at = "cancelled", None
 
@@ -181,7 +183,7 @@ class ScheduleMachine(StoreMachine):
     def wait(self, ms: int) -> None:
         self.clock.advance(ms)
 
-    # -- always ---------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------
 
     @invariant()
     def schedules_match_the_model(self) -> None:
@@ -189,19 +191,19 @@ class ScheduleMachine(StoreMachine):
             *self.store.schedules.list(all=True, limit=1_000).items,
             *self.store.timers.list(all=True, limit=1_000).items,
         ]
-        assert sorted((one.id, one.state, one.next_at, one.last_at) for one in schedules) == sorted(
-            (plan.id, plan.state, plan.next_at, plan.last_at) for plan in self.all
-        )
-        soon = [plan.next_at for plan in self.all if plan.next_at is not None]
-        assert self.store.schedules.next_at() == min(soon, default=None)
+        assert sorted(
+            (item.id, item.state, item.next_at, item.last_at) for item in schedules
+        ) == sorted((plan.id, plan.state, plan.next_at, plan.last_at) for plan in self.all)
+        next_times = [plan.next_at for plan in self.all if plan.next_at is not None]
+        assert self.store.schedules.next_at() == min(next_times, default=None)
 
     @invariant()
     def overlap_policy_allows_one_open_letter(self) -> None:
-        still_open = [letter.key for letter in self.letters(all=False)]
+        open_keys = [letter.key for letter in self.letters(all=False)]
         for plan in self.all:
-            own = [key for key in still_open if str(key).startswith(plan.id)]
+            own_keys = [key for key in open_keys if str(key).startswith(plan.id)]
             if plan.overlap != "allow":
-                assert own == ([plan.open] if plan.open else [])
+                assert own_keys == ([plan.open] if plan.open else [])
 
     def letters(self, *, all: bool) -> list[Letter]:
         page = self.store.mail.list(all=all, limit=1_000)
@@ -217,6 +219,6 @@ class ScheduleMachine(StoreMachine):
         super().teardown()
 
 
-@while_it_is_made_short
+@allow_shrinking_time
 def test_schedules_match_the_model(fresh_url: FreshUrl) -> None:
-    run_machine(ScheduleMachine, fresh_url, stories=40, steps=25)
+    run_machine(ScheduleMachine, fresh_url, examples=40, steps=25)

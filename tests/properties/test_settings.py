@@ -1,4 +1,4 @@
-"""Settings beside a plain dictionary."""
+"""Settings, compared with a dictionary under random operations."""
 
 from itertools import product
 from typing import Any
@@ -11,8 +11,8 @@ from corral.kernel.errors import Invalid
 from tests.properties.state_machine import (
     FreshUrl,
     StoreMachine,
+    allow_shrinking_time,
     run_machine,
-    while_it_is_made_short,
 )
 
 LOW, HIGH = 1, 1_000
@@ -25,7 +25,7 @@ values = st.one_of(
 )
 
 
-def fits(name: str, value: Any) -> bool:
+def is_valid(name: str, value: Any) -> bool:
     if name == "mail.max_attempts":
         return type(value) is int and LOW <= value <= HIGH
     return isinstance(value, list) and value != [] and all(type(part) is int for part in value)
@@ -34,14 +34,14 @@ def fits(name: str, value: Any) -> bool:
 class SettingsMachine(StoreMachine):
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.chosen: dict[tuple[str, str], Any] = {}
-        self.record: list[tuple[str, str, Any]] = []
+        self.values: dict[tuple[str, str], Any] = {}
+        self.changes: list[tuple[str, str, Any]] = []
 
-    def counts(self, name: str, *near: str) -> tuple[str, Any]:
-        """Where the value comes from that counts, and what it is."""
-        for scope in (*near, "global"):
-            if (scope, name) in self.chosen:
-                return scope, self.chosen[scope, name]
+    def effective(self, name: str, *nearest: str) -> tuple[str, Any]:
+        """Return the scope and the value that apply, the nearest scope first."""
+        for scope in (*nearest, "global"):
+            if (scope, name) in self.values:
+                return scope, self.values[scope, name]
         return "default", DEFINITIONS[name].default
 
     @rule(name=names, value=values, scope=scopes)
@@ -51,43 +51,43 @@ class SettingsMachine(StoreMachine):
         def call() -> Any:
             return self.store.settings.set(name, value, scope=scope)
 
-        if self.refused(None if fits(name, value) else Invalid, call):
+        if self.is_rejected(None if is_valid(name, value) else Invalid, call):
             return
-        told = call()
-        assert (told.value, told.scope, told.updated_at) == (value, scope, self.now)
-        self.chosen[scope, name] = value
-        self.record.append(("set", f"{scope}/{name}", value))
+        setting = call()
+        assert (setting.value, setting.scope, setting.updated_at) == (value, scope, self.now)
+        self.values[scope, name] = value
+        self.changes.append(("set", f"{scope}/{name}", value))
 
     @rule(name=names, scope=scopes)
     def unset(self, name: str, scope: str) -> None:
-        if self.chosen.pop((scope, name), None) is not None:
-            self.record.append(("unset", f"{scope}/{name}", None))
-        told = self.store.settings.unset(name, scope=scope)
-        assert (told.scope, told.value) == self.counts(name, scope)
+        if self.values.pop((scope, name), None) is not None:
+            self.changes.append(("unset", f"{scope}/{name}", None))
+        setting = self.store.settings.unset(name, scope=scope)
+        assert (setting.scope, setting.value) == self.effective(name, scope)
 
     @rule(name=names)
     def get(self, name: str) -> None:
         for agent, project in product([None, "ada", "bob"], [None, "prj_1", "prj_2"]):
-            found = self.store.settings.get(name, agent=agent, project=project)
-            near = [f"agent:{agent}"] * bool(agent) + [f"project:{project}"] * bool(project)
-            assert (found.scope, found.value) == self.counts(name, *near)
+            setting = self.store.settings.get(name, agent=agent, project=project)
+            nearest = [f"agent:{agent}"] * bool(agent) + [f"project:{project}"] * bool(project)
+            assert (setting.scope, setting.value) == self.effective(name, *nearest)
 
     @rule(scope=scopes)
     def list(self, scope: str) -> None:
-        found = self.store.settings.list(scope=scope).items
-        assert [one.name for one in found] == sorted(DEFINITIONS)
-        assert all((one.scope, one.value) == self.counts(one.name, scope) for one in found)
+        page = self.store.settings.list(scope=scope).items
+        assert [item.name for item in page] == sorted(DEFINITIONS)
+        assert all((item.scope, item.value) == self.effective(item.name, scope) for item in page)
 
     @invariant()
-    def every_change_is_in_the_record(self) -> None:
+    def every_change_has_an_event(self) -> None:
         events = self.store.events.after(limit=1_000).items
-        told = [
+        recorded = [
             (event.verb, event.subject, event.data["value"] if event.data else None)
             for event in events
         ]
-        assert told == self.record
+        assert recorded == self.changes
 
 
-@while_it_is_made_short
+@allow_shrinking_time
 def test_settings_match_a_dictionary_model(fresh_url: FreshUrl) -> None:
-    run_machine(SettingsMachine, fresh_url, stories=70, steps=25)
+    run_machine(SettingsMachine, fresh_url, examples=70, steps=25)

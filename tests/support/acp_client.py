@@ -14,7 +14,7 @@ from corral.adapters.providers.facts import PermissionFact, ProviderFact
 
 class AcpRun:
     def __init__(
-        self, args: list[str], *, cwd: str, env: dict[str, str] | None = None, **talk: Any
+        self, args: list[str], *, cwd: str, env: dict[str, str] | None = None, **options: Any
     ) -> None:
         self.process = subprocess.Popen(
             args,
@@ -28,7 +28,7 @@ class AcpRun:
         assert self.process.stdin
         assert self.process.stdout
         self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
-        self.talk = AcpClient(lambda data: self._write(data), cwd=cwd, **talk)
+        self.talk = AcpClient(lambda data: self._write(data), cwd=cwd, **options)
         self.facts: list[ProviderFact | PromptResult] = []
         self.talk.start()
 
@@ -54,13 +54,13 @@ class AcpRun:
         result = self.facts[-5:]
         raise AssertionError(f"no {kinds} came; the last: {result}; {self.errors()}")
 
-    def done(self, seconds: float = 60) -> PromptResult:
-        done: PromptResult = self.wait_until(PromptResult, seconds=seconds)
-        return done
+    def result(self, seconds: float = 60) -> PromptResult:
+        result: PromptResult = self.wait_until(PromptResult, seconds=seconds)
+        return result
 
     def wait_for_permission_request(self, seconds: float = 60) -> PermissionFact:
-        asked: PermissionFact = self.wait_until(PermissionFact, seconds=seconds)
-        return asked
+        request: PermissionFact = self.wait_until(PermissionFact, seconds=seconds)
+        return request
 
     def errors(self) -> str:
         if self.process.poll() is None or self.process.stderr is None:

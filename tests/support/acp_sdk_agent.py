@@ -52,12 +52,12 @@ class Echo(Agent):
         return LoadSessionResponse()
 
     async def prompt(self, prompt: list[Any], session_id: str, **rest: Any) -> PromptResponse:
-        words = " ".join(block.text for block in prompt)
-        if "login" in words:
+        text = " ".join(block.text for block in prompt)
+        if "login" in text:
             raise RequestError.auth_required()
-        for piece in ("You said: ", words):
+        for piece in ("You said: ", text):
             await self.conn.session_update(session_id, update_agent_message(text_block(piece)))
-        if "touch" in words:
+        if "touch" in text:
             await self.touch(session_id)
         return PromptResponse(
             stop_reason="end_turn",

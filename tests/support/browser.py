@@ -46,5 +46,5 @@ def headless_browser() -> "Iterator[Browser | None]":
 def _program(driver: "Playwright") -> str | None:
     named = os.environ.get("CORRAL_BROWSER")
     results = (path for name in PROGRAMS if (path := shutil.which(name)))
-    own = driver.chromium.executable_path
-    return named or next(results, None) or (own if Path(own).exists() else None)
+    bundled = driver.chromium.executable_path
+    return named or next(results, None) or (bundled if Path(bundled).exists() else None)

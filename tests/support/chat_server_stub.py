@@ -1,4 +1,4 @@
-"""Local servers that speak a chat platform's HTTP API: they record requests and respond."""
+"""A local HTTP server in place of a chat platform: it records requests and responds."""
 
 import json
 import threading
@@ -36,7 +36,7 @@ class ChatServerStub:
                 length = int(self.headers.get("Content-Length", 0))
                 raw = self.rfile.read(length)
                 query = {name: item[0] for name, item in parse_qs(parts.query).items()}
-                asked = ApiRequest(
+                request = ApiRequest(
                     self.command,
                     unquote(parts.path),
                     query,
@@ -44,8 +44,8 @@ class ChatServerStub:
                     _body(raw),
                     raw,
                 )
-                api.asked.append(asked)
-                status, result, *more = answer(asked)
+                api.asked.append(request)
+                status, result, *more = answer(request)
                 if status == 0:  # the connection breaks during the response
                     self.connection.close()
                     return

@@ -1,4 +1,4 @@
-"""The command line, called in this process as a user would call it."""
+"""Call the command line in this process and capture its output."""
 
 import json
 from typing import Any, NamedTuple

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_REQUEST = 100_000
-"""Bytes of a request; with a longer one, and with more input, a real process is started."""
+"""The largest request in bytes. Larger requests, and larger input, start a real process."""
 MAX_INPUT = 32_768  # fits into a pipe, so the client never blocks on it
 
 _server: "CommandServer | None" = None
@@ -58,16 +58,16 @@ class CommandServer:
 
     def __init__(self) -> None:
         self.client_pid = os.getpid()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sending = threading.Lock()
         # `kill_processes` finds the processes of a test by CORRAL_HOME; this one outlives the test.
         env = {name: os.environ[name] for name in os.environ if not name.startswith("CORRAL_")}
-        with theirs:
+        with server_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(server_end.fileno())],
                 cwd=Path(__file__).parents[2],
                 env=env,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
                 stdin=subprocess.DEVNULL,
             )
         atexit.register(self._close)
@@ -109,8 +109,8 @@ def _read_to_end(descriptors: list[int], timeout: float) -> list[bytes]:
     with selectors.DefaultSelector() as selector:
         for descriptor in descriptors:
             selector.register(descriptor, selectors.EVENT_READ)
-        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
+        while selector.get_map() and (remaining := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(remaining):
                 data = os.read(key.fd, 1 << 16)
                 read[key.fd] += data
                 if not data:

@@ -80,15 +80,15 @@ class ConnectionCache:
         return None
 
     def _keep(self, url: str, server: _Server) -> bool:
-        kept = self._kept.get(url)
-        if kept is None or len(kept) >= MOST or os.getpid() != self._pid:
+        cached = self._kept.get(url)
+        if cached is None or len(cached) >= MOST or os.getpid() != self._pid:
             return False
         idle = server.line.transaction_status == pq.TransactionStatus.IDLE
         if not idle or not _run(server.line, self._forget):
             return False
         while server.line.notifies() is not None:
             pass
-        kept.append(server)
+        cached.append(server)
         return True
 
 

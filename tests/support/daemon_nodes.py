@@ -20,14 +20,14 @@ class Machine(Home):
 
     def __init__(self, folder: Path, url: str, name: str) -> None:
         folder.mkdir()
-        own = {"CORRAL_HOME": str(folder / "home"), "CORRAL_HOST": name}
-        kept = dict(os.environ)
-        os.environ.update(own)
+        overrides = {"CORRAL_HOME": str(folder / "home"), "CORRAL_HOST": name}
+        saved = dict(os.environ)
+        os.environ.update(overrides)
         try:
             super().__init__(folder, url)
         finally:
             os.environ.clear()
-            os.environ.update(kept)
+            os.environ.update(saved)
         self.name = name
         self.link = ""
         self.pid = 0
@@ -62,7 +62,7 @@ class Machine(Home):
     def has_ended(self, seconds: float = SECONDS) -> bool:
         return wait_until(lambda: not is_alive(self.pid), "the daemon has ended", seconds)
 
-    def everything(self, number: int) -> None:
+    def signal_all(self, number: int) -> None:
         """Send a signal to the daemon and all supervisors, guards and agents."""
         for pid in self.processes():
             with suppress(OSError):
@@ -70,23 +70,23 @@ class Machine(Home):
 
     def lose_power(self) -> None:
         """Kill all processes at once."""
-        self.everything(signal.SIGKILL)
+        self.signal_all(signal.SIGKILL)
         self.kill_processes()
 
 
 @contextmanager
 def on_machine(name: str) -> Iterator[None]:
     """Make this process act as the node of that name, whose files are on this machine."""
-    own = os.environ.get("CORRAL_HOST")
+    previous = os.environ.get("CORRAL_HOST")
     os.environ["CORRAL_HOST"] = name
     process.host.cache_clear()
     try:
         yield
     finally:
-        if own is None:
+        if previous is None:
             del os.environ["CORRAL_HOST"]
         else:
-            os.environ["CORRAL_HOST"] = own
+            os.environ["CORRAL_HOST"] = previous
         process.host.cache_clear()
 
 
@@ -111,5 +111,5 @@ def cpu_of(pid: int, seconds: float) -> float:
 
 def memory_of(pid: int) -> int:
     """Return the memory of a process in bytes, private and shared, as the kernel counts it."""
-    words = Path(f"/proc/{pid}/status").read_text().split()
-    return int(words[words.index("VmRSS:") + 1]) * 1024
+    fields = Path(f"/proc/{pid}/status").read_text().split()
+    return int(fields[fields.index("VmRSS:") + 1]) * 1024

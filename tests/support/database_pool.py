@@ -153,22 +153,22 @@ class DatabasePool:
             if connection.execute(SHAPE).fetchone() != self._shape:
                 return False
         sizes = {str(name): int(str(size)) for name, size in connection.execute(self._filled)}
-        changed = [
+        changed_tables = [
             name
             for name in sizes
             if name not in self._given or _rows(connection, name) != self._given[name]
         ]
-        large = [sql.Identifier(name) for name in changed if sizes[name] > FEW_BYTES]
+        large = [sql.Identifier(name) for name in changed_tables if sizes[name] > FEW_BYTES]
         with connection.transaction():
             if large:
                 names = sql.SQL(", ").join(large)
                 connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(names))
-            for name in changed:
+            for name in changed_tables:
                 if sizes[name] <= FEW_BYTES:
                     connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(name)))
             connection.execute(RESTART_SEQUENCES)
             for name, rows in self._given.items():
-                if name in changed or name not in sizes:
+                if name in changed_tables or name not in sizes:
                     _fill(connection, name, rows)
         return True
 
@@ -189,9 +189,9 @@ def _alone(connection: Connection) -> bool:
 
 def _filled(names: list[str]) -> sql.Composed:
     """Return which tables hold a row and their size in bytes, with one query."""
-    one = "SELECT {0}, pg_relation_size({0}) WHERE EXISTS (SELECT FROM {1})"
-    asked = [sql.SQL(one).format(sql.Literal(name), sql.Identifier(name)) for name in names]
-    return sql.SQL(" UNION ALL ").join(asked)
+    query = "SELECT {0}, pg_relation_size({0}) WHERE EXISTS (SELECT FROM {1})"
+    queries = [sql.SQL(query).format(sql.Literal(name), sql.Identifier(name)) for name in names]
+    return sql.SQL(" UNION ALL ").join(queries)
 
 
 def _rows(connection: Connection, table: str) -> Rows:

@@ -101,8 +101,8 @@ def matches_output(shown: list[str], output: list[str]) -> bool:
     """Return whether the output is what the page shows, ignoring column widths."""
     lines = []
     for line in shown:
-        words = "[^\n]*".join(re.escape(part) for part in re.split(" ?… ?", _narrow(line)))
-        lines.append(r"(?:[^\n]*\n)*" if line.strip() == "…" else words + r"\n")
+        pattern = "[^\n]*".join(re.escape(part) for part in re.split(" ?… ?", _narrow(line)))
+        lines.append(r"(?:[^\n]*\n)*" if line.strip() == "…" else pattern + r"\n")
     return (
         re.fullmatch("".join(lines), "".join(f"{_narrow(line)}\n" for line in output)) is not None
     )
@@ -116,7 +116,7 @@ class Shell:
     """One shell for a whole page, so that `cd` and `export` affect later commands."""
 
     @classmethod
-    def of_a_newcomer(cls, folder: Path, programs: Path | None = None) -> "Shell":
+    def with_empty_home(cls, folder: Path, programs: Path | None = None) -> "Shell":
         """Return a shell in an empty directory and home; `programs` is first on its PATH."""
         home, work = folder / "home", folder / "work"
         home.mkdir()
@@ -155,16 +155,16 @@ class Shell:
     def run(self, command: str) -> tuple[int, list[str]]:
         """Return the exit code and the output lines of a command."""
         if simple := _SIMPLE.fullmatch(command.replace("\\\n", " ")):
-            done = run_command(
+            process = run_command(
                 shlex.split(simple[1]),
                 cwd=Path(self._directory),
                 env=self._environment,
                 timeout=_SECONDS,
                 merge_output=True,
             )
-            if done is not None:
-                lines = done.stdout.decode(errors="replace").splitlines()
-                return done.returncode, _trimmed([line.rstrip() for line in lines])
+            if process is not None:
+                lines = process.stdout.decode(errors="replace").splitlines()
+                return process.returncode, _trimmed([line.rstrip() for line in lines])
         code, result = self._run_in_bash(command)
         if _CHANGES_VARIABLES.search(command):
             _, variables = self._run_in_bash("env -0 | tr '\\n\\0' '\\0\\n'")
@@ -180,8 +180,8 @@ class Shell:
         )
         self._bash.stdin.flush()
         results: list[str] = []
-        ended = threading.Timer(_SECONDS, self._end_all)
-        ended.start()
+        timer = threading.Timer(_SECONDS, self._end_all)
+        timer.start()
         try:
             for line in self._bash.stdout:
                 if line.startswith(_END):
@@ -189,7 +189,7 @@ class Shell:
                     return int(code), _trimmed(results)
                 results.append(line.rstrip())
         finally:
-            ended.cancel()
+            timer.cancel()
         raise AssertionError(f"the shell ended in the middle of: {command}\n" + "\n".join(results))
 
     def write(self, file: NewFile) -> None:

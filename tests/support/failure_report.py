@@ -1,8 +1,8 @@
-"""Sections that a failing test prints: the behaviour it expects, the last events of its store, and
-the output of the processes that it started.
+"""The report of a failing test: the expected behaviour, the last events, and process output.
 
-Collected while the fixtures are still alive. A store that hangs must not hang the report, so each
-section is read on a thread with a time limit, and a section that cannot be read says why.
+The sections are collected while the fixtures are still alive. Each is read on a thread with a time
+limit, so that a store that hangs does not hang the report. A section that cannot be read contains
+the error.
 """
 
 import threading

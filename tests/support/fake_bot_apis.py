@@ -1,6 +1,6 @@
-"""Local servers that behave like the Telegram and Slack bot APIs: limits, errors, lost responses.
+"""Fakes of the Telegram and Slack bot APIs, with limits, errors and lost responses.
 
-A test sets the next faults; the messages that users see can be read back.
+A test sets the next faults and reads the messages that users see.
 """
 
 from collections import defaultdict
@@ -22,66 +22,66 @@ class Telegram:
 
     def __init__(self) -> None:
         self.shown: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        """What can be seen in each chat, in order."""
+        """The visible messages of each chat, in order."""
         self.updates: list[dict[str, Any]] = []
         self.faults: list[str] = []
         self.full: set[str] = set()
-        """Chats in which too much was said lately."""
+        """Chats that are rate limited."""
         self.pressed: list[str] = []
         self.typing: list[str] = []
         self.files: dict[str, bytes] = {}
         self.twice = False
-        """Whether updates that were confirmed come once more."""
+        """Whether confirmed updates are delivered again."""
         self._numbers = count(100)
 
     def words(self, chat: str) -> list[str]:
         return [item["text"] for item in self.shown[chat]]
 
-    def __call__(self, asked: ApiRequest) -> Answer:
-        head, _, method = asked.path.rpartition("/")
+    def __call__(self, request: ApiRequest) -> Answer:
+        head, _, method = request.path.rpartition("/")
         if head.startswith("/file/"):
-            name = asked.path.removeprefix(f"/file/bot{self.token}/")
+            name = request.path.removeprefix(f"/file/bot{self.token}/")
             return (200, self.files[name]) if name in self.files else (404, {"ok": False})
         if head != f"/bot{self.token}":
-            return _no(401, "Unauthorized")
-        body = asked.body if isinstance(asked.body, dict) else {}
-        return getattr(self, f"_{method}", self._unknown)(body, asked)
+            return _error(401, "Unauthorized")
+        body = request.body if isinstance(request.body, dict) else {}
+        return getattr(self, f"_{method}", self._unknown)(body, request)
 
-    def _unknown(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
-        return _no(404, "Not Found: method not found")
+    def _unknown(self, body: dict[str, Any], request: ApiRequest) -> Answer:
+        return _error(404, "Not Found: method not found")
 
-    def _getMe(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
-        return _yes({"id": 99, "is_bot": True, "username": "corral_bot"})
+    def _getMe(self, body: dict[str, Any], request: ApiRequest) -> Answer:
+        return _ok({"id": 99, "is_bot": True, "username": "corral_bot"})
 
-    def _getUpdates(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+    def _getUpdates(self, body: dict[str, Any], request: ApiRequest) -> Answer:
         offset = body.get("offset", 0)
         if not self.twice:
             self.updates = [update for update in self.updates if update["update_id"] >= offset]
-        return _yes(self.updates[: body.get("limit", 100)])
+        return _ok(self.updates[: body.get("limit", 100)])
 
-    def _getFile(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+    def _getFile(self, body: dict[str, Any], request: ApiRequest) -> Answer:
         if body["file_id"] not in self.files:
-            return _no(400, "Bad Request: invalid file_id")
-        return _yes({"file_id": body["file_id"], "file_path": body["file_id"]})
+            return _error(400, "Bad Request: invalid file_id")
+        return _ok({"file_id": body["file_id"], "file_path": body["file_id"]})
 
-    def _answerCallbackQuery(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+    def _answerCallbackQuery(self, body: dict[str, Any], request: ApiRequest) -> Answer:
         self.pressed.append(body["callback_query_id"])
-        return _yes(True)
+        return _ok(True)
 
-    def _sendChatAction(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+    def _sendChatAction(self, body: dict[str, Any], request: ApiRequest) -> Answer:
         self.typing.append(str(body["chat_id"]))
-        return _yes(True)
+        return _ok(True)
 
-    def _sendMessage(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
-        if why := _too_long(str(body.get("text", ""))):
-            return _no(400, why)
-        if why := self._bad_buttons(body):
-            return _no(400, why)
+    def _sendMessage(self, body: dict[str, Any], request: ApiRequest) -> Answer:
+        if reason := _too_long(str(body.get("text", ""))):
+            return _error(400, reason)
+        if reason := self._bad_buttons(body):
+            return _error(400, reason)
         reply = body.get("reply_parameters", {})
-        known = {item["message_id"] for item in self.shown[str(body["chat_id"])]}
-        gone = bool(reply) and reply["message_id"] not in known
-        if gone and not reply.get("allow_sending_without_reply"):
-            return _no(400, "Bad Request: message to be replied not found")
+        message_ids = {item["message_id"] for item in self.shown[str(body["chat_id"])]}
+        is_missing = bool(reply) and reply["message_id"] not in message_ids
+        if is_missing and not reply.get("allow_sending_without_reply"):
+            return _error(400, "Bad Request: message to be replied not found")
         return self._show(str(body["chat_id"]), body)
 
     def _bad_buttons(self, body: dict[str, Any]) -> str | None:
@@ -91,50 +91,52 @@ class Telegram:
                 return "Bad Request: BUTTON_DATA_INVALID"
         return None
 
-    def _sendDocument(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
-        fields, files = multipart(asked)
+    def _sendDocument(self, body: dict[str, Any], request: ApiRequest) -> Answer:
+        fields, files = multipart(request)
         name, data = files["document"]
         return self._show(fields["chat_id"], fields | {"text": f"[{name}]", "data": data})
 
     def _show(self, chat: str, body: dict[str, Any]) -> Answer:
         how = self.faults.pop(0) if self.faults else ""
         if how == DOWN:
-            return _no(502, "Bad Gateway")
+            return _error(502, "Bad Gateway")
         if how == SLOW or chat in self.full:
             values = {"ok": False, "error_code": 429, "parameters": {"retry_after": RETRY_SECONDS}}
             return 429, values | {"description": f"Too Many Requests: retry after {RETRY_SECONDS}"}
         message = body | {"message_id": next(self._numbers)}
         self.shown[chat].append(message)
         values = {name: value for name, value in message.items() if name != "data"}
-        return (0, None) if how == LATE else _yes(values)
+        return (0, None) if how == LATE else _ok(values)
 
-    def _found(self, body: dict[str, Any]) -> dict[str, Any] | None:
+    def _find(self, body: dict[str, Any]) -> dict[str, Any] | None:
         chat = self.shown[str(body["chat_id"])]
         return next((item for item in chat if item["message_id"] == body["message_id"]), None)
 
-    def _editMessageText(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
-        result = self._found(body)
+    def _editMessageText(self, body: dict[str, Any], request: ApiRequest) -> Answer:
+        result = self._find(body)
         if result is None:
-            return _no(400, "Bad Request: message to edit not found")
+            return _error(400, "Bad Request: message to edit not found")
         if result["text"] == body["text"] and "reply_markup" not in result:
-            return _no(400, "Bad Request: message is not modified: specified new message content")
+            return _error(
+                400, "Bad Request: message is not modified: specified new message content"
+            )
         result["text"] = body["text"]
         result.pop("reply_markup", None)
-        return _yes(result)
+        return _ok(result)
 
-    def _setMessageReaction(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+    def _setMessageReaction(self, body: dict[str, Any], request: ApiRequest) -> Answer:
         (sign,) = body["reaction"]
         if sign["emoji"] not in "👍👎❤🔥🎉":
-            return _no(400, "Bad Request: REACTION_INVALID")
-        return _yes(True)
+            return _error(400, "Bad Request: REACTION_INVALID")
+        return _ok(True)
 
 
-def _yes(result: Any) -> Answer:
+def _ok(result: Any) -> Answer:
     return 200, {"ok": True, "result": result}
 
 
-def _no(code: int, why: str) -> Answer:
-    return code, {"ok": False, "error_code": code, "description": why}
+def _error(code: int, reason: str) -> Answer:
+    return code, {"ok": False, "error_code": code, "description": reason}
 
 
 def _too_long(text: str) -> str | None:
@@ -152,13 +154,13 @@ class Slack:
 
     def __init__(self) -> None:
         self.url = ""
-        """Where it is, once it is somewhere."""
+        """The URL of the server, once it runs."""
         self.shown: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.faults: list[str] = []
         self.full: set[str] = set()
         self.uploads: dict[str, dict[str, Any]] = {}
         self.page = 200
-        """How many messages of a history come at once, however many are asked for."""
+        """The largest page of a history, whatever the request's limit."""
         self._numbers = count(1)
 
     def words(self, channel: str) -> list[str]:
@@ -173,14 +175,14 @@ class Slack:
         self.shown[channel].append(message | {"ts": ts})
         return ts
 
-    def __call__(self, asked: ApiRequest) -> Answer:
-        method = asked.path.rpartition("/")[2]
-        if asked.path.startswith("/upload/"):
-            self.uploads[method]["data"] = asked.raw
+    def __call__(self, request: ApiRequest) -> Answer:
+        method = request.path.rpartition("/")[2]
+        if request.path.startswith("/upload/"):
+            self.uploads[method]["data"] = request.raw
             return 200, b"OK - 5"
-        if asked.headers.get("authorization") != f"Bearer {self.token}":
+        if request.headers.get("authorization") != f"Bearer {self.token}":
             return 200, {"ok": False, "error": "invalid_auth"}
-        body = asked.body if isinstance(asked.body, dict) else {}
+        body = request.body if isinstance(request.body, dict) else {}
         return getattr(self, "_" + method.replace(".", "_"), self._unknown)(body)
 
     def _unknown(self, body: dict[str, Any]) -> Answer:
@@ -207,18 +209,18 @@ class Slack:
         ts = self._add(channel, body | {"user": "UBOT", "bot_id": "B1"})
         return (0, None) if how == LATE else (200, {"ok": True, "ts": ts, "channel": channel})
 
-    def _found(self, channel: str, ts: str) -> dict[str, Any] | None:
+    def _find(self, channel: str, ts: str) -> dict[str, Any] | None:
         return next((item for item in self.shown[channel] if item["ts"] == ts), None)
 
     def _chat_update(self, body: dict[str, Any]) -> Answer:
-        result = self._found(body["channel"], body["ts"])
+        result = self._find(body["channel"], body["ts"])
         if result is None:
             return 200, {"ok": False, "error": "message_not_found"}
         result |= {"text": body["text"], "blocks": body.get("blocks", result.get("blocks"))}
         return 200, {"ok": True, "ts": body["ts"]}
 
     def _reactions_add(self, body: dict[str, Any]) -> Answer:
-        result = self._found(body["channel"], body["timestamp"])
+        result = self._find(body["channel"], body["timestamp"])
         if result is None:
             return 200, {"ok": False, "error": "message_not_found"}
         if body["name"] in result.setdefault("signs", []):
@@ -239,16 +241,16 @@ class Slack:
         """Return messages newest first, by page; metadata only on request."""
         start = int(body.get("cursor") or 0)
         newest = messages[::-1]
-        most = min(int(body.get("limit", 100)), self.page)
-        page = newest[start : start + most]
+        limit = min(int(body.get("limit", 100)), self.page)
+        page = newest[start : start + limit]
         if body.get("include_all_metadata") != "true":
             page = [
                 {name: value for name, value in item.items() if name != "metadata"} for item in page
             ]
-        more = start + most < len(newest)
+        more = start + limit < len(newest)
         values: dict[str, Any] = {"ok": True, "messages": page, "has_more": more}
         if more:
-            values["response_metadata"] = {"next_cursor": str(start + most)}
+            values["response_metadata"] = {"next_cursor": str(start + limit)}
         return 200, values
 
     def _files_getUploadURLExternal(self, body: dict[str, Any]) -> Answer:
@@ -261,20 +263,20 @@ class Slack:
         upload = self.uploads[item["id"]]
         if len(upload.get("data", b"")) != upload["length"]:
             return 200, {"ok": False, "error": "file_not_found"}
-        shown = {"text": "", "files": [{"id": item["id"], "title": item["title"]}]}
+        message = {"text": "", "files": [{"id": item["id"], "title": item["title"]}]}
         if "thread_ts" in body:
-            shown["thread_ts"] = body["thread_ts"]
-        return self._show(body["channel_id"], shown)
+            message["thread_ts"] = body["thread_ts"]
+        return self._show(body["channel_id"], message)
 
 
-def multipart(asked: ApiRequest) -> tuple[dict[str, str], dict[str, tuple[str, bytes]]]:
+def multipart(request: ApiRequest) -> tuple[dict[str, str], dict[str, tuple[str, bytes]]]:
     """Return the fields and files of a form."""
     from email.parser import BytesParser
     from email.policy import HTTP
 
-    head = f"Content-Type: {asked.headers['content-type']}\r\n\r\n".encode()
+    head = f"Content-Type: {request.headers['content-type']}\r\n\r\n".encode()
     fields, files = {}, {}
-    for part in BytesParser(policy=HTTP).parsebytes(head + asked.raw).iter_parts():
+    for part in BytesParser(policy=HTTP).parsebytes(head + request.raw).iter_parts():
         name = str(part.get_param("name", header="content-disposition"))
         data: bytes = part.get_payload(decode=True)
         if (file := part.get_filename()) is not None:

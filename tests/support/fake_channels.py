@@ -1,6 +1,6 @@
-"""A faulty chat platform for tests: it fails, delays, duplicates and reorders messages.
+"""A fake chat platform that fails, delays, duplicates and reorders messages.
 
-A `Platform` is what people see and survives a process; a `FakeAdapter` is an adapter of it.
+A `Platform` has the visible messages and the faults to inject; a `FakeAdapter` is its adapter.
 """
 
 from collections.abc import Mapping
@@ -30,19 +30,19 @@ from tests.support.run_factories import held
 
 
 class Platform:
-    """What users see, and the faults to inject."""
+    """The visible messages, and the faults to inject."""
 
     def __init__(self) -> None:
         self.shown: list[tuple[str, str | None, str]] = []
-        """Place, thread and words of every message that can be seen, in the order of arrival."""
+        """Place, thread and text of every visible message, in the order of arrival."""
         self.ids: list[str] = []
         self.tries: list[str] = []
         self.taken: list[OutgoingMessage] = []
         self.edits: dict[str, str] = {}
         self.by_key: dict[str, str] = {}
         self.outcomes: list[str] = []
-        """The outcomes of the next sends: ok, fail, refuse, lost (arrived, and not reported),
-        away (did not arrive, and not reported), throw; ok when there are no more."""
+        """The outcomes of the next sends, then `ok`: ok, fail, slow down, refuse, throw, lost
+        (delivered, but unconfirmed) and away (not delivered, and unconfirmed)."""
         self.pending: list[IncomingEvent] = []
         self._numbers = count(1)
 
@@ -50,8 +50,8 @@ class Platform:
         """Return the visible texts of a place, first message first."""
         return [
             self.edits.get(id, text)
-            for id, (where, _, text) in zip(self.ids, self.shown, strict=True)
-            if where == place
+            for id, (shown_place, _, text) in zip(self.ids, self.shown, strict=True)
+            if shown_place == place
         ]
 
     def take(self, message: OutgoingMessage, *, once: bool) -> str:
@@ -69,7 +69,7 @@ class Platform:
 
 
 class FakeAdapter(BaseAdapter):
-    """Deduplicates by key, like Matrix, and has buttons."""
+    """Deduplicates messages by key, like Matrix, and supports buttons."""
 
     kind = "fake"
     traits = ChannelTraits(
@@ -92,29 +92,29 @@ class FakeAdapter(BaseAdapter):
         self.platform = platform or Platform()
 
     def receive(self, cursor: str | None, seconds: float) -> EventBatch:
-        place = int(cursor or 0)
-        return EventBatch(self.platform.pending[place:], str(len(self.platform.pending)))
+        position = int(cursor or 0)
+        return EventBatch(self.platform.pending[position:], str(len(self.platform.pending)))
 
     def send(self, message: OutgoingMessage) -> SendOutcome:
         platform = self.platform
         platform.tries.append(message.text)
         how = platform.outcomes.pop(0) if platform.outcomes else "ok"
         if how == "fail":
-            return FailedMessage("it is down")
+            return FailedMessage("the platform is down")
         if how == "slow down":
             return FailedMessage("too many", retry_ms=600_000)
         if how == "refuse":
-            return RejectedMessage("it may not be said")
+            return RejectedMessage("the message is not allowed")
         if how == "throw":
             raise RuntimeError("the adapter is broken")
         if how == "away":
-            return UnconfirmedMessage("the line broke")
+            return UnconfirmedMessage("the connection was lost")
         id = platform.take(message, once=self.traits.idempotent)
-        return UnconfirmedMessage("the line broke") if how == "lost" else SentMessage([id])
+        return UnconfirmedMessage("the connection was lost") if how == "lost" else SentMessage([id])
 
 
 class ForgetfulAdapter(FakeAdapter):
-    """Shows a message as often as it is sent, and can report its history."""
+    """Does not deduplicate, and reports the history of a place."""
 
     kind = "forgetful"
     traits = ChannelTraits(max_text=200, threads=True, edits=True, history=True)
@@ -130,13 +130,13 @@ class ForgetfulAdapter(FakeAdapter):
 
 
 class SilentAdapter(FakeAdapter):
-    """Shows a message as often as it is sent, and reports no history."""
+    """Does not deduplicate, and reports no history."""
 
     kind = "silent"
     traits = ChannelTraits(max_text=200)
 
 
-KINDS = {each.kind: each for each in (FakeAdapter, ForgetfulAdapter, SilentAdapter)}
+KINDS = {adapter.kind: adapter for adapter in (FakeAdapter, ForgetfulAdapter, SilentAdapter)}
 
 
 class _Entry:
@@ -172,14 +172,14 @@ class Chat:
     def deliver(self, owner: str = "d1") -> list[str]:
         """Deliver once and return the states of the sent messages."""
         result = self.store.internal.chat.deliver(self.channel.id, self.adapter, owner=owner)
-        return [each.state for each in result]
+        return [message.state for message in result]
 
     def place(self, name: str = "room") -> str:
         return self.store.places.get(f"{self.channel.name}/{name}").id
 
 
 class Runner:
-    """Runs queued runs without a process, as the test directs."""
+    """Starts and ends queued runs without a process."""
 
     def __init__(self, store: Corral) -> None:
         self._store = store
@@ -188,8 +188,8 @@ class Runner:
     def begin(self) -> Run:
         """Start the oldest queued run."""
         queued = self._store.runs.list(state="queued", limit=200).items
-        taken = self._store.internal.runs.acquire(queued[-1].id, held(next(self._numbers)))
-        return self._store.internal.runs.launch(taken)
+        acquired = self._store.internal.runs.acquire(queued[-1].id, held(next(self._numbers)))
+        return self._store.internal.runs.launch(acquired)
 
     def end(self, run: Run, text: str | None = None) -> Run:
         """Finish a run successfully with an output."""

@@ -91,9 +91,9 @@ class SandboxConversation:
         self.store.internal.chat.prepare_sandbox(str(run.session_id))
         return FakeSandboxAgent(self.store, run)
 
-    def end(self, who: FakeSandboxAgent, how: str = "end") -> None:
+    def end(self, agent: FakeSandboxAgent, how: str = "end") -> None:
         """End the run and its turn, and deliver its messages."""
-        getattr(self.runner, how)(who.run)
+        getattr(self.runner, how)(agent.run)
         self.store.internal.chat.finish_turns()
         self.chat.deliver()
 

@@ -21,7 +21,7 @@ def fill(ballast: Path) -> None:
 def small_disk(folder: Path) -> Iterator[Path]:
     """Mount a 3 MB disk on an empty folder; skip the test where that is not possible."""
     if os.geteuid() != 0:
-        pytest.skip("only the root can mount a small disk; the limit on files is tested instead")
+        pytest.skip("mounting a disk needs root; other tests check the file size limit")
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)],
         capture_output=True,
@@ -29,7 +29,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
         text=True,
     )
     if mounted.returncode != 0:
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
     yield folder
     # A killed process may keep a file open for a moment.
     subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -5,16 +5,16 @@ import subprocess
 from pathlib import Path
 
 IDENTITY = {
-    f"GIT_{who}_{what}": value
-    for who in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "tester"), ("EMAIL", "tester@example.org"))
+    f"GIT_{role}_{field}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for field, value in (("NAME", "tester"), ("EMAIL", "tester@example.org"))
 }
 
 
-def git(where: Path | str, *words: str, given: bytes = b"") -> str:
+def git(folder: Path | str, *arguments: str, given: bytes = b"") -> str:
     """Run git with a test identity and without the user's configuration; return its output."""
-    done = subprocess.run(
-        ["git", "-C", str(where), *words],
+    process = subprocess.run(
+        ["git", "-C", str(folder), *arguments],
         input=given,
         capture_output=True,
         check=False,
@@ -22,8 +22,8 @@ def git(where: Path | str, *words: str, given: bytes = b"") -> str:
         | IDENTITY
         | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull},
     )
-    assert done.returncode == 0, (words, done.stderr.decode(errors="replace"))
-    return os.fsdecode(done.stdout).strip()
+    assert process.returncode == 0, (arguments, process.stderr.decode(errors="replace"))
+    return os.fsdecode(process.stdout).strip()
 
 
 def write(top: Path, files: dict[str, str | bytes]) -> None:

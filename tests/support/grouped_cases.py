@@ -64,16 +64,16 @@ def each_case(
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
         def run(**fixtures: Any) -> None:
-            with Cases() as tried:
+            with Cases() as group:
                 for number, (name, arguments) in enumerate(cases):
-                    with tried.case(name), ExitStack() as stack:
+                    with group.case(name), ExitStack() as stack:
                         test(**_own(fixtures, number, stack), **arguments)
 
         signature = inspect.signature(test)
-        kept = [
+        parameters = [
             parameter for parameter in signature.parameters.values() if parameter.name not in names
         ]
-        run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -92,10 +92,10 @@ def _case(names: Sequence[str], value: Any, name: object) -> tuple[str, dict[str
 
 
 def _own(fixtures: dict[str, Any], number: int, stack: ExitStack) -> dict[str, Any]:
-    own = dict(fixtures)
-    if isinstance(folder := own.get("tmp_path"), Path):
-        own["tmp_path"] = folder / f"case{number}"
-        own["tmp_path"].mkdir()
-    if isinstance(patch := own.get("monkeypatch"), pytest.MonkeyPatch):
-        own["monkeypatch"] = stack.enter_context(patch.context())
-    return own
+    case_fixtures = dict(fixtures)
+    if isinstance(folder := case_fixtures.get("tmp_path"), Path):
+        case_fixtures["tmp_path"] = folder / f"case{number}"
+        case_fixtures["tmp_path"].mkdir()
+    if isinstance(patch := case_fixtures.get("monkeypatch"), pytest.MonkeyPatch):
+        case_fixtures["monkeypatch"] = stack.enter_context(patch.context())
+    return case_fixtures

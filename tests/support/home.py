@@ -1,7 +1,7 @@
-"""Real runs for tests: a private home, the command line as a process, no process left behind.
+"""Real runs for tests: a private home, commands as processes, and their clean-up.
 
-Every process that a test starts has the test's CORRAL_HOME in its environment, however deep it is
-forked; `kill_processes` kills exactly those.
+Every process that a test starts, directly or not, has the test's CORRAL_HOME in its environment.
+`kill_processes` finds the processes by that variable.
 """
 
 import fcntl
@@ -39,11 +39,11 @@ def wait_until(probe: Callable[[], T | None], what: str, seconds: float = SECOND
     """Return the first true result of `probe`; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     pause = 0.005
-    while not (got := probe()):
+    while not (result := probe()):
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
-    return got
+    return result
 
 
 def is_alive(pid: int) -> bool:
@@ -58,8 +58,8 @@ def processes_with_variable(mark: str) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with suppress(OSError):
-                words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-                if mark.encode() in words and is_alive(int(name)):
+                variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+                if mark.encode() in variables and is_alive(int(name)):
                     results.append(int(name))
     return results
 
@@ -100,7 +100,9 @@ class Home:
         }
         for name in ("COLUMNS", "LINES"):  # a terminal sets them itself
             self.env.pop(name, None)
-        assert self.env["CORRAL_HOME"].startswith(str(folder)), "a test's home is its own"
+        assert self.env["CORRAL_HOME"].startswith(str(folder)), (
+            "the home is inside the test's folder"
+        )
 
     @property
     def mark(self) -> str:
@@ -120,9 +122,11 @@ class Home:
         It is a new process if `env` is given, otherwise a fork of the command server.
         """
         if env is None:
-            done = run_command(arguments, input=input, cwd=self.work, env=self.env, timeout=seconds)
-            if done is not None:
-                return done
+            process_result = run_command(
+                arguments, input=input, cwd=self.work, env=self.env, timeout=seconds
+            )
+            if process_result is not None:
+                return process_result
         return subprocess.run(
             [*CORRAL, *arguments],
             input=input,
@@ -168,10 +172,10 @@ class Home:
     def environment(self, env: Mapping[str, str] | None = None) -> Iterator[None]:
         """Give this process the environment and working directory of the home's commands."""
         with pytest.MonkeyPatch.context() as patch:
-            wanted = {**self.env, **(env or {})}
-            for name in os.environ.keys() - wanted.keys():
+            variables = {**self.env, **(env or {})}
+            for name in os.environ.keys() - variables.keys():
                 patch.delenv(name)
-            for name, value in wanted.items():
+            for name, value in variables.items():
                 patch.setenv(name, value)
             patch.chdir(self.work)
             process.host.cache_clear()
@@ -213,14 +217,14 @@ class Home:
             return list(store.runs.recover())
 
     def output(self, run: Run, stream: str = "output") -> bytes:
-        """Return the whole output of a run, as it is shown."""
+        """Return the whole visible output of a run."""
         with self.store() as store:
             text = store.outputs.open(run.id, stream=stream)
-            whole, offset = b"", 0
+            content, offset = b"", 0
             while data := text.bytes(offset, 1 << 20):
-                whole += data
+                content += data
                 offset += len(data)
-            return whole
+            return content
 
     def output_so_far(self, run: Run) -> bytes:
         """Return the output, or nothing if there is none yet."""
@@ -266,15 +270,15 @@ class Home:
         return processes_with_variable(process_marks.run_mark(run.id))
 
     def wait_for_all_processes(self) -> None:
-        """Supervisors, guards and agents are all gone; sealing may take its time."""
-        wait_until(lambda: not self.processes(), "everybody has ended")
+        """Wait until all supervisors, guards and agents have ended, and output is sealed."""
+        wait_until(lambda: not self.processes(), "all processes have ended")
 
     def kill_processes(self) -> None:
         kill_processes(self.processes)
 
 
 class Screen:
-    """A command at a real terminal, which the test holds."""
+    """A command on a pseudo-terminal."""
 
     def __init__(self, home: Home, *arguments: str, rows: int = 24, columns: int = 80) -> None:
         self.seen = b""
@@ -305,7 +309,7 @@ class Screen:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def read(self, seconds: float) -> bool:
-        """Take what comes within a time; False at the end of the terminal."""
+        """Read available output, for up to `seconds`; return False at the end of the terminal."""
         if select.select([self.master], [], [], seconds)[0]:
             try:
                 data = os.read(self.master, 1 << 16)
@@ -320,10 +324,10 @@ class Screen:
     def wait_until(self, text: bytes, *, times: int = 1, seconds: float = SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while self.seen.count(text) < times:
-            goes_on = self.read(0.1)
+            is_open = self.read(0.1)
             if self.seen.count(text) >= times:
                 return
-            assert goes_on, f"the terminal ended before {text!r}: {self.seen[-2_000:]!r}"
+            assert is_open, f"the terminal ended before {text!r}: {self.seen[-2_000:]!r}"
             assert time.monotonic() < deadline, f"no {text!r} in {self.seen[-2_000:]!r}"
 
     def forget(self) -> None:
@@ -349,7 +353,7 @@ class Screen:
                 self.status = status
                 while self.read(0) and select.select([self.master], [], [], 0)[0]:
                     pass
-            assert time.monotonic() < deadline, f"it did not end: {self.seen[-2_000:]!r}"
+            assert time.monotonic() < deadline, f"the command did not exit: {self.seen[-2_000:]!r}"
         return os.waitstatus_to_exitcode(self.status)
 
     def close(self) -> None:

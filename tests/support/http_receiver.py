@@ -19,9 +19,9 @@ class Receiver:
     def __init__(self) -> None:
         self.posted: list[ReceivedRequest] = []
         self.answers: list[int] = []
-        """Status codes for the next requests; 200 when there is none left."""
+        """Status codes of the next responses, then 200."""
         self.location = ""
-        """Where a redirect points to."""
+        """The target of redirects."""
         self.hang = threading.Event()
         self.hang.set()
         receiver = self

@@ -1,4 +1,4 @@
-"""A real HTTP server on a loopback port, and helpers for its tests."""
+"""Run the HTTP application on a loopback port."""
 
 import socket
 import ssl
@@ -16,25 +16,27 @@ from corral.http.app import create_app
 from corral.http.connections import ConnectionPool, server_options
 from tests.support.threads import SECONDS
 
-# No https here, and loading the trusted certificates takes longer than most requests.
-NOBODY_TRUSTED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+# The tests use no https, and loading the trusted certificates is slower than most requests.
+NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class HttpServer(NamedTuple):
     store: Corral
     url: str
     token: str
-    """Of full scope."""
+    """A token of full scope."""
 
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:
-        return self.stranger(headers={"Authorization": f"Bearer {token or self.token}"}, **options)
+        return self.anonymous_client(
+            headers={"Authorization": f"Bearer {token or self.token}"}, **options
+        )
 
-    def stranger(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=SECONDS, verify=NOBODY_TRUSTED, **options)
+    def anonymous_client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=SECONDS, verify=NO_CERTIFICATES, **options)
 
 
 @contextmanager

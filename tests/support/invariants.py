@@ -88,14 +88,14 @@ def _check_turns(tx: Tx) -> None:
 
 def _check_outputs(tx: Tx) -> None:
     """A sealed output is complete, and a deleted one is gone."""
-    for run_id, state, wanted, result in _rows(
+    for run_id, state, expected, result in _rows(
         tx,
         """SELECT outputs.run_id, state, sealed_bytes, sum(length(data)) FROM outputs
         JOIN output_chunks ON output_chunks.run_id = outputs.run_id AND stream = 'output'
         GROUP BY outputs.run_id, state, sealed_bytes""",
     ):
         assert state != "deleted", f"{run_id} was deleted and has chunks"
-        assert state != "sealed" or result == wanted, f"{run_id}: {result} of {wanted} bytes"
+        assert state != "sealed" or result == expected, f"{run_id}: {result} of {expected} bytes"
 
 
 def _check_states(tx: Tx, table: StatefulTable[Any], events: EventRows, deleted: set[str]) -> None:
@@ -137,8 +137,8 @@ def _check_settings(tx: Tx) -> None:
         elif (kind, verb) == ("setting", "unset"):
             del values[subject]
         elif (kind, verb) == ("project", "delete"):
-            gone = f"project:{subject}/"
-            values = {name: value for name, value in values.items() if not name.startswith(gone)}
+            prefix = f"project:{subject}/"
+            values = {name: value for name, value in values.items() if not name.startswith(prefix)}
     result = {
         f"{scope}/{name}": json.loads(value)
         for scope, name, value in _rows(tx, "SELECT scope, name, value FROM settings")

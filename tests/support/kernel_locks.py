@@ -10,10 +10,10 @@ def _requests(path: str | Path) -> list[tuple[int, bool]]:
     # alone is ambiguous, so every caller also passes the process.
     inode = f":{os.stat(path).st_ino}"
     results = []
-    for words in map(str.split, Path("/proc/locks").read_text().splitlines()):
-        waits = words[1] == "->"
-        kind, _, _, process, place = words[2:7] if waits else words[1:6]
-        if kind == "FLOCK" and place.endswith(inode):
+    for fields in map(str.split, Path("/proc/locks").read_text().splitlines()):
+        waits = fields[1] == "->"
+        kind, _, _, process, location = fields[2:7] if waits else fields[1:6]
+        if kind == "FLOCK" and location.endswith(inode):
             results.append((int(process), not waits))
     return results
 

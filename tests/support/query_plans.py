@@ -14,9 +14,9 @@ from corral.db.statement import Params, Statement
 
 class Plan(NamedTuple):
     indexes: set[str]
-    """In PostgreSQL's way of naming them, on both engines."""
+    """The used indexes, by their names on PostgreSQL."""
     faults: list[str]
-    """Whole tables that are read, and sorts."""
+    """Full scans and sorts."""
     text: str
 
 
@@ -56,8 +56,8 @@ def _known_as(connection: apsw.Connection, index: str) -> str:
     if match is None:
         return index
     table = match[1]
-    listed = connection.execute("SELECT name, origin FROM pragma_index_list(?)", (table,))
-    if (index, "pk") in listed.fetchall():
+    indexes = connection.execute("SELECT name, origin FROM pragma_index_list(?)", (table,))
+    if (index, "pk") in indexes.fetchall():
         return f"{table}_pkey"
     columns = connection.execute("SELECT name FROM pragma_index_info(?)", (index,)).fetchall()
     return "_".join([table, *(str(column[0]) for column in columns), "key"])

@@ -54,7 +54,10 @@ class RaceFactory:
             return ops.start(
                 tx,
                 prompt,
-                [AttemptSpec(who, variations[n % len(variations)]) for n, who in enumerate(agents)],
+                [
+                    AttemptSpec(agent, variations[n % len(variations)])
+                    for n, agent in enumerate(agents)
+                ],
                 RacePlan(**{"checks": ["pytest -q"]} | plan),
                 project=self.project,
                 repository=str(self.repository),
@@ -72,7 +75,7 @@ class RaceFactory:
             return ops.next_round(
                 tx,
                 race.id,
-                [AttemptSpec(who) for who in agents],
+                [AttemptSpec(agent) for agent in agents],
                 folder=self._worktrees,
                 from_round=from_round,
                 **options,
@@ -125,9 +128,9 @@ class RaceFactory:
             assert checking is not None
             if state == "completed":
                 values: dict[str, str | bytes] = {"made": f"in round {round.number} by {number}\n"}
-                left = self.commit(files or values, round.base_commit)
+                commit = self.commit(files or values, round.base_commit)
                 round_steps.record_commit(
-                    tx, held, checking, left, files=len(files or "1"), added=3, removed=1
+                    tx, held, checking, commit, files=len(files or "1"), added=3, removed=1
                 )
                 passed = all(check.exit_code == 0 for check in checks) if checks else None
                 round_steps.record_checks(tx, held, checking, checks, passed=passed, tree=None)
@@ -149,7 +152,7 @@ class RaceFactory:
         ids = {attempt.number: attempt.id for attempt in round.attempts}
         run = self._run("completed", cost_micros=30_000, model="judge-model")
         with self.store.transaction() as tx:
-            asked = round_steps.add_verdict(
+            verdict = round_steps.add_verdict(
                 tx,
                 round,
                 self.store.runs.get(run),
@@ -159,7 +162,7 @@ class RaceFactory:
                 truncated=True,
             )
             value = [[ids[number] for number in group] for group in ranking] if ranking else None
-            round_steps.record_verdict(tx, asked, self.store.runs.get(run), value, reason)
+            round_steps.record_verdict(tx, verdict, self.store.runs.get(run), value, reason)
 
     def select(self, race: Race, attempt: str, **options: Any) -> Race:
         """Select the winner, also for a race of another node."""

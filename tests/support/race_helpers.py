@@ -8,24 +8,24 @@ from corral.api import Corral
 from corral.domain.races.model import Attempt, Race
 
 
-def git(where: Path | str, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-c", "user.name=tester", "-c", "user.email=tester@example.org", *words],
-        cwd=where,
+def git(folder: Path | str, *arguments: str) -> str:
+    process = subprocess.run(
+        ["git", "-c", "user.name=tester", "-c", "user.email=tester@example.org", *arguments],
+        cwd=folder,
         check=True,
         capture_output=True,
     )
-    return done.stdout.decode(errors="surrogateescape").strip()
+    return process.stdout.decode(errors="surrogateescape").strip()
 
 
-def make_repository(where: Path, **files: str) -> Path:
-    where.mkdir(parents=True)
-    git(where, "init", "-q", "-b", "main")
+def make_repository(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q", "-b", "main")
     for name, text in {"README": "hello\n", **files}.items():
-        (where / name).write_text(text)
-    git(where, "add", "-A")
-    git(where, "commit", "-qm", "first")
-    return where
+        (folder / name).write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")
+    return folder
 
 
 def agent(store: Corral, folder: Path, name: str, script: str, **more: Any) -> str:
@@ -44,9 +44,9 @@ def states(race: Race, round: int = -1) -> list[str]:
     return [str(attempt.state) for attempt in attempts(race, round)]
 
 
-def tree_of(where: Path | str) -> dict[str, bytes]:
+def tree_of(folder: Path | str) -> dict[str, bytes]:
     """Return the content of every file of a folder, except git's own."""
-    root = Path(where)
+    root = Path(folder)
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))

@@ -29,7 +29,7 @@ PLAIN: dict[str, Any] = {
 
 def insert_run(tx: Tx, state: str, at: int, **columns: Any) -> str:
     """Insert a run in any state, requested and started at a time; return its id."""
-    live = state in ("queued", "starting", "running", "stopping")
+    is_live = state in ("queued", "starting", "running", "stopping")
     values = {
         **PLAIN,
         "id": new_id("run", at),
@@ -37,7 +37,7 @@ def insert_run(tx: Tx, state: str, at: int, **columns: Any) -> str:
         "due_at": at,
         "created_at": at,
         "started_at": None if state == "queued" else at,
-        "ended_at": None if live else at,
+        "ended_at": None if is_live else at,
         **columns,
     }
     names, places = ", ".join(values), ", ".join(f":{name}" for name in values)
@@ -70,14 +70,14 @@ NO_FOLDER = "/srv/runs"
 ELSEWHERE = "another-machine"  # no recovery looks for processes of this node here
 
 
-def run_spec(**wanted: Any) -> RunSpec:
-    """A spec that is left to other nodes, because its directory does not exist here."""
-    return RunSpec(**{"command": "true", "cwd": "/srv/here", **wanted})
+def run_spec(**fields: Any) -> RunSpec:
+    """Return a spec that this node cannot start, because the directory does not exist."""
+    return RunSpec(**{"command": "true", "cwd": "/srv/here", **fields})
 
 
-def held(number: int = 1, **known: Any) -> SupervisedProcess:
+def held(number: int = 1, **overrides: Any) -> SupervisedProcess:
     """Return the process data with which supervisor `number` acquires a run."""
-    plain: dict[str, Any] = {
+    values: dict[str, Any] = {
         "owner": f"supervisor:{number}",
         "host": ELSEWHERE,
         "boot_id": "boot",
@@ -87,32 +87,32 @@ def held(number: int = 1, **known: Any) -> SupervisedProcess:
         "supervisor_token": f"{number}01",
         "folder": NO_FOLDER,
     }
-    return SupervisedProcess(**plain | known)
+    return SupervisedProcess(**values | overrides)
 
 
-def queued(store: Corral, **wanted: Any) -> Run:
-    return store.internal.runs.enqueue(run_spec(**wanted))
+def queued(store: Corral, **fields: Any) -> Run:
+    return store.internal.runs.enqueue(run_spec(**fields))
 
 
-def next_queued(store: Corral, **where: str) -> Run | None:
+def next_queued(store: Corral, **filters: str) -> Run | None:
     """Return the next queued run without claiming it."""
-    return store._database.read(lambda tx: dispatch.find_next_queued(tx, **where))
+    return store._database.read(lambda tx: dispatch.find_next_queued(tx, **filters))
 
 
-def starting(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
-    return store.internal.runs.acquire(queued(store, **wanted).id, held(supervisor))
+def starting(store: Corral, supervisor: int = 1, **fields: Any) -> Run:
+    return store.internal.runs.acquire(queued(store, **fields).id, held(supervisor))
 
 
-def running(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
-    return store.internal.runs.launch(starting(store, supervisor, **wanted))
+def running(store: Corral, supervisor: int = 1, **fields: Any) -> Run:
+    return store.internal.runs.launch(starting(store, supervisor, **fields))
 
 
-def stopping(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
-    return store.internal.runs.request_stop(running(store, supervisor, **wanted).id)
+def stopping(store: Corral, supervisor: int = 1, **fields: Any) -> Run:
+    return store.internal.runs.request_stop(running(store, supervisor, **fields).id)
 
 
-def ended(store: Corral, how: ExitStatus | None = None, **wanted: Any) -> Run:
-    return store.internal.runs.end(running(store, **wanted), how or ExitStatus(exit_code=0))
+def ended(store: Corral, how: ExitStatus | None = None, **fields: Any) -> Run:
+    return store.internal.runs.end(running(store, **fields), how or ExitStatus(exit_code=0))
 
 
 def without_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
@@ -120,12 +120,12 @@ def without_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]
 
     Returns the arguments with which they were started.
     """
-    asked: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
 
     class Lost:
         def start(self, **arguments: Any) -> dict[str, Any]:
-            asked.append(arguments)
+            calls.append(arguments)
             raise supervisor_process.SupervisorLost
 
     monkeypatch.setattr(supervisor_process, "StartingSupervisor", Lost)
-    return asked
+    return calls

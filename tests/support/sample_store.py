@@ -38,22 +38,22 @@ class SampleStore:
     def __init__(
         self, store: Corral, folder: Path, *, seed: int = 7, host: str | None = None
     ) -> None:
-        """`host` has the worktrees of the races; default: this machine."""
+        """Add all sample content. `host` has the worktrees of the races (default: this machine)."""
         self.store = store
         self._host = host
         self.folder = folder
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self.projects = [self._project(name) for name in ("harbour", "lighthouse", "tide-tables")]
         self.agents = self._agents()
-        self.past()
-        self.sessions()
-        self.mail()
-        self.schedules()
-        self.money()
-        self.choices()
-        self.team()
-        self.racing()
-        self.chats()
+        self.add_past_runs()
+        self.add_sessions()
+        self.add_mail()
+        self.add_schedules()
+        self.add_budgets()
+        self.add_settings()
+        self.add_team()
+        self.add_races()
+        self.add_chats()
 
     def _project(self, name: str) -> Any:
         folder = self.folder / name
@@ -67,7 +67,7 @@ class SampleStore:
             role="reviewer",
             provider="claude",
             model="claude-opus-4-6",
-            instructions="Read the whole diff before you say anything.\nBe brief.",
+            instructions="Read the whole diff first.\nBe brief.",
         )
         self.store.agents.edit(ada.id, instructions="Read the diff. Say what is wrong, and why.")
         self.store.agents.edit(ada.id, model="claude-sonnet-4-6")
@@ -76,23 +76,23 @@ class SampleStore:
         grace = create("grace", role="builder", provider="codex", model="gpt-5.3-codex")
         return [self.store.agents.get(ada.id), grace]
 
-    def past(self) -> None:
-        """Runs that ended during the last weeks, most of them completed."""
+    def add_past_runs(self) -> None:
+        """Add runs that ended during the last weeks, most of them completed."""
         now = self.store.now()
-        moments = sorted(self._chance.randrange(20 * MINUTE, 20 * DAY) for _ in range(60))
+        moments = sorted(self._rng.randrange(20 * MINUTE, 20 * DAY) for _ in range(60))
         for n, ago in enumerate(reversed(moments)):
-            began = now - ago
-            took = self._chance.randrange(20 * SECOND, 40 * MINUTE)
-            state = self._chance.choice(["completed"] * 7 + ["failed", "crashed", "cancelled"])
-            agent = self._chance.choice(self.agents)
-            self.add(state, began, took, title=TITLES[n % len(TITLES)], agent=agent)
+            started_at = now - ago
+            duration = self._rng.randrange(20 * SECOND, 40 * MINUTE)
+            state = self._rng.choice(["completed"] * 7 + ["failed", "crashed", "cancelled"])
+            agent = self._rng.choice(self.agents)
+            self.add(state, started_at, duration, title=TITLES[n % len(TITLES)], agent=agent)
         self.add(
             "crashed",
             now - 3 * HOUR,
             9 * MINUTE,
             title="Rebuild the search index",
             signal=int(signal.SIGKILL),
-            reason="ended by signal 9 (KILL), which nobody here sent",
+            reason="signal 9",
         )
         self.add(
             "failed",
@@ -104,16 +104,18 @@ class SampleStore:
             reason="exit code 2",
         )
 
-    def add(self, state: str, began: int, took: int, *, agent: Any = None, **columns: Any) -> str:
-        project = self._chance.choice(self.projects)
-        tokens = self._chance.randrange(2_000, 400_000)
-        cost = tokens * self._chance.randrange(3, 12)
+    def add(
+        self, state: str, started_at: int, duration: int, *, agent: Any = None, **columns: Any
+    ) -> str:
+        project = self._rng.choice(self.projects)
+        tokens = self._rng.randrange(2_000, 400_000)
+        cost = tokens * self._rng.randrange(3, 12)
         model = agent.model if agent else "claude-sonnet-4-6"
-        live = state in ("queued", "starting", "running", "stopping")
+        is_live = state in ("queued", "starting", "running", "stopping")
         run = add_run(
             self.store,
             state,
-            began,
+            started_at,
             project_id=project.id,
             agent_id=agent.id if agent else None,
             agent_version=agent.version if agent else None,
@@ -121,7 +123,7 @@ class SampleStore:
             model=model,
             tokens=tokens,
             cost_micros=cost,
-            ended_at=None if live else min(began + took, self.store.now()),
+            ended_at=None if is_live else min(started_at + duration, self.store.now()),
             cwd=project.dir,
             **columns,
         )
@@ -132,7 +134,7 @@ class SampleStore:
             project_id=project.id,
             agent_id=agent.id if agent else None,
             provider="claude",
-            at=began,
+            at=started_at,
         )
         return run
 
@@ -140,16 +142,16 @@ class SampleStore:
         add_launch(self.store, run)
 
     def samples(self, run: Any, count: int = 60) -> None:
-        """Resource samples of a running run, every two seconds until now."""
+        """Add resource samples of a running run, every two seconds until now."""
         now, cpu = self.store.now(), 0
         for n in range(count):
-            cpu += self._chance.randrange(100, 1_900)
-            memory = 180_000_000 + n * 1_000_000 + self._chance.randrange(20_000_000)
+            cpu += self._rng.randrange(100, 1_900)
+            memory = 180_000_000 + n * 1_000_000 + self._rng.randrange(20_000_000)
             self.store.internal.runs.add_sample(
                 run, ResourceSample(now - (count - n) * 2 * SECOND, cpu, memory, 3)
             )
 
-    def sessions(self) -> None:
+    def add_sessions(self) -> None:
         store, (ada, grace) = self.store, self.agents
         session = store.sessions.open(
             ada.id, project=self.projects[0].id, title="Why is the login test flaky?"
@@ -199,9 +201,9 @@ class SampleStore:
         store.sessions.handoff(session.id, grace.id, note="Please make the change.")
         store.sessions.set_state(session.id, "branch", "fix/login")
         self.session = store.sessions.get(session.id)
-        store.sessions.close(store.sessions.open(title="An old talk").id)
+        store.sessions.close(store.sessions.open(title="An old session").id)
 
-    def mail(self) -> None:
+    def add_mail(self) -> None:
         mail = self.store.mail
         self.store.settings.set("mail.max_attempts", 1)
         for mailbox, text in (
@@ -218,7 +220,7 @@ class SampleStore:
         mail.put("agent:ada", "please look at the build", key="build-7")
         mail.put("queue:builds", {"commit": "4f1c2a9", "branch": "main"})
 
-    def schedules(self) -> None:
+    def add_schedules(self) -> None:
         create = self.store.schedules.create
         create(
             "agent:ada",
@@ -232,18 +234,18 @@ class SampleStore:
         self.store.schedules.pause(paused.id)
         self.store.timers.set("agent:ada", "look at the deployment again", delay_ms=25 * MINUTE)
 
-    def money(self) -> None:
+    def add_budgets(self) -> None:
         self.store.budgets.set("all", 40_000_000, period="day")
         self.store.budgets.set(f"project:{self.projects[1].id}", 3_000_000)
         self.store.charges.add(UsageFact(model=None, input=900, output=80), run_id="run_unknown")
 
-    def choices(self) -> None:
+    def add_settings(self) -> None:
         self.store.settings.set("runs.max_concurrent", 8)
         self.store.secrets.set("GITHUB", "env:GITHUB_TOKEN")
         self.store.alerts.add(["crashed", "needs_input"], target_kind="mailbox", target="user:me")
 
-    def team(self) -> None:
-        """A task graph in many states, and the messages of the team."""
+    def add_team(self) -> None:
+        """Add a task graph in many states, and the messages of the team."""
         store, project = self.store, self.projects[0].id
         self.tasks = store.tasks.declare(
             project,
@@ -290,11 +292,11 @@ class SampleStore:
         self.note = store.notes.add(HOSTILE, project=project, key="stone", source="agent:grace")
         store.notes.add("The tide is highest at noon.", category="gotcha")
 
-    def racing(self) -> None:
-        """Races in many states: continued, branched, lost and running."""
+    def add_races(self) -> None:
+        """Add races in many states: continued, branched, failed and running."""
         app = "".join(f"def step_{n}(x):\n    return x + {n}\n\n\n" for n in range(30))
         files: dict[str, str | bytes] = {"app.py": app, "docs/notes.md": "# Notes\n\nNone.\n"}
-        self.raced = race_factory = RaceFactory(self.store, self.folder, files, host=self._host)
+        race_factory = RaceFactory(self.store, self.folder, files, host=self._host)
         quick = app.replace("return x + 7", "return x + 7  # cached").replace("x + 21", "21 + x")
         race = race_factory.start(
             *("ada", "grace", "linus", "ada"),
@@ -314,7 +316,7 @@ class SampleStore:
         race_factory.end(race, 3, {"app.py": app + HOSTILE}, checks=[replace(BAD, output=HOSTILE)])
         race_factory.end(race, 4, state="failed", cost_micros=None, reason=HOSTILE, exit_code=3)
         race_factory.judge(race, [[1], [2]], f"A is clearer. {HOSTILE}")
-        race_factory.judge(race, None, "it gave no ranking")
+        race_factory.judge(race, None, "no ranking in the output")
         race = race_factory.settle(race)
         race_factory.select(race, "1", reason="It is the smallest.")
         race_factory.select(race, "2", reason=f"I like it. {HOSTILE}", overrule=True)
@@ -327,62 +329,61 @@ class SampleStore:
         race_factory.end(race, 1, {"app.py": quick}, checks=[GOOD, lint])
         race_factory.end(race, 2, {"app.py": quick + "\n"}, checks=[GOOD, lint], cost_micros=90_000)
         self.race = race_factory.settle(race)
-        lost = race_factory.start("linus", "grace", prompt=HOSTILE, host="elsewhere")
-        race_factory.end(lost, 1, checks=[BAD])
-        race_factory.end(lost, 2, state="timed_out", reason="its time was over")
-        race_factory.settle(lost)
+        failed_race = race_factory.start("linus", "grace", prompt=HOSTILE, host="elsewhere")
+        race_factory.end(failed_race, 1, checks=[BAD])
+        race_factory.end(failed_race, 2, state="timed_out", reason="timed out")
+        race_factory.settle(failed_race)
         under_way = race_factory.start("ada", "grace", "linus", prompt="Write the manual")
         race_factory.begin(under_way, 1, cost_micros=14_000)
         race_factory.begin(under_way, 2)
         race_factory.end(under_way, 3, {"manual.md": "# Manual\n"})
         self.under_way = under_way
-        old = race_factory.start("ada", prompt="An old idea", host="elsewhere")
-        self.store.races.abandon(old.id, reason="nobody needs it")
+        abandoned = race_factory.start("ada", prompt="An old idea", host="elsewhere")
+        self.store.races.abandon(abandoned.id, reason="no longer needed")
 
-    def chats(self) -> None:
-        """Chats in the dashboard and on an unreachable platform, a held stranger, and their
-        outcomes.
+    def add_chats(self) -> None:
+        """Add chats in the dashboard and on an unreachable platform, with a held message.
 
-        No message is left that would start an agent.
+        No pending message would start an agent.
         """
         store = self.store
         desk = store.channels.add("desk", "web", policy="strict")
         self.talk = store.places.register("desk", "me:ada", name="ada", direct=True)
         store.wirings.add("ada", place=self.talk.id)
-        self._said(desk, "me:ada", "Why is the login test flaky?")
-        self._said(desk, "me:ada", HOSTILE)
-        self._answered(desk, self.talk, "It races with the clock. I have a fix.", HOSTILE)
+        self._receive(desk, "me:ada", "Why is the login test flaky?")
+        self._receive(desk, "me:ada", HOSTILE)
+        self._reply(desk, self.talk, "It races with the clock. I have a fix.", HOSTILE)
         store.secrets.set("quay-secret", "env:NOT_SET_ANYWHERE")
         quay = store.channels.add("quay", "webhook", secrets={"secret": "quay-secret"})
-        self._said(quay, "room", HOSTILE, sender="mallory", place_name=HOSTILE[:80])
+        self._receive(quay, "room", HOSTILE, sender="mallory", place_name=HOSTILE[:80])
         self.room = store.places.get("quay/room")
         store.wirings.add(
             "grace", place=self.room.id, trigger="pattern", pattern="deploy|<script>", priority=2
         )
         store.wirings.add("ada", channel="quay", trigger="mention", unmatched="keep", mode="thread")
         store.senders.approve("quay/ann", person="ann")
-        self._said(quay, "room", "The harbour looks good today.", sender="ann")
-        (lost,) = store.messages.send_as_system(self.room.id, "Tide tables are out.")
-        store.mail.drop(str(lost.letter_id), reason=HOSTILE)
+        self._receive(quay, "room", "The build looks good today.", sender="ann")
+        (undelivered,) = store.messages.send_as_system(self.room.id, "The report is ready.")
+        store.mail.drop(str(undelivered.letter_id), reason=HOSTILE)
         store.internal.chat.run_upkeep()
         store.messages.send_as_system(self.room.id, "This one waits for the platform.")
 
-    def _said(self, channel: Any, place: str, text: str, **fields: Any) -> None:
+    def _receive(self, channel: Any, place: str, text: str, **fields: Any) -> None:
         """Receive a message and complete its letter."""
-        event = f"{place}-{self._chance.random()}"
+        event = f"{place}-{self._rng.random()}"
         fields = {"sender": "me", "files": [StoredFile("plan.pdf", None, 9_000)]} | fields
         result = IncomingEvent(event_id=event, message_id=event, place=place, text=text, **fields)
         for route in self.store.messages.receive(channel.id, result).routes:
             if route.wakes:
-                (letter,) = self.store.mail.claim(f"session:{route.session_id}", owner="talk:x")
+                (letter,) = self.store.mail.claim(f"session:{route.session_id}", owner="sample")
                 self.store.mail.ack(letter)
 
-    def _answered(self, channel: Any, place: Any, *texts: str) -> None:
+    def _reply(self, channel: Any, place: Any, *texts: str) -> None:
         adapter = self.store.channels.open(channel.id)
         for text in texts:
-            (sent,) = self.store.messages.send(text, agent="ada", to=place.id)
-            self.store.internal.chat.deliver(channel.id, adapter, owner="lived-in")
-        self.store.messages.send("\N{EYES}", agent="ada", to=place.id, react=sent.id)
-        self.store.messages.send("Fixed in 4f1c2a9.", agent="ada", to=place.id, edit=sent.id)
+            (message,) = self.store.messages.send(text, agent="ada", to=place.id)
+            self.store.internal.chat.deliver(channel.id, adapter, owner="sample")
+        self.store.messages.send("\N{EYES}", agent="ada", to=place.id, react=message.id)
+        self.store.messages.send("Fixed in 4f1c2a9.", agent="ada", to=place.id, edit=message.id)
         self.store.messages.send(HOSTILE, agent="ada", to=place.id)
-        self.store.internal.chat.deliver(channel.id, adapter, owner="lived-in")
+        self.store.internal.chat.deliver(channel.id, adapter, owner="sample")

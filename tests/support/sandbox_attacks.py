@@ -32,13 +32,13 @@ def reads_a_secret(facts: dict[str, Any]) -> bool:
 
 
 def reads_it_in_an_environment(facts: dict[str, Any]) -> bool:
-    wanted = facts["secret"].encode()
+    secret = facts["secret"].encode()
     if any(facts["secret"] in value for value in os.environ.values()):
         return True
     for name in os.listdir("/proc"):
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
-                if wanted in file.read():
+                if secret in file.read():
                     return True
         except OSError:
             continue
@@ -59,20 +59,20 @@ def reaches_it_through_proc(facts: dict[str, Any]) -> bool:
 
 
 def writes_outside(facts: dict[str, Any]) -> bool:
-    done = False
+    has_written = False
     for path in facts["untouchable"]:
         try:
             with open(path, "a") as file:
                 file.write("evil")
-            done = True
+            has_written = True
         except OSError:
             continue
-    return done and facts["sees_host_files"]
+    return has_written and facts["sees_host_files"]
 
 
 def _is_writable_after(flags: int) -> bool:
-    for place in (b"/", b"/usr", b"/etc"):
-        LIBC.mount(None, place, None, flags, None)
+    for folder in (b"/", b"/usr", b"/etc"):
+        LIBC.mount(None, folder, None, flags, None)
     try:
         with open("/usr/.corral-attack", "w"):
             return True
@@ -190,16 +190,16 @@ def main() -> None:
     facts_file, report_file = sys.argv[1:]
     with open(facts_file) as file:
         facts = json.load(file)
-    won, tried = [], []
+    succeeded, attempted = [], []
     for attack in ATTACKS:
-        tried.append(attack.__name__)
+        attempted.append(attack.__name__)
         try:
             if attack(facts):
-                won.append(attack.__name__)
+                succeeded.append(attack.__name__)
         except OSError:
             continue
     with open(report_file, "w") as file:
-        json.dump({"won": won, "tried": tried, "user": os.getuid()}, file)
+        json.dump({"won": succeeded, "tried": attempted, "user": os.getuid()}, file)
 
 
 if __name__ == "__main__":

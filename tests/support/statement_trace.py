@@ -24,7 +24,7 @@ class Trace:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.texts: list[str] = []
-        """Every text that reached the engine, BEGIN and COMMIT included."""
+        """Every text that was sent to the engine, including BEGIN and COMMIT."""
 
     @property
     def transactions(self) -> int:
@@ -65,7 +65,7 @@ def trace_statements(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def _connections(database: Any) -> list[apsw.Connection]:
     shared = database._shared
-    assert shared.writer is not None, "write once first"
+    assert shared.writer is not None, "the store must have been written once"
     return [link.connection for link in [*shared.readers, shared.writer]]
 
 
@@ -107,11 +107,11 @@ def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
         return execute(self, statement, params)
 
     def recorded_each(
-        self: postgres.PostgresConnection, statement: Statement, given: Sequence[Params]
+        self: postgres.PostgresConnection, statement: Statement, batch: Sequence[Params]
     ) -> list[list[Row]]:
-        trace.calls += [Call(statement, dict(params)) for params in given]
-        trace.texts += [statement.postgres.text for _ in given]
-        return item(self, statement, given)
+        trace.calls += [Call(statement, dict(params)) for params in batch]
+        trace.texts += [statement.postgres.text for _ in batch]
+        return item(self, statement, batch)
 
     def recorded_run(self: postgres.PostgresConnection, text: str) -> list[Row]:
         # Listeners use their own thread, and a connection is set up only once.

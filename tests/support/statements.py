@@ -28,7 +28,7 @@ def _inside(value: object) -> Iterator[tuple[str, Statement]]:
         yield "", value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from ((f"[{key}]{suffix}", each) for suffix, each in _inside(item))
+            yield from ((f"[{key}]{suffix}", statement) for suffix, statement in _inside(item))
     elif isinstance(value, Listing):
         yield "", value.query
     elif isinstance(value, StatefulTable):

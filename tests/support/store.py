@@ -25,7 +25,7 @@ def rows(store: Corral, sql: str, **params: Any) -> list[Row]:
 
 
 @cache
-def _readings() -> tuple[Statement, dict[str, Statement]]:
+def _read_statements() -> tuple[Statement, dict[str, Statement]]:
     """Return one statement that finds the non-empty tables, and one per table for its rows.
 
     Most tests fill few tables, and a query for each empty table would be most of their cost.
@@ -40,24 +40,25 @@ def _readings() -> tuple[Statement, dict[str, Statement]]:
 
 def contents(store: Corral) -> dict[str, list[Row]]:
     """Return every row of every table."""
-    look, readings = _readings()
+    find_filled, statements = _read_statements()
     filled = filled_tables(store.address)
     with store.transaction() as tx:
         if filled is None:
-            result = zip(readings, tx.run(look)[0], strict=True)
-            filled = {name for name, holds in result if holds}
-        return {name: tx.run(readings[name]) if name in filled else [] for name in readings}
+            result = zip(statements, tx.run(find_filled)[0], strict=True)
+            filled = {name for name, is_filled in result if is_filled}
+        return {name: tx.run(statements[name]) if name in filled else [] for name in statements}
 
 
 def record(store: Corral, subject: str | None = None) -> list[str]:
     """Return all events as `letter.put`, in the order in which they were written.
 
     Reads the table instead of the feed: PostgreSQL's feed holds back events that an open
-    transaction
-    could still precede, which would delay a test.
+    transaction could still precede, which would delay a test.
     """
     result = rows(store, "SELECT kind, verb, subject FROM events ORDER BY seq")
-    return [f"{kind}.{verb}" for kind, verb, of in result if subject in (None, of)]
+    return [
+        f"{kind}.{verb}" for kind, verb, event_subject in result if subject in (None, event_subject)
+    ]
 
 
 @contextmanager
@@ -95,9 +96,9 @@ def walk(
     return items
 
 
-def shared_length(one: str, other: str) -> int:
+def shared_length(first: str, second: str) -> int:
     """Return the length of the common prefix of two texts."""
     count = 0
-    while one[count] == other[count]:
+    while first[count] == second[count]:
         count += 1
     return count

@@ -22,12 +22,18 @@ def read_anthropic(body: dict[str, Any]) -> Conversation:
         for block in blocks:
             if isinstance(block, dict) and block.get("type") == "tool_result":
                 entries.append(("tool", text_of(block.get("content"))))
-        if words := text_of(content):
-            entries.append(("user", words))
+        if text := text_of(content):
+            entries.append(("user", text))
     tools = [Tool(t["name"]) for t in body.get("tools") or [] if "name" in t]
-    wanted = (body.get("output_config") or {}).get("format") or body.get("output_format") or {}
+    output_format = (
+        (body.get("output_config") or {}).get("format") or body.get("output_format") or {}
+    )
     return Conversation(
-        body.get("model", "stub"), bool(body.get("stream")), entries, tools, wanted.get("schema")
+        body.get("model", "stub"),
+        bool(body.get("stream")),
+        entries,
+        tools,
+        output_format.get("schema"),
     )
 
 
@@ -61,17 +67,17 @@ def whole_anthropic(conversation: Conversation, turn: Turn) -> dict[str, Any]:
 
 
 def stream_anthropic(conversation: Conversation, turn: Turn) -> Iterator[tuple[str | None, Any]]:
-    whole = whole_anthropic(conversation, turn)
-    content, stop = whole["content"], whole["stop_reason"]
+    response = whole_anthropic(conversation, turn)
+    content, stop = response["content"], response["stop_reason"]
     yield (
         "message_start",
         {
             "type": "message_start",
             "message": {
-                **whole,
+                **response,
                 "content": [],
                 "stop_reason": None,
-                "usage": {**whole["usage"], "output_tokens": 1},
+                "usage": {**response["usage"], "output_tokens": 1},
             },
         },
     )
@@ -99,7 +105,7 @@ def stream_anthropic(conversation: Conversation, turn: Turn) -> Iterator[tuple[s
         {
             "type": "message_delta",
             "delta": {"stop_reason": stop, "stop_sequence": None},
-            "usage": whole["usage"],
+            "usage": response["usage"],
         },
     )
     yield "message_stop", {"type": "message_stop"}
@@ -122,9 +128,9 @@ def read_gemini(body: dict[str, Any], model: str, stream: bool) -> Conversation:
         for t in body.get("tools") or []
         for d in t.get("functionDeclarations") or []
     ]
-    wanted = body.get("generationConfig") or {}
-    schema = wanted.get("responseJsonSchema") or wanted.get("responseSchema")
-    if schema is None and wanted.get("responseMimeType") == "application/json":
+    config = body.get("generationConfig") or {}
+    schema = config.get("responseJsonSchema") or config.get("responseSchema")
+    if schema is None and config.get("responseMimeType") == "application/json":
         schema = {"type": "object"}
     return Conversation(model, stream, entries, tools, schema)
 
@@ -150,14 +156,14 @@ def whole_gemini(conversation: Conversation, turn: Turn) -> dict[str, Any]:
 
 
 def stream_gemini(conversation: Conversation, turn: Turn) -> Iterator[tuple[str | None, Any]]:
-    whole = whole_gemini(conversation, turn)
-    last = whole["candidates"][0]
+    response = whole_gemini(conversation, turn)
+    last = response["candidates"][0]
     for piece in chunks(turn.text):
         part = {
             "candidates": [{"content": {"role": "model", "parts": [{"text": piece}]}, "index": 0}],
             "modelVersion": conversation.model,
-            "responseId": whole["responseId"],
+            "responseId": response["responseId"],
         }
         yield None, part
     rest = [p for p in last["content"]["parts"] if "functionCall" in p] or [{"text": ""}]
-    yield None, {**whole, "candidates": [{**last, "content": {"role": "model", "parts": rest}}]}
+    yield None, {**response, "candidates": [{**last, "content": {"role": "model", "parts": rest}}]}

@@ -58,13 +58,13 @@ def text_of(content: Any) -> str:
         return content
     if isinstance(content, dict):
         content = [content]
-    words = []
+    texts = []
     for part in content:
         if isinstance(part, str):
-            words.append(part)
+            texts.append(part)
         elif isinstance(part, dict) and isinstance(part.get("text"), str):
-            words.append(part["text"])
-    return "\n".join(words)
+            texts.append(part["text"])
+    return "\n".join(texts)
 
 
 def directive_in(text: str) -> list[dict[str, Any]] | None:
@@ -81,17 +81,17 @@ def directive_in(text: str) -> list[dict[str, Any]] | None:
 
 def plan(conversation: Conversation) -> Turn:
     """Choose the reply: the current step of the conversation."""
-    start, done, step = place(conversation)
-    asked = step.get("calls") or ([step] if "tool" in step else [])
+    start, finished, step = find_step(conversation)
+    requested = step.get("calls") or ([step] if "tool" in step else [])
     calls, missing = [], []
-    for one in asked:
-        tool = find_tool(conversation.tools, one["tool"])
-        if tool is None and one.get("force") and conversation.tools:
-            tool = Tool(one["tool"])
+    for call in requested:
+        tool = find_tool(conversation.tools, call["tool"])
+        if tool is None and call.get("force") and conversation.tools:
+            tool = Tool(call["tool"])
         if tool is None:
-            missing.append(one["tool"])
+            missing.append(call["tool"])
         else:
-            calls.append(Call(tool, one.get("args", {}), "call_" + uuid.uuid4().hex[:20]))
+            calls.append(Call(tool, call.get("args", {}), "call_" + uuid.uuid4().hex[:20]))
     text = step.get("text", "")
     if missing or not (text or calls):
         text = reply_text(conversation, missing)
@@ -103,24 +103,24 @@ def plan(conversation: Conversation) -> Turn:
         "cache_write": 0,
     }
     usage.update(step.get("usage", {}))
-    where = json.dumps(
-        [conversation.entries[max(start, 0) : start + 1], done, bool(conversation.tools)]
+    position = json.dumps(
+        [conversation.entries[max(start, 0) : start + 1], finished, bool(conversation.tools)]
     )
-    return Turn(text, calls, usage, step, hashlib.sha256(where.encode()).hexdigest())
+    return Turn(text, calls, usage, step, hashlib.sha256(position.encode()).hexdigest())
 
 
-def place(conversation: Conversation) -> tuple[int, int, dict[str, Any]]:
+def find_step(conversation: Conversation) -> tuple[int, int, dict[str, Any]]:
     """Return the last directive, the number of its finished steps, and the next step."""
     start, steps = -1, []
     for at, (role, text) in enumerate(conversation.entries):
         if role == "user" and (result := directive_in(text)) is not None:
             start, steps = at, result
-    done, before = 0, "user"
+    finished, before = 0, "user"
     for role, _ in conversation.entries[start + 1 :]:
         if role == "assistant" and before != "assistant":
-            done += 1
+            finished += 1
         before = role
-    return start, done, steps[done] if start >= 0 and done < len(steps) else {}
+    return start, finished, steps[finished] if start >= 0 and finished < len(steps) else {}
 
 
 def reply_text(conversation: Conversation, missing: list[str]) -> str:
@@ -132,15 +132,15 @@ def reply_text(conversation: Conversation, missing: list[str]) -> str:
     if missing:  # a side request, for a title or a routing decision
         return "stub title"
     results = (CONTEXT.sub("", t) for r, t in reversed(conversation.entries) if r == "user")
-    words = next((t for t in results if t.strip()), "")
-    return "stub: " + " ".join(words.split())[-200:]
+    prompt = next((t for t in results if t.strip()), "")
+    return "stub: " + " ".join(prompt.split())[-200:]
 
 
-def find_tool(tools: list[Tool], wanted: str) -> Tool | None:
-    if wanted.startswith("~"):
-        pattern = re.compile(wanted[1:], re.IGNORECASE)
+def find_tool(tools: list[Tool], name: str) -> Tool | None:
+    if name.startswith("~"):
+        pattern = re.compile(name[1:], re.IGNORECASE)
         return next((t for t in tools if pattern.search(t.name)), None)
-    return next((t for t in tools if t.name == wanted), None)
+    return next((t for t in tools if t.name == name), None)
 
 
 def sample(schema: dict[str, Any]) -> Any:

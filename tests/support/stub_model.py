@@ -1,6 +1,6 @@
-"""A local stand-in for model servers, so that real agent CLIs can be tested offline.
+"""A local stub of model servers, to test real agent CLIs offline.
 
-It speaks, on one loopback port, the wire protocols that coding agents use:
+It implements, on one loopback port, the wire protocols that coding agents use:
 
 * Anthropic Messages      POST /v1/messages, /v1/messages/count_tokens
 * OpenAI Responses        POST /v1/responses (and /responses)
@@ -8,34 +8,34 @@ It speaks, on one loopback port, the wire protocols that coding agents use:
 * Gemini                  POST /v1beta/models/M:streamGenerateContent (and :generateContent,
                           :countTokens)
 * model lists             GET  /v1/models, /v1beta/models
-* for tests               GET  /_log (requests seen), POST /_reset
+* for tests               GET  /_log (received requests), POST /_reset
 
-What it answers is decided by the prompt alone.  A user message may carry one directive,
-anywhere in its text:
+The prompt alone decides the response.  A user message may contain one directive, anywhere in
+its text:
 
     STUB:{"steps": [{"tool": "Write", "args": {"file_path": "a.txt", "content": "hi"}},
                     {"text": "done"}]}
 
-Each model turn after that message takes the next step; the place is counted from the
-conversation itself, so a resumed session or a second client goes on at the right step.
-Without a directive, or past its last step, the answer is "stub: " and the user's last words.
+Each model turn after that message executes the next step.  The stub counts the finished steps in
+the conversation, so a resumed session or a second client continues at the right step.  Without a
+directive, or after its last step, the response is "stub: " and the end of the last user message.
 
 A step is an object with any of:
-  text      words of the answer
-  tool      name of the tool to call; "~regex" takes the first offered tool that matches
+  text      text of the response
+  tool      name of the tool to call; "~regex" calls the first offered tool that matches
   args      the tool's arguments (an object, or a string for a free-form tool)
   force     true: call the tool by that name even if the request does not offer it
   calls     a list of {"tool", "args"}: several calls in one turn
   usage     {"input": n, "output": n, "cache_read": n, "cache_write": n}
   sleep     seconds to wait before the first byte
   pace      seconds to wait between the pieces of a stream
-  error     HTTP status to answer with instead, the first `times` times (default 1)
-  cut       true: break the connection in the middle of the stream, the first `times` times
-  hang      seconds to stay silent in the middle of the stream
-  gate      a name: silent in the middle, or its error shown, until the test opens that gate
-  headers   more headers of an error answer; `body` its JSON, instead of the usual one
+  error     HTTP status of an error response, the first `times` times (default 1)
+  cut       true: close the connection in the middle of the stream, the first `times` times
+  hang      seconds to pause in the middle of the stream
+  gate      a name: pause in the middle, or repeat the error, until the test opens that gate
+  headers   additional headers of an error response; `body` replaces its JSON body
 
-Only the standard library is used.  It binds 127.0.0.1 and never opens a connection itself.
+Uses only the standard library.  It binds 127.0.0.1 and opens no connections.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class Stub(ThreadingHTTPServer):
         if "gate" in turn.step:
             return not self.gate(turn.step["gate"]).is_set()
         with self.lock:
-            shown = self.failures.get(turn.key, 0)
-            if shown >= int(turn.step.get("times", 1)):
+            count = self.failures.get(turn.key, 0)
+            if count >= int(turn.step.get("times", 1)):
                 return False
-            self.failures[turn.key] = shown + 1
+            self.failures[turn.key] = count + 1
             return True
 
 
@@ -202,8 +202,8 @@ class Handler(BaseHTTPRequestHandler):
             self.route(path, body, len(raw))
             return
         self.server.note({"method": "POST", "path": path, "bytes": len(raw)})
-        wrong = {"type": "invalid_request_error", "message": "the body is not a JSON object"}
-        self.send_json(400, {"error": wrong})
+        error = {"type": "invalid_request_error", "message": "the body is not a JSON object"}
+        self.send_json(400, {"error": error})
 
     def route(self, path: str, body: dict[str, Any], size: int) -> None:
         if path.endswith("/messages/count_tokens"):
@@ -232,7 +232,7 @@ class Handler(BaseHTTPRequestHandler):
         return data
 
     def answer(
-        self, path: str, body: dict[str, Any], conversation: Conversation, whole: Any, stream: Any
+        self, path: str, body: dict[str, Any], conversation: Conversation, render: Any, stream: Any
     ) -> None:
         turn = plan(conversation)
         step = turn.step
@@ -256,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error_of(step)
             return
         if not conversation.stream:
-            self.send_json(200, whole(conversation, turn))
+            self.send_json(200, render(conversation, turn))
             return
         self.send_response(200)
         self.send_header("content-type", "text/event-stream; charset=utf-8")

@@ -26,19 +26,19 @@ def read_responses(body: dict[str, Any]) -> Conversation:
             entries.append(("tool", out if isinstance(out, str) else json.dumps(out)))
         elif kind.endswith("_call") or kind == "reasoning":
             entries.append(("assistant", ""))
-    wanted = (body.get("text") or {}).get("format") or {}
+    text_format = (body.get("text") or {}).get("format") or {}
     return Conversation(
         body.get("model", "stub"),
         bool(body.get("stream")),
         entries,
         offered(body.get("tools") or [], None),
-        wanted.get("schema"),
+        text_format.get("schema"),
     )
 
 
-def offered(listed: list[dict[str, Any]], namespace: str | None) -> list[Tool]:
+def offered(definitions: list[dict[str, Any]], namespace: str | None) -> list[Tool]:
     tools: list[Tool] = []
-    for tool in listed:
+    for tool in definitions:
         if tool.get("type") == "namespace":
             tools += offered(tool.get("tools") or [], tool.get("name"))
         elif "name" in tool:
@@ -117,7 +117,7 @@ def whole_responses(
 
 def stream_responses(conversation: Conversation, turn: Turn) -> Iterator[tuple[str | None, Any]]:
     items = responses_items(turn)
-    whole = whole_responses(conversation, turn, items)
+    response = whole_responses(conversation, turn, items)
     number = 0
 
     def event(kind: str, **rest: Any) -> tuple[str, Any]:
@@ -125,11 +125,11 @@ def stream_responses(conversation: Conversation, turn: Turn) -> Iterator[tuple[s
         number += 1
         return kind, {"type": kind, "sequence_number": number - 1, **rest}
 
-    started = {**whole, "status": "in_progress", "output": [], "usage": None}
+    started = {**response, "status": "in_progress", "output": [], "usage": None}
     yield event("response.created", response=started)
     yield event("response.in_progress", response=started)
     for at, item in enumerate(items):
-        where = {"output_index": at, "item_id": item["id"]}
+        location = {"output_index": at, "item_id": item["id"]}
         if item["type"] == "message":
             part = item["content"][0]
             yield event(
@@ -138,20 +138,27 @@ def stream_responses(conversation: Conversation, turn: Turn) -> Iterator[tuple[s
                 item={**item, "status": "in_progress", "content": []},
             )
             yield event(
-                "response.content_part.added", **where, content_index=0, part={**part, "text": ""}
+                "response.content_part.added",
+                **location,
+                content_index=0,
+                part={**part, "text": ""},
             )
             for piece in chunks(part["text"]):
                 yield event(
-                    "response.output_text.delta", **where, content_index=0, delta=piece, logprobs=[]
+                    "response.output_text.delta",
+                    **location,
+                    content_index=0,
+                    delta=piece,
+                    logprobs=[],
                 )
             yield event(
                 "response.output_text.done",
-                **where,
+                **location,
                 content_index=0,
                 text=part["text"],
                 logprobs=[],
             )
-            yield event("response.content_part.done", **where, content_index=0, part=part)
+            yield event("response.content_part.done", **location, content_index=0, part=part)
         elif item["type"] == "function_call":
             yield event(
                 "response.output_item.added",
@@ -159,10 +166,10 @@ def stream_responses(conversation: Conversation, turn: Turn) -> Iterator[tuple[s
                 item={**item, "status": "in_progress", "arguments": ""},
             )
             for piece in chunks(item["arguments"]):
-                yield event("response.function_call_arguments.delta", **where, delta=piece)
+                yield event("response.function_call_arguments.delta", **location, delta=piece)
             yield event(
                 "response.function_call_arguments.done",
-                **where,
+                **location,
                 arguments=item["arguments"],
                 name=item["name"],
             )
@@ -173,10 +180,10 @@ def stream_responses(conversation: Conversation, turn: Turn) -> Iterator[tuple[s
                 item={**item, "status": "in_progress", "input": ""},
             )
             for piece in chunks(item["input"]):
-                yield event("response.custom_tool_call_input.delta", **where, delta=piece)
-            yield event("response.custom_tool_call_input.done", **where, input=item["input"])
+                yield event("response.custom_tool_call_input.delta", **location, delta=piece)
+            yield event("response.custom_tool_call_input.done", **location, input=item["input"])
         yield event("response.output_item.done", output_index=at, item=item)
-    yield event("response.completed", response=whole)
+    yield event("response.completed", response=response)
 
 
 def read_chat(body: dict[str, Any]) -> Conversation:
@@ -186,9 +193,13 @@ def read_chat(body: dict[str, Any]) -> Conversation:
         if role in ("user", "assistant", "tool"):
             entries.append((role, text_of(message.get("content"))))
     tools = [Tool(t["function"]["name"]) for t in body.get("tools") or [] if "function" in t]
-    wanted = (body.get("response_format") or {}).get("json_schema") or {}
+    json_schema = (body.get("response_format") or {}).get("json_schema") or {}
     return Conversation(
-        body.get("model", "stub"), bool(body.get("stream")), entries, tools, wanted.get("schema")
+        body.get("model", "stub"),
+        bool(body.get("stream")),
+        entries,
+        tools,
+        json_schema.get("schema"),
     )
 
 

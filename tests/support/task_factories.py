@@ -30,25 +30,25 @@ def project_with(
     return project
 
 
-def task(written: Any) -> dict[str, Any]:
-    if not isinstance(written, str):
-        return dict(written)
-    key, _, needs = written.partition(":")
+def task(value: Any) -> dict[str, Any]:
+    if not isinstance(value, str):
+        return dict(value)
+    key, _, needs = value.partition(":")
     return {"key": key, "depends_on": [need for need in needs.split(",") if need]}
 
 
 def finish(store: Corral, project: str, key: str, agent: str = "ada") -> Task:
     """Claim a task, submit it and accept it as a person."""
-    taken = store.tasks.claim(project, agent, key=key)
-    assert taken is not None
-    store.tasks.submit(taken, "it works")
-    return store.tasks.accept(taken)
+    claimed = store.tasks.claim(project, agent, key=key)
+    assert claimed is not None
+    store.tasks.submit(claimed, "it works")
+    return store.tasks.accept(claimed)
 
 
 def fail(store: Corral, project: str, key: str, reason: str = "no way", agent: str = "ada") -> Task:
-    taken = store.tasks.claim(project, agent, key=key)
-    assert taken is not None
-    return store.tasks.fail(taken, reason)
+    claimed = store.tasks.claim(project, agent, key=key)
+    assert claimed is not None
+    return store.tasks.fail(claimed, reason)
 
 
 def task_notices(store: Corral, mailbox: str) -> list[tuple[str, str, str | None]]:
@@ -95,10 +95,10 @@ def check_counts(store: Corral) -> None:
 
 def _above(id: str, needs: dict[str, list[str]]) -> set[str]:
     seen: set[str] = set()
-    left = [id]
-    while left:
-        for need in needs[left.pop()]:
+    pending = [id]
+    while pending:
+        for need in needs[pending.pop()]:
             if need not in seen:
                 seen.add(need)
-                left.append(need)
+                pending.append(need)
     return seen

@@ -42,13 +42,13 @@ class WorkloadResult(msgspec.Struct):
     errors: list[str] = msgspec.field(default_factory=list)
 
     def timed(self, what: str, call: Callable[[], T]) -> T:
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             return call()
         finally:
-            took = (time.monotonic() - began) * 1_000
-            if took > self.longest_ms:
-                self.longest_ms, self.longest_of = took, what
+            elapsed = (time.monotonic() - start) * 1_000
+            if elapsed > self.longest_ms:
+                self.longest_ms, self.longest_of = elapsed, what
 
 
 def names(count: int) -> list[str]:
@@ -90,15 +90,15 @@ class Worker:
         text = f"{name} {shift.rounds}"
         shift.timed("post", partial(store.groups.post, GROUP, text, key=text))
         shift.posted.append(text)
-        done = {"commands": [{"command": "make test", "exit_code": 0}]}
-        shift.timed("submit", partial(store.tasks.submit, task, done))
+        evidence = {"commands": [{"command": "make test", "exit_code": 0}]}
+        shift.timed("submit", partial(store.tasks.submit, task, evidence))
         if (shift.rounds + self._turn) % READING == 0:
             self._catch_up()
 
     def _declare(self) -> None:
         first = self.shift.declared
-        wanted = [{"key": f"{self._name}-{first + number}"} for number in range(STOCK)]
-        self.shift.timed("declare", partial(self._store.tasks.declare, self._project, wanted))
+        tasks = [{"key": f"{self._name}-{first + number}"} for number in range(STOCK)]
+        self.shift.timed("declare", partial(self._store.tasks.declare, self._project, tasks))
         self.shift.declared += STOCK
 
     def _change(self, path: str) -> None:
@@ -133,26 +133,26 @@ def run_worker(url: str, project: str, name: str, witnesses: Path) -> Iterator[W
 
 def count_double_holds(shifts: Sequence[WorkloadResult]) -> int:
     """Return tasks claimed by more than one agent, and locks that two held."""
-    taken = Counter(id for shift in shifts for id in shift.taken)
-    return sum(times - 1 for times in taken.values()) + sum(item.held_twice for item in shifts)
+    claims = Counter(id for shift in shifts for id in shift.taken)
+    return sum(times - 1 for times in claims.values()) + sum(item.held_twice for item in shifts)
 
 
 def lost(store: Corral, shifts: Sequence[WorkloadResult]) -> int:
     """Return lost or duplicated posts, and submitted tasks that are not done."""
     result = Counter(text for shift in shifts for text in shift.posted)
     value = Counter(text for (text,) in rows(store, "SELECT text FROM posts"))
-    wanted = {
+    expected = {
         f"agent:{name}": result.total() - len(shift.posted)
         for name, shift in zip(names(len(shifts)), shifts, strict=True)
     }
     letters = "SELECT mailbox, count(*) FROM letters GROUP BY mailbox ORDER BY mailbox"
-    arrived = {mailbox: count for mailbox, count in rows(store, letters) if mailbox in wanted}
-    done = dict(rows(store, "SELECT state, count(*) FROM tasks GROUP BY state ORDER BY state"))
+    arrived = {mailbox: count for mailbox, count in rows(store, letters) if mailbox in expected}
+    states = dict(rows(store, "SELECT state, count(*) FROM tasks GROUP BY state ORDER BY state"))
     return (
         (result - value).total()
         + (value - result).total()
-        + sum(abs(count - arrived.get(mailbox, 0)) for mailbox, count in wanted.items())
-        + abs(done.get("done", 0) - sum(len(shift.taken) for shift in shifts))
+        + sum(abs(count - arrived.get(mailbox, 0)) for mailbox, count in expected.items())
+        + abs(states.get("done", 0) - sum(len(shift.taken) for shift in shifts))
     )
 
 

@@ -23,9 +23,13 @@ def test_single_delay_is_always_used() -> None:
 @given(
     st.lists(st.integers(0, 10**9), min_size=1, max_size=8), st.integers(1, 100), st.floats(0, 1)
 )
-def test_jitter_only_lengthens_a_delay(ladder: list[int], failures: int, chance: float) -> None:
+def test_jitter_only_lengthens_a_delay(
+    ladder: list[int], failures: int, random_fraction: float
+) -> None:
     rung = ladder[min(failures, len(ladder)) - 1]
-    assert rung <= compute_backoff_ms(ladder, failures, lambda: chance) <= rung * (1 + JITTER)
+    assert (
+        rung <= compute_backoff_ms(ladder, failures, lambda: random_fraction) <= rung * (1 + JITTER)
+    )
 
 
 def test_simultaneous_failures_get_different_delays() -> None:

@@ -1,4 +1,4 @@
-"""The benchmark report: no false claim of being faster, and a reason for every slower row."""
+"""The benchmark report: plots, unmeasured rows, and a reason for every slower row."""
 
 from xml.etree import ElementTree
 
@@ -6,24 +6,24 @@ from bench import plots, report
 from bench.cases import CASES, PEERS
 from bench.harness import Bar, Row, Spread
 
-AHEAD = Row("put", Spread(2.0, 1.5, 2.5), Bar(">", 1), over="a peer")
-BEHIND = Row("put", Spread(0.5, 0.4, 0.6), over="a peer")
-ABSENT = Row("put", None, Bar(">", 1), over="a peer", why="Not measured: it is not here.")
+FASTER = Row("put", Spread(2.0, 1.5, 2.5), Bar(">", 1), over="a peer")
+SLOWER = Row("put", Spread(0.5, 0.4, 0.6), over="a peer")
+UNMEASURED = Row("put", None, Bar(">", 1), over="a peer", why="Not measured: it is not here.")
 
 
 def test_only_slower_rows_keep_their_reason() -> None:
-    assert AHEAD.unless_ahead("it is slow").why == ""
-    assert BEHIND.unless_ahead("it  is\n slow").why == "it is slow"
+    assert FASTER.unless_ahead("it is slow").why == ""
+    assert SLOWER.unless_ahead("it  is\n slow").why == "it is slow"
 
 
 def test_slower_row_without_reason_is_reported() -> None:
-    assert report.unexplained([AHEAD, BEHIND, BEHIND.unless_ahead("it is slow"), ABSENT]) == [
-        BEHIND
+    assert report.unexplained([FASTER, SLOWER, SLOWER.unless_ahead("it is slow"), UNMEASURED]) == [
+        SLOWER
     ]
 
 
 def test_page_lists_unmeasured_rows_and_reasons_for_slower_rows() -> None:
-    rows = [AHEAD, BEHIND.unless_ahead("it is slow"), ABSENT]
+    rows = [FASTER, SLOWER.unless_ahead("it is slow"), UNMEASURED]
     page = report.as_page(report.Results({"system": "a machine"}, {CASES[0].name: rows}))
     assert "| put | a peer |  | 0.50x (0.40 to 0.60) | for information | it is slow |" in page
     assert "| put | a peer | > 1x | not measured |  | Not measured: it is not here. |" in page
@@ -35,10 +35,12 @@ def test_peer_case_is_a_case() -> None:
 
 
 def test_plots_are_well_formed_for_any_name() -> None:
-    odd = Row('put <&> "take"', Spread(0.2, 0.1, 90.0), over="a <peer>")
-    bars = ElementTree.fromstring(plots.ratios([AHEAD, odd, ABSENT], "Title & all"))  # noqa: S314
+    odd_row = Row('put <&> "take"', Spread(0.2, 0.1, 90.0), over="a <peer>")
+    bars = ElementTree.fromstring(plots.ratios([FASTER, odd_row, UNMEASURED], "Title & all"))  # noqa: S314
     assert 'put <&> "take"' in [text.text for text in bars.iter("{http://www.w3.org/2000/svg}text")]
     rows = [
-        Row(f"SQLite: {what}", Spread(1.1, 1, 1.2), rows=10**n) for what in "ab" for n in (5, 7)
+        Row(f"SQLite: {operation}", Spread(1.1, 1, 1.2), rows=10**n)
+        for operation in "ab"
+        for n in (5, 7)
     ]
     ElementTree.fromstring(plots.growth(rows, "Growth"))  # noqa: S314

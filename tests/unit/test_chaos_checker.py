@@ -1,4 +1,4 @@
-"""The checker of `python -m tests.torture --chaos` finds every violation and no false positive."""
+"""The checker of `python -m tests.torture --chaos`: it finds every kind of violation."""
 
 from collections.abc import Callable
 
@@ -18,9 +18,9 @@ def make_events(kind: str, subject: str, *verbs: str, **data: object) -> list[St
     return [StoreEvent(kind, verb, subject, data or None) for verb in verbs]
 
 
-def good() -> History:
+def valid_history() -> History:
     """Return a short valid history."""
-    ended = {"exit_code": 0, "signal": None}
+    exit_data = {"exit_code": 0, "signal": None}
     events = [
         *make_events("letter", "let_1", "put"),
         *make_events("letter", "let_2", "put"),
@@ -45,9 +45,9 @@ def good() -> History:
         *make_events("run", "run_1", "queue"),
         *make_events("run", "run_1", "start", pid=7),
         *make_events("run", "run_1", "launch"),
-        *make_events("run", "run_1", "complete", **ended),
+        *make_events("run", "run_1", "complete", **exit_data),
     ]
-    notes = [
+    journal = [
         JournalEntry("put", "let_1", "w0", 1, 2, mailbox="agent:a", key="k1"),
         JournalEntry("put", "let_2", "w0", 3, 4, mailbox="agent:a", key="k2"),
         JournalEntry("claim", "let_1", "w0", 5, 6, fence=1),
@@ -61,17 +61,26 @@ def good() -> History:
         JournalEntry("acquire", "lock:a", "w1", 3, 4, fence=2),
         JournalEntry("run", "run_1", "w0", 1, 2, key="pipe"),
     ]
-    ran = [AttemptRecord("run_1", 7, wrote=2, end="exit0", shown=[1, 2])]
-    talk = [("hall", 1), ("hall", 2)]
+    attempts = [AttemptRecord("run_1", 7, wrote=2, end="exit0", shown=[1, 2])]
+    messages = [("hall", 1), ("hall", 2)]
     seen = [("run_1", 1), ("run_1", 2)]
-    return History(MOVES, events, notes, ran, seen=seen, said=[*talk], heard=[1, 2], shown=[*talk])
+    return History(
+        MOVES,
+        events,
+        journal,
+        attempts,
+        seen=seen,
+        said=[*messages],
+        heard=[1, 2],
+        shown=[*messages],
+    )
 
 
 def test_valid_history_has_no_findings() -> None:
-    assert judge(good()) == []
+    assert judge(valid_history()) == []
 
 
-def gone(history: History, kind: str, verb: str, subject: str) -> None:
+def remove_event(history: History, kind: str, verb: str, subject: str) -> None:
     history.events = [
         event
         for event in history.events
@@ -79,53 +88,53 @@ def gone(history: History, kind: str, verb: str, subject: str) -> None:
     ]
 
 
-def change(history: History, kind: str, verb: str, **data: object) -> None:
+def change_event(history: History, kind: str, verb: str, **data: object) -> None:
     event = next(item for item in history.events if (item.kind, item.verb) == (kind, verb))
     event.data = (event.data or {}) | data
 
 
-def moved_first(history: History, verb: str, subject: str) -> None:
+def move_event_forward(history: History, verb: str, subject: str) -> None:
     event = next(item for item in history.events if (item.verb, item.subject) == (verb, subject))
     history.events.remove(event)
     history.events.insert(2, event)
 
 
-WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
-    "a letter that was lost": (
+VIOLATIONS: dict[str, tuple[str, Callable[[History], object]]] = {
+    "lost letter": (
         "let_1 was accepted, and the record does not know it",
-        lambda h: [gone(h, "letter", verb, "let_1") for verb in ("put", "fail", "ack")],
+        lambda h: [remove_event(h, "letter", verb, "let_1") for verb in ("put", "fail", "ack")],
     ),
-    "a letter that never ended": (
+    "letter without an end": (
         "let_3 ended 0 times",
-        lambda h: gone(h, "letter", "ack", "let_3"),
+        lambda h: remove_event(h, "letter", "ack", "let_3"),
     ),
-    "a letter that ended twice": (
+    "letter that ended twice": (
         "let_3 ended 2 times",
         lambda h: h.events.extend(make_events("letter", "let_3", "ack")),
     ),
-    "a key that made two letters": (
+    "two letters with one key": (
         "the key k1 made two letters",
         lambda h: h.notes.append(
             JournalEntry("put", "let_2", "w0", 1, 2, mailbox="agent:a", key="k1")
         ),
     ),
-    "an order that was not kept": (
+    "letters out of order": (
         "agent:a: let_2 ended before let_1",
-        lambda h: moved_first(h, "ack", "let_2"),
+        lambda h: move_event_forward(h, "ack", "let_2"),
     ),
-    "an act that was done twice": (
+    "side effect executed twice": (
         "let_2 was acted on 2 times",
         lambda h: h.notes.append(JournalEntry("act in doubt", "let_2", "w1", 16, 16)),
     ),
-    "a fence that went back": (
+    "decreasing fence": (
         "the fence of run_1 went from 2 back to 1",
         lambda h: h.seen.append(("run_1", 1)),
     ),
-    "a claim with an old fence": (
+    "claim with a stale fence": (
         "tsk_1 was claimed with fence 2 again",
-        lambda h: change(h, "task", "claim", fence=2),
+        lambda h: change_event(h, "task", "claim", fence=2),
     ),
-    "an old owner that was heard": (
+    "accepted write of a stale owner": (
         "let_1: ack of w0 with fence 1 was taken after 2 was given out",
         lambda h: h.notes.append(JournalEntry("ack", "let_1", "w0", 9, 10, fence=1)),
     ),
@@ -133,43 +142,43 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
         "let_1 was given to two with fence 2",
         lambda h: h.notes.append(JournalEntry("claim", "let_1", "w3", 7, 8, fence=2)),
     ),
-    "a lock that came back": (
+    "lock held after its release": (
         "lock:a: renew of w0 with fence 1 was taken after 2 was given out",
         lambda h: h.notes.append(JournalEntry("renew", "lock:a", "w0", 5, 6, fence=1)),
     ),
-    "a path with two holders": (
+    "path with two lock holders": (
         "a was given to lck_2 while lck_1 held it",
-        lambda h: gone(h, "lock", "release", "lck_1"),
+        lambda h: remove_event(h, "lock", "release", "lck_1"),
     ),
-    "an illegal move": (
+    "illegal transition": (
         "let_1: fail from done",
         lambda h: h.events.extend(make_events("letter", "let_1", "fail")),
     ),
-    "a move of nothing": (
+    "transition of an unknown record": (
         "let_9: ack from nothing",
         lambda h: h.events.extend(make_events("letter", "let_9", "ack")),
     ),
-    "a thing that was made twice": (
+    "record created twice": (
         "run_1 was made twice",
         lambda h: h.events.extend(make_events("run", "run_1", "queue")),
     ),
-    "a timer that never fired": (
+    "timer that never fired": (
         "sch_1 put 0 letters",
-        lambda h: gone(h, "schedule", "finish", "sch_1"),
+        lambda h: remove_event(h, "schedule", "finish", "sch_1"),
     ),
-    "a timer that fired twice": (
+    "timer that fired twice": (
         "sch_1 put 2 letters",
-        lambda h: change(h, "schedule", "finish", letters=["let_3", "let_4"]),
+        lambda h: change_event(h, "schedule", "finish", letters=["let_3", "let_4"]),
     ),
-    "a timer whose letter is not there": (
+    "timer without its letter": (
         "a timer tells of let_9, which is not there",
-        lambda h: change(h, "schedule", "finish", letters=["let_9"]),
+        lambda h: change_event(h, "schedule", "finish", letters=["let_9"]),
     ),
-    "a moment that came twice": (
+    "scheduled time fired twice": (
         "sch_2: steps of [0] ms",
-        lambda h: change(h, "schedule", "fire", moments=[15]),
+        lambda h: change_event(h, "schedule", "fire", moments=[15]),
     ),
-    "a moment that is missing": (
+    "missing scheduled time": (
         "sch_2: steps of [5, 10] ms",
         lambda h: h.events.extend(
             [
@@ -178,78 +187,78 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
             ]
         ),
     ),
-    "an exit code that nobody returned": (
+    "exit code that no attempt returned": (
         "run_1: exit code 3 was never returned; it meant exit0",
-        lambda h: change(h, "run", "complete", exit_code=3),
+        lambda h: change_event(h, "run", "complete", exit_code=3),
     ),
-    "a signal that nobody sent": (
+    "signal that was not sent": (
         "run_1: signal 11 was sent by nobody; it meant exit0",
-        lambda h: change(h, "run", "complete", exit_code=None, signal=11),
+        lambda h: change_event(h, "run", "complete", exit_code=None, signal=11),
     ),
-    "a run that is completed and did not exit": (
+    "completed run without an exit": (
         "run_1 is completed with None",
-        lambda h: change(h, "run", "complete", exit_code=None),
+        lambda h: change_event(h, "run", "complete", exit_code=None),
     ),
-    "a run that is not over": (
+    "run without an end": (
         "run_1 was accepted and is not over",
-        lambda h: gone(h, "run", "complete", "run_1"),
+        lambda h: remove_event(h, "run", "complete", "run_1"),
     ),
-    "a run with two ends": (
+    "run with two ends": (
         "run_1 ended twice",
         lambda h: h.events.append(StoreEvent("run", "crash", "run_1", {"exit_code": None})),
     ),
-    "output that is cut off": (
+    "truncated output": (
         "run_1: 1 of 2 lines of attempt 7",
         lambda h: setattr(h.runs[0], "shown", [1]),
     ),
-    "output that was lost": (
+    "lost output": (
         "run_1: 0 of 2 lines of attempt 7",
         lambda h: setattr(h.runs[0], "shown", []),
     ),
-    "a line of output that came twice": (
+    "duplicated output line": (
         "run_1: lines out of order, twice or missing in attempt 7",
         lambda h: setattr(h.runs[0], "shown", [1, 1, 2]),
     ),
-    "a message that nobody answered": (
+    "unanswered message": (
         "#2 in hall was answered 0 times",
         lambda h: h.shown.pop(),
     ),
-    "a message that was answered twice": (
+    "message answered twice": (
         "#2 in hall was answered 2 times",
         lambda h: h.shown.append(("hall", 2)),
     ),
-    "an answer to somebody else": (
+    "answer in another place": (
         "#2 in yard was answered 1 times",
         lambda h: h.shown.append(("yard", 2)),
     ),
-    "an answer out of order": (
+    "answers out of order": (
         "hall was answered out of order: [2, 1]",
         lambda h: h.shown.reverse(),
     ),
-    "somebody left behind": (
+    "leftover process": (
         "left: 9 corral.supervisor",
         lambda h: h.left.append("9 corral.supervisor"),
     ),
-    "a stranger who was signalled": (
+    "signal to an unrelated process": (
         "bystander 9 got ['15']",
         lambda h: h.signalled.append("bystander 9 got ['15']"),
     ),
 }
 
 
-@each_case("wrong", WRONG)
-def test_every_kind_of_violation_is_found(wrong: str) -> None:
-    result, spoil = WRONG[wrong]
-    history = good()
-    spoil(history)
-    assert result in judge(history)
+@each_case("violation", VIOLATIONS)
+def test_every_kind_of_violation_is_found(violation: str) -> None:
+    finding, corrupt = VIOLATIONS[violation]
+    history = valid_history()
+    corrupt(history)
+    assert finding in judge(history)
 
 
 def test_unconfirmed_letter_may_be_overtaken() -> None:
-    history = good()
-    moved_first(history, "ack", "let_2")
+    history = valid_history()
+    move_event_forward(history, "ack", "let_2")
     history.events.insert(2, StoreEvent("letter", "begin_delivery", "let_1"))
-    assert not [wrong for wrong in judge(history) if "ended before" in wrong]
+    assert not [finding for finding in judge(history) if "ended before" in finding]
 
 
 def test_faults_are_determined_by_the_seed() -> None:

@@ -1,11 +1,11 @@
-"""Counts in sentences."""
+"""Singular and plural of counts in messages."""
 
 from corral.cli.render import format_count
 from tests.support.grouped_cases import each_case
 
 
 @each_case(
-    ("number", "things", "text"),
+    ("number", "noun", "text"),
     [
         (0, "agents", "0 agents"),
         (1, "agents", "1 agent"),
@@ -17,5 +17,5 @@ from tests.support.grouped_cases import each_case
         (1, "session_state", "1 session state"),
     ],
 )
-def test_count_of_one_uses_the_singular(number: int, things: str, text: str) -> None:
-    assert format_count(number, things) == text
+def test_count_of_one_uses_the_singular(number: int, noun: str, text: str) -> None:
+    assert format_count(number, noun) == text

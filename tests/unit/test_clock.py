@@ -72,7 +72,7 @@ def test_duration_is_formatted_in_its_largest_units(ms: int, text: str) -> None:
     assert format_duration(ms) == text
 
 
-def test_set_clock_stands_still_until_moved() -> None:
+def test_manual_clock_changes_only_when_advanced() -> None:
     clock = ManualClock(5)
     assert (clock.now(), clock.now()) == (5, 5)
     clock.advance(3)

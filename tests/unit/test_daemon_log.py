@@ -1,4 +1,4 @@
-"""The daemon's log."""
+"""Redaction of the daemon's log."""
 
 import logging
 

@@ -14,20 +14,22 @@ def test_empty_graph_has_no_nodes() -> None:
 
 
 def test_dependencies_are_on_the_left_without_overlap() -> None:
-    chance = random.Random(5)
+    rng = random.Random(5)
     needs: dict[str, list[str]] = {}
     for n in range(60):
-        needs[f"t{n}"] = chance.sample([*needs], min(n, chance.randrange(4)))
+        needs[f"t{n}"] = rng.sample([*needs], min(n, rng.randrange(4)))
     result = layout_graph(needs)
     assert [*result.positions] == [*needs]
     for key, needed in needs.items():
         for need in needed:
             assert result.positions[need].x + NODE_WIDTH < result.positions[key].x
             assert result.paths[key, need].startswith("M")
-    for one, other in combinations(result.positions.values(), 2):
-        assert abs(one.x - other.x) >= NODE_WIDTH or abs(one.y - other.y) >= NODE_HEIGHT
-    assert all(place.x + NODE_WIDTH <= result.width for place in result.positions.values())
-    assert all(0 <= place.y <= result.height - NODE_HEIGHT for place in result.positions.values())
+    for first, second in combinations(result.positions.values(), 2):
+        assert abs(first.x - second.x) >= NODE_WIDTH or abs(first.y - second.y) >= NODE_HEIGHT
+    assert all(position.x + NODE_WIDTH <= result.width for position in result.positions.values())
+    assert all(
+        0 <= position.y <= result.height - NODE_HEIGHT for position in result.positions.values()
+    )
 
 
 def test_edges_to_unknown_nodes_are_ignored() -> None:
@@ -42,9 +44,9 @@ def test_diamond_has_few_crossings() -> None:
 
 def test_dense_chain_stays_small_and_fast() -> None:
     needs = {f"t{n}": [f"t{m}" for m in range(n)] for n in range(150)}
-    began = time.process_time()
+    start = time.process_time()
     result = layout_graph(needs)
-    assert time.process_time() - began < 5
+    assert time.process_time() - start < 5
     assert len(result.paths) == 150 * 149 // 2
 
 

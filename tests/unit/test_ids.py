@@ -37,8 +37,8 @@ def test_ids_ascend_when_the_clock_is_set_back() -> None:
 @given(st.integers(1, 2**47), st.integers(1, 2**20))
 def test_later_times_give_larger_ids(moment: int, step: int) -> None:
     # A child process starts from scratch, so ids that this process generated do not matter.
-    early, late = encoded(moment), encoded(moment + step)
-    assert early < late
+    first, second = encoded(moment), encoded(moment + step)
+    assert first < second
 
 
 def encoded(moment: int) -> str:
@@ -83,10 +83,10 @@ def test_forked_child_does_not_continue_the_parents_ids() -> None:
         os.write(writer, new_id("x", moment).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    theirs = os.read(reader, 100).decode()
+    child_id = os.read(reader, 100).decode()
     os.close(reader)
     os.close(writer)
-    assert theirs != new_id("x", moment)
+    assert child_id != new_id("x", moment)
 
 
 # -- abbreviation ----------------------------------------------------------------------------
@@ -94,9 +94,9 @@ def test_forked_child_does_not_continue_the_parents_ids() -> None:
 
 @given(st.integers(1, ID_LENGTH))
 def test_range_of_every_prefix_contains_the_id(length: int) -> None:
-    whole = new_id("prj", MOMENT)
-    low, high = id_range("prj", whole[: 4 + length])
-    assert low <= whole < high
+    id = new_id("prj", MOMENT)
+    low, high = id_range("prj", id[: 4 + length])
+    assert low <= id < high
 
 
 def test_range_excludes_ids_with_another_prefix() -> None:

@@ -1,4 +1,4 @@
-"""No value of another tool's database is lost: a mechanical check of every column.
+"""Importing loses no value: a check of every column of other tools' databases.
 
 Two different values of a column must have different results: in the imported record, in its
 unmapped values (`rest`) or in the report. Equal results mean that the value was dropped.
@@ -26,7 +26,7 @@ NOW = 1_800_000_000_000
 LONG = "long " * 2_000
 
 TEXTS = ["x", "X", " x", "a b", "a  b", "a-b", "a\nb", "a:b", "a/b", LONG + "1", LONG + "2", None]
-TEXTS += ["0", "levitating", b"\xff", b"\xfe", b"a\0b"]
+TEXTS += ["0", "unmapped", b"\xff", b"\xfe", b"a\0b"]
 TIMES = [0, -5, 1_770_000_999, 1_770_000_000_123, 1_500_000_000, 2_000_000_000_000, "soon", None]
 TIMES += ["2026-03-01T10:00:07Z", 9_999_999_999_999, "later"]
 NUMBERS = [0, 1, 2, -1, 77, 10**12, 10**17, 2.5, "three", None, float("inf")]
@@ -41,9 +41,9 @@ STATES += " thinking agent system fired confirmed recorded failed processing sha
 PROBES: list[Any] = [*STATES.split(), *TEXTS, *TIMES, *NUMBERS, *FLAGS, *JSON]
 
 # Contexts in which a mapping treats the other columns of a row differently.
-WORDS = {
-    "status": ["completed", "running", "pending", "paused", "confirmed", "recorded", "levitating"],
-    "dag_status": ["done", "paused", "running", "levitating"],
+CONTEXT_VALUES = {
+    "status": ["completed", "running", "pending", "paused", "confirmed", "recorded", "unmapped"],
+    "dag_status": ["done", "paused", "running", "unmapped"],
     "repeat": [0, 1],
     "recurrence": ["0 9 * * *", "often", None],
     "kind": ["chat", "system"],
@@ -53,14 +53,14 @@ WORDS = {
 
 
 @cache
-def schema_of(tool: str) -> dict[str, list[str]]:
+def read_schema(tool: str) -> dict[str, list[str]]:
     """Return the tables and columns as the tool itself creates them."""
     values: dict[str, list[str]] = {}
     for schema in source_databases.SCHEMAS[tool]:
         file = apsw.Connection(":memory:")
         file.execute(schema)
-        listed = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
-        for (name,) in file.execute(listed).fetchall():
+        query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
+        for (name,) in file.execute(query).fetchall():
             columns = [row[1] for row in file.execute(f'PRAGMA table_info("{name}")')]
             values[str(name).lower()] = [str(column).lower() for column in columns]
     return {name: values[name] for name in values if "_fts" not in name and "sqlite_" not in name}
@@ -73,15 +73,15 @@ class AnyId(dict[tuple[str, str], str]):
         return f"ref_{key[1]}" if key[1] else default
 
 
-def as_value(value: Any) -> Any:
+def encode_text(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
+def import_row(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
     """Return everything that an import makes of a row, in all passes over its table."""
-    whole: list[Any] = []
+    outcomes: list[Any] = []
     for table in tables:
-        result = {name: as_value(value) for name, value in values.items()}
+        result = {name: encode_text(value) for name, value in values.items()}
         parts = [str(values.get(name)) for name in table.key]
         row = SourceRow(
             RawRow("|".join(parts), False, result),
@@ -96,14 +96,14 @@ def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
                 source_project=lambda: "prj_home",
             ),
         )
-        things = convert_row(table, row, False)
+        records = convert_row(table, row, False)
         hidden = {name for name, home in table.columns.items() if home == NOT_IMPORTED}
         secret = [result[name] for name in hidden]
-        whole.append((row.key, things, row.unmapped, row.problems, row.memo, secret))
-    return whole
+        outcomes.append((row.key, records, row.unmapped, row.problems, row.memo, secret))
+    return outcomes
 
 
-def base_of(tool: str, table: str) -> dict[str, Any]:
+def sample_row(tool: str, table: str) -> dict[str, Any]:
     """Return a row in which every column has a value."""
     values: dict[str, Any] = {}
     for source in (
@@ -115,46 +115,46 @@ def base_of(tool: str, table: str) -> dict[str, Any]:
         source_databases.NANOCLAW_INBOUND_ROWS,
         source_databases.NANOCLAW_OUTBOUND_ROWS,
     ):
-        for name, listed in source.items():
-            if name.lower() == table and listed:
-                own = {column.lower() for column in listed[0]}
-                if own <= {*schema_of(tool)[table]}:
-                    values = {column.lower(): value for column, value in listed[0].items()}
-    return {column: values.get(column, "filler") for column in schema_of(tool)[table]}
+        for name, records in source.items():
+            if name.lower() == table and records:
+                columns = {column.lower() for column in records[0]}
+                if columns <= {*read_schema(tool)[table]}:
+                    values = {column.lower(): value for column, value in records[0].items()}
+    return {column: values.get(column, "filler") for column in read_schema(tool)[table]}
 
 
-def contexts(base: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def list_contexts(base: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield base
-    for name, words in WORDS.items():
+    for name, options in CONTEXT_VALUES.items():
         if name in base:
-            for word in words:
-                yield {**base, name: word}
+            for option in options:
+                yield {**base, name: option}
 
 
-def means_the_same(one: Any, other: Any) -> bool:
+def are_equivalent(first: Any, second: Any) -> bool:
     """Return whether values differ only in spelling: the same number, the same time, or empty."""
-    if one == other and type(one) is type(other):
+    if first == second and type(first) is type(second):
         return True
-    texts = {str(one), str(other)}
-    if {one, other} <= {None, 0, "0"} or len(texts) == 1:
+    texts = {str(first), str(second)}
+    if {first, second} <= {None, 0, "0"} or len(texts) == 1:
         return True
-    if {one, other} <= {None, "[]"} or {one, other} <= {None, "{}"}:
+    if {first, second} <= {None, "[]"} or {first, second} <= {None, "{}"}:
         return True
     truth = {"1", "1.0", "yes", "true", "True"}
     if texts <= truth:
         return True
-    return parse_timestamp(one) is not None and parse_timestamp(one) == parse_timestamp(other)
+    return parse_timestamp(first) is not None and parse_timestamp(first) == parse_timestamp(second)
 
 
 def test_every_source_table_and_column_is_mapped() -> None:
-    homeless = []
+    unmapped = []
     for tool in TOOL_NAMES:
-        homes: dict[str, set[str]] = {}
+        mapped: dict[str, set[str]] = {}
         for table in find_tool(tool).tables:
-            homes.setdefault(table.name, set()).update(table.columns)
-        for table, columns in schema_of(tool).items():
-            homeless += [f"{tool}.{table}.{c}" for c in columns if c not in homes.get(table, ())]
-    assert homeless == []
+            mapped.setdefault(table.name, set()).update(table.columns)
+        for table, columns in read_schema(tool).items():
+            unmapped += [f"{tool}.{table}.{c}" for c in columns if c not in mapped.get(table, ())]
+    assert unmapped == []
 
 
 @pytest.mark.parametrize("tool", TOOL_NAMES)
@@ -163,36 +163,38 @@ def test_distinct_column_values_stay_distinct(tool: str, monkeypatch: pytest.Mon
     monkeypatch.setattr("os.path.realpath", str)
     lost = [
         f"{table}.{column}: {pair}"
-        for table, columns in schema_of(tool).items()
+        for table, columns in read_schema(tool).items()
         for column in columns
-        for pair in lost_pairs(tool, table, column)
+        for pair in find_lost_pairs(tool, table, column)
     ]
     assert lost == []
 
 
-def lost_pairs(tool: str, table: str, column: str) -> list[str]:
+def find_lost_pairs(tool: str, table: str, column: str) -> list[str]:
     """Return the pairs of different values of a column that have the same result."""
     passes = [item for item in find_tool(tool).tables if item.name == table]
     lost = set()
-    for base in contexts(base_of(tool, table)):
-        alike: dict[str, list[Any]] = {}
+    for base in list_contexts(sample_row(tool, table)):
+        by_outcome: dict[str, list[Any]] = {}
         for value in PROBES:
-            alike.setdefault(repr(outcome_of(passes, {**base, column: value})), []).append(value)
-        for values in alike.values():
-            for one, other in combinations(values, 2):
-                if not means_the_same(one, other):
-                    lost.add(f"{one!r:.40} and {other!r:.40}")
+            by_outcome.setdefault(repr(import_row(passes, {**base, column: value})), []).append(
+                value
+            )
+        for values in by_outcome.values():
+            for first, second in combinations(values, 2):
+                if not are_equivalent(first, second):
+                    lost.add(f"{first!r:.40} and {second!r:.40}")
     return sorted(lost)
 
 
 @each_case("tool", TOOL_NAMES)
 def test_skipped_row_has_a_reason(tool: str) -> None:
-    silent = []
+    without_reason = []
     for table in find_tool(tool).tables:
-        columns = schema_of(tool)[table.name]
+        columns = read_schema(tool)[table.name]
         row = SourceRow(
             RawRow("1", False, dict.fromkeys(columns)), table.refs, {}, RowContext(NOW, "/srv", {})
         )
         if not convert_row(table, row, False) and not table.alias and not row.problems:
-            silent.append(table.name)
-    assert silent == []
+            without_reason.append(table.name)
+    assert without_reason == []

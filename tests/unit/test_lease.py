@@ -42,6 +42,6 @@ def test_error_names_no_owner_when_there_is_none() -> None:
 
 
 def test_unknown_fence_differs_from_a_stale_fence() -> None:
-    early = stale_fence_error("let_1", yours=9, current=1, owner="bob")
-    late = stale_fence_error("let_1", yours=1, current=2, owner="bob")
-    assert (early.details["reason"], late.details["reason"]) == ("never_claimed", "taken_over")
+    unknown = stale_fence_error("let_1", yours=9, current=1, owner="bob")
+    stale = stale_fence_error("let_1", yours=1, current=2, owner="bob")
+    assert (unknown.details["reason"], stale.details["reason"]) == ("never_claimed", "taken_over")

@@ -7,7 +7,7 @@ from tests.support.grouped_cases import each_case
 
 
 @each_case(
-    ("body", "words"),
+    ("body", "summary"),
     [
         ("plain words", "plain words"),
         ({"kind": "post", "group": "grp_1", "text": "hello"}, "post: hello"),
@@ -20,8 +20,8 @@ from tests.support.grouped_cases import each_case
         ({"kind": "finished", "subject": "run_1", "data": {}}, "finished: run_1"),
     ],
 )
-def test_system_letters_are_summarised_in_one_line(body: Any, words: str) -> None:
-    assert summarize_body(body) == words
+def test_system_letters_are_summarised_in_one_line(body: Any, summary: str) -> None:
+    assert summarize_body(body) == summary
 
 
 @each_case(

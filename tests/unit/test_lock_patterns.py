@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @each_case(
-    ("given", "wanted"),
+    ("raw_path", "expected"),
     [
         ("src/a.py", "src/a.py"),
         ("./src/a.py", "src/a.py"),
@@ -70,14 +70,14 @@ def root(tmp_path: Path) -> Path:
         ("x/" * 10_000, None),
     ],
 )
-def test_path_is_normalised_or_rejected(root: Path, given: str, wanted: str | None) -> None:
-    if wanted is None:
+def test_path_is_normalised_or_rejected(root: Path, raw_path: str, expected: str | None) -> None:
+    if expected is None:
         with pytest.raises(Invalid):
-            normalize_path(given, str(root))
+            normalize_path(raw_path, str(root))
         return
-    assert normalize_path(given, str(root)) == wanted
-    if not given.startswith("/"):
-        assert normalize_path(f"{root}/{given}", str(root)) == wanted
+    assert normalize_path(raw_path, str(root)) == expected
+    if not raw_path.startswith("/"):
+        assert normalize_path(f"{root}/{raw_path}", str(root)) == expected
 
 
 def test_case_insensitive_file_system_has_one_spelling(root: Path) -> None:
@@ -91,7 +91,7 @@ def test_file_system_root_can_be_a_project() -> None:
 
 
 @each_case(
-    ("one", "other", "wanted"),
+    ("first", "second", "expected"),
     [
         ("src/a.py", "src/a.py", True),
         ("src/a.py", "src/b.py", False),
@@ -132,8 +132,8 @@ def test_file_system_root_can_be_a_project() -> None:
         ("a/**/z", "a/*/z", True),
     ],
 )
-def test_patterns_overlap_where_both_cover_a_path(one: str, other: str, wanted: bool) -> None:
-    assert can_overlap(one, other) is can_overlap(other, one) is wanted
+def test_patterns_overlap_where_both_cover_a_path(first: str, second: str, expected: bool) -> None:
+    assert can_overlap(first, second) is can_overlap(second, first) is expected
 
 
 PARTS = st.text("ab*?", min_size=1, max_size=4)
@@ -150,11 +150,11 @@ def covers(pattern: list[str], name: list[str]) -> bool:
     return bool(name) and fnmatchcase(name[0], pattern[0]) and covers(pattern[1:], name[1:])
 
 
-@given(one=PATTERNS, other=PATTERNS, name=NAMES)
+@given(first=PATTERNS, second=PATTERNS, name=NAMES)
 def test_patterns_that_cover_one_name_overlap_by_prefix(
-    one: str, other: str, name: list[str]
+    first: str, second: str, name: list[str]
 ) -> None:
-    a, b = normalize_path(one, "/nowhere"), normalize_path(other, "/nowhere")
+    a, b = normalize_path(first, "/nowhere"), normalize_path(second, "/nowhere")
     if covers(split_pattern(a), name) and covers(split_pattern(b), name):
         assert can_overlap(a, b)
     if can_overlap(a, b):
@@ -169,15 +169,15 @@ def test_patterns_that_cover_one_name_overlap_by_prefix(
 )
 def test_no_pattern_takes_long_to_match(pattern: str) -> None:
     wild = normalize_path(pattern, "/nowhere")
-    began = time.process_time()
+    start = time.process_time()
     can_overlap(wild, "a" * 400 + "c")
     can_overlap(wild, wild[:-1] + "z")
     can_overlap(wild, "/".join("a" * 200))
-    assert time.process_time() - began < 1
+    assert time.process_time() - start < 1
 
 
 @each_case(
-    ("path", "covers", "spares"),
+    ("path", "covered", "excluded"),
     [
         ("src", ["src", "src/a.py", "src/deep/b.py"], ["srcs", "docs/src"]),
         ("src/*", ["src/a.py", "src/deep/b.py"], ["docs/a.py"]),
@@ -188,7 +188,7 @@ def test_no_pattern_takes_long_to_match(pattern: str) -> None:
     ],
 )
 def test_path_covers_itself_and_everything_below(
-    path: str, covers: list[str], spares: list[str]
+    path: str, covered: list[str], excluded: list[str]
 ) -> None:
-    assert all(can_overlap(make_subtree_pattern(path), item) for item in covers)
-    assert not any(can_overlap(make_subtree_pattern(path), item) for item in spares)
+    assert all(can_overlap(make_subtree_pattern(path), item) for item in covered)
+    assert not any(can_overlap(make_subtree_pattern(path), item) for item in excluded)

@@ -30,7 +30,7 @@ from tests.support.errors import because
 from tests.support.grouped_cases import each_case
 from tests.support.output_samples import KEY, NARROW, follow_all, text_of_lines
 
-ANY = settings(
+ANY_OUTPUT = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return result
 
 
-def write(folder: Path, data: bytes) -> Path:
+def write_output(folder: Path, data: bytes) -> Path:
     path = folder / "output"
     for old in folder.iterdir():
         old.unlink()
@@ -50,12 +50,12 @@ def write(folder: Path, data: bytes) -> Path:
     return path
 
 
-def redacted(data: bytes) -> bytes:
+def redact(data: bytes) -> bytes:
     redactor = Redactor()
     return redactor.feed(data) + redactor.finish()
 
 
-def split(text: bytes) -> list[bytes]:
+def split_lines(text: bytes) -> list[bytes]:
     lines = text.split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -70,37 +70,37 @@ pieces = st.lists(
 ).map(b"".join)
 
 
-@ANY
+@ANY_OUTPUT
 @given(data=pieces, start=st.integers(0, 400), count=st.integers(1, 50))
 def test_pages_of_lines_are_equal_for_plain_and_sealed_files(
     folder: Path, data: bytes, start: int, count: int
 ) -> None:
-    path = write(folder, data)
-    text = redacted(data)
+    path = write_output(folder, data)
+    text = redact(data)
     plain = PlainOutput(path)
     index = seal(folder)
-    assert index.lines == len(split(text))
+    assert index.lines == len(split_lines(text))
     sealed = open_sealed(sealed_path(path))
     assert sealed is not None
-    wanted = split(text)[start : start + count]
-    assert sealed.lines(start, count) == wanted
-    assert sealed.tail(count) == split(text)[-count:]
+    expected = split_lines(text)[start : start + count]
+    assert sealed.lines(start, count) == expected
+    assert sealed.tail(count) == split_lines(text)[-count:]
     # A growing file holds back bytes that may still become a secret.
-    shown = text_of_lines(plain.lines(0, 10_000))
-    assert text.startswith(shown.rstrip(b"\n"))
+    visible = text_of_lines(plain.lines(0, 10_000))
+    assert text.startswith(visible.rstrip(b"\n"))
     if data.endswith(b"\n"):
-        assert plain.lines(start, count) == wanted
+        assert plain.lines(start, count) == expected
         assert plain.tail(count) == sealed.tail(count)
 
 
-@ANY
+@ANY_OUTPUT
 @given(data=pieces, cuts=st.lists(st.integers(0, 9_000), min_size=2, max_size=6))
 def test_slices_by_source_offset_add_up_to_the_whole(
     folder: Path, data: bytes, cuts: list[int]
 ) -> None:
     data += b"\n"
-    path = write(folder, data)
-    text = redacted(data)
+    path = write_output(folder, data)
+    text = redact(data)
     borders = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
     plain = PlainOutput(path)
     seal(folder)
@@ -114,13 +114,13 @@ def test_slices_by_source_offset_add_up_to_the_whole(
         assert plain.bytes(a, b - a) == sealed.bytes(a, b - a)
 
 
-@ANY
+@ANY_OUTPUT
 @given(data=pieces, stop=st.integers(0, 30))
 def test_follower_continues_at_the_same_offset_after_sealing(
     folder: Path, data: bytes, stop: int
 ) -> None:
     data = data * 3
-    write(folder, data)
+    write_output(folder, data)
     with NARROW:
         begun = []
         follower = OutputReader(folder).follow(over=lambda: True)
@@ -134,32 +134,32 @@ def test_follower_continues_at_the_same_offset_after_sealing(
         rest = list(OutputReader(folder).follow(at, over=lambda: True))
         # The same reader, whose file was unlinked, reaches the same end.
         same = list(follower)
-    text = redacted(data)
+    text = redact(data)
     assert b"".join(piece.text for piece in begun + rest) == text
     assert b"".join(piece.text for piece in begun + same) == text
 
 
-@ANY
+@ANY_OUTPUT
 @given(data=pieces)
 def test_sealed_file_is_decompressed_by_the_zstd_library(folder: Path, data: bytes) -> None:
     import zstandard
 
-    path = write(folder, data)
+    path = write_output(folder, data)
     index = seal(folder)
     packed = sealed_path(path).read_bytes()
     with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
-        assert reader.read() == redacted(data)
+        assert reader.read() == redact(data)
     assert index.sealed_bytes == len(packed)
     assert index.bytes == len(data)
 
 
 def test_sealed_file_is_decompressed_by_the_zstd_program(folder: Path) -> None:
-    path = write(folder, b"some text\n" * 50_000)
+    path = write_output(folder, b"some text\n" * 50_000)
     seal(folder)
     try:
         result = subprocess.run(["zstd", "-dc", sealed_path(path)], capture_output=True, check=True)
     except FileNotFoundError:
-        pytest.skip("no zstd program here; the package's own reader is tested instead")
+        pytest.skip("zstd is not installed; the package's own reader is tested instead")
     assert result.stdout == path.read_bytes()
 
 
@@ -167,12 +167,12 @@ def test_sealed_text_is_at_most_a_third_of_its_size(folder: Path) -> None:
     from tests.support.output_samples import log_text
 
     data = log_text(3_000_000)
-    write(folder, data)
+    write_output(folder, data)
     assert seal(folder).sealed_bytes < 0.35 * len(data)
 
 
 def test_empty_output_is_sealed(folder: Path) -> None:
-    write(folder, b"")
+    write_output(folder, b"")
     index = seal(folder)
     assert (index.bytes, index.lines, index.head, index.tail, index.utf8) == (0, 0, "", "", True)
     remove_plain(folder, index)
@@ -186,7 +186,7 @@ def test_empty_output_is_sealed(folder: Path) -> None:
     [(b"plain", True), ("ü☃".encode() * 40_000, True), (b"\xff\xfe", False), (b"cut \xc3", False)],
 )
 def test_output_is_recorded_as_utf_8_or_not(folder: Path, data: bytes, utf8: bool) -> None:
-    write(folder, data)
+    write_output(folder, data)
     index = seal(folder)
     assert index.utf8 is utf8
     remove_plain(folder, index)
@@ -194,7 +194,7 @@ def test_output_is_recorded_as_utf_8_or_not(folder: Path, data: bytes, utf8: boo
 
 
 def test_head_and_tail_are_storable_text(folder: Path) -> None:
-    write(folder, b"\0a\xff" + b"x" * 100_000 + b"end\0")
+    write_output(folder, b"\0a\xff" + b"x" * 100_000 + b"end\0")
     index = seal(folder)
     assert index.head.startswith("\ufffda\ufffdxxx")
     assert index.tail.endswith("xend\ufffd")
@@ -229,7 +229,7 @@ def test_line_of_100_megabytes_needs_little_memory(
 
 def test_truncation_keeps_head_and_tail_and_counts_the_rest(folder: Path) -> None:
     lines = [b"line %06d\n" % n for n in range(100_000)]
-    path = write(folder, b"".join(lines))
+    path = write_output(folder, b"".join(lines))
     cut = cut_middle(path, 300_000, 200_000)
     assert cut is not None
     index = seal(folder)
@@ -237,9 +237,9 @@ def test_truncation_keeps_head_and_tail_and_counts_the_rest(folder: Path) -> Non
     remove_plain(folder, index)
     assert not list(folder.glob("*cut*"))
     output = OutputReader(folder)
-    shown = output.bytes(0, 1_200_000)
+    visible = output.bytes(0, 1_200_000)
     assert (
-        shown
+        visible
         == b"".join(lines)[: cut.start] + format_cut_notice(cut.length) + b"".join(lines)[cut.end :]
     )
     assert output.lines(24_999, 3) == [
@@ -255,27 +255,27 @@ def test_truncation_does_not_end_inside_a_private_key(folder: Path) -> None:
     key = b"-----BEGIN RSA PRIVATE KEY-----\n" + secret * 20 + b"-----END RSA PRIVATE KEY-----\n"
     data = b"head\n" * 1_000 + key + b"tail\n" * 100
     for tail in range(500, len(key) + 500, 97):
-        path = write(folder, data)
+        path = write_output(folder, data)
         cut_middle(path, 1_000, tail)
         seal(folder)
         assert b"MIIE" not in OutputReader(folder).bytes(0, len(data))
         (folder / "output").unlink()
-        shown = OutputReader(folder).bytes(0, len(data))
-        assert b"MIIE" not in shown
-        assert shown.endswith(b"tail\n" * 100)
+        visible = OutputReader(folder).bytes(0, len(data))
+        assert b"MIIE" not in visible
+        assert visible.endswith(b"tail\n" * 100)
 
 
 def test_truncation_frees_disk_space(folder: Path) -> None:
-    path = write(folder, os.urandom(8_000_000))
+    path = write_output(folder, os.urandom(8_000_000))
     before = path.stat().st_blocks
     cut_middle(path, 500_000, 500_000)
     if path.stat().st_blocks == before:
-        pytest.skip("this file system has no holes; the cut itself is tested elsewhere")
+        pytest.skip("the file system does not support holes; other tests check the truncation")
     assert path.stat().st_blocks * 512 < 1_200_000
     assert path.stat().st_size == 8_000_000
 
 
-@ANY
+@ANY_OUTPUT
 @given(
     sizes=st.lists(st.integers(1, 90_000), max_size=30),
     cap=st.integers(1_000, 300_000),
@@ -285,30 +285,30 @@ def test_every_byte_is_kept_or_counted_as_dropped(
     folder: Path, sizes: list[int], cap: int, lines: bool
 ) -> None:
     data = b"".join((b"%07d\n" % n if lines else b"%08d" % n) for n in range(sum(sizes) // 8 + 1))
-    write(folder, b"").unlink()
+    write_output(folder, b"").unlink()
     writer = CappedWriter(folder / "output", cap)
-    written = 0
+    written_bytes = 0
     for size in sizes:
-        writer.write(data[written : written + size])
-        written += size
+        writer.write(data[written_bytes : written_bytes + size])
+        written_bytes += size
         assert writer.bytes - writer.dropped_bytes <= cap + max(cap // 8, 65_536)
     writer.close()
-    whole = data[:written]
-    growing = OutputReader(folder).bytes(0, written)
+    expected = data[:written_bytes]
+    growing = OutputReader(folder).bytes(0, written_bytes)
     index = seal(folder, cap=cap)
-    assert index.bytes == written
-    kept = index.bytes - index.dropped_bytes
-    assert kept <= max(cap, min(written, cap)) + 16_384
+    assert index.bytes == written_bytes
+    kept_bytes = index.bytes - index.dropped_bytes
+    assert kept_bytes <= max(cap, min(written_bytes, cap)) + 16_384
     remove_plain(folder, index)
-    text = OutputReader(folder).bytes(0, written)
+    text = OutputReader(folder).bytes(0, written_bytes)
     if not index.dropped_bytes:
-        assert text == whole == growing
+        assert text == expected == growing
         return
     head, _, tail = text.partition(format_cut_notice(index.dropped_bytes))
-    head = head if whole.startswith(head) else head[:-1]  # the end of a split line
-    assert whole.startswith(head)
-    assert whole.endswith(tail)
-    assert len(head) + len(tail) == kept
+    head = head if expected.startswith(head) else head[:-1]  # the end of a split line
+    assert expected.startswith(head)
+    assert expected.endswith(tail)
+    assert len(head) + len(tail) == kept_bytes
 
 
 def test_writer_continues_after_a_crashed_writer(folder: Path) -> None:
@@ -336,7 +336,7 @@ def test_writer_redacts_and_flushes_held_back_bytes_at_the_end(folder: Path) -> 
 
 
 def test_follower_gets_a_notice_of_truncation(folder: Path) -> None:
-    path = write(folder, b"a line of it\n" * 100_000)
+    path = write_output(folder, b"a line of it\n" * 100_000)
     follower = OutputReader(folder).follow(over=lambda: True)
     first = next(follower)
     cut = cut_middle(path, 100, 1_000)
@@ -349,7 +349,7 @@ def test_follower_gets_a_notice_of_truncation(folder: Path) -> None:
 
 
 def test_sealing_twice_has_no_further_effect(folder: Path) -> None:
-    path = write(folder, b"text\n")
+    path = write_output(folder, b"text\n")
     index = seal(folder)
     when = sealed_path(path).stat().st_mtime_ns
     assert seal(folder) == index
@@ -362,10 +362,10 @@ def test_sealing_twice_has_no_further_effect(folder: Path) -> None:
 def test_file_that_grew_after_sealing_is_kept_and_sealed_again(
     folder: Path,
 ) -> None:
-    path = write(folder, b"text\n")
+    path = write_output(folder, b"text\n")
     index = seal(folder)
-    with path.open("ab") as late:
-        late.write(b"late\n")
+    with path.open("ab") as file:
+        file.write(b"late\n")
     assert not remove_plain(folder, index)
     index = seal(folder)
     assert remove_plain(folder, index)
@@ -382,7 +382,7 @@ def test_missing_file_cannot_be_sealed(folder: Path) -> None:
 
 @each_case("damage", [b"", b"rubbish", b"x" * 40])
 def test_damaged_sealed_file_is_rebuilt_from_the_plain_file(folder: Path, damage: bytes) -> None:
-    path = write(folder, b"text\n")
+    path = write_output(folder, b"text\n")
     sealed_path(path).write_bytes(damage)
     index = seal(folder)
     assert load_index(sealed_path(path)) == index
@@ -395,7 +395,7 @@ def test_damaged_sealed_file_is_rebuilt_from_the_plain_file(folder: Path, damage
 
 
 def test_damaged_frame_is_reported(folder: Path) -> None:
-    path = write(folder, os.urandom(FRAME_BYTES * 2))
+    path = write_output(folder, os.urandom(FRAME_BYTES * 2))
     index = seal(folder)
     remove_plain(folder, index)
     with sealed_path(path).open("r+b") as file:
@@ -406,7 +406,7 @@ def test_damaged_frame_is_reported(folder: Path) -> None:
 
 
 def test_files_are_private(folder: Path) -> None:
-    write(folder, b"text\n" * 1_000).chmod(0o600)
+    write_output(folder, b"text\n" * 1_000).chmod(0o600)
     cut_middle(folder / "output", 100, 100)
     seal(folder)
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
@@ -416,25 +416,25 @@ def test_files_are_private(folder: Path) -> None:
 def test_concurrent_sealing_is_serialised(folder: Path) -> None:
     import threading
 
-    done: list[str] = []
+    order: list[str] = []
     with seal_lock(folder):
 
         def other() -> None:
             with seal_lock(folder):
-                done.append("other")
+                order.append("other")
 
         thread = threading.Thread(target=other)
         thread.start()
         thread.join(0.05)
-        done.append("first")
+        order.append("first")
     thread.join()
-    assert done == ["first", "other"]
+    assert order == ["first", "other"]
 
 
 # -- the map between source and text offsets ---------------------------------------------------
 
 
-@ANY
+@ANY_OUTPUT
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30), st.integers(1, 12)), max_size=12))
 def test_offset_map_round_trips(gaps: list[Any]) -> None:
     marks, at, text = [], 5, 0
@@ -445,9 +445,9 @@ def test_offset_map_round_trips(gaps: list[Any]) -> None:
         marks.append(Replacement(at, source_length, text_length))
         at, text = at + source_length, text + text_length
     other = OffsetMap(marks, 5)
-    for source, wanted in starts:
-        assert other.to_text(source) == wanted
-        assert other.to_source(wanted) == source
+    for source, expected in starts:
+        assert other.to_text(source) == expected
+        assert other.to_source(expected) == source
     assert other.to_text(at) == text
     assert other.to_source(text) == at
     joined = merge_replacements(marks)
@@ -457,7 +457,7 @@ def test_offset_map_round_trips(gaps: list[Any]) -> None:
 
 def test_thousands_of_secrets_need_a_bounded_index(folder: Path) -> None:
     data = (b"a " + KEY + b"\n") * 20_000
-    write(folder, data)
+    write_output(folder, data)
     index = seal(folder)
     assert len(index.marks) <= 4_096 * 24
     remove_plain(folder, index)

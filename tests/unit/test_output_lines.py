@@ -28,9 +28,9 @@ def test_long_line_takes_seconds_and_little_memory(tmp_path: Path, piece: bytes)
     busy = time.process_time()
     text, length = PipeRenderer(), 0
     for part in OutputReader(tmp_path).follow(over=lambda: True):
-        shown = text.feed(part.text)
-        length += len(shown)
-        assert len(shown) <= 2 * MAX_LINE_BYTES
+        rendered = text.feed(part.text)
+        length += len(rendered)
+        assert len(rendered) <= 2 * MAX_LINE_BYTES
         assert len(text._buffer) <= 2 * MAX_LINE_BYTES
     length += len(text.finish())
     assert time.process_time() - busy < 2
@@ -52,15 +52,15 @@ def test_long_line_takes_seconds_and_little_memory(tmp_path: Path, piece: bytes)
     st.lists(st.integers(0, 200_000), max_size=6),
 )
 def test_chunks_give_the_same_lines_as_the_whole(parts: list[str], borders: list[int]) -> None:
-    written = "".join(parts).replace("<long>", "words " * 12_000)
-    data = written.replace("<longer>", "words " * 40_000).encode()
+    source = "".join(parts).replace("<long>", "words " * 12_000)
+    data = source.replace("<longer>", "words " * 40_000).encode()
     text, out, at = PipeRenderer(), "", 0
     for border in [*sorted(min(border, len(data)) for border in borders), len(data)]:
         out += text.feed(data[at:border])
         at = border
-    whole = render_pipe(data)
+    expected = render_pipe(data)
     out += text.finish()
-    assert out in (whole, f"{whole}\n")
+    assert out in (expected, f"{expected}\n")
 
 
 @given(st.lists(st.sampled_from([b"a", b"\n", b"bcd", b"efghij"]), max_size=20))
@@ -68,10 +68,10 @@ def test_lines_are_addressed_by_their_offset(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
     lines = LineSplitter(7, max_bytes=5)
     result = [line for piece in pieces for line in lines.feed(piece)] + lines.finish()
-    wanted, at = [], 7
+    expected, at = [], 7
     for part in data.split(b"\n"):
-        wanted.append(OutputLine(at, len(part), part if len(part) <= 5 else None))
+        expected.append(OutputLine(at, len(part), part if len(part) <= 5 else None))
         at += len(part) + 1
-    if not wanted[-1].length:
-        wanted.pop()
-    assert result == wanted
+    if not expected[-1].length:
+        expected.pop()
+    assert result == expected

@@ -1,4 +1,4 @@
-"""Output as text: what a person would have seen, without harmful control sequences."""
+"""Rendering of pipe and terminal output as text, without harmful control sequences."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ HARMFUL = re.compile(
 )
 
 
-def played(data: bytes, *, columns: int = 80, rows: int = 24) -> str:
+def render_screen(data: bytes, *, columns: int = 80, rows: int = 24) -> str:
     return render(data, terminal=True, columns=columns, rows=rows)
 
 
@@ -71,7 +71,7 @@ def test_output_of_a_pipe_is_rendered(data: bytes, text: str) -> None:
     ],
 )
 def test_output_of_a_terminal_is_rendered(data: bytes, text: str) -> None:
-    assert played(data) == text
+    assert render_screen(data) == text
     terminal = TerminalEmulator()  # byte by byte gives the same result
     for byte in data:
         terminal.feed(bytes([byte]))
@@ -80,7 +80,7 @@ def test_output_of_a_terminal_is_rendered(data: bytes, text: str) -> None:
 
 def test_scrolled_lines_are_kept_up_to_a_limit() -> None:
     data = b"".join(b"line %d\r\n" % n for n in range(1_000))
-    assert played(data) == data.replace(b"\r", b"").decode()
+    assert render_screen(data) == data.replace(b"\r", b"").decode()
     terminal = TerminalEmulator(history=100)
     terminal.feed(data)
     lines = terminal.text().splitlines()
@@ -90,13 +90,15 @@ def test_scrolled_lines_are_kept_up_to_a_limit() -> None:
 
 
 def test_line_wider_than_the_terminal_wraps() -> None:
-    assert played(b"0123456789abc\r\n", columns=10) == "0123456789\nabc\n"
+    assert render_screen(b"0123456789abc\r\n", columns=10) == "0123456789\nabc\n"
 
 
 def test_full_screen_program_restores_the_earlier_screen() -> None:
     lines = b"".join(b"line %d\r\n" % n for n in range(30))
     tui = b"\x1b[?1049h" + b"scrolling\r\n" * 100 + b"\x1b[?1049l"
-    assert played(lines + tui + b"end\r\n") == (lines + b"end\r\n").replace(b"\r", b"").decode()
+    assert (
+        render_screen(lines + tui + b"end\r\n") == (lines + b"end\r\n").replace(b"\r", b"").decode()
+    )
 
 
 def test_terminal_resize_is_handled() -> None:
@@ -137,17 +139,17 @@ escapes = st.sampled_from(
 
 
 def test_sequences_that_break_the_emulator_are_dropped() -> None:
-    assert played(b"before \x1b[7Jafter\n") == "before after\n"
+    assert render_screen(b"before \x1b[7Jafter\n") == "before after\n"
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(escapes, st.binary(max_size=6)), max_size=60).map(b"".join))
 def test_no_control_sequence_passes(data: bytes) -> None:
-    for text in (render_pipe(data), played(data), "\n".join(_screen(data))):
+    for text in (render_pipe(data), render_screen(data), "\n".join(render_rows(data))):
         assert not HARMFUL.search(text)
 
 
-def _screen(data: bytes) -> list[str]:
+def render_rows(data: bytes) -> list[str]:
     terminal = TerminalEmulator(12, 5, history=7)
     for at in range(0, len(data), 3):
         terminal.feed(data[at : at + 3])
@@ -168,7 +170,7 @@ def test_real_programs_on_a_real_terminal_are_readable() -> None:
     os.close(other)
     data = os.read(main, 4_096)
     os.close(main)
-    assert played(data) == "loading 99%\nbold\n"
+    assert render_screen(data) == "loading 99%\nbold\n"
 
 
 @each_case(
@@ -191,5 +193,5 @@ def test_real_programs_on_a_real_terminal_are_readable() -> None:
 def test_adversarial_output_is_rendered_quickly(data: str) -> None:
     busy = time.process_time()
     render_pipe(data.encode())
-    played(data.encode())
+    render_screen(data.encode())
     assert time.process_time() - busy < 3

@@ -26,9 +26,9 @@ from corral.services.races.judge import parse_verdict
 from tests.support.grouped_cases import each_case
 
 
-def attempt(number: int, **more: object) -> Attempt:
-    plain: dict[str, object] = dict.fromkeys(Attempt.__struct_fields__)
-    plain |= {
+def make_attempt(number: int, **more: object) -> Attempt:
+    values: dict[str, object] = dict.fromkeys(Attempt.__struct_fields__)
+    values |= {
         "id": f"att_{number}",
         "number": number,
         "state": AttemptState.COMPLETED,
@@ -39,16 +39,16 @@ def attempt(number: int, **more: object) -> Attempt:
         "deletions": 0,
         "is_winner": False,
     }
-    return Attempt(**plain | more)
+    return Attempt(**values | more)
 
 
-def verdict(*groups: list[str]) -> JudgeVerdict:
-    plain: dict[str, object] = dict.fromkeys(JudgeVerdict.__struct_fields__)
-    plain |= {"state": VerdictState.GIVEN, "ranking": [*groups], "labels": {}}
-    return JudgeVerdict(**plain)
+def make_verdict(*groups: list[str]) -> JudgeVerdict:
+    values: dict[str, object] = dict.fromkeys(JudgeVerdict.__struct_fields__)
+    values |= {"state": VerdictState.GIVEN, "ranking": [*groups], "labels": {}}
+    return JudgeVerdict(**values)
 
 
-def order(*attempts: Attempt) -> list[int]:
+def ranked_numbers(*attempts: Attempt) -> list[int]:
     best = sorted((item for item in attempts if item.rank), key=lambda item: item.rank or 0)
     return [item.number for item in best]
 
@@ -58,53 +58,61 @@ def order(*attempts: Attempt) -> list[int]:
     st.randoms(),
 )
 def test_failing_attempt_never_ranks_above_a_passing_one(
-    made: list[tuple[bool, int, int]], chance: object
+    specs: list[tuple[bool, int, int]], rng: object
 ) -> None:
     attempts = [
-        attempt(
+        make_attempt(
             number,
             passed=passed,
             cost_micros=cost,
             checks=[CheckResult("c", 0 if passed else 1, 1, CheckTally(10, tests, 10 - tests))],
         )
-        for number, (passed, tests, cost) in enumerate(made, 1)
+        for number, (passed, tests, cost) in enumerate(specs, 1)
     ]
-    chance.shuffle(attempts)
+    rng.shuffle(attempts)
     # The judge prefers a failing attempt.
-    praise = sorted(attempts, key=lambda item: bool(item.passed))
-    result = rank_attempts(attempts, [verdict(*([item.id] for item in praise))])
-    good = [item.score for item in result if item.passed]
-    bad = [item.score for item in result if not item.passed]
-    assert all(0 <= (score or 0) <= 1 for score in good + bad)
-    if good and bad:
-        assert max(score or 0 for score in bad) < min(score or 0 for score in good)
+    preference = sorted(attempts, key=lambda item: bool(item.passed))
+    result = rank_attempts(attempts, [make_verdict(*([item.id] for item in preference))])
+    passed_scores = [item.score for item in result if item.passed]
+    failed_scores = [item.score for item in result if not item.passed]
+    assert all(0 <= (score or 0) <= 1 for score in passed_scores + failed_scores)
+    if passed_scores and failed_scores:
+        assert max(score or 0 for score in failed_scores) < min(
+            score or 0 for score in passed_scores
+        )
     assert all(item.rank is None for item in result if not item.passed)
 
 
 def test_judges_outrank_figures_and_figures_break_ties() -> None:
-    small, large = attempt(1, insertions=1), attempt(2, insertions=900)
-    assert order(*rank_attempts([small, large], [])) == [1, 2]
-    assert order(*rank_attempts([small, large], [verdict(["att_2"], ["att_1"])])) == [2, 1]
-    assert order(*rank_attempts([small, large], [verdict(["att_2", "att_1"])])) == [1, 2]
-    split = [verdict(["att_2"], ["att_1"]), verdict(["att_1"], ["att_2"])]
-    assert order(*rank_attempts([small, large], split)) == [1, 2], (
+    small, large = make_attempt(1, insertions=1), make_attempt(2, insertions=900)
+    assert ranked_numbers(*rank_attempts([small, large], [])) == [1, 2]
+    assert ranked_numbers(*rank_attempts([small, large], [make_verdict(["att_2"], ["att_1"])])) == [
+        2,
+        1,
+    ]
+    assert ranked_numbers(*rank_attempts([small, large], [make_verdict(["att_2", "att_1"])])) == [
+        1,
+        2,
+    ]
+    split = [make_verdict(["att_2"], ["att_1"]), make_verdict(["att_1"], ["att_2"])]
+    assert ranked_numbers(*rank_attempts([small, large], split)) == [1, 2], (
         "inconsistent verdicts are ignored"
     )
 
 
 def test_unknown_figures_are_neutral() -> None:
-    known, unknown = attempt(1, cost_micros=0), attempt(2)
+    known, unknown = make_attempt(1, cost_micros=0), make_attempt(2)
     scores = [item.score for item in rank_attempts([known, unknown], [])]
     assert scores[0] == scores[1]
 
 
 def test_incomplete_attempt_has_no_score() -> None:
-    (failed,) = rank_attempts([attempt(1, state=AttemptState.FAILED)], [])
+    (failed,) = rank_attempts([make_attempt(1, state=AttemptState.FAILED)], [])
     assert (failed.score, failed.rank) == (None, None)
 
 
 def test_better_half_advances_rounded_up() -> None:
-    five = rank_attempts([attempt(number, insertions=number) for number in range(1, 6)], [])
+    five = rank_attempts([make_attempt(number, insertions=number) for number in range(1, 6)], [])
     assert [item.number for item in choose_better_half(five)] == [1, 2, 3]
     assert [item.number for item in choose_better_half(five[:1])] == [1]
 
@@ -128,16 +136,16 @@ def test_agents_and_variations_are_paired_cyclically() -> None:
     assert len(combine(["a"], ["x", "y", "z"])) == 3
     assert [item.variation for item in combine(["a", "b"], [])] == [None, None]
     assert len({*from_templates(4)}) == 4
-    for wrong in ("", "a:", "a:0", "a:b", "a:99999"):
+    for text in ("", "a:", "a:0", "a:b", "a:99999"):
         with pytest.raises(Invalid):
-            parse_agents(wrong)
+            parse_agents(text)
 
 
 LABELS = {"A": "att_1", "B": "att_2"}
 
 
 @each_case(
-    ("said", "ranking"),
+    ("output", "ranking"),
     [
         ('{"ranking": [["B"], ["A"]], "reason": "x"}', [["att_2"], ["att_1"]]),
         ('Well: {"ranking": ["A", "B"]} and so on', [["att_1"], ["att_2"]]),
@@ -154,9 +162,9 @@ LABELS = {"A": "att_1", "B": "att_2"}
     ],
 )
 def test_ranking_must_list_exactly_the_shown_attempts(
-    said: str, ranking: list[list[str]] | None
+    output: str, ranking: list[list[str]] | None
 ) -> None:
-    result, reason = parse_verdict(said, LABELS)
+    result, reason = parse_verdict(output, LABELS)
     assert result == ranking
-    assert reason or said.startswith("{") or ranking
+    assert reason or output.startswith("{") or ranking
     assert msgspec.json.encode(reason)

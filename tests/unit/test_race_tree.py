@@ -7,24 +7,24 @@ from corral.domain.races.model import Attempt, AttemptState, Round, RoundState
 from corral.web.race_tree import BOX_WIDTH, MAX_ATTEMPTS, MAX_ROUNDS, build_race_tree
 
 
-def attempt(round: int, number: int) -> Attempt:
-    known = dict.fromkeys(Attempt.__struct_fields__)
-    known |= {"id": f"att_{round}_{number}", "number": number, "state": AttemptState.COMPLETED}
-    return Attempt(**known)
+def make_attempt(round: int, number: int) -> Attempt:
+    values = dict.fromkeys(Attempt.__struct_fields__)
+    values |= {"id": f"att_{round}_{number}", "number": number, "state": AttemptState.COMPLETED}
+    return Attempt(**values)
 
 
-def round_of(number: int, parent: int | None, attempts: int = 3, winner: int = 1) -> Round:
-    known = dict.fromkeys(Round.__struct_fields__)
-    known |= {
+def make_round(number: int, parent: int | None, attempts: int = 3, winner: int = 1) -> Round:
+    values = dict.fromkeys(Round.__struct_fields__)
+    values |= {
         "id": f"rnd_{number}",
         "number": number,
         "state": RoundState.COMPLETED,
         "parent_id": None if parent is None else f"rnd_{parent}",
         "base_attempt_id": None if parent is None else f"att_{parent}_{winner}",
         "winner_id": f"att_{number}_{winner}",
-        "attempts": [attempt(number, n) for n in range(1, attempts + 1)],
+        "attempts": [make_attempt(number, n) for n in range(1, attempts + 1)],
     }
-    return Round(**known)
+    return Round(**values)
 
 
 def test_empty_race_has_no_nodes() -> None:
@@ -32,10 +32,10 @@ def test_empty_race_has_no_nodes() -> None:
 
 
 def test_round_is_right_of_its_parent_without_overlap() -> None:
-    chance = random.Random(3)
-    rounds = [round_of(1, None)]
+    rng = random.Random(3)
+    rounds = [make_round(1, None)]
     for number in range(2, 40):
-        rounds.append(round_of(number, chance.randrange(1, number), chance.randrange(1, 14)))
+        rounds.append(make_round(number, rng.randrange(1, number), rng.randrange(1, 14)))
     result = build_race_tree(rounds)
     boxes = {box.round.id: box for box in result.boxes}
     assert [*boxes] == [item.id for item in rounds]
@@ -44,31 +44,33 @@ def test_round_is_right_of_its_parent_without_overlap() -> None:
         assert result.paths[box.round.id].startswith(
             f"M{boxes[box.round.parent_id or ''].x + BOX_WIDTH}"
         )
-    for one, other in combinations(result.boxes, 2):
-        above, below = sorted((one, other), key=lambda box: box.y)
-        assert one.x != other.x or above.y + above.height < below.y
+    for first, second in combinations(result.boxes, 2):
+        above, below = sorted((first, second), key=lambda box: box.y)
+        assert first.x != second.x or above.y + above.height < below.y
     assert all(box.x + BOX_WIDTH <= result.width for box in result.boxes)
     assert all(box.y + box.height <= result.height for box in result.boxes)
 
 
 def test_continuing_is_a_line_and_going_back_is_a_branch() -> None:
-    one, two, back = build_race_tree(
-        [round_of(1, None), round_of(2, 1), round_of(3, 1, winner=2)]
+    first, second, branch = build_race_tree(
+        [make_round(1, None), make_round(2, 1), make_round(3, 1, winner=2)]
     ).boxes
-    assert one.y == two.y
-    assert two.x == back.x
-    assert back.y > two.y + two.height
+    assert first.y == second.y
+    assert second.x == branch.x
+    assert branch.y > second.y + second.height
 
 
 def test_path_starts_at_the_winning_attempt() -> None:
-    rounds = [round_of(1, None, winner=3), round_of(2, 1, winner=3)]
+    rounds = [make_round(1, None, winner=3), make_round(2, 1, winner=3)]
     result = build_race_tree(rounds)
     heights = {item.id: y for item, y in result.boxes[0].rows}
     assert result.paths["rnd_2"].startswith(f"M{BOX_WIDTH} {heights['att_1_3']}C")
 
 
 def test_latest_rounds_and_their_ancestors_are_drawn() -> None:
-    rounds = [round_of(n, n - 1 or None, attempts=40, winner=33) for n in range(1, MAX_ROUNDS + 6)]
+    rounds = [
+        make_round(n, n - 1 or None, attempts=40, winner=33) for n in range(1, MAX_ROUNDS + 6)
+    ]
     result = build_race_tree(rounds)
     assert (len(result.boxes), result.omitted) == (MAX_ROUNDS, 5)
     assert result.boxes[0].round.number == 6

@@ -1,4 +1,4 @@
-"""The streaming redactor compared with a slow one that sees the whole text."""
+"""The streaming redactor, compared with a reference implementation on the whole text."""
 
 import base64
 import json
@@ -54,14 +54,14 @@ PLAIN = [
 ]
 
 
-def slow(data: bytes, values: list[bytes]) -> bytes:
+def redact_slowly(data: bytes, values: list[bytes]) -> bytes:
     """Reference implementation: every position, value and pattern over the whole text."""
     forms = sorted({f for value in values for f in secret_forms(value)}, key=lambda f: (-len(f), f))
     headers = {match.end() for match in TOKEN_PATTERNS[-1].prefix.finditer(data)}
     out, at = [], 0
     while at < len(data):
         end = next((at + len(form) for form in forms if data.startswith(form, at)), None)
-        ends = (spread_end(data, at, form) for form in forms if end is None)
+        ends = (find_spread_end(data, at, form) for form in forms if end is None)
         end = next((result for result in ends if result is not None), end)
         for shape in TOKEN_PATTERNS:
             if end is None and (shape is not TOKEN_PATTERNS[-1] or at in headers):
@@ -72,7 +72,7 @@ def slow(data: bytes, values: list[bytes]) -> bytes:
     return b"".join(out)
 
 
-def spread_end(data: bytes, at: int, form: bytes) -> int | None:
+def find_spread_end(data: bytes, at: int, form: bytes) -> int | None:
     """Return the end of a value with escape sequences between its characters."""
     start = at
     for nth, letter in enumerate(form):
@@ -84,7 +84,7 @@ def spread_end(data: bytes, at: int, form: bytes) -> int | None:
     return at if at - start <= len(form) * MAX_BYTES_PER_LETTER else None
 
 
-def in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
+def redact_in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
     redactor, out, at = Redactor(values), b"", 0
     for border in [*sorted(min(b, len(data)) for b in borders), len(data)]:
         out += redactor.feed(data[at:border])
@@ -103,16 +103,16 @@ def in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
 def test_key_is_redacted_and_nothing_else(name: str) -> None:
     for before, after in ((b"", b""), (b"key=", b" and on"), (b'"text\\n', b'"'), (b"\n", b"\n")):
         data = before + KEYS[name] + after
-        assert in_pieces(data, [], []) == before + REDACTED + after
+        assert redact_in_pieces(data, [], []) == before + REDACTED + after
 
 
 @each_case("data", PLAIN)
 def test_text_without_a_key_is_unchanged(data: bytes) -> None:
-    assert in_pieces(b"x " + data + b" y\n", [], []) == b"x " + data + b" y\n"
+    assert redact_in_pieces(b"x " + data + b" y\n", [], []) == b"x " + data + b" y\n"
 
 
 @each_case(
-    ("data", "wanted"),
+    ("data", "expected"),
     [
         (b"https://ada:pw@example.com/x", b"https://[redacted]@example.com/x"),
         (b"postgresql://:pw@host/db", b"postgresql://[redacted]@host/db"),
@@ -124,17 +124,17 @@ def test_text_without_a_key_is_unchanged(data: bytes) -> None:
         ),
     ],
 )
-def test_only_the_secret_part_is_redacted(data: bytes, wanted: bytes) -> None:
-    assert in_pieces(data, [], []) == wanted
+def test_only_the_secret_part_is_redacted(data: bytes, expected: bytes) -> None:
+    assert redact_in_pieces(data, [], []) == expected
     for border in range(len(data)):
-        assert in_pieces(data, [border], []) == wanted
+        assert redact_in_pieces(data, [border], []) == expected
 
 
 @each_case("name", KEYS)
 def test_key_is_found_across_any_chunk_border(name: str) -> None:
     data = b"a " + KEYS[name] + b" b"
     for border in range(1, len(data)):
-        assert in_pieces(data, [border], []) == b"a [redacted] b"
+        assert redact_in_pieces(data, [border], []) == b"a [redacted] b"
     redactor = Redactor()
     one_by_one = b"".join(redactor.feed(bytes([byte])) for byte in data)
     assert one_by_one + redactor.finish() == b"a [redacted] b"
@@ -162,14 +162,14 @@ def test_key_is_found_after_text_that_ends_like_a_word(before: bytes) -> None:
     for key in KEYS.values():
         data = before + key + b" behind"
         for border in range(0, len(data), 3):
-            assert in_pieces(data, [border], []) == before + REDACTED + b" behind"
+            assert redact_in_pieces(data, [border], []) == before + REDACTED + b" behind"
 
 
 def test_private_key_without_its_end_is_redacted() -> None:
     cut = BLOCK[: BLOCK.index(b"-----END")]
-    assert in_pieces(b"a " + cut.rstrip(), [], []) == b"a [redacted]"
+    assert redact_in_pieces(b"a " + cut.rstrip(), [], []) == b"a [redacted]"
     filler = b"plain words, and more of them.\n" * 1_000
-    out = in_pieces(cut + b"\n" + filler, list(range(0, 40_000, 777)), [])
+    out = redact_in_pieces(cut + b"\n" + filler, list(range(0, 40_000, 777)), [])
     assert LONG[:64] not in out
     assert out.endswith(filler)
 
@@ -196,13 +196,16 @@ VALUE = 'hunter2/"quoted"+ü\nsecond line'
 def test_value_is_found_in_every_encoding_across_every_border(form: bytes) -> None:
     data = b"a " + form + b" b"
     for border in range(len(data)):
-        assert in_pieces(data, [border], [VALUE.encode()]) == b"a [redacted] b"
+        assert redact_in_pieces(data, [border], [VALUE.encode()]) == b"a [redacted] b"
 
 
 def test_html_escaped_value_is_found() -> None:
     value = "a<b>&'c'"
-    written = r"a\u003cb\u003e\u0026\u0027c\u0027"
-    assert in_pieces(f'{{"x":"{written}"}}'.encode(), [], [value.encode()]) == b'{"x":"[redacted]"}'
+    escaped = r"a\u003cb\u003e\u0026\u0027c\u0027"
+    assert (
+        redact_in_pieces(f'{{"x":"{escaped}"}}'.encode(), [], [value.encode()])
+        == b'{"x":"[redacted]"}'
+    )
 
 
 COLOURS = b"\x1b[38;2;255;100;50m\x1b[1m"
@@ -218,7 +221,7 @@ COLOURS = b"\x1b[38;2;255;100;50m\x1b[1m"
 def test_value_is_found_with_escape_sequences_inside(between: bytes) -> None:
     data = b"a " + between.join(b"%c" % letter for letter in b"hunter2!") + b" b"
     for border in range(len(data)):
-        assert in_pieces(data, [border, border + 3], [b"hunter2!"]) == b"a [redacted] b"
+        assert redact_in_pieces(data, [border, border + 3], [b"hunter2!"]) == b"a [redacted] b"
     assert "hunter2" not in render(Redactor(["hunter2!"]).feed(data), terminal=False)
 
 
@@ -235,7 +238,7 @@ def test_text_that_cannot_become_a_value_is_released() -> None:
 @each_case("after", [b"", b":", b"::"])
 def test_base64_encoded_value_cannot_be_recovered(before: bytes, after: bytes) -> None:
     value = b"correct-horse-battery"
-    out = in_pieces(base64.b64encode(before + value + after), [], [value])
+    out = redact_in_pieces(base64.b64encode(before + value + after), [], [value])
     assert REDACTED in out
     for part in out.split(REDACTED):
         assert len(part) <= len(base64.b64encode(before + b"x" + after)) + 4
@@ -244,12 +247,12 @@ def test_base64_encoded_value_cannot_be_recovered(before: bytes, after: bytes) -
 def test_longer_of_two_values_with_a_common_prefix_is_redacted() -> None:
     values = [b"pass", b"password-of-ada"]
     for border in range(20):
-        assert in_pieces(b"password-of-ada.", [border], values) == b"[redacted]."
-        assert in_pieces(b"password-of-bob.", [border], values) == b"[redacted]word-of-bob."
+        assert redact_in_pieces(b"password-of-ada.", [border], values) == b"[redacted]."
+        assert redact_in_pieces(b"password-of-bob.", [border], values) == b"[redacted]word-of-bob."
 
 
 def test_values_too_short_to_be_secret_are_kept() -> None:
-    assert in_pieces(b"a b c", [], [b"b", b""]) == b"a b c"
+    assert redact_in_pieces(b"a b c", [], [b"b", b""]) == b"a b c"
 
 
 def test_little_is_held_back() -> None:
@@ -300,15 +303,15 @@ parts = st.one_of(
 def test_chunk_borders_do_not_change_the_result(
     data: bytes, borders: list[int], values: list[bytes]
 ) -> None:
-    wanted = slow(data, values)
-    assert in_pieces(data, borders, values) == wanted
+    expected = redact_slowly(data, values)
+    assert redact_in_pieces(data, borders, values) == expected
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(parts, max_size=8).map(b" ".join))
 def test_redaction_is_idempotent_between_words(data: bytes) -> None:
-    once = in_pieces(data, [], [])
-    assert in_pieces(once, [], []) == once
+    once = redact_in_pieces(data, [], [])
+    assert redact_in_pieces(once, [], []) == once
 
 
 def test_no_pattern_looks_back_beyond_the_context() -> None:
@@ -346,4 +349,4 @@ def test_adversarial_text_is_redacted_within_a_second(
     st.lists(st.integers(0, 1_500), max_size=8),
 )
 def test_texts_full_of_prefixes_give_the_same_result(data: bytes, borders: list[int]) -> None:
-    assert in_pieces(data, borders, VALUES) == slow(data, VALUES)
+    assert redact_in_pieces(data, borders, VALUES) == redact_slowly(data, VALUES)

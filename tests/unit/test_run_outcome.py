@@ -33,7 +33,7 @@ def state_after(end: ExitStatus, stop: StopKind | None) -> RunState:
         (ExitStatus(signal=15), "crashed"),
         (ExitStatus(signal=11), "crashed"),
         (ExitStatus(), "crashed"),
-        (ExitStatus(exit_code=0, reason="the agent said that it failed"), "failed"),
+        (ExitStatus(exit_code=0, reason="the agent reported a failure"), "failed"),
         (ExitStatus(exit_code=143, finished_work=True), "completed"),
         (ExitStatus(signal=15, finished_work=True), "completed"),
     ],
@@ -76,8 +76,8 @@ def test_every_end_is_a_legal_transition(end: ExitStatus, finished_work: bool) -
         sources = TRANSITIONS[
             outcome.end_verb(end._replace(finished_work=finished_work), stop)
         ].sources
-        wanted = {RunState.STOPPING} if stop else {*ACTIVE} - {RunState.STOPPING}
-        assert wanted <= {*sources}, stop
+        expected = {RunState.STOPPING} if stop else {*ACTIVE} - {RunState.STOPPING}
+        assert expected <= {*sources}, stop
 
 
 @each_case(
@@ -108,7 +108,7 @@ def test_only_consecutive_failures_within_three_seconds_are_quick() -> None:
 
 
 def test_third_quick_failure_is_the_last_attempt() -> None:
-    def goes_on(quick: int) -> bool:
+    def can_restart(quick: int) -> bool:
         return outcome.should_restart(
             ExitStatus(exit_code=1),
             stop_reason=None,
@@ -117,11 +117,11 @@ def test_third_quick_failure_is_the_last_attempt() -> None:
             quick_failures=quick,
         )
 
-    assert [goes_on(quick) for quick in range(5)] == [True, True, True, False, False]
+    assert [can_restart(quick) for quick in range(5)] == [True, True, True, False, False]
 
 
 def test_run_restarts_at_most_as_often_as_allowed() -> None:
-    def goes_on(attempts: int, max_restarts: int) -> bool:
+    def can_restart(attempts: int, max_restarts: int) -> bool:
         return outcome.should_restart(
             ExitStatus(signal=9),
             stop_reason=None,
@@ -130,8 +130,8 @@ def test_run_restarts_at_most_as_often_as_allowed() -> None:
             quick_failures=0,
         )
 
-    assert not goes_on(1, 0)
-    assert [goes_on(attempts, 2) for attempts in (1, 2, 3)] == [True, True, False]
+    assert not can_restart(1, 0)
+    assert [can_restart(attempts, 2) for attempts in (1, 2, 3)] == [True, True, False]
 
 
 @each_case("stop_reason", outcome.DEFAULT_STOP_REASONS.values())

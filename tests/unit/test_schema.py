@@ -77,8 +77,8 @@ def test_every_index_is_documented_with_its_table(store: Corral) -> None:
             " AND (indexname NOT LIKE '%_key' OR indexname LIKE '%_by_key')",
         )
     # Engine-specific text behind a token.
-    own = {"events_by_subject", "events_feed", "letters_by_mailbox", "passages_words"}
-    assert {name for (name,) in result} - own == documented
+    engine_specific = {"events_by_subject", "events_feed", "letters_by_mailbox", "passages_words"}
+    assert {name for (name,) in result} - engine_specific == documented
 
 
 def test_table_documentation_has_columns_rules_and_indexes() -> None:

@@ -15,7 +15,7 @@ from corral.db import backup as db_backup
 from corral.importers.source.database import open_source
 from tests.support import source_databases
 
-KILLED = """
+KILL_WITH_FOLDER_OPEN = """
 import os, signal
 from pathlib import Path
 from corral.{module} import {maker}
@@ -40,21 +40,21 @@ def source(tmp_path: Path) -> Path:
     )
 
 
-def killed(module: str, maker: str, path: Path) -> None:
-    program = KILLED.format(module=module, maker=maker, path=str(path))
+def run_and_kill(module: str, maker: str, path: Path) -> None:
+    program = KILL_WITH_FOLDER_OPEN.format(module=module, maker=maker, path=str(path))
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
 
 
 def test_leftovers_of_a_killed_import_are_removed_by_the_next(
     temporary: Path, source: Path
 ) -> None:
-    killed("importers.source.database", "open_source", source)
-    (left,) = temporary.iterdir()
-    assert [file.name for file in left.iterdir()] == ["copy.db"]
+    run_and_kill("importers.source.database", "open_source", source)
+    (leftover,) = temporary.iterdir()
+    assert [file.name for file in leftover.iterdir()] == ["copy.db"]
     with open_source(source):
-        assert not left.exists()
-        (own,) = temporary.iterdir()
-        assert stat.S_IMODE(own.stat().st_mode) == 0o700
+        assert not leftover.exists()
+        (current,) = temporary.iterdir()
+        assert stat.S_IMODE(current.stat().st_mode) == 0o700
     assert os.listdir(temporary) == []
 
 
@@ -62,7 +62,7 @@ def test_leftovers_of_a_killed_restore_are_removed_when_old(
     store: Corral, temporary: Path, tmp_path: Path
 ) -> None:
     backup = store.db.backup(tmp_path / "b.db")
-    killed("db.backup", "current_copy", backup)
+    run_and_kill("db.backup", "current_copy", backup)
     assert len(os.listdir(temporary)) == 1
     store.db.prune(dry_run=True)
     assert len(os.listdir(temporary)) == 1
@@ -70,22 +70,22 @@ def test_leftovers_of_a_killed_restore_are_removed_when_old(
     assert os.listdir(temporary) == []
     with db_backup.current_copy(backup) as current:
         store.db.prune()
-        assert current.exists(), "it is in use"
+        assert current.exists(), "the folder is in use"
 
 
 def test_folders_in_use_or_of_others_are_kept(temporary: Path, tmp_path: Path) -> None:
     (temporary / "corral-scratch-notes").mkdir()
     (temporary / "corral-import-abcdefgh").mkdir()
-    (precious := tmp_path / "precious").mkdir()
-    (precious / "file").touch()
-    (temporary / "corral-scratch-import-abcdefgh").symlink_to(precious)
+    (user_folder := tmp_path / "user").mkdir()
+    (user_folder / "file").touch()
+    (temporary / "corral-scratch-import-abcdefgh").symlink_to(user_folder)
     (temporary / "corral-scratch-import-12345678").touch()
     before = sorted(os.listdir(temporary))
-    with scratch_folders.scratch_folder("check") as own:
+    with scratch_folders.scratch_folder("check") as folder:
         scratch_folders.remove_stale_folders()
-        assert own.is_dir()
+        assert folder.is_dir()
     assert sorted(os.listdir(temporary)) == before
-    assert (precious / "file").exists()
+    assert (user_folder / "file").exists()
 
 
 def test_folder_removed_before_it_is_locked_is_created_again(
@@ -94,13 +94,13 @@ def test_folder_removed_before_it_is_locked_is_created_again(
     make = tempfile.mkdtemp
     results = []
 
-    def made_and_swept(prefix: str) -> str:
+    def make_and_remove(prefix: str) -> str:
         results.append(make(prefix=prefix))
         if len(results) == 1:
             scratch_folders.remove_stale_folders()
         return results[-1]
 
-    monkeypatch.setattr(tempfile, "mkdtemp", made_and_swept)
-    with scratch_folders.scratch_folder("check") as own:
-        assert own.is_dir()
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_remove)
+    with scratch_folders.scratch_folder("check") as folder:
+        assert folder.is_dir()
     assert len(results) == 2

@@ -1,4 +1,4 @@
-"""User text as a search query; texts as chunks and snippets."""
+"""Search queries built from user text; chunks and snippets of texts."""
 
 import pytest
 from hypothesis import given
@@ -57,11 +57,11 @@ def test_long_text_is_split_between_words() -> None:
 
 def test_snippet_shows_the_searched_word() -> None:
     text = "x " * 500 + "the Needle lies here " + "y " * 500
-    shown = make_snippet(text, build_query("needle"))
-    assert "Needle lies here" in shown
-    assert shown.startswith("…")
-    assert shown.endswith("…")
-    assert len(shown) <= SNIPPET_LENGTH + 2
+    snippet = make_snippet(text, build_query("needle"))
+    assert "Needle lies here" in snippet
+    assert snippet.startswith("…")
+    assert snippet.endswith("…")
+    assert len(snippet) <= SNIPPET_LENGTH + 2
     assert make_snippet("short\ntext", build_query("text")) == "short text"
 
 

@@ -59,19 +59,19 @@ def test_redacted_json_stays_json() -> None:
 
 
 @each_case(
-    ("text", "kept"),
+    ("text", "redacted"),
     [
         ('{"a":"KEY","a":"fine"}', '{"a":"[redacted]","a":"fine"}'),
         ('{"Authorization": "Bearer abcdefgh"}', '{"Authorization": "Bearer [redacted]"}'),
         ('[["authorization","Basic YTpi"]]', '[["authorization","Basic [redacted]"]]'),
         (r'{"u":"https:\/\/ada:hunter2@x"}', '{"u":"https://[redacted]@x"}'),
     ],
-    ids=["told twice", "by its name", "in a pair", "slashes escaped"],
+    ids=["duplicate field", "by its name", "in a pair", "slashes escaped"],
 )
-def test_key_in_json_is_found_in_any_encoding(text: str, kept: str) -> None:
+def test_key_in_json_is_found_in_any_encoding(text: str, redacted: str) -> None:
     result = text.replace("KEY", KEY)
     assert Redaction().may_contain_secret(result)
-    assert Redaction().clean(result) == kept
+    assert Redaction().clean(result) == redacted
 
 
 def test_text_around_a_key_in_json_is_unchanged() -> None:

@@ -14,18 +14,18 @@ from tests.support.grouped_cases import each_case
 VALUE = "hunter2-do-not-tell"
 
 
-def error_of(reference: str, kind: type[CorralError]) -> CorralError:
+def resolve_failing(reference: str, kind: type[CorralError]) -> CorralError:
     """Return the error of a reference, after checking that it does not contain the value."""
     with pytest.raises(kind) as caught:
         secrets.resolve_secret(reference)
     assert caught.type is kind
-    shown = "".join(traceback.format_exception(caught.value))
-    for text in (str(caught.value), repr(caught.value), str(caught.value.details), shown):
+    output = "".join(traceback.format_exception(caught.value))
+    for text in (str(caught.value), repr(caught.value), str(caught.value.details), output):
         assert VALUE not in text
     return caught.value
 
 
-def private(path: Path, text: str) -> Path:
+def write_private(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     path.chmod(0o600)
     return path
@@ -44,7 +44,7 @@ def test_unset_variable_is_named(monkeypatch: pytest.MonkeyPatch, value: str | N
     monkeypatch.delenv("TOKEN", raising=False)
     if value is not None:
         monkeypatch.setenv("TOKEN", value)
-    assert "TOKEN" in error_of("env:TOKEN", NotFound).message
+    assert "TOKEN" in resolve_failing("env:TOKEN", NotFound).message
 
 
 # -- file ------------------------------------------------------------------------------------
@@ -52,37 +52,37 @@ def test_unset_variable_is_named(monkeypatch: pytest.MonkeyPatch, value: str | N
 
 @each_case("end", ["", "\n", "\r\n", "\n\n"])
 def test_file_reference_without_its_line_end(tmp_path: Path, end: str) -> None:
-    assert secrets.resolve_secret(f"file:{private(tmp_path / 's', VALUE + end)}") == VALUE
+    assert secrets.resolve_secret(f"file:{write_private(tmp_path / 's', VALUE + end)}") == VALUE
 
 
 def test_spaces_and_inner_lines_belong_to_the_value(tmp_path: Path) -> None:
-    file = private(tmp_path / "s", "  a\nb  \n")
+    file = write_private(tmp_path / "s", "  a\nb  \n")
     assert secrets.resolve_secret(f"file:{file}") == "  a\nb  "
 
 
 def test_tilde_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    private(tmp_path / "s", VALUE)
+    write_private(tmp_path / "s", VALUE)
     assert secrets.resolve_secret("file:~/s") == VALUE
 
 
 @each_case("mode", [0o644, 0o640, 0o604, 0o660, 0o620, 0o610])
 def test_file_that_others_can_read_is_rejected_with_the_remedy(tmp_path: Path, mode: int) -> None:
-    file = private(tmp_path / "s", VALUE)
+    file = write_private(tmp_path / "s", VALUE)
     file.chmod(mode)
-    assert f"chmod 600 {file}" in error_of(f"file:{file}", Refused).message
+    assert f"chmod 600 {file}" in resolve_failing(f"file:{file}", Refused).message
 
 
 def test_missing_empty_or_directory_reference_is_not_found(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing", private(tmp_path / "empty", "\n"), tmp_path):
-        assert str(path) in error_of(f"file:{path}", NotFound).message
+    for path in (tmp_path / "missing", write_private(tmp_path / "empty", "\n"), tmp_path):
+        assert str(path) in resolve_failing(f"file:{path}", NotFound).message
 
 
 def test_file_that_is_not_text_is_not_found(tmp_path: Path) -> None:
     file = tmp_path / "s"
     file.write_bytes(VALUE.encode() + b"\xff\xfe")
     file.chmod(0o600)
-    error_of(f"file:{file}", NotFound)
+    resolve_failing(f"file:{file}", NotFound)
 
 
 # -- command ---------------------------------------------------------------------------------
@@ -114,23 +114,23 @@ def test_command_is_split_like_a_shell_and_run_without_one(tmp_path: Path) -> No
     ids=["prints and fails", "complains", "says nothing", "is killed"],
 )
 def test_failing_command_is_not_found_and_its_output_is_hidden(code: str) -> None:
-    assert error_of(python(code), NotFound).details["reason"] == "command_failed"
+    assert resolve_failing(python(code), NotFound).details["reason"] == "command_failed"
 
 
 def test_command_that_prints_no_text_is_not_found() -> None:
     code = 'import sys; sys.stdout.buffer.write(b"hunter2" + b"-do-not-tell" + bytes([255]))'
-    error_of(python(code), NotFound)
+    resolve_failing(python(code), NotFound)
 
 
 @each_case("command", ["/no/such/program", "no-such-program-here x", "'unclosed"])
 def test_command_that_cannot_be_run_is_not_found(command: str) -> None:
-    error_of(f"cmd:{command}", NotFound)
+    resolve_failing(f"cmd:{command}", NotFound)
 
 
 def test_hanging_command_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "COMMAND_SECONDS", 0.3)
     code = 'import time; print("hunter2" + "-do-not-tell", flush=True); time.sleep(3600)'
-    error_of(python(code), NotFound)
+    resolve_failing(python(code), NotFound)
 
 
 def test_command_has_no_input() -> None:
@@ -145,12 +145,12 @@ def test_missing_keyring_package_names_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
-    assert "corral[keyring]" in error_of("keyring:corral/token", Invalid).message
+    assert "corral[keyring]" in resolve_failing("keyring:corral/token", Invalid).message
     with pytest.raises(Invalid):
         secrets.store_in_keyring("token", VALUE)
 
 
-class Ring:
+class FakeKeyring:
     """A fake keyring, because a test must not use the user's."""
 
     def __init__(self, entries: dict[tuple[str, str], str], broken: bool = False) -> None:
@@ -169,14 +169,14 @@ class Ring:
 
 
 def test_keyring_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "keyring", Ring({("corral", "a/b"): VALUE}))
+    monkeypatch.setitem(sys.modules, "keyring", FakeKeyring({("corral", "a/b"): VALUE}))
     assert secrets.resolve_secret("keyring:corral/a/b") == VALUE
-    assert "corral/other" in error_of("keyring:corral/other", NotFound).message
+    assert "corral/other" in resolve_failing("keyring:corral/other", NotFound).message
 
 
 def test_failing_keyring_does_not_leak_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "keyring", Ring({}, broken=True))
-    assert "RuntimeError" in error_of("keyring:corral/token", NotFound).message
+    monkeypatch.setitem(sys.modules, "keyring", FakeKeyring({}, broken=True))
+    assert "RuntimeError" in resolve_failing("keyring:corral/token", NotFound).message
     with pytest.raises(Refused) as caught:
         secrets.store_in_keyring("token", VALUE)
     assert VALUE not in "".join(traceback.format_exception(caught.value))
@@ -185,7 +185,7 @@ def test_failing_keyring_does_not_leak_its_error(monkeypatch: pytest.MonkeyPatch
 def test_value_stored_in_a_keyring_is_found_by_its_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "keyring", Ring({}))
+    monkeypatch.setitem(sys.modules, "keyring", FakeKeyring({}))
     assert secrets.resolve_secret(secrets.store_in_keyring("token", VALUE)) == VALUE
 
 
@@ -202,7 +202,7 @@ def test_value_stored_in_a_file_is_found_by_its_reference(tmp_path: Path) -> Non
 
 @each_case("reference", ["", "token", "vault:x", "env:", "cmd:  ", VALUE])
 def test_invalid_reference_is_rejected_and_not_repeated(reference: str) -> None:
-    error_of(reference, Invalid)
+    resolve_failing(reference, Invalid)
 
 
 def test_special_file_is_rejected_without_blocking(tmp_path: Path) -> None:

@@ -64,9 +64,9 @@ def test_comments_are_removed_and_quoted_text_is_kept(text: str, compiled: str) 
 def test_values_are_picked_in_the_order_of_their_numbers(
     text: str, values: tuple[int, ...]
 ) -> None:
-    given = {"a": 1, "b": 2, "c": 3}
-    assert Statement(text).sqlite.values(given) == values
-    assert Statement(text).postgres.values(given) == values
+    params = {"a": 1, "b": 2, "c": 3}
+    assert Statement(text).sqlite.values(params) == values
+    assert Statement(text).postgres.values(params) == values
 
 
 def test_missing_parameter_is_a_programming_error() -> None:
@@ -89,7 +89,7 @@ def test_more_than_nine_parameters_are_numbered() -> None:
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=20))
 def test_every_occurrence_gets_the_number_of_its_name(names: list[str]) -> None:
     text, result, _ = Statement(" ".join(f":{name}" for name in names)).postgres
-    assert [result[int(place[1:]) - 1] for place in text.split()] == names
+    assert [result[int(parameter[1:]) - 1] for parameter in text.split()] == names
     assert len({*result}) == len(result)
 
 
@@ -145,9 +145,9 @@ class Thing(msgspec.Struct, frozen=True):
 
 def test_row_becomes_a_record_with_enums_and_json_decoded() -> None:
     make = record_maker(Thing)
-    thing = make(("a", 1, "red", None, None, '{"x":[1]}', '["t"]'))
-    assert thing == Thing("a", 1, Colour.RED, None, None, {"x": [1]}, ["t"])
-    assert thing.colour is Colour.RED
+    record = make(("a", 1, "red", None, None, '{"x":[1]}', '["t"]'))
+    assert record == Thing("a", 1, Colour.RED, None, None, {"x": [1]}, ["t"])
+    assert record.colour is Colour.RED
 
 
 def test_json_may_be_bytes_and_null_stays_null() -> None:

@@ -54,7 +54,7 @@ def test_price_is_exact_to_the_micro_dollar(
     assert result[1].startswith("genai-prices ")
 
 
-@each_case("model", ["nobody-knows", "", "/", "openai/nobody-knows"])
+@each_case("model", ["unknown-model", "", "/", "openai/unknown-model"])
 def test_unknown_model_has_no_price(model: str) -> None:
     assert calculate_price(model, "codex", PricedTokens(input=1), AT) is None
 
@@ -65,9 +65,9 @@ def test_invalid_request_is_an_error_without_a_price() -> None:
     serve_queries(io.StringIO("\n".join(lines)), result)
     answers = [json.loads(line) for line in result.getvalue().splitlines()]
     assert len(answers) == len(lines)
-    for one in answers:
-        assert one["cost_micros"] is None
-        assert one["error"]
+    for answer in answers:
+        assert answer["cost_micros"] is None
+        assert answer["error"]
     absurd = answer_query(PriceQuery(input=1, model="gpt-5", at=1 << 62))
     assert (absurd.cost_micros, bool(absurd.error)) == (None, True)
 
@@ -94,10 +94,10 @@ def test_modules_in_the_current_folder_are_not_loaded(
 def test_price_process_answers_line_by_line() -> None:
     questions = [
         {"model": "gpt-5", "provider": "codex", "input": 1_000, "output": 500, "at": AT},
-        {"model": "nobody-knows", "input": 1},
+        {"model": "unknown-model", "input": 1},
         {"model": 1},
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "corral.adapters.token_prices"],
         input="".join(json.dumps(question) + "\n" for question in questions),
         capture_output=True,
@@ -105,9 +105,9 @@ def test_price_process_answers_line_by_line() -> None:
         check=True,
         timeout=60,
     )
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["cost_micros"] for one in results] == [6_250, None, None]
-    assert [one["error"] is None for one in results] == [True, True, False]
+    results = [json.loads(line) for line in process.stdout.splitlines()]
+    assert [result["cost_micros"] for result in results] == [6_250, None, None]
+    assert [result["error"] is None for result in results] == [True, True, False]
 
 
 def test_charges_do_not_load_the_price_table(tmp_path: Path) -> None:

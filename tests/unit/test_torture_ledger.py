@@ -8,7 +8,7 @@ from tests.torture import ledger
 from tests.torture.ledger import Batch
 
 
-def noted(folder: Path, *batches: Batch) -> str:
+def write_ledger(folder: Path, *batches: Batch) -> str:
     file = str(folder / "kills")
     for batch in batches:
         ledger.note(file, batch)
@@ -16,7 +16,7 @@ def noted(folder: Path, *batches: Batch) -> str:
 
 
 def test_batches_are_summed_by_engine_and_kind(tmp_path: Path) -> None:
-    file = noted(
+    file = write_ledger(
         tmp_path,
         Batch("sqlite", "runs", 1, {"supervisor": 900, "agent": 100}, 10, 0, runs=40),
         Batch("sqlite", "runs", 2, {"supervisor": 200}, 20, 0, runs=2),
@@ -33,8 +33,8 @@ def test_batches_are_summed_by_engine_and_kind(tmp_path: Path) -> None:
 def test_series_ends_at_its_count_or_at_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = noted(tmp_path, Batch("sqlite", "runs", 1, {"supervisor": 500}, 10, 0))
+    file = write_ledger(tmp_path, Batch("sqlite", "runs", 1, {"supervisor": 500}, 10, 0))
     assert ledger.go_on(500, 100, 1, file, []) == 0
     assert "500 (supervisor 500)" in capsys.readouterr().out
-    noted(tmp_path, Batch("sqlite", "runs", 2, {"supervisor": 1}, 10, 1))
+    write_ledger(tmp_path, Batch("sqlite", "runs", 2, {"supervisor": 1}, 10, 1))
     assert ledger.go_on(10_000, 100, 1, file, []) == 1, "no later batch hides a violation"

@@ -12,7 +12,7 @@ BOUND = "----x7"
 KIND = f"multipart/form-data; boundary={BOUND}"
 
 
-def sent(*parts: tuple[str, bytes]) -> bytes:
+def multipart_body(*parts: tuple[str, bytes]) -> bytes:
     """Return a multipart body as a browser builds it."""
     text = b"".join(
         f"--{BOUND}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + data + b"\r\n"
@@ -22,9 +22,11 @@ def sent(*parts: tuple[str, bytes]) -> bytes:
 
 
 def test_fields_are_read_in_both_encodings() -> None:
-    plain = read_form("application/x-www-form-urlencoded", b"a=1&b=%C3%A4&a=2&c=")
-    assert (dict(plain), plain.files) == ({"a": "2", "b": "ä", "c": ""}, [])
-    form = read_form(KIND, sent(('name="text"', "zwei\r\nZeilen ä".encode()), ('name="id"', b"7")))
+    urlencoded = read_form("application/x-www-form-urlencoded", b"a=1&b=%C3%A4&a=2&c=")
+    assert (dict(urlencoded), urlencoded.files) == ({"a": "2", "b": "ä", "c": ""}, [])
+    form = read_form(
+        KIND, multipart_body(('name="text"', "zwei\r\nZeilen ä".encode()), ('name="id"', b"7"))
+    )
     assert dict(form) == {"text": "zwei\r\nZeilen ä", "id": "7"}
 
 
@@ -32,7 +34,7 @@ def test_fields_are_read_in_both_encodings() -> None:
 def test_bytes_of_a_file_are_unchanged(data: bytes) -> None:
     if f"\r\n--{BOUND}".encode() in b"\r\n" + data:
         return
-    (file,) = read_form(KIND, sent(('name="file"; filename="a.bin"', data))).files
+    (file,) = read_form(KIND, multipart_body(('name="file"; filename="a.bin"', data))).files
     assert (file.name, file.data, file.bytes) == ("a.bin", data, len(data))
 
 
@@ -46,27 +48,27 @@ def test_bytes_of_a_file_are_unchanged(data: bytes) -> None:
     ],
 )
 def test_file_name_is_returned_as_sent(head: str, name: str) -> None:
-    (file,) = read_form(KIND, sent((f'name="file"; {head}', b"x"))).files
+    (file,) = read_form(KIND, multipart_body((f'name="file"; {head}', b"x"))).files
     assert file.name == name
 
 
 def test_empty_file_field_has_no_file() -> None:
-    assert read_form(KIND, sent(('name="file"; filename=""', b""))).files == []
+    assert read_form(KIND, multipart_body(('name="file"; filename=""', b""))).files == []
 
 
 @each_case(
     ("kind", "body"),
     [
-        ("multipart/form-data", sent(('name="a"', b"1"))),
+        ("multipart/form-data", multipart_body(('name="a"', b"1"))),
         (KIND, b""),
         (KIND, b"nonsense"),
-        (KIND, sent(('name="a"', b"1"))[:-6]),
-        (KIND, sent(("filename=x", b"1"))),
+        (KIND, multipart_body(('name="a"', b"1"))[:-6]),
+        (KIND, multipart_body(("filename=x", b"1"))),
         (KIND, f"--{BOUND}\r\nno blank line\r\n--{BOUND}--".encode()),
-        (KIND, sent(('name="a"', b"\xff"))),
-        (KIND, sent(*[('name="a"', b"1")] * (MAX_FIELDS + 1))),
-        (KIND, sent((f'name="{"a" * 9_000}"', b"1"))),
-        (KIND, sent(('name="a"', b"x" * (MAX_FORM + 1)))),
+        (KIND, multipart_body(('name="a"', b"\xff"))),
+        (KIND, multipart_body(*[('name="a"', b"1")] * (MAX_FIELDS + 1))),
+        (KIND, multipart_body((f'name="{"a" * 9_000}"', b"1"))),
+        (KIND, multipart_body(('name="a"', b"x" * (MAX_FORM + 1)))),
         ("application/x-www-form-urlencoded", b"a=\xff"),
         ("application/x-www-form-urlencoded", b"a=" + b"x" * MAX_FORM),
         ("application/x-www-form-urlencoded", b"&".join([b"a=1"] * (MAX_FIELDS + 1))),

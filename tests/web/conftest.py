@@ -1,4 +1,4 @@
-"""A served store with sample content."""
+"""Fixtures: the dashboard on a store with sample content and on an empty store."""
 
 import threading
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def _wait_for_actions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def sample_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SampleSite]:
     """A served store with sample content, on SQLite. A test changes only its own records."""
-    folder = tmp_path_factory.mktemp("house")
+    folder = tmp_path_factory.mktemp("site")
     with serve_sample(f"sqlite:///{folder}/corral.db", folder) as sample_site:
         yield sample_site
 

@@ -1,4 +1,4 @@
-"""The pages, by requests: their content, their access rules, their errors."""
+"""The dashboard pages over HTTP: content, permissions, errors, actions and formats."""
 
 import re
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ PAGES = {link.path for group in NAVIGATION for link in group.links} | {
 }
 
 
-def of_gateway(sample: SampleStore) -> Iterator[str]:
+def chat_paths(sample: SampleStore) -> Iterator[str]:
     store = sample.store
     yield f"/chat/{sample.talk.id}"
     for channel in store.channels.list().items:
@@ -80,12 +80,12 @@ def of_gateway(sample: SampleStore) -> Iterator[str]:
     for place in (sample.talk, sample.room):
         yield f"/messaging?place={place.id}"
         yield f"/messaging/wirings?place={place.id}&text=deploy&stranger=1"
-        for talk in store.chat.conversations(place.id):
-            yield f"/messaging?session={talk.session_id}"
+        for conversation in store.chat.conversations(place.id):
+            yield f"/messaging?session={conversation.session_id}"
 
 
-def of_one(sample: SampleStore) -> Iterator[str]:
-    """Return the page of one record of each kind."""
+def record_paths(sample: SampleStore) -> Iterator[str]:
+    """Yield the path of the page of at least one record of each kind."""
     store = sample.store
     for run in store.runs.list(limit=3).items:
         yield f"/runs/{run.id}"
@@ -102,8 +102,8 @@ def of_one(sample: SampleStore) -> Iterator[str]:
         yield f"/board{view}?project={project}"
     for task in sample.tasks:
         yield f"/board/{task.id}"
-    for asked in (*store.questions.list().items, *store.decisions.list().items):
-        yield f"/inbox/{asked.id}"
+    for item in (*store.questions.list().items, *store.decisions.list().items):
+        yield f"/inbox/{item.id}"
     for group in store.groups.list().items:
         yield f"/groups/{group.id}"
     for race in store.races.list().items:
@@ -112,10 +112,10 @@ def of_one(sample: SampleStore) -> Iterator[str]:
         yield f"/races?project={race.project_id}"
     race = sample.race
     yield from (f"/races/{race.id}?round={number}" for number in (1, 2, 3))
-    for asked in ("one=1.2", "one=1.2&file=fast.py", "one=1.3", "one=1.1&other=1.2"):
-        yield f"/races/{race.id}/diff?{asked}"
+    for query in ("one=1.2", "one=1.2&file=fast.py", "one=1.3", "one=1.1&other=1.2"):
+        yield f"/races/{race.id}/diff?{query}"
     yield f"/races/{race.id}/diff?one=1.2&other=1.1&file=x.bin"
-    yield from of_gateway(sample)
+    yield from chat_paths(sample)
     yield f"/notes/{sample.note.id}"
     yield f"/notes?scope=project:{project}&q=script"
     yield f"/locks?project={project}&path=src&forecast=1"
@@ -123,8 +123,8 @@ def of_one(sample: SampleStore) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(sample_site: SampleSite) -> Iterator[httpx.Client]:
-    with sample_site.http_server.client() as asking:
-        yield asking
+    with sample_site.http_server.client() as client:
+        yield client
 
 
 # -- content --------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_every_page_is_complete_html_on_postgresql(sample_site_on_postgresql: Sa
 
 
 def assert_pages(sample_site: SampleSite, client: httpx.Client) -> None:
-    for path in [*sorted(PAGES), *of_one(sample_site.sample)]:
+    for path in [*sorted(PAGES), *record_paths(sample_site.sample)]:
         page = client.get(path)
         assert page.status_code == 200, f"{path}: {page.text[:500]}"
         if "outcomes" not in path:
@@ -164,7 +164,7 @@ def test_external_text_is_never_markup_or_terminal_control(
     sample_site: SampleSite, client: httpx.Client
 ) -> None:
     count = 0
-    for path in [*sorted(PAGES), *of_one(sample_site.sample)]:
+    for path in [*sorted(PAGES), *record_paths(sample_site.sample)]:
         text = client.get(path).text
         assert "<script>document" not in text, path
         assert "<img" not in text, path
@@ -175,17 +175,24 @@ def test_external_text_is_never_markup_or_terminal_control(
 
 def test_names_of_every_kind_may_hold_anything(http_server: HttpServer, tmp_path: object) -> None:
     store = http_server.store
-    bad = HOSTILE + "' onfocus=alert(1) \""
-    run = add_run(store, "failed", name=bad, title=bad, command=bad, reason=bad, model=bad)
-    SampleStore.launch(_Only(store), run)
-    store.sessions.open(title=bad)
-    store.secrets.set("x", f"env:{bad}"[:100])
-    store.mail.put("agent:ada", {bad: bad}, key=bad, sender="agent:x")
-    store.schedules.create("agent:ada", bad, every_ms=HOUR, name=bad)
-    store.outputs.log(run, "warn", bad)
+    hostile = HOSTILE + "' onfocus=alert(1) \""
+    run = add_run(
+        store, "failed", name=hostile, title=hostile, command=hostile, reason=hostile, model=hostile
+    )
+    SampleStore.launch(StoreHolder(store), run)
+    store.sessions.open(title=hostile)
+    store.secrets.set("x", f"env:{hostile}"[:100])
+    store.mail.put("agent:ada", {hostile: hostile}, key=hostile, sender="agent:x")
+    store.schedules.create("agent:ada", hostile, every_ms=HOUR, name=hostile)
+    store.outputs.log(run, "warn", hostile)
     session = store.sessions.list().items[0]
     store.sessions.append(
-        session.id, "assistant", bad, tool_name=bad, tool_call_id="c", arguments={"a": bad}
+        session.id,
+        "assistant",
+        hostile,
+        tool_name=hostile,
+        tool_call_id="c",
+        arguments={"a": hostile},
     )
     (letter,) = store.mail.list().items
     pages = ["/", "/runs", f"/runs/{run}", "/sessions", f"/sessions/{session.id}", "/mail"]
@@ -199,11 +206,11 @@ def test_names_of_every_kind_may_hold_anything(http_server: HttpServer, tmp_path
             assert "\x1b" not in page.text, path
             for tag in re.findall(r"<[a-z][^>]*>", page.text):
                 assert "onfocus" not in re.sub(r'"[^"]*"', '""', tag), f"{path}: {tag}"
-        for query in (bad, "' OR 1=1 --", '"', "\u202e", "x" * 5_000):
+        for query in (hostile, "' OR 1=1 --", '"', "\u202e", "x" * 5_000):
             assert client.get("/search", params={"q": query}).status_code == 200
 
 
-class _Only:
+class StoreHolder:
     def __init__(self, store: Corral) -> None:
         self.store = store
 
@@ -212,8 +219,8 @@ def test_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
     part = client.get("/", headers=htmx_headers("live")).text
     assert "<html" not in part
     assert "Needs attention" in part
-    whole = client.get("/").text
-    assert part.strip()[:200] in whole
+    page = client.get("/").text
+    assert part.strip()[:200] in page
     run = client.get("/runs").text
     path = re.search(r'href="(/runs/run_[^"]+)"', run)
     assert path is not None
@@ -256,7 +263,7 @@ def test_letter_with_an_expired_claim_has_no_owner(
     with http_server.client() as client:
         assert "claimed by ada" in client.get("/mail").text
         clock.advance(2 * HOUR)
-        assert "out with" not in client.get("/mail").text
+        assert "claimed by" not in client.get("/mail").text
 
 
 def test_session_is_paginated_back_to_its_first_turn(http_server: HttpServer) -> None:
@@ -273,10 +280,10 @@ def test_session_is_paginated_back_to_its_first_turn(http_server: HttpServer) ->
 
 def test_id_redirects_to_its_page(sample_site: SampleSite, client: httpx.Client) -> None:
     run = sample_site.store.runs.list(limit=1).items[0]
-    for asked in (run.id, sample_site.sample.session.id, sample_site.store.mail.dead().items[0].id):
-        went = client.get("/search", params={"q": asked})
-        assert went.status_code == 303
-        assert client.get(went.headers["location"]).status_code == 200
+    for id in (run.id, sample_site.sample.session.id, sample_site.store.mail.dead().items[0].id):
+        response = client.get("/search", params={"q": id})
+        assert response.status_code == 303
+        assert client.get(response.headers["location"]).status_code == 200
     assert client.get(f"/show/{run.id}").headers["location"] == f"/runs/{run.id}"
     assert client.get("/show/nonsense").status_code == 404
     assert client.get("/search", params={"q": "run_zzzzz"}).status_code == 200
@@ -291,7 +298,7 @@ def test_filter_knows_every_event_kind() -> None:
 
 
 def test_missing_page_says_so(client: httpx.Client) -> None:
-    for path in ("/runs/run_zzz", "/nothing", "/mail/let_999999", "/agents/nobody", "/static/x"):
+    for path in ("/runs/run_zzz", "/nothing", "/mail/let_999999", "/agents/unknown", "/static/x"):
         page = client.get(path)
         assert page.status_code == 404, path
         assert "Not found" in page.text, path
@@ -323,8 +330,8 @@ def test_path_traversal_is_404(http_server: HttpServer, path: str) -> None:
     assert "Route(" not in page.text
 
 
-def test_stranger_is_told_how_to_log_in_and_sees_nothing(sample_site: SampleSite) -> None:
-    with sample_site.http_server.stranger() as client:
+def test_page_without_a_token_shows_only_how_to_log_in(sample_site: SampleSite) -> None:
+    with sample_site.http_server.anonymous_client() as client:
         for path in ("/", "/runs", "/mail", "/runs/run_1/terminal"):
             page = client.get(path)
             assert page.status_code == 401
@@ -335,17 +342,17 @@ def test_stranger_is_told_how_to_log_in_and_sees_nothing(sample_site: SampleSite
 
 
 def test_read_only_token_sees_no_button_and_is_rejected(sample_site: SampleSite) -> None:
-    token = sample_site.store.tokens.create("looker", scope="read").value
+    token = sample_site.store.tokens.create("reader", scope="read").value
     run = sample_site.store.runs.list(limit=1).items[0]
     with sample_site.http_server.client(token) as client:
-        for path in [*sorted(PAGES), *of_one(sample_site.sample)]:
+        for path in [*sorted(PAGES), *record_paths(sample_site.sample)]:
             text = client.get(path).text
             assert "/do/" not in text, path
             assert "data-opens=" not in text.replace('data-opens="keys"', ""), path
-        refused = client.post("/do/runs/delete", data={"id": run.id}, headers=htmx_headers("x"))
-        assert refused.status_code == 403
-        assert "read-only" in refused.text
-        assert "<html" not in refused.text
+        response = client.post("/do/runs/delete", data={"id": run.id}, headers=htmx_headers("x"))
+        assert response.status_code == 403
+        assert "read-only" in response.text
+        assert "<html" not in response.text
     assert sample_site.store.runs.get(run.id).id == run.id
 
 
@@ -363,17 +370,21 @@ def test_request_with_foreign_origin_cannot_act(
 def test_action_error_is_shown_beside_its_form(http_server: HttpServer) -> None:
     with http_server.client() as client:
         pages = PageClient(http_server, client)
-        pages.refused("runs/stop", "not_found", "There is no run", id="run_zzz")
-        pages.refused("runs/stop", "invalid", "is required")
-        pages.refused("mail/resend", "not_found", "There is no letter", id="let_1")
-        pages.refused("mail/put", "invalid", "Invalid mailbox", mailbox="nonsense", body="x")
-        pages.refused(
+        pages.submit_rejected("runs/stop", "not_found", "There is no run", id="run_zzz")
+        pages.submit_rejected("runs/stop", "invalid", "is required")
+        pages.submit_rejected("mail/resend", "not_found", "There is no letter", id="let_1")
+        pages.submit_rejected(
+            "mail/put", "invalid", "Invalid mailbox", mailbox="nonsense", body="x"
+        )
+        pages.submit_rejected(
             "schedules/create", "invalid", "duration", mailbox="agent:a", body="x", rule="soon"
         )
-        pages.refused("settings/set", "invalid", "duration", name="mail.retention_ms", value="long")
-        pages.refused("settings/set", "invalid:unknown_setting", name="no.such", value="1")
-        pages.refused("budgets/set", "invalid", "'much'", scope="all", limit="much")
-        pages.refused("nothing/here", "invalid", "Unknown action")
+        pages.submit_rejected(
+            "settings/set", "invalid", "duration", name="mail.retention_ms", value="long"
+        )
+        pages.submit_rejected("settings/set", "invalid:unknown_setting", name="no.such", value="1")
+        pages.submit_rejected("budgets/set", "invalid", "'much'", scope="all", limit="much")
+        pages.submit_rejected("nothing/here", "invalid", "Unknown action")
         fragment = client.post("/do/runs/stop", headers=htmx_headers("x"))
         assert "HX-Retarget" not in fragment.headers
         assert client.post("/do/mail/put", content=b"\xff=\xfe").status_code == 400
@@ -385,12 +396,12 @@ def test_action_error_is_shown_beside_its_form(http_server: HttpServer) -> None:
 
 
 def test_every_action_does_what_its_button_says(http_server: HttpServer, tmp_path: object) -> None:
-    """One pass through all of them; other pages test their actions in their own files."""
+    """One pass through all general actions; chat, team and race actions have their own files."""
     store = http_server.store
     done: set[str] = set()
     with http_server.client() as client:
 
-        def act(action: str, **fields: str) -> httpx.Response:
+        def submit(action: str, **fields: str) -> httpx.Response:
             answer = client.post(f"/do/{action}", data=fields, headers=htmx_headers("x"))
             assert answer.status_code == 200, f"{action}: {answer.text}"
             assert "HX-Redirect" in answer.headers or answer.headers["HX-Trigger"] == "corral:done"
@@ -398,7 +409,7 @@ def test_every_action_does_what_its_button_says(http_server: HttpServer, tmp_pat
             return answer
 
         project = store.projects.register(str(tmp_path))
-        went = act(
+        response = submit(
             "runs/start",
             prompt="say hi",
             agent="scripted",
@@ -406,18 +417,18 @@ def test_every_action_does_what_its_button_says(http_server: HttpServer, tmp_pat
             budget="2",
             timeout="5m",
         )
-        run = store.runs.get(went.headers["HX-Redirect"].rpartition("/")[2])
+        run = store.runs.get(response.headers["HX-Redirect"].rpartition("/")[2])
         launch = store.runs.get_launch(run.id)
         assert (launch.prompt, launch.budget_micros, launch.timeout_ms) == (
             "say hi",
             2_000_000,
             5 * MINUTE,
         )
-        act("runs/stop", id=run.id)
+        submit("runs/stop", id=run.id)
         assert store.runs.get(run.id).state == "cancelled"
-        act("runs/resume", id=run.id, prompt="go on")
-        again = store.runs.list(limit=1).items[0]
-        assert again.session_id == run.session_id
+        submit("runs/resume", id=run.id, prompt="go on")
+        resumed = store.runs.list(limit=1).items[0]
+        assert resumed.session_id == run.session_id
         running = add_run(
             store,
             "running",
@@ -425,24 +436,24 @@ def test_every_action_does_what_its_button_says(http_server: HttpServer, tmp_pat
             host="elsewhere",
             lease_until=store.now() + HOUR,
         )
-        act("runs/send", id=running, text="hello")
+        submit("runs/send", id=running, text="hello")
         assert [letter.body for letter in store.mail.list().items] == ["hello"]
-        act("runs/delete", id=run.id)
-        act("sessions/close", id=str(run.session_id))
-        act("sessions/reopen", id=str(run.session_id))
+        submit("runs/delete", id=run.id)
+        submit("sessions/close", id=str(run.session_id))
+        submit("sessions/reopen", id=str(run.session_id))
 
-        act("mail/put", mailbox="agent:ada", body="look")
+        submit("mail/put", mailbox="agent:ada", body="look")
         letter = store.mail.list(mailbox="agent:ada").items[0]
-        act("mail/drop", id=letter.id, reason="a mistake")
+        submit("mail/drop", id=letter.id, reason="a mistake")
         assert store.mail.get(letter.id).state == "refused"
-        act("mail/resend", id=letter.id)
+        submit("mail/resend", id=letter.id)
         (claimed,) = store.mail.claim("agent:ada", owner="o")
         store.mail.begin_delivery(claimed)
-        act("mail/resolve", id=letter.id, arrived="yes")
+        submit("mail/resolve", id=letter.id, arrived="yes")
         assert store.mail.get(letter.id).state == "done"
 
-        act("schedules/create", mailbox="agent:ada", body="x", rule="10m", name="often")
-        act(
+        submit("schedules/create", mailbox="agent:ada", body="x", rule="10m", name="often")
+        submit(
             "schedules/create",
             mailbox="agent:ada",
             body="x",
@@ -451,36 +462,36 @@ def test_every_action_does_what_its_button_says(http_server: HttpServer, tmp_pat
         )
         often = next(s for s in store.schedules.list().items if s.name == "often")
         for verb in ("run", "pause", "resume", "delete"):
-            act(f"schedules/{verb}", id=often.id)
+            submit(f"schedules/{verb}", id=often.id)
         assert store.schedules.get(often.id).state == "cancelled"
         timer = store.timers.set("agent:ada", "x", delay_ms=HOUR)
-        act("timers/cancel", id=timer.id)
+        submit("timers/cancel", id=timer.id)
 
-        act("projects/rename", id=project.id, name="other")
-        act("projects/archive", id=project.id)
+        submit("projects/rename", id=project.id, name="other")
+        submit("projects/archive", id=project.id)
         result = store.projects.get(project.id)
         assert (result.name, result.state) == ("other", "archived")
 
         agent = store.agents.create("ada", instructions="a")
-        act("agents/edit", id=agent.id, role="reviewer", model="", instructions="b")
+        submit("agents/edit", id=agent.id, role="reviewer", model="", instructions="b")
         edited = store.agents.get("ada")
         assert (edited.version, edited.role, edited.instructions) == (2, "reviewer", "b")
-        act("agents/retire", id=agent.id)
-        act("agents/restore", id=agent.id)
+        submit("agents/retire", id=agent.id)
+        submit("agents/restore", id=agent.id)
 
-        act("settings/set", name="mail.retention_ms", value="7d")
+        submit("settings/set", name="mail.retention_ms", value="7d")
         assert store.settings.get("mail.retention_ms").value == 7 * DAY
-        act("settings/set", name="mail.backoff_ms", value="5s, 1m")
+        submit("settings/set", name="mail.backoff_ms", value="5s, 1m")
         assert store.settings.get("mail.backoff_ms").value == [5_000, 60_000]
-        act("settings/set", name="mail.max_attempts", value="3")
-        act("settings/unset", name="mail.max_attempts")
-        act("budgets/set", scope="all", limit="20", period="day")
+        submit("settings/set", name="mail.max_attempts", value="3")
+        submit("settings/unset", name="mail.max_attempts")
+        submit("budgets/set", scope="all", limit="20", period="day")
         assert store.budgets.get("all", period="day").limit_micros == 20_000_000
-        act("budgets/remove", scope="all", period="day")
+        submit("budgets/remove", scope="all", period="day")
 
         alert = store.alerts.add(["crashed"], target_kind="mailbox", target="user:me")
-        act("alerts/test", id=alert.id)
-        act("alerts/remove", id=alert.id)
+        submit("alerts/test", id=alert.id)
+        submit("alerts/remove", id=alert.id)
     assert done == {*ACTIONS} - {*TEAM_ACTIONS} - {*RACE_ACTIONS} - {*CHANNEL_ACTIONS}
 
 
@@ -492,12 +503,12 @@ def test_form_works_without_scripts(http_server: HttpServer) -> None:
             headers={"Referer": f"{http_server.url}/mail?state=all"},
         )
         assert (answer.status_code, answer.headers["location"]) == (303, "/mail?state=all")
-        away = client.post(
+        response = client.post(
             "/do/mail/put",
             data={"mailbox": "agent:ada", "body": "x"},
             headers={"Referer": "https://elsewhere.example//evil"},
         )
-        assert away.headers["location"] == "/evil"
+        assert response.headers["location"] == "/evil"
 
 
 # -- formats --------------------------------------------------------------------------------------
@@ -557,11 +568,11 @@ def test_new_run_has_the_selected_approvals(http_server: HttpServer, tmp_path: o
     fields = {"prompt": "say hi", "agent": "scripted", "project": project.id}
     with http_server.client() as client:
         assert 'name="approvals"' in client.get("/runs").text
-        for chosen, approvals in (("edit,run", ["edit", "run"]), ("", [])):
-            went = client.post(
-                "/do/runs/start", data=fields | {"approvals": chosen}, headers=htmx_headers("x")
+        for choice, approvals in (("edit,run", ["edit", "run"]), ("", [])):
+            response = client.post(
+                "/do/runs/start", data=fields | {"approvals": choice}, headers=htmx_headers("x")
             )
-            id = went.headers["HX-Redirect"].rpartition("/")[2]
+            id = response.headers["HX-Redirect"].rpartition("/")[2]
             assert http_server.store.runs.get_launch(id).approvals == approvals
 
 
@@ -570,10 +581,10 @@ def test_comment_of_an_accepted_task_is_not_shown_as_an_error(
 ) -> None:
     store = http_server.store
     project = project_with(store, tmp_path, "A", "B", agents=("ada",))
-    taken = store.tasks.claim(project, "ada", key="A")
-    assert taken is not None
-    store.tasks.submit(taken, "it works")
-    store.tasks.accept(taken, note="well done")
+    claim = store.tasks.claim(project, "ada", key="A")
+    assert claim is not None
+    store.tasks.submit(claim, "it works")
+    store.tasks.accept(claim, note="well done")
     fail(store, project, "B", "no way")
     with http_server.client() as client:
         page = client.get(f"/board?project={project}").text

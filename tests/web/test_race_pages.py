@@ -1,4 +1,4 @@
-"""The race pages, by requests: their content, actions and errors."""
+"""The race pages over HTTP: content, actions and errors."""
 
 import json
 import re
@@ -22,33 +22,33 @@ from tests.support.page_objects import PageClient, htmx_headers, iter_pages
 from tests.support.race_factory import BAD, RaceFactory
 from tests.support.sample_store import HOSTILE
 
-ODD = "odd\nname & <b>.txt"
+ODD_NAME = "odd\nname & <b>.txt"
 
 
 class RacePages(PageClient):
     """Race pages with a repository and races."""
 
-    noun = "races/"
+    prefix = "races/"
 
     def __init__(self, http_server: HttpServer, folder: Path, client: httpx.Client) -> None:
         super().__init__(http_server, client)
-        self.raced = RaceFactory(
+        self.race_factory = RaceFactory(
             http_server.store, folder, {"app.py": "one\ntwo\nthree\n", "gone": "x\n"}
         )
         for name in ("ada", "grace", "linus"):
             self.store.agents.create(name, command="true")
 
-    def does(self, verb: str, **fields: str) -> str:
+    def submit_action(self, verb: str, **fields: str) -> str:
         """Submit an action of races and return its message."""
-        return unescape(self.act(verb, **fields).text)
+        return unescape(self.submit(verb, **fields).text)
 
-    def settled(self, *agents: str) -> Race:
+    def create_passed_race(self, *agents: str) -> Race:
         """Create a race whose attempts all passed."""
-        race = self.raced.start(*agents, checks=["true"])
+        race = self.race_factory.start(*agents, checks=["true"])
         for number, agent in enumerate(agents, 1):
             files: dict[str, str | bytes] = {"app.py": f"one\n{agent}\nthree\n"}
-            self.raced.end(race, number, files | {agent: f"{number}\n"}, provider="plain")
-        return self.raced.settle(race)
+            self.race_factory.end(race, number, files | {agent: f"{number}\n"}, provider="plain")
+        return self.race_factory.settle(race)
 
 
 @pytest.fixture
@@ -61,55 +61,59 @@ def race_pages(http_server: HttpServer, tmp_path: Path) -> Iterator[RacePages]:
 
 
 def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> None:
-    act, store, race_factory = race_pages.does, race_pages.store, race_pages.raced
-    race = race_pages.settled("ada", "grace")
-    assert "winner" in act("select", id=race.id, attempt="1.2", reason="it is short")
-    now = store.races.get(race.id).latest
-    assert (now.winner_id, now.reason) == (now.attempts[1].id, "it is short")
-    act("select", id=race.id, attempt="1.1", overrule="1", reason="I know better")
-    now = store.races.get(race.id).latest
-    assert (now.winner_id, [selection.verb for selection in now.selections]) == (
-        now.attempts[0].id,
+    submit, store, race_factory = (
+        race_pages.submit_action,
+        race_pages.store,
+        race_pages.race_factory,
+    )
+    race = race_pages.create_passed_race("ada", "grace")
+    assert "winner" in submit("select", id=race.id, attempt="1.2", reason="shorter")
+    current = store.races.get(race.id).latest
+    assert (current.winner_id, current.reason) == (current.attempts[1].id, "shorter")
+    submit("select", id=race.id, attempt="1.1", overrule="1", reason="the better approach")
+    current = store.races.get(race.id).latest
+    assert (current.winner_id, [selection.verb for selection in current.selections]) == (
+        current.attempts[0].id,
         ["select", "overrule"],
     )
-    assert "Graft kept" in act("graft", id=race.id, attempt="1.2", **{"pick:grace": "on"})
+    assert "Graft kept" in submit("graft", id=race.id, attempt="1.2", **{"pick:grace": "on"})
     (graft,) = store.races.get(race.id).latest.grafts
     assert (graft.kept, graft.files) == (True, ["grace"])
-    assert "Merged" in act("merge", id=race.id, into="main")
+    assert "Merged" in submit("merge", id=race.id, into="main")
     assert git(race_factory.repository, "show", "main:grace") == "2"
-    assert "Already" in act("merge", id=race.id)
-    act("finish", id=race.id, reason="that is it")
+    assert "Already" in submit("merge", id=race.id)
+    submit("finish", id=race.id, reason="that is it")
     assert store.races.get(race.id).state == "completed"
 
     # Another node drives it: here only the record changes.
     other = race_factory.start("ada", "grace", host="elsewhere")
     race_factory.begin(other, 1)
-    act("cancel", id=other.id, attempt="1.1", reason="too slow")
+    submit("cancel", id=other.id, attempt="1.1", reason="too slow")
     assert store.races.get(other.id).latest.attempts[0].reason == "too slow"
-    act("retry", id=other.id, attempt="1")
+    submit("retry", id=other.id, attempt="1")
     assert store.races.get(other.id).latest.attempts[0].try_number == 2
     race_factory.end(other, 1)
     race_factory.end(other, 2)
     race_factory.settle(other)
-    store.agents.create("solomon", command="true")
-    act("judge", id=other.id, judge="solomon", rubric="is it kind?")
+    store.agents.create("judge", command="true")
+    submit("judge", id=other.id, judge="judge", rubric="is it tested?")
     plan = store.races.get(other.id).plan
-    assert (plan.judge, plan.rubric) == ("solomon", "is it kind?")
+    assert (plan.judge, plan.rubric) == ("judge", "is it tested?")
     race_factory.select(other, "1")
     fields = {"id": other.id, "prompt": "Now better", "from": "1"}
-    race_pages.refused("next", "refused", "cannot be enforced", **fields, budget="7")
+    race_pages.submit_rejected("next", "refused", "cannot be enforced", **fields, budget="7")
     assert store.races.get(other.id).budget_micros is None, "the race is unchanged"
-    act("next", **fields)
-    now = store.races.get(other.id)
-    assert (now.latest.number, now.latest.prompt) == (2, "Now better")
-    act("abandon", id=other.id, round="2", reason="no")
+    submit("next", **fields)
+    current = store.races.get(other.id)
+    assert (current.latest.number, current.latest.prompt) == (2, "Now better")
+    submit("abandon", id=other.id, round="2", reason="no")
     assert store.races.get(other.id).latest.state == "abandoned"
-    act("abandon", id=other.id, reason="stop_after")
+    submit("abandon", id=other.id, reason="stop_after")
     assert (store.races.get(other.id).state, store.races.get(other.id).reason) == (
         "abandoned",
         "stop_after",
     )
-    race_pages.refused(
+    race_pages.submit_rejected(
         "start", "invalid", "'much'", project=race_factory.project, prompt="x", budget="much"
     )
     assert {*RACE_ACTIONS} - race_pages.done == {"races/start"}, (
@@ -118,56 +122,62 @@ def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> N
 
 
 def test_race_action_error_is_shown(race_pages: RacePages) -> None:
-    refused, race_factory = race_pages.refused, race_pages.raced
+    submit_rejected, race_factory = race_pages.submit_rejected, race_pages.race_factory
     race = race_factory.start("ada", "grace", "linus")
     race_factory.end(race, 1)
     race_factory.end(race, 2, checks=[BAD])
-    race_factory.end(race, 3, state="failed", reason="it fell")
-    refused("select", "illegal_move", "Cannot select", id=race.id, attempt="1")
+    race_factory.end(race, 3, state="failed", reason="crashed")
+    submit_rejected("select", "illegal_move", "Cannot select", id=race.id, attempt="1")
     race_factory.settle(race)
-    refused("select", "refused:checks_failed", id=race.id, attempt="2")
-    refused("select", "invalid", "The reason is required", id=race.id, attempt="2", overrule="1")
-    refused("select", "refused:attempt_failed", id=race.id, attempt="3")
-    refused("select", "not_found:unknown_attempt", id=race.id, attempt="1.9")
-    refused("select", "not_found", "There is no race", id="rac_zzz", attempt="1")
-    refused("select", "invalid", "The attempt is required", id=race.id)
-    refused("graft", "invalid", "Select the files", id=race.id, attempt="2")
-    refused("graft", "refused:no_winner", id=race.id, attempt="2", **{"pick:made": "on"})
-    refused("next", "conflict:round_open", id=race.id)
-    refused("next", "invalid", "Invalid number for the round", id=race.id, **{"from": "first"})
-    refused("retry", "conflict", "has passed", id=race.id, attempt="1")
-    refused("cancel", "illegal_move", "Cannot cancel", id=race.id, attempt="1")
-    refused("judge", "invalid", "has no judge", id=race.id)
-    refused("finish", "conflict", "Select its winner or abandon it first", id=race.id)
-    refused("abandon", "not_found", "has no round 7", id=race.id, round="7")
-    refused("merge", "refused:no_winner", id=race.id)
-    refused("start", "invalid", "The prompt is required", project=race_factory.project)
-    refused("start", "invalid", "The project is required", prompt="x")
+    submit_rejected("select", "refused:checks_failed", id=race.id, attempt="2")
+    submit_rejected(
+        "select", "invalid", "The reason is required", id=race.id, attempt="2", overrule="1"
+    )
+    submit_rejected("select", "refused:attempt_failed", id=race.id, attempt="3")
+    submit_rejected("select", "not_found:unknown_attempt", id=race.id, attempt="1.9")
+    submit_rejected("select", "not_found", "There is no race", id="rac_zzz", attempt="1")
+    submit_rejected("select", "invalid", "The attempt is required", id=race.id)
+    submit_rejected("graft", "invalid", "Select the files", id=race.id, attempt="2")
+    submit_rejected("graft", "refused:no_winner", id=race.id, attempt="2", **{"pick:made": "on"})
+    submit_rejected("next", "conflict:round_open", id=race.id)
+    submit_rejected(
+        "next", "invalid", "Invalid number for the round", id=race.id, **{"from": "first"}
+    )
+    submit_rejected("retry", "conflict", "has passed", id=race.id, attempt="1")
+    submit_rejected("cancel", "illegal_move", "Cannot cancel", id=race.id, attempt="1")
+    submit_rejected("judge", "invalid", "has no judge", id=race.id)
+    submit_rejected("finish", "conflict", "Select its winner or abandon it first", id=race.id)
+    submit_rejected("abandon", "not_found", "has no round 7", id=race.id, round="7")
+    submit_rejected("merge", "refused:no_winner", id=race.id)
+    submit_rejected("start", "invalid", "The prompt is required", project=race_factory.project)
+    submit_rejected("start", "invalid", "The project is required", prompt="x")
     race_pages.store.races.select(race.id, "1")
-    refused("select", "illegal_move:already_decided", id=race.id, attempt="1")
-    refused("graft", "refused", "is the winner", id=race.id, attempt="1", **{"pick:made": "on"})
-    refused("merge", "refused:unknown_branch", id=race.id, into="nowhere")
+    submit_rejected("select", "illegal_move:already_decided", id=race.id, attempt="1")
+    submit_rejected(
+        "graft", "refused", "is the winner", id=race.id, attempt="1", **{"pick:made": "on"}
+    )
+    submit_rejected("merge", "refused:unknown_branch", id=race.id, into="nowhere")
 
 
 def test_slow_action_is_answered_at_once_and_continues(
     race_pages: RacePages, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    race = race_pages.settled("ada", "grace")
+    race = race_pages.create_passed_race("ada", "grace")
     race_pages.store.races.select(race.id, "1")
-    begun, may_go = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     def graft(*_: object, **__: object) -> object:
-        begun.set()
-        assert may_go.wait(30)
+        started.set()
+        assert release.wait(30)
         raise Refused("it was refused late")
 
     monkeypatch.setattr("corral.services.races.winner.graft", graft)
     monkeypatch.setattr("corral.web.background.WAIT_SECONDS", 0.05)
-    assert "Still running" in race_pages.does(
+    assert "Still running" in race_pages.submit_action(
         "graft", id=race.id, attempt="2", **{"pick:grace": "on"}
     )
-    assert begun.wait(30)
-    may_go.set()
+    assert started.wait(30)
+    release.set()
     for thread in threading.enumerate():
         if thread.name == "page action":
             thread.join(30)
@@ -176,36 +186,38 @@ def test_slow_action_is_answered_at_once_and_continues(
 
 def test_only_allowed_actions_are_offered(race_pages: RacePages) -> None:
     """Every button of an attempt and a race, in every state."""
-    race_factory, store = race_pages.raced, race_pages.store
+    race_factory, store = race_pages.race_factory, race_pages.store
     race = race_factory.start("ada", "grace", "linus")
 
-    def offered() -> tuple[list[set[str]], set[str]]:
-        now = store.races.get(race.id)
-        decided = [item for item in now.rounds if item.winner_id]
+    def list_offered() -> tuple[list[set[str]], set[str]]:
+        current = store.races.get(race.id)
+        decided = [item for item in current.rounds if item.winner_id]
         last = decided[-1] if decided else None
-        verbs = [allowed_attempt_verbs(item, now.latest, last) for item in now.latest.attempts]
-        return verbs, allowed_race_verbs(now)
+        verbs = [
+            allowed_attempt_verbs(item, current.latest, last) for item in current.latest.attempts
+        ]
+        return verbs, allowed_race_verbs(current)
 
-    assert offered() == ([{"cancel"}] * 3, {"abandon"})
+    assert list_offered() == ([{"cancel"}] * 3, {"abandon"})
     race_factory.end(race, 1)
     race_factory.end(race, 2, checks=[BAD])
     race_factory.end(race, 3, state="failed")
-    attempts, _ = offered()
+    attempts, _ = list_offered()
     assert attempts == [{"diff"}, {"retry", "diff"}, {"retry"}]
     race_factory.settle(race)
-    attempts, verbs = offered()
+    attempts, verbs = list_offered()
     assert attempts == [{"select", "diff"}, {"overrule", "retry", "diff"}, {"retry"}]
     assert verbs == {"abandon"}
     store.races.select(race.id, "1")
-    attempts, verbs = offered()
+    attempts, verbs = list_offered()
     assert attempts == [{"diff"}, {"overrule", "graft", "diff"}, set()]
     assert verbs == {"abandon", "finish", "next", "merge"}
     store.races.finish(race.id)
-    assert offered()[1] == {"next", "merge"}
+    assert list_offered()[1] == {"next", "merge"}
     race_factory.next(race, "ada")
     race_factory.end(race, 1, checks=[BAD])
     race_factory.settle(race)
-    attempts, verbs = offered()
+    attempts, verbs = list_offered()
     assert attempts == [{"overrule", "retry", "graft", "diff"}]
     assert verbs == {"abandon", "merge"}
 
@@ -214,14 +226,14 @@ def test_only_allowed_actions_are_offered(race_pages: RacePages) -> None:
 
 
 def test_race_shows_attempts_with_checks_cost_diff_rank_and_reason(race_pages: RacePages) -> None:
-    race_factory = race_pages.raced
+    race_factory = race_pages.race_factory
     race = race_factory.start("ada", "grace", "linus", checks=["pytest -q", "ruff check"])
     race_factory.end(race, 1, cost_micros=990_000)
     race_factory.end(race, 2, cost_micros=120_000)
     race_factory.end(race, 3, checks=[BAD])
     race_factory.judge(race, [[1], [2]], "clearer")
     race_factory.settle(race)
-    text = unescape(re.sub(r"<[^>]+>", " ", race_pages.text(f"/races/{race.id}")))
+    text = unescape(re.sub(r"<[^>]+>", " ", race_pages.html(f"/races/{race.id}")))
     text = re.sub(r"\s+", " ", text)
     assert "Rank 1 score 0.9" in text
     assert "all checks passed; judges preferred it to 100% of the others" in text
@@ -237,11 +249,11 @@ def test_race_shows_attempts_with_checks_cost_diff_rank_and_reason(race_pages: R
 
 
 def test_denied_tools_of_an_attempt_name_the_approving_options(race_pages: RacePages) -> None:
-    race = race_pages.raced.start("ada", "grace")
-    attempt = race_pages.raced.begin(race, 1)
+    race = race_pages.race_factory.start("ada", "grace")
+    attempt = race_pages.race_factory.begin(race, 1)
     run = race_pages.store.runs.get(str(attempt.run_id))
     race_pages.store.runs.record_denials(run, {"Edit": 2, "Bash": 1})
-    text = race_pages.text(f"/races/{race.id}")
+    text = race_pages.html(f"/races/{race.id}")
     assert "3 denied (Edit ×2, Bash)" in text  # noqa: RUF001
     assert "To approve these, start the race with --yes edit --yes run" in text
 
@@ -249,9 +261,9 @@ def test_denied_tools_of_an_attempt_name_the_approving_options(race_pages: RaceP
 def test_part_of_a_race_shows_the_requested_round(
     race_pages: RacePages,
 ) -> None:
-    race = race_pages.settled("ada", "grace")
+    race = race_pages.create_passed_race("ada", "grace")
     race_pages.store.races.select(race.id, "2", reason="shorter")
-    race_pages.raced.next(race, "linus")
+    race_pages.race_factory.next(race, "linus")
     part = race_pages.client.get(f"/races/{race.id}", headers=htmx_headers("live")).text
     assert "<html" not in part
     assert "Round 2</h2>" in part
@@ -266,26 +278,26 @@ def test_part_of_a_race_shows_the_requested_round(
 
 
 def test_lineage_shows_continued_rounds_and_branches(race_pages: RacePages) -> None:
-    race = race_pages.settled("ada", "grace")
+    race = race_pages.create_passed_race("ada", "grace")
     race_pages.store.races.select(race.id, "1")
-    race_pages.raced.next(race, "linus")
-    race_pages.raced.end(race, 1)
-    race_pages.raced.settle(race)
+    race_pages.race_factory.next(race, "linus")
+    race_pages.race_factory.end(race, 1)
+    race_pages.race_factory.settle(race)
     race_pages.store.races.select(race.id, "1")
-    race_pages.raced.next(race, "ada", from_round=1)
-    text = race_pages.text(f"/races/{race.id}")
+    race_pages.race_factory.next(race, "ada", from_round=1)
+    text = race_pages.html(f"/races/{race.id}")
     assert text.count('class="edge critical"') == 2
     assert text.count('id="box-rnd_') == 3
     assert text.count('class="winner"') == 2
-    listed = text[text.index("Show as a list") :]
-    rows = re.findall(r"<td>([\d.]+|race base) <code", unescape(listed))
+    list_html = text[text.index("Show as a list") :]
+    rows = re.findall(r"<td>([\d.]+|race base) <code", unescape(list_html))
     assert rows == ["race base", "1.1", "1.1"]
 
 
 def test_race_list_shows_the_state_of_race_and_round(race_pages: RacePages) -> None:
-    race = race_pages.settled("ada", "grace")
+    race = race_pages.create_passed_race("ada", "grace")
     race_pages.store.races.select(race.id, "1")
-    row = re.search(rf'<tr id="{race.id}">.*?</tr>', race_pages.text("/races"), re.DOTALL)
+    row = re.search(rf'<tr id="{race.id}">.*?</tr>', race_pages.html("/races"), re.DOTALL)
     assert row is not None
     cells = re.findall(r"<td.*?</td>", row[0], re.DOTALL)
     assert "active" in cells[0], "it stays open until a person finishes it"
@@ -293,48 +305,48 @@ def test_race_list_shows_the_state_of_race_and_round(race_pages: RacePages) -> N
 
 
 def test_agent_text_in_diffs_and_races_is_never_markup(race_pages: RacePages) -> None:
-    race_factory = race_pages.raced
+    race_factory = race_pages.race_factory
     race = race_factory.start("ada", prompt=HOSTILE, variations=[HOSTILE])
-    race_factory.end(race, 1, {ODD: f"{HOSTILE}\n", "app.py": f"one\n{HOSTILE}\nthree"})
+    race_factory.end(race, 1, {ODD_NAME: f"{HOSTILE}\n", "app.py": f"one\n{HOSTILE}\nthree"})
     race_factory.settle(race)
     race_pages.store.races.select(race.id, "1", reason=HOSTILE)
     for path in (f"/races/{race.id}", f"/races/{race.id}/diff", "/races", "/races/statistics"):
-        text = race_pages.text(path)
+        text = race_pages.html(path)
         assert "<script>document" not in text, path
         assert "<img" not in text, path
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text), path
-    diff = race_pages.text(f"/races/{race.id}/diff")
+    diff = race_pages.html(f"/races/{race.id}/diff")
     assert "no newline at end of file" in diff
     links = [unescape(link) for link in re.findall(r'href="([^"]+file=[^"]+)"', diff)]
-    (odd,) = [link for link in links if "odd" in link]
-    assert "<h2 id" in race_pages.text(odd)
-    assert "&lt;b&gt;.txt" in race_pages.text(odd)
+    (odd_link,) = [link for link in links if "odd" in link]
+    assert "<h2 id" in race_pages.html(odd_link)
+    assert "&lt;b&gt;.txt" in race_pages.html(odd_link)
 
 
 def test_attempts_are_compared_with_their_base_and_each_other(race_pages: RacePages) -> None:
-    race = race_pages.settled("ada", "grace")
-    alone = race_pages.text(f"/races/{race.id}/diff?one=1.1&file=app.py")
-    assert "Changes of attempt 1.1: 2 files" in alone
-    assert "<del>two</del>" in alone
-    assert "<ins>ada</ins>" in alone
-    assert "Graft" not in alone
-    both = race_pages.text(f"/races/{race.id}/diff?one=1.1&other=1.2&file=app.py")
+    race = race_pages.create_passed_race("ada", "grace")
+    single = race_pages.html(f"/races/{race.id}/diff?one=1.1&file=app.py")
+    assert "Changes of attempt 1.1: 2 files" in single
+    assert "<del>two</del>" in single
+    assert "<ins>ada</ins>" in single
+    assert "Graft" not in single
+    both = race_pages.html(f"/races/{race.id}/diff?one=1.1&other=1.2&file=app.py")
     assert "Attempt 1.1 compared with 1.2: 3 files" in both
     assert "<del>ada</del>" in both
     assert "<ins>grace</ins>" in both
     race_pages.store.races.select(race.id, "1")
-    onto = race_pages.text(f"/races/{race.id}/diff?one=1.1&other=1.2")
-    assert "Graft selected files" in onto
-    assert onto.count('form="graft-form"') == 3
-    same = race_pages.text(f"/races/{race.id}/diff?one=1.1&other=1.1")
+    with_winner = race_pages.html(f"/races/{race.id}/diff?one=1.1&other=1.2")
+    assert "Graft selected files" in with_winner
+    assert with_winner.count('form="graft-form"') == 3
+    same = race_pages.html(f"/races/{race.id}/diff?one=1.1&other=1.1")
     assert "No differences." in same
-    for path, words in (
+    for path, fragment in (
         ("diff?one=1.9", "has no attempt"),
         ("diff?one=1.1&other=zz", "has no attempt"),
     ):
         answer = race_pages.client.get(f"/races/{race.id}/{path}")
-        assert (answer.status_code, words in unescape(answer.text)) == (404, True), path
-    text = unescape(race_pages.text(f"/races/{race.id}/diff?one=1.1&file=nowhere"))
+        assert (answer.status_code, fragment in unescape(answer.text)) == (404, True), path
+    text = unescape(race_pages.html(f"/races/{race.id}/diff?one=1.1&file=nowhere"))
     assert "nowhere" in text
 
 
@@ -343,53 +355,53 @@ def test_long_diff_is_truncated_with_a_note(
 ) -> None:
     monkeypatch.setattr(race_diffs, "MAX_LINES", 50)
     monkeypatch.setattr(race_diffs, "MAX_FILES", 10)
-    race = race_pages.raced.start("ada")
+    race = race_pages.race_factory.start("ada")
     many: dict[str, str | bytes] = {f"f{n:03}": "x\n" for n in range(30)}
     long = "".join(f"line {n}\n" for n in range(400)) + "y" * 5_000 + "\n"
-    race_pages.raced.end(race, 1, many | {"a-long": long, "b-wide": "z" * 5_000 + "\n"})
-    race_pages.raced.settle(race)
-    text = race_pages.text(f"/races/{race.id}/diff?one=1.1")
+    race_pages.race_factory.end(race, 1, many | {"a-long": long, "b-wide": "z" * 5_000 + "\n"})
+    race_pages.race_factory.settle(race)
+    text = race_pages.html(f"/races/{race.id}/diff?one=1.1")
     assert "The diff is truncated" in text
     assert text.count("<ins>") == 50
     assert "10 files are shown; 22 more changed." in text
-    assert "(truncated)" in race_pages.text(f"/races/{race.id}/diff?one=1.1&file=b-wide")
+    assert "(truncated)" in race_pages.html(f"/races/{race.id}/diff?one=1.1&file=b-wide")
 
 
 def test_race_of_another_node_is_shown_and_its_diff_is_not(race_pages: RacePages) -> None:
-    race = race_pages.raced.start("ada", host="elsewhere")
-    race_pages.raced.end(race, 1)
-    race_pages.raced.settle(race)
-    assert "elsewhere" in race_pages.text(f"/races/{race.id}")
-    assert "are on elsewhere" in race_pages.text(f"/races/{race.id}/diff")
+    race = race_pages.race_factory.start("ada", host="elsewhere")
+    race_pages.race_factory.end(race, 1)
+    race_pages.race_factory.settle(race)
+    assert "elsewhere" in race_pages.html(f"/races/{race.id}")
+    assert "are on elsewhere" in race_pages.html(f"/races/{race.id}/diff")
 
 
 def test_win_rates_are_shown_with_bounds_and_cost(race_pages: RacePages) -> None:
     for _ in range(3):
-        race = race_pages.settled("ada", "grace")
+        race = race_pages.create_passed_race("ada", "grace")
         race_pages.store.races.select(race.id, "1")
-    race = race_pages.settled("ada", "grace")
+    race = race_pages.create_passed_race("ada", "grace")
     race_pages.store.races.select(race.id, "2")
     text = re.sub(
-        r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", race_pages.text("/races/statistics")))
+        r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", race_pages.html("/races/statistics")))
     )
     assert "ada 4 4 3 75.0 % 30.1\N{EN DASH}95.4 % $0.48 $0.16" in text
     assert "grace 4 4 1 25.0 % 4.6\N{EN DASH}69.9 % $0.48 $0.48" in text
-    drawn = race_pages.text("/races/statistics?by=model")
-    assert len(re.findall(r"<circle", drawn)) == 2
-    assert 'x1="30.06%" x2="95.44%"' in drawn
+    plots = race_pages.html("/races/statistics?by=model")
+    assert len(re.findall(r"<circle", plots)) == 2
+    assert 'x1="30.06%" x2="95.44%"' in plots
     for path in ("/races/statistics?by=odd", "/races/statistics?days=5", "/races?state=odd"):
         assert race_pages.client.get(path).status_code == 400, path
-    both = race_pages.client.get(f"/races?state=active&project={race_pages.raced.project}")
+    both = race_pages.client.get(f"/races?state=active&project={race_pages.race_factory.project}")
     assert "not by both" in both.text
 
 
 def test_race_waiting_for_a_person_is_on_the_overview(race_pages: RacePages) -> None:
-    race = race_pages.settled("ada", "grace")
-    text = unescape(race_pages.text("/"))
+    race = race_pages.create_passed_race("ada", "grace")
+    text = unescape(race_pages.html("/"))
     assert "2 of 2 attempts passed; select the winner" in text
     assert f'href="/races/{race.id}"' in text
     race_pages.store.races.select(race.id, "1")
-    assert "select the winner" not in race_pages.text("/")
+    assert "select the winner" not in race_pages.html("/")
     assert race_pages.client.get(f"/show/{race.id}").headers["location"] == f"/races/{race.id}"
     assert race_pages.client.get("/search", params={"q": race.id}).status_code == 303
 
@@ -398,10 +410,10 @@ def test_many_attempts_are_paginated_and_few_have_terminals(
     race_pages: RacePages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     race_pages.store.settings.set("races.max_attempts", 20)
-    race = race_pages.raced.start(*["ada"] * 12)
+    race = race_pages.race_factory.start(*["ada"] * 12)
     for number in range(1, 13):
-        race_pages.raced.begin(race, number)
-    text = race_pages.text(f"/races/{race.id}")
+        race_pages.race_factory.begin(race, number)
+    text = race_pages.html(f"/races/{race.id}")
     assert text.count('class="attempt row"') == 12
     assert text.count("data-run=") == MAX_SCREENS
     assert f"Terminals of the first {MAX_SCREENS} of" in text
@@ -413,7 +425,7 @@ def test_many_attempts_are_paginated_and_few_have_terminals(
 
 
 def test_missing_race_or_attempt_says_so(race_pages: RacePages) -> None:
-    race = race_pages.raced.start("ada")
+    race = race_pages.race_factory.start("ada")
     for path in (
         "/races/rac_zzz",
         "/races/rac_zzz/diff",
@@ -446,8 +458,8 @@ def parse_events(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
 def test_terminals_of_a_round_share_one_stream(
     http_server: HttpServer, race_pages: RacePages, tmp_path: Path
 ) -> None:
-    """Of runs with output, and of one whose output was deleted; it ends with the round."""
-    race = race_pages.settled("ada", "grace")
+    """The stream has runs with output and a run with deleted output, and ends with the round."""
+    race = race_pages.create_passed_race("ada", "grace")
     runs = [attempt.run_id for attempt in race.latest.attempts]
     folder = tmp_path / "written"
     folder.mkdir()
@@ -461,10 +473,10 @@ def test_terminals_of_a_round_share_one_stream(
         assert answer.headers["content-type"].startswith("text/event-stream")
         events = [*parse_events(answer.iter_lines())]
     assert events[-1][0] == "all_over"
-    of_first = [(name, text) for name, run, text in events if run == runs[0]]
-    assert of_first[0] == ("begin", "")
-    assert "I was here" in json.dumps(of_first)
-    assert of_first[-1] == ("over", "")
-    name, _, why = [event for event in events if event[1] == runs[1]][-1]
+    first_events = [(name, text) for name, run, text in events if run == runs[0]]
+    assert first_events[0] == ("begin", "")
+    assert "I was here" in json.dumps(first_events)
+    assert first_events[-1] == ("over", "")
+    name, _, reason = [event for event in events if event[1] == runs[1]][-1]
     assert name == "over"
-    assert runs[1] in why
+    assert runs[1] in reason

@@ -1,4 +1,4 @@
-"""The team pages, by requests: from the board to the notes."""
+"""The team pages over HTTP: board, graph, inbox, groups, locks and notes."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.support.page_objects import PageClient, htmx_headers, iter_pages
 from tests.support.run_factories import add_run
 from tests.support.sample_store import HOSTILE
 
-BAD = HOSTILE + "' onfocus=alert(1) \""
+HOSTILE_TITLE = HOSTILE + "' onfocus=alert(1) \""
 
 
 class TeamPages(PageClient):
@@ -33,7 +33,7 @@ class TeamPages(PageClient):
     def state(self, key: str) -> str:
         return str(self.store.tasks.get(key).state)
 
-    def submitted(self, key: str) -> str:
+    def submit_task(self, key: str) -> str:
         self.store.tasks.claim(self.project, "grace", key=key)
         return self.store.tasks.submit(key, "it is done", agent="grace").id
 
@@ -48,73 +48,77 @@ def team_pages(http_server: HttpServer, tmp_path: Path) -> Iterator[TeamPages]:
 
 
 def test_every_team_action_does_what_its_button_says(team_pages: TeamPages) -> None:
-    act, store, project = team_pages.act, team_pages.store, team_pages.project
+    submit, store, project = team_pages.submit, team_pages.store, team_pages.project
 
-    act("tasks/add", project=project, key="a", title="First", files="src, docs")
-    act("tasks/add", project=project, key="b", title="Then", needs="a", role="builder")
+    submit("tasks/add", project=project, key="a", title="First", files="src, docs")
+    submit("tasks/add", project=project, key="b", title="Then", needs="a", role="builder")
     task = store.tasks.get("b")
     assert (task.state, task.depends_on, task.role) == ("pending", ["a"], "builder")
-    a = store.tasks.get("a").id
-    act("tasks/move", id=a, verb="pause")
+    task_id = store.tasks.get("a").id
+    submit("tasks/move", id=task_id, verb="pause")
     assert team_pages.state("a") == "paused"
-    act("tasks/move", id=a, verb="resume")
-    team_pages.submitted("a")
-    act("tasks/move", id=a, verb="reject", reason="not yet")
+    submit("tasks/move", id=task_id, verb="resume")
+    team_pages.submit_task("a")
+    submit("tasks/move", id=task_id, verb="reject", reason="not yet")
     assert (team_pages.state("a"), store.tasks.get("a").reason) == ("ready", "not yet")
-    team_pages.submitted("a")
-    act("tasks/move", id=a, verb="accept")
+    team_pages.submit_task("a")
+    submit("tasks/move", id=task_id, verb="accept")
     assert (team_pages.state("a"), team_pages.state("b")) == ("done", "ready")
-    act("tasks/move", id=a, verb="reopen", reason="it was not")
+    submit("tasks/move", id=task_id, verb="reopen", reason="it was not")
     store.tasks.claim(project, "ada", key="a")
-    act("tasks/move", id=a, verb="reassign")
+    submit("tasks/move", id=task_id, verb="reassign")
     assert (team_pages.state("a"), team_pages.state("b")) == ("ready", "pending")
-    act("tasks/move", id=a, verb="cancel", reason="no")
+    submit("tasks/move", id=task_id, verb="cancel", reason="no")
     assert team_pages.state("b") == "blocked"
-    act("tasks/move", id=a, verb="skip")
+    submit("tasks/move", id=task_id, verb="skip")
     assert team_pages.state("b") == "ready"
 
     question = store.questions.ask("Which?", options=["this", "that"], asker="agent:ada").id
-    act("questions/answer", id=question, answer="that")
+    submit("questions/answer", id=question, answer="that")
     assert store.questions.get(question).answer == "that"
-    named = store.questions.ask("Who?", asker="agent:ada", answerers=["user:bob"]).id
-    act("questions/answer", id=named, answer="me")
-    assert store.questions.get(named).answered_by == "user:bob"
+    addressed = store.questions.ask("Who?", asker="agent:ada", answerers=["user:bob"]).id
+    submit("questions/answer", id=addressed, answer="me")
+    assert store.questions.get(addressed).answered_by == "user:bob"
     decision = store.decisions.record("Go", confirm=True, author="agent:ada").id
-    act("decisions/review", id=decision, verdict="reject", reason="too early")
+    submit("decisions/review", id=decision, verdict="reject", reason="too early")
     assert (store.decisions.get(decision).state, store.decisions.get(decision).reason) == (
         "rejected",
         "too early",
     )
 
-    went = act("groups/create", name="crew", members="agent:ada, agent:grace", roles="builder")
-    group = went.headers["HX-Redirect"].rpartition("/")[2]
-    act("groups/post", id=group, text="good morning")
+    response = submit(
+        "groups/create", name="crew", members="agent:ada, agent:grace", roles="builder"
+    )
+    group = response.headers["HX-Redirect"].rpartition("/")[2]
+    submit("groups/post", id=group, text="good morning")
     assert [post.text for post in store.groups.read("crew", member="agent:ada").items] == [
         "good morning"
     ]
-    act("groups/react", id=group, number="1", emoji="\N{THUMBS UP SIGN}")
+    submit("groups/react", id=group, number="1", emoji="\N{THUMBS UP SIGN}")
     store.groups.post(group, "hello", author="agent:ada")
-    act("groups/mark", id=group, number="2")
-    act("groups/leave", id=group)
-    act("groups/join", id=group)
-    act("groups/archive", id=group)
+    submit("groups/mark", id=group, number="2")
+    submit("groups/leave", id=group)
+    submit("groups/join", id=group)
+    submit("groups/archive", id=group)
     assert store.groups.get(group).state == "archived"
-    direct = act("groups/send", to="agent:ada", text="for you alone").headers["HX-Redirect"]
+    direct = submit("groups/send", to="agent:ada", text="for you alone").headers["HX-Redirect"]
     assert "for you alone" in team_pages.client.get(direct).text
-    act("groups/broadcast", text="tea is ready")
+    submit("groups/broadcast", text="the build is green")
 
     lock = store.locks.acquire(project, "src/x.py", "ada")
-    act("locks/revoke", id=lock.id, reason="it is urgent")
+    submit("locks/revoke", id=lock.id, reason="it is urgent")
     assert store.locks.get(lock.id).state == "revoked"
 
-    act("notes/add", text="Use tabs.", scope=f"project:{project}", category="style", key="indent")
+    submit(
+        "notes/add", text="Use tabs.", scope=f"project:{project}", category="style", key="indent"
+    )
     (note,) = store.notes.list(project=project).items
     assert (note.category, note.key) == ("style", "indent")
-    act("notes/supersede", id=note.id, text="Use spaces.")
+    submit("notes/supersede", id=note.id, text="Use spaces.")
     (note,) = store.notes.list(project=project).items
     assert note.text == "Use spaces."
-    act("notes/forget", id=note.id)
-    act("notes/add", text="For all.", scope="everyone")
+    submit("notes/forget", id=note.id)
+    submit("notes/add", text="For all.", scope="everyone")
     assert [note.text for note in store.notes.list(all=True).items][:1] == ["For all."]
     assert team_pages.done == {*TEAM_ACTIONS}
 
@@ -122,35 +126,41 @@ def test_every_team_action_does_what_its_button_says(team_pages: TeamPages) -> N
 def test_team_action_error_is_shown(team_pages: TeamPages) -> None:
     team_pages.store.tasks.add(team_pages.project, "a", "First")
     id = team_pages.store.tasks.get("a").id
-    team_pages.refused("tasks/move", "illegal_move", "Cannot accept", id=id, verb="accept")
-    team_pages.refused("tasks/move", "invalid", "Invalid action", id=id, verb="claim")
-    team_pages.refused("tasks/move", "invalid", "Invalid action", id=id, verb="_release_due")
-    team_pages.refused(
+    team_pages.submit_rejected("tasks/move", "illegal_move", "Cannot accept", id=id, verb="accept")
+    team_pages.submit_rejected("tasks/move", "invalid", "Invalid action", id=id, verb="claim")
+    team_pages.submit_rejected(
+        "tasks/move", "invalid", "Invalid action", id=id, verb="_release_due"
+    )
+    team_pages.submit_rejected(
         "tasks/move",
         "invalid",
         "The reason is required",
-        id=team_pages.submitted("a"),
+        id=team_pages.submit_task("a"),
         verb="reject",
     )
-    team_pages.refused("tasks/move", "not_found", "There is no task", id="tsk_zzz", verb="skip")
-    team_pages.refused(
+    team_pages.submit_rejected(
+        "tasks/move", "not_found", "There is no task", id="tsk_zzz", verb="skip"
+    )
+    team_pages.submit_rejected(
         "tasks/add", "invalid", "is required", project=team_pages.project, key="", title="x"
     )
-    team_pages.refused(
+    team_pages.submit_rejected(
         "tasks/add", "invalid", "b", project=team_pages.project, key="b", title="x", needs="nowhere"
     )
-    team_pages.refused("groups/post", "not_found", "No open group", id="nowhere", text="x")
-    team_pages.refused("groups/send", "invalid", "mailbox", to="nobody", text="x")
-    team_pages.refused(
+    team_pages.submit_rejected("groups/post", "not_found", "No open group", id="nowhere", text="x")
+    team_pages.submit_rejected("groups/send", "invalid", "mailbox", to="unknown", text="x")
+    team_pages.submit_rejected(
         "groups/mark", "invalid", "Invalid number", id="x", number="\N{SUPERSCRIPT TWO}"
     )
-    team_pages.refused("notes/add", "invalid:unknown_scope", text="x", scope="planet:mars")
-    team_pages.refused("notes/add", "invalid", "'A B'", text="x", category="A B")
-    team_pages.refused("locks/revoke", "not_found", "lck_9", id="lck_9", reason="x")
+    team_pages.submit_rejected("notes/add", "invalid:unknown_scope", text="x", scope="planet:mars")
+    team_pages.submit_rejected("notes/add", "invalid", "'A B'", text="x", category="A B")
+    team_pages.submit_rejected("locks/revoke", "not_found", "lck_9", id="lck_9", reason="x")
     question = team_pages.store.questions.ask(
         "Agents only?", asker="agent:ada", answerers=["agent:grace"]
     )
-    team_pages.refused("questions/answer", "refused:not_an_answerer", id=question.id, answer="x")
+    team_pages.submit_rejected(
+        "questions/answer", "refused:not_an_answerer", id=question.id, answer="x"
+    )
 
 
 # -- the board ------------------------------------------------------------------------------------
@@ -183,7 +193,7 @@ def test_graph_is_drawn_with_its_critical_path(team_pages: TeamPages) -> None:
     team_pages.store.tasks.declare(
         team_pages.project,
         [
-            {"key": "a", "title": BAD},
+            {"key": "a", "title": HOSTILE_TITLE},
             {"key": "b", "title": "B", "depends_on": ["a"]},
             {"key": "c", "title": "C", "depends_on": ["a", "b"]},
             {"key": "alone", "title": "Alone"},
@@ -243,32 +253,32 @@ def test_overview_shows_questions_for_people_only(team_pages: TeamPages) -> None
     assert "To be confirmed" in text
     assert "For grace?" not in text
     assert "For grace?" in team_pages.client.get("/inbox").text
-    assert "Nobody waits" not in team_pages.client.get("/inbox").text
+    assert "No open questions." not in team_pages.client.get("/inbox").text
 
 
 def test_submitted_task_is_reviewed_from_the_overview(team_pages: TeamPages) -> None:
     for key in ("mine", "checked"):
         check = "true" if key == "checked" else None
         team_pages.store.tasks.add(team_pages.project, key, f"Task {key}", check=check)
-        team_pages.submitted(key)
+        team_pages.submit_task(key)
     text = team_pages.client.get("/").text
     assert "Task mine" in text
     assert "mine submitted by grace" in text
     assert "Task checked" not in text
     id = team_pages.store.tasks.get("mine").id
-    team_pages.act("tasks/move", id=id, verb="accept")
+    team_pages.submit("tasks/move", id=id, verb="accept")
     assert "Task mine" not in team_pages.client.get("/").text
 
 
 def test_impossible_time_is_rejected(team_pages: TeamPages) -> None:
     team_pages.store.tasks.add(team_pages.project, "a", "First")
-    for asked in ("at=never", "time=yesterday", "time=9999-01-01T00:00:00", "at=0"):
-        answer = team_pages.client.get(f"/board/timeline?project={team_pages.project}&{asked}")
-        assert answer.status_code == 400, asked
-    shown = team_pages.client.get(
+    for query in ("at=never", "time=yesterday", "time=9999-01-01T00:00:00", "at=0"):
+        answer = team_pages.client.get(f"/board/timeline?project={team_pages.project}&{query}")
+        assert answer.status_code == 400, query
+    response = team_pages.client.get(
         f"/board/timeline?project={team_pages.project}&at={team_pages.store.now()}"
     )
-    assert "from the event log" in shown.text
+    assert "from the event log" in response.text
     ahead = team_pages.client.get(
         f"/board/timeline?project={team_pages.project}&at={team_pages.store.now() + 5}"
     )
@@ -280,24 +290,26 @@ def test_several_decisions_are_reviewed_all_or_none(team_pages: TeamPages) -> No
     ids = [record(f"Go {n}", confirm=True, author="agent:ada").id for n in range(3)]
     text = team_pages.client.get("/inbox").text
     assert all(f'name="pick:{id}"' in text for id in ids)
-    team_pages.refused("decisions/review", "invalid", "Select", verdict="confirm")
-    gone = team_pages.store.decisions.reject(ids[0]).id
+    team_pages.submit_rejected("decisions/review", "invalid", "Select", verdict="confirm")
+    rejected = team_pages.store.decisions.reject(ids[0]).id
     picked = {f"pick:{id}": "on" for id in ids}
-    team_pages.refused("decisions/review", "conflict:too_late", gone, verdict="confirm", **picked)
+    team_pages.submit_rejected(
+        "decisions/review", "conflict:too_late", rejected, verdict="confirm", **picked
+    )
     assert team_pages.store.decisions.get(ids[1]).state == "proposed"
-    del picked[f"pick:{gone}"]
-    result = team_pages.act("decisions/review", verdict="confirm", reason="all fine", **picked)
+    del picked[f"pick:{rejected}"]
+    result = team_pages.submit("decisions/review", verdict="confirm", reason="all fine", **picked)
     assert "2 decisions" in result.text
     for id in ids[1:]:
         decision = team_pages.store.decisions.get(id)
         assert (decision.state, decision.reason) == ("confirmed", "all fine")
     for name in ("bob", "eve"):
         record("Whose?", confirm=True, author="agent:ada", answerers=[f"user:{name}"])
-    apart = {
+    mixed = {
         f"pick:{item.id}": "on" for item in team_pages.store.decisions.list(proposed=True).items
     }
-    team_pages.refused(
-        "decisions/review", "invalid", "different people", verdict="confirm", **apart
+    team_pages.submit_rejected(
+        "decisions/review", "invalid", "different people", verdict="confirm", **mixed
     )
 
 
@@ -321,7 +333,7 @@ def test_notes_are_found_by_their_text(team_pages: TeamPages) -> None:
     assert "likes tea" in get("/notes?q=tea&scope=agent:ada").text
     assert "likes tea" not in get(f"/notes?scope=project:{team_pages.project}").text
     assert "Invalid scope" in unescape(get("/notes?scope=mars").text)
-    assert get("/notes", params={"q": BAD}).status_code == 200
+    assert get("/notes", params={"q": HOSTILE_TITLE}).status_code == 200
 
 
 def test_file_experts_are_listed_and_a_folder_without_git_is_reported(

@@ -258,7 +258,7 @@ class Chaos:
         while self._undo:
             heapq.heappop(self._undo)[2]()
         for machine in self.machines.values():
-            machine.everything(signal.SIGCONT)
+            machine.signal_all(signal.SIGCONT)
         (self.out / "calm").touch()
         began = time.monotonic()
         with corral.open(self.url, actor="user:chaos") as store:
@@ -344,7 +344,7 @@ class Chaos:
         self.bystanders.end()
         self.talk.close()
         for machine in self.machines.values():
-            machine.everything(signal.SIGCONT)
+            machine.signal_all(signal.SIGCONT)
             machine.kill_processes()
         for thing in (self.server, self.network, self.disk):
             if thing is not None:

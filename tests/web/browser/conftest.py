@@ -1,8 +1,7 @@
 """A real browser and a real daemon with sample content, shared by all tests of this folder.
 
-Both are expensive to start, so the tests share them and one window: each test uses its own
-projects,
-tasks and messages.
+Both are expensive to start, so the tests share them and one window. Each test uses its own
+projects, tasks and messages.
 """
 
 import os
@@ -23,10 +22,10 @@ from tests.support.sample_store import HOSTILE, SampleStore
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PICTURED = os.environ.get("CORRAL_PICTURES")  # read now: a fixture clears the environment
+TAKE_PICTURES = os.environ.get("CORRAL_PICTURES")  # read now: a fixture clears the environment
 COLOURS = (
     "for i in 1 2 3; do printf '\\033[3%dmcolour %d\\033[0m \\033[38;2;200;120;80mrgb\\033[0m\\n' "
-    "$i $i; done; printf '<b>bold?</b>\\n'; while read line; do echo \"heard $line\"; done"
+    "$i $i; done; printf '<b>bold?</b>\\n'; while read line; do echo \"received $line\"; done"
 )
 # The target is 250 ms at the 99th percentile (`bench web` measures it); here it must only be quick.
 SOON = 60_000  # milliseconds; on a busy machine
@@ -48,7 +47,7 @@ class LiveSite(NamedTuple):
 
 @pytest.fixture(scope="package")
 def live_site(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> Iterator[LiveSite]:
-    folder = tmp_path_factory.mktemp("town")
+    folder = tmp_path_factory.mktemp("site")
     url = f"sqlite:///{folder}/corral.db"
     machine = Machine(folder / "one", url, "one")
     with corral.open(url, actor="user:tester") as store:
@@ -73,7 +72,7 @@ def live_site(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> I
             machine.wait_for_end(runs["hostile"])
             for name in ("talks", "colours"):
                 machine.in_state(runs[name], RunState.RUNNING)
-            wait_until(lambda: store.runs.get(runs["asks"]).attention, "it asks")
+            wait_until(lambda: store.runs.get(runs["asks"]).attention, "the run asks a question")
             sample.samples(store.runs.get(runs["talks"]))
             yield LiveSite(machine, store, sample, runs, link)
         finally:
@@ -81,7 +80,7 @@ def live_site(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> I
 
 
 class BrowserTab:
-    """One window; errors in it are recorded."""
+    """One window; records its console errors, failed responses and requests to other hosts."""
 
     def __init__(self, page: "Page", base: str) -> None:
         self.page = page
@@ -89,10 +88,10 @@ class BrowserTab:
         self.faults: list[str] = []
         self.posted: list[str] = []
         self._listeners: dict[Any, Callable[[Any], None]] = {
-            "console": self._heard,
-            "pageerror": self._failed,
-            "request": self._asked,
-            "response": self._answered,
+            "console": self._on_console,
+            "pageerror": self._on_error,
+            "request": self._on_request,
+            "response": self._on_response,
         }
         for event, listener in self._listeners.items():
             page.on(event, listener)
@@ -102,34 +101,34 @@ class BrowserTab:
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
 
-    def _heard(self, message: Any) -> None:
+    def _on_console(self, message: Any) -> None:
         # An image has no icon link, unlike the pages, so the browser requests the default icon.
-        of_the_picture = message.location["url"].endswith("/favicon.ico")
-        if message.type in ("error", "warning") and not of_the_picture:
+        is_icon_request = message.location["url"].endswith("/favicon.ico")
+        if message.type in ("error", "warning") and not is_icon_request:
             self.faults.append(f"console: {message.text}")
 
-    def _failed(self, error: Any) -> None:
+    def _on_error(self, error: Any) -> None:
         self.faults.append(f"error: {error}")
 
-    def _asked(self, request: Any) -> None:
+    def _on_request(self, request: Any) -> None:
         if request.method == "POST":
             self.posted.append(request.url)
         if not request.url.startswith((self.base, "data:", "blob:")):
             self.faults.append(f"outside: {request.url}")
 
-    def _answered(self, response: Any) -> None:
+    def _on_response(self, response: Any) -> None:
         if response.status >= 400 and not response.url.endswith("/favicon.ico"):
             self.faults.append(f"{response.status}: {response.url}")
 
     def resize(self, mode: str) -> None:
-        self.page.set_viewport_size(options(mode)["viewport"])
+        self.page.set_viewport_size(context_options(mode)["viewport"])
 
     def go(self, path: str) -> "Page":
         self.page.goto(self.base + path)
         return self.page
 
 
-def options(mode: str) -> dict[str, Any]:
+def context_options(mode: str) -> dict[str, Any]:
     """Context options for a mode: `light`, `dark`, `phone`, or `plain` (without scripts)."""
     size = {"width": 390, "height": 844} if mode == "phone" else {"width": 1320, "height": 900}
     return {
@@ -163,7 +162,7 @@ def take_picture(pictures: Path) -> Callable[..., None]:
     """Save a screenshot when CORRAL_PICTURES is set."""
 
     def save(page: "Page", name: str, *, full_page: bool = True) -> None:
-        if PICTURED:
+        if TAKE_PICTURES:
             page.screenshot(path=pictures / f"{name}.png", full_page=full_page)
 
     return save
@@ -171,7 +170,7 @@ def take_picture(pictures: Path) -> Callable[..., None]:
 
 def new_window(browser: "Browser", live_site: LiveSite, mode: str) -> "Page":
     """Open a window in a context of its own and log in."""
-    context = browser.new_context(**options(mode))
+    context = browser.new_context(**context_options(mode))
     context.set_default_timeout(SOON)
     page = context.new_page()
     page.goto(live_site.link)
@@ -182,7 +181,7 @@ class Window(NamedTuple):
     """The window that the tests share. A new context costs more CPU time than most tests."""
 
     page: "Page"
-    landed: str
+    start_url: str
     """The address after logging in."""
     cookies: list[Any]
 
@@ -190,10 +189,10 @@ class Window(NamedTuple):
         """Leave the page, so that it requests nothing more, and undo what a test may change."""
         self.page.unroute_all()
         # Of the same origin: about:blank would start a new renderer process.
-        self.page.goto(f"{self.landed}static/icon.svg")
+        self.page.goto(f"{self.start_url}static/icon.svg")
         self.page.context.clear_cookies()
         self.page.context.add_cookies(self.cookies)
-        self.page.set_viewport_size(options("light")["viewport"])
+        self.page.set_viewport_size(context_options("light")["viewport"])
 
 
 @pytest.fixture(scope="package")
@@ -205,7 +204,7 @@ def window(live_site: LiveSite, browser: "Browser") -> Iterator[Window]:
 
 @pytest.fixture
 def tab(live_site: LiveSite, window: Window) -> Iterator[BrowserTab]:
-    """The shared window, on no page yet."""
+    """The shared window, before any page is opened."""
     tab = BrowserTab(window.page, live_site.base)
     yield tab
     window.reset()
@@ -215,15 +214,15 @@ def tab(live_site: LiveSite, window: Window) -> Iterator[BrowserTab]:
 
 @pytest.fixture
 def open_window(live_site: LiveSite, browser: "Browser") -> Iterator[Callable[[str], BrowserTab]]:
-    """Open windows in a mode, or without anything that other tests did to the shared one."""
+    """Open windows of their own, for another mode or without the state of the shared one."""
     opened: list[BrowserTab] = []
 
-    def make(mode: str = "light") -> BrowserTab:
+    def open_tab(mode: str = "light") -> BrowserTab:
         tab = BrowserTab(new_window(browser, live_site, mode), live_site.base)
         opened.append(tab)
         return tab
 
-    yield make
+    yield open_tab
     faults = [fault for tab in opened for fault in tab.faults]
     for tab in opened:
         tab.page.context.close()

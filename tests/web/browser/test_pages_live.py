@@ -9,7 +9,7 @@ from corral.domain.runs.model import RunState
 from corral.kernel.clock import SECOND
 from corral.web.navigation import NAVIGATION
 from tests.support.home import wait_until
-from tests.web.browser.conftest import PICTURED, BrowserTab, LiveSite, Window
+from tests.web.browser.conftest import TAKE_PICTURES, BrowserTab, LiveSite, Window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -68,13 +68,13 @@ LANDMARKS = {
     "img:not([alt])": 0,
     "table:not(:has(caption)):not(.numbers, .u-legend)": 0,
 }
-COUNTED = """names => Object.fromEntries(
+COUNT_ELEMENTS = """names => Object.fromEntries(
     names.map(name => [name, document.querySelectorAll(name).length]))"""
-FITS = "document.documentElement.scrollWidth <= innerWidth"
+FITS_WINDOW = "document.documentElement.scrollWidth <= innerWidth"
 # Plots and terminals are redrawn in the frame after a resize.
-DRAWN = "[data-plot], #terminal, .attempt .screen"
-NEXT_FRAME = """() => new Promise(tell =>
-    requestAnimationFrame(() => requestAnimationFrame(() => tell(true))))"""
+REDRAWN = "[data-plot], #terminal, .attempt .screen"
+NEXT_FRAME = """() => new Promise(resolve =>
+    requestAnimationFrame(() => requestAnimationFrame(() => resolve(true))))"""
 KEYS = {link.path: link.key for group in NAVIGATION for link in group.links}
 
 
@@ -82,7 +82,7 @@ def test_every_page_opens_by_its_key_and_fits_any_window(
     live_site: LiveSite, tab: BrowserTab, take_picture: Callable[..., None]
 ) -> None:
     # Colours do not change the layout: a dark page is only needed for its screenshot.
-    modes = ["light", "dark", "phone"] if PICTURED else ["light", "phone"]
+    modes = ["light", "dark", "phone"] if TAKE_PICTURES else ["light", "phone"]
     page = tab.go("/runs")
     for name, path in every_page(live_site).items():
         if path in KEYS:
@@ -93,25 +93,25 @@ def test_every_page_opens_by_its_key_and_fits_any_window(
         else:
             tab.go(path)
         page.wait_for_selector("#feed[data-state=live]", state="attached")
-        counted = page.evaluate(COUNTED, [*LANDMARKS, "[data-plot]", DRAWN])
-        drawn = counted.pop(DRAWN)
-        if counted.pop("[data-plot]"):
+        counts = page.evaluate(COUNT_ELEMENTS, [*LANDMARKS, "[data-plot]", REDRAWN])
+        is_redrawn = counts.pop(REDRAWN)
+        if counts.pop("[data-plot]"):
             page.wait_for_selector("[data-plot][data-drawn]")
-        assert counted == LANDMARKS, path
+        assert counts == LANDMARKS, path
         for mode in modes:
-            if PICTURED:
+            if TAKE_PICTURES:
                 page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
             tab.resize(mode)
-            if drawn:
+            if is_redrawn:
                 page.evaluate(NEXT_FRAME)
-            wait_until(partial(page.evaluate, FITS), f"{path} fits into the window", 5)
+            wait_until(partial(page.evaluate, FITS_WINDOW), f"{path} fits into the window", 5)
             take_picture(page, f"{name}-{mode}")
         modes.reverse()  # the next page starts with the current window size
         assert "owned" not in page.title().replace("'owned'", "")
 
 
 # The vertical offset between a state label and its line.
-OFF_THE_LINE = """() => {
+BASELINE_OFFSET = """() => {
     const bottom = node => { const range = document.createRange(); range.selectNodeContents(node);
         return range.getBoundingClientRect(); };
     const row = document.querySelector('.list tbody tr');
@@ -123,11 +123,11 @@ OFF_THE_LINE = """() => {
 def test_state_and_its_neighbours_share_a_line_on_a_phone(tab: BrowserTab) -> None:
     page = tab.go("/races")
     tab.resize("phone")
-    assert page.evaluate(OFF_THE_LINE) < 1.5
+    assert page.evaluate(BASELINE_OFFSET) < 1.5
 
 
 def test_token_leaves_the_url_and_is_hidden_from_scripts(tab: BrowserTab, window: Window) -> None:
-    assert window.landed == f"{tab.base}/"
+    assert window.start_url == f"{tab.base}/"
     page = tab.go("/search")
     assert "crl_" in str(page.context.cookies())
     assert "crl_" not in page.evaluate("document.cookie")
@@ -139,8 +139,8 @@ def test_token_leaves_the_url_and_is_hidden_from_scripts(tab: BrowserTab, window
 def test_change_of_another_process_is_shown_at_once(live_site: LiveSite, tab: BrowserTab) -> None:
     page = tab.go("/mail")
     page.wait_for_selector("#feed[data-state=live]")
-    with corral.open(live_site.machine.url, actor="user:other") as elsewhere:
-        letter = elsewhere.mail.put("agent:live", "news from elsewhere")
+    with corral.open(live_site.machine.url, actor="user:other") as other_store:
+        letter = other_store.mail.put("agent:live", "from another process")
     page.wait_for_selector(f"#{letter.id}")
     live_site.store.mail.drop(letter.id)
     page.wait_for_selector(f"#{letter.id}", state="detached")
@@ -183,18 +183,18 @@ def test_lost_connection_is_shown_and_restored(live_site: LiveSite, tab: Browser
 
 
 def test_changes_before_the_feed_is_open_are_shown(live_site: LiveSite, tab: BrowserTab) -> None:
-    put: list[str] = []
+    ids: list[str] = []
 
     def change_first(route: "Route") -> None:
-        put.append(live_site.store.mail.put("agent:early", "between the page and its feed").id)
+        ids.append(live_site.store.mail.put("agent:early", "between the page and its feed").id)
         route.continue_()
 
     tab.page.route("**/api/events*", change_first)
     page = tab.go("/mail")
     page.wait_for_selector("#feed[data-state=live]")
-    page.wait_for_selector(f"#{put[0]}")
+    page.wait_for_selector(f"#{ids[0]}")
     tab.page.unroute("**/api/events*")
-    for id in put:
+    for id in ids:
         live_site.store.mail.drop(id)
 
 
@@ -205,7 +205,7 @@ def terminal_text(page: "Page") -> str:
     return str(page.locator("#terminal .xterm-rows").inner_text())
 
 
-def terminal_shows(page: "Page", text: str) -> None:
+def wait_for_terminal_text(page: "Page", text: str) -> None:
     page.wait_for_function(
         "text => document.querySelector('#terminal .xterm-rows')?.innerText.includes(text)",
         arg=text,
@@ -216,7 +216,7 @@ def test_terminal_shows_colours_takes_input_and_runs_no_markup(
     live_site: LiveSite, tab: BrowserTab
 ) -> None:
     page = tab.go(f"/runs/{live_site.runs['colours']}")
-    terminal_shows(page, "bold?")
+    wait_for_terminal_text(page, "bold?")
     assert "<b>bold?</b>" in terminal_text(page)
     coloured = page.locator("#terminal .xterm-rows span", has_text="colour").first
     plain = page.locator("#terminal .xterm-rows span", has_text="bold").first
@@ -226,14 +226,14 @@ def test_terminal_shows_colours_takes_input_and_runs_no_markup(
     assert rgb.evaluate(colour) == "rgb(200, 120, 80)"
     page.fill(".screen [name=text]", "good morning")
     page.click(".screen .say button")
-    terminal_shows(page, "heard good")
+    wait_for_terminal_text(page, "received good")
 
 
 def test_terminal_has_the_size_of_its_program(live_site: LiveSite, tab: BrowserTab) -> None:
     draw = r"printf '\033[2J\033[24;80H#\033[24;1Hbottom\033[1;70Hright'; sleep 600"
     run = live_site.machine.start_detached("sh", "-c", draw, options=("--pty",))
     page = tab.go(f"/runs/{run.id}")
-    terminal_shows(page, "bottom")
+    wait_for_terminal_text(page, "bottom")
     page.locator("#terminal.sized").wait_for()
     rows = page.locator("#terminal .xterm-rows > div").all_inner_texts()
     lines = [row.replace("\xa0", " ").rstrip() for row in rows]
@@ -255,7 +255,7 @@ def test_sidebar_stays_when_the_page_is_scrolled(live_site: LiveSite, tab: Brows
 
 def test_agent_stream_is_shown_as_its_text(live_site: LiveSite, tab: BrowserTab) -> None:
     page = tab.go(f"/runs/{live_site.runs['talks']}")
-    terminal_shows(page, "I read the code")
+    wait_for_terminal_text(page, "I read the code")
     assert '"type"' not in terminal_text(page)
 
 
@@ -273,7 +273,7 @@ def test_question_is_answered_from_the_overview(live_site: LiveSite, tab: Browse
     page.locator("#notices .notice").wait_for()
     row.wait_for(state="detached")
     page = tab.go(f"/runs/{live_site.runs['asks']}")
-    terminal_shows(page, "Nobody answered.")
+    wait_for_terminal_text(page, "Nobody answered.")
     assert "Answered:" not in terminal_text(page)
 
 
@@ -296,7 +296,7 @@ def test_run_is_stopped_after_confirmation_and_resumed(
     page.click("#resume button:not([data-closes])")
     page.wait_for_url(lambda url: "/runs/run_" in url and run.id not in url)
     page.locator("#headline").get_by_text("completed").wait_for()
-    terminal_shows(page, "I am back")
+    wait_for_terminal_text(page, "I am back")
 
 
 def test_run_is_started_from_the_pages(live_site: LiveSite, tab: BrowserTab) -> None:
@@ -465,5 +465,5 @@ def test_ages_are_updated_over_time(live_site: LiveSite, tab: BrowserTab) -> Non
     stamp = page.locator(".asof time")
     at = stamp.get_attribute("data-at")
     assert at is not None
-    wait_until(lambda: stamp.inner_text() not in ("now", "1 s ago"), "it has aged")
+    wait_until(lambda: stamp.inner_text() not in ("now", "1 s ago"), "the age is updated")
     assert live_site.store.now() - int(at) >= SECOND

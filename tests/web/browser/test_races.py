@@ -1,4 +1,4 @@
-"""Races in a real browser: real attempts of a real daemon, watched, selected and continued."""
+"""Races in a real browser, with real attempts of a real daemon."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,16 +27,16 @@ def button(page: "Page", number: int, name: str) -> "Locator":
     return card(page, number).get_by_role("button", name=name)
 
 
-def is_in(page: "Page", number: int, state: str) -> None:
+def wait_for_state(page: "Page", number: int, state: str) -> None:
     card(page, number).locator("header .state", has_text=state).wait_for(timeout=LONG)
 
 
-def press(page: "Page", dialog: str) -> None:
+def submit_dialog(page: "Page", dialog: str) -> None:
     page.click(f"#{dialog} button:not([data-closes])")
 
 
-def notice(page: "Page", words: str) -> None:
-    page.locator("#notices", has_text=words).wait_for(timeout=LONG)
+def wait_for_notice(page: "Page", text: str) -> None:
+    page.locator("#notices", has_text=text).wait_for(timeout=LONG)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def race_factory(live_site: LiveSite, request: pytest.FixtureRequest) -> RaceFac
     return RaceFactory(live_site.store, folder, {"app.py": "one\ntwo\nthree\n"}, host="elsewhere")
 
 
-def settled(live_site: LiveSite, race_factory: RaceFactory) -> Race:
+def create_undecided_race(live_site: LiveSite, race_factory: RaceFactory) -> Race:
     """A race on the daemon's node that waits for a selection."""
     race = race_factory.start("ada", "grace", "linus", checks=["true"])
     race_factory.end(race, 1, {"app.py": "one\nTWO\nthree\n"})
@@ -63,8 +63,8 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
     live_site: LiveSite, tab: BrowserTab, tmp_path: Path, take_picture: Callable[..., None]
 ) -> None:
     store = live_site.store
-    go = tmp_path / "go"
-    wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
+    go_file = tmp_path / "go"
+    wait = f"while [ ! -e {go_file} ]; do sleep 0.05; done"
     script = f"cat >/dev/null; echo working as $0; echo made by $0 > made; {wait}; echo done $0"
     for name in ("quick", "bold"):
         file = tmp_path / name
@@ -75,19 +75,19 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
     page.click("text=New race")
     page.select_option("#new-race [name=project]", project)
     page.fill("#new-race [name=prompt]", "Make it")
-    page.fill("#new-race [name=agents]", "quick,nobody-at-all")
-    press(page, "new-race")
-    page.locator("#new-race .problem", has_text="nobody-at-all").wait_for(timeout=LONG)
+    page.fill("#new-race [name=agents]", "quick,unknown-agent")
+    submit_dialog(page, "new-race")
+    page.locator("#new-race .problem", has_text="unknown-agent").wait_for(timeout=LONG)
     tab.faults.clear()  # the browser logs every response of that kind
     page.fill("#new-race [name=agents]", "quick,bold")
     page.fill("#new-race [name=checks]", "test -s made\ntrue")
-    press(page, "new-race")
+    submit_dialog(page, "new-race")
     page.wait_for_url("**/races/rac_*", timeout=LONG)
     page.locator("h1", has_text="Make it").wait_for()
 
     # Both run; their terminals and diffs are updated live.
     for number, name in ((1, "quick"), (2, "bold")):
-        is_in(page, number, "running")
+        wait_for_state(page, number, "running")
         page.wait_for_function(
             "([n, text]) => document.querySelectorAll('.attempt')[n].querySelector('.xterm-rows')"
             "?.innerText.includes(text)",
@@ -97,7 +97,7 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
         card(page, number).locator(".plus", has_text="+1").wait_for(timeout=LONG)
         assert name in card(page, number).inner_text()
     take_picture(page, "race-live")
-    go.touch()
+    go_file.touch()
     page.locator(".roundline", has_text="select the winner").wait_for(timeout=LONG)
     assert card(page, 1).locator(".checks .state.good").count() == 2
     assert card(page, 1).locator(".screen[data-written]").count() == 1
@@ -107,54 +107,54 @@ def test_race_is_started_watched_selected_continued_and_abandoned(
     page.click("#choose >> text=Cancel")
     button(page, 2, "Select").click()
     page.fill("#choose [name=reason]", "bold is better")
-    press(page, "choose")
+    submit_dialog(page, "choose")
     card(page, 2).locator(".chip", has_text="winner").wait_for(timeout=LONG)
     page.locator(".roundline", has_text="bold is better").wait_for()
     race = store.races.get(page.url.rpartition("/")[2])
     assert race.latest.reason == "bold is better"
-    assert str(race.latest.decided_by).startswith("token:"), "anyone with the link"
+    assert str(race.latest.decided_by).startswith("token:"), "the token of the link selected it"
 
-    go.unlink()
+    go_file.unlink()
     page.click("#verbs >> text=Next round")
     assert page.input_value("#next [name=from]") == "1"
     page.fill("#next [name=prompt]", "Make it again")
-    press(page, "next")
+    submit_dialog(page, "next")
     page.locator("h2", has_text="Round 2").wait_for(timeout=LONG)
     assert page.locator(".lineage .node").count() == 2
     assert page.locator(".lineage .edge").count() == 1
-    is_in(page, 1, "running")
+    wait_for_state(page, 1, "running")
     button(page, 1, "Cancel").click()
-    press(page, "cancel")
-    is_in(page, 1, "cancelled")
+    submit_dialog(page, "cancel")
+    wait_for_state(page, 1, "cancelled")
     page.click("#verbs >> text=Abandon")
     page.fill("#abandon [name=reason]", "it was only a test")
-    press(page, "abandon")
+    submit_dialog(page, "abandon")
     page.locator("#headline", has_text="abandoned").wait_for(timeout=LONG)
-    go.touch()
+    go_file.touch()
 
-    def over() -> bool:
+    def is_over() -> bool:
         runs = [
             attempt.run_id for attempt in store.races.get(race.id).latest.attempts if attempt.run_id
         ]
         return not any(store.runs.get(run).is_live for run in runs)
 
-    wait_until(over, "its runs have ended", 60)
+    wait_until(is_over, "the runs of the race have ended", 60)
 
 
 def test_failed_attempt_is_retried(live_site: LiveSite, tab: BrowserTab, tmp_path: Path) -> None:
     file = tmp_path / "agent"
     file.write_text("cat >/dev/null; exit 3\n")
-    live_site.store.agents.create("stumbler", command=f"sh {file}")
+    live_site.store.agents.create("unstable", command=f"sh {file}")
     repository = str(new_repository(tmp_path / "repository"))
-    began = live_site.machine.json(
-        *("race", "start", "Do it", "--agents", "stumbler", "--project", repository, "--json")
+    race = live_site.machine.json(
+        *("race", "start", "Do it", "--agents", "unstable", "--project", repository, "--json")
     )
-    live_site.store.races.wait(began["id"], timeout_ms=60_000)
-    page = tab.go(f"/races/{began['id']}")
+    live_site.store.races.wait(race["id"], timeout_ms=60_000)
+    page = tab.go(f"/races/{race['id']}")
     page.locator(".roundline", has_text="no attempt passed").wait_for(timeout=LONG)
     file.write_text("cat >/dev/null; echo now it works; echo x > made\n")
     button(page, 1, "Retry").click()
-    press(page, "retry")
+    submit_dialog(page, "retry")
     page.locator(".roundline", has_text="select the winner").wait_for(timeout=LONG)
     assert "attempt 2" in card(page, 1).inner_text()
     page.wait_for_function(
@@ -169,7 +169,7 @@ def test_change_of_another_process_to_a_race_is_shown_at_once(
     race = race_factory.start("ada", "grace")
     page = tab.go(f"/races/{race.id}")
     page.wait_for_selector("#feed[data-state=live]")
-    is_in(page, 1, "preparing")
+    wait_for_state(page, 1, "preparing")
     race_factory.end(race, 1, {"a.txt": "1\n"})
     card(page, 1).locator(".rank", has_text="Rank 1").wait_for()
     race_factory.end(race, 2, {"a.txt": "2\n"}, checks=[BAD])
@@ -187,30 +187,30 @@ def test_change_of_another_process_to_a_race_is_shown_at_once(
 def test_person_overrules_and_grafts(
     live_site: LiveSite, tab: BrowserTab, race_factory: RaceFactory
 ) -> None:
-    race = settled(live_site, race_factory)
+    race = create_undecided_race(live_site, race_factory)
     page = tab.go(f"/races/{race.id}")
     button(page, 3, "Overrule").click()
-    press(page, "overrule")
+    submit_dialog(page, "overrule")
     assert page.locator("#overrule[open]").count() == 1, "a reason is required"
     page.fill("#overrule [name=reason]", "the check is wrong")
-    press(page, "overrule")
+    submit_dialog(page, "overrule")
     page.locator(".timeline", has_text="the check is wrong").wait_for(timeout=LONG)
     button(page, 1, "Overrule").click()
     page.fill("#overrule [name=reason]", "no, it is not")
-    press(page, "overrule")
+    submit_dialog(page, "overrule")
     card(page, 1).locator(".chip", has_text="winner").wait_for(timeout=LONG)
 
     card(page, 2).get_by_role("link", name="Graft").click()
     page.wait_for_url("**/diff?one=1.1&other=1.2")
     page.click("text=Graft selected files")
-    press(page, "graft")
+    submit_dialog(page, "graft")
     page.locator("#graft .problem", has_text="Select the files").wait_for()
     tab.faults.clear()  # the browser logs every response of that kind
     page.click("#graft >> text=Cancel")
     page.check("[aria-label='Graft more.py']")
     page.click("text=Graft selected files")
-    press(page, "graft")
-    notice(page, "Graft kept")
+    submit_dialog(page, "graft")
+    wait_for_notice(page, "Graft kept")
     page.click(".crumb >> text=Make it faster")
     page.locator("section:has(#grafts)", has_text="more.py").wait_for()
     (graft,) = live_site.store.races.get(race.id).latest.grafts
@@ -220,7 +220,7 @@ def test_person_overrules_and_grafts(
 def test_diff_is_browsed_by_file_and_by_keyboard(
     live_site: LiveSite, tab: BrowserTab, race_factory: RaceFactory
 ) -> None:
-    race = settled(live_site, race_factory)
+    race = create_undecided_race(live_site, race_factory)
     page = tab.go(f"/races/{race.id}/diff?one=1.2")
     assert page.locator(".diff del").inner_text() == "two"
     assert page.locator(".diff ins").inner_text() == "2"
@@ -238,18 +238,18 @@ def test_diff_is_browsed_by_file_and_by_keyboard(
 def test_win_rate_plots_show_their_numbers(
     live_site: LiveSite, tab: BrowserTab, race_factory: RaceFactory
 ) -> None:
-    race = settled(live_site, race_factory)
+    race = create_undecided_race(live_site, race_factory)
     page = tab.go("/races/statistics?by=agent")
     page.wait_for_selector("#feed[data-state=live]")
     before = page.locator("#rates circle").count()
     assert before >= 2
     row = page.locator("#numbers tr", has_text="linus")
-    lost = row.inner_text()
+    row_text = row.inner_text()
     race_factory.select(race, "1")
     page.wait_for_function(
         "before => ![...document.querySelectorAll('#numbers tr')]"
         ".some(row => row.innerText === before)",
-        arg=lost,
+        arg=row_text,
     )
     page.locator("#numbers summary").click()
     assert not row.is_visible()
@@ -258,8 +258,8 @@ def test_win_rate_plots_show_their_numbers(
 def test_read_only_token_sees_races_without_buttons(
     live_site: LiveSite, tab: BrowserTab, race_factory: RaceFactory
 ) -> None:
-    race = settled(live_site, race_factory)
-    token = live_site.store.tokens.create(f"looker-{race.id[-6:]}", scope="read").value
+    race = create_undecided_race(live_site, race_factory)
+    token = live_site.store.tokens.create(f"reader-{race.id[-6:]}", scope="read").value
     page = tab.page
     page.goto("about:blank")  # the previous page would request its parts without a token
     page.context.clear_cookies()

@@ -48,15 +48,15 @@ def test_card_is_dragged_only_where_the_move_is_allowed(
     assert tasks.get(task).state == "paused"
     drag(page, task, "ready")
     column(page, "ready").locator(f"#{task}").wait_for()
-    sent = len(tab.posted)
-    for nowhere in ("running", "done", "submitted"):
-        drag(page, task, nowhere)
+    posted_count = len(tab.posted)
+    for column_name in ("running", "done", "submitted"):
+        drag(page, task, column_name)
     assert tasks.get(task).state == "ready"
     drag(page, task, "out")
     page.fill("#leave-out [name=reason]", "not needed")
     page.click("#leave-out button.danger")
     column(page, "out").locator(f"#{task}").wait_for()
-    assert len(tab.posted) == sent + 1, tab.posted
+    assert len(tab.posted) == posted_count + 1, tab.posted
     assert (tasks.get(task).state, tasks.get(task).reason) == ("skipped", "not needed")
 
 
@@ -90,18 +90,18 @@ def test_board_and_graph_follow_the_agents(
     live_site: LiveSite, tab: BrowserTab, project: str
 ) -> None:
     tasks = live_site.store.tasks
-    one = tasks.add(project, "one", "One").id
-    two = tasks.add(project, "two", "Two", depends_on=["one"]).id
+    first = tasks.add(project, "one", "One").id
+    second = tasks.add(project, "two", "Two", depends_on=["one"]).id
     page = tab.go(f"/board/graph?project={project}")
     page.wait_for_selector("#feed[data-state=live]")
     assert page.locator(".edge.critical").count() == 1
     tasks.claim(project, "grace", key="one")
-    page.locator(f"#node-{one}.live").wait_for()
-    page.click(f"#node-{two}")
-    page.wait_for_url(f"**/board/{two}")
+    page.locator(f"#node-{first}.live").wait_for()
+    page.click(f"#node-{second}")
+    page.wait_for_url(f"**/board/{second}")
     page.go_back()
     page.click("text=Timeline")
-    page.locator(f"#bar-{one}").wait_for()
+    page.locator(f"#bar-{first}").wait_for()
 
 
 def test_task_is_declared_and_accepted(live_site: LiveSite, tab: BrowserTab, project: str) -> None:
@@ -136,12 +136,12 @@ def test_questions_are_answered_from_the_overview_and_the_inbox(
     row.locator("[name=answer]").fill("three")
     row.get_by_text("Send").click()
     row.wait_for(state="detached")
-    decision = store.decisions.record("Tear it down", confirm=True, author="agent:ada")
+    decision = store.decisions.record("Remove the old API", confirm=True, author="agent:ada")
     page.locator(f"#{decision.id}").get_by_role("button", name="Reject").click()
-    page.fill("#review [name=reason]", "it is pretty")
+    page.fill("#review [name=reason]", "still in use")
     page.click("#review button.danger")
     page.locator(f"#{decision.id}").wait_for(state="detached")
-    assert store.decisions.get(decision.id).reason == "it is pretty"
+    assert store.decisions.get(decision.id).reason == "still in use"
 
 
 def test_several_decisions_are_reviewed_together(
@@ -153,8 +153,8 @@ def test_several_decisions_are_reviewed_together(
     page.wait_for_selector("#feed[data-state=live]")
     for id in ids[:2]:
         page.locator(f"#{id} .pick input").check()
-    fresh = record("Later", confirm=True, author="agent:ada").id
-    page.locator(f"#{fresh}").wait_for()
+    later = record("Later", confirm=True, author="agent:ada").id
+    page.locator(f"#{later}").wait_for()
     assert page.locator(f"#{ids[0]} .pick input").is_checked(), "updates change no selection"
     take_picture(page, "inbox-batch-light")
     page.fill("#batch [name=reason]", "both fine")
@@ -163,7 +163,7 @@ def test_several_decisions_are_reviewed_together(
         page.locator(f"#{id}").wait_for(state="detached")
         decision = live_site.store.decisions.get(id)
         assert (decision.state, decision.reason) == ("confirmed", "both fine")
-    for id in (ids[2], fresh):
+    for id in (ids[2], later):
         assert live_site.store.decisions.get(id).state == "proposed"
         live_site.store.decisions.dismiss(id)
 
@@ -172,31 +172,31 @@ def test_past_board_is_shown_by_a_slider_and_by_a_time(
     live_site: LiveSite, tab: BrowserTab, project: str, take_picture: Callable[..., None]
 ) -> None:
     tasks, now = live_site.store.tasks, live_site.store.now
-    one = tasks.add(project, "one", "Lay the floor").id
+    task_id = tasks.add(project, "one", "Lay the floor").id
     tasks.add(project, "two", "Paint the walls", depends_on=["one"])
     tasks.claim(project, "grace", key="one")
     live_site.store.locks.acquire(project, "floor.py", "grace")
     time.sleep(0.05)
-    then = now()
+    moment = now()
     time.sleep(0.05)
-    tasks.submit(one, "laid", agent="grace")
-    tasks.accept(one)
+    tasks.submit(task_id, "laid", agent="grace")
+    tasks.accept(task_id)
     page = tab.go(f"/board/timeline?project={project}")
     page.locator("form.replay [name=at]").evaluate(
         "(slider, at) => { slider.value = at;"
         " for (const kind of ['input', 'change'])"
         " slider.dispatchEvent(new Event(kind, {bubbles: true})); }",
-        str(then),
+        str(moment),
     )
-    shown = page.locator("#then")
-    shown.get_by_text("from the event log").wait_for()
-    assert shown.locator(".column", has_text="Running").get_by_text("Lay the floor").count() == 1
-    assert shown.get_by_text("floor.py").count() == 1
+    board = page.locator("#then")
+    board.get_by_text("from the event log").wait_for()
+    assert board.locator(".column", has_text="Running").get_by_text("Lay the floor").count() == 1
+    assert board.get_by_text("floor.py").count() == 1
     take_picture(page, "replay-light")
     page.fill("form.replay [name=time]", "2020-01-01T00:00:00")
     page.locator("form.replay button").click()
-    shown.get_by_text("There were no tasks at that time").wait_for()
-    page = tab.go(f"/board/timeline?project={project}&at={then}")
+    board.get_by_text("There were no tasks at that time").wait_for()
+    page = tab.go(f"/board/timeline?project={project}&at={moment}")
     assert page.locator("#then .task").count() == 2
 
 
@@ -217,7 +217,7 @@ def test_people_and_agents_post_in_a_group(live_site: LiveSite, tab: BrowserTab)
     page.locator("#post-2 .chip").wait_for()
 
 
-def test_lock_is_broken(live_site: LiveSite, tab: BrowserTab, project: str) -> None:
+def test_lock_is_taken_from_its_owner(live_site: LiveSite, tab: BrowserTab, project: str) -> None:
     lock = live_site.store.locks.acquire(project, "src/a.py", "ada")
     page = tab.go(f"/locks?project={project}")
     page.locator(f"#{lock.id}").get_by_text("Revoke").click()
@@ -230,13 +230,13 @@ def test_lock_is_broken(live_site: LiveSite, tab: BrowserTab, project: str) -> N
 def test_note_is_created_found_and_forgotten(live_site: LiveSite, tab: BrowserTab) -> None:
     page = tab.go("/notes")
     page.click("text=New note")
-    page.fill("#add [name=text]", "Seagulls steal sandwiches.")
+    page.fill("#add [name=text]", "Releases need two reviews.")
     page.click("#add button:not([data-closes])")
-    page.locator("tr", has_text="Seagulls").wait_for()
-    page.fill("main [type=search]", "sandwiches")
+    page.locator("tr", has_text="Releases").wait_for()
+    page.fill("main [type=search]", "reviews")
     page.keyboard.press("Enter")
-    page.wait_for_url("**q=sandwiches**")
-    row = page.locator("tr", has_text="Seagulls")
+    page.wait_for_url("**q=reviews**")
+    row = page.locator("tr", has_text="Releases")
     row.get_by_text("Delete").click()
     page.click("#forget button.danger")
     row.wait_for(state="detached")
