@@ -12,7 +12,7 @@ from corral.api.remote_table import (
 )
 from corral.http.agent_permissions import AGENT_RULES
 from corral.http.api import SLOW_OPERATIONS, UNSTORED_RESPONSES
-from corral.http.openapi import docs_page, openapi_document
+from corral.http.openapi import render_docs_page, render_openapi_document
 
 ROWS = list(list_operations())
 CALLS = {call.name: call for call in list_calls()}
@@ -52,14 +52,14 @@ def test_result_of_every_request_can_be_decoded() -> None:
 
 
 def test_openapi_document_lists_every_request() -> None:
-    result = msgspec.json.decode(openapi_document())
+    result = msgspec.json.decode(render_openapi_document())
     assert result["openapi"] == "3.1.0"
     named = {
         (method.upper(), path) for path, methods in result["paths"].items() for method in methods
     }
     assert {(call.method, f"/api{call.path}") for call in CALLS.values()} <= named
     assert ("GET", "/api/events") in named
-    text = docs_page().decode()
+    text = render_docs_page().decode()
     assert all(f"/api{call.path}" in text for call in CALLS.values())
     assert "http://" not in text
     assert "<script" not in text

@@ -54,11 +54,11 @@ def _limit_to_project(
             arguments[name] = who.project_id
     if who.project_id is None:
         return
-    for name, attribute in _object_arguments(call):
+    for name, attribute in _find_object_arguments(call):
         value = arguments.get(name)
         for reference in value if isinstance(value, list | tuple) else [value]:
             if reference is not None:
-                _check_project(who, _project_of(store, attribute, reference, who.project_id))
+                _check_project(who, _find_project(store, attribute, reference, who.project_id))
     if call.name in _OWN_ENTRIES_ONLY:
         arguments[_OWN_ENTRIES_ONLY[call.name]] = who.agent
 
@@ -98,7 +98,7 @@ OBJECT_ARGUMENTS = {
 }
 
 
-def _object_arguments(call: RemoteCall) -> list[tuple[str, str]]:
+def _find_object_arguments(call: RemoteCall) -> list[tuple[str, str]]:
     """Return the arguments of a call that name objects, with their facades."""
     pairs = [
         (field.name, OBJECT_ARGUMENTS[field.name])
@@ -115,7 +115,7 @@ def _resolve_project(store: Corral, name: str) -> str:
     return find(name).id
 
 
-def _project_of(store: Corral, attribute: str, reference: Any, project: str) -> str | None:
+def _find_project(store: Corral, attribute: str, reference: Any, project: str) -> str | None:
     """Return the project of an object; None if it has none. Names are resolved in `project`."""
     record = reference
     if isinstance(reference, str):
@@ -141,7 +141,7 @@ def _check_project(who: TokenIdentity, project: str | None) -> None:
 # -- ownership ---------------------------------------------------------------------------------
 
 
-def _agent_id(who: TokenIdentity) -> str:
+def _get_agent_id(who: TokenIdentity) -> str:
     return who.scope.removeprefix("agent:")
 
 
@@ -150,7 +150,7 @@ def _check_own_run(store: Corral, who: TokenIdentity, run: str) -> None:
 
     Locks and tasks that name a run are released when that run ends.
     """
-    if store.runs.get(run).agent_id != _agent_id(who):
+    if store.runs.get(run).agent_id != _get_agent_id(who):
         raise Refused(f"{run} is not a run of {who.agent}.", run=run)
 
 
@@ -164,7 +164,7 @@ def _check_mailbox(store: Corral, who: TokenIdentity, mailbox: str) -> None:
 
 
 def _owns_session(store: Corral, who: TokenIdentity, session: str) -> bool:
-    return store.sessions.get(session).agent_id == _agent_id(who)
+    return store.sessions.get(session).agent_id == _get_agent_id(who)
 
 
 # -- rules -------------------------------------------------------------------------------------
@@ -174,16 +174,16 @@ def _allow(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     """Allow every agent; no argument is checked or replaced."""
 
 
-def _about_self(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
-    if store.agents.get(arguments["agent"]).id != _agent_id(who):
+def _require_self(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+    if store.agents.get(arguments["agent"]).id != _get_agent_id(who):
         raise Refused(f"{who.agent} may only query itself.")
 
 
-def _agent_is_self(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+def _set_agent(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     arguments["agent"] = who.agent
 
 
-def _member_is_self(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+def _set_member(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     arguments["member"] = who.actor
 
 
@@ -217,11 +217,11 @@ def _lock_as_self(store: Corral, who: TokenIdentity, arguments: CallArguments) -
     arguments.pop("run", None)  # another agent's run would renew or release the lock
 
 
-def _own_mailbox(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+def _require_own_mailbox(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     _check_mailbox(store, who, str(arguments["mailbox"]))
 
 
-def _own_letter(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+def _require_own_letter(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     letter = store.mail.get(arguments.get("letter") or arguments["id"])
     _check_mailbox(store, who, letter.mailbox)
 
@@ -233,9 +233,9 @@ def _read_own_letters(store: Corral, who: TokenIdentity, arguments: CallArgument
 
 def _claim_as_self(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     if "mailbox" in arguments:
-        _own_mailbox(store, who, arguments)
+        _require_own_mailbox(store, who, arguments)
     else:
-        _own_letter(store, who, arguments)
+        _require_own_letter(store, who, arguments)
     arguments["owner"] = f"{who.actor}:{arguments['owner']}"
 
 
@@ -254,7 +254,7 @@ def _send_as_self(store: Corral, who: TokenIdentity, arguments: CallArguments) -
 
 
 def _set_own_timer(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
-    _own_mailbox(store, who, arguments)
+    _require_own_mailbox(store, who, arguments)
     arguments["sender"] = who.actor
 
 
@@ -262,7 +262,7 @@ def _send_message_as_self(store: Corral, who: TokenIdentity, arguments: CallArgu
     """The agent sends as itself; replies go to its own session."""
     arguments["agent"] = who.agent
     if arguments.get("session"):
-        _own_session(store, who, arguments)
+        _require_own_session(store, who, arguments)
     arguments.pop("run", None)  # another agent's run would count the message as its own reply
 
 
@@ -270,32 +270,32 @@ def _request_as_self(store: Corral, who: TokenIdentity, arguments: CallArguments
     """The agent asks as itself, from its own session."""
     arguments["agent"] = who.agent
     if arguments.get("session"):
-        _own_session(store, who, arguments)
+        _require_own_session(store, who, arguments)
 
 
-def _own_request(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
-    if store.host_requests.get(arguments["request"]).agent_id != _agent_id(who):
+def _require_own_request(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+    if store.host_requests.get(arguments["request"]).agent_id != _get_agent_id(who):
         raise Refused(f"{arguments['request']} is not a request of {who.agent}.")
 
 
-def _own_question(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+def _require_own_question(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     question = store.questions.get(arguments["question"])
     if who.actor not in (question.asker, *question.answerers):
         raise Refused(f"{question.id} is not a question of {who.agent}.", id=question.id)
 
 
-def _asked_question(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+def _require_asked_question(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     if store.questions.get(arguments["question"]).asker != who.actor:
         raise Refused(f"{arguments['question']} was not asked by {who.agent}.")
 
 
-def _own_decision(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+def _require_own_decision(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     decision = store.decisions.get(arguments["decision"])
     if who.actor not in (decision.author, *decision.answerers):
         raise Refused(f"{decision.id} is not a decision of {who.agent}.", id=decision.id)
 
 
-def _authored_decision(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+def _require_authored_decision(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     if store.decisions.get(arguments["decision"]).author != who.actor:
         raise Refused(f"{arguments['decision']} was not recorded by {who.agent}.")
 
@@ -305,42 +305,42 @@ def _is_in_group(store: Corral, who: TokenIdentity, arguments: CallArguments) ->
     store.groups.read(group.id, member=who.actor, limit=1)  # raises Refused for non-members
 
 
-def _own_session(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
+def _require_own_session(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
     if not _owns_session(store, who, arguments["session"]):
         raise Refused(f"{arguments['session']} is not a session of {who.agent}.")
 
 
 def _append_as_self(store: Corral, who: TokenIdentity, arguments: CallArguments) -> None:
-    _own_session(store, who, arguments)
+    _require_own_session(store, who, arguments)
     arguments["agent"] = who.agent
 
 
 AGENT_RULES: dict[str, PermissionRule] = {
-    "agents.allows": _about_self,
-    "agents.get": _about_self,
-    "agents.grants": _about_self,
-    "delegations.cancel": _agent_is_self,
+    "agents.allows": _require_self,
+    "agents.get": _require_self,
+    "agents.grants": _require_self,
+    "delegations.cancel": _set_agent,
     "delegations.delegate": _delegate_as_self,
-    "delegations.fail": _agent_is_self,
-    "delegations.finish": _agent_is_self,
+    "delegations.fail": _set_agent,
+    "delegations.finish": _set_agent,
     "delegations.get": _allow,
     "delegations.list": _allow,
     "decisions.confirm": _answer_as_self,
-    "decisions.get": _own_decision,
-    "decisions.acknowledge": _authored_decision,
+    "decisions.get": _require_own_decision,
+    "decisions.acknowledge": _require_authored_decision,
     "decisions.record": _write_as_self,
     "decisions.reject": _answer_as_self,
-    "decisions.wait": _own_decision,
+    "decisions.wait": _require_own_decision,
     "groups.broadcast": _write_as_self,
     "groups.get": _is_in_group,
-    "groups.leave": _member_is_self,
-    "groups.mark": _member_is_self,
+    "groups.leave": _set_member,
+    "groups.mark": _set_member,
     "groups.members": _is_in_group,
     "groups.post": _write_as_self,
-    "groups.react": _member_is_self,
-    "groups.read": _member_is_self,
+    "groups.react": _set_member,
+    "groups.read": _set_member,
     "groups.send": _write_as_self,
-    "groups.unread": _member_is_self,
+    "groups.unread": _set_member,
     "guard.check": _lock_as_self,
     "locks.acquire": _lock_as_self,
     "locks.get": _allow,
@@ -352,72 +352,72 @@ AGENT_RULES: dict[str, PermissionRule] = {
     "locks.touch": _lock_as_self,
     "locks.touches": _allow,
     "locks.wait": _allow,
-    "mail.ack": _own_letter,
+    "mail.ack": _require_own_letter,
     "mail.ack_and_claim": _claim_as_self,
     "mail.claim": _claim_as_self,
-    "mail.begin_delivery": _own_letter,
-    "mail.fail": _own_letter,
-    "mail.get": _own_letter,
-    "mail.next_due": _own_mailbox,
+    "mail.begin_delivery": _require_own_letter,
+    "mail.fail": _require_own_letter,
+    "mail.get": _require_own_letter,
+    "mail.next_due": _require_own_mailbox,
     "mail.put": _send_as_self,
     "mail.read_by": _read_own_letters,
     "mail.write": _request_as_self,
-    "mail.refuse": _own_letter,
-    "mail.renew": _own_letter,
+    "mail.refuse": _require_own_letter,
+    "mail.renew": _require_own_letter,
     "plans.get": _allow,
-    "plans.set": _agent_is_self,
+    "plans.set": _set_agent,
     "progress.list": _allow,
-    "progress.report": _agent_is_self,
-    "destinations.list": _agent_is_self,
+    "progress.report": _set_agent,
+    "destinations.list": _set_agent,
     "messages.send": _send_message_as_self,
     "messages.send_files": _send_message_as_self,
     "notes.add": _note_as_self,
-    "notes.search": _agent_is_self,
-    "notes.prompt_section": _agent_is_self,
+    "notes.search": _set_agent,
+    "notes.prompt_section": _set_agent,
     "races.get": _allow,
     "races.list": _allow,
     "host_requests.ask": _request_as_self,
-    "host_requests.get": _own_request,
-    "host_requests.list": _agent_is_self,
-    "host_requests.withdraw": _own_request,
+    "host_requests.get": _require_own_request,
+    "host_requests.list": _set_agent,
+    "host_requests.withdraw": _require_own_request,
     "questions.answer": _answer_as_self,
     "questions.ask": _ask_as_self,
-    "questions.get": _own_question,
-    "questions.acknowledge": _asked_question,
+    "questions.get": _require_own_question,
+    "questions.acknowledge": _require_asked_question,
     "questions.list": _ask_as_self,
-    "questions.wait": _own_question,
+    "questions.wait": _require_own_question,
     "questions.withdraw": _answer_as_self,
     "sessions.append": _append_as_self,
-    "sessions.context": _own_session,
-    "sessions.get": _own_session,
-    "sessions.list": _agent_is_self,
-    "sessions.set_state": _own_session,
-    "sessions.state": _own_session,
-    "sessions.turns": _own_session,
-    "tasks.accept": _agent_is_self,
+    "sessions.context": _require_own_session,
+    "sessions.get": _require_own_session,
+    "sessions.list": _set_agent,
+    "sessions.set_state": _require_own_session,
+    "sessions.state": _require_own_session,
+    "sessions.turns": _require_own_session,
+    "tasks.accept": _set_agent,
     "tasks.add": _lead_as_self,
     "tasks.apply": _lead_as_self,
-    "tasks.cancel": _agent_is_self,
-    "tasks.claim": _agent_is_self,
+    "tasks.cancel": _set_agent,
+    "tasks.claim": _set_agent,
     "tasks.counts": _allow,
     "tasks.declare": _lead_as_self,
-    "tasks.delegate": _agent_is_self,
-    "tasks.depend": _agent_is_self,
-    "tasks.edit": _agent_is_self,
-    "tasks.fail": _agent_is_self,
+    "tasks.delegate": _set_agent,
+    "tasks.depend": _set_agent,
+    "tasks.edit": _set_agent,
+    "tasks.fail": _set_agent,
     "tasks.get": _allow,
     "tasks.graph": _allow,
     "tasks.list": _allow,
-    "tasks.pause": _agent_is_self,
-    "tasks.reassign": _agent_is_self,
-    "tasks.reject": _agent_is_self,
-    "tasks.release": _agent_is_self,
-    "tasks.renew": _agent_is_self,
-    "tasks.reopen": _agent_is_self,
-    "tasks.resume": _agent_is_self,
-    "tasks.retry": _agent_is_self,
-    "tasks.skip": _agent_is_self,
-    "tasks.submit": _agent_is_self,
-    "tasks.undepend": _agent_is_self,
+    "tasks.pause": _set_agent,
+    "tasks.reassign": _set_agent,
+    "tasks.reject": _set_agent,
+    "tasks.release": _set_agent,
+    "tasks.renew": _set_agent,
+    "tasks.reopen": _set_agent,
+    "tasks.resume": _set_agent,
+    "tasks.retry": _set_agent,
+    "tasks.skip": _set_agent,
+    "tasks.submit": _set_agent,
+    "tasks.undepend": _set_agent,
     "timers.set": _set_own_timer,
 }

@@ -85,7 +85,7 @@ class ApiRouter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"].decode("latin-1").partition("?")[0]
         parts = _split_path(path)
-        pattern = _path_pattern(parts)
+        pattern = _make_pattern(parts)
         handler = self.extra_routes.get(pattern)
         if handler is not None:
             _check_method(scope, "GET")
@@ -114,7 +114,7 @@ class ApiRouter:
         store: Corral = scope["state"]["store"]
         key = None
         if call.method == "POST" and call.name not in UNSTORED_RESPONSES:
-            key = _idempotency_key(headers, who, scope["path"], payload)
+            key = _read_idempotency_key(headers, who, scope["path"], payload)
 
         def authorize() -> dict[str, Any]:
             resolved = _resolve_records(call, store, arguments)
@@ -237,7 +237,7 @@ async def send_response(
     await send({"type": "http.response.body", "body": body})
 
 
-def server_info(store: Corral, who: TokenIdentity) -> dict[str, Any]:
+def describe_server(store: Corral, who: TokenIdentity) -> dict[str, Any]:
     """Return versions, the store's time and the caller's token, as `GET /api` answers."""
     return {
         "version": __version__,
@@ -260,7 +260,7 @@ def _split_path(path: str) -> list[str]:
         raise Invalid("The path is not valid UTF-8. Percent-encode it.") from None
 
 
-def _path_pattern(parts: list[str]) -> str:
+def _make_pattern(parts: list[str]) -> str:
     """Return the key of a path in `extra_routes`: `events`, `runs/*/output`."""
     if len(parts) == 3:
         return f"{parts[0]}/*/{parts[2]}"
@@ -283,11 +283,11 @@ def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:
             if call is not None and call.subject is None:
                 call = None
     if call is None:
-        raise _not_found(parts)
+        raise _not_found_error(parts)
     return call, subject
 
 
-def _not_found(parts: list[str]) -> NotFound:
+def _not_found_error(parts: list[str]) -> NotFound:
     name = f"{parts[0]}.{parts[-1]}" if len(parts) > 1 else ""
     if name in LOCAL_ONLY:
         return NotFound(
@@ -398,7 +398,7 @@ def _resolve_records(call: RemoteCall, store: Corral, arguments: dict[str, Any])
     return resolved
 
 
-def _idempotency_key(
+def _read_idempotency_key(
     headers: dict[bytes, bytes], who: TokenIdentity, path: str, payload: dict[str, Any] | bytes
 ) -> IdempotencyKey | None:
     key = headers.get(b"idempotency-key")

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from corral.api import Corral
 from corral.asgi import Receive, Scope, Send
-from corral.http.api import ApiRouter, Handler, send_response, server_info
+from corral.http.api import ApiRouter, Handler, describe_server, send_response
 from corral.http.errors import ApiError
 from corral.http.feed import EventFeed
 from corral.http.health import HealthEndpoint
@@ -29,7 +29,7 @@ from corral.http.middleware.origin import OriginMiddleware
 from corral.http.middleware.rate_limits import Rate
 from corral.http.middleware.request_metrics import RequestMetricsMiddleware
 from corral.http.middleware.security_headers import SecurityHeadersMiddleware
-from corral.http.openapi import docs_page, docs_style, openapi_document
+from corral.http.openapi import render_docs_page, render_docs_style, render_openapi_document
 from corral.http.streams import StreamEndpoints
 from corral.http.token_cache import TokenCache
 
@@ -64,16 +64,16 @@ def create_app(
     streams = StreamEndpoints(api, feed)
     metrics = Metrics()
     api.extra_routes = {
-        "": _server_info(api),
-        "docs": _static_response(docs_page, b"text/html; charset=utf-8"),
-        "docs.css": _static_response(docs_style, b"text/css"),
-        "openapi.json": _static_response(openapi_document, b"application/json"),
+        "": _make_info_handler(api),
+        "docs": _make_static_handler(render_docs_page, b"text/html; charset=utf-8"),
+        "docs.css": _make_static_handler(render_docs_style, b"text/css"),
+        "openapi.json": _make_static_handler(render_openapi_document, b"application/json"),
         "events": streams.events,
         "runs/*/output": streams.output,
     }
 
     async def show_metrics(_: Request) -> Response:
-        text = await api.run_in_thread(lambda: metrics.text(store, feed))
+        text = await api.run_in_thread(lambda: metrics.render(store, feed))
         return Response(text, media_type="text/plain; version=0.0.4")
 
     async def receive_webhook(request: Request) -> Response:
@@ -134,16 +134,16 @@ async def _record_token_uses(tokens: TokenCache) -> None:
         await to_thread.run_sync(tokens.record_uses, limiter=limiter, abandon_on_cancel=True)
 
 
-def _server_info(api: ApiRouter) -> Handler:
+def _make_info_handler(api: ApiRouter) -> Handler:
     async def handle(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
         state = scope["state"]
-        info = await api.run_in_thread(lambda: server_info(state["store"], state["who"]))
+        info = await api.run_in_thread(lambda: describe_server(state["store"], state["who"]))
         await send_response(send, msgspec.json.encode(info))
 
     return handle
 
 
-def _static_response(make: Callable[[], bytes], content_type: bytes) -> Handler:
+def _make_static_handler(make: Callable[[], bytes], content_type: bytes) -> Handler:
     async def handle(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
         await send_response(send, make(), content_type=(b"content-type", content_type))
 
