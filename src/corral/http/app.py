@@ -1,8 +1,8 @@
 """The ASGI application: middleware, API routes, streams, and the pages it is given."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -36,6 +36,8 @@ from corral.http.token_cache import TokenCache
 RECORD_USES_SECONDS = 2.0
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(
@@ -71,37 +73,13 @@ def create_app(
         "events": streams.events,
         "runs/*/output": streams.output,
     }
-
-    async def show_metrics(_: Request) -> Response:
-        text = await api.run_in_thread(lambda: metrics.render(store, feed))
-        return Response(text, media_type="text/plain; version=0.0.4")
-
-    async def receive_webhook(request: Request) -> Response:
-        """Store what a chat platform sends, then answer."""
-        name, headers = request.path_params["channel"], dict(request.headers)
-        await api.run_in_thread(lambda: store.channels.get(name))  # 404 before reading the body
-        body = await request.body()
-        request.state.check_body(body)
-        accepted = await api.run_in_thread(lambda: store.chat.receive_webhook(name, headers, body))
-        return Response(accepted.answer, media_type=accepted.content_type)
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await feed.start()
-        recorder = asyncio.create_task(_record_token_uses(tokens))
-        try:
-            yield
-        finally:
-            recorder.cancel()
-            await feed.close()
-
     app = Starlette(
         routes=[
             Route("/api", api),
             Mount("/api", app=api),
             Route("/healthz", health.healthz),
-            Route("/metrics", show_metrics),
-            Route("/channels/{channel}", receive_webhook, methods=["POST"]),
+            Route("/metrics", _make_metrics_endpoint(api, metrics, store, feed)),
+            Route("/channels/{channel}", _make_webhook_endpoint(api, store), methods=["POST"]),
             *pages,
         ],
         middleware=[
@@ -114,7 +92,7 @@ def create_app(
             Middleware(BodyLimitMiddleware),
         ],
         exception_handlers={HTTPException: _raise_api_error},
-        lifespan=lifespan,
+        lifespan=_make_lifespan(feed, tokens),
     )
 
     def end() -> None:
@@ -125,6 +103,24 @@ def create_app(
     return app
 
 
+def _make_lifespan(
+    feed: EventFeed, tokens: TokenCache
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """Return the context in which the server runs: the feed and the record of token uses."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await feed.start()
+        recorder = asyncio.create_task(_record_token_uses(tokens))
+        try:
+            yield
+        finally:
+            recorder.cancel()
+            await feed.close()
+
+    return lifespan
+
+
 async def _record_token_uses(tokens: TokenCache) -> None:
     """Record the use of tokens in the background while the server runs."""
     limiter = CapacityLimiter(1)
@@ -132,6 +128,30 @@ async def _record_token_uses(tokens: TokenCache) -> None:
         await asyncio.sleep(RECORD_USES_SECONDS)
         # Abandoned at shutdown: a store that is not writable must not delay it.
         await to_thread.run_sync(tokens.record_uses, limiter=limiter, abandon_on_cancel=True)
+
+
+def _make_metrics_endpoint(
+    api: ApiRouter, metrics: Metrics, store: Corral, feed: EventFeed
+) -> Endpoint:
+    async def show_metrics(_: Request) -> Response:
+        text = await api.run_in_thread(lambda: metrics.render(store, feed))
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    return show_metrics
+
+
+def _make_webhook_endpoint(api: ApiRouter, store: Corral) -> Endpoint:
+    """Return the endpoint that stores what a chat platform sends, then answers."""
+
+    async def receive_webhook(request: Request) -> Response:
+        name, headers = request.path_params["channel"], dict(request.headers)
+        await api.run_in_thread(lambda: store.channels.get(name))  # 404 before reading the body
+        body = await request.body()
+        request.state.check_body(body)
+        accepted = await api.run_in_thread(lambda: store.chat.receive_webhook(name, headers, body))
+        return Response(accepted.answer, media_type=accepted.content_type)
+
+    return receive_webhook
 
 
 def _make_info_handler(api: ApiRouter) -> Handler:
