@@ -38,7 +38,7 @@ from corral.adapters.redaction import Redaction
 from corral.api import Corral, open_service
 from corral.daemon.loop_manager import LoopManager
 from corral.http.app import LOOPBACK_HOSTS, create_app
-from corral.http.connections import server_options
+from corral.http.connections import build_server_options
 from corral.kernel.errors import CorralError, Invalid, Refused
 from corral.mcp.http import routes as tool_routes
 from corral.web.pages import error_page
@@ -67,7 +67,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 server_header=False,
                 timeout_graceful_shutdown=REQUEST_SECONDS,
-                **server_options(),
+                **build_server_options(),
             )
         )
         self._started = started

@@ -52,13 +52,13 @@ def test_hanging_check_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its time begins when it has started them, however long that takes here."""
-    escaped, began, last = tmp_path / "escaped", tmp_path / "began", checks._last
+    escaped, began, last = tmp_path / "escaped", tmp_path / "began", checks._read_end
 
     def last_from_then_on(pipe: int, child: "subprocess.Popen[bytes]", _: float) -> str:
         wait_until(began.exists, "it has begun")
         return last(pipe, child, time.monotonic() + 0.7)
 
-    monkeypatch.setattr(checks, "_last", last_from_then_on)
+    monkeypatch.setattr(checks, "_read_end", last_from_then_on)
     ended = run_check(
         f"trap '' TERM; {ESCAPES.format(file=escaped)}; echo began; : > {began}; sleep 600 & wait",
         str(tmp_path),

@@ -157,7 +157,7 @@ def test_concurrently_moved_branch_is_not_overwritten(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = attempt(repository, "one", {"new": "x\n"})
-    real = merges._checkout
+    real = merges._find_checkout
 
     def slowly(top: str, branch: str) -> object:
         found = real(top, branch)
@@ -166,7 +166,7 @@ def test_concurrently_moved_branch_is_not_overwritten(
         return found
 
     git(repository, "branch", "target")
-    monkeypatch.setattr(merges, "_checkout", slowly)
+    monkeypatch.setattr(merges, "_find_checkout", slowly)
     for branch in ("main", "target"):
         with pytest.raises(Conflict, check=because("branch_moved")):
             merged(repository, work, branch)

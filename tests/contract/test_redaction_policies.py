@@ -12,15 +12,15 @@ import pytest
 from corral.api import Corral
 from corral.db import store_move_record, tx
 from corral.db.bulk_insert import insert_statement
-from corral.db.column_policies import TABLES, column_policies
+from corral.db.column_policies import TABLES, get_column_policies
 from corral.db.dialect import Engine
 from corral.db.gapless_insert import GaplessInsert
-from corral.db.parameter_columns import parameter_columns
+from corral.db.parameter_columns import find_parameter_columns
 from corral.db.schema import tables
 from corral.db.statement import Statement
 from corral.db.transitions import (
     StatefulTable,
-    _change_events,
+    _build_events_statement,
     _import_events,
     _insert_many,
     _update_many,
@@ -86,7 +86,7 @@ def test_every_exemption_has_a_reason() -> None:
 
 
 def _declared_columns() -> set[str]:
-    return {f"{table}.{name}" for table in TABLES for name in column_policies(table)}
+    return {f"{table}.{name}" for table in TABLES for name in get_column_policies(table)}
 
 
 # -- statements ------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def iter_state_table_statements(table: StatefulTable[object]) -> Iterator[tuple[
     columns = [name for name in columns if name != "state"]
     kinds = tuple((name, "text") for name in columns)
     writable = tuple(name for name in columns if name in table.writable)
-    yield "change_events", _change_events(table)
+    yield "change_events", _build_events_statement(table)
     yield "import_events", _import_events(table.transitions.kind)
     for engine in ENGINES:
         yield f"insert_many.{engine}", _insert_many(table, kinds, (), "", engine)
@@ -147,7 +147,7 @@ def test_every_stored_parameter_has_a_policy() -> None:
 def test_every_derived_column_exists() -> None:
     columns = {f"{table.name}.{column}" for table in tables() for column in table.names}
     for name, statement in writing_statements().items():
-        result = parameter_columns(statement.text)
+        result = find_parameter_columns(statement.text)
         derived = set().union(*result.columns.values(), *result.row_columns.values())
         assert derived <= columns, name
 

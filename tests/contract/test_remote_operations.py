@@ -4,7 +4,7 @@ import msgspec
 
 from corral.api.catalog import list_operations
 from corral.api.remote_table import list_calls
-from corral.http.openapi import STREAMS, docs_page, openapi_document
+from corral.http.openapi import STREAMS, render_docs_page, render_openapi_document
 
 ROWS = list(list_operations())
 CALLS = {call.name: call for call in list_calls()}
@@ -41,14 +41,14 @@ def test_result_of_every_request_can_be_decoded() -> None:
 
 
 def test_openapi_document_lists_every_request() -> None:
-    result = msgspec.json.decode(openapi_document())
+    result = msgspec.json.decode(render_openapi_document())
     assert result["openapi"] == "3.1.0"
     documented = {
         (method.upper(), path) for path, methods in result["paths"].items() for method in methods
     }
     assert {(call.method, f"/api{call.path}") for call in CALLS.values()} <= documented
     assert ("GET", "/api/events") in documented
-    text = docs_page().decode()
+    text = render_docs_page().decode()
     assert all(f"/api{call.path}" in text for call in CALLS.values())
     assert "http://" not in text
     assert "<script" not in text

@@ -268,7 +268,7 @@ def _checked_states(store: Corral, table: str) -> list[str]:
     """Return the states that the engine's catalogue allows in `table.state`."""
     if store.db.engine == "sqlite":
         ((text,),) = rows(store, "SELECT sql FROM sqlite_schema WHERE name = :name", name=table)
-        # SQLite has comparisons, see `for_engine`; two states are a list.
+        # SQLite has comparisons, see `translate_for_engine`; two states are a list.
         result = re.search(r"CHECK \(\(?state (?:=|IN) ([^)]*)\)", text)
         assert result is not None
         return sorted(re.findall(r"'(\w+)'", result[1]))

@@ -14,7 +14,7 @@ from corral import config
 from corral.adapters import process
 from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
-from corral.db.write_guard import content_tables
+from corral.db.write_guard import list_content_tables
 from corral.domain.insights.project_scope import EXCLUDED_TABLES, PROJECT_CONDITIONS
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Invalid, NotFound
@@ -91,7 +91,9 @@ def heron(store: Corral, tmp_path: Path) -> tuple[str, str]:
 
 
 def test_every_table_is_exported_or_left_out_for_a_reason() -> None:
-    assert {*PROJECT_CONDITIONS} | {*EXCLUDED_TABLES} == {table.name for table in content_tables()}
+    assert {*PROJECT_CONDITIONS} | {*EXCLUDED_TABLES} == {
+        table.name for table in list_content_tables()
+    }
     assert not {*PROJECT_CONDITIONS} & {*EXCLUDED_TABLES}
 
 

@@ -516,14 +516,16 @@ def test_moving_store_passes_the_schema_check(store: Corral, project: str, tmp_p
     from corral.db.store_move_record import UPSERT
 
     with store.transaction() as tx:
-        write_guard.install(tx, write_guard.departure_statements(tx.engine, "sqlite:///it's/e.db"))
+        write_guard.install(
+            tx, write_guard.build_departure_statements(tx.engine, "sqlite:///it's/e.db")
+        )
         tx.run(UPSERT, phase="leaving", url="sqlite:///x", move_id="mov_1", now=tx.now)
     assert faults(store) == []
     store.db.cancel_move()
     assert faults(store) == []
     with store.transaction() as tx:
         write_guard.install(
-            tx, write_guard.departure_statements(tx.engine, "sqlite:///elsewhere.db")
+            tx, write_guard.build_departure_statements(tx.engine, "sqlite:///elsewhere.db")
         )
     assert [each.check for each in faults(store)] == ["schema"]
 

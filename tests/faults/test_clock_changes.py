@@ -40,7 +40,7 @@ class ShiftedClock:
 def system(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
     moved = ShiftedClock()
     monkeypatch.setattr(SystemClock, "now", lambda _: moved.now)
-    monkeypatch.setattr(store_clock, "steady_ms", lambda: moved.steady)
+    monkeypatch.setattr(store_clock, "read_steady_ms", lambda: moved.steady)
     return moved
 
 
@@ -157,7 +157,7 @@ def test_machine_that_was_off_for_a_day_has_the_right_time_at_once(
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
-    monkeypatch.setattr(store_clock, "_boot_number", lambda: 7)  # another boot of the machine
+    monkeypatch.setattr(store_clock, "_read_boot_number", lambda: 7)  # another boot of the machine
     system.now += 24 * HOUR
     with corral.open(tmp_path / "corral.db") as store:
         assert store.mail.put("queue:work", 2).created_at == system.now

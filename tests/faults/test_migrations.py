@@ -68,7 +68,7 @@ def _forget() -> None:
     migrations.load_migrations.cache_clear()
     migrations.latest_version.cache_clear()
     schema.tables.cache_clear()
-    schema._filled.cache_clear()
+    schema._build_nonempty_statement.cache_clear()
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def reason_for(path: Path) -> str | None:
 def test_network_file_system_allows_one_process_at_a_time(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filesystem, "file_system_type", lambda path: "nfs")
+    monkeypatch.setattr(filesystem, "read_file_system_type", lambda path: "nfs")
     opened, closed = Signal(), Signal()
 
     def open_while_it_is_open_and_again() -> list[str | None]:
@@ -140,7 +140,7 @@ def test_network_file_system_allows_one_process_at_a_time(
 def test_killed_process_releases_a_store_on_a_network_file_system(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filesystem, "file_system_type", lambda path: "nfs")
+    monkeypatch.setattr(filesystem, "read_file_system_type", lambda path: "nfs")
     opened = Signal()
 
     def open_and_stay() -> None:

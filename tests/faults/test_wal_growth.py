@@ -60,8 +60,8 @@ def put_until_refused(path: Path, most: int) -> tuple[StoreUnavailable, int]:
             try:
                 store.mail.put("queue:work", BODY)
             except StoreUnavailable as error:
-                return error, sqlite_wal.wal_size(str(path))
-    raise AssertionError(f"the log grew to {sqlite_wal.wal_size(str(path)):,} bytes")
+                return error, sqlite_wal.measure_wal(str(path))
+    raise AssertionError(f"the log grew to {sqlite_wal.measure_wal(str(path)):,} bytes")
 
 
 @pytest.mark.parametrize("empty_log", [False, True])
@@ -82,7 +82,7 @@ def test_stopped_reader_bounds_the_wal_and_is_named(file: Path, empty_log: bool)
             child.kill()
             store.mail.put("queue:work", "after")
             assert len(store.mail.list(limit=200).items) == accepted + 1
-            assert sqlite_wal.wal_size(str(file)) < 300_000
+            assert sqlite_wal.measure_wal(str(file)) < 300_000
     assert not [item for item in examine(f"sqlite:///{file}") if item.check == "log"]
 
 

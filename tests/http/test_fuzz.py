@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from corral.api import Corral
 from corral.http import api
 from corral.http.middleware.rate_limits import Rate
-from corral.http.openapi import openapi_document
+from corral.http.openapi import render_openapi_document
 from tests.support.http_server import HttpServer, run_http_server
 from tests.support.run_factories import running, without_supervisors
 
@@ -79,7 +79,7 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
 def test_no_response_is_a_server_error(http_server: HttpServer, ids: list[str], part: int) -> None:
     import schemathesis  # importing it takes a second, and every worker loads this file
 
-    schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))
+    schema = schemathesis.openapi.from_dict(json.loads(render_openapi_document()))
     status_counts: Counter[int] = Counter()
     with http_server.client() as client:
         for index, result in enumerate(schema.get_all_operations()):

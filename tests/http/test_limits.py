@@ -278,7 +278,7 @@ def test_agent_has_a_limited_number_of_connections(
 def test_connections_leave_file_descriptors_for_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((1_024, 512), (8_192, 4_096), (300, 44), (100, 32)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        assert connections.max_connections() == most
+        assert connections.choose_max_connections() == most
 
 
 def test_reads_continue_while_the_store_is_not_writable(

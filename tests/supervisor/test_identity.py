@@ -260,7 +260,7 @@ def test_unidentified_caller_is_not_a_person_while_runs_are_active(
         http_server.client() as caller,
     ):
         run = home.start_detached("sleep", "600")
-        monkeypatch.setattr("corral.adapters.socket_peers._holders", lambda wanted: [])
+        monkeypatch.setattr("corral.adapters.socket_peers._list_holders", lambda wanted: [])
         told = caller.post("/api/tokens/create", json={"name": "mine"})
         assert told.status_code == 403
         assert told.json()["error"]["details"]["reason"] == "caller_unknown"

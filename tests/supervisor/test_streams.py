@@ -27,7 +27,7 @@ def wants_to_type(streams: AgentStreams) -> bool:
 
 
 def test_unread_input_is_buffered_without_blocking(streams: AgentStreams) -> None:
-    agent = streams.stdio().stdin
+    agent = streams.open_stdio().stdin
     lines = [b"%0120d\n" % nth for nth in range(1_000)]
     for line in lines:
         assert streams.type_in(line)  # no terminal, and no pipe, takes that much
@@ -45,7 +45,7 @@ def test_unread_input_is_buffered_without_blocking(streams: AgentStreams) -> Non
 
 
 def test_input_is_bounded_when_the_agent_does_not_read(streams: AgentStreams) -> None:
-    streams.stdio()
+    streams.open_stdio()
     assert not streams.type_in(b"x" * (streams.max_pending_input + 1))
     assert streams.type_in(b"x" * streams.max_pending_input)
     assert not streams.type_in(b"y" * (1 << 20))
@@ -55,7 +55,7 @@ def test_input_is_bounded_when_the_agent_does_not_read(streams: AgentStreams) ->
 
 def test_closing_the_input_comes_after_buffered_text(tmp_path: Path) -> None:
     streams = ProtocolStreams(tmp_path, stdin=None, split=False)
-    agent = streams.stdio().stdin
+    agent = streams.open_stdio().stdin
     agent = os.dup(agent)
     streams.close_child_ends()
     assert streams.type_in(b"x" * 200_000)
@@ -72,7 +72,7 @@ def test_closing_the_input_comes_after_buffered_text(tmp_path: Path) -> None:
 
 def test_nothing_is_written_to_a_closed_input(tmp_path: Path) -> None:
     streams = ProtocolStreams(tmp_path, stdin=None, split=False)
-    streams.stdio()
+    streams.open_stdio()
     streams.close_child_ends()
     assert not streams.type_in(b"x")
     assert not wants_to_type(streams)

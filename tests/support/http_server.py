@@ -13,7 +13,7 @@ import uvicorn
 
 from corral.api import Corral
 from corral.http.app import create_app
-from corral.http.connections import ConnectionPool, server_options
+from corral.http.connections import ConnectionPool, build_server_options
 from tests.support.threads import SECONDS
 
 # The tests use no https, and loading the trusted certificates is slower than most requests.
@@ -59,7 +59,7 @@ def run_http_server(
 ) -> Iterator[HttpServer]:
     """Serve the application on its own port in a thread while the block runs."""
     app = create_app(store, **options)
-    limits = server_options(pool, **(connection or {}))
+    limits = build_server_options(pool, **(connection or {}))
     config = uvicorn.Config(
         app, log_level="error", lifespan="on", timeout_graceful_shutdown=1, **limits
     )

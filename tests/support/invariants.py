@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from corral.api import Corral
-from corral.db.schema import nonempty_tables
+from corral.db.schema import list_nonempty_tables
 from corral.db.statement import Row, Statement
 from corral.db.transitions import StatefulTable
 from corral.db.tx import Tx
@@ -54,7 +54,7 @@ def _require_sound(findings: Iterable[Finding]) -> None:
 
 
 def _check_rows(tx: Tx) -> None:
-    filled = nonempty_tables(tx)
+    filled = list_nonempty_tables(tx)
     events_by_kind: dict[str, EventRows] = {}
     for kind, *event in _rows(
         tx, "SELECT kind, verb, subject, data, project_id FROM events ORDER BY seq"

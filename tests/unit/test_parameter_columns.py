@@ -6,7 +6,7 @@ import pytest
 
 from corral.db.column_policies import find_redactable_params
 from corral.db.dialect import TOKENS
-from corral.db.parameter_columns import parameter_columns
+from corral.db.parameter_columns import find_parameter_columns
 from corral.db.statement import Statement
 from tests.support.grouped_cases import each_case
 
@@ -50,7 +50,7 @@ from tests.support.grouped_cases import each_case
 def test_column_is_derived_from_the_position_of_a_parameter(
     text: str, columns: dict[str, set[str]]
 ) -> None:
-    result = parameter_columns(text)
+    result = find_parameter_columns(text)
     assert (result.columns, result.unknown) == (columns, set())
 
 
@@ -68,13 +68,13 @@ def test_column_is_derived_from_the_position_of_a_parameter(
     ],
 )
 def test_parameter_in_any_other_position_is_unknown(text: str) -> None:
-    assert parameter_columns(text).unknown == {"x"}
+    assert find_parameter_columns(text).unknown == {"x"}
     with pytest.raises(LookupError, match="No redaction policy for x"):
         Statement(text).redactable_params  # noqa: B018
 
 
 def test_values_of_rows_are_stored_too() -> None:
-    result = parameter_columns(
+    result = find_parameter_columns(
         "INSERT INTO a (b, c) SELECT each.value ->> 'x', CAST(each.value ->> 1 AS {json})"
         " FROM {each_of_rows} WHERE d = each.value ->> 'y'"
     )
@@ -88,7 +88,7 @@ def test_rows_are_one_parameter_on_both_engines() -> None:
 
 
 def test_whole_row_that_is_stored_is_unknown() -> None:
-    result = parameter_columns("INSERT INTO a (b) SELECT each.value FROM {each_of_rows}")
+    result = find_parameter_columns("INSERT INTO a (b) SELECT each.value FROM {each_of_rows}")
     assert result.unknown == {"rows"}
 
 

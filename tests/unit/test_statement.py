@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.db.dialect import TOKENS
-from corral.db.statement import Query, Statement, columns_of, for_engine, record_maker
+from corral.db.statement import (
+    Query,
+    Statement,
+    columns_of,
+    make_record_builder,
+    translate_for_engine,
+)
 from tests.support.grouped_cases import each_case
 
 
@@ -97,13 +103,13 @@ def test_every_occurrence_gets_the_number_of_its_name(names: list[str]) -> None:
 def test_every_token_has_text_for_both_engines(token: str) -> None:
     assert {*TOKENS[token]} == {"sqlite", "postgres"}
     for engine in ("sqlite", "postgres"):
-        assert for_engine(f"a {{{token}}} b", engine) == f"a {TOKENS[token][engine]} b"
+        assert translate_for_engine(f"a {{{token}}} b", engine) == f"a {TOKENS[token][engine]} b"
         assert "{" not in TOKENS[token][engine], "a token contains no tokens"
 
 
 def test_unknown_token_is_a_programming_error() -> None:
     with pytest.raises(KeyError):
-        for_engine("{no_such}", "sqlite")
+        translate_for_engine("{no_such}", "sqlite")
 
 
 def test_parameters_inside_a_token_count_too() -> None:
@@ -144,14 +150,14 @@ class Thing(msgspec.Struct, frozen=True):
 
 
 def test_row_becomes_a_record_with_enums_and_json_decoded() -> None:
-    make = record_maker(Thing)
+    make = make_record_builder(Thing)
     record = make(("a", 1, "red", None, None, '{"x":[1]}', '["t"]'))
     assert record == Thing("a", 1, Colour.RED, None, None, {"x": [1]}, ["t"])
     assert record.colour is Colour.RED
 
 
 def test_json_may_be_bytes_and_null_stays_null() -> None:
-    make = record_maker(Thing)
+    make = make_record_builder(Thing)
     assert make(("a", 1, "red", "red", "x", b'"text"', b"[]", "n")).body == "text"
     assert make(("a", 1, "red", None, None, None, "[]")).body is None
     assert make(("a", 1, "red", None, None, "null", "[]")).body is None
@@ -159,7 +165,7 @@ def test_json_may_be_bytes_and_null_stays_null() -> None:
 
 def test_unknown_enum_value_is_rejected() -> None:
     with pytest.raises((KeyError, ValueError)):
-        record_maker(Thing)(("a", 1, "blue", None, None, "1", "[]"))
+        make_record_builder(Thing)(("a", 1, "blue", None, None, "1", "[]"))
 
 
 class Plain(msgspec.Struct):
@@ -173,7 +179,7 @@ def test_record_of_plain_columns_is_built_directly() -> None:
 
 def test_row_with_too_many_columns_is_a_programming_error() -> None:
     with pytest.raises(TypeError):
-        record_maker(Plain)(("x", 1, 2))
+        make_record_builder(Plain)(("x", 1, 2))
 
 
 def test_columns_of_lists_the_fields_in_order() -> None:

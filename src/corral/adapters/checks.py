@@ -154,7 +154,7 @@ def _run(
     assert child.stdout is not None
     with child.stdout as pipe:
         try:
-            output = _last(pipe.fileno(), child, time.monotonic() + timeout_ms / 1_000)
+            output = _read_end(pipe.fileno(), child, time.monotonic() + timeout_ms / 1_000)
             code = child.poll()
         finally:
             os.close(lifeline)
@@ -169,7 +169,7 @@ def _run(
     return CheckOutcome(128 - code if code < 0 else code, output)
 
 
-def _last(pipe: int, child: "subprocess.Popen[bytes]", deadline: float) -> str:
+def _read_end(pipe: int, child: "subprocess.Popen[bytes]", deadline: float) -> str:
     """Return the end of the output, until the child exits or the deadline passes.
 
     Does not wait for other processes that hold the pipe, and bounds the memory used.

@@ -107,7 +107,7 @@ def is_same_user(client: socket.socket) -> bool:
     """Whether the other end belongs to the same user or root, if the system reports it."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True  # the private folder protects the socket
-    return _credentials(client)[1] in (os.getuid(), 0)
+    return _read_credentials(client)[1] in (os.getuid(), 0)
 
 
 def peer_pid(client: socket.socket) -> int | None:
@@ -115,10 +115,10 @@ def peer_pid(client: socket.socket) -> int | None:
 
     None if the system does not report it, or for a process outside of this pid namespace.
     """
-    return (_credentials(client)[0] or None) if hasattr(socket, "SO_PEERCRED") else None
+    return (_read_credentials(client)[0] or None) if hasattr(socket, "SO_PEERCRED") else None
 
 
-def _credentials(client: socket.socket) -> tuple[int, int, int]:
+def _read_credentials(client: socket.socket) -> tuple[int, int, int]:
     data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("3i", data)
     return pid, uid, gid

@@ -120,7 +120,7 @@ class DaemonLock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(self._descriptor)
-                raise _already_running(store) from None
+                raise _already_running_error(store) from None
             if self._is_current():
                 break
             os.close(self._descriptor)  # the previous daemon removed the file concurrently
@@ -143,7 +143,7 @@ class DaemonLock:
         os.close(self._descriptor)
 
 
-def _already_running(store: str) -> Refused:
+def _already_running_error(store: str) -> Refused:
     if (daemon := find_daemon(store)) is not None:
         which, where = f" (pid {daemon.pid}, {daemon.url})", ""
     elif (daemon := _read_info(store)) is not None:

@@ -24,8 +24,8 @@ class ExitFileWriter:
     """The guard's side. Created and locked before the agent is started."""
 
     def __init__(self, folder: Path, attempt: int, pid: int) -> None:
-        self._path = _path(folder, attempt, pid)
-        self._part = self._path.with_name(self._path.name + ".part")
+        self._build_path = _build_path(folder, attempt, pid)
+        self._part = self._build_path.with_name(self._build_path.name + ".part")
         self.descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         # Reserve the space now: the agent may fill the disk. If it is full already, the supervisor
@@ -38,7 +38,7 @@ class ExitFileWriter:
         with suppress(OSError):
             os.pwrite(self.descriptor, encode(end).ljust(MAX_BYTES), 0)
             os.fsync(self.descriptor)
-            os.rename(self._part, self._path)
+            os.rename(self._part, self._build_path)
 
 
 def encode(end: ExitStatus) -> bytes:
@@ -75,7 +75,7 @@ class _ExitRecord(msgspec.Struct):
 def read_exit(folder: Path, attempt: int, pid: int) -> ExitStatus:
     """Return the recorded exit status; an unknown end if there is none."""
     try:
-        return decode(_path(folder, attempt, pid).read_bytes())
+        return decode(_build_path(folder, attempt, pid).read_bytes())
     except OSError:
         return ExitStatus()
 
@@ -83,7 +83,7 @@ def read_exit(folder: Path, attempt: int, pid: int) -> ExitStatus:
 def age_ms(folder: Path, attempt: int, pid: int) -> int:
     """Return the age of the exit file; 0 if there is none, as the agent may have just ended."""
     try:
-        written = _path(folder, attempt, pid).stat().st_mtime
+        written = _build_path(folder, attempt, pid).stat().st_mtime
     except OSError:
         return 0
     return max(0, SystemClock().now() - int(written * 1_000))
@@ -92,7 +92,7 @@ def age_ms(folder: Path, attempt: int, pid: int) -> int:
 def wait_for_exit(folder: Path, attempt: int, pid: int, seconds: float) -> ExitStatus:
     """Like `read_exit`, but wait while the guard still holds the lock."""
     deadline = time.monotonic() + seconds
-    file = _path(folder, attempt, pid)
+    file = _build_path(folder, attempt, pid)
     part = file.with_name(file.name + ".part")
     while not (end := read_exit(folder, attempt, pid)).known:
         if not _is_locked(part) or time.monotonic() > deadline:
@@ -113,6 +113,6 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _path(folder: Path, attempt: int, pid: int) -> Path:
+def _build_path(folder: Path, attempt: int, pid: int) -> Path:
     # Two supervisors may start the same attempt; the pid tells their processes apart.
     return folder / f"exit.{attempt}.{pid}"

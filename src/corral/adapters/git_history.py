@@ -235,13 +235,13 @@ def _delete_merge_state(checkout: Checkout) -> None:
 def keep_commit(repository: str, name: str, commit: str) -> None:
     """Protect a commit from garbage collection with the ref `refs/corral/NAME`."""
     git.check_output(
-        repository, "update-ref", _kept_ref(repository, name), resolve_commit(repository, commit)
+        repository, "update-ref", _keep_ref(repository, name), resolve_commit(repository, commit)
     )
 
 
 def list_kept(repository: str, above: str) -> list[str]:
     """List the names below `above` that keep commits; empty if the repository does not exist."""
-    arguments = ("for-each-ref", "--format=%(refname)", f"{_kept_ref(repository, above)}/")
+    arguments = ("for-each-ref", "--format=%(refname)", f"{_keep_ref(repository, above)}/")
     names = (
         git.run(repository, *arguments).out.decode().split() if os.path.isdir(repository) else []
     )
@@ -250,7 +250,7 @@ def list_kept(repository: str, above: str) -> list[str]:
 
 def count_only_kept(repository: str, name: str) -> int:
     """Count the commits that only this name keeps: no branch, tag or other name reaches them."""
-    ref = _kept_ref(repository, name)
+    ref = _keep_ref(repository, name)
     others = (
         "--branches",
         "--tags",
@@ -263,7 +263,7 @@ def count_only_kept(repository: str, name: str) -> int:
 
 def release_commit(repository: str, name: str) -> bool:
     """Delete the name if other refs reach all of its commits; return whether it is gone."""
-    ref = _kept_ref(repository, name)
+    ref = _keep_ref(repository, name)
     commit = git.run(repository, "rev-parse", "--verify", "--quiet", ref).out.decode().strip()
     if not commit:
         return True
@@ -272,7 +272,7 @@ def release_commit(repository: str, name: str) -> bool:
     return not git.run(repository, "update-ref", "-d", ref, commit).code
 
 
-def _kept_ref(repository: str, name: str) -> str:
+def _keep_ref(repository: str, name: str) -> str:
     ref = f"{KEPT_REFS_PREFIX}{name}"
     if git.run(repository, "check-ref-format", ref).code:
         raise Invalid(f"Invalid ref name: {name}.", name=name)

@@ -49,14 +49,14 @@ def build_hooks(name: str) -> dict[str, dict[str, Any]]:
     """Return the hooks of Corral in the format of a CLI, by event name."""
     hook_file = HOOK_FILES[name]
     return {
-        event: _entry(
+        event: _build_entry(
             name, hook_file, f"{shlex.join(get_corral_command())} hook {name} {when}-tool-use"
         )
         for event, when in ((hook_file.before, "pre"), (hook_file.after, "post"))
     }
 
 
-def _entry(name: str, hook_file: HookFile, command: str) -> dict[str, Any]:
+def _build_entry(name: str, hook_file: HookFile, command: str) -> dict[str, Any]:
     if name == "copilot":
         return {"type": "command", "bash": command, "timeoutSec": HOOK_SECONDS}
     # In milliseconds for Gemini CLI, in seconds for the others.

@@ -81,7 +81,7 @@ def list_edited_paths(data: bytes, cwd: str) -> list[str]:
     if not isinstance(arguments, dict):
         return []
     tool = (payload.tool_name or payload.toolName).rpartition("__")[2].lower()
-    base = os.path.join(payload.cwd or cwd, *(_workdir(arguments)))
+    base = os.path.join(payload.cwd or cwd, *(_iter_workdir(arguments)))
     paths = [
         *_find_patched_paths(arguments),
         *_find_applied_paths(arguments, base),
@@ -101,7 +101,7 @@ def _decode(data: bytes | str) -> Any:
         return msgspec.json.decode(replace_invalid_utf8(raw))
 
 
-def _workdir(arguments: dict[str, Any]) -> Iterator[str]:
+def _iter_workdir(arguments: dict[str, Any]) -> Iterator[str]:
     """Yield the working directory of a command, if given: paths in its patch are relative to it."""
     if isinstance(folder := arguments.get("workdir"), str):
         yield folder

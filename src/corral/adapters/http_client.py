@@ -67,7 +67,7 @@ class DaemonClient:
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._connection_class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname, port
-        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        self._read_headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._idle: list[HTTPConnection] = []
         self._closed = False
         self.on_redaction: Callable[[list[str]], None] | None = None
@@ -84,7 +84,7 @@ class DaemonClient:
         """
         if self._closed:
             raise RuntimeError("the store is closed")
-        headers = dict(self._headers)
+        headers = dict(self._read_headers)
         if body is not None:
             headers["Content-Type"] = "application/json"
             if not retryable:
@@ -103,7 +103,7 @@ class DaemonClient:
 
         An error response in that protocol's own format is returned, not raised.
         """
-        own = {**self._headers, "Content-Type": "application/json", **headers}
+        own = {**self._read_headers, "Content-Type": "application/json", **headers}
         response = self._send_with_retries("POST", path, body, own)
         if response.status >= 400 and b'"jsonrpc"' not in response.body[:20]:
             self._raise_error(response)
@@ -117,7 +117,7 @@ class DaemonClient:
                 return self._send_once(method, path, body, headers)
             except (HTTPException, OSError) as error:
                 if attempt == MAX_ATTEMPTS - 1 or isinstance(error, ConnectionRefusedError):
-                    raise self._unreachable(error) from None
+                    raise self._unreachable_error(error) from None
                 while self._idle:  # the other idle connections are probably broken too
                     self._idle.pop().close()
         raise AssertionError("unreachable")
@@ -132,7 +132,7 @@ class DaemonClient:
         try:
             connection.request(method, path, body, headers)
             raw = connection.getresponse()
-            response = HttpResponse(raw.status, _headers(raw), raw.read())
+            response = HttpResponse(raw.status, _read_headers(raw), raw.read())
         except BaseException:
             connection.close()
             raise
@@ -179,13 +179,13 @@ class DaemonClient:
     def _open_stream(self, path: str, last: str) -> tuple[HTTPConnection, HTTPResponse]:
         connection = self._connect(STREAM_TIMEOUT)
         try:
-            connection.request("GET", path, headers={**self._headers, "Last-Event-ID": last})
+            connection.request("GET", path, headers={**self._read_headers, "Last-Event-ID": last})
             raw = connection.getresponse()
             if raw.status != 200:
-                self._raise_error(HttpResponse(raw.status, _headers(raw), raw.read()))
+                self._raise_error(HttpResponse(raw.status, _read_headers(raw), raw.read()))
         except (HTTPException, OSError) as error:
             connection.close()
-            raise self._unreachable(error) from None
+            raise self._unreachable_error(error) from None
         except BaseException:
             connection.close()
             raise
@@ -196,7 +196,7 @@ class DaemonClient:
             error: dict[str, Any] = msgspec.json.decode(response.body)["error"]
             code, message, details = error["code"], error["message"], dict(error["details"])
         except (msgspec.DecodeError, KeyError, TypeError):
-            raise self._unexpected(f"it answered {response.status}") from None
+            raise self._unexpected_response_error(f"it answered {response.status}") from None
         kind = _BY_CODE.get(code)
         if kind is StoreUnavailable:
             raise StoreUnavailable(message, reason=details.pop("reason", "unreachable"), **details)
@@ -205,10 +205,10 @@ class DaemonClient:
         if code == "too_many":
             raise StoreUnavailable(message, reason="locked", **details)
         if response.status >= 500:
-            raise self._unexpected(message)
+            raise self._unexpected_response_error(message)
         raise Refused(message, **details)
 
-    def _unreachable(self, error: Exception) -> StoreUnavailable:
+    def _unreachable_error(self, error: Exception) -> StoreUnavailable:
         reason = getattr(error, "strerror", None) or type(error).__name__
         return StoreUnavailable(
             f"No daemon answers at {self.url} ({reason}). Start it there with `corral up`.",
@@ -216,7 +216,7 @@ class DaemonClient:
             url=self.url,
         )
 
-    def _unexpected(self, problem: str) -> StoreUnavailable:
+    def _unexpected_response_error(self, problem: str) -> StoreUnavailable:
         return StoreUnavailable(
             f"Unexpected response from {self.url}: {problem}", reason="foreign", url=self.url
         )
@@ -280,5 +280,5 @@ class _Reader:
         self._connection.close()
 
 
-def _headers(response: HTTPResponse) -> dict[str, str]:
+def _read_headers(response: HTTPResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in response.getheaders()}

@@ -60,15 +60,15 @@ def landlock_version() -> int:
     """Return the Landlock ABI version of the kernel; 0: not available."""
     if not sys.platform.startswith("linux"):
         return 0
-    return max(_system_call(CREATE, None, 0, VERSION), 0)
+    return max(_call_system(CREATE, None, 0, VERSION), 0)
 
 
-def _system_call(*arguments: object) -> int:
+def _call_system(*arguments: object) -> int:
     library = ctypes.CDLL(None, use_errno=True)
     return int(library.syscall(*(ctypes.c_long(w) if isinstance(w, int) else w for w in arguments)))
 
 
-def _must(operation: str, result: int) -> int:
+def _require_success(operation: str, result: int) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), f"{operation}: {os.strerror(ctypes.get_errno())}")
     return result
@@ -101,8 +101,8 @@ def restrict_access(
     if not rights | network | scope:
         return
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    rules = _must(
-        "landlock", _system_call(CREATE, struct.pack("QQQ", rights, network, scope), size, 0)
+    rules = _require_success(
+        "landlock", _call_system(CREATE, struct.pack("QQQ", rights, network, scope), size, 0)
     )
     try:
         if files:
@@ -113,8 +113,8 @@ def restrict_access(
             for path in write:
                 _allow(rules, path, rights & ~MAKE_DEVICE & ~DEVICE_IOCTL)
         library = ctypes.CDLL(None, use_errno=True)
-        _must("no new privileges", library.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        _must("landlock", _system_call(RESTRICT, rules, 0))
+        _require_success("no new privileges", library.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+        _require_success("landlock", _call_system(RESTRICT, rules, 0))
     finally:
         os.close(rules)
 
@@ -128,7 +128,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
         if not stat.S_ISDIR(os.fstat(handle).st_mode):
             rights &= EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_IOCTL
         rule = struct.pack("=Qi", rights, handle)
-        _must(path, _system_call(ADD_RULE, rules, 1, rule, 0))
+        _require_success(path, _call_system(ADD_RULE, rules, 1, rule, 0))
     finally:
         os.close(handle)
 
@@ -172,7 +172,7 @@ def drop_capabilities() -> None:
     if call is None:
         return  # execve drops the rest, because the bounding set is empty
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
-    _must("capabilities", _system_call(call, header, bytes(24)))
+    _require_success("capabilities", _call_system(call, header, bytes(24)))
 
 
 def install_seccomp_filter() -> None:
@@ -198,8 +198,8 @@ def install_seccomp_filter() -> None:
     data = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
     filters = struct.pack("@HP", len(program), ctypes.addressof(data))
     library = ctypes.CDLL(None, use_errno=True)
-    _must("no new privileges", library.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-    _must("seccomp", library.prctl(SECCOMP, FILTER, filters, 0, 0))
+    _require_success("no new privileges", library.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _require_success("seccomp", library.prctl(SECCOMP, FILTER, filters, 0, 0))
 
 
 def set_resource_limits(processes: int | None, file_bytes: int | None) -> None:

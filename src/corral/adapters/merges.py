@@ -111,7 +111,7 @@ def merge_commit(
     new = result.commit or _create_commit(
         repository, tree, [result.before, resolve_commit(repository, commit)], message
     )
-    if checkout := _checkout(repository, branch):
+    if checkout := _find_checkout(repository, branch):
         _update_checkout(checkout, result.before, new)
     else:
         arguments = ("update-ref", f"refs/heads/{branch}", new, result.before)
@@ -126,7 +126,7 @@ def _create_commit(repository: str, tree: str, parents: Sequence[str], message: 
     return git.commit_tree(repository, tree, parents, message, environment=environment)
 
 
-def _checkout(repository: str, branch: str) -> Checkout | None:
+def _find_checkout(repository: str, branch: str) -> Checkout | None:
     """Return the worktree that has a branch checked out, if any.
 
     An agent may have checked the branch out, or forged a registration for a folder that is not its

@@ -129,7 +129,7 @@ def post_webhook(
     headers = {"Content-Type": "application/json"}
     if secret is not None:
         headers[SIGNATURE_HEADER] = sign_body(secret, body, at)
-    status = _status(url, "POST", headers, body, seconds=seconds)
+    status = _post(url, "POST", headers, body, seconds=seconds)
     if not 200 <= status < 300:
         raise Undelivered(f"it answered {status}", "bad_status")
 
@@ -140,12 +140,12 @@ def check_webhook(url: str, *, seconds: float = WEBHOOK_SECONDS) -> None:
     A server that accepts only POST or signed requests may answer with an error status; only 404,
     410 and most 5xx statuses fail the check. Redirects are not followed.
     """
-    status = _status(url, "HEAD", {}, None, seconds=seconds)
+    status = _post(url, "HEAD", {}, None, seconds=seconds)
     if status in (404, 410) or (status >= 500 and status != _NOT_IMPLEMENTED):
         raise Undelivered(f"it answered {status}", "bad_status")
 
 
-def _status(
+def _post(
     url: str, method: str, headers: dict[str, str], body: bytes | None, *, seconds: float
 ) -> int:
     if urlsplit(url).scheme not in ("http", "https"):
@@ -194,10 +194,12 @@ def run_command(command: str, body: bytes, *, seconds: float = COMMAND_SECONDS) 
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         if code != 0:
-            raise Undelivered(f"the command exited with {code}{_last_line(stderr)}", "exit_code")
+            raise Undelivered(
+                f"the command exited with {code}{_format_last_line(stderr)}", "exit_code"
+            )
 
 
-def _last_line(stderr: Any) -> str:
+def _format_last_line(stderr: Any) -> str:
     stderr.seek(0, os.SEEK_END)
     stderr.seek(max(stderr.tell() - 4 * MAX_ERROR_LENGTH, 0))
     lines = stderr.read().decode(errors="replace").strip().splitlines()

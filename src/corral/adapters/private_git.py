@@ -91,7 +91,7 @@ def prepare(checkout: Checkout, folder: str, *, mounted: bool) -> PrivateGit:
     repository = os.path.join(folder, REPOSITORY_FOLDER)
     name = os.path.basename(checkout.own)
     own = os.path.join(repository, "worktrees", name)
-    objects = _object_folders(checkout)
+    objects = _list_object_folders(checkout)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for path in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info", "hooks"):
         os.makedirs(os.path.join(repository, path), mode=0o700)
@@ -185,7 +185,7 @@ def _write(folder: str, path: str, content: str | bytes) -> None:
         file.write(data)
 
 
-def _object_folders(checkout: Checkout) -> list[str]:
+def _list_object_folders(checkout: Checkout) -> list[str]:
     """List the object folder of a repository and its alternates."""
     waiting, folders = [os.path.join(checkout.common, "objects")], list[str]()
     while waiting:
@@ -290,7 +290,7 @@ def _fill_quarantine(checkout: Checkout, repository: str, quarantine: str, tip: 
     sha256 = len(tip) == 64
     version, kind = (1, "[extensions]\n\tobjectformat = sha256\n") if sha256 else (0, "")
     _write(quarantine, "config", f"[core]\n\trepositoryformatversion = {version}\n{kind}")
-    others = "".join(f"{path}\n" for path in _object_folders(checkout))
+    others = "".join(f"{path}\n" for path in _list_object_folders(checkout))
     _write(quarantine, "objects/info/alternates", others)
     left = MAX_IMPORT_BYTES
     files = walk_files(os.path.join(repository, "objects"), _is_object)

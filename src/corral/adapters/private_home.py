@@ -64,7 +64,7 @@ class RelocatedPath(NamedTuple):
     """Relative to the folder that the variable names."""
 
 
-def _below(folder: str, *names: str) -> tuple[str, ...]:
+def _prefix_names(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}" for name in names)
 
 
@@ -76,9 +76,11 @@ CLIS: dict[str, CliFiles] = {
     "claude": CliFiles(
         (
             ".claude.json",
-            *_below(".claude", ".credentials.json", "settings.json", "settings.local.json"),
-            *_below(".claude", "CLAUDE.md", "agents", "commands", "skills", "plugins", "hooks"),
-            *_below(".claude", "output-styles", "rules"),
+            *_prefix_names(".claude", ".credentials.json", "settings.json", "settings.local.json"),
+            *_prefix_names(
+                ".claude", "CLAUDE.md", "agents", "commands", "skills", "plugins", "hooks"
+            ),
+            *_prefix_names(".claude", "output-styles", "rules"),
         ),
         (".claude/projects",),
         ("ANTHROPIC_", "CLAUDE_", "DISABLE_", "IS_SANDBOX"),
@@ -88,26 +90,30 @@ CLIS: dict[str, CliFiles] = {
         ),
     ),
     "codex": CliFiles(
-        _below(".codex", "auth.json", "config.toml", "AGENTS.md", "prompts", "skills", "rules")
-        + _below(".codex", "hooks.json", "version.json", "installation_id"),
+        _prefix_names(
+            ".codex", "auth.json", "config.toml", "AGENTS.md", "prompts", "skills", "rules"
+        )
+        + _prefix_names(".codex", "hooks.json", "version.json", "installation_id"),
         (".codex/sessions",),
         ("OPENAI_", "CODEX_"),
         (RelocatedPath("CODEX_HOME", ".codex"),),
     ),
     "gemini": CliFiles(
-        _below(".gemini", *_GEMINI),
+        _prefix_names(".gemini", *_GEMINI),
         (".gemini/tmp",),
         ("GEMINI_", "GOOGLE_"),
         (RelocatedPath("GEMINI_CLI_HOME", ".gemini", ".gemini"),),
     ),
     "qwen": CliFiles(
-        _below(".qwen", *_GEMINI),
+        _prefix_names(".qwen", *_GEMINI),
         (".qwen/tmp", ".qwen/projects"),
         ("QWEN_", "OPENAI_", "DASHSCOPE_"),
         (RelocatedPath("QWEN_HOME", ".qwen"),),
     ),
     "copilot": CliFiles(
-        _below(".copilot", "config.json", "mcp-config.json", "settings.json", "agents", "skills"),
+        _prefix_names(
+            ".copilot", "config.json", "mcp-config.json", "settings.json", "agents", "skills"
+        ),
         (".copilot/session-state", ".copilot/history-session-state"),
         ("COPILOT_", "GH_TOKEN", "GITHUB_TOKEN"),
         (RelocatedPath("COPILOT_HOME", ".copilot"),),
@@ -222,7 +228,7 @@ def list_program_paths(command: list[str], real_home: str) -> list[str]:
         if path is None:
             continue
         real = os.path.realpath(path)
-        paths += [path, *_symlink_targets(path), real]
+        paths += [path, *_iter_symlink_targets(path), real]
         if "/node_modules/" in real:
             paths.append(real[: real.rindex("/node_modules/")] + "/node_modules")
         for start in (path, real):
@@ -233,7 +239,7 @@ def list_program_paths(command: list[str], real_home: str) -> list[str]:
     return [path for path in dict.fromkeys(paths) if _is_narrow(path, home)]
 
 
-def _symlink_targets(path: str) -> Iterator[str]:
+def _iter_symlink_targets(path: str) -> Iterator[str]:
     """Yield each path in a chain of symlinks; the sandbox needs all of them."""
     for _ in range(40):  # the limit of the kernel
         if not os.path.islink(path):
@@ -300,11 +306,11 @@ def _find_transcripts(top: str, session: str) -> Iterator[str]:
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
-            if _belongs_to(os.path.relpath(path, top), session) and os.path.isfile(path):
+            if _is_of_session(os.path.relpath(path, top), session) and os.path.isfile(path):
                 yield path
 
 
-def _belongs_to(path: str, session: str) -> bool:
+def _is_of_session(path: str, session: str) -> bool:
     """Whether the path of a transcript names a session (gemini shortens the id to 8 letters)."""
     if not _SESSION.fullmatch(session) or not _TRANSCRIPT.fullmatch(path):
         return False
@@ -352,7 +358,9 @@ def write_back_transcripts(
         written += save_database(folder, cli.database, session, own)
     for name in cli.sessions:
         target = real.path(provider, name)
-        for file in walk_files(os.path.join(folder, name), lambda path: _belongs_to(path, session)):
+        for file in walk_files(
+            os.path.join(folder, name), lambda path: _is_of_session(path, session)
+        ):
             if len(written) >= MAX_TRANSCRIPTS or file.size > left:
                 continue
             with suppress(OSError):

@@ -137,7 +137,7 @@ def read_stat(pid: int) -> ProcessStat | None:
     except (FileNotFoundError, ProcessLookupError):
         if os.path.isdir(f"{PROC}/self"):
             return None
-        return _stat_by_ps(pid)
+        return _read_stat_by_ps(pid)
     # The name in parentheses may contain anything, also parentheses and spaces.
     fields = line[line.rindex(b")") + 2 :].split()
     return ProcessStat(
@@ -151,7 +151,7 @@ def read_stat(pid: int) -> ProcessStat | None:
     )
 
 
-def _stat_by_ps(pid: int) -> ProcessStat | None:
+def _read_stat_by_ps(pid: int) -> ProcessStat | None:
     """Read the state without /proc; the start time has a resolution of one second."""
     import subprocess
 
@@ -302,13 +302,13 @@ def descendants(pid: int) -> list[int]:
     pids: list[int] = []
     queue = [pid]
     while queue:
-        children = _children(queue.pop(0))
+        children = _list_children(queue.pop(0))
         pids += children
         queue += children
     return pids
 
 
-def _children(pid: int) -> list[int]:
+def _list_children(pid: int) -> list[int]:
     children: list[int] = []
     try:
         for task in os.listdir(f"{PROC}/{pid}/task"):
@@ -316,13 +316,13 @@ def _children(pid: int) -> list[int]:
                 children += [int(child) for child in file.read().split()]
     except FileNotFoundError:
         if os.path.isdir(f"{PROC}/{pid}"):  # a kernel without CONFIG_PROC_CHILDREN
-            return [other for other, stat in _all_processes() if stat.parent == pid]
+            return [other for other, stat in _iter_processes() if stat.parent == pid]
     except OSError:
         pass
     return children
 
 
-def _all_processes() -> Iterator[tuple[int, ProcessStat]]:
+def _iter_processes() -> Iterator[tuple[int, ProcessStat]]:
     for name in os.listdir(PROC):
         if name.isdigit():
             with suppress(OSError, ValueError):
@@ -354,15 +354,15 @@ def find_run_processes(
     if not os.path.isdir(f"{PROC}/self"):
         return _find_by_psutil(process or guard)
     # Parent and start time are read at once: the process found below is the one identified.
-    stats = dict(_all_processes())
+    stats = dict(_iter_processes())
     root = process.pid if process is not None and check(process) is Liveness.ALIVE else None
     leaders = {stats[root].session} if root in stats else set()  # the guard leads the session
     if guard is not None and check(guard) is Liveness.ALIVE:
         leaders.add(guard.pid)
-    tree = _trees_below(stats, {*leaders, root} if root is not None else leaders, mark)
+    tree = _find_trees(stats, {*leaders, root} if root is not None else leaders, mark)
     marked = _find_marked(stats, mark) if everywhere else set()
     if spare_others:
-        marked -= _of_other_attempts(stats, marked, leaders, mark)
+        marked -= _find_other_attempts(stats, marked, leaders, mark)
     return [
         ProcessIdentity(host(), boot_id(), pid, stat.start_token)
         for pid, stat in stats.items()
@@ -379,18 +379,18 @@ def _find_marked(stats: dict[int, ProcessStat], mark: str) -> set[int]:
     return {pid for pid in stats if variable in _read_environment(pid) or is_marked(pid, mark)}
 
 
-def _of_other_attempts(
+def _find_other_attempts(
     stats: dict[int, ProcessStat], marked: set[int], leaders: set[int], mark: str
 ) -> set[int]:
     """Return the processes of attempts that another supervisor started; their guard leads their
     session."""
     sessions = {stats[pid].session for pid in marked} - leaders
     guards = {pid for pid in sessions if SUPERVISOR_MARK in _read_environment(pid)}
-    tree = _trees_below(stats, guards, mark)
+    tree = _find_trees(stats, guards, mark)
     return {pid for pid in marked if pid in tree or stats[pid].session in guards}
 
 
-def _trees_below(stats: dict[int, ProcessStat], roots: Iterable[int], mark: str) -> set[int]:
+def _find_trees(stats: dict[int, ProcessStat], roots: Iterable[int], mark: str) -> set[int]:
     """Return the roots and their descendants, without those of other runs."""
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():

@@ -37,7 +37,7 @@ def list_ancestors() -> list[Ancestor]:
 
 def list_ancestors_of(pid: int) -> list[Ancestor]:
     """List a process and its current ancestors, nearest first."""
-    return _by_proc(pid) if os.path.isdir(f"{PROC}/self") else _by_ps(pid)
+    return _list_by_proc(pid) if os.path.isdir(f"{PROC}/self") else _list_by_ps(pid)
 
 
 def boot_id() -> str:
@@ -50,7 +50,7 @@ def boot_id() -> str:
     return known
 
 
-def _by_proc(pid: int) -> list[Ancestor]:
+def _list_by_proc(pid: int) -> list[Ancestor]:
     chain: list[Ancestor] = []
     while pid > 0 and len(chain) < MAX_ANCESTORS:
         try:
@@ -68,7 +68,7 @@ def _by_proc(pid: int) -> list[Ancestor]:
     return chain
 
 
-def _by_ps(pid: int) -> list[Ancestor]:
+def _list_by_ps(pid: int) -> list[Ancestor]:
     """Read the ancestors with one call of `ps`, for systems without /proc."""
     import subprocess
 

@@ -43,7 +43,7 @@ def redact_value(value: Any, values: Sequence[str] = (), *, shapes: bool = True)
         if isinstance(node, dict):
             result: dict[Any, Any] = {}
             for key, item in node.items():
-                result[_unique_key(clean(key), result)] = behind(key, item)
+                result[_make_unique_key(clean(key), result)] = behind(key, item)
             return result
         if isinstance(node, list | tuple):
             items = [clean(item) for item in node]
@@ -68,7 +68,7 @@ def redact_value(value: Any, values: Sequence[str] = (), *, shapes: bool = True)
     return clean(value)
 
 
-def _unique_key(name: Any, taken: dict[Any, Any]) -> Any:
+def _make_unique_key(name: Any, taken: dict[Any, Any]) -> Any:
     """Return a unique key.
 
     Two keys that differ only in their secrets must not collapse into one.
@@ -97,7 +97,7 @@ class Redaction:
 
     def add_known_values(self, *values: str) -> None:
         """Add known secret values."""
-        known = self._known_values()
+        known = self._list_known_values()
         for value in values:
             if len(value) >= MIN_KNOWN_LENGTH and value not in known:
                 known.append(value)
@@ -106,7 +106,7 @@ class Redaction:
     def redact_known_values_only(self) -> None:
         """Stop redacting text that only looks like a key. Known values are still redacted."""
         self._literal = True
-        self._known_values()
+        self._list_known_values()
         self._rebuild_forms()
 
     def clean(self, text: str) -> str:
@@ -145,9 +145,9 @@ class Redaction:
         row[key] = clean
 
     def _redact(self, value: Any) -> Any:
-        return redact_value(value, self._known_values(), shapes=not self._literal)
+        return redact_value(value, self._list_known_values(), shapes=not self._literal)
 
-    def _known_values(self) -> list[str]:
+    def _list_known_values(self) -> list[str]:
         if self._values is None:
             self._values = []
             self.add_known_values(*self._load_values())
@@ -157,16 +157,16 @@ class Redaction:
         """Rebuild the search forms of the known values."""
         from corral.adapters.output.redact import encoded_forms, secret_forms
 
-        forms = {form for value in self._known_values() for form in secret_forms(value)}
+        forms = {form for value in self._list_known_values() for form in secret_forms(value)}
         self._forms = tuple(form.decode("utf-8", "surrogateescape") for form in sorted(forms))
-        encoded = {form for value in self._known_values() for form in encoded_forms(value)}
+        encoded = {form for value in self._list_known_values() for form in encoded_forms(value)}
         self._encoded = tuple(form.decode() for form in sorted(encoded))
         self.may_contain_secret = (
             self._may_contain_value_or_key if forms or self._literal else may_hold_key
         )
 
     def _load_values_and_check(self, text: str) -> bool:
-        if self._known_values():
+        if self._list_known_values():
             return self.may_contain_secret(text)
         if not self._literal:
             self.may_contain_secret = may_hold_key

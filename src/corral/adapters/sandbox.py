@@ -224,7 +224,9 @@ class _Mount(NamedTuple):
     """An empty tmpfs, remounted read-only so that the program cannot fill memory through it."""
 
 
-def _bubblewrap(command: Sequence[str], bounds: SandboxBounds, scratch: str) -> WrappedCommand:
+def _wrap_in_bubblewrap(
+    command: Sequence[str], bounds: SandboxBounds, scratch: str
+) -> WrappedCommand:
     os.makedirs(scratch, mode=0o700, exist_ok=True)
     # Without capabilities, root cannot mount hidden folders or create devices.
     arguments = [
@@ -238,13 +240,13 @@ def _bubblewrap(command: Sequence[str], bounds: SandboxBounds, scratch: str) -> 
     arguments += ["--dev", "/dev", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
     arguments += ["--remount-ro", "/dev"]
     if bounds.own_processes:
-        arguments += ["--unshare-pid", "--proc", "/proc", *_closed_kernel_files()]
+        arguments += ["--unshare-pid", "--proc", "/proc", *_iter_closed_kernel_files()]
     if not bounds.network:
         arguments += ["--unshare-net"]
     if not bounds.terminal:
         arguments += ["--new-session"]
     arguments += ["--bind", os.path.realpath(scratch), "/tmp"]  # noqa: S108  its private /tmp
-    readable = _readable(bounds)
+    readable = _list_readable(bounds)
     mounts = [
         *(
             _Mount(path, ("--tmpfs",), True)
@@ -253,8 +255,8 @@ def _bubblewrap(command: Sequence[str], bounds: SandboxBounds, scratch: str) -> 
             for path in map(os.path.realpath, bounds.hidden)
             if os.path.exists(path)
         ),
-        *(_Mount(path, ("--bind", path)) for path in map(os.path.realpath, _writable(bounds))),
-        *_git_mounts(bounds),
+        *(_Mount(path, ("--bind", path)) for path in map(os.path.realpath, _list_writable(bounds))),
+        *_iter_git_mounts(bounds),
         *(_Mount(path, ("--ro-bind", path)) for path in map(os.path.realpath, readable)),
     ]
     # Outer mounts first, so that they do not cover inner ones.
@@ -262,8 +264,8 @@ def _bubblewrap(command: Sequence[str], bounds: SandboxBounds, scratch: str) -> 
         arguments += [*mount.words, mount.place]
     for mount in mounts:
         arguments += ["--remount-ro", mount.place] if mount.is_empty else []
-    arguments += [*_symlinks_to_host_paths((*_writable(bounds), *readable)), "--remount-ro", "/"]
-    launcher = _launcher(bounds, files=False)
+    arguments += [*_iter_symlinks((*_list_writable(bounds), *readable)), "--remount-ro", "/"]
+    launcher = _build_launcher(bounds, files=False)
     return WrappedCommand(
         [*arguments, "--", *launcher, *command],
         {"TMPDIR": "/tmp"},  # noqa: S108
@@ -272,7 +274,7 @@ def _bubblewrap(command: Sequence[str], bounds: SandboxBounds, scratch: str) -> 
     )
 
 
-def _closed_kernel_files() -> Iterator[str]:
+def _iter_closed_kernel_files() -> Iterator[str]:
     for path in (f"/proc/{name}" for name in READ_ONLY_KERNEL_FILES):
         if os.path.exists(path):
             yield from ("--ro-bind", path, path)
@@ -283,7 +285,7 @@ def _closed_kernel_files() -> Iterator[str]:
             yield from ("--ro-bind", "/dev/null", path)
 
 
-def _git_mounts(bounds: SandboxBounds) -> Iterator[_Mount]:
+def _iter_git_mounts(bounds: SandboxBounds) -> Iterator[_Mount]:
     """Mount the private repository over the user's."""
     if bounds.git is None:
         return
@@ -295,18 +297,18 @@ def _git_mounts(bounds: SandboxBounds) -> Iterator[_Mount]:
         yield _Mount(folder, ("--ro-bind", folder))
 
 
-def _writable(bounds: SandboxBounds) -> tuple[str, ...]:
+def _list_writable(bounds: SandboxBounds) -> tuple[str, ...]:
     return (*bounds.writable, *((bounds.worktree,) if bounds.worktree is not None else ()))
 
 
-def _readable(bounds: SandboxBounds) -> list[str]:
+def _list_readable(bounds: SandboxBounds) -> list[str]:
     """List the readable paths: those of `bounds`, the system, and Python for the launcher."""
     python = (sys.prefix, sys.base_prefix, str(Path(landlock.__file__).parents[2]))
     named = (*SYSTEM_PATHS, *(NETWORK_PATHS if bounds.network else ()), *python, *bounds.readable)
     return [path for path in dict.fromkeys(named) if os.path.exists(path)]
 
 
-def _launcher(bounds: SandboxBounds, *, files: bool, **options: object) -> list[str]:
+def _build_launcher(bounds: SandboxBounds, *, files: bool, **options: object) -> list[str]:
     defaults = {
         "files": files,
         "write": [],
@@ -321,7 +323,7 @@ def _launcher(bounds: SandboxBounds, *, files: bool, **options: object) -> list[
     return [sys.executable, "-I", "-S", landlock.__file__, json.dumps(defaults | options)]
 
 
-def _symlinks_to_host_paths(named: Iterable[str]) -> Iterator[str]:
+def _iter_symlinks(named: Iterable[str]) -> Iterator[str]:
     """Yield symlinks for paths that are symlinks on the host, such as `/bin`."""
     real_paths = {os.path.realpath(path) for path in named}
     for path in sorted({*named} - real_paths):
@@ -330,10 +332,12 @@ def _symlinks_to_host_paths(named: Iterable[str]) -> Iterator[str]:
             yield from ("--symlink", os.path.realpath(path), path)
 
 
-def _landlock(command: Sequence[str], bounds: SandboxBounds, scratch: str) -> WrappedCommand:
+def _wrap_in_landlock(
+    command: Sequence[str], bounds: SandboxBounds, scratch: str
+) -> WrappedCommand:
     os.makedirs(scratch, mode=0o700, exist_ok=True)
-    writable = [*_writable(bounds), scratch]
-    readable = _readable(bounds)
+    writable = [*_list_writable(bounds), scratch]
+    readable = _list_readable(bounds)
     if bounds.git is not None:
         writable.append(bounds.git.repository)
         readable += [*bounds.git.objects, *bounds.git.modules]
@@ -352,7 +356,7 @@ def _landlock(command: Sequence[str], bounds: SandboxBounds, scratch: str) -> Wr
         visible for path in readable for visible in landlock.list_visible(path, bounds.hidden)
     ]
     order = {"write": writable, "hidden": ["/"], "readable": visible_paths}
-    launcher = _launcher(bounds, files=True, **order)
+    launcher = _build_launcher(bounds, files=True, **order)
     return WrappedCommand([*launcher, *command], {"TMPDIR": scratch}, SandboxKind.LANDLOCK, missing)
 
 
@@ -361,14 +365,16 @@ def _is_in(path: str, folder: str) -> bool:
     return os.path.commonpath((real, top)) == top
 
 
-def _unconfined(command: Sequence[str], bounds: SandboxBounds, scratch: str) -> WrappedCommand:
+def _leave_unconfined(
+    command: Sequence[str], bounds: SandboxBounds, scratch: str
+) -> WrappedCommand:
     os.makedirs(scratch, mode=0o700, exist_ok=True)
     gaps = ["Not sandboxed: it can change everything that its user can."]
     return WrappedCommand([*command], {"TMPDIR": scratch}, SandboxKind.NONE, gaps)
 
 
 _WRAPPERS = {
-    SandboxKind.BUBBLEWRAP: _bubblewrap,
-    SandboxKind.LANDLOCK: _landlock,
-    SandboxKind.NONE: _unconfined,
+    SandboxKind.BUBBLEWRAP: _wrap_in_bubblewrap,
+    SandboxKind.LANDLOCK: _wrap_in_landlock,
+    SandboxKind.NONE: _leave_unconfined,
 }

@@ -36,12 +36,12 @@ def resolve_secret(reference: str) -> str:
             "Invalid secret reference: expected env:NAME, file:PATH, cmd:COMMAND or "
             "keyring:SERVICE/NAME."
         )
-    return {"env": _from_env, "file": _from_file, "cmd": _from_command, "keyring": _from_keyring}[
+    return {"env": _read_env, "file": _read_file, "cmd": _read_command, "keyring": _read_keyring}[
         kind
     ](location)
 
 
-def _from_env(name: str) -> str:
+def _read_env(name: str) -> str:
     value = os.environ.get(name)
     if not value:
         raise NotFound(
@@ -50,7 +50,7 @@ def _from_env(name: str) -> str:
     return value
 
 
-def _from_file(path: str) -> str:
+def _read_file(path: str) -> str:
     file = Path(path).expanduser()
     try:
         # O_NONBLOCK: do not wait for a writer if the path is a pipe.
@@ -82,7 +82,7 @@ def _check_private(file: Path, status: os.stat_result) -> None:
         )
 
 
-def _from_command(command: str) -> str:
+def _read_command(command: str) -> str:
     try:
         result = subprocess.run(
             shlex.split(command),
@@ -109,9 +109,9 @@ def _from_command(command: str) -> str:
     return value
 
 
-def _from_keyring(entry: str) -> str:
+def _read_keyring(entry: str) -> str:
     service, _, name = entry.partition("/")
-    keyring = _keyring()
+    keyring = _import_keyring()
     try:
         value = keyring.get_password(service, name)
     except Exception as error:  # every backend has errors of its own
@@ -124,7 +124,7 @@ def _from_keyring(entry: str) -> str:
     return str(value)
 
 
-def _keyring() -> Any:
+def _import_keyring() -> Any:
     try:
         import keyring
     except ImportError:
@@ -180,14 +180,14 @@ def read_all_values(folder: Path) -> list[str]:
     with suppress(OSError):
         for file in sorted(os.listdir(folder)):
             with suppress(NotFound, Refused):
-                values.append(_from_file(str(folder / file)))
+                values.append(_read_file(str(folder / file)))
     return values
 
 
 def store_in_keyring(name: str, value: str) -> str:
     """Store a value in the desktop's keyring; return its reference."""
     _check_value(value)
-    keyring = _keyring()
+    keyring = _import_keyring()
     try:
         keyring.set_password("corral", name, value)
     except Exception as error:  # every backend has errors of its own

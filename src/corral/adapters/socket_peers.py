@@ -32,7 +32,7 @@ def list_peer_ancestors(client: tuple[str, int], port: int) -> list[list[Ancesto
     entry = _find_socket(client, port)
     if entry is None:  # the caller reset the connection, or is on another machine
         return [] if _is_address_of_this_machine(client[0]) else None
-    holders = _holders(f"socket:[{entry.inode}]")
+    holders = _list_holders(f"socket:[{entry.inode}]")
     if not holders and entry.inode != "0" and _is_another_account(entry.user):
         return None
     return [list_ancestors_of(pid) for pid in holders]
@@ -72,9 +72,9 @@ def _find_socket(client: tuple[str, int], port: int) -> _Socket | None:
         return None
     if packed.startswith(bytes(10) + b"\xff\xff"):  # IPv4 mapped into IPv6
         family, packed = socket.AF_INET, packed[12:]
-    own = {_as_listed(packed, number)}
+    own = {_format_address(packed, number)}
     if family == socket.AF_INET:
-        own.add(_as_listed(bytes(10) + b"\xff\xff" + packed, number))
+        own.add(_format_address(bytes(10) + b"\xff\xff" + packed, number))
     remote = f":{port:04X}"
     for name in ("tcp", "tcp6"):
         with suppress(OSError), open(f"{PROC}/self/net/{name}") as file:
@@ -86,13 +86,13 @@ def _find_socket(client: tuple[str, int], port: int) -> _Socket | None:
     return None
 
 
-def _as_listed(packed: bytes, number: int) -> str:
+def _format_address(packed: bytes, number: int) -> str:
     """Format an address as /proc/net/tcp does: 32-bit words, each in host byte order."""
     words = [packed[at : at + 4][::-1] for at in range(0, len(packed), 4)]
     return f"{b''.join(words).hex().upper()}:{number:04X}"
 
 
-def _holders(wanted: str) -> list[int]:
+def _list_holders(wanted: str) -> list[int]:
     """List the processes that have a socket open; only root sees those of other users."""
     pids: list[int] = []
     for name in os.listdir(PROC):

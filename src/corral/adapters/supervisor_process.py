@@ -57,7 +57,7 @@ class StartingSupervisor:
                     str(answer_writer),
                     str(stdin),
                 ],
-                _environment(),
+                _build_environment(),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, order_reader, order_reader),
@@ -119,7 +119,7 @@ def _fill_standard_descriptors() -> None:
     os.close(descriptor)
 
 
-def _environment() -> dict[str, str]:
+def _build_environment() -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in RUN_VARIABLES}
     return environment | {"CORRAL_SUPERVISOR": "1"}
 

@@ -39,11 +39,11 @@ def parse_output(text: str) -> ReportCounts | None:
     return None
 
 
-def _number(digits: str) -> int:
+def _parse_number(digits: str) -> int:
     return int(digits[:9])  # bounds the size of the number
 
 
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     last = None
     for match in pattern.finditer(text):
         last = match
@@ -54,7 +54,7 @@ def _parse_pairs(text: str) -> dict[str, int]:
     """Parse a list such as `1 failed, 3 passed`; repeated words are added."""
     counts: dict[str, int] = {}
     for digits, word in re.findall(r"(\d+) ([a-z]+)", text):
-        counts[word] = counts.get(word, 0) + _number(digits)
+        counts[word] = counts.get(word, 0) + _parse_number(digits)
     return counts
 
 
@@ -69,8 +69,8 @@ _PYTEST = re.compile(
 )
 
 
-def _pytest(text: str) -> ReportCounts | None:
-    last = _last(_PYTEST, text)
+def _parse_pytest(text: str) -> ReportCounts | None:
+    last = _find_last(_PYTEST, text)
     if last is None:
         return None
     if last[1].startswith("no tests"):
@@ -90,15 +90,16 @@ _UNITTEST = re.compile(
 )
 
 
-def _unittest(text: str) -> ReportCounts | None:
-    last = _last(_UNITTEST, text)
+def _parse_unittest(text: str) -> ReportCounts | None:
+    last = _find_last(_UNITTEST, text)
     if last is None:
         return None
     named = {
-        word: _number(digits) for word, digits in re.findall(r"([a-z ]+)=(\d+)", last[3] or "")
+        word: _parse_number(digits)
+        for word, digits in re.findall(r"([a-z ]+)=(\d+)", last[3] or "")
     }
     counts = {word.strip(): count for word, count in named.items()}
-    total = _number(last[1])
+    total = _parse_number(last[1])
     failed = _sum_counts(counts, "failures", "unexpected successes") or 0
     errors = counts.get("errors", 0)
     skipped = _sum_counts(counts, "skipped", "expected failures") or 0
@@ -111,8 +112,8 @@ _JEST = re.compile(r"^Tests: +((?:\d+ [a-z]+(?:, )?)+)$", re.M)
 _VITEST = re.compile(r"^ *Tests +((?:\d+ [a-z]+(?: \| )?)+)(?: \((\d+)\))?$", re.M)
 
 
-def _jest(text: str) -> ReportCounts | None:
-    last = _last(_JEST, text)
+def _parse_jest(text: str) -> ReportCounts | None:
+    last = _find_last(_JEST, text)
     if last is None:
         return None
     counts = _parse_pairs(last[1])
@@ -126,12 +127,12 @@ def _jest(text: str) -> ReportCounts | None:
     )
 
 
-def _vitest(text: str) -> ReportCounts | None:
-    last = _last(_VITEST, text)
+def _parse_vitest(text: str) -> ReportCounts | None:
+    last = _find_last(_VITEST, text)
     if last is None:
         return None
     counts = _parse_pairs(last[1])
-    total = _number(last[2]) if last[2] else sum(counts.values())
+    total = _parse_number(last[2]) if last[2] else sum(counts.values())
     return ReportCounts(
         "vitest",
         counts.get("passed", 0),
@@ -147,19 +148,19 @@ _MOCHA = re.compile(
 )
 
 
-def _mocha(text: str) -> ReportCounts | None:
-    last = _last(_MOCHA, text)
+def _parse_mocha(text: str) -> ReportCounts | None:
+    last = _find_last(_MOCHA, text)
     if last is None:
         return None
-    passed, skipped, failed = (_number(digits or "0") for digits in last.groups())
+    passed, skipped, failed = (_parse_number(digits or "0") for digits in last.groups())
     return ReportCounts("mocha", passed, failed, None, skipped, passed + failed + skipped)
 
 
 _CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.M)
 
 
-def _cargo(text: str) -> ReportCounts | None:
-    results = [tuple(map(_number, match)) for match in _CARGO.findall(text)]
+def _parse_cargo(text: str) -> ReportCounts | None:
+    results = [tuple(map(_parse_number, match)) for match in _CARGO.findall(text)]
     if not results:
         return None
     passed, failed, skipped = (sum(column) for column in zip(*results, strict=True))
@@ -169,7 +170,7 @@ def _cargo(text: str) -> ReportCounts | None:
 _GO = re.compile(r"^ *--- (PASS|FAIL|SKIP): \S+ \([\d.]+s\)$", re.M)
 
 
-def _go_json(text: str) -> ReportCounts | None:
+def _parse_go_json(text: str) -> ReportCounts | None:
     """Parse `go test -json`: one event per line, `{"Action":"pass","Package":…,"Test":…}`."""
     outcomes: dict[tuple[str, str], str] = {}
     for line in text.splitlines():
@@ -193,7 +194,7 @@ class _Event(msgspec.Struct):
 _EVENT = msgspec.json.Decoder(_Event)
 
 
-def _go(text: str) -> ReportCounts | None:
+def _parse_go(text: str) -> ReportCounts | None:
     """Parse `go test`.
 
     Passed tests are named only with `-v`; otherwise only the failures are known.
@@ -217,7 +218,7 @@ def _count_go_results(outcomes: Iterable[str]) -> ReportCounts | None:
 _TAP = re.compile(r"^(ok|not ok)\b(?: +\d+)?([^\n]*)$", re.M)
 
 
-def _tap(text: str) -> ReportCounts | None:
+def _parse_tap(text: str) -> ReportCounts | None:
     plan = re.search(r"^1\.\.(\d+)", text, re.M)
     if plan is None:
         return None
@@ -229,20 +230,20 @@ def _tap(text: str) -> ReportCounts | None:
             passed += 1
         else:
             failed += 1
-    return ReportCounts("tap", passed, failed, None, skipped, _number(plan[1]))
+    return ReportCounts("tap", passed, failed, None, skipped, _parse_number(plan[1]))
 
 
 # The most specific formats first: the output of one runner may contain that of another.
 _PARSERS: tuple[Callable[[str], ReportCounts | None], ...] = (
-    _go_json,
-    _cargo,
-    _pytest,
-    _unittest,
-    _jest,
-    _vitest,
-    _mocha,
-    _go,
-    _tap,
+    _parse_go_json,
+    _parse_cargo,
+    _parse_pytest,
+    _parse_unittest,
+    _parse_jest,
+    _parse_vitest,
+    _parse_mocha,
+    _parse_go,
+    _parse_tap,
 )
 
 

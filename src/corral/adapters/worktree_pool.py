@@ -69,7 +69,7 @@ def list_entries(root: str) -> list[PoolEntry]:
             repository = ""
         for entry in _list_folders(pool):
             with suppress(OSError):
-                entries.append(PoolEntry(entry, repository, _added_at(entry)))
+                entries.append(PoolEntry(entry, repository, _read_added_at(entry)))
     return sorted(entries, key=lambda item: item.kept_at)
 
 
@@ -132,7 +132,7 @@ def claim_newest(pool: WorktreePool) -> Iterator[str | None]:
     """
     with ExitStack() as stack:
         claimed = None
-        for entry in sorted(_list_folders(pool.folder), key=_added_at_or_zero, reverse=True):
+        for entry in sorted(_list_folders(pool.folder), key=_read_added_at_or_zero, reverse=True):
             with suppress(OSError):  # another process claimed it first
                 claimed = stack.enter_context(_claim(entry))
                 stack.callback(delete_tree, claimed)
@@ -157,13 +157,13 @@ def _list_folders(pool: str) -> list[str]:
     return []
 
 
-def _added_at(entry: str) -> int:
+def _read_added_at(entry: str) -> int:
     return os.stat(entry).st_mtime_ns // 1_000_000
 
 
-def _added_at_or_zero(entry: str) -> int:
+def _read_added_at_or_zero(entry: str) -> int:
     try:
-        return _added_at(entry)
+        return _read_added_at(entry)
     except OSError:
         return 0
 
@@ -331,17 +331,17 @@ def _has_mode(entry: "os.DirEntry[bytes]", index_entry: _IndexEntry, mode: int) 
 
 def _has_same_content(entry: "os.DirEntry[bytes]", index_entry: _IndexEntry) -> bool:
     if index_entry.mode == SYMLINK_MODE:
-        return _blob_id(os.readlink(entry.path), index_entry.id) == index_entry.id
+        return _hash_blob(os.readlink(entry.path), index_entry.id) == index_entry.id
     require_unused(entry.path, follow=False)
     file = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(file, "rb", buffering=0) as opened:
         content = opened.read(MAX_COMPARED_BYTES + 1)
     return (
-        len(content) <= MAX_COMPARED_BYTES and _blob_id(content, index_entry.id) == index_entry.id
+        len(content) <= MAX_COMPARED_BYTES and _hash_blob(content, index_entry.id) == index_entry.id
     )
 
 
-def _blob_id(content: bytes, like: str) -> str:
+def _hash_blob(content: bytes, like: str) -> str:
     """Return the git object id of a blob with this content."""
     digest = hashlib.sha256() if len(like) == 64 else hashlib.sha1(usedforsecurity=False)
     digest.update(b"blob %d\0" % len(content))

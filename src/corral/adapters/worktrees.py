@@ -293,7 +293,7 @@ def _add_worktree(
             return
         branch_commit = _find_branch_commit(repository, branch)
     force = ("--force", "--force") if old_checkout is not None else ()
-    branch_arguments = _branch_arguments(folder, branch, commit, is_new=branch_commit is None)
+    branch_arguments = _build_branch_arguments(folder, branch, commit, is_new=branch_commit is None)
     workers = git.parallel_checkout_options(repository)
     for remaining in reversed(range(MAX_ATTEMPTS)):
         arguments = (*workers, "worktree", "add", "--quiet", *force, *branch_arguments)
@@ -319,7 +319,9 @@ def _undo_failed_add(repository: str, result: git.GitResult, branch: str | None)
     return git.git_error(repository, "worktree add", result)
 
 
-def _branch_arguments(folder: str, branch: str, commit: str, *, is_new: bool) -> tuple[str, ...]:
+def _build_branch_arguments(
+    folder: str, branch: str, commit: str, *, is_new: bool
+) -> tuple[str, ...]:
     return ("--no-track", "-b", branch, folder, commit) if is_new else (folder, branch)
 
 
@@ -342,7 +344,7 @@ def _create_from_pool(
     with pools.claim_newest(pool) as entry:
         if entry is None:
             return False
-        branch_arguments = _branch_arguments(folder, branch, commit, is_new=is_new)
+        branch_arguments = _build_branch_arguments(folder, branch, commit, is_new=is_new)
         lock_options = ("--no-checkout", "--lock", "--reason", INITIALIZING)
         result = git.run(
             repository,

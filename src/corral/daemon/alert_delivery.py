@@ -46,7 +46,7 @@ def deliver_once(store: Corral, owner: str, *, only: str | None = None) -> list[
     The receiver can deduplicate by the letter id in the payload.
     """
     deliveries: list[AlertDelivery] = []
-    for alert in _alerts(store, only):
+    for alert in _iter_alerts(store, only):
         for _ in range(BATCH):
             delivery = _deliver_next(store, alert, owner)
             if delivery is None:
@@ -78,7 +78,7 @@ def deliver_test(store: Corral, owner: str, letter: Letter) -> AlertDelivery | N
 def list_waiting(store: Corral) -> list[AlertDelivery]:
     """Return the next waiting letter of each alert."""
     deliveries = []
-    for alert in _alerts(store, None):
+    for alert in _iter_alerts(store, None):
         for letter in store.mail.list(mailbox=alert.mailbox, limit=1).items:
             deliveries.append(
                 AlertDelivery(alert.id, letter.id, letter.state, letter.last_error, letter.due_at)
@@ -96,7 +96,7 @@ def run_alert_sender(store: Corral, owner: str) -> Iterator[AlertDelivery]:
                 listener.wait(seconds_until(store, find_next_due(store), at_most=MAX_SLEEP))
 
 
-def _alerts(store: Corral, only: str | None) -> Iterator[Alert]:
+def _iter_alerts(store: Corral, only: str | None) -> Iterator[Alert]:
     if only is not None:
         yield store.alerts.get(only)
         return
@@ -133,24 +133,24 @@ def _send(store: Corral, alert: Alert, letter: Letter) -> str | None:
         if alert.target_kind is TargetKind.WEBHOOK:
             secret = store.secrets.resolve(alert.secret) if alert.secret else None
             notifications.post_webhook(
-                _url(store, alert.target), body, at=store.now(), secret=secret
+                _resolve_url(store, alert.target), body, at=store.now(), secret=secret
             )
         elif alert.target_kind is TargetKind.COMMAND:
             notifications.run_command(alert.target, body)
         else:
-            notifications.show_on_desktop(*_headline(letter))
+            notifications.show_on_desktop(*_build_headline(letter))
     except (notifications.Undelivered, CorralError) as error:
         return str(error)
     return None
 
 
-def _url(store: Corral, target: str) -> str:
+def _resolve_url(store: Corral, target: str) -> str:
     if target.startswith("secret:"):
         return store.secrets.resolve(target.removeprefix("secret:"))
     return target
 
 
-def _headline(letter: Letter) -> tuple[str, str]:
+def _build_headline(letter: Letter) -> tuple[str, str]:
     """Return the title and text of a desktop notification."""
     alert = parse_payload(letter)
     assert isinstance(alert, AlertPayload)
@@ -161,5 +161,5 @@ def _headline(letter: Letter) -> tuple[str, str]:
 
 def find_next_due(store: Corral) -> int | None:
     """Return when the next letter of an alert is due; None if no letter waits."""
-    times = [store.mail.next_due(alert.mailbox) for alert in _alerts(store, None)]
+    times = [store.mail.next_due(alert.mailbox) for alert in _iter_alerts(store, None)]
     return min((time for time in times if time is not None), default=None)

@@ -74,7 +74,7 @@ class ChatLoop(BaseLoop):
 
     def _update_workers(self, store: Corral) -> None:
         """Start and stop workers so that each served channel has one."""
-        channels = {channel.id: channel for channel in served_channels(store)}
+        channels = {channel.id: channel for channel in iter_served_channels(store)}
         for id in [*self._workers]:
             if id not in channels:
                 self._workers.pop(id).end()
@@ -87,7 +87,7 @@ class ChatLoop(BaseLoop):
             self._workers[id] = ChannelWorker(store, channel, self._owner)
 
 
-def served_channels(store: Corral) -> Iterator[Channel]:
+def iter_served_channels(store: Corral) -> Iterator[Channel]:
     """Yield the channels that the daemon serves; an attended one is served by its own client."""
     for channel in iter_all(store.channels.list, limit=200):
         if not registry.get_traits(channel.kind).attended:

@@ -78,10 +78,10 @@ class LoopManager:
         self._leaderships: dict[str, Leadership] = {}
         self._leadership_ends: dict[str, float] = {}
         self._lease_ms = int(store.settings.get("nodes.lease_ms").value)
-        self._file = _inode(store)
+        self._file = _read_inode(store)
         self._stopping = threading.Event()
         self._loop_threads = [
-            LoopThread(loop, store, is_leader=self._leadership_test(loop.name))
+            LoopThread(loop, store, is_leader=self._make_leadership_test(loop.name))
             for loop in (create_loops() if loops is None else loops)
         ]
         self._elected_loops = [
@@ -104,7 +104,7 @@ class LoopManager:
         self._replace_dead_daemon()
         self._recovered = self._store.runs.recover()
         self._join()
-        self._beat()
+        self._send_heartbeat()
         for thread in (*self._threads, *(loop_thread.thread for loop_thread in self._loop_threads)):
             thread.start()
         return self._recovered
@@ -118,7 +118,7 @@ class LoopManager:
             started_at=self._started_at,
             node=self._node,
             loops=[
-                loop_thread.status(self._leader(loop_thread.loop.name))
+                loop_thread.status(self._get_leader(loop_thread.loop.name))
                 for loop_thread in self._loop_threads
             ],
             recovered=self._recovered[-MAX_RECOVERED:],
@@ -187,7 +187,7 @@ class LoopManager:
         ):
             try:
                 self._require_file()
-                self._beat()
+                self._send_heartbeat()
                 self._lease_error = None
             except CorralError as error:
                 if self._lease_error != error.message:
@@ -197,7 +197,7 @@ class LoopManager:
                 log.exception("cannot renew the lease of this node")
                 self._lease_error = f"{type(error).__name__}: {error}"
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         before = time.monotonic()
         assert self._node is not None
         try:
@@ -233,7 +233,7 @@ class LoopManager:
 
     def _require_file(self) -> None:
         """Abort if the store's file was moved or removed: writes to it would be lost."""
-        if self._file is not None and _inode(self._store) != self._file:
+        if self._file is not None and _read_inode(self._store) != self._file:
             self._abort(f"the store's file {self._store.db.path} was moved or removed")
             raise StoreUnavailable("The store's file was moved or removed.", reason="missing")
 
@@ -243,11 +243,11 @@ class LoopManager:
             self._stopping.set()
             self._give_up(reason)
 
-    def _leadership_test(self, name: str) -> Callable[[], bool]:
+    def _make_leadership_test(self, name: str) -> Callable[[], bool]:
         """Return a function that says whether this daemon leads the loop now."""
         return lambda: time.monotonic() < self._leadership_ends.get(name, 0.0)
 
-    def _leader(self, name: str) -> str | None:
+    def _get_leader(self, name: str) -> str | None:
         leadership = self._leaderships.get(name)
         return leadership.owner if leadership is not None else None
 
@@ -277,7 +277,7 @@ class LoopManager:
                 loop_thread.wake()
 
 
-def _inode(store: Corral) -> tuple[int, int] | None:
+def _read_inode(store: Corral) -> tuple[int, int] | None:
     if store.db.path is None:
         return None
     try:

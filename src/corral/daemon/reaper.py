@@ -75,9 +75,9 @@ class Reaper(BaseLoop):
 
     def _watch_supervisors(self, store: Corral) -> bool:
         """Watch the supervisors of all live runs of this machine; return whether one is gone."""
-        runs = [*_live_runs_here(store)]
+        runs = [*_iter_local_runs(store)]
         self._forward_stops(store, runs)
-        wanted = {identity for run in runs if (identity := _watched_process(run)) is not None}
+        wanted = {identity for run in runs if (identity := _identify_watched(run)) is not None}
         for identity in [*self._pidfds]:
             if identity not in wanted:
                 self._unwatch(identity)
@@ -105,13 +105,13 @@ class Reaper(BaseLoop):
             os.close(self._pidfds.pop(identity))
 
 
-def _live_runs_here(store: Corral) -> Iterator[Run]:
+def _iter_local_runs(store: Corral) -> Iterator[Run]:
     for run in iter_all(store.runs.list, live=True, limit=200):
         if run.host == process.host() and run.state is not RunState.QUEUED:
             yield run
 
 
-def _watched_process(run: Run) -> ProcessIdentity | None:
+def _identify_watched(run: Run) -> ProcessIdentity | None:
     """Return the supervisor of a run; for a process that Corral did not start, the process."""
     if run.mode is RunMode.RECORDED:
         return get_identity(run, run.pid, run.start_token)

@@ -75,7 +75,7 @@ class Telemetry(BaseLoop):
         try:
             if event.kind == "run" and event.verb in END_VERBS:
                 run = store.runs.get(event.subject)
-                exporter.send(spans_of(store, run))
+                exporter.send(build_spans(store, run))
                 _measure_run(exporter, run)
                 return True
             if event.kind == "charge" and event.verb == "add":
@@ -86,13 +86,13 @@ class Telemetry(BaseLoop):
         return False
 
 
-def spans_of(store: Corral, run: Run) -> "list[Span]":
+def build_spans(store: Corral, run: Run) -> "list[Span]":
     """Return the spans of a run that ended: the run, its turns and its tool calls."""
     from corral.adapters.otel import Span
 
     if run.ended_at is None:
         return []
-    trace = _trace_of(store, run)
+    trace = _find_trace(store, run)
     agent = store.agents.get(run.agent_id).name if run.agent_id else None
     total = store.charges.total(f"run:{run.id}")
     has_failed = run.state not in (RunState.COMPLETED, RunState.CANCELLED)
@@ -106,7 +106,7 @@ def spans_of(store: Corral, run: Run) -> "list[Span]":
             run.started_at or run.created_at,
             run.ended_at,
             {
-                **_common(run),
+                **_build_common_attributes(run),
                 "gen_ai.operation.name": "invoke_agent",
                 "gen_ai.agent.id": run.agent_id,
                 "gen_ai.agent.name": agent,
@@ -123,14 +123,14 @@ def spans_of(store: Corral, run: Run) -> "list[Span]":
         )
     ]
     previous_at = run.started_at or run.created_at
-    for turn in _turns_of(store, run):
-        span = _span_of_turn(run, turn, trace, min(previous_at, turn.at))
+    for turn in _list_turns(store, run):
+        span = _make_turn_span(run, turn, trace, min(previous_at, turn.at))
         spans += [span] if span is not None else []
         previous_at = turn.at
     return spans
 
 
-def _span_of_turn(run: Run, turn: Turn, trace: str, started_at: int) -> "Span | None":
+def _make_turn_span(run: Run, turn: Turn, trace: str, started_at: int) -> "Span | None":
     from corral.adapters.otel import Span
 
     if turn.role is TurnRole.ASSISTANT:
@@ -158,12 +158,12 @@ def _span_of_turn(run: Run, turn: Turn, trace: str, started_at: int) -> "Span | 
         kind,
         started_at,
         turn.at,
-        {**_common(run), **attributes},
+        {**_build_common_attributes(run), **attributes},
         "the tool failed" if turn.is_error else None,
     )
 
 
-def _common(run: Run) -> dict[str, str | int | None]:
+def _build_common_attributes(run: Run) -> dict[str, str | int | None]:
     return {
         "gen_ai.provider.name": PROVIDERS.get(run.provider, run.provider),
         "gen_ai.request.model": run.model,
@@ -172,7 +172,7 @@ def _common(run: Run) -> dict[str, str | int | None]:
     }
 
 
-def _trace_of(store: Corral, run: Run) -> str:
+def _find_trace(store: Corral, run: Run) -> str:
     """Return the root run: all runs that it started, directly or not, share its trace."""
     root, parent = run.id, run.parent_id
     for _ in range(MAX_PARENTS):
@@ -186,7 +186,7 @@ def _trace_of(store: Corral, run: Run) -> str:
     return root
 
 
-def _turns_of(store: Corral, run: Run) -> list[Turn]:
+def _list_turns(store: Corral, run: Run) -> list[Turn]:
     if run.session_id is None:
         return []
     # Newest first: the turns of a run are at the end of its session.

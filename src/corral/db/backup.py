@@ -18,19 +18,19 @@ from corral.db.bulk_insert import advance_sequences, copy_rows
 from corral.db.lock_file import QUEUE_LOCK_SUFFIX, TURN_LOCK_SUFFIX
 from corral.db.migrations import ensure_schema, latest_version
 from corral.db.schema_drift import (
+    build_expected_schema,
     compare_schemas,
     describe_differences,
     drop_statements,
-    expected_schema,
     read_schema,
-    without_write_guard,
+    remove_write_guard,
 )
 from corral.db.sqlite import SqliteDatabase
 from corral.db.sqlite_deferred_indexes import fill_deferred_indexes
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_maintenance import APPLICATION_ID, read_snapshot
 from corral.db.statement import Statement
-from corral.db.write_guard import MOVED_OFFSET, content_tables, remove
+from corral.db.write_guard import MOVED_OFFSET, list_content_tables, remove
 from corral.kernel.errors import Invalid
 from corral.scratch_folders import scratch_folder
 
@@ -58,7 +58,7 @@ def check_backup(path: Path) -> None:
                 )
             _require_known_schema(file, path)
             # A store that was moved away (gone) is complete; one that is being filled is not.
-            if version > MOVED_OFFSET and _phase(file) != "gone":
+            if version > MOVED_OFFSET and _read_phase(file) != "gone":
                 raise Invalid(
                     f"{path} is incomplete: a store is being moved there. Use another back-up.",
                     reason="half_moved",
@@ -84,8 +84,8 @@ def _require_known_schema(file: apsw.Connection, path: Path) -> None:
 
     The write guard of a move is allowed: a restore removes it.
     """
-    expected = expected_schema(int(file.pragma("user_version")) % MOVED_OFFSET)
-    unexpected = compare_schemas(without_write_guard(read_schema(file)), expected)
+    expected = build_expected_schema(int(file.pragma("user_version")) % MOVED_OFFSET)
+    unexpected = compare_schemas(remove_write_guard(read_schema(file)), expected)
     if not unexpected:
         return
     repair = "If you know the cause, repair it with an SQLite tool"
@@ -127,7 +127,7 @@ def current_copy(source: Path) -> Iterator[Path]:
         yield copy
 
 
-def _phase(file: apsw.Connection) -> str:
+def _read_phase(file: apsw.Connection) -> str:
     return str(file.execute("SELECT phase FROM store_moves").get)
 
 
@@ -165,7 +165,7 @@ def copy_to_file(source: "PostgresDatabase", target: Path) -> None:
     try:
         ensure_schema(database)
         with database.transaction() as tx, source.read_snapshot() as read_table:
-            for table in content_tables():
+            for table in list_content_tables():
                 copy_rows(tx, table, read_table(table.name, table.names, table.key))
     except BaseException:
         database.close()
@@ -181,17 +181,17 @@ def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
     Other writers wait meanwhile. Sequences are only advanced, because setval() is not rolled back
     with a failed transaction.
     """
-    names = [table.name for table in content_tables()]
+    names = [table.name for table in list_content_tables()]
     with target.transaction() as tx:
         tx.run(Statement(f"LOCK TABLE {', '.join(names)} IN EXCLUSIVE MODE"))
-        numbers = highest_numbers(lambda text: tx.value(Statement(text)))
+        numbers = find_highest_numbers(lambda text: tx.value(Statement(text)))
         prepare_restore(source, numbers, tx.now, tx.actor)
         file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             for name in reversed(names):
                 tx.run(Statement(f"DELETE FROM {name}"))
             with read_snapshot(file) as read_table:
-                for table in content_tables():
+                for table in list_content_tables():
                     copy_rows(tx, table, read_table(table.name, table.names, table.key))
             advance_sequences(tx)
         except apsw.Error as error:
@@ -208,7 +208,7 @@ NUMBERED_TABLES = ("letters", "events", "turns", "locks", "messages", "charges",
 FENCE_INCREMENT = 1_000_000
 
 
-def highest_numbers(query: Callable[[str], Any]) -> dict[str, int]:
+def find_highest_numbers(query: Callable[[str], Any]) -> dict[str, int]:
     """Return the highest sequence number of each numbered table."""
     return {
         table: int(query(f"SELECT coalesce(max(seq), 0) FROM {table}")) for table in NUMBERED_TABLES

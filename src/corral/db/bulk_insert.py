@@ -14,7 +14,7 @@ import msgspec
 from corral.db.schema import TableDoc, tables
 from corral.db.statement import Row, Statement
 from corral.db.tx import Tx
-from corral.db.write_guard import content_tables
+from corral.db.write_guard import list_content_tables
 
 COPY_BATCH = 1_000
 """Rows per statement of `copy_rows`."""
@@ -62,7 +62,7 @@ def insert_statement(
 def _insert_statement(
     table: str, columns: tuple[str, ...], returning: str, on_conflict: str
 ) -> Statement:
-    types = _column_types()[table]
+    types = _map_column_types()[table]
     values = [_CASTS.get(types[name], "{}").format(f"each.value ->> '{name}'") for name in columns]
     target = "" if on_conflict == "anything" else f" {on_conflict}"
     # WHERE TRUE: without a WHERE clause, SQLite parses ON CONFLICT as the ON of a join.
@@ -75,7 +75,7 @@ def _insert_statement(
 
 
 @cache
-def _column_types() -> dict[str, dict[str, str]]:
+def _map_column_types() -> dict[str, dict[str, str]]:
     return {
         table.name: {column.name: column.type.partition(" ")[0] for column in table.columns}
         for table in tables()
@@ -100,7 +100,7 @@ def advance_sequences(tx: Tx) -> None:
     """
     if tx.engine == "sqlite":
         return
-    for table in content_tables():
+    for table in list_content_tables():
         if table.is_numbered:
             sequence = f"CAST(pg_get_serial_sequence('{table.name}', 'seq') AS REGCLASS)"
             tx.run(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from corral.db.parameter_columns import parameter_columns
+from corral.db.parameter_columns import find_parameter_columns
 from corral.kernel.redaction_policy import Policy, StoredParameter
 
 # Reasons for an exemption.
@@ -610,7 +610,7 @@ TABLES: Mapping[str, TablePolicy] = {
 
 
 @cache
-def column_policies(table: str) -> Mapping[str, Policy]:
+def get_column_policies(table: str) -> Mapping[str, Policy]:
     """Return the policy of each text column of a table; raises LookupError for an unknown table."""
     policy = TABLES.get(table)
     if policy is None:
@@ -626,7 +626,7 @@ def find_redactable_params(
     `declared` has the policies that the statement itself declares; they take precedence over those
     of the columns. Raises LookupError if a stored parameter has no policy, or several.
     """
-    parameters = parameter_columns(text)
+    parameters = find_parameter_columns(text)
     undeclared = parameters.unknown - declared.keys()
     if undeclared:
         raise LookupError(
@@ -635,12 +635,12 @@ def find_redactable_params(
         )
     redactable = {name: StoredParameter(policy, table, name) for name, policy in declared.items()}
     for name, columns in parameters.columns.items():
-        if name not in declared and (stored := _stored(name, columns, text)):
+        if name not in declared and (stored := _describe_stored(name, columns, text)):
             redactable[name] = stored
     rows = {
         key: stored
         for key, columns in parameters.row_columns.items()
-        if (stored := _stored(key, columns, text))
+        if (stored := _describe_stored(key, columns, text))
     }
     if rows and "rows" not in declared:
         redactable["rows"] = StoredParameter(Policy.REDACTED, table, "rows", rows)
@@ -651,12 +651,12 @@ def find_redactable_params(
     }
 
 
-def _stored(name: str | int, columns: Iterable[str], text: str) -> StoredParameter | None:
+def _describe_stored(name: str | int, columns: Iterable[str], text: str) -> StoredParameter | None:
     """Return what happens to a value; None if it is exempt or not stored in a text column."""
     stored = set()
     for column in columns:
         table, _, column_name = column.partition(".")
-        policy = column_policies(table).get(column_name)
+        policy = get_column_policies(table).get(column_name)
         if policy is not None:
             stored.add(StoredParameter(policy, table, column_name))
     if len({parameter.policy for parameter in stored}) > 1:

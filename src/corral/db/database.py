@@ -168,7 +168,7 @@ class Database(ABC):
         """
 
     @staticmethod
-    def reporting_redactions(work: Work[R], on_redaction: RedactionCallback) -> Work[R]:
+    def report_redactions_of(work: Work[R], on_redaction: RedactionCallback) -> Work[R]:
         """Wrap `work` so that `on_redaction` is called, whichever thread runs it."""
 
         def reporting(tx: Tx) -> R:

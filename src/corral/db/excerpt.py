@@ -17,7 +17,7 @@ from corral.db.statement import Row
 from corral.db.store_move import mark_as_excerpt
 from corral.db.tx import Tx
 from corral.db.types import Progress
-from corral.db.write_guard import content_tables
+from corral.db.write_guard import list_content_tables
 
 ChangeRow = Callable[[TableDoc, Row], Row]
 
@@ -42,7 +42,7 @@ def write_excerpt(
         ensure_schema(database)
         with database.transaction() as tx:
             with source.read_snapshot() as read_table:
-                tables = [table for table in content_tables() if table.name in conditions]
+                tables = [table for table in list_content_tables() if table.name in conditions]
                 for index, table in enumerate(tables):
                     progress(table.name, index, len(tables))
                     counts[table.name] = 0

@@ -48,10 +48,10 @@ def _make_directory(path: Path) -> None:
     try:
         make_private_folder(path.parent)
     except OSError as error:
-        raise _cannot_create(path, error) from None
+        raise _create_error(path, error) from None
 
 
-def _cannot_create(path: Path, error: OSError) -> StoreUnavailable:
+def _create_error(path: Path, error: OSError) -> StoreUnavailable:
     """Build an error that names the existing directory in which nothing can be created."""
     directory = next((parent for parent in path.parents if parent.exists()), path.parent)
     why = error.strerror if directory.is_dir() else os.strerror(errno.ENOTDIR)
@@ -84,7 +84,7 @@ def ensure_private_file(path: Path, *, create: bool) -> None:
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     except FileNotFoundError as error:
         if create:
-            raise _cannot_create(path, error) from None
+            raise _create_error(path, error) from None
         raise StoreUnavailable(
             f"No store at {path}. Check the path; a store is created on first use.",
             reason="missing",
@@ -111,16 +111,16 @@ def create_private_file(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        raise _already_exists(path) from None
+        raise _exists_error(path) from None
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _write_error(path, error) from None
 
 
-def _already_exists(path: Path) -> Invalid:
+def _exists_error(path: Path) -> Invalid:
     return Invalid(f"{path} already exists. Give another name.", path=str(path))
 
 
-def _unwritable(path: Path, error: OSError) -> Invalid:
+def _write_error(path: Path, error: OSError) -> Invalid:
     return Invalid(f"Cannot write {path}: {error.strerror}. Give another path.", path=str(path))
 
 
@@ -136,13 +136,13 @@ def atomic_file(target: Path) -> Iterator[Path]:
     import tempfile
 
     if os.path.lexists(target):  # fail before anything is written
-        raise _already_exists(target)
+        raise _exists_error(target)
     for stale in target.parent.glob(f".{glob.escape(target.name)}.part-*"):
         _remove_if_unlocked(stale)
     try:
         directory = Path(tempfile.mkdtemp(prefix=f".{target.name}.part-", dir=target.parent))
     except OSError as error:
-        raise _unwritable(target, error) from None
+        raise _write_error(target, error) from None
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -162,7 +162,7 @@ def _place(part: Path, target: Path) -> None:
     try:
         os.link(part, target)
     except FileExistsError:
-        raise _already_exists(target) from None
+        raise _exists_error(target) from None
     except OSError:
         # The file system has no hard links (USB sticks, network shares): reserve the name first.
         create_private_file(target)
@@ -181,7 +181,7 @@ def _remove_if_unlocked(directory: Path) -> None:
             os.close(lock)
 
 
-def file_system_type(path: Path) -> str | None:
+def read_file_system_type(path: Path) -> str | None:
     """Return the type of the file system of `path`, where the system reports it (Linux)."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
@@ -230,5 +230,5 @@ class ExclusiveUse:
 
 def lock_if_remote(path: Path) -> ExclusiveUse | None:
     """Lock the store for this process if it is on a network file system."""
-    kind = file_system_type(path)
+    kind = read_file_system_type(path)
     return ExclusiveUse(path, kind) if kind in NETWORK_FILE_SYSTEMS else None

@@ -15,7 +15,7 @@ from corral.db.database import Database
 from corral.db.dialect import Engine
 from corral.db.filesystem import create_private_file
 from corral.db.sqlite import SqliteDatabase
-from corral.db.statement import Statement, for_engine
+from corral.db.statement import Statement, translate_for_engine
 from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.errors import StoreUnavailable
 
@@ -105,7 +105,7 @@ def create_schema(database: Database, number: int, then: Sequence[str]) -> bool:
     with database.migration_lock():
         if database.schema_version() != 0:
             return False
-        database.run_migration(number, [*_all_statements(database), *then])
+        database.run_migration(number, [*_list_all_statements(database), *then])
     return True
 
 
@@ -121,10 +121,10 @@ def migrate(database: Database) -> list[int]:
             _back_up_before_migration(database, version)
         missing = load_migrations()[version:]
         if missing and not version:
-            database.run_migration(latest_version(), _all_statements(database))
+            database.run_migration(latest_version(), _list_all_statements(database))
             return [migration.number for migration in missing]
         for migration in missing:
-            database.run_migration(migration.number, _with_record(migration, database))
+            database.run_migration(migration.number, _add_record(migration, database))
             applied.append(migration.number)
         if version:
             database.adopt_events()
@@ -151,31 +151,31 @@ def split_statements(text: str) -> list[str]:
     return re.split(r";[ \t]*\n", text)
 
 
-def schema_statements(version: int, engine: Engine) -> list[str]:
+def build_schema_statements(version: int, engine: Engine) -> list[str]:
     """Return the statements that create the schema of a version from nothing."""
     return [
         statement
         for migration in load_migrations()[:version]
-        for statement in _statements(migration, engine)
+        for statement in _translate_statements(migration, engine)
     ]
 
 
-def _statements(migration: Migration, engine: Engine) -> list[str]:
-    statements = [for_engine(part, engine) for part in split_statements(migration.text)]
+def _translate_statements(migration: Migration, engine: Engine) -> list[str]:
+    statements = [translate_for_engine(part, engine) for part in split_statements(migration.text)]
     return [part for part in statements if part.strip()]
 
 
-def _all_statements(database: Database) -> list[str]:
+def _list_all_statements(database: Database) -> list[str]:
     """Return all statements for an empty store.
 
     They run in one transaction: a partial schema would look like an older version.
     """
-    return [part for migration in load_migrations() for part in _with_record(migration, database)]
+    return [part for migration in load_migrations() for part in _add_record(migration, database)]
 
 
-def _with_record(migration: Migration, database: Database) -> list[str]:
+def _add_record(migration: Migration, database: Database) -> list[str]:
     record = (
         "INSERT INTO migrations (number, name, checksum, applied_at) VALUES "
         f"({migration.number}, '{migration.name}', '{migration.checksum}', {database.clock.now()})"
     )
-    return [*_statements(migration, database.engine), record]
+    return [*_translate_statements(migration, database.engine), record]

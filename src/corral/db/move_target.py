@@ -66,7 +66,7 @@ class MoveTarget:
         then = [
             "INSERT INTO store_moves (one, phase, url, move_id, copied_rows, started_at)"
             f" VALUES (1, 'arriving', '{quoted_url}', '{self._move}', '{{}}', {now})",
-            *write_guard.arrival_statements(target.engine, self._source_url),
+            *write_guard.build_arrival_statements(target.engine, self._source_url),
             *write_guard.close_statements(target.engine, latest_version(), now),
         ]
         return create_schema(target, write_guard.MOVED_OFFSET + latest_version(), then)
@@ -77,7 +77,7 @@ class MoveTarget:
         record = tx.first(READ_FOR_UPDATE)
         if record is not None and record.phase != "arrived":
             raise self._occupied_error(record)
-        for table in write_guard.content_tables():
+        for table in write_guard.list_content_tables():
             if tx.run(Statement(f"SELECT 1 FROM {table.name} LIMIT 1")):
                 raise Refused(
                     f"{self.target.url} is not empty: it has rows in {table.name}. Give the URL of "
@@ -89,7 +89,7 @@ class MoveTarget:
 
     def _enter(self, tx: Tx) -> None:
         tx.run(UPSERT, phase="arriving", url=self._source_url, move_id=self._move, now=tx.now)
-        write_guard.install(tx, write_guard.arrival_statements(tx.engine, self._source_url))
+        write_guard.install(tx, write_guard.build_arrival_statements(tx.engine, self._source_url))
         write_guard.close_store(tx, latest_version())
 
     def _clear(self, before: StoreMoveRecord) -> None:
@@ -108,7 +108,7 @@ class MoveTarget:
                 _back_up_beside(self.target)
             self._overwrite(self.target, before)
             return
-        names = ", ".join(table.name for table in write_guard.content_tables())
+        names = ", ".join(table.name for table in write_guard.list_content_tables())
 
         def empty(tx: Tx) -> None:
             self._require_unchanged(tx.first(READ_FOR_UPDATE), before)

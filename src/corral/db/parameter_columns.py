@@ -43,7 +43,7 @@ class ParameterColumns(NamedTuple):
     """Parameters whose column cannot be derived."""
 
 
-def parameter_columns(text: str) -> ParameterColumns:
+def find_parameter_columns(text: str) -> ParameterColumns:
     """Parse a statement with `{tokens}` and `:name` parameters."""
     reader = _Reader()
     before = ""
@@ -133,7 +133,7 @@ class _Reader:
 
     def _read_sign(self, sign: str, scope: _Scope) -> None:
         if sign == "(":
-            self._scopes.append(self._inner(scope))
+            self._scopes.append(self._enter_scope(scope))
         elif sign == ")" and len(self._scopes) > 1:
             self._scopes.pop()
             if scope.clause == "columns":
@@ -144,7 +144,7 @@ class _Reader:
         elif scope.clause == "assigned":
             scope.enter("set", _UNKNOWN)
 
-    def _inner(self, scope: _Scope) -> _Scope:
+    def _enter_scope(self, scope: _Scope) -> _Scope:
         inner = _Scope(scope.position)
         if scope.clause == "into":
             inner.clause = "columns"

@@ -25,11 +25,11 @@ from corral.db.postgres_connection import (
     raise_if_lost,
 )
 from corral.db.postgres_errors import (
+    remove_password,
+    remove_secrets,
     translate,
-    unknown_outcome,
-    unreachable,
-    without_password,
-    without_secrets,
+    unknown_outcome_error,
+    unreachable_error,
 )
 from corral.db.postgres_maintenance import (
     ADOPT_EVENTS,
@@ -75,7 +75,7 @@ class PostgresDatabase(Database):
         """Connect to the server. Without `clock`, the server's time is used."""
         super().__init__()
         self.address = url
-        self.url, self.pointer = without_password(url), without_secrets(url)
+        self.url, self.pointer = remove_password(url), remove_secrets(url)
         self.actor = actor
         self._probe = probe
         self._move_check = MoveCheck(_is_moved, max_age=MAX_MOVE_CHECK_AGE)
@@ -100,7 +100,7 @@ class PostgresDatabase(Database):
             if begin:
                 connection.run(begin)
             self._require_not_moved(connection)
-            result = work(self._tx(connection, mode))
+            result = work(self._make_tx(connection, mode))
             if begin:
                 connection.run("COMMIT")
             return result
@@ -114,7 +114,7 @@ class PostgresDatabase(Database):
         if self.unusable or thread.is_writing:
             self.require_outside_operation()
         if thread.on_redaction is not None:
-            work = self.reporting_redactions(work, thread.on_redaction)
+            work = self.report_redactions_of(work, thread.on_redaction)
         # Every commit waits for the server's disk, unless server settings prevent it: see
         # `power_loss_risks`.
         if self._probe is not None:
@@ -124,7 +124,7 @@ class PostgresDatabase(Database):
             if mode == "many":
                 connection.begin()
             self._require_not_moved(connection)
-            tx = self._tx(connection, mode)
+            tx = self._make_tx(connection, mode)
             thread.is_writing = True
             try:
                 result = work(tx)
@@ -154,17 +154,17 @@ class PostgresDatabase(Database):
             try:
                 self._move_check.expire()
                 self._require_not_moved(connection)
-                tx = self._tx(connection, "many")
+                tx = self._make_tx(connection, "many")
                 self.thread.is_writing = True
                 yield tx
                 self._commit(connection)
             except ConnectionLost as lost:
                 if lost.asked_to_commit:
-                    raise unknown_outcome(self.url) from lost
-                raise unreachable(self.url, lost.cause) from lost
+                    raise unknown_outcome_error(self.url) from lost
+                raise unreachable_error(self.url, lost.cause) from lost
             except psycopg.Error as error:
                 if is_connection_lost(connection, error):
-                    raise unreachable(self.url, error) from error
+                    raise unreachable_error(self.url, error) from error
                 self._raise(error)
             finally:
                 self.thread.is_writing = False
@@ -220,10 +220,10 @@ class PostgresDatabase(Database):
                     return self._run_once(once)
                 except ConnectionLost as lost:
                     if lost.asked_to_commit and not repeatable:
-                        raise unknown_outcome(self.url) from lost
+                        raise unknown_outcome_error(self.url) from lost
                     deadline = deadline or time.monotonic() + max_wait
                     if self.is_exiting or time.monotonic() > deadline:
-                        raise (lost.refused or unreachable(self.url, lost)) from lost
+                        raise (lost.refused or unreachable_error(self.url, lost)) from lost
                     if lost.is_full:
                         backoff = back_off(backoff, deadline)
                     else:
@@ -259,7 +259,7 @@ class PostgresDatabase(Database):
             if not has_slot:
                 self._pool.release_slot()
 
-    def _tx(self, connection: PostgresConnection, mode: Mode) -> Tx:
+    def _make_tx(self, connection: PostgresConnection, mode: Mode) -> Tx:
         return Tx(connection, self.clock.now(), self.actor, mode, self.redaction, self.run_id)
 
     # -- connections ----------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class PostgresDatabase(Database):
                     reason="locked",
                 ) from None
             except psycopg.Error as error:
-                raise unreachable(self.url, error) from error
+                raise unreachable_error(self.url, error) from error
             yield
         finally:
             connection.close()

@@ -29,7 +29,7 @@ _IDLE = psycopg.pq.TransactionStatus.IDLE
 _OK = psycopg.pq.ConnStatus.OK
 
 
-def keepalive_options(conninfo: str) -> dict[str, Any]:
+def choose_keepalive_options(conninfo: str) -> dict[str, Any]:
     """Return the connection options of KEEPALIVES that the store's URL does not set itself."""
     chosen = psycopg.conninfo.conninfo_to_dict(conninfo)
     return {name: value for name, value in KEEPALIVES.items() if name not in chosen}
@@ -74,12 +74,12 @@ class PostgresConnection:
     def execute(self, statement: Statement, params: Params) -> list[Row]:
         values = statement.postgres.values(params)
         self._cursor.execute(statement.postgres_bytes, values, prepare=True)
-        return self._rows()
+        return self._fetch_rows()
 
     def execute_batch(self, statement: Statement, param_sets: Sequence[Params]) -> list[list[Row]]:
         values = statement.postgres.values
         self._cursor.executemany(statement.postgres_bytes, map(values, param_sets), returning=True)
-        return [self._rows() for _ in self._cursor.results()]
+        return [self._fetch_rows() for _ in self._cursor.results()]
 
     def insert_event(self, values: Row) -> None:
         self.execute(INSERT_EVENT, dict(zip(INSERT_EVENT.postgres.names, values, strict=True)))
@@ -94,9 +94,9 @@ class PostgresConnection:
 
     def run(self, text: str) -> list[Row]:
         self._cursor.execute(text, prepare=False)
-        return self._rows()
+        return self._fetch_rows()
 
-    def _rows(self) -> list[Row]:
+    def _fetch_rows(self) -> list[Row]:
         # Checks the status, because `cursor.description` builds objects for every column.
         result = self._cursor.pgresult
         return self._cursor.fetchall() if result and result.status == _HAS_ROWS else []

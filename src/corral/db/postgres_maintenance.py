@@ -9,7 +9,7 @@ from psycopg import errors as pg
 
 from corral.db.database import Database
 from corral.db.postgres_connection import PostgresConnection
-from corral.db.postgres_errors import first_line, translate
+from corral.db.postgres_errors import extract_first_line, translate
 from corral.db.statement import Row, Statement
 from corral.db.types import Finding, QueryResult, ReadTable, SchemaObject, SchemaObjects
 from corral.kernel.clock import MINUTE, SECOND, format_duration
@@ -29,7 +29,9 @@ def run_query(
         with connection.cursor("person") as cursor:
             cursor.execute(sql.encode())
             columns = [column.name for column in cursor.description or []]
-            rows = [[to_plain(value) for value in row] for row in cursor.fetchmany(limit + 1)]
+            rows = [
+                [convert_to_plain(value) for value in row] for row in cursor.fetchmany(limit + 1)
+            ]
     except pg.QueryCanceled:
         raise Invalid(
             f"The query took longer than {timeout_ms} ms. Narrow it, or raise --timeout.",
@@ -40,11 +42,11 @@ def run_query(
             "Only read-only queries are allowed. Change data with Corral's own commands."
         ) from None
     except (psycopg.ProgrammingError, psycopg.DataError) as error:
-        raise Invalid(f"Invalid query: {first_line(error)}.", reason="bad_query") from None
+        raise Invalid(f"Invalid query: {extract_first_line(error)}.", reason="bad_query") from None
     return QueryResult(columns, rows[:limit], truncated=len(rows) > limit)
 
 
-def to_plain(value: Any) -> Any:
+def convert_to_plain(value: Any) -> Any:
     """Convert a value of PostgreSQL to a JSON value.
 
     Our connections return JSON as bytes: these become text, other bytes become hex. Types of
@@ -61,12 +63,13 @@ def to_plain(value: Any) -> Any:
 _BYTEA = psycopg.postgres.types["bytea"].oid
 
 
-def plain_rows(cursor: "psycopg.ServerCursor[Row]") -> Iterator[Row]:
-    """Convert the rows of a table for another engine: as `to_plain`, but BYTEA stays bytes."""
+def convert_rows(cursor: "psycopg.ServerCursor[Row]") -> Iterator[Row]:
+    """Convert the rows of a table for another engine; unlike `convert_to_plain`, keeps bytes."""
     is_bytea = [column.type_code == _BYTEA for column in cursor.description or ()]
     for row in cursor:
         yield tuple(
-            value if keep else to_plain(value) for value, keep in zip(row, is_bytea, strict=True)
+            value if keep else convert_to_plain(value)
+            for value, keep in zip(row, is_bytea, strict=True)
         )
 
 
@@ -79,7 +82,7 @@ def read_snapshot(connection: PostgresConnection) -> Iterator[ReadTable]:
             cursor.itersize = 1_000
             names = ", ".join(columns)
             cursor.execute(f"SELECT {names} FROM {table} ORDER BY {key}".encode())
-            yield from plain_rows(cursor)
+            yield from convert_rows(cursor)
 
     try:
         connection.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -91,11 +94,11 @@ def read_snapshot(connection: PostgresConnection) -> Iterator[ReadTable]:
 def read_all(database: Database) -> list[Finding]:
     """Read every row of every table, so that a damaged page raises an error."""
     from corral.db.migrations import latest_version
-    from corral.db.schema import nonempty_tables, tables
+    from corral.db.schema import list_nonempty_tables, tables
 
     is_current = database.schema_version() == latest_version()
     all_tables = tables() if is_current else []
-    nonempty = database.read(nonempty_tables, mode="one") if is_current else set()
+    nonempty = database.read(list_nonempty_tables, mode="one") if is_current else set()
     with database.read_snapshot() as read_table:
         to_read = [table for table in all_tables if table.name in nonempty]
         rows = sum(1 for table in to_read for _ in read_table(table.name, ["*"], table.key))
@@ -159,13 +162,13 @@ def schema_from_rows(rows: list[Row]) -> SchemaObjects:
     return {SchemaObject(kind, name, table): text for kind, name, table, text in rows}
 
 
-def expected_schema(database: Database, version: int) -> SchemaObjects:
+def build_expected_schema(database: Database, version: int) -> SchemaObjects:
     """Return the schema of a new store of a version, as this server formats it.
 
     The schema is created as temporary tables. Each statement is a transaction of its own, so that
     the event feed does not wait for a long one.
     """
-    from corral.db.migrations import schema_statements
+    from corral.db.migrations import build_schema_statements
 
     try:
         server_version = database.read(lambda tx: tx.value(_SERVER_VERSION), mode="one")
@@ -174,7 +177,7 @@ def expected_schema(database: Database, version: int) -> SchemaObjects:
             with psycopg.connect(database.address, autocommit=True) as raw:
                 connection = PostgresConnection(raw)
                 connection.run("SET search_path = pg_temp; SET synchronous_commit = off")
-                for statement in schema_statements(version, "postgres"):
+                for statement in build_schema_statements(version, "postgres"):
                     connection.run(statement)
                 _expected[key] = schema_from_rows(
                     connection.run(_SCHEMA_OBJECTS.format(schema="pg_my_temp_schema()"))
@@ -272,14 +275,14 @@ def check_feed(connection: PostgresConnection) -> Finding:
         )
     for pid, program, database, age in connection.run(_OLDEST_WRITER):
         if age is not None and age >= LONG_TRANSACTION_MS:
-            return _delayed(
+            return _describe_delay(
                 f"process {pid} ({program}, database {database})",
                 age,
                 f"SELECT pg_terminate_backend({pid})",
             )
     for name, database, age in connection.run(_OLDEST_PREPARED):
         if age >= LONG_TRANSACTION_MS:
-            return _delayed(
+            return _describe_delay(
                 f"the prepared transaction {name} (database {database})",
                 age,
                 f"ROLLBACK PREPARED '{name}'",
@@ -287,7 +290,7 @@ def check_feed(connection: PostgresConnection) -> Finding:
     return Finding("feed", "ok", "The event feed is up to date.")
 
 
-def _delayed(cause: str, age: int, remedy: str) -> Finding:
+def _describe_delay(cause: str, age: int, remedy: str) -> Finding:
     since = format_duration(age // SECOND * SECOND)
     return Finding(
         "feed",

@@ -12,11 +12,11 @@ from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
 from corral.db.pooler import query_value, refuse_transaction_pooler
-from corral.db.postgres_connection import PostgresConnection, keepalive_options
+from corral.db.postgres_connection import PostgresConnection, choose_keepalive_options
 from corral.db.postgres_errors import (
     TOO_MANY_CLIENTS,
-    no_free_connection,
-    unreachable,
+    full_server_error,
+    unreachable_error,
 )
 from corral.db.statement import Row
 from corral.kernel.errors import Invalid, StoreUnavailable
@@ -69,7 +69,7 @@ class PostgresPool:
         connection was opened for the pool.
         """
         self._conninfo = conninfo
-        self._url = url
+        self.url = url
         self._on_open = on_open
         self._idle: list[PostgresConnection] = []
         self._free_slots: SimpleQueue[None] = SimpleQueue()
@@ -97,7 +97,7 @@ class PostgresPool:
             self._free_slots.get(timeout=MAX_SERVER_WAIT)
         except Empty:
             raise StoreUnavailable(
-                f"All {MAX_CONNECTIONS} connections of this process to {self._url} were busy for "
+                f"All {MAX_CONNECTIONS} connections of this process to {self.url} were busy for "
                 f"{MAX_SERVER_WAIT:.0f} s. Use fewer threads, or end the operations that use them.",
                 reason="locked",
             ) from None
@@ -187,7 +187,7 @@ class PostgresPool:
                     connection.connection,
                     process,
                     lambda: self._connect_once().connection,
-                    self._url,
+                    self.url,
                 )
                 self._is_checked = True
         except BaseException:
@@ -206,7 +206,7 @@ class PostgresPool:
                 application_name="corral",
                 client_encoding="UTF8",
                 prepare_threshold=0,
-                **keepalive_options(self._conninfo),
+                **choose_keepalive_options(self._conninfo),
             )
         except psycopg.ProgrammingError:
             # The driver's message is not repeated: it quotes the URL, perhaps with a password.
@@ -215,10 +215,10 @@ class PostgresPool:
                 reason="bad_url",
             ) from None
         except psycopg.Error as error:
-            raise unreachable(self._url, error) from error
+            raise unreachable_error(self.url, error) from error
         self._require_supported_server(connection)
         connection.adapters.register_dumper(int, Int8Dumper)
-        set_json_loads(_unchanged, connection)  # `record_maker` decodes JSON
+        set_json_loads(_unchanged, connection)  # `make_record_builder` decodes JSON
         connection.prepared_max = MAX_PREPARED
         if self._is_pooled and not for_pool:
             self._query_first(connection, "SELECT 1")
@@ -229,14 +229,13 @@ class PostgresPool:
         if connection.info.server_version < MIN_SERVER_VERSION:
             connection.close()
             raise StoreUnavailable(
-                f"The server of {self._url} is older than PostgreSQL 13. Upgrade it.",
+                f"The server of {self.url} is older than PostgreSQL 13. Upgrade it.",
                 reason="old_server",
             )
         if connection.info.parameter_status("server_encoding") != "UTF8":
             connection.close()
             raise StoreUnavailable(
-                f"The encoding of {self._url} is not UTF-8. Create a database with ENCODING "
-                "'UTF8'.",
+                f"The encoding of {self.url} is not UTF-8. Create a database with ENCODING 'UTF8'.",
                 reason="encoding",
             )
 
@@ -258,13 +257,13 @@ class PostgresPool:
             )
         except psycopg.OperationalError as error:
             connection.close()
-            raise unreachable(self._url, error) from error
+            raise unreachable_error(self.url, error) from error
         except BaseException:
             connection.close()
             raise
         if result is None:
             connection.close()
-            raise no_free_connection(self._url, "a connection pooler provided none in time")
+            raise full_server_error(self.url, "a connection pooler provided none in time")
         return result
 
     def run_first(self, connection: PostgresConnection, text: str) -> list[Row]:
@@ -273,7 +272,7 @@ class PostgresPool:
             return connection.run(text)
         except psycopg.OperationalError as error:
             connection.close()
-            raise unreachable(self._url, error) from error
+            raise unreachable_error(self.url, error) from error
 
     # -- the server's time ----------------------------------------------------------------------
 

@@ -58,9 +58,11 @@ def tables() -> list[TableDoc]:
     for migration in load_migrations():
         for statement in split_statements(migration.text):
             if match := _TABLE.search(statement):
-                by_name[match[1]] = _table(match[1], statement[: match.start()], match[2])
+                by_name[match[1]] = _parse_table(match[1], statement[: match.start()], match[2])
             elif match := _ADDED.search(statement):
-                by_name[match[1]].columns.append(_added(match, statement[: match.start()], by_name))
+                by_name[match[1]].columns.append(
+                    _parse_added_column(match, statement[: match.start()], by_name)
+                )
             elif (match := _INDEX.search(statement)) and match[1] in by_name:
                 by_name[match[1]].indexes.append(" ".join(statement[match.start() :].split()))
             elif match := _DROPPED.search(statement):
@@ -69,36 +71,36 @@ def tables() -> list[TableDoc]:
     return list(by_name.values())
 
 
-def nonempty_tables(tx: Tx) -> set[str]:
+def list_nonempty_tables(tx: Tx) -> set[str]:
     """Return the names of the tables that hold at least one row.
 
     One statement for all tables: most tables of most stores are empty, and a caller that reads
     every table would need several round trips for each.
     """
-    return {str(name) for (name,) in tx.run(_filled())}
+    return {str(name) for (name,) in tx.run(_build_nonempty_statement())}
 
 
 @cache
-def _filled() -> Statement:
+def _build_nonempty_statement() -> Statement:
     one = "SELECT '{0}' WHERE EXISTS (SELECT 1 FROM {0})"
     return Statement(" UNION ALL ".join(one.format(table.name) for table in tables()))
 
 
-def _comment(above: str) -> str:
+def _parse_comment(above: str) -> str:
     paragraph = above.strip().rpartition("\n\n")[2]
     return " ".join(line.removeprefix("-- ") for line in paragraph.splitlines())
 
 
-def _added(match: re.Match[str], above: str, tables: dict[str, TableDoc]) -> ColumnDoc:
+def _parse_added_column(match: re.Match[str], above: str, tables: dict[str, TableDoc]) -> ColumnDoc:
     """Describe a column that a later migration added. One comment serves consecutive ALTERs."""
     _, name, type, extra = match.groups()
     known = (column for table in tables.values() for column in table.columns)
-    doc = _comment(above) or next((c.doc for c in known if c.name == name and c.doc), "")
+    doc = _parse_comment(above) or next((c.doc for c in known if c.name == name and c.doc), "")
     return ColumnDoc(name, f"{type.strip('{}').lower()} {extra.lower()}".strip(), doc)
 
 
-def _table(name: str, above: str, body: str) -> TableDoc:
-    comment = _comment(above)
+def _parse_table(name: str, above: str, body: str) -> TableDoc:
+    comment = _parse_comment(above)
     columns: list[ColumnDoc] = []
     rules: list[str] = []
     for line in body.splitlines():

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import apsw
 
 from corral.db.database import Database
-from corral.db.migrations import schema_statements
+from corral.db.migrations import build_schema_statements
 from corral.db.statement import Row, Statement
 from corral.db.store_move_record import read_store_move
 from corral.db.types import SchemaObject, SchemaObjects
@@ -53,8 +53,8 @@ def find_drift(database: Database) -> list[SchemaDifference]:
     """Compare the schema of a store with its migrations; the write guard of a move is allowed."""
     version = database.schema_version() % MOVED_OFFSET
     if database.engine == "sqlite":
-        actual = _schema_from_rows(database.read(lambda tx: tx.run(_READ_SCHEMA)))
-        expected = expected_schema(version)
+        actual = _convert_rows(database.read(lambda tx: tx.run(_READ_SCHEMA)))
+        expected = build_expected_schema(version)
     else:
         from corral.db import postgres_maintenance
 
@@ -63,8 +63,8 @@ def find_drift(database: Database) -> list[SchemaDifference]:
                 tx.run(postgres_maintenance.READ_SCHEMA)
             )
         )
-        expected = postgres_maintenance.expected_schema(database, version)
-    differences = compare_schemas(without_write_guard(actual), expected)
+        expected = postgres_maintenance.build_expected_schema(database, version)
+    differences = compare_schemas(remove_write_guard(actual), expected)
     if differences or actual.keys() == expected.keys():
         return differences
     # Only a write guard is left; it belongs there while the store is being moved.
@@ -73,7 +73,7 @@ def find_drift(database: Database) -> list[SchemaDifference]:
     return [] if is_leaving else compare_schemas(actual, expected)
 
 
-def without_write_guard(schema: SchemaObjects) -> SchemaObjects:
+def remove_write_guard(schema: SchemaObjects) -> SchemaObjects:
     """Return the schema without the triggers of a write guard."""
     return {item: text for item, text in schema.items() if not is_write_guard(item, text)}
 
@@ -93,10 +93,10 @@ _LITERAL_OR_SPACE = re.compile(r"'(?:[^']|'')*'|(?:--[^\n]*\n|[ \t\n\f\r])+")
 
 def read_schema(connection: apsw.Connection) -> SchemaObjects:
     """Read the schema of a file. Only `sqlite_schema` is read, so no code in it runs."""
-    return _schema_from_rows(connection.execute(_READ_SCHEMA.text))
+    return _convert_rows(connection.execute(_READ_SCHEMA.text))
 
 
-def _schema_from_rows(rows: Iterable[Row]) -> SchemaObjects:
+def _convert_rows(rows: Iterable[Row]) -> SchemaObjects:
     return {
         SchemaObject(str(kind), str(name), str(table)): _normalize(str(sql or ""))
         for kind, name, table, sql in rows
@@ -126,11 +126,11 @@ def drop_statements(differences: list[SchemaDifference]) -> str | None:
 
 
 @cache
-def expected_schema(version: int) -> SchemaObjects:
+def build_expected_schema(version: int) -> SchemaObjects:
     """Return the schema of a new store of a version."""
     connection = apsw.Connection(":memory:")
     try:
-        for statement in schema_statements(version, "sqlite"):
+        for statement in build_schema_statements(version, "sqlite"):
             connection.execute(statement)
         return read_schema(connection)
     finally:

@@ -116,7 +116,7 @@ class SqliteDatabase(Database):
         if self.unusable or thread.is_writing:
             self.require_outside_operation()
         if thread.on_redaction is not None:
-            work = self.reporting_redactions(work, thread.on_redaction)
+            work = self.report_redactions_of(work, thread.on_redaction)
         if self._probe is not None:
             mode = "many"  # the probe is called at an explicit commit
         since = None
@@ -142,7 +142,7 @@ class SqliteDatabase(Database):
                     self._move_check.expire()
                     self._move_check.require_not_moved(self, writer, monotonic())
                     self.thread.is_writing = True
-                    yield self._tx(writer, "many")
+                    yield self._make_tx(writer, "many")
                     self._commit(writer)
                     self._shared.require_in_place()
                 finally:
@@ -188,7 +188,7 @@ class SqliteDatabase(Database):
         while True:
             if mode == "many":
                 writer.begin()
-            result = work(self._tx(writer, mode))
+            result = work(self._make_tx(writer, mode))
             if not writer.connection.in_transaction:
                 return result  # mode "one": the statement has committed by itself
             try:
@@ -211,7 +211,7 @@ class SqliteDatabase(Database):
         """
         count_changes = writer.connection.total_changes
         before = count_changes()
-        tx, take = self._tx(writer, "many"), self._queue.take
+        tx, take = self._make_tx(writer, "many"), self._queue.take
         now, handle = tx.now, self
         while len(batch.jobs) < MAX_BATCH and (job := take(durable)) is not None:
             assert job.work is not None
@@ -288,7 +288,7 @@ class SqliteDatabase(Database):
         if self._probe is not None:
             self._probe("after commit")
 
-    def _tx(self, writer: SqliteConnection, mode: Mode) -> Tx:
+    def _make_tx(self, writer: SqliteConnection, mode: Mode) -> Tx:
         return Tx(writer, self._write_now(), self.actor, mode, self.redaction, self.run_id)
 
     # -- connections ----------------------------------------------------------------------------
@@ -394,13 +394,13 @@ class SqliteDatabase(Database):
             raise
 
     def restore(self, source: Path, kept: Path | None) -> None:
-        from corral.db.backup import highest_numbers, prepare_restore
+        from corral.db.backup import find_highest_numbers, prepare_restore
 
         with self.migration_lock():
             writer = self._shared.writer
             assert writer is not None
             # Under one lock: earlier writes are in the kept copy, later ones go to the new content.
-            numbers = highest_numbers(lambda text: writer.run(text).fetchall()[0][0])
+            numbers = find_highest_numbers(lambda text: writer.run(text).fetchall()[0][0])
             if kept is not None and numbers["events"]:  # without events the store was never used
                 self.backup(kept)
             prepare_restore(source, numbers, self.clock.now(), self.actor)

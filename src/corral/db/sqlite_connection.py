@@ -38,7 +38,7 @@ class SqliteConnection:
         try:
             self.run(text, values(params))
             if statement.returns_key_only:
-                return self._inserted_number()
+                return self._read_inserted_number()
             rows: list[Row] = self._fetch()
         except UnicodeDecodeError as error:
             raise invalid_text_error(error) from None
@@ -49,14 +49,14 @@ class SqliteConnection:
         if not statement.returns_key_only:
             self._run_each(text, map(values, param_sets))
             return []
-        run, inserted_number = self.run, self._inserted_number
+        run, inserted_number = self.run, self._read_inserted_number
         results = []
         for params in param_sets:
             run(text, values(params))
             results.append(inserted_number())
         return results
 
-    def _inserted_number(self) -> list[Row]:
+    def _read_inserted_number(self) -> list[Row]:
         """Return the row number of a statement that returns only a key; no row if none changed."""
         return [(self.connection.last_insert_rowid(),)] if self.connection.changes() else []
 

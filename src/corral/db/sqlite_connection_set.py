@@ -28,7 +28,7 @@ from corral.db.database import ThreadState
 from corral.db.group_commit import CommitQueue
 from corral.db.lock_file import QUEUE_LOCK_SUFFIX
 from corral.db.sqlite_connection import SqliteConnection
-from corral.db.sqlite_errors import hard_linked, replaced, translate
+from corral.db.sqlite_errors import hard_link_error, replaced_error, translate
 from corral.db.store_clock import StoreClock
 from corral.db.write_lock import WriteLock
 from corral.kernel.clock import SystemClock
@@ -166,14 +166,14 @@ class ConnectionSet:
         except OSError as error:
             if self._log is None:
                 return  # a new store has no log before its first migration
-            self._lose(f"its log {self._log_path} was moved or deleted ({error.strerror})")
+            self._mark_lost(f"its log {self._log_path} was moved or deleted ({error.strerror})")
         else:
             if self._log is None:
                 self._log = log.st_dev, log.st_ino
                 self._register(log, self._stat_memory())
             if (log.st_dev, log.st_ino) == self._log:
                 return
-            self._lose(f"its log {self._log_path} was replaced by another file")
+            self._mark_lost(f"its log {self._log_path} was replaced by another file")
         raise self.lost_error()
 
     def require_present(self) -> None:
@@ -182,11 +182,11 @@ class ConnectionSet:
             try:
                 file = os.stat(self.path)
             except OSError as error:
-                self._lose(f"it was moved or deleted ({error.strerror})")
+                self._mark_lost(f"it was moved or deleted ({error.strerror})")
             else:
                 if (file.st_dev, file.st_ino) == self.identity:
                     return
-                self._lose("it was replaced by another file")
+                self._mark_lost("it was replaced by another file")
         raise self.lost_error()
 
     def _stat_memory(self) -> os.stat_result | None:
@@ -202,9 +202,9 @@ class ConnectionSet:
         IN_USE.update(identities)
 
     def lost_error(self) -> StoreUnavailable:
-        return replaced(self.path, self.lost)
+        return replaced_error(self.path, self.lost)
 
-    def _lose(self, why: str) -> None:
+    def _mark_lost(self, why: str) -> None:
         self.lost = why
         self.stale_at = 0.0
         # Close the idle readers, so that the store can be opened again in this process.
@@ -221,7 +221,7 @@ class ConnectionSet:
         """Keep a reader for the next read; close it if the file has lost its name."""
         self.readers.append(reader)
         if self.lost:
-            self._lose(self.lost)
+            self._mark_lost(self.lost)
 
     # -- handles --------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ def open_handle(path: Path, *, create: bool) -> ConnectionSet:
         try:
             file = os.stat(real)
         except OSError as error:
-            raise replaced(real, f"it was moved or deleted ({error.strerror})") from None
+            raise replaced_error(real, f"it was moved or deleted ({error.strerror})") from None
         identity = file.st_dev, file.st_ino
         if identity in _inherited:
             raise RuntimeError(
@@ -295,7 +295,7 @@ def open_handle(path: Path, *, create: bool) -> ConnectionSet:
             if file.st_nlink > 1:
                 # SQLite names the log after the path: another process that opens the file by its
                 # other name would use another log, and each would overwrite the other's pages.
-                raise hard_linked(real, file.st_nlink)
+                raise hard_link_error(real, file.st_nlink)
             shared = _sets[identity] = ConnectionSet(real, identity)
         shared.handles += 1
         return shared

@@ -25,7 +25,7 @@ def fill_deferred_indexes(run: Callable[[str], Any]) -> None:
         # Sorted, so that each index page is written once.
         run(
             f"INSERT INTO {table}_by_{column} ({column}, seq) SELECT {column}, seq FROM {table}"
-            f" WHERE seq > {_indexed_until(table)} ORDER BY {column}, seq"
+            f" WHERE seq > {_select_indexed_until(table)} ORDER BY {column}, seq"
         )
         run(
             f"UPDATE deferred_indexes SET seq = (SELECT coalesce(max(seq), 0) FROM {table})"
@@ -40,7 +40,7 @@ def find_mismatched_indexes(connection: apsw.Connection) -> list[str]:
         for table, column in DEFERRED_INDEXES.items()
         # Indexed rows that are missing from the index:
         if connection.execute(
-            f"SELECT {column}, seq FROM {table} WHERE seq <= {_indexed_until(table)}"
+            f"SELECT {column}, seq FROM {table} WHERE seq <= {_select_indexed_until(table)}"
             f" EXCEPT SELECT {column}, seq FROM {table}_by_{column}"
         ).fetchall()
         # Index entries without a row:
@@ -51,5 +51,5 @@ def find_mismatched_indexes(connection: apsw.Connection) -> list[str]:
     ]
 
 
-def _indexed_until(table: str) -> str:
+def _select_indexed_until(table: str) -> str:
     return f"(SELECT seq FROM deferred_indexes WHERE name = '{table}')"

@@ -8,7 +8,7 @@ from corral.db.write_guard import write_guard_error
 from corral.kernel.errors import Conflict, CorralError, Invalid, StoreUnavailable
 
 
-def disk_full(where: str) -> StoreUnavailable:
+def disk_full_error(where: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"No disk space left for the store {where}. Free some space and try again. Nothing was "
         "changed.",
@@ -17,7 +17,7 @@ def disk_full(where: str) -> StoreUnavailable:
     )
 
 
-def replaced(where: str, why: str) -> StoreUnavailable:
+def replaced_error(where: str, why: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"The store {where} is not usable through this handle: {why}. The last write may be lost. "
         "Put the file back if that was a mistake, then open the store again.",
@@ -26,7 +26,7 @@ def replaced(where: str, why: str) -> StoreUnavailable:
     )
 
 
-def hard_linked(where: str, links: int) -> StoreUnavailable:
+def hard_link_error(where: str, links: int) -> StoreUnavailable:
     return StoreUnavailable(
         f"The store {where} has {links} names (hard links). Processes that open it by different "
         "names would overwrite each other's data. Find the others with `find / -xdev -samefile "
@@ -36,7 +36,7 @@ def hard_linked(where: str, links: int) -> StoreUnavailable:
     )
 
 
-def wal_full(where: str, size: int, cause: str, holder: int | None) -> StoreUnavailable:
+def wal_full_error(where: str, size: int, cause: str, holder: int | None) -> StoreUnavailable:
     return StoreUnavailable(
         f"The store {where} accepts no writes: its write-ahead log has {size // 1_048_576:,} MiB, "
         f"because {cause}. Nothing was changed.",
@@ -69,7 +69,7 @@ def translate(error: apsw.Error, path: Path) -> CorralError:
                 f"The change violates a constraint of the store: {error}."
             )
         case apsw.FullError():
-            return disk_full(where)
+            return disk_full_error(where)
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
             return StoreUnavailable(
                 f"Cannot open the store {where} for writing: {error}. Correct its permissions, or "

@@ -125,14 +125,14 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
 
 def _is_ours(connection: apsw.Connection) -> bool:
     from corral.db.migrations import latest_version
-    from corral.db.schema_drift import expected_schema, read_schema, without_write_guard
+    from corral.db.schema_drift import build_expected_schema, read_schema, remove_write_guard
     from corral.db.write_guard import MOVED_OFFSET
 
     version = int(connection.pragma("user_version")) % MOVED_OFFSET
     # The schema of a newer Corral is unknown here; the schema finding reports that.
     supported = min(version, latest_version())
-    return without_write_guard(read_schema(connection)) == without_write_guard(
-        expected_schema(supported)
+    return remove_write_guard(read_schema(connection)) == remove_write_guard(
+        build_expected_schema(supported)
     )
 
 

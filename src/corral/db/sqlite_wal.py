@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from corral.db.sqlite_errors import wal_full
+from corral.db.sqlite_errors import wal_full_error
 from corral.db.types import Finding
 from corral.kernel.process_state import is_stopped
 
@@ -33,7 +33,7 @@ def require_room(connection: apsw.Connection, path: str, busy_ms: int) -> None:
 
     Only called by the writer that holds the write lock.
     """
-    size = wal_size(path)
+    size = measure_wal(path)
     if size <= MAX_BYTES:
         return
     connection.set_busy_timeout(0)
@@ -47,12 +47,12 @@ def require_room(connection: apsw.Connection, path: str, busy_ms: int) -> None:
         return
     holder = find_blocking_reader(path)
     if size > MAX_BYTES_FOR_LIVE_READERS or (holder is not None and is_stopped(holder)):
-        raise wal_full(path, size, _describe_cause(holder), holder)
+        raise wal_full_error(path, size, _describe_cause(holder), holder)
 
 
 def check_wal(path: str) -> list[Finding]:
     """Return the finding of `corral doctor` about the log; empty while the log is short."""
-    size = wal_size(path)
+    size = measure_wal(path)
     if size < WARN_BYTES:
         return []
     cause = _describe_cause(find_blocking_reader(path))
@@ -60,7 +60,7 @@ def check_wal(path: str) -> list[Finding]:
     return [Finding("log", "warning", message)]
 
 
-def wal_size(path: str) -> int:
+def measure_wal(path: str) -> int:
     """Return the size of the log in bytes; 0 if there is none."""
     try:
         return os.stat(f"{path}-wal").st_size

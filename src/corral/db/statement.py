@@ -43,7 +43,7 @@ class Compiled(NamedTuple):
     """Returns the parameters in that order; binding by number is faster than by name."""
 
 
-def for_engine(text: str, engine: Engine) -> str:
+def translate_for_engine(text: str, engine: Engine) -> str:
     """Replace every `{token}` by the SQL of an engine."""
     translated = _TOKEN.sub(lambda match: TOKENS[match[1]][engine], text)
     return _LISTED.sub(_expand_in_list, translated) if engine == "sqlite" else translated
@@ -77,11 +77,11 @@ def _compile(text: str, engine: Engine, mark: str) -> Compiled:
             names.append(name)
         return f"{mark}{names.index(name) + 1}"
 
-    compiled = _PARAMETER.sub(place, for_engine(text.strip(), engine))
-    return Compiled(compiled, tuple(names), _picker(names))
+    compiled = _PARAMETER.sub(place, translate_for_engine(text.strip(), engine))
+    return Compiled(compiled, tuple(names), _make_picker(names))
 
 
-def _picker(names: Sequence[str]) -> Callable[[Params], tuple[Any, ...]]:
+def _make_picker(names: Sequence[str]) -> Callable[[Params], tuple[Any, ...]]:
     if len(names) > 1:
         return itemgetter(*names)
     return lambda params: tuple([params[name] for name in names])
@@ -164,7 +164,7 @@ class Query(Statement, Generic[T]):
 
     @cached_property
     def make(self) -> Callable[[Row], T]:
-        return record_maker(self.record)
+        return make_record_builder(self.record)
 
 
 def columns_of(record: Any, table: str = "", /, **expressions: str) -> str:
@@ -184,14 +184,14 @@ def columns_of(record: Any, table: str = "", /, **expressions: str) -> str:
     )
 
 
-def record_maker(record: type[T]) -> Callable[[Row], T]:
+def make_record_builder(record: type[T]) -> Callable[[Row], T]:
     """Return a function that converts a row into a record, decoding enums, booleans and JSON."""
     build: Callable[..., T] = record
     struct: Any = record
     decoders = [
         (index, decoder)
         for index, field in enumerate(msgspec.structs.fields(struct))
-        if (decoder := _decoder(field.type)) is not None
+        if (decoder := _find_decoder(field.type)) is not None
     ]
 
     def make(row: Row) -> T:
@@ -205,9 +205,9 @@ def record_maker(record: type[T]) -> Callable[[Row], T]:
     return make if decoders else lambda row: build(*row)
 
 
-def _decoder(kind: Any) -> Callable[[Any], Any] | None:
+def _find_decoder(kind: Any) -> Callable[[Any], Any] | None:
     """Return the function that decodes a stored value; None if the value needs no decoding."""
-    plain = _without_none(kind)
+    plain = _strip_none(kind)
     if isinstance(plain, EnumType):
         return plain._value2member_map_.__getitem__  # the same as calling the enum, but faster
     if plain is bool:
@@ -217,7 +217,7 @@ def _decoder(kind: Any) -> Callable[[Any], Any] | None:
     return msgspec.json.Decoder(plain).decode
 
 
-def _without_none(kind: Any) -> Any:
+def _strip_none(kind: Any) -> Any:
     """Return `X` for the type `X | None`, and any other type unchanged.
 
     `make` never decodes None. Generic types such as `list[X]` have arguments too, but only they

@@ -17,7 +17,7 @@ MAX_READ_AGE = 0.01
 """How long reads reuse the store's time, in seconds."""
 
 
-def steady_ms() -> int:
+def read_steady_ms() -> int:
     """Return milliseconds since boot, including sleep; the same for all processes."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
@@ -70,7 +70,7 @@ class StoreClock(SystemClock):
             last_write = shared.read_last_write()
             if now != last_write.time or last_write.doubted_at:
                 now, is_doubtful = self._correct(now, last_write)
-                steady = steady_ms() if self._boot else 0
+                steady = read_steady_ms() if self._boot else 0
                 since = (last_write.doubted_at or steady) if is_doubtful else 0
                 last_write = LastWrite(now, steady, self._boot, since)
                 shared.write_last_write(last_write)
@@ -81,7 +81,7 @@ class StoreClock(SystemClock):
         """Return the store's time, and whether the system's time differs too much from it."""
         is_same_boot = self._boot != 0 and last.boot == self._boot
         if is_same_boot:
-            steady = steady_ms()
+            steady = read_steady_ms()
             expected = last.time + steady - last.steady
             differs = abs(now - expected) > MAX_TRUSTED_DIFFERENCE
             is_confirmed = bool(last.doubted_at) and steady - last.doubted_at > CONFIRMED_AFTER
@@ -101,11 +101,11 @@ class StoreClock(SystemClock):
         if self._path is not None:
             with suppress(OSError):
                 self._shared = SharedState(self._path)
-                self._boot = _boot_number()
+                self._boot = _read_boot_number()
         return self._shared
 
 
-def _boot_number() -> int:
+def _read_boot_number() -> int:
     """Return a number for this boot and the process's time namespace.
 
     0 where the system has none (macOS): the system's clock is then always trusted.

@@ -161,7 +161,7 @@ class StoreMove:
             if record is not None and record.phase == "leaving":
                 raise _move_in_progress(record)
             write_guard.install(
-                tx, write_guard.departure_statements(tx.engine, self.target.pointer)
+                tx, write_guard.build_departure_statements(tx.engine, self.target.pointer)
             )
             tx.run(UPSERT, phase="leaving", url=self.target.pointer, move_id=self.id, now=tx.now)
 
@@ -188,14 +188,14 @@ class StoreMove:
         copied = dict(arrived.copied_rows)
         done, total = 0, 2 * self._count()
         with self.source.read_snapshot() as read_table:
-            for table in write_guard.content_tables():
+            for table in write_guard.list_content_tables():
                 digest = digests[table.name] = RowDigest()
                 rows = read_table(table.name, table.names, table.key)
                 for added in self._copy_table(table, rows, copied, digest):
                     done += added
                     progress(table.name, done, total)
         with self.target.read_snapshot() as read_table:
-            for table in write_guard.content_tables():
+            for table in write_guard.list_content_tables():
                 rows = read_table(table.name, table.names, table.key)
                 done += self._compare(table.name, rows, digests[table.name])
                 progress(table.name, done, total)
@@ -205,7 +205,7 @@ class StoreMove:
         def count(tx: Tx) -> int:
             return sum(
                 int(tx.value(Statement(f"SELECT count(*) FROM {table.name}")))
-                for table in write_guard.content_tables()
+                for table in write_guard.list_content_tables()
             )
 
         return self.source.read(count)

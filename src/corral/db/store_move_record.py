@@ -41,8 +41,8 @@ UPSERT = Statement("""
         started_at = excluded.started_at
 """)
 # Opens the target's write guard for the transaction that runs it; see
-# `write_guard.arrival_statements`. Other transactions never see this 'arrived': SAVE_PROGRESS sets
-# the phase back before the commit, and only the last transaction of the move keeps it.
+# `write_guard.build_arrival_statements`. Other transactions never see this 'arrived': SAVE_PROGRESS
+# sets the phase back before the commit, and only the last transaction of the move keeps it.
 # `phase = 'arriving'`: the target is not open yet. `move_id = :move_id`: the move was neither
 # cancelled nor replaced by another one.
 OPEN_WRITE_GUARD = Query(

@@ -114,8 +114,8 @@ class StatefulTable(Generic[R]):
             f" VALUES ({values}, '{self.transitions.entries[verb]}'){conflict}"
         )
         if self.make_record is None:
-            return _returning_record(self, insert, engine)
-        return _returning_key(self, insert, engine, *self.insert_expressions)
+            return _build_record_query(self, insert, engine)
+        return _build_key_query(self, insert, engine, *self.insert_expressions)
 
     def insert_value(self, column: str, engine: Engine) -> str:
         """Return the SQL for the value of a column in the INSERT of a new row."""
@@ -215,7 +215,7 @@ def create_numbered(
     if tx.engine == "postgres":
         # In place: redaction changes these dictionaries, and the caller builds records from them.
         for row, row_data in zip(rows, data, strict=True):
-            row |= _event_params(tx, verb, row_data)
+            row |= _build_event_params(tx, verb, row_data)
     numbers = [result[0][0] if result else None for result in tx.execute_batch(query, rows)]
     if tx.engine == "sqlite":
         kind, project = table.transitions.kind, table.project
@@ -285,7 +285,7 @@ def _write(
     """Run the statement and write its event; None if it changed no row."""
     if tx.engine == "postgres":
         data = encode_json(event_data, "An event") if event_data else None
-        params |= _event_params(tx, verb, data)
+        params |= _build_event_params(tx, verb, data)
         rows = tx.execute(query, params)
         tx.has_events = tx.has_events or bool(rows)
         return make(rows[0]) if rows else None
@@ -301,7 +301,7 @@ def _write(
     return record
 
 
-def _event_params(tx: Tx, verb: str, data: str | None = None) -> dict[str, Any]:
+def _build_event_params(tx: Tx, verb: str, data: str | None = None) -> dict[str, Any]:
     """Return the parameters of a statement that inserts events with `data` as JSON.
 
     The trailing underscores keep them apart from the columns of the changed row.
@@ -336,18 +336,18 @@ def _update_query(
         f"UPDATE {table.table} SET state = '{to}'{assignments}"
         f" WHERE {table.key} = :key_ AND state IN ({states}){fence}"
     )
-    build = _returning_record if reads_back else _returning_key
+    build = _build_record_query if reads_back else _build_key_query
     return build(table, update, engine)
 
 
-def _returning_record(table: StatefulTable[R], change: str, engine: Engine) -> Query[R]:
+def _build_record_query(table: StatefulTable[R], change: str, engine: Engine) -> Query[R]:
     """Return the change as a query for the new record; on PostgreSQL it also inserts the event."""
     if engine == "sqlite":
         return Query(table.record, f"{change} RETURNING {table.columns}")
-    return Query(table.record, _with_event(table, change, table.columns))
+    return Query(table.record, _add_event(table, change, table.columns))
 
 
-def _returning_key(
+def _build_key_query(
     table: StatefulTable[R], change: str, engine: Engine, *computed: str
 ) -> Query[R]:
     """Return the change as a query for the key and the `computed` columns only.
@@ -355,11 +355,11 @@ def _returning_key(
     The caller knows the other values, and reading them back would cost time.
     """
     columns = ", ".join((table.key, *computed))
-    text = change if engine == "sqlite" else _with_event(table, change, columns)
+    text = change if engine == "sqlite" else _add_event(table, change, columns)
     return Query(table.record, text, returns_key_only=True)
 
 
-def _with_event(table: StatefulTable[R], change: str, columns: str) -> str:
+def _add_event(table: StatefulTable[R], change: str, columns: str) -> str:
     """Return PostgreSQL's statement for a change and its events.
 
     It makes the change, inserts an event for each changed row, and selects `columns` of these rows.
@@ -460,7 +460,7 @@ def import_many(
     # Sequence numbers are assigned in the order of the rows, and numbered rows never conflict.
     keys = sorted(written) if table.id_prefix else [row[table.key] for row in rows]
     subjects = [written[key] for key in keys if key in written]
-    params = _event_params(tx, "import") | {"rows": encode_rows(subjects)}
+    params = _build_event_params(tx, "import") | {"rows": encode_rows(subjects)}
     tx.emit_with(_import_events(transitions.kind), params, len(subjects))
     return [written[key][0] if key in written else None for key in keys]
 
@@ -482,19 +482,19 @@ def _write_many(
 ) -> list[str]:
     """Run the statement and write an event for each changed row; return the ids of these rows."""
     if tx.engine == "postgres":
-        params |= _event_params(tx, verb)
+        params |= _build_event_params(tx, verb)
         written = tx.execute(query, params)
         tx.has_events = tx.has_events or bool(written)
     else:
         tx.begin()
         written = tx.execute(query, params)
-        events = _event_params(tx, verb) | {"rows": encode_rows(written)}
-        tx.emit_with(_change_events(table), events, len(written))
+        events = _build_event_params(tx, verb) | {"rows": encode_rows(written)}
+        tx.emit_with(_build_events_statement(table), events, len(written))
     return [row[0] for row in written]
 
 
 @cache
-def _change_events(table: StatefulTable[R]) -> Statement:
+def _build_events_statement(table: StatefulTable[R]) -> Statement:
     return Statement(f"""
         INSERT INTO events (at, actor, kind, verb, subject, project_id, run_id)
         SELECT :at_, :actor_, '{table.transitions.kind}', :verb_,
@@ -521,7 +521,7 @@ def _insert_many(
     selected = ", ".join([*values, *shared_values])
     # WHERE TRUE: without a WHERE clause, SQLite parses ON CONFLICT as the ON of a join.
     conflict = f" WHERE TRUE ON CONFLICT {on_conflict} DO NOTHING" if on_conflict else ""
-    return _returning_ids(
+    return _build_ids_statement(
         table,
         f"INSERT INTO {table.table} ({names}, state)"
         f" SELECT {selected}, '{table.transitions.initial}' FROM {{each_of_rows}}{conflict}",
@@ -539,7 +539,7 @@ def _update_many(
     assignments = "".join(f", {name} = :{name}" for name in columns)
     states = ", ".join(f"'{state}'" for state in sources)
     has_key = "{is_numbered}" if table.id_prefix else "{is_listed}"
-    return _returning_ids(
+    return _build_ids_statement(
         table,
         f"UPDATE {table.table} SET state = '{to}'{assignments}"
         f" WHERE {table.key} {has_key} AND state IN ({states})",
@@ -547,11 +547,11 @@ def _update_many(
     )
 
 
-def _returning_ids(table: StatefulTable[R], change: str, engine: Engine) -> Statement:
+def _build_ids_statement(table: StatefulTable[R], change: str, engine: Engine) -> Statement:
     """Return the change as a statement that yields the public ids of the changed rows.
 
     On SQLite it yields their projects too, from which the events are then written.
     """
     if engine == "sqlite":
         return Statement(f"{change} RETURNING {table.public_id}, {table.project or 'NULL'}")
-    return Statement(_with_event(table, change, table.public_id))
+    return Statement(_add_event(table, change, table.public_id))

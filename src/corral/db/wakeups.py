@@ -65,12 +65,12 @@ class WalListener:
     def __init__(self, watch: _WalWatch | None, connection: apsw.Connection) -> None:
         self._watch = watch
         self._connection = connection
-        self._seen = self._version()
+        self._seen = self._read_version()
 
     def resume(self) -> None:
         # Pending inotify events are not discarded: one may belong to a commit that becomes visible
         # only now.
-        self._seen = self._version()
+        self._seen = self._read_version()
 
     def pause(self) -> None:
         pass
@@ -90,12 +90,12 @@ class WalListener:
         return True
 
     def _has_changed(self) -> bool:
-        version = self._version()
+        version = self._read_version()
         has_changed = version != self._seen
         self._seen = version
         return has_changed
 
-    def _version(self) -> int:
+    def _read_version(self) -> int:
         return int(self._connection.pragma("data_version"))
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ _ARRIVING = "corral: arriving from "
 _VERBS = ("INSERT", "UPDATE", "DELETE")
 
 
-def content_tables() -> "list[TableDoc]":
+def list_content_tables() -> "list[TableDoc]":
     """List the tables that hold the content of a store."""
     from corral.db.schema import tables
 
@@ -64,30 +64,30 @@ def lock_content(tx: Tx) -> None:
     SQLite has one writer at a time, so nothing is needed there.
     """
     if tx.engine == "postgres":
-        names = ", ".join(table.name for table in content_tables())
+        names = ", ".join(table.name for table in list_content_tables())
         tx.run(Statement(f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE"))
 
 
-def departure_statements(engine: Engine, url: str) -> list[str]:
+def build_departure_statements(engine: Engine, url: str) -> list[str]:
     """Return the statements that make the engine reject every write to the content."""
-    return _statements(engine, _LEAVING + url, allowed_when=None)
+    return _build_statements(engine, _LEAVING + url, allowed_when=None)
 
 
-def arrival_statements(engine: Engine, url: str) -> list[str]:
+def build_arrival_statements(engine: Engine, url: str) -> list[str]:
     """Return the statements that make the engine reject every write until the move has arrived.
 
     The phase in `store_moves` decides. The mover sets it to `arrived` inside each of its own
     transactions and back before the commit, so only the mover can write. Writes by handles that
     were opened before the move are rejected.
     """
-    return _statements(
+    return _build_statements(
         engine, _ARRIVING + url, allowed_when="(SELECT phase FROM store_moves) = 'arrived'"
     )
 
 
-def _statements(engine: Engine, message: str, *, allowed_when: str | None) -> list[str]:
+def _build_statements(engine: Engine, message: str, *, allowed_when: str | None) -> list[str]:
     quoted = message.replace("'", "''")
-    names = [table.name for table in content_tables()]
+    names = [table.name for table in list_content_tables()]
     if engine == "sqlite":
         where = f" WHERE NOT {allowed_when}" if allowed_when else ""
         return [
@@ -132,12 +132,14 @@ def is_write_guard(schema_object: "SchemaObject", definition: str) -> bool:
     match = _GUARD_TRIGGERS.fullmatch(definition) if schema_object.kind == "trigger" else None
     if match is None or not definition.startswith(f"CREATE TRIGGER {schema_object.name} "):
         return False
-    return (match["table"] or schema_object.table) in {table.name for table in content_tables()}
+    return (match["table"] or schema_object.table) in {
+        table.name for table in list_content_tables()
+    }
 
 
 def remove(tx: Tx) -> None:
     """Remove the write guard, so that writes are accepted again."""
-    for table in content_tables():
+    for table in list_content_tables():
         if tx.engine == "sqlite":
             for verb in _VERBS:
                 tx.run(Statement(f"DROP TRIGGER IF EXISTS write_guard_{table.name}_{verb.lower()}"))

@@ -28,7 +28,7 @@ from corral.db.lock_file import (
     LockFile,
 )
 from corral.db.shared_memory import SharedState
-from corral.db.sqlite_errors import disk_full
+from corral.db.sqlite_errors import disk_full_error
 from corral.kernel.errors import StoreUnavailable
 from corral.kernel.process_state import is_stopped
 
@@ -61,7 +61,7 @@ class WriteLock:
                 return
             except BlockingIOError:
                 pass
-        self._wait_in_queue(queue, turn, _deadline(since, timeout))
+        self._wait_in_queue(queue, turn, _compute_deadline(since, timeout))
 
     def _wait_in_queue(self, queue: "QueueLock", turn: LockFile, deadline: float) -> None:
         if not queue.try_lock():
@@ -88,7 +88,7 @@ class WriteLock:
                 raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise disk_full(self._store_path) from None
+                raise disk_full_error(self._store_path) from None
             lock_path = error.filename or self._store_path + TURN_LOCK_SUFFIX
             raise StoreUnavailable(
                 f"Cannot create the lock file {lock_path} beside the store: {error.strerror}. "
@@ -163,7 +163,7 @@ class QueueLock(LockFile):
         self.state.close()
 
 
-def _deadline(since: float | None, timeout: float | None) -> float:
+def _compute_deadline(since: float | None, timeout: float | None) -> float:
     limit = MAX_WAIT if timeout is None else min(timeout, MAX_WAIT)
     return (time.monotonic() if since is None else since) + limit
 

@@ -50,11 +50,11 @@ def _limit_to_project(
             arguments[name] = who.project_id
     if who.project_id is None:
         return
-    for name, attribute in _object_arguments(call):
+    for name, attribute in _find_object_arguments(call):
         value = arguments.get(name)
         for reference in value if isinstance(value, list | tuple) else [value]:
             if reference is not None:
-                check_project(who, _project_of(store, attribute, reference, who.project_id))
+                check_project(who, _find_project(store, attribute, reference, who.project_id))
 
 
 def _is_about_agent(call: RemoteCall, arguments: CallArguments) -> bool:
@@ -83,7 +83,7 @@ OBJECT_ARGUMENTS = {
 }
 
 
-def _object_arguments(call: RemoteCall) -> list[tuple[str, str]]:
+def _find_object_arguments(call: RemoteCall) -> list[tuple[str, str]]:
     """Return the arguments of a call that name objects, with their facades."""
     pairs = [
         (field.name, OBJECT_ARGUMENTS[field.name])
@@ -100,7 +100,7 @@ def _resolve_project(store: Corral, name: str) -> str:
     return find(name).id
 
 
-def _project_of(store: Corral, attribute: str, reference: Any, project: str) -> str | None:
+def _find_project(store: Corral, attribute: str, reference: Any, project: str) -> str | None:
     """Return the project of an object; None if it has none. Names are resolved in `project`."""
     record = reference
     if isinstance(reference, str):

@@ -51,7 +51,7 @@ class ApiRouter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"].decode("latin-1").partition("?")[0]
         parts = _split_path(path)
-        pattern = _path_pattern(parts)
+        pattern = _make_pattern(parts)
         handler = self.extra_routes.get(pattern)
         if handler is not None:
             _check_method(scope, "GET")
@@ -85,7 +85,7 @@ class ApiRouter:
         store: Corral = scope["state"]["store"]
         key = None
         if call.method == "POST" and not call.policy.returns_secret:
-            key = _idempotency_key(headers, who, scope["path"], payload)
+            key = _read_idempotency_key(headers, who, scope["path"], payload)
 
         def authorize() -> dict[str, Any]:
             resolved = _resolve_records(call, store, arguments)
@@ -196,7 +196,7 @@ async def send_response(
     await send({"type": "http.response.body", "body": body})
 
 
-def server_info(store: Corral, who: TokenIdentity) -> dict[str, Any]:
+def describe_server(store: Corral, who: TokenIdentity) -> dict[str, Any]:
     """Return versions, the store's time and the caller's token, as `GET /api` answers."""
     return {
         "version": __version__,
@@ -219,7 +219,7 @@ def _split_path(path: str) -> list[str]:
         raise Invalid("The path is not valid UTF-8. Percent-encode it.") from None
 
 
-def _path_pattern(parts: list[str]) -> str:
+def _make_pattern(parts: list[str]) -> str:
     """Return the key of a path in `extra_routes`: `events`, `runs/*/output`."""
     if len(parts) == 3:
         return f"{parts[0]}/*/{parts[2]}"
@@ -242,7 +242,7 @@ def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:
             if call is not None and call.subject is None:
                 call = None
     if call is None:
-        raise _not_found(parts)
+        raise _not_found_error(parts)
     return call, subject
 
 
@@ -251,7 +251,7 @@ def _find_policy(attribute: str, verb: str) -> OperationPolicy:
     return find_policy(find_declaration(attribute, verb)) or OperationPolicy()
 
 
-def _not_found(parts: list[str]) -> NotFound:
+def _not_found_error(parts: list[str]) -> NotFound:
     if len(parts) > 1:
         policy, name = _find_policy(parts[0], parts[-1]), f"{parts[0]}.{parts[-1]}"
         if policy.local is not None:
@@ -364,7 +364,7 @@ def _resolve_records(call: RemoteCall, store: Corral, arguments: dict[str, Any])
     return resolved
 
 
-def _idempotency_key(
+def _read_idempotency_key(
     headers: dict[bytes, bytes], who: TokenIdentity, path: str, payload: dict[str, Any] | bytes
 ) -> IdempotencyKey | None:
     key = headers.get(b"idempotency-key")

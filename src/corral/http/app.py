@@ -1,8 +1,8 @@
 """The ASGI application: middleware, API routes, streams, and the pages it is given."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from corral.api import Corral
 from corral.asgi import Receive, Scope, Send
-from corral.http.api import ApiRouter, Handler, send_response, server_info
+from corral.http.api import ApiRouter, Handler, describe_server, send_response
 from corral.http.errors import ApiError
 from corral.http.feed import EventFeed
 from corral.http.health import HealthEndpoint
@@ -29,13 +29,15 @@ from corral.http.middleware.origin import OriginMiddleware
 from corral.http.middleware.rate_limits import Rate
 from corral.http.middleware.request_metrics import RequestMetricsMiddleware
 from corral.http.middleware.security_headers import SecurityHeadersMiddleware
-from corral.http.openapi import docs_page, docs_style, openapi_document
+from corral.http.openapi import render_docs_page, render_docs_style, render_openapi_document
 from corral.http.streams import StreamEndpoints
 from corral.http.token_cache import TokenCache
 
 RECORD_USES_SECONDS = 2.0
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(
@@ -64,44 +66,20 @@ def create_app(
     streams = StreamEndpoints(api, feed)
     metrics = Metrics()
     api.extra_routes = {
-        "": _server_info(api),
-        "docs": _static_response(docs_page, b"text/html; charset=utf-8"),
-        "docs.css": _static_response(docs_style, b"text/css"),
-        "openapi.json": _static_response(openapi_document, b"application/json"),
+        "": _make_info_handler(api),
+        "docs": _make_static_handler(render_docs_page, b"text/html; charset=utf-8"),
+        "docs.css": _make_static_handler(render_docs_style, b"text/css"),
+        "openapi.json": _make_static_handler(render_openapi_document, b"application/json"),
         "events": streams.events,
         "runs/*/output": streams.output,
     }
-
-    async def show_metrics(_: Request) -> Response:
-        text = await api.run_in_thread(lambda: metrics.text(store, feed))
-        return Response(text, media_type="text/plain; version=0.0.4")
-
-    async def receive_webhook(request: Request) -> Response:
-        """Store what a chat platform sends, then answer."""
-        name, headers = request.path_params["channel"], dict(request.headers)
-        await api.run_in_thread(lambda: store.channels.get(name))  # 404 before reading the body
-        body = await request.body()
-        request.state.check_body(body)
-        accepted = await api.run_in_thread(lambda: store.chat.receive_webhook(name, headers, body))
-        return Response(accepted.answer, media_type=accepted.content_type)
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await feed.start()
-        recorder = asyncio.create_task(_record_token_uses(tokens))
-        try:
-            yield
-        finally:
-            recorder.cancel()
-            await feed.close()
-
     app = Starlette(
         routes=[
             Route("/api", api),
             Mount("/api", app=api),
             Route("/healthz", health.healthz),
-            Route("/metrics", show_metrics),
-            Route("/channels/{channel}", receive_webhook, methods=["POST"]),
+            Route("/metrics", _make_metrics_endpoint(api, metrics, store, feed)),
+            Route("/channels/{channel}", _make_webhook_endpoint(api, store), methods=["POST"]),
             *pages,
         ],
         middleware=[
@@ -114,7 +92,7 @@ def create_app(
             Middleware(BodyLimitMiddleware),
         ],
         exception_handlers={HTTPException: _raise_api_error},
-        lifespan=lifespan,
+        lifespan=_make_lifespan(feed, tokens),
     )
 
     def end() -> None:
@@ -123,6 +101,24 @@ def create_app(
 
     app.state.end = end
     return app
+
+
+def _make_lifespan(
+    feed: EventFeed, tokens: TokenCache
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """Return the context in which the server runs: the feed and the record of token uses."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await feed.start()
+        recorder = asyncio.create_task(_record_token_uses(tokens))
+        try:
+            yield
+        finally:
+            recorder.cancel()
+            await feed.close()
+
+    return lifespan
 
 
 async def _record_token_uses(tokens: TokenCache) -> None:
@@ -134,16 +130,40 @@ async def _record_token_uses(tokens: TokenCache) -> None:
         await to_thread.run_sync(tokens.record_uses, limiter=limiter, abandon_on_cancel=True)
 
 
-def _server_info(api: ApiRouter) -> Handler:
+def _make_metrics_endpoint(
+    api: ApiRouter, metrics: Metrics, store: Corral, feed: EventFeed
+) -> Endpoint:
+    async def show_metrics(_: Request) -> Response:
+        text = await api.run_in_thread(lambda: metrics.render(store, feed))
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    return show_metrics
+
+
+def _make_webhook_endpoint(api: ApiRouter, store: Corral) -> Endpoint:
+    """Return the endpoint that stores what a chat platform sends, then answers."""
+
+    async def receive_webhook(request: Request) -> Response:
+        name, headers = request.path_params["channel"], dict(request.headers)
+        await api.run_in_thread(lambda: store.channels.get(name))  # 404 before reading the body
+        body = await request.body()
+        request.state.check_body(body)
+        accepted = await api.run_in_thread(lambda: store.chat.receive_webhook(name, headers, body))
+        return Response(accepted.answer, media_type=accepted.content_type)
+
+    return receive_webhook
+
+
+def _make_info_handler(api: ApiRouter) -> Handler:
     async def handle(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
         state = scope["state"]
-        info = await api.run_in_thread(lambda: server_info(state["store"], state["who"]))
+        info = await api.run_in_thread(lambda: describe_server(state["store"], state["who"]))
         await send_response(send, msgspec.json.encode(info))
 
     return handle
 
 
-def _static_response(make: Callable[[], bytes], content_type: bytes) -> Handler:
+def _make_static_handler(make: Callable[[], bytes], content_type: bytes) -> Handler:
     async def handle(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
         await send_response(send, make(), content_type=(b"content-type", content_type))
 

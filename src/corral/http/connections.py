@@ -26,7 +26,7 @@ CONNECTION_KEY = "corral.connection"
 """The key of the connection in a request's ASGI scope."""
 
 
-def max_connections() -> int:
+def choose_max_connections() -> int:
     """Return the limit that leaves half of the process's descriptors, and at least RESERVED_FILES,
     to everything else: the store's files, new supervisors, channels."""
     import resource
@@ -41,7 +41,7 @@ class ConnectionPool:
     """The open connections of a server."""
 
     def __init__(self, limit: int | None = None) -> None:
-        self.limit = limit or max_connections()
+        self.limit = limit or choose_max_connections()
         self._all: set[HttpConnection] = set()
         # Idle connections without a token, and since when; oldest first.
         self._idle: dict[HttpConnection, float] = {}
@@ -122,7 +122,7 @@ def _decrement(counter: "Counter[str]", key: str) -> None:
 
 
 class HttpConnection(H11Protocol):
-    """One connection. `server_options` creates a subclass for each server."""
+    """One connection. `build_server_options` creates a subclass for each server."""
 
     pool: ConnectionPool
     header_seconds = HEADER_SECONDS
@@ -180,7 +180,7 @@ class HttpConnection(H11Protocol):
         self.transport.abort()
 
 
-def server_options(pool: ConnectionPool | None = None, **attributes: Any) -> dict[str, Any]:
+def build_server_options(pool: ConnectionPool | None = None, **attributes: Any) -> dict[str, Any]:
     """Return the options of `uvicorn.Config` for a server with these limits.
 
     `attributes` override attributes of its connections.

@@ -42,14 +42,14 @@ class ApiError(Exception):
         self.details = details
 
 
-def from_corral_error(error: CorralError) -> ApiError:
+def convert_corral_error(error: CorralError) -> ApiError:
     """Convert an error of the library; an unknown code becomes status 500."""
     status = STATUS_CODES.get(error.code, 500)
     headers = {"retry-after": "1"} if status == 503 else None
     return ApiError(status, error.code, error.message, headers=headers, **error.details)
 
 
-def error_body(error: ApiError) -> bytes:
+def encode_error_body(error: ApiError) -> bytes:
     """Return `{"error": {"code", "message", "details"}}` as JSON."""
     fields = {"code": error.code, "message": error.message, "details": error.details}
     return msgspec.json.encode({"error": fields}, enc_hook=str)

@@ -79,7 +79,7 @@ class FeedSubscriber:
                 await asyncio.wait_for(self._wakeup.wait(), timeout)
         self._wakeup.clear()
         chunks: list[bytes] = []
-        size, position = 0, cursor_position(self.cursor)
+        size, position = 0, parse_cursor_position(self.cursor)
         while self._queue and size < MAX_CHUNK_BYTES:
             frame = self._queue.popleft()
             size += len(frame.data)
@@ -168,11 +168,11 @@ class EventFeed:
             while not self._stopping.is_set():
                 # Read the backlog while nothing is queued for this subscriber. Then register and
                 # read once more, so that no event is missed between the two.
-                async for chunk in self._backlog(subscriber):
+                async for chunk in self._send_backlog(subscriber):
                     yield chunk
                 subscriber.clear()
                 self._registered.add(subscriber)
-                async for chunk in self._backlog(subscriber):
+                async for chunk in self._send_backlog(subscriber):
                     yield chunk
                 while not subscriber.is_lagging and not self._stopping.is_set():
                     yield await subscriber.take(HEARTBEAT_SECONDS) or HEARTBEAT_FRAME
@@ -181,7 +181,7 @@ class EventFeed:
             self._registered.discard(subscriber)
             self.subscriber_count -= 1
 
-    async def _backlog(self, subscriber: FeedSubscriber) -> AsyncIterator[bytes]:
+    async def _send_backlog(self, subscriber: FeedSubscriber) -> AsyncIterator[bytes]:
         while not self._stopping.is_set():
             page = await to_thread.run_sync(
                 self._read_page, subscriber.cursor, limiter=self._readers
@@ -217,7 +217,7 @@ class EventFeed:
         if self._on_event is not None:
             self._on_event(event)
         self._undispatched.append(
-            FeedFrame(cursor_position(event.cursor), event, encode_frame(event))
+            FeedFrame(parse_cursor_position(event.cursor), event, encode_frame(event))
         )
         assert self._loop is not None
         if not self._is_dispatch_scheduled:
@@ -248,7 +248,7 @@ def encode_frame(event: Event) -> bytes:
     return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), msgspec.json.encode(event))
 
 
-def cursor_position(cursor: str) -> tuple[int, int]:
+def parse_cursor_position(cursor: str) -> tuple[int, int]:
     """Convert a cursor to a value that can be compared."""
     first, dash, second = cursor.partition("-")
     return (int(first), int(second)) if dash else (0, int(first))

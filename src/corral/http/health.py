@@ -29,7 +29,7 @@ class HealthEndpoint:
         """Answer 200 when the store is usable, else 503. Details require a token."""
         await self._check_store()
         has_token = hasattr(request.state, "who")
-        body = await to_thread.run_sync(self._body, has_token)
+        body = await to_thread.run_sync(self._encode_health, has_token)
         return Response(body, media_type="application/json")
 
     async def _check_store(self) -> None:
@@ -50,7 +50,7 @@ class HealthEndpoint:
                 reason="unreachable",
             ) from None
 
-    def _body(self, has_token: bool) -> bytes:
+    def _encode_health(self, has_token: bool) -> bytes:
         fields: dict[str, Any] = {"ok": True, "name": "corral", "version": __version__}
         if has_token and self._status is not None:
             fields["status"] = self._status()

@@ -29,25 +29,30 @@ class Metrics:
                 self._durations[bound] += 1
                 break
 
-    def text(self, store: Corral, feed: EventFeed) -> bytes:
+    def render(self, store: Corral, feed: EventFeed) -> bytes:
         lines = [
-            *_metric("corral_info", "gauge", "Version of Corral.", 1, version=__version__),
-            *_metric(
-                "corral_up_seconds", "gauge", "Seconds since the server started.", self._uptime()
+            *_format_metric("corral_info", "gauge", "Version of Corral.", 1, version=__version__),
+            *_format_metric(
+                "corral_up_seconds",
+                "gauge",
+                "Seconds since the server started.",
+                self._measure_uptime(),
             ),
-            *_metric(
+            *_format_metric(
                 "corral_feed_subscribers",
                 "gauge",
                 "Subscribers of the event feed.",
                 feed.subscriber_count,
             ),
-            *_metric("corral_feed_events_total", "counter", "Events read by the feed.", feed.seen),
+            *_format_metric(
+                "corral_feed_events_total", "counter", "Events read by the feed.", feed.seen
+            ),
             *self._request_metrics(),
             *_store_metrics(store),
         ]
         return ("\n".join(lines) + "\n").encode()
 
-    def _uptime(self) -> float:
+    def _measure_uptime(self) -> float:
         return round(time.monotonic() - self._started_at, 1)
 
     def _request_metrics(self) -> list[str]:
@@ -56,7 +61,7 @@ class Metrics:
             "# TYPE corral_requests_total counter",
         ]
         for (method, route, status), count in sorted(self._responses.items()):
-            labels = _labels(method=method, route=route, status=str(status))
+            labels = _format_labels(method=method, route=route, status=str(status))
             lines.append(f"corral_requests_total{labels} {count}")
         lines += [
             "# HELP corral_request_seconds Duration of requests.",
@@ -65,8 +70,10 @@ class Metrics:
         cumulative = 0
         for bound in BUCKETS:
             cumulative += self._durations[bound]
-            lines.append(f"corral_request_seconds_bucket{_labels(le=str(bound))} {cumulative}")
-        lines.append(f"corral_request_seconds_bucket{_labels(le='+Inf')} {self._count}")
+            lines.append(
+                f"corral_request_seconds_bucket{_format_labels(le=str(bound))} {cumulative}"
+            )
+        lines.append(f"corral_request_seconds_bucket{_format_labels(le='+Inf')} {self._count}")
         lines.append(f"corral_request_seconds_sum {self._seconds:.6f}")
         lines.append(f"corral_request_seconds_count {self._count}")
         return lines
@@ -75,25 +82,25 @@ class Metrics:
 def _store_metrics(store: Corral) -> list[str]:
     overview = store.insights.overview()
     return [
-        *_metric("corral_runs_active", "gauge", "Active runs.", len(overview.active)),
-        *_metric("corral_runs_queued", "gauge", "Queued runs.", overview.queued),
-        *_metric(
+        *_format_metric("corral_runs_active", "gauge", "Active runs.", len(overview.active)),
+        *_format_metric("corral_runs_queued", "gauge", "Queued runs.", overview.queued),
+        *_format_metric(
             "corral_runs_attention", "gauge", "Runs that need attention.", len(overview.attention)
         ),
-        *_metric(
+        *_format_metric(
             "corral_runs_failed",
             "gauge",
             "Runs that failed in the last 24 hours.",
             len(overview.failed),
         ),
-        *_metric("corral_letters_dead", "gauge", "Dead letters.", overview.dead_letters),
-        *_metric(
+        *_format_metric("corral_letters_dead", "gauge", "Dead letters.", overview.dead_letters),
+        *_format_metric(
             "corral_letters_unconfirmed",
             "gauge",
             "Messages whose delivery is unconfirmed.",
             overview.unconfirmed_letters,
         ),
-        *_metric(
+        *_format_metric(
             "corral_cost_micros_today",
             "gauge",
             "Cost of today in millionths of a dollar.",
@@ -102,15 +109,15 @@ def _store_metrics(store: Corral) -> list[str]:
     ]
 
 
-def _metric(name: str, kind: str, help: str, value: float, **labels: str) -> list[str]:
+def _format_metric(name: str, kind: str, help: str, value: float, **labels: str) -> list[str]:
     return [
         f"# HELP {name} {help}",
         f"# TYPE {name} {kind}",
-        f"{name}{_labels(**labels)} {value}",
+        f"{name}{_format_labels(**labels)} {value}",
     ]
 
 
-def _labels(**labels: str) -> str:
+def _format_labels(**labels: str) -> str:
     if not labels:
         return ""
     pairs = ",".join(

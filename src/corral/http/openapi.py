@@ -50,7 +50,7 @@ STREAMS = {
 
 
 @cache
-def openapi_document() -> bytes:
+def render_openapi_document() -> bytes:
     """Return the OpenAPI document as JSON."""
     from corral.http.streams import EventFilter, OutputRange
 
@@ -61,7 +61,7 @@ def openapi_document() -> bytes:
         + [EventFilter, OutputRange]
     )
     schemas, components = msgspec.json.schema_components(
-        types, ref_template="#/components/schemas/{name}", schema_hook=_string_schema
+        types, ref_template="#/components/schemas/{name}", schema_hook=_make_string_schema
     )
     count = len(operations)
     paths: dict[str, Any] = {}
@@ -69,16 +69,16 @@ def openapi_document() -> bytes:
         operations, schemas[:count], schemas[count : 2 * count], strict=True
     ):
         arguments = _dereference(arguments, components)
-        paths.setdefault(f"/api{call.path}", {})[call.method.lower()] = _operation(
+        paths.setdefault(f"/api{call.path}", {})[call.method.lower()] = _describe_operation(
             call, arguments, result
         )
     queries = dict(zip(STREAMS, schemas[-2:], strict=True))
     for path, stream in STREAMS.items():
         arguments = _dereference(queries[path], components)
-        paths[f"/api{path}"] = {"get": _stream(path, stream, arguments)}
+        paths[f"/api{path}"] = {"get": _describe_stream(path, stream, arguments)}
     for call in operations:
         components.pop(call.arguments.__name__, None)
-    components["Error"] = _error_schema()
+    components["Error"] = _make_error_schema()
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -94,7 +94,10 @@ def openapi_document() -> bytes:
                 "schemas": components,
                 "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
                 "responses": {
-                    str(status): {"description": text, "content": _json(_ref("Error"))}
+                    str(status): {
+                        "description": text,
+                        "content": _describe_json(_make_reference("Error")),
+                    }
                     for status, text in _ERRORS.items()
                 },
             },
@@ -102,14 +105,16 @@ def openapi_document() -> bytes:
     )
 
 
-def _operation(
+def _describe_operation(
     call: RemoteCall, arguments: dict[str, Any], result: dict[str, Any]
 ) -> dict[str, Any]:
     properties = dict(arguments.get("properties", {}))
     required = set(arguments.get("required", ()))
     parameters = []
     if call.subject is not None:
-        parameters.append(_parameter(call.subject, properties.pop(call.subject), "path", True))
+        parameters.append(
+            _describe_parameter(call.subject, properties.pop(call.subject), "path", True)
+        )
         required.discard(call.subject)
     for field in call.fields:
         if field.default is not None and field.name in properties:
@@ -119,20 +124,20 @@ def _operation(
         "tags": [call.attribute],
         "summary": call.help,
         "responses": {
-            "200": {"description": "Success.", "content": _json(result)},
+            "200": {"description": "Success.", "content": _describe_json(result)},
             **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _ERRORS},
         },
     }
     if call.method == "GET":
         parameters += [
-            _parameter(name, schema, "query", name in required)
+            _describe_parameter(name, schema, "query", name in required)
             for name, schema in properties.items()
         ]
     else:
         body = {"type": "object", "properties": properties, "additionalProperties": False}
         if required:
             body["required"] = sorted(required)
-        operation["requestBody"] = {"required": bool(required), "content": _json(body)}
+        operation["requestBody"] = {"required": bool(required), "content": _describe_json(body)}
         parameters.append(
             {
                 "name": "Idempotency-Key",
@@ -144,12 +149,13 @@ def _operation(
     return {**operation, "parameters": parameters}
 
 
-def _stream(path: str, stream: StreamRoute, arguments: dict[str, Any]) -> dict[str, Any]:
+def _describe_stream(path: str, stream: StreamRoute, arguments: dict[str, Any]) -> dict[str, Any]:
     parameters = [
-        _parameter(name, schema, "query", False) for name, schema in arguments["properties"].items()
+        _describe_parameter(name, schema, "query", False)
+        for name, schema in arguments["properties"].items()
     ]
     if "{id}" in path:
-        parameters.append(_parameter("id", {"type": "string"}, "path", True))
+        parameters.append(_describe_parameter("id", {"type": "string"}, "path", True))
     return {
         "operationId": stream.operation,
         "tags": [stream.operation.partition(".")[0]],
@@ -162,15 +168,15 @@ def _stream(path: str, stream: StreamRoute, arguments: dict[str, Any]) -> dict[s
     }
 
 
-def _parameter(name: str, schema: Any, place: str, required: bool) -> dict[str, Any]:
+def _describe_parameter(name: str, schema: Any, place: str, required: bool) -> dict[str, Any]:
     return {"name": name, "in": place, "required": required, "schema": schema}
 
 
-def _json(schema: Any) -> dict[str, Any]:
+def _describe_json(schema: Any) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
-def _ref(name: str) -> dict[str, str]:
+def _make_reference(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -179,11 +185,11 @@ def _dereference(schema: dict[str, Any], components: dict[str, Any]) -> dict[str
     return component
 
 
-def _string_schema(kind: type[Any]) -> dict[str, Any]:
+def _make_string_schema(kind: type[Any]) -> dict[str, Any]:
     return {"type": "string"}
 
 
-def _error_schema() -> dict[str, Any]:
+def _make_error_schema() -> dict[str, Any]:
     codes = [*STATUS_CODES, "unauthenticated", "too_many", "internal"]
     return {
         "type": "object",
@@ -203,7 +209,7 @@ def _error_schema() -> dict[str, Any]:
 
 
 @cache
-def docs_page() -> bytes:
+def render_docs_page() -> bytes:
     """Return the reference as one HTML page, without scripts."""
     parts = [_HEAD]
     by_facade: dict[str, list[RemoteCall]] = {}
@@ -213,7 +219,7 @@ def docs_page() -> bytes:
     for attribute, operations in by_facade.items():
         parts.append(f'<h2 id="{attribute}">{attribute}</h2>')
         parts.append(f"<p>{html.escape(' '.join((facades[attribute].__doc__ or '').split()))}</p>")
-        parts += [_html_entry(call) for call in operations]
+        parts += [_render_entry(call) for call in operations]
     parts.append("<h2>Streams</h2>")
     for path, stream in STREAMS.items():
         parts.append(f"<h3><code>GET /api{path}</code></h3><p>{html.escape(stream.help)}</p>")
@@ -230,15 +236,15 @@ def docs_page() -> bytes:
     return "\n".join(parts).encode()
 
 
-def docs_style() -> bytes:
-    """Return the style sheet of `docs_page`."""
+def render_docs_style() -> bytes:
+    """Return the style sheet of `render_docs_page`."""
     return _STYLE
 
 
-def _html_entry(call: RemoteCall) -> str:
+def _render_entry(call: RemoteCall) -> str:
     rows = "".join(
-        f"<tr><td><code>{field.name}</code></td><td>{html.escape(_type_name(field.type))}</td>"
-        f"<td>{'required' if field.required else _default_text(field.default)}</td></tr>"
+        f"<tr><td><code>{field.name}</code></td><td>{html.escape(_format_type(field.type))}</td>"
+        f"<td>{'required' if field.required else _render_default(field.default)}</td></tr>"
         for field in call.fields
     )
     notes = []
@@ -251,15 +257,15 @@ def _html_entry(call: RemoteCall) -> str:
     return (
         f'<h3 id="{call.name}"><code>{call.method} /api{call.path}</code></h3>'
         f"<p>{html.escape(call.help)}</p>{table}{note}"
-        f"<p>Returns <code>{html.escape(_type_name(call.result))}</code></p>"
+        f"<p>Returns <code>{html.escape(_format_type(call.result))}</code></p>"
     )
 
 
-def _default_text(default: Any) -> str:
+def _render_default(default: Any) -> str:
     return "" if default is None else f"default {html.escape(repr(default))}"
 
 
-def _type_name(kind: Any) -> str:
+def _format_type(kind: Any) -> str:
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
     text = re.sub(r"typing\.Annotated\[int, [^\]]*\]", "int", text)
     return re.sub(r"(?:\w+\.)+(\w+)", r"\1", text).replace("NoneType", "None")

@@ -8,8 +8,9 @@ Processes
 - The **caller** is a command, the daemon or another run. It starts the supervisor with
   `adapters/supervisor_process.py`, sends it a start order through a pipe and reads one answer.
 - The **supervisor** (`supervisor.py`) owns the run in the store: a lease with a fencing token
-  (`lease.py`). It renews the lease, enforces limits, records turns and usage, restarts the agent
-  after failures and serves the control socket (`control_server.py`).
+  (`lease.py`). It starts an attempt (`attempt.py`), watches it (`event_loop.py`) and starts the
+  next one after a failure. The event loop copies output, renews the lease, records turns and usage,
+  enforces limits (`limits.py`) and serves the control socket (`control_server.py`).
 - The **guard** (`child.py`) is the parent of the agent. It waits for the agent, writes its exit
   status to a file and adopts orphaned descendants, so that none of them escapes.
 - The **agent** is the program of the run. Its process exists before its program is executed: it

@@ -42,7 +42,7 @@ class AcpIO(AgentIO):
             prompt=prompt,
             session=session,
             policy=approvals,
-            denies=lambda names: _denied(names, allow, deny),
+            denies=lambda names: _is_denied(names, allow, deny),
             mcp_servers=servers,
             clock=store,
         )
@@ -127,7 +127,7 @@ class AcpIO(AgentIO):
         self.result = ResultFact(done.ok, done.message or (None if done.ok else done.reason))
 
 
-def _denied(names: set[str], allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:
+def _is_denied(names: set[str], allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:
     """Whether a tool is denied to the agent. The protocol knows a tool by several names."""
     if any(not is_allowed(name, (), deny) for name in names):
         return True

@@ -75,12 +75,12 @@ class AgentIOFactory:
         self, command: LaunchCommand, run: Run, streams: AgentStreams, log: Log
     ) -> AgentIO:
         if run.mode is RunMode.ACP:
-            return self._acp_io(command, run, streams, log)
+            return self._make_acp_io(command, run, streams, log)
         if run.mode is RunMode.PTY:
-            return self._screen_io(command, run, streams, log)
+            return self._make_screen_io(command, run, streams, log)
         if command.structured or self._launch.has_session_sandbox:
             path = self._folder / OUTPUT
-            return self._stream_io(run, path.stat().st_size if path.exists() else 0, log)
+            return self._make_stream_io(run, path.stat().st_size if path.exists() else 0, log)
         return AgentIO()
 
     def create_adopted(self, run: Run, session: str | None, log: Log) -> AgentIO:
@@ -93,7 +93,7 @@ class AgentIOFactory:
         agent_io = AgentIO()
         is_stream = run.mode is RunMode.PIPE and structured and self._provider.name != "plain"
         if self._launch.has_session_sandbox or is_stream:
-            agent_io = self._stream_io(run, self._read_offset(run.attempts), log)
+            agent_io = self._make_stream_io(run, self._read_offset(run.attempts), log)
         if self._provider.name in READABLE_PROVIDERS:
             command = LaunchCommand([run.command, *run.args], structured=is_stream, session=session)
             self._follow_transcript(agent_io, command, run, log, started_at=run.started_at or 0)
@@ -126,7 +126,7 @@ class AgentIOFactory:
             confinement=self._confinement,
         )
 
-    def _stream_io(self, run: Run, offset: int, log: Log) -> AgentIO:
+    def _make_stream_io(self, run: Run, offset: int, log: Log) -> AgentIO:
         from corral.supervisor.stream_io import StreamIO  # not needed for a plain run
 
         kind = StreamIO
@@ -155,7 +155,7 @@ class AgentIOFactory:
         except (OSError, ValueError):
             return 0
 
-    def _screen_io(
+    def _make_screen_io(
         self, command: LaunchCommand, run: Run, streams: AgentStreams, log: Log
     ) -> AgentIO:
         screen = self._provider.screen
@@ -172,7 +172,9 @@ class AgentIOFactory:
             log=log,
         )
 
-    def _acp_io(self, command: LaunchCommand, run: Run, streams: AgentStreams, log: Log) -> AgentIO:
+    def _make_acp_io(
+        self, command: LaunchCommand, run: Run, streams: AgentStreams, log: Log
+    ) -> AgentIO:
         from corral.adapters.providers.mcp_config import build_acp_servers
         from corral.supervisor.acp_io import AcpIO
 

@@ -80,12 +80,12 @@ class Attempt:
         """
         number = lease.run.attempts + 1
         command = plan.build_command(resume=number > 1)
-        streams = plan.streams(command)
+        streams = plan.create_streams(command)
         child = ChildProcess.fork(
             command.args,
             cwd=lease.run.cwd,
-            env=plan.env(command),
-            stdio=streams.stdio(),
+            env=plan.build_environment(command),
+            stdio=streams.open_stdio(),
             folder=plan.folder,
             attempt=number,
         )
@@ -94,7 +94,7 @@ class Attempt:
             agent = process.identify(child.pid)
             assert agent is not None
             lease.acquire(agent, plan.folder, previous, quick_failures)
-            agent_io = plan.agent_io(command, lease.run, streams, lease.log)
+            agent_io = plan.create_agent_io(command, lease.run, streams, lease.log)
         except BaseException:
             child.end()
             child.close()
@@ -128,7 +128,7 @@ class Attempt:
             plan,
             agent=agent,
             child=AdoptedProcess(agent, plan.folder, lease.run.attempts),
-            agent_io=plan.adopted_agent_io(lease.run, lease.log),
+            agent_io=plan.create_adopted_agent_io(lease.run, lease.log),
             streams=None,
             on_output=on_output,
         )
@@ -211,7 +211,7 @@ class Attempt:
     def update_activity(self, now: float) -> None:
         """Count writes to an output file that the agent writes itself as activity."""
         if self._streams is None or self._streams.source is None:
-            self.active_at = max(self.active_at, now - self._output.age())
+            self.active_at = max(self.active_at, now - self._output.seconds_since_write())
 
     def mark_idle(self) -> None:
         """Note that the attempt ends because the agent is idle."""

@@ -134,7 +134,7 @@ class Confinement:
         self._added = wrapped.environment
         return msgspec.structs.replace(command, args=wrapped.words)
 
-    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+    def build_environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the agent.
 
         It has an allowed part of the supervisor's environment, the variables `given` to the run and
@@ -143,7 +143,7 @@ class Confinement:
         """
         environment = build_environment(self._provider, os.environ) | drop_path_variables(given)
         environment |= {"HOME": self.home, "CORRAL_STORE": NO_DAEMON}
-        return environment | self._added | self._daemon_access()
+        return environment | self._added | self._build_daemon_access()
 
     @property
     def transcripts_folder(self) -> Path:
@@ -153,7 +153,7 @@ class Confinement:
         """
         return self._folder / f"{TRANSCRIPTS}.{os.getpid()}"
 
-    def _daemon_access(self) -> dict[str, str]:
+    def _build_daemon_access(self) -> dict[str, str]:
         from corral.adapters import daemon_process
 
         run = self._run
@@ -199,7 +199,7 @@ class Confinement:
             return None
         limit = int(self._setting("sandbox.disk_bytes"))
         before = self._disk_before or 0
-        used = _disk_usage(self._measured_folders, before + limit)
+        used = _measure_disk(self._measured_folders, before + limit)
         duration = time.monotonic() - now
         self._next_disk_check = time.monotonic() + max(DISK_CHECK_SECONDS, duration * DISK_SHARE)
         if self._disk_before is None:
@@ -249,7 +249,7 @@ class Confinement:
         return f"run-{self._run.id.removeprefix('run_')}"
 
 
-def _disk_usage(folders: list[str], limit: int) -> int:
+def _measure_disk(folders: list[str], limit: int) -> int:
     """Return the bytes on disk below some folders; stops counting above `limit`."""
     used = 0
     queue = [folder for folder in folders if os.path.isdir(folder)]

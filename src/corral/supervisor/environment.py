@@ -42,7 +42,7 @@ def describe_environment() -> dict[str, Any]:
         "corral_version": __version__,
         "system": f"{system.sysname} {system.release} {system.machine}",
         "variables": {name: os.environ[name] for name in RECORDED_VARIABLES if name in os.environ},
-        "fingerprints": _fingerprints(),
+        "fingerprints": _compute_fingerprints(),
     }
 
 
@@ -98,8 +98,8 @@ def _parse_status(output: bytes) -> dict[str, Any]:
     return {"commit": headers.get("oid"), "branch": headers.get("head"), "dirty": dirty}
 
 
-def _fingerprints() -> dict[str, str]:
-    key = _key()
+def _compute_fingerprints() -> dict[str, str]:
+    key = _read_key()
     return {
         name: blake2b(value.encode(errors="surrogateescape"), key=key, digest_size=8).hexdigest()
         for name, value in sorted(os.environ.items())
@@ -107,7 +107,7 @@ def _fingerprints() -> dict[str, str]:
     }
 
 
-def _key() -> bytes:
+def _read_key() -> bytes:
     """Return the random key of this home, so that fingerprints cannot be looked up in a table."""
     path = config.home() / "fingerprint.key"
     try:

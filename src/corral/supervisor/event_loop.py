@@ -66,7 +66,7 @@ class EventLoop:
     def renew_lease(self, attempt: "Attempt | None") -> None:
         """Renew the lease and read whether the run is to stop."""
         agent = attempt.agent if attempt is not None else None
-        self._lease.renew(agent, self._output.bytes(), self._usage)
+        self._lease.renew(agent, self._output.count_bytes(), self._usage)
 
     def _process_events(self, attempt: "Attempt | None", seconds: float) -> bool:
         """Wait for at most `seconds`, and handle all events that are ready or due.
@@ -144,9 +144,9 @@ class EventLoop:
             attempt.agent_io.attention,
             attempt.agent_io.dialog,
         )
-        if attention != run.attention or _dialog_id(dialog) != _dialog_id(run.dialog):
+        if attention != run.attention or _get_dialog_id(dialog) != _get_dialog_id(run.dialog):
             self._lease.set_attention(attention, dialog)
 
 
-def _dialog_id(dialog: Dialog | None) -> str | None:
+def _get_dialog_id(dialog: Dialog | None) -> str | None:
     return None if dialog is None else dialog.id

@@ -115,9 +115,9 @@ class TextEntry(InputEntry):
         if reading.state == "ready" or (reading.state == "working" and not self._waits):
             return True
         # A list of commands below the input line hides the status; the draft is our text.
-        return self._is_typed and reading.state == "unknown" and self._shows(reading.draft)
+        return self._is_typed and reading.state == "unknown" and self._is_shown(reading.draft)
 
-    def _shows(self, draft: str) -> bool:
+    def _is_shown(self, draft: str) -> bool:
         return bool(self._text.strip()) and draft.startswith(self._text.strip())
 
     def _is_settled(self, view: ScreenView) -> bool:

@@ -72,12 +72,12 @@ class LaunchPlan:
 
     def build_command(self, *, resume: bool) -> LaunchCommand:
         """Return the command of an attempt; with `resume`, it continues the conversation."""
-        command = self._provider_command(resume=resume)
+        command = self._build_provider_command(resume=resume)
         if self._launch.has_session_sandbox:
             return self._wrap_in_session_sandbox(command)
         if self.confinement is None:
             return command
-        session = self._provider_session() if self._run.session_id else None
+        session = self._get_provider_session() if self._run.session_id else None
         return self.confinement.wrap(command, session)
 
     def _wrap_in_session_sandbox(self, command: LaunchCommand) -> LaunchCommand:
@@ -93,7 +93,7 @@ class LaunchPlan:
             work=run.cwd,
             store=self._store.address,
             programs=command.args,
-            reads=self._setting("chat.sandbox_read_paths"),
+            reads=self._get_setting("chat.sandbox_read_paths"),
             scratch=str(self.folder / "scratch"),
         )
         self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.missing_protections}
@@ -123,16 +123,16 @@ class LaunchPlan:
             self._launch,
             self.folder,
             self.provider.name,
-            self._project_setting,
+            self._get_project_setting,
         )
 
-    def _project_setting(self, name: str) -> Any:
+    def _get_project_setting(self, name: str) -> Any:
         return self._store.settings.get(name, project=self._run.project_id).value
 
     def collect(self, log: Log) -> None:
         """Import the results of an attempt from its sandbox, after all its processes ended."""
         if self.confinement is not None:
-            session = self._provider_session() if self._run.session_id else None
+            session = self._get_provider_session() if self._run.session_id else None
             self.confinement.collect(session, log)
 
     def close(self) -> None:
@@ -140,14 +140,14 @@ class LaunchPlan:
         if self.confinement is not None:
             self.confinement.close()
 
-    def _provider_command(self, *, resume: bool) -> LaunchCommand:
+    def _build_provider_command(self, *, resume: bool) -> LaunchCommand:
         run, launch = self._run, self._launch
         if launch.raw and run.mode is not RunMode.ACP:
             args = [run.command, *run.args]
             return LaunchCommand(args, structured=is_structured(self.provider, args))
-        request = self._launch_request(resume=resume)
+        request = self._build_launch_request(resume=resume)
         if run.mode is RunMode.ACP:
-            return self._acp_command(request)
+            return self._build_acp_command(request)
         command = self.provider.start(request, run.command)
         if command.session is not None and run.session_id is not None:
             self._store.sessions.set_provider_session(
@@ -155,9 +155,9 @@ class LaunchPlan:
             )
         return command
 
-    def _launch_request(self, *, resume: bool) -> LaunchRequest:
+    def _build_launch_request(self, *, resume: bool) -> LaunchRequest:
         run, launch = self._run, self._launch
-        session = self._provider_session() if run.session_id else None
+        session = self._get_provider_session() if run.session_id else None
         prompt = launch.prompt
         if launch.has_session_sandbox:
             from corral.adapters.sandbox_bridge.agent_client import PROMPT_PLACEHOLDER
@@ -199,7 +199,7 @@ class LaunchPlan:
         name = self.provider.root_variable
         return name is not None and bool((os.environ | self._launch.env).get(name))
 
-    def _acp_command(self, request: LaunchRequest) -> LaunchCommand:
+    def _build_acp_command(self, request: LaunchRequest) -> LaunchCommand:
         """Return the command of an agent that speaks ACP.
 
         A program whose provider has no special options for ACP is started as it is.
@@ -214,7 +214,7 @@ class LaunchPlan:
             [run.command, *run.args], stdin=request.prompt or RESUME_PROMPT, session=session
         )
 
-    def env(self, command: LaunchCommand) -> dict[str, str]:
+    def build_environment(self, command: LaunchCommand) -> dict[str, str]:
         """Return the environment of the agent.
 
         It has the supervisor's own variables, those given to the run, and those that identify the
@@ -229,7 +229,7 @@ class LaunchPlan:
         env = {name: value for name, value in os.environ.items() if name not in removed}
         env["CORRAL_STORE"] = self._store.address
         given = command.env | self._launch.env | self.secrets
-        env = self.confinement.environment(given) if self.confinement else env | given
+        env = self.confinement.build_environment(given) if self.confinement else env | given
         env["CORRAL_RUN"] = run.id
         if self.secrets:  # `corral`, called by the agent, redacts the values of these variables
             inherited = env.get("CORRAL_SECRETS", "").split(",")
@@ -242,7 +242,7 @@ class LaunchPlan:
             env.setdefault("TERM", "xterm-256color")
         return env
 
-    def streams(self, command: LaunchCommand) -> AgentStreams:
+    def create_streams(self, command: LaunchCommand) -> AgentStreams:
         """Return the streams of an attempt, not opened yet."""
         if self._run.mode is RunMode.PTY:
             rows, columns = self._size
@@ -256,15 +256,15 @@ class LaunchPlan:
         kind = CopiedStreams if self.secrets else DirectStreams
         return kind(self.folder, stdin=stdin, split=split)
 
-    def agent_io(
+    def create_agent_io(
         self, command: LaunchCommand, run: Run, streams: AgentStreams, log: Log
     ) -> AgentIO:
         """Return the interface to the agent of an attempt that was just started."""
         return self._agent_io_factory.create(command, run, streams, log)
 
-    def adopted_agent_io(self, run: Run, log: Log) -> AgentIO:
+    def create_adopted_agent_io(self, run: Run, log: Log) -> AgentIO:
         """Return the interface to an agent that another supervisor started."""
-        session = self._provider_session() if run.session_id else None
+        session = self._get_provider_session() if run.session_id else None
         return self._agent_io_factory.create_adopted(run, session, log)
 
     @cached_property
@@ -277,7 +277,7 @@ class LaunchPlan:
             config=self._agent_config,
             size=self._size,
             secrets=list(self.secrets.values()),
-            env=self.env,
+            env=self.build_environment,
             confinement=self.confinement,
         )
 
@@ -287,20 +287,20 @@ class LaunchPlan:
 
         description = environment.describe_environment() | {
             "git": environment.describe_git(self._run.cwd, self._launch, self.confinement),
-            "provider_version": self._version(),
+            "provider_version": self._probe_version(),
         }
         if self.confinement is not None:
             self._sandbox_info = {"kind": self._launch.sandbox, "lacks": self.confinement.lacks}
         return description | {"sandbox": self._sandbox_info} if self._sandbox_info else description
 
-    def _version(self) -> str | None:
+    def _probe_version(self) -> str | None:
         if self._launch.raw or self.provider.name == "plain":
             return None
         import shutil
 
         return self.provider.version(shutil.which(self._run.command) or self._run.command)
 
-    def _provider_session(self) -> str | None:
+    def _get_provider_session(self) -> str | None:
         assert self._run.session_id is not None
         return self._store.sessions.get(self._run.session_id).provider_session
 
@@ -315,7 +315,7 @@ class LaunchPlan:
             version.instructions,
             tuple(grant.tool for grant in grants if grant.allowed),
             tuple(grant.tool for grant in grants if not grant.allowed),
-            self._setting("runs.mcp_tools") is True,
+            self._get_setting("runs.mcp_tools") is True,
         )
 
     @cached_property
@@ -325,7 +325,7 @@ class LaunchPlan:
         The notes are those of the agent, of the project and of everyone.
         """
         run, own = self._run, self._agent_config.instructions
-        if run.agent_id is None or not (tokens := self._setting("notes.prompt_tokens")):
+        if run.agent_id is None or not (tokens := self._get_setting("notes.prompt_tokens")):
             return own
         prompt = self._launch.prompt
         section = self._store.notes.prompt_section(
@@ -339,7 +339,7 @@ class LaunchPlan:
         self._store.notes.record_use(section.notes)
         return f"{own}\n\n{section.text}" if own else section.text
 
-    def _setting(self, name: str) -> Any:
+    def _get_setting(self, name: str) -> Any:
         """Return a setting for the run's agent and project."""
         agent = self._store.agents.get(self._run.agent_id or "").name
         return self._store.settings.get(name, agent=agent, project=self._run.project_id).value

@@ -28,8 +28,8 @@ class RunLimits:
         self._lease = lease
         self._plan = plan
         self._grace_period_ms = launch.grace_period_ms
-        self._timeout = _seconds(launch.timeout_ms)
-        self._idle_timeout = _seconds(launch.idle_ms)
+        self._timeout = _to_seconds(launch.timeout_ms)
+        self._idle_timeout = _to_seconds(launch.idle_ms)
 
     def next_checks(self, attempt: "Attempt", now: float) -> Iterator[float]:
         """Yield the times at which `enforce` has something to check or to do."""
@@ -89,5 +89,5 @@ class RunLimits:
             attempt.begin_termination(self._grace_period_ms)
 
 
-def _seconds(milliseconds: int | None) -> float | None:
+def _to_seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1_000

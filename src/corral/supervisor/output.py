@@ -66,7 +66,7 @@ class OutputWriter:
 
                 cut_middle(path, self._cap // 2, self._cap // 2)
 
-    def bytes(self) -> int:
+    def count_bytes(self) -> int:
         """Return how many bytes the agent has written so far."""
         size = sum(writer.bytes for writer in self._writers.values())
         for name in {OUTPUT, STDERR}.difference(self._writers):
@@ -74,7 +74,7 @@ class OutputWriter:
                 size += (self._folder / name).stat().st_size
         return size
 
-    def age(self) -> float:
+    def seconds_since_write(self) -> float:
         """Return the seconds since the agent last wrote to its output file."""
         with suppress(OSError):
             written = os.stat(self._folder / OUTPUT).st_mtime

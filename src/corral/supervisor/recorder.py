@@ -227,7 +227,7 @@ class Recorder:
             run, model=fact.model, provider_version=fact.version
         )
 
-    def _model_in_transcript(self) -> str | None:
+    def _find_model_in_transcript(self) -> str | None:
         """Return the model from the CLI's transcript; some streams do not report it."""
         transcript = self._agent_io.transcript
         if self._session is None or transcript is None:
@@ -249,7 +249,7 @@ class Recorder:
     def _add_charge(self, used: UsageFact) -> None:
         run, reported = self._run, used
         if used.model is None:
-            self._model = self._model or self._model_in_transcript()
+            self._model = self._model or self._find_model_in_transcript()
             used = replace(used, model=self._model)
         # A retry finds the fact already charged: only the steps after the charge had failed.
         if reported is not self._charged:

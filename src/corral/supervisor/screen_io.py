@@ -104,7 +104,7 @@ class ScreenIO(AgentIO):
         self.is_working = reading.state == "working"
         is_asked = reading.state == "needs_input"
         self.attention = Attention.NEEDS_INPUT if is_asked else None
-        self.dialog = _dialog(reading) if is_asked else None
+        self.dialog = _build_dialog(reading) if is_asked else None
         if reading.answer is not None:
             self._answer(reading.answer, reading.question, reading.kind)
         elif reading.state == "limit":
@@ -117,7 +117,7 @@ class ScreenIO(AgentIO):
         if self._changed:
             self._refresh(now)
         reading, self.pause = self._reading, POLL_SECONDS
-        shown = _dialog(reading) if reading.state == "needs_input" else None
+        shown = _build_dialog(reading) if reading.state == "needs_input" else None
         if len(self._entries) >= MAX_ENTRIES:
             reply({"ok": False, "error": "busy"})
         elif dialog is not None and (shown is None or shown.id != dialog):
@@ -206,7 +206,7 @@ class ScreenIO(AgentIO):
             self._log("info", "Answered again, because the screen did not change.", self._answered)
         else:
             self.attention, self._answered, self.pause = Attention.NEEDS_INPUT, None, None
-            self.dialog = _dialog(self._reading)
+            self.dialog = _build_dialog(self._reading)
 
     def close(self) -> None:
         while self._entries:
@@ -217,7 +217,7 @@ class ScreenIO(AgentIO):
             self.attention = Attention.STUCK
 
 
-def _dialog(reading: ScreenReading) -> Dialog:
+def _build_dialog(reading: ScreenReading) -> Dialog:
     return build_dialog(
         reading.question or "", reading.options, kind=reading.kind, about=reading.subject
     )

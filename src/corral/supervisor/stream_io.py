@@ -62,16 +62,16 @@ class StreamIO(AgentIO):
             self._recorder.finish()
             self._record(self._splitter.feed(data))
         self._record(self._splitter.finish())
-        self._recorder.record(self._without_recorded(self._parser.close()), place="end")
+        self._recorder.record(self._drop_recorded(self._parser.close()), place="end")
         self._recorder.finish()
 
     def _record(self, lines: list[OutputLine]) -> None:
         for line in lines:
             # The offset is the same for a supervisor that reads the output again.
-            facts = self._without_recorded(parse_line(self._parser, line))
+            facts = self._drop_recorded(parse_line(self._parser, line))
             self._recorder.record(facts, place=str(line.at))
 
-    def _without_recorded(self, facts: list[ProviderFact]) -> list[ProviderFact]:
+    def _drop_recorded(self, facts: list[ProviderFact]) -> list[ProviderFact]:
         """Drop the facts that the CLI's transcript also has, with time and model."""
         if self.only_outcome:
             return [fact for fact in facts if not isinstance(fact, TurnFact | UsageFact)]

@@ -5,9 +5,9 @@
     ProtocolStreams   supervisor and agent exchange protocol messages over input and output
     TerminalStreams   the agent has a pseudo-terminal, and the supervisor has its master side
 
-Each class opens the descriptors for the agent (`stdio`), reads what must be copied (`handle`) and
-writes input (`type_in`). Input that the agent does not read yet is buffered here, so that a slow
-agent never blocks the supervisor.
+Each class opens the descriptors for the agent (`open_stdio`), reads what must be copied (`handle`)
+and writes input (`type_in`). Input that the agent does not read yet is buffered here, so that a
+slow agent never blocks the supervisor.
 """
 
 import os
@@ -55,7 +55,7 @@ class AgentStreams:
         self._pending_input = bytearray()
         self._is_input_closed = False
 
-    def stdio(self) -> Stdio:
+    def open_stdio(self) -> Stdio:
         """Open the streams and return the agent's ends."""
         raise NotImplementedError
 
@@ -231,7 +231,7 @@ class DirectStreams(AgentStreams):
         super().__init__(folder, stdin=stdin)
         self._split = split
 
-    def stdio(self) -> Stdio:
+    def open_stdio(self) -> Stdio:
         output = self._open_file(OUTPUT)
         stderr = self._open_file(STDERR) if self._split else output
         return Stdio(self._open_stdin(), output, stderr)
@@ -245,7 +245,7 @@ class CopiedStreams(AgentStreams):
         super().__init__(folder, stdin=stdin)
         self._split = split
 
-    def stdio(self) -> Stdio:
+    def open_stdio(self) -> Stdio:
         self.source, output = self._open_pipe(OUTPUT)
         stderr = output
         if self._split:
@@ -261,11 +261,11 @@ class ProtocolStreams(CopiedStreams):
 
     max_pending_input = 16 << 20
 
-    def stdio(self) -> Stdio:
+    def open_stdio(self) -> Stdio:
         stdin, self._target = os.pipe()
         os.set_blocking(self._target, False)
         self._add_child_end(stdin)
-        stdio = super().stdio()
+        stdio = super().open_stdio()
         return stdio._replace(
             stdin=stdin, stderr=stdio.stderr if self._split else self._open_file(STDERR)
         )
@@ -295,7 +295,7 @@ class TerminalStreams(AgentStreams):
         # receive SIGHUP for that.
         self._slave: int | None = None
 
-    def stdio(self) -> Stdio:
+    def open_stdio(self) -> Stdio:
         self._open_file(OUTPUT)
         master, slave = os.openpty()
         os.set_blocking(master, False)

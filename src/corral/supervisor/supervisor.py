@@ -180,7 +180,7 @@ class Supervisor:
     def _finish(self, end: ExitStatus) -> Run:
         """Record the end of the run and disconnect all clients."""
         self._plan.close()
-        self._lease.record_end(end, self._output.bytes(), self._verdict)
+        self._lease.record_end(end, self._output.count_bytes(), self._verdict)
         self._control.end({"exit_code": self.run.exit_code, "signal": self.run.signal})
         return self.run
 

@@ -176,7 +176,7 @@ class TranscriptFollower:
     @property
     def pending(self) -> list[UsageFact]:
         """Usage that counts against budgets and is not charged."""
-        return [self._since_start(used) for used in self._estimate.values()]
+        return [self._subtract_start(used) for used in self._estimate.values()]
 
     def set_session(self, session: str) -> None:
         """Set the session that the stream reports."""
@@ -279,13 +279,13 @@ class TranscriptFollower:
             return False
         before = self._newest.get(path, set())
         newest = self._offsets[path] = max(offset, *(item.offset for item in items))
-        self._newest[path] = {_digest(item) for item in items if item.offset == newest}
+        self._newest[path] = {_hash_item(item) for item in items if item.offset == newest}
         has_items = False
         counts: dict[str, int] = {}
         for item in items:
             at = item.place or str(item.offset)
             nth = counts[at] = counts.get(at, -1) + 1
-            if item.offset == offset and _digest(item) in before:
+            if item.offset == offset and _hash_item(item) in before:
                 continue
             has_items = True
             self._record_item(
@@ -318,7 +318,7 @@ class TranscriptFollower:
         else:
             self.recorder.record([used], place=place, at=at, is_whole_place=True)
 
-    def _since_start(self, used: UsageFact) -> UsageFact:
+    def _subtract_start(self, used: UsageFact) -> UsageFact:
         """Subtract what a counter had when the run began."""
         before = self._before.get(used.counter or "")
         if before is None:
@@ -348,7 +348,7 @@ class TranscriptFollower:
         return True
 
 
-def _digest(item: TranscriptItem) -> bytes:
+def _hash_item(item: TranscriptItem) -> bytes:
     return hashlib.blake2b(repr(item).encode(errors="replace"), digest_size=16).digest()
 
 

@@ -58,15 +58,15 @@ def _find_cut_end(descriptor: int, at: int, size: int) -> int:
 
     Skips the rest of a private key: without its first line, the redactor would not recognize it.
     """
-    at = _next_line_start(descriptor, at)
+    at = _find_line_start(descriptor, at)
     data = os.pread(descriptor, min(MAX_UNDECIDED, max(size - at, 0)), at)
     end = data.find(_KEY_END)
     if end >= 0 and b"-----BEGIN" not in data[:end]:
-        return _next_line_start(descriptor, at + end + len(_KEY_END) + 1)
+        return _find_line_start(descriptor, at + end + len(_KEY_END) + 1)
     return at
 
 
-def _next_line_start(descriptor: int, at: int) -> int:
+def _find_line_start(descriptor: int, at: int) -> int:
     if at <= 0:
         return 0
     # From the byte before: the offset itself may be a line start.
@@ -100,13 +100,13 @@ def cut_middle(path: Path, keep_head: int, keep_tail: int) -> Cut | None:
         finally:
             os.close(cut_file)
         fresh.rename(cut_file_path(path))
-        _free(descriptor, before.end if before else cut.start, cut.end)
+        _punch_hole(descriptor, before.end if before else cut.start, cut.end)
         return cut
     finally:
         os.close(descriptor)
 
 
-def _free(descriptor: int, start: int, end: int) -> None:
+def _punch_hole(descriptor: int, start: int, end: int) -> None:
     """Punch a hole into a file, where the system can. The range then reads as zeros."""
     if sys.platform != "linux" or end <= start:
         return

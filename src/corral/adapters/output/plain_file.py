@@ -174,14 +174,14 @@ class RedactedWalk:
         if not data:
             return None
         self._read_at += len(data)
-        return self._part(self._redactor.feed(data))
+        return self._make_part(self._redactor.feed(data))
 
     def finish(self) -> RedactedPart:
         """Return what was held back, because the output is complete."""
-        return self._part(self._redactor.finish())
+        return self._make_part(self._redactor.finish())
 
     def _skip_cut(self, cut: Cut) -> RedactedPart:
-        rest = self._part(self._redactor.finish())
+        rest = self._make_part(self._redactor.finish())
         notice = format_cut_notice(cut.end - self._read_at)
         if not self._is_at_line_start:
             notice = b"\n" + notice
@@ -192,7 +192,7 @@ class RedactedWalk:
         replacements = [*rest.replacements, replacement]
         return RedactedPart(rest.begin, cut.end, rest.text + notice, replacements)
 
-    def _part(self, text: bytes) -> RedactedPart:
+    def _make_part(self, text: bytes) -> RedactedPart:
         if text:
             self._is_at_line_start = text.endswith(b"\n")
         begin, self.at = self.at, self._read_at - self._redactor.held_bytes

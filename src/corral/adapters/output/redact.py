@@ -48,7 +48,7 @@ def secret_forms(value: str | bytes) -> set[bytes]:
     """Return the encodings of a secret that may occur in output: plain, base64, hex, and escaped
     for URLs, JSON, HTML, shells and terminals."""
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
-    return _plain_forms(raw) | encoded_forms(raw) if len(raw) >= MIN_SECRET_BYTES else set()
+    return _list_plain_forms(raw) | encoded_forms(raw) if len(raw) >= MIN_SECRET_BYTES else set()
 
 
 def encoded_forms(value: str | bytes) -> set[bytes]:
@@ -56,11 +56,11 @@ def encoded_forms(value: str | bytes) -> set[bytes]:
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
     if len(raw) < MIN_SECRET_BYTES:
         return set()
-    forms = {form for form in _base64_forms(raw) if len(form) >= MIN_ENCODED_BYTES}
+    forms = {form for form in _iter_base64_forms(raw) if len(form) >= MIN_ENCODED_BYTES}
     return forms | {raw.hex().encode(), raw.hex().upper().encode()}
 
 
-def _plain_forms(raw: bytes) -> set[bytes]:
+def _list_plain_forms(raw: bytes) -> set[bytes]:
     import urllib.parse  # only runs with secrets need it
 
     text = raw.decode("utf-8", "surrogateescape")
@@ -71,12 +71,12 @@ def _plain_forms(raw: bytes) -> set[bytes]:
     for quoted in (urllib.parse.quote(raw, safe=""), urllib.parse.quote_plus(raw)):
         forms |= {quoted.encode(), _lower_escapes(quoted).encode()}
     forms.add(urllib.parse.quote(raw).encode())
-    quoted_once = _html_forms(text) | _shell_forms(text) | {"\\x".join(["", *pairs])}
-    texts = _json_forms(text) | quoted_once | {_escape_json(form) for form in quoted_once}
+    quoted_once = _list_html_forms(text) | _list_shell_forms(text) | {"\\x".join(["", *pairs])}
+    texts = _list_json_forms(text) | quoted_once | {_escape_json(form) for form in quoted_once}
     return forms | {form.encode("utf-8", "surrogateescape") for form in texts}
 
 
-def _html_forms(text: str) -> set[str]:
+def _list_html_forms(text: str) -> set[str]:
     """Return the forms for HTML and XML, with the usual escapes of quotes."""
     import html
 
@@ -85,7 +85,7 @@ def _html_forms(text: str) -> set[str]:
     return {bare} | {bare.replace('"', double).replace("'", single) for double, single in quotes}
 
 
-def _shell_forms(text: str) -> set[str]:
+def _list_shell_forms(text: str) -> set[str]:
     """Return the forms for shells: in single quotes, in double quotes, with backslashes."""
     return {
         text.replace("'", "'\"'\"'"),
@@ -99,7 +99,7 @@ def _shell_forms(text: str) -> set[str]:
     }
 
 
-def _json_forms(text: str) -> set[str]:
+def _list_json_forms(text: str) -> set[str]:
     """Return the forms in a JSON string, as common encoders write them, and in a nested one."""
     import json
 
@@ -109,7 +109,7 @@ def _json_forms(text: str) -> set[str]:
         # Some encoders also escape characters with a meaning in HTML, and slashes.
         html_safe = plain.translate(_HTML_SAFE)
         for form in (plain, html_safe, plain.replace("/", "\\/"), html_safe.replace("/", "\\/")):
-            once |= {form, _upper_escapes(form)}
+            once |= {form, _raise_escapes(form)}
     return once | {_escape_json(form) for form in once}
 
 
@@ -123,7 +123,7 @@ def _escape_json(text: str) -> str:
 _HTML_SAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&'\u2028\u2029\x7f"}
 
 
-def _upper_escapes(text: str) -> str:
+def _raise_escapes(text: str) -> str:
     return re.sub(r"\\u[0-9a-f]{4}", lambda match: "\\u" + match[0][2:].upper(), text)
 
 
@@ -132,7 +132,7 @@ def _lower_escapes(quoted: str) -> str:
     return "%".join([first, *(part[:2].lower() + part[2:] for part in rest)])
 
 
-def _base64_forms(raw: bytes) -> Iterator[bytes]:
+def _iter_base64_forms(raw: bytes) -> Iterator[bytes]:
     """Yield the characters that depend only on the value, for each alignment in a larger text."""
     import base64
 
@@ -167,7 +167,7 @@ class Redactor:
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
         self._first_bytes = bytes({form[0] for form in forms})
         self._max_prefix = max(map(len, forms), default=1) - 1
-        self._spread_start = _spread_start_pattern(forms, self._encoded) if forms else None
+        self._spread_start = _compile_spread_start(forms, self._encoded) if forms else None
         self._patterns = TOKEN_PATTERNS if shapes else ()
         self._needles: dict[tuple[bytes, bytes], list[int]] = {}
         for kind, pattern in enumerate(self._patterns):
@@ -214,7 +214,7 @@ class Redactor:
             self._tail = None
         out: list[bytes] = []
         hold = len(text)
-        for start, kind in self._candidates(text, at, last):
+        for start, kind in self._find_candidates(text, at, last):
             if start < at:
                 continue
             match = self._match(text, start, kind, last)
@@ -247,7 +247,7 @@ class Redactor:
             self.replacements.append(last._replace(source_length=last.source_length + end - at))
         return end
 
-    def _candidates(self, text: bytes, at: int, last: bool) -> list[tuple[int, int]]:
+    def _find_candidates(self, text: bytes, at: int, last: bool) -> list[tuple[int, int]]:
         """Return offsets where a secret may begin, with its kind, in order."""
         candidates: list[tuple[int, int]] = []
         for form in self._forms:
@@ -265,28 +265,28 @@ class Redactor:
                 for kind in kinds:
                     candidates += [(start, kind) for start in self._patterns[kind].starts(text)]
         if not last:
-            candidates += self._incomplete_candidates(text, at)
+            candidates += self._iter_incomplete_candidates(text, at)
         if len(candidates) > 1:
             candidates.sort()
         return candidates
 
-    def _incomplete_candidates(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
+    def _iter_incomplete_candidates(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
         """Yield candidates at the end of the text that may be incomplete."""
         if self._forms:
             end = text[max(at, len(text) - self._max_prefix) :] if self._max_prefix else b""
             for index, byte in enumerate(end):
                 if byte in self._first_bytes and self._is_form_prefix(end[index:]):
                     yield len(text) - len(end) + index, _VALUE
-            yield from self._incomplete_spread(text, at)
+            yield from self._iter_incomplete_spread(text, at)
         if self._patterns:
             if match := PARTIAL_TOKEN.search(text, max(at, len(text) - MAX_PARTIAL_TOKEN)):
                 yield match.start(), _PARTIAL
             if (login := find_open_login(text)) is not None:
                 yield login, URL_LOGIN
 
-    def _incomplete_spread(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
+    def _iter_incomplete_spread(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
         """Yield the first incomplete value with invisible bytes between its letters."""
-        begin = max(at, len(text) - _max_spread(self._max_prefix + 1))
+        begin = max(at, len(text) - _limit_spread(self._max_prefix + 1))
         if not INVISIBLE.search(text, begin) and not INCOMPLETE_INVISIBLE.search(
             text, max(len(text) - 4, 0)
         ):
@@ -316,7 +316,8 @@ class Redactor:
             return None
         if kind == _SPREAD:
             ends = (
-                _spread_end(text, start, form, last, form in self._encoded) for form in self._forms
+                _find_spread_end(text, start, form, last, form in self._encoded)
+                for form in self._forms
             )
             end = next((end for end in ends if end is not None), None)
             return None if end is None else _UNDECIDED if end < 0 else _Match(end, None)
@@ -336,11 +337,11 @@ _PARTIAL = -1
 _UNDECIDED = _Match(-1, None)
 
 
-def _max_spread(letters: int) -> int:
+def _limit_spread(letters: int) -> int:
     return min(letters * MAX_BYTES_PER_LETTER, MAX_UNDECIDED)
 
 
-def _spread_start_pattern(forms: set[bytes], encoded: frozenset[bytes]) -> Pattern:
+def _compile_spread_start(forms: set[bytes], encoded: frozenset[bytes]) -> Pattern:
     """Compile a pattern for the first letters of a value with invisible bytes between them; for an
     encoded value also with line breaks."""
     invisible = INVISIBLE.pattern.replace(b"?P<control>", b"?:").replace(b"?P<single>", b"?:")
@@ -358,12 +359,12 @@ def _ends_line(text: bytes, at: int) -> bool:
     return _LINE_END.match(text, max(at - MIN_LINE_LETTERS, 0), at) is not None
 
 
-def _spread_end(
+def _find_spread_end(
     text: bytes, start: int, form: bytes, last: bool, is_encoded: bool = False
 ) -> int | None:
     """Return the end of a value with invisible bytes (or, if encoded, line breaks) between its
     letters; None if there is none, -1 if undecided."""
-    at, limit = start, start + _max_spread(len(form))
+    at, limit = start, start + _limit_spread(len(form))
     for letter in form:
         while at >= len(text) or text[at] != letter:
             if at > start and not last and len(text) <= limit:

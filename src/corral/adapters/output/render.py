@@ -197,12 +197,12 @@ class TerminalEmulator:
             self._write(text[at : match.start()])
             at = match.end()
             if control := match["control"]:
-                self._control(control)
+                self._handle_control(control)
             elif (single := match["single"]) and single in _SINGLES:
                 self._send("\x1b" + single)
         self._write(text[at:])
 
-    def _control(self, control: str) -> None:
+    def _handle_control(self, control: str) -> None:
         if alternate := _ALTERNATE.fullmatch(control):
             self._screen.alternate(alternate["way"] == "h")
         elif self._kept.fullmatch(control):

@@ -113,7 +113,7 @@ def seal(
         size = os.fstat(descriptor).st_size
         if existing is not None and existing.bytes == size:
             return existing
-        cut = _effective_cut(plain, descriptor, size, cap)
+        cut = _choose_cut(plain, descriptor, size, cap)
         probe("opened")
         with _SealedWriter(part, probe) as writer:
             _copy_redacted(descriptor, size, cut, redactor, writer)
@@ -163,7 +163,7 @@ def _load_intact_index(sealed: Path, *, may_be_damaged: bool) -> SealIndex | Non
         raise
 
 
-def _effective_cut(plain: Path, descriptor: int, size: int, cap: int | None) -> Cut | None:
+def _choose_cut(plain: Path, descriptor: int, size: int, cap: int | None) -> Cut | None:
     """Return what to leave out: what was cut while the file grew, and what exceeds the cap."""
     cut = read_cut(plain)
     if cut is not None:
@@ -268,8 +268,8 @@ class _SealedWriter:
             text_bytes=self.size,
             lines=self._line_ends + bool(self.size and not self._tail.endswith(b"\n")),
             sha256=self._hash.hexdigest(),
-            head=_preview(self._head),
-            tail=_preview(self._tail),
+            head=_decode_preview(self._head),
+            tail=_decode_preview(self._tail),
             utf8=self._utf8,
             frames=pack_frames(self._frame_numbers),
             marks=pack_replacements(self._replacements),
@@ -306,7 +306,7 @@ class _SealedWriter:
             view = view[os.write(self._file, view) :]
 
 
-def _preview(text: bytes) -> str:
+def _decode_preview(text: bytes) -> str:
     """Decode text so that every store can hold it."""
     return text.decode("utf-8", "replace").replace("\0", "\ufffd")
 

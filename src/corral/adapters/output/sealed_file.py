@@ -53,7 +53,7 @@ class SealedOutput:
         nth = max(bisect_left(ends, start) - 1, 0)
         collector = LineCollector(start - ends[nth] if len(ends) else 0, count)
         while nth < len(ends) and not collector.is_full:
-            collector.feed(self._frame(nth))
+            collector.feed(self._read_frame(nth))
             nth += 1
         return collector.finish()
 
@@ -95,10 +95,10 @@ class SealedOutput:
         if end <= begin:
             return b""
         first = begin // FRAME_BYTES
-        frames = [self._frame(nth) for nth in range(first, (end - 1) // FRAME_BYTES + 1)]
+        frames = [self._read_frame(nth) for nth in range(first, (end - 1) // FRAME_BYTES + 1)]
         return b"".join(frames)[begin - first * FRAME_BYTES : end - first * FRAME_BYTES]
 
-    def _frame(self, nth: int) -> Data:
+    def _read_frame(self, nth: int) -> Data:
         cached, text = self._cached_frame  # one read: other threads may use this object too
         if cached != nth:
             text = self._decompress(nth)

@@ -64,7 +64,7 @@ class TokenPattern:
     ) -> None:
         self.needle = needle
         """The bytes that are searched for, `back` bytes after the beginning of the token."""
-        self.rare_byte = _rarest(needle)
+        self.rare_byte = _find_rarest(needle)
         """The byte of the needle that is missing in most texts."""
         self.back = back
         self._prefix = prefix
@@ -117,7 +117,7 @@ class TokenPattern:
 _RARITY = b"etaoinsrhlducmp-gwyb_kxGKJ@z"
 
 
-def _rarest(needle: bytes) -> bytes:
+def _find_rarest(needle: bytes) -> bytes:
     return bytes([max(needle, key=_RARITY.find)])
 
 
@@ -146,7 +146,7 @@ class _AfterPrefix(TokenPattern):
         return [match.end() for match in self.prefix.finditer(text)]
 
 
-def _token(
+def _make_token(
     needle: bytes,
     pattern: bytes,
     incomplete: bytes,
@@ -183,7 +183,7 @@ _INCOMPLETE_BLOCK = (
 
 # The first match at an offset wins.
 TOKEN_PATTERNS: tuple[TokenPattern, ...] = (
-    _token(
+    _make_token(
         b"-----BEGIN",
         _KEY_LINE % b"BEGIN"
         + rb"(?:[^-]|-(?!----)){0,%d}?" % (MAX_KEY_BLOCK - 80)
@@ -191,19 +191,19 @@ TOKEN_PATTERNS: tuple[TokenPattern, ...] = (
         _INCOMPLETE_BLOCK,
     ),
     # A key without its last line: the lines that look like base64.
-    _token(
+    _make_token(
         b"-----BEGIN",
         _KEY_LINE % b"BEGIN" + rb"(?:(?:\s|\\[nrt]){0,4}[A-Za-z0-9+/=]{16,1024}){0,15}",
         _INCOMPLETE_BLOCK,
     ),
-    _token(
+    _make_token(
         b"sk-",
         rb"sk-(?:(?:ant|proj|svcacct|admin|or|lf|live|test)-[\w-]{16,}"
         rb"|(?:[A-Za-z0-9]{1,16}-){0,3}[A-Za-z0-9_]{16,}[\w-]*)",
         rb"sk-[\w-]{0,80}",
         rb"[\w-]*",
     ),
-    _token(
+    _make_token(
         b"_",  # the rarest byte of the prefix
         rb"gh[pousr]_[A-Za-z0-9]{20,}",
         rb"gh[pousr]_[A-Za-z0-9]{0,20}",
@@ -211,14 +211,14 @@ TOKEN_PATTERNS: tuple[TokenPattern, ...] = (
         prefix=rb"gh[pousr]_",
         kind=_PrefixGroup,
     ),
-    _token(b"github_pat_", rb"github_pat_\w{20,}", rb"github_pat_\w{0,20}", rb"\w*"),
-    _token(
+    _make_token(b"github_pat_", rb"github_pat_\w{20,}", rb"github_pat_\w{0,20}", rb"\w*"),
+    _make_token(
         b"xox",
         rb"xox[a-z]-[A-Za-z0-9-]{10,}",
         rb"xox(?:[a-z](?:-[A-Za-z0-9-]{0,10})?)?",
         rb"[A-Za-z0-9-]*",
     ),
-    _token(
+    _make_token(
         b"K",  # the rarest byte of the prefix
         rb"AKIA[A-Z0-9]{12,}",
         rb"AKIA[A-Z0-9]{0,12}",
@@ -227,8 +227,8 @@ TOKEN_PATTERNS: tuple[TokenPattern, ...] = (
         back=1,
     ),
     # Corral's own tokens.
-    _token(b"crl_", rb"crl_[0-9a-f]{40,}", rb"crl_[0-9a-f]{0,40}", rb"[0-9a-f]*"),
-    _token(
+    _make_token(b"crl_", rb"crl_[0-9a-f]{40,}", rb"crl_[0-9a-f]{0,40}", rb"[0-9a-f]*"),
+    _make_token(
         b"z",
         rb"AIza[\w-]{30,}",
         rb"AIza[\w-]{0,30}",
@@ -236,7 +236,7 @@ TOKEN_PATTERNS: tuple[TokenPattern, ...] = (
         prefix=b"AIza",
         back=2,
     ),
-    _token(
+    _make_token(
         b"J",
         rb"eyJ[\w-]{8,1024}\.eyJ[\w-]{4,}[\w.-]*",
         rb"eyJ[\w-]{0,1024}(?:\.(?:e(?:y(?:J[\w-]{0,4})?)?)?)?",

@@ -161,9 +161,9 @@ class AcpClient:
             raise NotFound("The permission request is no longer open.", asked=permission)
         request, options = self._permissions.pop(permission)
         if option is False:
-            chosen = _of_kind(options, "reject_once", "reject_always")
+            chosen = _find_option(options, "reject_once", "reject_always")
         elif option is True:
-            chosen = _of_kind(options, "allow_once")
+            chosen = _find_option(options, "allow_once")
             if chosen is None:
                 self._permissions[permission] = (request, options)
                 raise NotFound(
@@ -177,7 +177,7 @@ class AcpClient:
             if chosen is None:
                 self._permissions[permission] = (request, options)
                 raise NotFound(f"The permission request has no option {option!r}.", option=option)
-        self._reply(request, _outcome(chosen))
+        self._reply(request, _build_outcome(chosen))
 
     def pending(self) -> list[UsageFact]:
         """Return the cost of the current prompt so far, as the agent reports it."""
@@ -191,7 +191,7 @@ class AcpClient:
             return
         self._send({"method": "session/cancel", "params": {"sessionId": self.session}})
         for request, _ in self._permissions.values():
-            self._reply(request, _outcome(None))
+            self._reply(request, _build_outcome(None))
         self._permissions.clear()
 
     # -- messages ---------------------------------------------------------------------------------
@@ -418,16 +418,18 @@ class AcpClient:
         wanted = APPROVAL_CLASSES.get(kind or "", kind)
         facts: list[ProviderFact | PromptResult] = [*self._flush()]
         if self._is_denied({name for name in (kind, wanted, known, title) if name}):
-            self._reply(request, _outcome(_of_kind(options, "reject_once", "reject_always")))
+            self._reply(
+                request, _build_outcome(_find_option(options, "reject_once", "reject_always"))
+            )
             denied = DenialFact(known or kind or title, get_text(call, "toolCallId"))
             return [*facts, denied, LogFact("warn", f"Denied: {title}", {"tool": kind})]
-        once = _of_kind(options, "allow_once")
+        once = _find_option(options, "allow_once")
         if once and ("all" in self.policy or wanted in self.policy):
-            self._reply(request, _outcome(once))
+            self._reply(request, _build_outcome(once))
             granted = {"class": wanted, "option": get_text(once, "name")}
             return [*facts, LogFact("info", f"Granted by policy: {title}", granted)]
         if len(self._permissions) >= MAX_OPEN_CALLS:
-            self._reply(request, _outcome(None))
+            self._reply(request, _build_outcome(None))
             return facts
         call_id = get_text(call, "toolCallId") or request
         key = f"{self._prompts}-{len(self._permissions) + 1}-{call_id}"
@@ -460,7 +462,7 @@ def _step(entry: dict[str, Any]) -> dict[str, str]:
     return {"content": "?"} | step
 
 
-def _of_kind(options: list[dict[str, Any]], *kinds: str) -> dict[str, Any] | None:
+def _find_option(options: list[dict[str, Any]], *kinds: str) -> dict[str, Any] | None:
     for kind in kinds:
         for option in options:
             if option.get("kind") == kind:
@@ -468,7 +470,7 @@ def _of_kind(options: list[dict[str, Any]], *kinds: str) -> dict[str, Any] | Non
     return None
 
 
-def _outcome(option: dict[str, Any] | None) -> dict[str, Any]:
+def _build_outcome(option: dict[str, Any] | None) -> dict[str, Any]:
     if option is None:
         return {"outcome": {"outcome": "cancelled"}}
     return {"outcome": {"outcome": "selected", "optionId": option.get("optionId")}}

@@ -32,9 +32,9 @@ def find_option(screen: ScreenLayout, reading: ScreenReading, text: str) -> int 
         if answer and names.count(answer) == 1:
             return names.index(answer)
     if answer in YES_ANSWERS:
-        return _only([at for at, option in enumerate(options) if screen.yes.match(option)])
+        return _get_only([at for at, option in enumerate(options) if screen.yes.match(option)])
     if answer in NO_ANSWERS:
-        return _only([at for at, label in enumerate(labels) if _DECLINES.match(label)])
+        return _get_only([at for at, label in enumerate(labels) if _DECLINES.match(label)])
     return None
 
 
@@ -57,5 +57,5 @@ def _normalize(text: str) -> str:
     return " ".join(text.split()).rstrip(".").casefold()
 
 
-def _only(matches: list[int]) -> int | None:
+def _get_only(matches: list[int]) -> int | None:
     return matches[0] if len(matches) == 1 else None

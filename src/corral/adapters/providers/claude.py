@@ -238,7 +238,7 @@ class ClaudeParser(JsonLinesParser):
         facts: list[ProviderFact] = []
         failed = message.get("is_error") is not False
         detail = get_text(message, "result") or "; ".join(
-            part for part in _texts(message.get("errors")) if part
+            part for part in _filter_texts(message.get("errors")) if part
         )
         facts += map(parse_denial, get_dicts(message, "permission_denials"))
         facts += self.totals(message)
@@ -260,7 +260,9 @@ class ClaudeParser(JsonLinesParser):
         key = get_text(message, "uuid")
         increment = message.get("model_usage_since_last_result")
         if isinstance(increment, dict):
-            return [_of_model(name, entry, key) for name, entry in increment.items() if entry]
+            return [
+                _parse_model_usage(name, entry, key) for name, entry in increment.items() if entry
+            ]
         used = self.usage(message.get("usage"), self._model(), key)
         if used is None:
             return []
@@ -309,7 +311,7 @@ def parse_denial(source: dict[str, Any]) -> DenialFact:
     return DenialFact(get_text(source, "tool_name") or "?", get_text(source, "tool_use_id"))
 
 
-def _of_model(model: str, entry: Any, key: str | None) -> UsageFact:
+def _parse_model_usage(model: str, entry: Any, key: str | None) -> UsageFact:
     return UsageFact(
         model,
         input=get_int(entry, "inputTokens"),
@@ -322,5 +324,5 @@ def _of_model(model: str, entry: Any, key: str | None) -> UsageFact:
     )
 
 
-def _texts(value: Any) -> list[str]:
+def _filter_texts(value: Any) -> list[str]:
     return [part for part in value if isinstance(part, str)] if isinstance(value, list) else []

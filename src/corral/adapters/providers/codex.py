@@ -65,7 +65,7 @@ class CodexProvider(CliProvider):
             args += ["--json", "--skip-git-repo-check"]
         elif has_option(args[0], NO_DAEMON):
             args += [NO_DAEMON]
-        args += self._options(request) + list(request.extra)
+        args += self._build_options(request) + list(request.extra)
         if request.latest:
             args += ["--last"]
         prompt, stdin = split_prompt(request)
@@ -82,12 +82,12 @@ class CodexProvider(CliProvider):
         )
 
     @staticmethod
-    def _options(request: LaunchRequest) -> list[str]:
+    def _build_options(request: LaunchRequest) -> list[str]:
         args = []
         if request.model:
             args += [f"--model={request.model}"]
         if request.instructions:
-            args += ["-c", f"developer_instructions={_quoted(request.instructions)}"]
+            args += ["-c", f"developer_instructions={_quote(request.instructions)}"]
         settings = mcp_config.render_toml() if request.tools else []
         settings += hook_files.render_toml("codex") if request.hooks else []
         for setting in settings:
@@ -106,7 +106,7 @@ class CodexProvider(CliProvider):
 PROVIDER = CodexProvider()
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     """Return a TOML string. JSON strings are valid TOML, except for an unescaped DEL."""
     import msgspec
 
@@ -160,7 +160,7 @@ class CodexParser(JsonLinesParser):
             return []
         facts: list[ProviderFact] = [] if self._calls.take(key) else [tool_call(key, *call)]
         failed = get_text(item, "status") == "failed" or get_int(item, "exit_code") > 0
-        content, result = _outcome(item)
+        content, result = _parse_outcome(item)
         facts.append(tool_result(key, call[0], content, result=result, is_error=failed))
         return facts
 
@@ -222,7 +222,7 @@ def _call(item: dict[str, Any]) -> tuple[str, Any] | None:
             return None
 
 
-def _outcome(item: dict[str, Any]) -> tuple[str, Any]:
+def _parse_outcome(item: dict[str, Any]) -> tuple[str, Any]:
     """Return the output and the structured result of a tool call."""
     match item.get("type"):
         case "command_execution":

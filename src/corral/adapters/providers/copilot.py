@@ -59,7 +59,7 @@ class CopilotProvider(CliProvider):
             args += [f"--resume={session}" if request.resume else f"--session-id={session}"]
         if request.model:
             args += [f"--model={request.model}"]
-        args += _grants(request) + list(request.extra)
+        args += _build_grants(request) + list(request.extra)
         prompt, stdin = split_prompt(request, instructions=True)
         args += [f"--interactive={prompt}"] if prompt else []
         return build_command(args, request, stdin, session)
@@ -71,7 +71,7 @@ class CopilotProvider(CliProvider):
 PROVIDER = CopilotProvider()
 
 
-def _grants(request: LaunchRequest) -> list[str]:
+def _build_grants(request: LaunchRequest) -> list[str]:
     tools = {"edit": "write", "run": "shell"}
     allowed = [tools[name] for name in request.approvals if name in tools]
     args = ["--allow-all-tools", "--allow-all-paths"] if "all" in request.approvals else []

@@ -110,13 +110,13 @@ def decode_object(line: bytes) -> dict[str, Any] | None:
 
 def get_text(source: Any, *path: str) -> str | None:
     """Return the string at a path of keys; None if it is missing or empty."""
-    value = _at(source, path)
+    value = _follow_path(source, path)
     return value if isinstance(value, str) and value else None
 
 
 def get_int(source: Any, *path: str) -> int:
     """Return the non-negative integer at a path of keys; 0 if there is none."""
-    value = _at(source, path)
+    value = _follow_path(source, path)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_NUMBER:
         return 0
     return int(value)
@@ -124,25 +124,25 @@ def get_int(source: Any, *path: str) -> int:
 
 def get_dict(source: Any, *path: str) -> dict[str, Any]:
     """Return the object at a path of keys; an empty one if there is none."""
-    value = _at(source, path)
+    value = _follow_path(source, path)
     return value if isinstance(value, dict) else {}
 
 
 def get_dicts(source: Any, *path: str) -> list[dict[str, Any]]:
     """Return the objects in the array at a path of keys; other elements are dropped."""
-    value = _at(source, path)
+    value = _follow_path(source, path)
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
 
 
 def get_micros(source: Any, *path: str) -> int | None:
     """Return the dollar amount at a path of keys in micro-dollars; None if there is none."""
-    value = _at(source, path)
+    value = _follow_path(source, path)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
         return None
     return round(value * 1_000_000)
 
 
-def _at(source: Any, path: tuple[str, ...]) -> Any:
+def _follow_path(source: Any, path: tuple[str, ...]) -> Any:
     for key in path:
         source = source.get(key) if isinstance(source, dict) else None
     return source

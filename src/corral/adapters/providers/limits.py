@@ -50,7 +50,7 @@ def parse_reset_time(message: str, now: int, zone: tzinfo | None = None) -> int 
 
     A time of day without a time zone is local time: the CLI formatted it on this machine.
     """
-    for parse in (_epoch, _iso, _dated, _time_of_day, _distance):
+    for parse in (_parse_epoch, _parse_iso, _parse_date, _parse_time_of_day, _parse_distance):
         try:
             reset_at = parse(message, now, zone)
         except (ValueError, OverflowError):
@@ -60,40 +60,40 @@ def parse_reset_time(message: str, now: int, zone: tzinfo | None = None) -> int 
     return None
 
 
-def _epoch(message: str, now: int, zone: tzinfo | None) -> int | None:
+def _parse_epoch(message: str, now: int, zone: tzinfo | None) -> int | None:
     match = _EPOCH.search(message)
     return int(match[1]) * SECOND if match else None
 
 
-def _iso(message: str, now: int, zone: tzinfo | None) -> int | None:
+def _parse_iso(message: str, now: int, zone: tzinfo | None) -> int | None:
     match = _ISO.search(message)
-    return _at(datetime.fromisoformat(match[1]), zone) if match else None
+    return _convert_to_ms(datetime.fromisoformat(match[1]), zone) if match else None
 
 
-def _dated(message: str, now: int, zone: tzinfo | None) -> int | None:
+def _parse_date(message: str, now: int, zone: tzinfo | None) -> int | None:
     match = _DATED.search(message)
     if not match:
         return None
     month, day, year, hour, minute, half = match.groups()
-    local = _local(message, now, zone)
+    local = _convert_to_local(message, now, zone)
     day_of = date(int(year or local.year), _MONTHS.index(month.lower()) + 1, int(day))
-    moment = datetime.combine(day_of, _clock(hour, minute, half), local.tzinfo)
+    moment = datetime.combine(day_of, _make_time(hour, minute, half), local.tzinfo)
     if year is None and moment < local - timedelta(days=1):
         moment = moment.replace(year=moment.year + 1)
-    return _at(moment, zone)
+    return _convert_to_ms(moment, zone)
 
 
-def _time_of_day(message: str, now: int, zone: tzinfo | None) -> int | None:
+def _parse_time_of_day(message: str, now: int, zone: tzinfo | None) -> int | None:
     match = _CLOCK.search(message)
     if not match:
         return None
-    local = _local(message, now, zone)
+    local = _convert_to_local(message, now, zone)
     hour, minute, half = match.groups()
-    moment = datetime.combine(local.date(), _clock(hour, minute, half), local.tzinfo)
-    return _at(moment if moment > local else moment + timedelta(days=1), zone)
+    moment = datetime.combine(local.date(), _make_time(hour, minute, half), local.tzinfo)
+    return _convert_to_ms(moment if moment > local else moment + timedelta(days=1), zone)
 
 
-def _distance(message: str, now: int, zone: tzinfo | None) -> int | None:
+def _parse_distance(message: str, now: int, zone: tzinfo | None) -> int | None:
     match = _IN.search(message)
     if not match:
         return None
@@ -106,13 +106,13 @@ def _distance(message: str, now: int, zone: tzinfo | None) -> int | None:
     return now + round(total)
 
 
-def _clock(hour: str, minute: str | None, half: str) -> time:
+def _make_time(hour: str, minute: str | None, half: str) -> time:
     if not 1 <= int(hour) <= 12:
         raise ValueError(hour)
     return time(int(hour) % 12 + (12 if half.lower() == "p" else 0), int(minute or 0))
 
 
-def _local(message: str, now: int, zone: tzinfo | None) -> datetime:
+def _convert_to_local(message: str, now: int, zone: tzinfo | None) -> datetime:
     moment = datetime.fromtimestamp(now / SECOND, UTC)
     named = _ZONE.search(message)
     if named:
@@ -125,7 +125,7 @@ def _local(message: str, now: int, zone: tzinfo | None) -> datetime:
     return moment.astimezone(zone)
 
 
-def _at(moment: datetime, zone: tzinfo | None) -> int:
+def _convert_to_ms(moment: datetime, zone: tzinfo | None) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone) if zone else moment.astimezone()
     return int(moment.timestamp() * SECOND)

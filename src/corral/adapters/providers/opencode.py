@@ -61,7 +61,7 @@ class OpencodeProvider(CliProvider):
         args += request.extra
         prompt, stdin = split_prompt(request, instructions=True)
         args += [f"--prompt={prompt}"] if prompt else []
-        grants = _grants(request)
+        grants = _build_grants(request)
         return LaunchCommand(
             args,
             stdin=stdin,
@@ -77,7 +77,7 @@ class OpencodeProvider(CliProvider):
 PROVIDER = OpencodeProvider()
 
 
-def _grants(request: LaunchRequest) -> dict[str, str]:
+def _build_grants(request: LaunchRequest) -> dict[str, str]:
     tools = {"edit": "edit", "run": "bash"}
     allowed = [tools[name] for name in request.approvals if name in tools]
     return dict.fromkeys([*allowed, *request.allow], "allow") | dict.fromkeys(request.deny, "deny")

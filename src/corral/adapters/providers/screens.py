@@ -204,17 +204,19 @@ def read_screen(
     `background` is required if an option is marked only by colour; without it, the first option
     counts as marked.
     """
-    rows = _rows(lines)
+    rows = _parse_rows(lines)
     dialog = None
     if (end := _end_of_dialog(screen, lines, rows)) is not None:
         shown = rows[:end]
-        dialog = _bar(screen, lines, shown, background) if screen.bar else _menu(screen, shown)
+        dialog = (
+            _read_bar(screen, lines, shown, background) if screen.bar else _read_menu(screen, shown)
+        )
     elif screen.below:
-        dialog = _bare_menu(screen, rows)
+        dialog = _read_bare_menu(screen, rows)
     if dialog is not None:
         answer = None
         if dialog.kind is not None and ("all" in policy or dialog.kind in policy):
-            answer = _approval_keys(screen, dialog.options, dialog.marked)
+            answer = _choose_approval_keys(screen, dialog.options, dialog.marked)
         return ScreenReading(
             "needs_input",
             dialog.question,
@@ -224,10 +226,12 @@ def read_screen(
             dialog.subject,
             answer=answer,
         )
-    return msgspec.structs.replace(_status(screen, rows), draft=_draft(screen, lines, rows))
+    return msgspec.structs.replace(
+        _read_status(screen, rows), draft=_read_draft(screen, lines, rows)
+    )
 
 
-def _status(screen: ScreenLayout, rows: list[tuple[int, str]]) -> ScreenReading:
+def _read_status(screen: ScreenLayout, rows: list[tuple[int, str]]) -> ScreenReading:
     """Read the state of the interface when no dialog is open."""
     texts = [text for _, text in rows if text]
     if screen.fatal and (at := _find(screen.fatal, texts[-2:])) is not None:
@@ -264,13 +268,13 @@ def _has_edge(screen: ScreenLayout, rows: list[tuple[int, str]], at: int) -> boo
     return any(indent == _BEGIN for indent, _ in above)
 
 
-def _draft(screen: ScreenLayout, lines: list[str], rows: list[tuple[int, str]]) -> str | None:
+def _read_draft(screen: ScreenLayout, lines: list[str], rows: list[tuple[int, str]]) -> str | None:
     """Return the text in the input line: the last line of its form, below an edge if it has one.
 
     A list of commands may be shown below it, so with an edge the whole screen is searched.
     """
     if screen.draft is None:
-        return _boxed_draft(lines)
+        return _read_boxed_draft(lines)
     first = 0 if screen.edge else max(0, len(rows) - STATUS_LINES)
     for at in range(len(rows) - 1, first - 1, -1):
         match = screen.draft.match(rows[at][1])
@@ -279,7 +283,7 @@ def _draft(screen: ScreenLayout, lines: list[str], rows: list[tuple[int, str]]) 
     return None
 
 
-def _boxed_draft(lines: list[str]) -> str | None:
+def _read_boxed_draft(lines: list[str]) -> str | None:
     """Return the text in the last closed box, without its last line, which names the model."""
     bottom = next((at for at in range(len(lines) - 1, -1, -1) if _CLOSED.match(lines[at])), None)
     if bottom is None:
@@ -350,7 +354,7 @@ _TOP = re.compile(r"^\s*(?:╭─{20,}|─{20,})")
 _BEGIN = -1  # pseudo indentation of a row where a box or a dialog begins
 
 
-def _rows(lines: list[str]) -> list[tuple[int, str]]:
+def _parse_rows(lines: list[str]) -> list[tuple[int, str]]:
     """Return the indentation and text of each line, without box borders; edges are empty rows."""
     rows = []
     for line in lines:
@@ -382,13 +386,13 @@ def _end_of_dialog(
     return min(bottoms[-1], len(rows))
 
 
-def _bare_menu(screen: ScreenLayout, rows: list[tuple[int, str]]) -> OpenDialog | None:
+def _read_bare_menu(screen: ScreenLayout, rows: list[tuple[int, str]]) -> OpenDialog | None:
     """Read a menu without a footer, at the bottom and below an edge.
 
     It replaces the input line and asks for something other than a permission, so no policy answers
     it.
     """
-    match = _last_options(screen, rows)
+    match = _find_last_options(screen, rows)
     if match is None:
         return None
     at, options, marked = match
@@ -396,13 +400,13 @@ def _bare_menu(screen: ScreenLayout, rows: list[tuple[int, str]]) -> OpenDialog 
     texts = [text for _, text in above if text]
     if not texts or not any(indent == _BEGIN for indent, _ in above):
         return None
-    subject = _subject(screen, above, texts[-1])
+    subject = _read_subject(screen, above, texts[-1])
     if not subject:
         return None  # no question between the edge and the options
     return OpenDialog(subject[0], None, options, marked, subject)
 
 
-def _last_options(
+def _find_last_options(
     screen: ScreenLayout, rows: list[tuple[int, str]]
 ) -> tuple[int, list[str], int] | None:
     """Return the first row, the labels and the marked index of the options at the end."""
@@ -412,13 +416,13 @@ def _last_options(
     begin = end
     while begin and rows[begin - 1][1]:
         begin -= 1
-    match = _options(screen.cursor, rows[begin:end])
+    match = _parse_options(screen.cursor, rows[begin:end])
     return None if match is None else (begin + match[0], match[1], match[2])
 
 
-def _menu(screen: ScreenLayout, rows: list[tuple[int, str]]) -> OpenDialog | None:
+def _read_menu(screen: ScreenLayout, rows: list[tuple[int, str]]) -> OpenDialog | None:
     """Read a dialog whose options are below each other."""
-    match = _last_options(screen, rows[: len(rows) - (screen.footer is not None)])
+    match = _find_last_options(screen, rows[: len(rows) - (screen.footer is not None)])
     if match is None:
         return None
     at, options, marked = match
@@ -426,7 +430,7 @@ def _menu(screen: ScreenLayout, rows: list[tuple[int, str]]) -> OpenDialog | Non
     question, kind = _find_question(screen, [text for _, text in above if text])
     if kind is None and not _is_numbered(options):
         return None
-    subject = _subject(screen, above, question)
+    subject = _read_subject(screen, above, question)
     if screen.stacked and _has_menu(screen.cursor, rows[:at]):
         return OpenDialog(question, None, [], None, subject)
     return OpenDialog(question, kind, options, marked, subject)
@@ -443,7 +447,7 @@ def _has_menu(cursor: str, rows: list[tuple[int, str]]) -> bool:
     )
 
 
-def _subject(screen: ScreenLayout, above: list[tuple[int, str]], question: str) -> list[str]:
+def _read_subject(screen: ScreenLayout, above: list[tuple[int, str]], question: str) -> list[str]:
     """Return the lines of a dialog above its options.
 
     They begin at the upper edge, at the first line of the dialog or at the question.
@@ -459,7 +463,7 @@ def _subject(screen: ScreenLayout, above: list[tuple[int, str]], question: str) 
     return lines[at:] if at < len(lines) - 1 else lines
 
 
-def _options(cursor: str, block: list[tuple[int, str]]) -> tuple[int, list[str], int] | None:
+def _parse_options(cursor: str, block: list[tuple[int, str]]) -> tuple[int, list[str], int] | None:
     """Return the first row, the labels and the marked index of the options in a block.
 
     None unless exactly one option is marked.
@@ -489,7 +493,7 @@ def _is_numbered(options: list[str]) -> bool:
     return all(option.startswith(f"{number}. ") for number, option in enumerate(options, 1))
 
 
-def _bar(
+def _read_bar(
     screen: ScreenLayout,
     lines: list[str],
     rows: list[tuple[int, str]],
@@ -502,7 +506,7 @@ def _bar(
     marked = (
         0 if background is None else _find_highlighted(lines, len(rows) - 1, options, background)
     )
-    return OpenDialog(question, kind, options, marked, _subject(screen, above, question))
+    return OpenDialog(question, kind, options, marked, _read_subject(screen, above, question))
 
 
 def _find_highlighted(
@@ -535,7 +539,9 @@ def _find_question(screen: ScreenLayout, above: list[str]) -> tuple[str, str | N
     return far[0] if len(far) == 1 else (last, None)
 
 
-def _approval_keys(screen: ScreenLayout, options: list[str], marked: int | None) -> str | None:
+def _choose_approval_keys(
+    screen: ScreenLayout, options: list[str], marked: int | None
+) -> str | None:
     wanted = next((at for at, label in enumerate(options) if screen.yes.match(label)), None)
     if wanted is None or marked is None:
         return None

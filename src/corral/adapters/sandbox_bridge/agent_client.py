@@ -43,7 +43,7 @@ def run(order: dict[str, Any]) -> int:
     """Run turns until no message is pending; return the exit status of a failed turn, or 0."""
     files = SessionFiles(order["top"])
     files.begin()
-    while messages := _next_messages(files):
+    while messages := _take_messages(files):
         code = _run_turn(files, order, messages)
         if code:
             return code
@@ -63,7 +63,7 @@ def _run_turn(files: SessionFiles, order: dict[str, Any], messages: list[dict[st
     return code
 
 
-def _next_messages(files: SessionFiles) -> list[dict[str, Any]]:
+def _take_messages(files: SessionFiles) -> list[dict[str, Any]]:
     """Return the pending messages for the agent, after carrying out orders of the host."""
     rows = files.pending()
     orders = [row["id"] for row in rows if row["content"].get("action") == "clear"]
@@ -199,7 +199,7 @@ def run_tool(arguments: list[str]) -> int:
     ask.add_argument("--option", dest="options", action="append", default=[])
     ask.add_argument("--timeout", type=float, default=300.0)
     ask.add_argument("--no-wait", action="store_true")
-    ask.set_defaults(handler=_question)
+    ask.set_defaults(handler=_ask_question)
     verbs = nouns.add_parser("request").add_subparsers(required=True)
     want = verbs.add_parser(
         "ask", help="Request an action of the host; the result arrives as a message."
@@ -211,7 +211,7 @@ def run_tool(arguments: list[str]) -> int:
     state = verbs.add_parser("state", help="Read or write state that persists from turn to turn.")
     state.add_argument("name", nargs="?")
     state.add_argument("value", nargs="?")
-    state.set_defaults(handler=_state)
+    state.set_defaults(handler=_handle_state)
     args = top.parse_args(arguments)
     status: int = args.handler(files, args)
     return status
@@ -275,7 +275,7 @@ def _find_id(files: SessionFiles, connection: sqlite3.Connection, number: int) -
         return next((str(id) for (id,) in rows), None)
 
 
-def _question(files: SessionFiles, args: argparse.Namespace) -> int:
+def _ask_question(files: SessionFiles, args: argparse.Namespace) -> int:
     content = {"type": "ask_question", "question": args.text, "options": args.options}
     with files.writing() as connection:
         id, number = files.put(connection, "chat", content)
@@ -296,7 +296,7 @@ def _question(files: SessionFiles, args: argparse.Namespace) -> int:
     return 1
 
 
-def _state(files: SessionFiles, args: argparse.Namespace) -> int:
+def _handle_state(files: SessionFiles, args: argparse.Namespace) -> int:
     with files.writing() as connection:
         if args.value is not None:
             connection.execute(

@@ -270,7 +270,7 @@ def _check_schema(connection: apsw.Connection) -> None:
             raise InvalidFile(f"its table {table} has unexpected columns", "other_columns")
 
 
-def _blob(column: str, limit: int) -> str:
+def _as_blob(column: str, limit: int) -> str:
     """Return SQL for the bytes of a text column within a limit; 0 for any other value."""
     fits = f"typeof({column}) = 'text' AND octet_length({column}) <= {limit}"
     return f"iif({fits}, CAST({column} AS BLOB), iif({column} IS NULL, NULL, 0))"
@@ -278,11 +278,11 @@ def _blob(column: str, limit: int) -> str:
 
 def _read_tables(connection: apsw.Connection, ingested_seq: int, above: int) -> OutboundSnapshot:
     cursor = connection.execute(
-        f"SELECT iif(typeof(seq) = 'integer', seq, NULL), {_blob('id', 100)}, "
-        f"{_blob('in_reply_to', 200)}, {_blob('kind', 20)}, {_blob('platform_id', 400)}, "
-        f"{_blob('channel_type', 200)}, {_blob('thread_id', 400)}, {_blob('deliver_after', 20)}, "
-        f"{_blob('recurrence', 20)}, "
-        f"iif(seq <= ?1, NULL, {_blob('content', MAX_CONTENT)}) "
+        f"SELECT iif(typeof(seq) = 'integer', seq, NULL), {_as_blob('id', 100)}, "
+        f"{_as_blob('in_reply_to', 200)}, {_as_blob('kind', 20)}, {_as_blob('platform_id', 400)}, "
+        f"{_as_blob('channel_type', 200)}, {_as_blob('thread_id', 400)}, "
+        f"{_as_blob('deliver_after', 20)}, {_as_blob('recurrence', 20)}, "
+        f"iif(seq <= ?1, NULL, {_as_blob('content', MAX_CONTENT)}) "
         "FROM messages_out NOT INDEXED LIMIT ?2",
         (ingested_seq, MAX_ROWS + 1),
     )
@@ -357,7 +357,7 @@ def _check_number(seq: int | None, above: int) -> str | None:
 
 
 def _decode_text(value: bytes | int | None) -> str | None:
-    """Decode a value of `_blob`; raises ValueError for anything but text without NUL."""
+    """Decode a value of `_as_blob`; raises ValueError for anything but text without NUL."""
     if value is None:
         return None
     text = value.decode() if isinstance(value, bytes) else "\0"
@@ -370,7 +370,8 @@ def _read_pairs(
     connection: apsw.Connection, table: str, key: str, value: str, limit: int
 ) -> dict[str, str]:
     cursor = connection.execute(
-        f"SELECT {_blob(key, 200)}, {_blob(value, limit)} FROM {table} NOT INDEXED LIMIT {MAX_ROWS}"
+        f"SELECT {_as_blob(key, 200)}, {_as_blob(value, limit)} FROM {table} NOT INDEXED "
+        f"LIMIT {MAX_ROWS}"
     )
     pairs: dict[str, str] = {}
     for row in cursor:

@@ -8,19 +8,19 @@ from corral.asgi import READ_METHODS, AsgiApp, Receive, Scope, Send
 from corral.http.connections import CONNECTION_KEY, HttpConnection
 from corral.http.errors import ApiError
 from corral.http.middleware import rate_limits
-from corral.http.middleware.base import (
+from corral.http.middleware.credentials import (
+    missing_token_error,
+    read_link_token,
+    read_token,
+    redirect_with_cookie,
+)
+from corral.http.middleware.http_middleware import (
     AGENT_PATHS,
     JSON_PATHS,
     STATIC,
     WEBHOOKS,
     HttpMiddleware,
-    client_address,
-)
-from corral.http.middleware.credentials import (
-    missing_token,
-    read_link_token,
-    read_token,
-    redirect_with_cookie,
+    find_client_address,
 )
 from corral.http.middleware.rate_limits import Rate, RateLimiter, retry_after
 from corral.http.token_cache import TokenCache
@@ -82,7 +82,7 @@ class AuthenticationMiddleware(HttpMiddleware):
                 # Only invalid tokens count against the address: an attacker behind the same address
                 # cannot lock out callers with valid ones.
                 self._rate_limiter.check(
-                    f"anonymous:{client_address(scope)}", rate_limits.ANONYMOUS_RATE
+                    f"anonymous:{find_client_address(scope)}", rate_limits.ANONYMOUS_RATE
                 )
                 raise
         self._rate_limiter.check(who.id, self._rates[who.scope.partition(":")[0]])
@@ -92,9 +92,11 @@ class AuthenticationMiddleware(HttpMiddleware):
         """Allow webhooks, `/healthz` and static files without a token; raises ApiError 401."""
         path = scope["path"]
         if path.startswith(WEBHOOKS) and scope["method"] == "POST":
-            self._rate_limiter.check(f"webhook:{client_address(scope)}", rate_limits.WEBHOOK_RATE)
+            self._rate_limiter.check(
+                f"webhook:{find_client_address(scope)}", rate_limits.WEBHOOK_RATE
+            )
         elif path != "/healthz" and not path.startswith(STATIC):
-            raise missing_token()
+            raise missing_token_error()
 
     async def _resolve_identity(
         self, scope: Scope, who: TokenIdentity

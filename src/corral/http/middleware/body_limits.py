@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 
 from corral.asgi import AsgiApp, AsgiMessage, Receive, Scope, Send
 from corral.http.errors import ApiError
-from corral.http.middleware.base import HttpMiddleware, client_address
+from corral.http.middleware.http_middleware import HttpMiddleware, find_client_address
 from corral.http.middleware.rate_limits import retry_after
 from corral.services.tokens import TokenIdentity
 
@@ -56,7 +56,7 @@ class BodyLimitMiddleware(HttpMiddleware):
         state = scope["state"]
         who: TokenIdentity | None = state.get("who")
         limit = _find_limit(who)
-        caller = who.id if who is not None else client_address(scope)
+        caller = who.id if who is not None else find_client_address(scope)
         length = Headers(scope=scope).get("content-length", "0")
         body = self._budget.begin(receive, length, caller, limit)
         state["check_body"] = lambda data: _check_json(data, limit)
@@ -85,7 +85,7 @@ class BodyBudget:
         Raises ApiError 413 when it is too large.
         """
         if length.isascii() and length.isdigit() and int(length) > limit.max_bytes:
-            raise _too_large(limit)
+            raise _too_large_error(limit)
         return LimitedBody(self, receive, caller, limit)
 
     def reserve(self, caller: str, limit: BodyLimit, size: int) -> None:
@@ -141,7 +141,7 @@ class LimitedBody:
         self._is_complete = not message.get("more_body", False)
         size = len(message.get("body", b""))
         if self._size + size > self._limit.max_bytes:
-            raise _too_large(self._limit)
+            raise _too_large_error(self._limit)
         self._budget.reserve(self._caller, self._limit, size)
         self._size += size
         return message
@@ -166,7 +166,7 @@ def _check_json(body: bytes, limit: BodyLimit) -> None:
         )
 
 
-def _too_large(limit: BodyLimit) -> ApiError:
+def _too_large_error(limit: BodyLimit) -> ApiError:
     return ApiError(
         413,
         "invalid",

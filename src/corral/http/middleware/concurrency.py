@@ -4,7 +4,7 @@ from collections import Counter
 
 from corral.asgi import AsgiApp, Receive, Scope, Send
 from corral.http.errors import ApiError
-from corral.http.middleware.base import HttpMiddleware
+from corral.http.middleware.http_middleware import HttpMiddleware
 from corral.http.middleware.rate_limits import retry_after
 from corral.services.tokens import TokenIdentity
 

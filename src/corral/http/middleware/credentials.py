@@ -44,7 +44,7 @@ def redirect_with_cookie(scope: Scope, secret: str) -> Response:
     return Response(status_code=303, headers={"location": location, "set-cookie": cookie})
 
 
-def missing_token() -> ApiError:
+def missing_token_error() -> ApiError:
     """Return the error for a request without a token."""
     return ApiError(
         401,

@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.asgi import AsgiApp, AsgiMessage, Receive, Scope, Send
-from corral.http.errors import ApiError, error_body, from_corral_error
-from corral.http.middleware.base import JSON_PATHS, HttpMiddleware
+from corral.http.errors import ApiError, convert_corral_error, encode_error_body
+from corral.http.middleware.http_middleware import JSON_PATHS, HttpMiddleware
 from corral.kernel.errors import CorralError
 
 log = logging.getLogger("corral.http")
@@ -42,7 +42,7 @@ class ErrorMiddleware(HttpMiddleware):
             await self._app(scope, receive, send_and_note_start)
             return
         except CorralError as corral_error:
-            error = from_corral_error(corral_error)
+            error = convert_corral_error(corral_error)
         except ApiError as api_error:
             error = api_error
         except Exception:
@@ -56,7 +56,7 @@ class ErrorMiddleware(HttpMiddleware):
     def _render(self, scope: Scope, error: ApiError) -> Response:
         if self._error_page is None or scope["path"].startswith(JSON_PATHS):
             return Response(
-                error_body(error), error.status, error.headers, media_type="application/json"
+                encode_error_body(error), error.status, error.headers, media_type="application/json"
             )
         page = self._error_page(
             Request(scope),

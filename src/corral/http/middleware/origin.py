@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 
 from corral.asgi import READ_METHODS, AsgiApp, Receive, Scope, Send
 from corral.http.errors import ApiError
-from corral.http.middleware.base import HttpMiddleware
+from corral.http.middleware.http_middleware import HttpMiddleware
 
 
 class OriginMiddleware(HttpMiddleware):
@@ -32,7 +32,7 @@ def _check_host(headers: Headers, allowed_hosts: Collection[str]) -> None:
     origin with this server.
     """
     host = headers.get("host", "")
-    if _host_name(host) not in allowed_hosts:
+    if _parse_host_name(host) not in allowed_hosts:
         raise ApiError(
             403,
             "refused",
@@ -42,7 +42,7 @@ def _check_host(headers: Headers, allowed_hosts: Collection[str]) -> None:
         )
 
 
-def _host_name(host: str) -> str:
+def _parse_host_name(host: str) -> str:
     """Return the name in a Host header, without its port, in lower case."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()

@@ -4,7 +4,7 @@ import time
 
 from corral.asgi import AsgiApp, AsgiMessage, Receive, Scope, Send
 from corral.http.metrics import Metrics
-from corral.http.middleware.base import HttpMiddleware
+from corral.http.middleware.http_middleware import HttpMiddleware
 
 
 class RequestMetricsMiddleware(HttpMiddleware):
@@ -28,10 +28,10 @@ class RequestMetricsMiddleware(HttpMiddleware):
             await self._app(scope, receive, send_and_note_status)
         finally:
             duration = time.monotonic() - started_at
-            self._metrics.record(scope["method"], _route_name(scope), status, duration)
+            self._metrics.record(scope["method"], _find_route_name(scope), status, duration)
 
 
-def _route_name(scope: Scope) -> str:
+def _find_route_name(scope: Scope) -> str:
     """Return a label for metrics. The number of labels is bounded: it never contains an id."""
     state = scope.get("state") or {}
     if "route_name" in state:

@@ -1,7 +1,7 @@
 """Security headers, added to every response."""
 
 from corral.asgi import AsgiMessage, Receive, Scope, Send
-from corral.http.middleware.base import HttpMiddleware
+from corral.http.middleware.http_middleware import HttpMiddleware
 
 # Scripts and styles only from files of this server, none inline. xterm.js adds empty <style>
 # elements to the page and fills them later: the hash of the empty text allows the elements, and

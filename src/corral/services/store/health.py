@@ -111,9 +111,9 @@ def check_store(database: Database, *, version: str, fix: bool) -> list[Finding]
 
 
 def _check_file(path: Path, fix: bool) -> list[Finding]:
-    from corral.db.filesystem import NETWORK_FILE_SYSTEMS, file_system_type
+    from corral.db.filesystem import NETWORK_FILE_SYSTEMS, read_file_system_type
 
-    kind = file_system_type(path)
+    kind = read_file_system_type(path)
     free = shutil.disk_usage(path.parent).free
     return [
         _check_private("store file", path, 0o600, fix),

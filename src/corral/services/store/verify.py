@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from corral import config
 from corral.adapters import process
 from corral.db.database import Database
-from corral.db.schema import nonempty_tables
+from corral.db.schema import list_nonempty_tables
 from corral.db.store_move_record import read_export_origin
 from corral.db.transitions import StatefulTable
 from corral.db.types import Finding, Progress
@@ -54,7 +54,7 @@ def verify_store(database: Database, on_progress: Progress) -> list[Finding]:
 
 def check_rows(database: Database, on_progress: Progress) -> Iterator[Finding]:
     """Check references between rows, and stored counts, totals and states."""
-    filled = database.read(nonempty_tables, mode="one")
+    filled = database.read(list_nonempty_tables, mode="one")
     checks = [check for check in integrity.list_checks() if check.table in filled]
     problems: list[IntegrityProblem] = []
     for number, check in enumerate(checks):

@@ -29,7 +29,7 @@ class HttpMiddleware(ABC):
         """Handle one request, usually by calling `self._app`; raises ApiError to refuse it."""
 
 
-def client_address(scope: Scope) -> str:
+def find_client_address(scope: Scope) -> str:
     """Return the address of the client; empty if it is unknown."""
     client = scope.get("client")
     return str(client[0]) if client else ""
