@@ -54,9 +54,7 @@ def add(
     only the cost is cumulative. The totals are updated in the same transaction.
     """
     figures = _check_report(used)
-    time = tx.now if at is None else check_int(at, "The time")
-    if not 0 <= time <= tx.now + DAY:
-        raise Invalid("Invalid time of a charge: it must not be in the future.", at=at)
+    time = _check_time(tx, at)
     values = {
         name: check_optional_text(value, f"The {name}", max_bytes=MAX_NAME)
         for name, value in (
@@ -123,6 +121,14 @@ def _check_report(used: UsageFact) -> UsageFigures:
     if figures.cost_micros is not None:
         check_micros(figures.cost_micros, "The cost")
     return figures
+
+
+def _check_time(tx: Tx, at: int | None) -> int:
+    """Return the time of a charge, by default now; a day ahead is allowed for other clocks."""
+    time = tx.now if at is None else check_int(at, "The time")
+    if not 0 <= time <= tx.now + DAY:
+        raise Invalid("Invalid time of a charge: it must not be in the future.", at=at)
+    return time
 
 
 def _advance_counter(tx: Tx, counter: str, figures: UsageFigures) -> UsageFigures:
