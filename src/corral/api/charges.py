@@ -2,7 +2,7 @@
 
 from corral.adapters.providers.facts import UsageFact
 from corral.api.operation import Resource, read, write
-from corral.domain.charges import ops
+from corral.domain.charges import budgets, ops
 from corral.domain.charges.model import Charge
 
 
@@ -19,9 +19,9 @@ class Charges(Resource):
     days = read(ops.list_daily_totals, mode="one")
     unpriced = read(ops.list_unpriced, mode="one")
     set_prices = write(ops.set_prices, durable=True, repeatable=True)
-    reserve = write(ops.reserve_budget, durable=True, repeatable=True)
-    release = write(ops.release_budget, durable=True, repeatable=True)
-    exceeded_budget = read(ops.find_exceeded_budget, mode="one")
+    reserve = write(budgets.reserve_budget, durable=True, repeatable=True)
+    release = write(budgets.release_budget, durable=True, repeatable=True)
+    exceeded_budget = read(budgets.find_exceeded_budget, mode="one")
 
     def add(
         self,
@@ -68,7 +68,7 @@ class Budgets(Resource):
 
     noun = "budget"
 
-    set = write(ops.set_budget, durable=True, repeatable=True)
-    get = read(ops.get_budget)
-    list = read(ops.list_budgets, mode="one")
-    remove = write(ops.remove_budget, durable=True)
+    set = write(budgets.set_budget, durable=True, repeatable=True)
+    get = read(budgets.get_budget)
+    list = read(budgets.list_budgets, mode="one")
+    remove = write(budgets.remove_budget, durable=True)
