@@ -116,7 +116,7 @@ def test_origins_are_kept_as_long_as_their_records(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its origins, the next import would treat existing rows as new."""
-    monkeypatch.setattr("corral.services.store.import_origins.BATCH", 7)
+    monkeypatch.setattr("corral.services.store.origins_retention.BATCH", 7)
     path = source_databases.MAKERS[tool](tmp_path)
     first_report = store.imports.import_database(tool, path)
     row_counts = count_imported_rows(store)
@@ -134,7 +134,7 @@ def test_origins_are_kept_as_long_as_their_records(
 def test_origins_of_a_database_without_records_are_deleted(
     store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.services.store.import_origins.BATCH", 2)
+    monkeypatch.setattr("corral.services.store.origins_retention.BATCH", 2)
     store.imports.import_database("agents", source_databases.make_agents(tmp_path))
     (count,) = rows(store, "SELECT count(*) FROM import_origins")[0]
     rows(store, "UPDATE import_origins SET id = 'agt_gone' WHERE id IS NOT NULL RETURNING 1")

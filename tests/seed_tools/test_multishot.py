@@ -290,7 +290,7 @@ def test_8_judge_is_blind_and_shuffled_and_a_person_can_overrule(
 def test_8_truncated_diff_is_marked_and_complete_in_files(
     live: Corral, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.services.races.judge.MAX_DIFF_BYTES", 8_000)
+    monkeypatch.setattr("corral.services.races.judge_prompt.MAX_DIFF_BYTES", 8_000)
     agent(live, tmp_path, "ada", "cat >/dev/null; seq 1 3000 > long")
     agent(live, tmp_path, "judge", "cat >/dev/null; ls >&2; echo nonsense")
     race = live.races.start(

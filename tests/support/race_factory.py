@@ -14,6 +14,7 @@ from corral.domain.races.model import (
     CheckResult,
     CheckTally,
     Race,
+    RaceBase,
     RacePlan,
     Round,
 )
@@ -59,12 +60,14 @@ class RaceFactory:
                     for n, agent in enumerate(agents)
                 ],
                 RacePlan(**{"checks": ["pytest -q"]} | plan),
+                RaceBase(
+                    repository=str(self.repository),
+                    subdirectory="",
+                    managed_repository=False,
+                    branch="main",
+                    commit=git(self.repository, "rev-parse", "main"),
+                ),
                 project=self.project,
-                repository=str(self.repository),
-                subdirectory="",
-                managed_repository=False,
-                branch="main",
-                base_commit=git(self.repository, "rev-parse", "main"),
                 host=host or self._host,
                 folder=self._worktrees,
                 budget_micros=budget_micros,

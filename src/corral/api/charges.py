@@ -2,7 +2,7 @@
 
 from corral.adapters.providers.facts import UsageFact
 from corral.api.operation import Resource, operation, read, write
-from corral.domain.charges import ops
+from corral.domain.charges import budgets, ops
 from corral.domain.charges.model import Charge
 
 
@@ -65,7 +65,7 @@ class Budgets(Resource):
 
     noun = "budget"
 
-    set = write(ops.set_budget, durable=True, repeatable=True, people_only=True)
-    get = read(ops.get_budget)
-    list = read(ops.list_budgets, mode="one")
-    remove = write(ops.remove_budget, durable=True, people_only=True)
+    set = write(budgets.set_budget, durable=True, repeatable=True, people_only=True)
+    get = read(budgets.get_budget)
+    list = read(budgets.list_budgets, mode="one")
+    remove = write(budgets.remove_budget, durable=True, people_only=True)

@@ -114,17 +114,12 @@ class Races(Resource):
         self._check(entries, plan, process.host(), starting=entries, budget_micros=budget_micros)
         place = self._database.write(lambda tx: validation.resolve_project(tx, project))
         validation.require_default_agent(place, entries)
-        where = validation.resolve_base(place, base, dirty)
         race = self._start(
             prompt,
             entries,
             plan,
+            validation.resolve_base(place, base, dirty),
             project=place.id,
-            repository=where.repository,
-            subdirectory=where.subdirectory,
-            managed_repository=where.managed_repository,
-            branch=where.branch,
-            base_commit=where.commit,
             host=process.host(),
             folder=str(races_folder()),
             name=name,

@@ -40,6 +40,24 @@ TRANSITIONS = TransitionTable(
 )
 
 
+class DelegationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller delegates, as given: names are not resolved yet."""
+
+    to: str
+    """The agent that gets the work."""
+    text: str
+    context: str | None = None
+    project_id: str | None = None
+    parent: str | None = None
+    """The delegation of which this one is a part."""
+    deadline_at: int | None = None
+    sender: str | None = None
+    """The mailbox that gets the result; None: the caller's."""
+    agent: str | None = None
+    """The agent on whose behalf a person calls."""
+    task_id: str | None = None
+
+
 class Delegation(msgspec.Struct, frozen=True):
     id: str
     project_id: str | None

@@ -6,7 +6,7 @@ from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.delegations import sql
-from corral.domain.delegations.model import Delegation, DelegationState
+from corral.domain.delegations.model import Delegation, DelegationRequest, DelegationState
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import LetterState, check_mailbox, mailbox_kind
@@ -45,47 +45,31 @@ def delegate(
     """
     return create_delegation(
         tx,
-        to,
-        text,
-        context=context,
-        project_id=project_id,
-        parent=parent,
-        deadline_at=deadline_at,
-        sender=sender,
-        agent=agent,
+        DelegationRequest(
+            to=to,
+            text=text,
+            context=context,
+            project_id=project_id,
+            parent=parent,
+            deadline_at=deadline_at,
+            sender=sender,
+            agent=agent,
+        ),
     )
 
 
-def create_delegation(
-    tx: Tx,
-    to: str,
-    text: str,
-    *,
-    context: str | None,
-    project_id: str | None,
-    parent: str | None,
-    deadline_at: int | None,
-    agent: str | None,
-    sender: str | None = None,
-    task_id: str | None = None,
-) -> Delegation:
+def create_delegation(tx: Tx, request: DelegationRequest) -> Delegation:
     """Create a delegation of a text, or with `task_id` of a task.
 
     The caller must have checked that it may manage the task, because the end of a delegation takes
     the task away from its agent.
     """
-    recipient = agents.get_active(tx, to)
-    reply_to = check_mailbox(sender or _resolve_actor(tx, agent))
+    recipient = agents.get_active(tx, request.to)
+    reply_to = check_mailbox(request.sender or _resolve_actor(tx, request.agent))
     if reply_to == f"agent:{recipient.name}":
         raise Invalid(f"{recipient.name} cannot delegate work to itself.")
-    if deadline_at is not None and not (
-        tx.now < check_int(deadline_at, "The deadline") <= tx.now + YEAR
-    ):
-        raise Invalid(
-            "Invalid deadline. It must be in the future and within a year.",
-            deadline_at=deadline_at,
-        )
-    above = _lock(tx, parent) if parent else None
+    _check_deadline(tx, request.deadline_at)
+    above = _lock(tx, request.parent) if request.parent else None
     if above is not None and above.state is not DelegationState.ACTIVE:
         raise Conflict(f"{above.id} is {above.state}. A part needs an active delegation.")
     created = create(
@@ -93,18 +77,18 @@ def create_delegation(
         sql.DELEGATIONS,
         {
             "id": tx.new_id("dlg"),
-            "project_id": project_id,
+            "project_id": request.project_id,
             "from_mailbox": reply_to,
             "to_agent_id": recipient.id,
             "to_mailbox": f"agent:{recipient.name}",
             "parent_id": above.id if above else None,
-            "task_id": task_id,
-            "text": check_text(text, "The text"),
-            "context": check_optional_text(context, "The context"),
-            "deadline_at": deadline_at,
+            "task_id": request.task_id,
+            "text": check_text(request.text, "The text"),
+            "context": check_optional_text(request.context, "The context"),
+            "deadline_at": request.deadline_at,
             "created_at": tx.now,
         },
-        event_data={"to": recipient.name, "task": task_id},
+        event_data={"to": recipient.name, "task": request.task_id},
     )
     chains.save(tx, "delegations", created.id, chains.get_for_caller(tx, reply_to))
     letter = mail.put(
@@ -113,16 +97,26 @@ def create_delegation(
         DelegationPayload(
             delegation=created.id,
             sender=reply_to,
-            task=task_id,
+            task=created.task_id,
             text=created.text,
             context=created.context,
-            deadline_at=deadline_at,
+            deadline_at=created.deadline_at,
         ),
         key=created.id,
         sender=reply_to,
-        project=project_id,
+        project=created.project_id,
     )
     return tx.one(sql.SET_LETTER, id=created.id, letter_id=letter.id)
+
+
+def _check_deadline(tx: Tx, deadline_at: int | None) -> None:
+    if deadline_at is not None and not (
+        tx.now < check_int(deadline_at, "The deadline") <= tx.now + YEAR
+    ):
+        raise Invalid(
+            "Invalid deadline. It must be in the future and within a year.",
+            deadline_at=deadline_at,
+        )
 
 
 # -- end -----------------------------------------------------------------------------------------

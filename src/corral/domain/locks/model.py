@@ -1,7 +1,8 @@
 """A lock is a lease on a path of a project.
 
-Each request creates a row. Its number is both the position in the wait queue and the fence: a lock
-that is granted later on the same files has a higher number. A lock whose lease has expired is not
+Each request creates a row with the next number. The number is the end of the id (`lck_7`), the
+position in the wait queue and the fencing token (`fence`): of two locks on the same files, the one
+that was requested later has the higher number. A lock whose lease has expired is not
 held, even while its row still says so; the next operation on the locks of its project updates the
 row.
 """
@@ -50,7 +51,7 @@ class Lock(msgspec.Struct, frozen=True):
 
     id: str
     fence: int
-    """The fencing token: of two locks on the same files, the later one has the higher number."""
+    """The fencing token: the number in `id`. A later lock on the same files has a higher one."""
     state: LockState
     project_id: str
     path: str

@@ -178,6 +178,19 @@ class RacePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Paths of the JUnit reports that checks write, relative to the project's directory."""
 
 
+class RaceBase(msgspec.Struct, frozen=True):
+    """The commit and the repository from which a race starts."""
+
+    repository: str
+    subdirectory: str
+    """The path of the project's directory inside the repository; empty for its root."""
+    managed_repository: bool
+    """Whether Corral created the repository, because the directory is in none."""
+    branch: str | None
+    """The user's current branch; None for a detached HEAD."""
+    commit: str
+
+
 class AttemptSpec(msgspec.Struct, frozen=True):
     """One requested attempt: its agent and its variation of the prompt."""
 
@@ -295,6 +308,19 @@ class Graft(msgspec.Struct, frozen=True):
     reason: str
     created_by: str
     created_at: int
+
+
+class GraftTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a trial that is not recorded yet."""
+
+    attempt_id: str
+    files: list[str]
+    commit: str | None
+    """None: the changes conflict with the winner."""
+    checks: list[CheckResult]
+    kept: bool
+    """Whether the commit becomes the winner's: no check got worse."""
+    reason: str
 
 
 class Round(msgspec.Struct, frozen=True):

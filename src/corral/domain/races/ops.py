@@ -10,7 +10,15 @@ from corral.domain.projects import ops as projects
 from corral.domain.races import sql
 from corral.domain.races.attempts import end_attempt
 from corral.domain.races.limits import compute_round_budget, validate_plan
-from corral.domain.races.model import AttemptSpec, Race, RacePlan, RaceState, Round, RoundState
+from corral.domain.races.model import (
+    AttemptSpec,
+    Race,
+    RaceBase,
+    RacePlan,
+    RaceState,
+    Round,
+    RoundState,
+)
 from corral.domain.races.queries import get, load_race, lock_race
 from corral.domain.races.refs import (
     find_round,
@@ -35,19 +43,18 @@ def start(
     prompt: str,
     entries: Sequence[AttemptSpec],
     plan: RacePlan,
+    base: RaceBase,
     *,
     project: str,
-    repository: str,
-    subdirectory: str,
-    managed_repository: bool,
-    branch: str | None,
-    base_commit: str,
     host: str,
     folder: str,
     name: str | None = None,
     budget_micros: int | None = None,
 ) -> Race:
-    """Create a race and its first round. A driver prepares the attempts later."""
+    """Create a race and its first round; a driver on `host` prepares the attempts later.
+
+    Their worktrees are created below `folder`.
+    """
     text = check_text(prompt, "The prompt", max_bytes=MAX_PROMPT)
     validate_plan(plan)
     if budget_micros is not None:
@@ -61,20 +68,20 @@ def start(
             "project_id": project_id,
             "name": _take_first_line(name or tx.without_secrets(text)),
             "prompt": text,
-            "repository": repository,
-            "subdirectory": subdirectory,
-            "managed_repository": int(managed_repository),
-            "branch": branch,
-            "base_commit": base_commit,
+            "repository": base.repository,
+            "subdirectory": base.subdirectory,
+            "managed_repository": int(base.managed_repository),
+            "branch": base.branch,
+            "base_commit": base.commit,
             "host": host,
             "plan": encode_json(plan, "The plan"),
             "budget_micros": budget_micros,
             "created_at": tx.now,
             "created_by": tx.actor,
         },
-        event_data={"attempts": len(entries), "base": base_commit},
+        event_data={"attempts": len(entries), "base": base.commit},
     )
-    _create_round(tx, race, 1, entries, text, base_commit=base_commit, folder=folder)
+    _create_round(tx, race, 1, entries, text, base_commit=base.commit, folder=folder)
     return load_race(tx, race)
 
 
@@ -191,26 +198,37 @@ def _create_round(
         },
     )
     for position, entry in enumerate(entries, 1):
-        create(
-            tx,
-            sql.ATTEMPTS,
-            {
-                "id": tx.new_id("att"),
-                "race_id": race.id,
-                "round_id": round.id,
-                "project_id": race.project_id,
-                "number": position,
-                "agent": check_optional_text(entry.agent, "The agent", max_bytes=MAX_NAME),
-                "variation": entry.variation,
-                "prompt": vary_prompt(prompt, entry.variation),
-                "branch": make_branch_name(race, number, position, 1),
-                "worktree": make_worktree_path(folder, race, number, position, 1),
-                "try_number": 1,
-                "checks": "[]",
-                "created_at": tx.now,
-            },
-            event_data={"race": race.id, "round": number, "number": position, "agent": entry.agent},
-        )
+        _create_attempt(tx, race, round, position, entry, folder)
+
+
+def _create_attempt(
+    tx: Tx, race: Race, round: Round, number: int, entry: AttemptSpec, folder: str
+) -> None:
+    create(
+        tx,
+        sql.ATTEMPTS,
+        {
+            "id": tx.new_id("att"),
+            "race_id": race.id,
+            "round_id": round.id,
+            "project_id": race.project_id,
+            "number": number,
+            "agent": check_optional_text(entry.agent, "The agent", max_bytes=MAX_NAME),
+            "variation": entry.variation,
+            "prompt": vary_prompt(round.prompt, entry.variation),
+            "branch": make_branch_name(race, round.number, number, 1),
+            "worktree": make_worktree_path(folder, race, round.number, number, 1),
+            "try_number": 1,
+            "checks": "[]",
+            "created_at": tx.now,
+        },
+        event_data={
+            "race": race.id,
+            "round": round.number,
+            "number": number,
+            "agent": entry.agent,
+        },
+    )
 
 
 def _check_count(tx: Tx, race: Race, count: int) -> None:

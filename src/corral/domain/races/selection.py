@@ -1,7 +1,5 @@
 """Selecting the winner of a round, grafting files onto it, and asking for a judge."""
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from corral.db.transitions import transition
@@ -11,8 +9,8 @@ from corral.domain.races.limits import validate_plan
 from corral.domain.races.model import (
     Attempt,
     AttemptState,
-    CheckResult,
     Graft,
+    GraftTrial,
     Race,
     Round,
     RoundState,
@@ -43,40 +41,7 @@ def select(
     why = check_optional_text(reason, "The reason")
     winner = _get_first_ranked(locked) if attempt is None else find_attempt(locked, attempt)
     round = next(other for other in locked.rounds if other.id == winner.round_id)
-    if overrule and tx.actor.startswith("agent:"):
-        raise Refused(
-            "Only a person can overrule checks, judges and selections.",
-            id=locked.id,
-            reason="person_required",
-        )
-    if winner.state is not AttemptState.COMPLETED:
-        raise Refused(
-            f"Attempt {winner.number} is {winner.state} and cannot win. Retry it (`corral race "
-            f"retry {locked.id} {winner.number}`), or select another.",
-            id=locked.id,
-            attempt=winner.id,
-            state=winner.state,
-            reason="attempt_failed",
-        )
-    if not winner.can_win and not overrule:
-        raise Refused(
-            f"Attempt {winner.number} did not pass its checks. Select another, or overrule the "
-            "checks with --overrule.",
-            id=locked.id,
-            attempt=winner.id,
-            reason="checks_failed",
-        )
-    if round.state is RoundState.COMPLETED and not overrule:
-        raise IllegalMove(
-            f"Round {round.number} of {locked.id} already has a winner. Start the next round with "
-            f"`corral race next {locked.id}`, or replace the winner with `corral race select "
-            f"{locked.id} ROUND.NUMBER --overrule`.",
-            id=round.id,
-            verb="select",
-            state=round.state,
-            allowed=sql.ROUNDS.transitions.allowed_from(round.state),
-            reason="already_decided",
-        )
+    _check_selection(tx, locked, round, winner, overrule=overrule)
     winner_commit = commit or winner.commit
     if winner_commit is None:
         raise Refused(
@@ -101,6 +66,44 @@ def select(
     )
     _record_selection(tx, round, verb, winner.id, winner_commit, selected_by, why)
     return get(tx, locked.id)
+
+
+def _check_selection(tx: Tx, race: Race, round: Round, winner: Attempt, *, overrule: bool) -> None:
+    """Raise Refused for an attempt that cannot win, IllegalMove for a round that has a winner."""
+    if overrule and tx.actor.startswith("agent:"):
+        raise Refused(
+            "Only a person can overrule checks, judges and selections.",
+            id=race.id,
+            reason="person_required",
+        )
+    if winner.state is not AttemptState.COMPLETED:
+        raise Refused(
+            f"Attempt {winner.number} is {winner.state} and cannot win. Retry it (`corral race "
+            f"retry {race.id} {winner.number}`), or select another.",
+            id=race.id,
+            attempt=winner.id,
+            state=winner.state,
+            reason="attempt_failed",
+        )
+    if not winner.can_win and not overrule:
+        raise Refused(
+            f"Attempt {winner.number} did not pass its checks. Select another, or overrule the "
+            "checks with --overrule.",
+            id=race.id,
+            attempt=winner.id,
+            reason="checks_failed",
+        )
+    if round.state is RoundState.COMPLETED and not overrule:
+        raise IllegalMove(
+            f"Round {round.number} of {race.id} already has a winner. Start the next round with "
+            f"`corral race next {race.id}`, or replace the winner with `corral race select "
+            f"{race.id} ROUND.NUMBER --overrule`.",
+            id=round.id,
+            verb="select",
+            state=round.state,
+            allowed=sql.ROUNDS.transitions.allowed_from(round.state),
+            reason="already_decided",
+        )
 
 
 def _get_first_ranked(race: Race) -> Attempt:
@@ -141,25 +144,15 @@ def _record_selection(
     )
 
 
-def record_graft(
-    tx: Tx,
-    race: str,
-    round: Round,
-    attempt: Attempt,
-    files: Sequence[str],
-    *,
-    commit: str | None,
-    checks: Sequence[CheckResult],
-    kept: bool,
-    reason: str,
-) -> Graft:
-    """Record a graft that was tried. The commit of a kept graft becomes the winner's commit.
+def record_graft(tx: Tx, race: str, round: Round, trial: GraftTrial) -> Graft:
+    """Record a graft that was tried onto the winner of `round`.
 
-    Raises Conflict when the winner has changed since the graft was started.
+    The commit of a kept graft becomes the winner's commit. Raises Conflict when the winner has
+    changed since the graft was started.
     """
     locked = lock_race(tx, race)
     current = next(other for other in locked.rounds if other.id == round.id)
-    if kept and (
+    if trial.kept and (
         current.winner_commit != round.winner_commit or current.winner_id != round.winner_id
     ):
         raise Conflict(
@@ -167,36 +160,39 @@ def record_graft(
             "winner.",
             id=locked.id,
         )
-    if kept:
-        assert commit is not None
+    source = {"from": trial.attempt_id, "files": trial.files[:20]}
+    if trial.kept:
+        assert trial.commit is not None
         assert current.winner_id is not None
         transition(
             tx,
             sql.ROUNDS,
             "graft",
             round.id,
-            event_data={"from": attempt.id, "files": list(files)[:20], "commit": commit},
-            winner_commit=commit,
+            event_data={**source, "commit": trial.commit},
+            winner_commit=trial.commit,
         )
-        _record_selection(tx, current, "graft", current.winner_id, commit, tx.actor, reason)
+        _record_selection(
+            tx, current, "graft", current.winner_id, trial.commit, tx.actor, trial.reason
+        )
     else:
         tx.emit(
             "round",
             "reject_graft",
             round.id,
             project_id=locked.project_id,
-            data={"from": attempt.id, "files": list(files)[:20], "reason": reason},
+            data={**source, "reason": trial.reason},
         )
     return tx.one(
         sql.ADD_GRAFT,
         id=tx.new_id("grf"),
         round_id=round.id,
-        attempt_id=attempt.id,
-        files=encode_json(list(files), "The files"),
-        commit_id=commit,
-        kept=int(kept),
-        checks=encode_json(list(checks), "The checks"),
-        reason=reason,
+        attempt_id=trial.attempt_id,
+        files=encode_json(trial.files, "The files"),
+        commit_id=trial.commit,
+        kept=int(trial.kept),
+        checks=encode_json(trial.checks, "The checks"),
+        reason=trial.reason,
         created_by=tx.actor,
         now=tx.now,
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
-from corral.domain.charges import ops as charges
+from corral.domain.charges import budgets
 from corral.domain.outputs import ops as outputs
 from corral.domain.outputs.model import Output
 from corral.domain.projects import ops as projects
@@ -252,7 +252,7 @@ def _close(tx: Tx, run: Run, verb: str, end: ExitStatus, *, output_bytes: int | 
         peak_bytes=_pick_larger(run.peak_bytes, end.peak_bytes),
         event_data={"exit_code": end.exit_code, "signal": end.signal, "reason": reason},
     )
-    charges.release_budget(tx, run.id)
+    budgets.release_budget(tx, run.id)
     raise_alert(tx, ended, outcome.choose_alert_kind(ended.state, run.stop_kind), "end")
     return ended
 

@@ -11,7 +11,7 @@ import msgspec
 
 from corral.db.transitions import transition
 from corral.db.tx import Tx
-from corral.domain.charges import ops as charges
+from corral.domain.charges import budgets
 from corral.domain.nodes import ops as nodes
 from corral.domain.outputs import ops as outputs
 from corral.domain.projects import ops as projects
@@ -71,7 +71,7 @@ def acquire(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None
     budget = runs.get_launch(tx, id).budget_micros
     # Shared budgets cover agents only: the spending of a plain command cannot be measured.
     if started.provider != "plain" or started.agent_id is not None or budget is not None:
-        charges.reserve_budget(
+        budgets.reserve_budget(
             tx,
             id,
             project_id=started.project_id,

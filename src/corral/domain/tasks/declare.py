@@ -26,7 +26,7 @@ from corral.domain.tasks.model import (
     parse_tasks,
 )
 from corral.domain.tasks.permissions import resolve_actor
-from corral.domain.tasks.propagation import Blocker, find_blocker
+from corral.domain.tasks.propagation import Blocker, make_blocker
 from corral.domain.tasks.templates import TEMPLATES, TaskTemplate
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.text import MAX_NAME, check_text
@@ -262,7 +262,7 @@ def _find_blockers(
     order: Sequence[str], graph: DependencyKeys, existing: dict[str, TaskStatus]
 ) -> dict[str, Blocker]:
     """Return the blocker of every task that blocks its dependents, new or existing, by key."""
-    blockers = {key: find_blocker(task) for key, task in existing.items() if task.is_blocking}
+    blockers = {key: make_blocker(task) for key, task in existing.items() if task.is_blocking}
     for key in order:
         first = next(
             (blockers[dependency] for dependency in graph[key] if dependency in blockers), None

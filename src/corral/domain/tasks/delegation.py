@@ -3,7 +3,7 @@
 from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.delegations import ops as delegations
-from corral.domain.delegations.model import Delegation
+from corral.domain.delegations.model import Delegation, DelegationRequest
 from corral.domain.tasks import sql
 from corral.domain.tasks.graph_lock import lock_task
 from corral.domain.tasks.management import reassign
@@ -35,14 +35,16 @@ def delegate(
         text = f"{text}\n\n{delegated.description}"
     return delegations.create_delegation(
         tx,
-        to,
-        text,
-        context=context,
-        project_id=delegated.project_id,
-        task_id=delegated.id,
-        parent=parent,
-        deadline_at=deadline_at,
-        agent=agent,
+        DelegationRequest(
+            to=to,
+            text=text,
+            context=context,
+            project_id=delegated.project_id,
+            task_id=delegated.id,
+            parent=parent,
+            deadline_at=deadline_at,
+            agent=agent,
+        ),
     )
 
 

@@ -100,7 +100,7 @@ def update_dependents(tx: Tx, before: Task, after: Task) -> None:
     """Update the counts and states of all direct and indirect dependents, level by level."""
     open_delta = before.is_satisfied - after.is_satisfied
     blocking_delta = after.is_blocking - before.is_blocking
-    blocker = find_blocker(after) if blocking_delta > 0 else NO_BLOCKER
+    blocker = make_blocker(after) if blocking_delta > 0 else NO_BLOCKER
     level = [after.id] if open_delta or blocking_delta else []
     while level:
         updated = _update_counts(tx, level, open_delta, blocking_delta)
@@ -197,7 +197,7 @@ def recount_dependencies(tx: Tx, before: Task) -> Task:
 # -- blockers --------------------------------------------------------------------------------------
 
 
-def find_blocker(task: Task | TaskStatus) -> Blocker:
+def make_blocker(task: Task | TaskStatus) -> Blocker:
     """Return what blocks the dependents of a task: the task itself, or its own blocker."""
     if task.state is TaskState.PAUSED:  # the reason of a paused task says why it was paused
         return Blocker(task.blocked_by_id, f"{task.key} is paused, and blocked")
@@ -213,8 +213,8 @@ def _find_blocker(tx: Tx, id: str) -> Blocker:
     if first is None:
         return NO_BLOCKER
     if first.state is TaskState.PAUSED and first.blocked_by_id is not None:
-        return find_blocker(sql.TASKS.get(tx, first.blocked_by_id))
-    return find_blocker(first)
+        return make_blocker(sql.TASKS.get(tx, first.blocked_by_id))
+    return make_blocker(first)
 
 
 def _replace_blocker(tx: Tx, root: str) -> None:
@@ -239,4 +239,4 @@ def _replace_blocker(tx: Tx, root: str) -> None:
         if blocker != root:
             ids_by_blocker.setdefault(blocker, []).append(id)
     for blocker, ids in ids_by_blocker.items():
-        _set_blocker(tx, ids, find_blocker(sql.TASKS.get(tx, blocker)))
+        _set_blocker(tx, ids, make_blocker(sql.TASKS.get(tx, blocker)))

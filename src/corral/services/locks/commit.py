@@ -51,29 +51,16 @@ def commit(
     Raises Held when another owner has locked one of them, and Refused when there is nothing to
     commit. Records the committed files as touched by the owner.
     """
-    text = _with_trailers(message, owner, run)
+    text = _add_trailers(message, owner, run)
     top = git.find_worktree_root(os.path.realpath(folder))
     if top is None:
         raise Refused(f"{folder} is not in a git repository.", dir=folder)
     place = find_project_path(database, top)
     changes = _list_changes(top)
-    lock_paths = {name: _lock_path(place, name) for name in changes}
+    lock_paths = {name: _get_lock_path(place, name) for name in changes}
     held = [lock.path for lock in _list_held(database, owner, place) if lock.run_id in (None, run)]
-    named = {
-        file: _lock_pattern(place, top, os.path.join(folder, file), lock_paths) for file in files
-    }
-    for file, pattern in named.items():
-        if not any(can_overlap(pattern, path) for path in lock_paths.values()):
-            raise Refused(f"{file} has no changes to commit.", file=file)
-    locked = {
-        name for name, path in lock_paths.items() if any(can_overlap(lock, path) for lock in held)
-    }
-    requested = {
-        name
-        for name, path in lock_paths.items()
-        if any(can_overlap(pattern, path) for pattern in named.values())
-    }
-    chosen = sorted(locked | requested)
+    locked = _match_names(lock_paths, held)
+    chosen = sorted(locked | _find_named(place, top, folder, files, lock_paths))
     _require_unlocked_by_others(database, top, chosen or [*lock_paths], owner, run)
     if not chosen:
         raise Refused(
@@ -90,15 +77,7 @@ def commit(
         commit_id = commits.commit_files(
             top, text, chosen, new=new, environment=_build_hook_env(owner, database)
         )
-        for name in chosen:
-            with suppress(Invalid):  # a symlink that leads out of the project
-                touch = partial(
-                    touches.record_touch,
-                    project=place.project.id,
-                    path=lock_paths[name],
-                    agent=owner,
-                )
-                database.write(touch)
+        _record_touches(database, place, owner, [lock_paths[name] for name in chosen])
     left = sorted({*changes} - {*chosen})
     return CommitResult(
         commit_id,
@@ -106,6 +85,39 @@ def commit(
         [git.decode_name(name) for name in left],
         [git.decode_name(name) for name in chosen if name not in locked],
     )
+
+
+def _find_named(
+    place: ProjectPath, top: str, folder: str, files: Sequence[str], lock_paths: Mapping[str, str]
+) -> set[str]:
+    """Return the changed files that the caller named; raises Refused for an unchanged one."""
+    named: set[str] = set()
+    for file in files:
+        pattern = _resolve_lock_pattern(place, top, os.path.join(folder, file), lock_paths)
+        matches = _match_names(lock_paths, [pattern])
+        if not matches:
+            raise Refused(f"{file} has no changes to commit.", file=file)
+        named |= matches
+    return named
+
+
+def _match_names(lock_paths: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
+    """Return the names whose lock path one of the patterns covers."""
+    return {
+        name
+        for name, path in lock_paths.items()
+        if any(can_overlap(pattern, path) for pattern in patterns)
+    }
+
+
+def _record_touches(
+    database: Database, place: ProjectPath, owner: str, paths: Sequence[str]
+) -> None:
+    for path in paths:
+        with suppress(Invalid):  # a symlink that leads out of the project
+            database.write(
+                partial(touches.record_touch, project=place.project.id, path=path, agent=owner)
+            )
 
 
 def _list_changes(top: str) -> dict[str, str]:
@@ -117,7 +129,9 @@ def _list_changes(top: str) -> dict[str, str]:
     return changes
 
 
-def _lock_pattern(place: ProjectPath, top: str, path: str, lock_paths: Mapping[str, str]) -> str:
+def _resolve_lock_pattern(
+    place: ProjectPath, top: str, path: str, lock_paths: Mapping[str, str]
+) -> str:
     """Return the lock pattern for a path that the caller named."""
     name = os.path.relpath(os.path.join(top, path), top)
     if name in lock_paths:
@@ -126,7 +140,7 @@ def _lock_pattern(place: ProjectPath, top: str, path: str, lock_paths: Mapping[s
     return resolve.resolve_pattern(place.project, project_path, lockable=False)
 
 
-def _lock_path(place: ProjectPath, name: str) -> str:
+def _get_lock_path(place: ProjectPath, name: str) -> str:
     """Return the lock path of a file in this worktree."""
     project_path = os.path.join(place.path, git.decode_name(name))
     path = resolve.to_literal_pattern(place.project, project_path)
@@ -164,7 +178,7 @@ def _build_hook_env(owner: str, database: Database) -> dict[str, str]:
     return {"CORRAL_STORE": database.address, **agent}
 
 
-def _with_trailers(message: str, owner: str, run: str | None) -> str:
+def _add_trailers(message: str, owner: str, run: str | None) -> str:
     """Return the commit message with git trailers for the owner and the run."""
     text = check_text(message, "The message", max_bytes=MAX_TEXT).rstrip()
     trailers = [f"Corral-Owner: {owner}", *([f"Corral-Run: {run}"] if run else [])]

@@ -1,11 +1,8 @@
-"""Removing what races left on disk, without losing work.
+"""Clean-up of worktrees: removing what races left on disk, without losing work.
 
 A worktree with uncommitted changes is always kept. A worktree whose commits are on no other branch
 is kept too, unless the caller asks for its removal; then its branch stays. Without `confirm`, the
-functions only report what they would do.
-
-Several stores can share one home folder. A worktree without an attempt in this store counts as its
-orphan only where the marker of the folder names this store (see `paths.RaceMarker`).
+functions only report what they would do. `orphans` finds the worktrees without an attempt.
 """
 
 import os
@@ -25,10 +22,16 @@ from corral.adapters import (
 )
 from corral.db.database import Database
 from corral.domain.races import ops, queries
-from corral.domain.races.model import Attempt, AttemptState, Race
+from corral.domain.races.model import Attempt, Race
 from corral.domain.settings import ops as settings
-from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.services import worktree_cleanup
+from corral.services.races.orphans import (
+    RaceOrphan,
+    find_race,
+    iter_attempts,
+    iter_earlier_tries,
+    iter_orphans,
+)
 from corral.services.races.paths import (
     RaceMarker,
     get_pool,
@@ -67,7 +70,7 @@ def clean(
     """
     leftovers: list[AttemptLeftover] = []
     races: dict[str, Race] = {}
-    for attempt in _list_attempts(database, race):
+    for attempt in iter_attempts(database, race):
         if attempt.race_id not in races:
             races[attempt.race_id] = database.read(partial(queries.get, id=attempt.race_id))
         if races[attempt.race_id].host == process.host():
@@ -75,7 +78,7 @@ def clean(
                 database, races[attempt.race_id], attempt, confirm, unmerged
             )
     if orphans:
-        leftovers += [_clean_orphan(orphan, confirm) for orphan in list_orphans(database)]
+        leftovers += [_clean_orphan(orphan, confirm) for orphan in iter_orphans(database)]
         leftovers += _clean_pinned_commits(database, confirm)
     root = races_folder() / race.id if race is not None else races_folder()
     leftovers += _list_interrupted(str(root))
@@ -84,7 +87,7 @@ def clean(
             _clean_pooled(entry, pooled, confirm)
             for entry in worktree_pool.list_entries(str(pool_folder()))
         ]
-    return leftovers if not confirm else _sweep(leftovers)
+    return leftovers if not confirm else _finish_removals(leftovers)
 
 
 # -- attempts ------------------------------------------------------------------------------------
@@ -94,43 +97,16 @@ def _clean_attempt(
     database: Database, race: Race, attempt: Attempt, confirm: bool, unmerged: bool
 ) -> Iterator[AttemptLeftover]:
     """Clean the worktree of an attempt, and those of its earlier tries that still exist."""
-    for tried in (*_list_earlier_tries(attempt), attempt):
-        leftover = _inspect(race, tried, unmerged)
+    for tried in (*iter_earlier_tries(attempt), attempt):
+        leftover = _plan_removal(race, tried, unmerged)
         if leftover.action == "gone" and tried is not attempt:
             continue
         if confirm and leftover.action != "keep":
-            leftover = _remove(database, race, tried, leftover, is_last=tried is attempt)
+            leftover = _remove_worktree(database, race, tried, leftover, is_last=tried is attempt)
         yield leftover
 
 
-def _list_earlier_tries(attempt: Attempt) -> Iterator[Attempt]:
-    """Yield the earlier tries of an attempt, each with its own worktree and branch."""
-    suffix = f"-{attempt.try_number}"
-    for try_number in range(1, attempt.try_number):
-        earlier_suffix = f"-{try_number}" if try_number > 1 else ""
-        yield replace(
-            attempt,
-            worktree=attempt.worktree.removesuffix(suffix) + earlier_suffix,
-            branch=attempt.branch.removesuffix(suffix) + earlier_suffix,
-            state=AttemptState.FAILED,
-            ended_at=attempt.created_at,
-            checked_tree=None,
-        )
-
-
-def _list_attempts(database: Database, race: Race | None) -> Iterator[Attempt]:
-    """Yield the attempts whose worktrees were not removed yet: of a race, or of all races."""
-    if race is not None:
-        for round in race.rounds:
-            yield from (attempt for attempt in round.attempts if attempt.cleaned_at is None)
-        return
-    after = ""
-    while page := database.read(partial(queries.list_with_worktree, after=after, limit=PAGE_SIZE)):
-        yield from page
-        after = page[-1].worktree
-
-
-def _inspect(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
+def _plan_removal(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
     """Return what to do with the worktree of an attempt, and why."""
     leftover = AttemptLeftover(
         worktree=attempt.worktree,
@@ -173,20 +149,20 @@ def _explain_kept(attempt: Attempt, state: worktrees.WorktreeState, unmerged: bo
     return None
 
 
-def _remove(
+def _remove_worktree(
     database: Database, race: Race, attempt: Attempt, leftover: AttemptLeftover, *, is_last: bool
 ) -> AttemptLeftover:
     """Remove a worktree; its branch stays when it has commits of its own."""
     if leftover.action == "remove":
         # Inspect again: work may have appeared since the first inspection.
-        current = _inspect(race, attempt, unmerged=True)
+        current = _plan_removal(race, attempt, unmerged=True)
         if current.action != "remove":
             return current
     removed = worktree_cleanup.remove(
         leftover,
         race.repository,
         delete_branch=not leftover.unmerged,
-        # `_inspect` made sure that only the checks left uncommitted files.
+        # `_plan_removal` made sure that only the checks left uncommitted files.
         despite={"dirty"} if leftover.uncommitted else (),
         pool=get_pool(database, race) if leftover.action == "remove" else None,
     )
@@ -212,8 +188,8 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
         lambda tx: int(settings.get_value(tx, "races.worktree_retention_ms"))
     )
     before = database.clock.now() - retention_ms
-    old = [orphan for orphan in list_orphans(database) if _get_modified_at(orphan.folder) < before]
-    leftovers = _sweep([_clean_orphan(orphan, confirm=True) for orphan in old])
+    old = [orphan for orphan in iter_orphans(database) if _get_modified_at(orphan.folder) < before]
+    leftovers = _finish_removals([_clean_orphan(orphan, confirm=True) for orphan in old])
     leftovers += _clean_pinned_commits(database, confirm=True)
     for entry in worktree_pool.list_entries(str(pool_folder())):
         if entry.kept_at < before or not os.path.isdir(entry.repository):
@@ -222,71 +198,6 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
     # Ports of races that were deleted with their project, of any store.
     ports.release_matching(ports_folder(), lambda worktree: not os.path.isdir(worktree))
     return [leftover for leftover in leftovers if leftover.action == "removed"]
-
-
-def list_missing(database: Database) -> list[tuple[str, str]]:
-    """Return the attempts of this machine whose worktree is missing, as pairs of race and path.
-
-    Skips attempts that never started: they may never have had a worktree. Looks twice, because a
-    process that removes a worktree updates the store only afterwards.
-    """
-    return sorted(_find_missing(database) & _find_missing(database))
-
-
-def _find_missing(database: Database) -> set[tuple[str, str]]:
-    missing = set()
-    hosts: dict[str, str] = {}
-    for attempt in _list_attempts(database, None):
-        if attempt.started_at is None or os.path.isdir(attempt.worktree):
-            continue
-        if attempt.race_id not in hosts:
-            race = _find_race(database, attempt.race_id)
-            hosts[attempt.race_id] = race.host if race is not None else ""
-        if hosts[attempt.race_id] == process.host():
-            missing.add((attempt.race_id, attempt.worktree))
-    return missing
-
-
-class RaceOrphan(worktree_leftovers.OrphanWorktree, frozen=True, kw_only=True):
-    race_id: str
-    attempt_id: str | None
-    of_this_store: bool
-
-
-def list_orphans(database: Database) -> Iterator[RaceOrphan]:
-    """Yield worktrees in the folder of races that belong to no attempt.
-
-    Skips folders that are marked as another store's. The attempt is set where the path of the
-    worktree identifies it.
-    """
-    known = set()
-    for attempt in _list_attempts(database, None):
-        known |= {attempt.worktree, *(earlier.worktree for earlier in _list_earlier_tries(attempt))}
-    with suppress(FileNotFoundError):
-        for folder in sorted(os.scandir(races_folder()), key=lambda entry: entry.name):
-            marker = read_marker(folder.path)
-            if not folder.is_dir(follow_symlinks=False):
-                continue
-            if marker is not None and marker.store != database.url:
-                continue
-            race = _find_race(database, folder.name)
-            repositories = [marker.repository] if marker else []
-            if race is not None and race.repository not in repositories:
-                repositories.append(race.repository)
-            attempt_ids = {} if race is None else _map_attempts_by_worktree(race)
-            for orphan in worktree_leftovers.find_orphans(repositories, folder.path, known):
-                if not os.path.basename(orphan.folder).startswith(
-                    worktree_leftovers.REMOVAL_PREFIX
-                ):
-                    yield RaceOrphan(
-                        folder=orphan.folder,
-                        repository=orphan.repository,
-                        branch=orphan.branch,
-                        exists=orphan.exists,
-                        race_id=folder.name,
-                        attempt_id=attempt_ids.get(orphan.folder),
-                        of_this_store=marker is not None,
-                    )
 
 
 def _clean_orphan(orphan: RaceOrphan, confirm: bool) -> AttemptLeftover:
@@ -327,24 +238,6 @@ def _get_modified_at(folder: str) -> int:
     return max(times)
 
 
-def _find_race(database: Database, id: str) -> Race | None:
-    """Return a race by its full id."""
-    with suppress(Ambiguous, Invalid, NotFound):
-        race = database.read(partial(queries.get, id=id))
-        return race if race.id == id else None
-    return None
-
-
-def _map_attempts_by_worktree(race: Race) -> dict[str, str]:
-    """Return the attempt of each worktree of a race, including those of earlier tries."""
-    attempts = [attempt for round in race.rounds for attempt in round.attempts]
-    return {
-        tried.worktree: attempt.id
-        for attempt in attempts
-        for tried in (*_list_earlier_tries(attempt), attempt)
-    }
-
-
 # -- pinned commits ------------------------------------------------------------------------------
 
 
@@ -353,16 +246,16 @@ def _clean_pinned_commits(database: Database, confirm: bool) -> Iterator[Attempt
 
     With the last one, the race's folder is removed too.
     """
-    for folder, race_id, marker in _list_marked_folders(database):
-        if _find_race(database, race_id) is not None:
+    for folder, race_id, marker in _iter_marked_folders(database):
+        if find_race(database, race_id) is not None:
             continue
         for name in git_history.list_kept(marker.repository, race_id):
-            yield _unpin(marker.repository, race_id, name, confirm)
+            yield _unpin_commit(marker.repository, race_id, name, confirm)
         if confirm:
             remove_race_folder(folder)
 
 
-def _unpin(repository: str, race_id: str, name: str, confirm: bool) -> AttemptLeftover:
+def _unpin_commit(repository: str, race_id: str, name: str, confirm: bool) -> AttemptLeftover:
     """Remove a pin unless it alone keeps its commits reachable."""
     ref = f"{git_history.KEPT_REFS_PREFIX}{name}"
     leftover = AttemptLeftover(worktree=ref, bytes=0, race_id=race_id)
@@ -383,7 +276,7 @@ def _unpin(repository: str, race_id: str, name: str, confirm: bool) -> AttemptLe
     return leftover
 
 
-def _list_marked_folders(database: Database) -> Iterator[tuple[str, str, RaceMarker]]:
+def _iter_marked_folders(database: Database) -> Iterator[tuple[str, str, RaceMarker]]:
     """Yield the race folders that this store created, with the race's id and the marker."""
     with suppress(FileNotFoundError):
         for folder in sorted(os.scandir(races_folder()), key=lambda entry: entry.name):
@@ -425,7 +318,7 @@ def _list_interrupted(root: str) -> list[AttemptLeftover]:
     ]
 
 
-def _sweep(leftovers: list[AttemptLeftover]) -> list[AttemptLeftover]:
+def _finish_removals(leftovers: list[AttemptLeftover]) -> list[AttemptLeftover]:
     """Finish interrupted removals, and remove the folders of races that became empty."""
     swept = []
     worktree_pool.delete_abandoned(str(pool_folder()))

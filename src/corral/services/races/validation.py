@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
-import msgspec
-
 from corral import config
 from corral.adapters import git, git_history, snapshot_repositories
 from corral.adapters.sandbox import SandboxKind
@@ -14,7 +12,7 @@ from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
 from corral.domain.races import variations
-from corral.domain.races.model import AttemptSpec, RacePlan
+from corral.domain.races.model import AttemptSpec, RaceBase, RacePlan
 from corral.domain.runs.model import RunMode
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.scratch_folders import scratch_folder
@@ -30,17 +28,6 @@ from corral.services.runs.runners import (
 
 DirtyPolicy = Literal["refuse", "include", "ignore"]
 """What to do with uncommitted changes in the project's directory."""
-
-
-class RaceBase(msgspec.Struct, frozen=True):
-    """The commit and the repository from which a race starts."""
-
-    repository: str
-    subdirectory: str
-    """Path of the project's directory subdirectory the repository."""
-    managed_repository: bool
-    branch: str | None
-    commit: str
 
 
 def parse_agents(agents: str | Sequence[str] | None) -> list[str]:
@@ -147,7 +134,7 @@ def resolve_project(tx: Tx, project: str | None) -> Project:
 
 
 def resolve_base(project: Project, base: str | None, dirty: DirtyPolicy) -> RaceBase:
-    """Return the base commit of a race, in the project's repository or in a managed_repository one.
+    """Return the base commit of a race, in the project's repository or in a managed one.
 
     Raises Conflict for uncommitted changes when `dirty` is "refuse".
     """

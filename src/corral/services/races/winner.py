@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,7 +10,15 @@ from corral.adapters.exports import CommitTree, ExportManifest
 from corral.adapters.merges import MergeResult
 from corral.db.database import Database
 from corral.domain.races import ops, refs, selection
-from corral.domain.races.model import Attempt, CheckResult, Graft, Race, Round, RoundState
+from corral.domain.races.model import (
+    Attempt,
+    CheckResult,
+    Graft,
+    GraftTrial,
+    Race,
+    Round,
+    RoundState,
+)
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.text import check_text
 from corral.services.races.checks import run_checks
@@ -144,17 +151,26 @@ def graft(
     done = merges.graft_changes(
         race.repository, str(folder), other.commit, message=message, files=files, hunks=hunks
     )
-    record = partial(_record_graft, database, race, round, other, _describe(files, hunks), folder)
+    checks: list[CheckResult] = []
     if done.conflicts:
         conflicts = ", ".join(f"{clash.name} ({clash.why})" for clash in done.conflicts[:5])
-        return record(commit=None, checks=[], kept=False, reason=f"conflicts: {conflicts}")
-    assert done.commit is not None
-    checks = run_checks(database, race, str(folder), None)
-    winner = next(attempt for attempt in round.attempts if attempt.id == round.winner_id)
-    why, kept = _compare(winner, checks)
-    if kept:
-        pin_commit(database, race, name, done.commit)
-    return record(commit=done.commit, checks=checks, kept=kept, reason=why)
+        why, kept = f"conflicts: {conflicts}", False
+    else:
+        assert done.commit is not None
+        checks = run_checks(database, race, str(folder), None)
+        winner = next(attempt for attempt in round.attempts if attempt.id == round.winner_id)
+        why, kept = _compare(winner, checks)
+        if kept:
+            pin_commit(database, race, name, done.commit)
+    trial = GraftTrial(
+        attempt_id=other.id,
+        files=_describe(files, hunks),
+        commit=None if done.conflicts else done.commit,
+        checks=checks,
+        kept=kept,
+        reason=why,
+    )
+    return _record_graft(database, race, round, folder, trial)
 
 
 def _describe(files: Sequence[str], hunks: Mapping[str, Sequence[int]]) -> list[str]:
@@ -162,27 +178,13 @@ def _describe(files: Sequence[str], hunks: Mapping[str, Sequence[int]]) -> list[
 
 
 def _record_graft(
-    database: Database,
-    race: Race,
-    round: Round,
-    other: Attempt,
-    files: list[str],
-    folder: Path,
-    *,
-    commit: str | None,
-    checks: list[CheckResult],
-    kept: bool,
-    reason: str,
+    database: Database, race: Race, round: Round, folder: Path, trial: GraftTrial
 ) -> Graft:
     """Record a graft, and remove the worktree and the branch of the trial.
 
     A kept commit is pinned in the repository; any other graft can be tried again.
     """
-    graft = database.write(
-        lambda tx: selection.record_graft(
-            tx, race.id, round, other, files, commit=commit, checks=checks, kept=kept, reason=reason
-        )
-    )
+    graft = database.write(lambda tx: selection.record_graft(tx, race.id, round, trial))
     with suppress(Refused, OSError):
         worktrees.remove(
             race.repository, str(folder), delete_branch=True, despite={"dirty", "unmerged"}

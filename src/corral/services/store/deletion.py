@@ -67,7 +67,7 @@ def delete_project(tx: Tx, id: str) -> Project:
     Its settings, budgets, schedules, sessions, notes, tasks, races, delegations, plans and locks
     are deleted with it. Open questions and proposed decisions are withdrawn; groups are archived.
     """
-    from corral.domain.charges import ops as charges
+    from corral.domain.charges import budgets
     from corral.domain.decisions import ops as decisions
     from corral.domain.delegations import ops as delegations
     from corral.domain.groups import ops as groups
@@ -80,7 +80,7 @@ def delete_project(tx: Tx, id: str) -> Project:
 
     project = projects.get(tx, id)
     schedules.cancel_of_project(tx, project.id)
-    charges.delete_budgets_of_scope(tx, f"project:{project.id}")
+    budgets.delete_budgets_of_scope(tx, f"project:{project.id}")
     _delete_sessions_of_project(tx, project.id)
     task_retention.forget_project(tx, project.id)
     race_retention.forget_project(tx, project.id)

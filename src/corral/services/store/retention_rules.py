@@ -30,7 +30,7 @@ from corral.domain.sessions import retention as session_retention
 from corral.domain.tasks import retention as task_retention
 from corral.domain.tokens import ops as tokens
 from corral.services.store.deletion import delete_notes, delete_runs, delete_sessions
-from corral.services.store.import_origins import ImportOriginsRetention
+from corral.services.store.origins_retention import ImportOriginsRetention
 
 RETENTION_RULES: tuple[RetentionRule, ...] = (
     # First, because they are kept as long as the objects they name, and a dry run must count the

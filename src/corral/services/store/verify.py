@@ -352,17 +352,17 @@ def _verify_sandboxes(database: Database, on_progress: Progress) -> Iterator[Fil
 
 
 def _verify_worktrees(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
-    from corral.services.races import cleanup
+    from corral.services.races import orphans
     from corral.services.tasks import cleanup as tasks_cleanup
 
     on_progress("worktrees", 0, 1)
-    for race_id, worktree in cleanup.list_missing(database):
+    for race_id, worktree in orphans.list_missing(database):
         yield (
             "warning",
             f"The worktree {worktree} of {race_id} is missing. Record that with "
             f"`corral race clean {race_id} --yes`.",
         )
-    for orphan in cleanup.list_orphans(database):
+    for orphan in orphans.iter_orphans(database):
         yield (
             "warning",
             f"{orphan.folder} belongs to no attempt. See its content with "

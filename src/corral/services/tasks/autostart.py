@@ -11,7 +11,7 @@ from corral import config
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
-from corral.domain.charges import ops as charges
+from corral.domain.charges import budgets
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
 from corral.domain.runs import dispatch
@@ -78,7 +78,7 @@ def _choose_agent(
         # At most one start per agent and pass: the next pass counts this start in its limits.
         if any(start.agent.id == agent.id for start in planned):
             continue
-        if dispatch.has_agent_capacity(tx, agent.id) and not charges.find_exceeded_budget(
+        if dispatch.has_agent_capacity(tx, agent.id) and not budgets.find_exceeded_budget(
             tx, "none", project_id=task.project_id, agent_id=agent.id
         ):
             return agent
