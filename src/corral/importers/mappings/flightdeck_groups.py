@@ -92,11 +92,11 @@ def _build_project_note(row: SourceRow, **columns: Any) -> Iterable[TargetRow]:
         row.report_reason("its project is missing")
         return
     category = row.read_line("category") or "general"
-    own = row.read_line("key")
-    if own is None:
+    name = row.read_line("key")
+    if name is None:
         row.problems.append("key is missing; the key of the row is used")
-        own = row.key
-    if len(f"{category}/{own}") > MAX_KEY:
+        name = row.key
+    if len(f"{category}/{name}") > MAX_KEY:
         row.keep("category")
         row.keep("key", "is too long; it was cut")
     yield target_rows.build_note(
@@ -105,7 +105,7 @@ def _build_project_note(row: SourceRow, **columns: Any) -> Iterable[TargetRow]:
         row.read_created_at("created_at"),
         project_id=project,
         category=category,
-        key=f"{category}/{own}"[:MAX_KEY],
+        key=f"{category}/{name}"[:MAX_KEY],
         **columns,
     )
 

@@ -43,7 +43,7 @@ def _convert_task(row: SourceRow) -> Iterable[TargetRow]:
     at = row.read_created_at("created_at")
     status = row.peek_text("dag_status")
     state = row.read_choice("dag_status", _TASKS, "paused")
-    own = row.read_line("id", max_bytes=100) or row.key[:100]
+    name = row.read_line("id", max_bytes=100) or row.key[:100]
     lead = row.read_line("lead_id", max_bytes=100) or ""
     reason = row.read_text("failure_reason")
     if state == "paused" and status != "paused":
@@ -56,11 +56,11 @@ def _convert_task(row: SourceRow) -> Iterable[TargetRow]:
     task = target_rows.build_task(
         row,
         project or row.source_project(),
-        f"{own}@{lead[:8]}",
+        f"{name}@{lead[:8]}",
         at,
         state,
         role=row.read_line("role"),
-        title=row.read_line("title") or own,
+        title=row.read_line("title") or name,
         description=row.read_text("description"),
         files=target_rows.to_json_text(row.read_json("files", list[str], [])),
         priority=row.read_integer("priority", minimum=-1_000_000, maximum=1_000_000) or 0,
@@ -79,17 +79,17 @@ def _convert_task(row: SourceRow) -> Iterable[TargetRow]:
 
 
 def _convert_dependencies(row: SourceRow) -> Iterable[TargetRow]:
-    own = row.find_id("dag_tasks", row.build_key("id", "lead_id"))
-    if own is None:
+    task = row.find_id("dag_tasks", row.build_key("id", "lead_id"))
+    if task is None:
         return
-    yield TargetRow(EXISTING, {"table": "tasks", "id": own})
+    yield TargetRow(EXISTING, {"table": "tasks", "id": task})
     for need in row.read_json("depends_on", list[str], []):
         other = row.find_id("dag_tasks", encode_key([need, row.peek_text("lead_id")]))
-        if other is None or other == own:
+        if other is None or other == task:
             row.keep("depends_on")
             row.problems.append("depends_on refers to a missing task, or to itself")
         else:
-            yield TargetRow("task_dependencies", {"task_id": own, "depends_on_id": other})
+            yield TargetRow("task_dependencies", {"task_id": task, "depends_on_id": other})
 
 
 def _link_dependencies(row: SourceRow) -> Iterator[tuple[str, str]]:

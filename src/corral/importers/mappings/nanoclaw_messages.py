@@ -70,6 +70,18 @@ def _decode_content(row: SourceRow) -> object:
     return decoded
 
 
+def _build_body(row: SourceRow) -> dict[str, object]:
+    """Return the body of the letter of a message."""
+    return {
+        "kind": row.read_line("kind"),
+        "seq": row.read_integer("seq"),
+        "content": _decode_content(row),
+        "platform_id": row.read_line("platform_id", max_bytes=400),
+        "channel_type": row.read_line("channel_type"),
+        "thread_id": row.read_line("thread_id", max_bytes=400),
+    }
+
+
 def _convert_incoming(row: SourceRow) -> Iterable[TargetRow]:
     session = _find_session(row)
     if session is None:
@@ -81,14 +93,7 @@ def _convert_incoming(row: SourceRow) -> Iterable[TargetRow]:
         state = "done"
     rule = row.read_line("recurrence")
     due = row.read_timestamp("process_after")
-    body = {
-        "kind": row.read_line("kind"),
-        "seq": row.read_integer("seq"),
-        "content": _decode_content(row),
-        "platform_id": row.read_line("platform_id", max_bytes=400),
-        "channel_type": row.read_line("channel_type"),
-        "thread_id": row.read_line("thread_id", max_bytes=400),
-    }
+    body = _build_body(row)
     mailbox = f"session:{session}"
     if rule and len(rule.split()) == 5 and state == "expired":
         yield target_rows.build_schedule(
@@ -123,19 +128,9 @@ def _convert_outgoing(row: SourceRow) -> Iterable[TargetRow]:
     if session is None:
         return
     at = row.read_created_at("timestamp")
-    kind = row.read_line("channel_type")
-    target = row.read_line("platform_id", max_bytes=400)
     place = row.find_id("messaging_groups.platform_id", _encode_address(row))
     state, when = row.memo.get(("delivered", row.key), ("expired", None))
-    body = {
-        "kind": row.read_line("kind"),
-        "seq": row.read_integer("seq"),
-        "content": _decode_content(row),
-        "platform_id": target,
-        "channel_type": kind,
-        "thread_id": row.read_line("thread_id", max_bytes=400),
-        "in_reply_to": row.read_line("in_reply_to", max_bytes=400),
-    }
+    body = _build_body(row) | {"in_reply_to": row.read_line("in_reply_to", max_bytes=400)}
     mailbox = f"place:{place}" if place else f"session:{session}"
     last_error = "nanoclaw had not recorded its delivery" if state == "expired" else None
     yield target_rows.build_letter(

@@ -19,6 +19,7 @@ from corral.domain.chat.inbound.router import parse_command
 from corral.domain.chat.inbound.routing_cache import RoutingCache, explain_ignored
 from corral.domain.chat.model import CHAT_MAILBOX, Message, Person
 from corral.domain.chat.outbound import cards, queue
+from corral.domain.chat.outbound.queue import MessageDraft
 from corral.domain.questions import ops as questions
 from corral.kernel.errors import Refused
 from corral.kernel.ids import parse_number
@@ -70,7 +71,7 @@ def _handle_answer(
     else:
         accepted, reply = cards.answer_question(tx, question_id, text, person.mailbox)
     if not accepted:
-        queue.enqueue(tx, inbound.place, reply, thread=message.thread, key=f"{message.id}:answer")
+        _reply(tx, inbound, message, reply, "answer")
     return finish_held(tx, message, "release" if accepted else "reject", reply)
 
 
@@ -81,8 +82,14 @@ def _handle_command(
     if message.kind is not MessageKind.TEXT or name not in commands.COMMANDS:
         return None
     allowed, reply = commands.run_command(tx, name, inbound.place, message.thread, person)
-    queue.enqueue(tx, inbound.place, reply, thread=message.thread, key=f"{message.id}:command")
+    _reply(tx, inbound, message, reply, "command")
     return finish_held(tx, message, "release" if allowed else "reject", f"the command /{name}")
+
+
+def _reply(tx: Tx, inbound: InboundMessage, message: Message, text: str, what: str) -> None:
+    """Reply to a message in Corral's own name, once for each `what`."""
+    draft = MessageDraft(text, thread=message.thread, key=f"{message.id}:{what}")
+    queue.enqueue(tx, inbound.place, draft)
 
 
 # -- holding for an owner's decision --------------------------------------------------------------

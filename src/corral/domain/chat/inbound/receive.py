@@ -45,6 +45,7 @@ from corral.domain.chat.model import (
     Wiring,
 )
 from corral.domain.chat.outbound import cards, queue
+from corral.domain.chat.outbound.queue import MessageDraft
 from corral.kernel.errors import Refused
 from corral.kernel.text import check_text
 
@@ -169,13 +170,8 @@ def _reject_secret(tx: Tx, inbound: InboundMessage) -> Message:
     bare = msgspec.structs.replace(inbound.incoming, text=cards.REDACTED, files=[], attached=[])
     redacted = inbound._replace(incoming=bare, text=cards.REDACTED)
     message = store_message(tx, redacted, "refuse", cards.NOT_KEPT_REPLY)
-    queue.enqueue(
-        tx,
-        inbound.place,
-        cards.NOT_KEPT_REPLY,
-        thread=message.thread,
-        key=f"{message.id}:secret",
-    )
+    draft = MessageDraft(cards.NOT_KEPT_REPLY, thread=message.thread, key=f"{message.id}:secret")
+    queue.enqueue(tx, inbound.place, draft)
     return message
 
 
