@@ -111,10 +111,12 @@ class SourceRow:
             self.problems.append(why)
 
     def keep_all(self) -> None:
+        """Keep the original values of all columns."""
         for name in self._values:
             self.keep(name)
 
     def keep_columns(self, names: Iterable[str]) -> None:
+        """Keep the original values of some columns."""
         for name in sorted(names):
             self.keep(name)
 

@@ -29,7 +29,7 @@ def send_answer_unless_sent(
         for message in _list_sent(tx, conversation, run_id)
     ):
         return []
-    return _send_to(tx, address, conversation, run_id, text)
+    return _send_to_address(tx, address, conversation, run_id, text)
 
 
 def send_answer(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
@@ -38,10 +38,10 @@ def send_answer(tx: Tx, conversation: Conversation, run_id: str, text: str) -> l
     Returns the queued messages; an empty list when the session has no reply address.
     """
     address = targets.find_reply_address(tx, conversation)
-    return _send_to(tx, address, conversation, run_id, text) if address is not None else []
+    return _send_to_address(tx, address, conversation, run_id, text) if address is not None else []
 
 
-def _send_to(
+def _send_to_address(
     tx: Tx, address: ReplyAddress, conversation: Conversation, run_id: str, text: str
 ) -> list[Message]:
     letters = conversation.claimed_letters
