@@ -93,7 +93,7 @@ def test_source_tree_has_the_expected_concepts() -> None:
 def test_statements_are_imported_only_inside_their_concept(concept: str) -> None:
     concept_folder = SOURCE / "domain" / concept
     # Importers insert foreign rows with the statements of the tables that they fill.
-    importers = SOURCE / "importers" / "rows"
+    importers = SOURCE / "importers" / "target"
     statements = re.compile(rf"corral\.domain\.{concept}\.(\w+\.)*(\w+_)?sql(\.|$)")
     for file in FILES:
         if concept_folder not in file.parents and importers not in file.parents:

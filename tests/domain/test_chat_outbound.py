@@ -10,6 +10,7 @@ from corral.adapters.channels.contract import ChannelTraits, OutgoingMessage, Po
 from corral.adapters.process import ProcessIdentity
 from corral.api import Corral
 from corral.domain.chat.outbound import queue
+from corral.domain.chat.outbound.queue import MessageDraft
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.services.chat.delivery import create_delivery_owner
@@ -61,10 +62,10 @@ def test_delivery_order_follows_the_order_of_sends(store: Corral) -> None:
     chat = Chat(store)
     place = store.places.register("fake", "room")
     with store.transaction() as tx:
-        queue.enqueue(tx, place, "first")
+        queue.enqueue(tx, place, MessageDraft("first"))
     with store.transaction() as tx:
         tx.now -= 50  # as a transaction that began earlier and committed later
-        queue.enqueue(tx, place, "second")
+        queue.enqueue(tx, place, MessageDraft("second"))
     chat.deliver()
     assert chat.platform.words() == ["first", "second"]
 
@@ -329,7 +330,7 @@ def test_message_queued_during_channel_removal_is_not_sent(
     place = store.places.get(chat.place())
     store.channels.remove(chat.channel.name)
     with store.transaction() as tx:
-        (message,) = queue.enqueue(tx, place, "hello")
+        (message,) = queue.enqueue(tx, place, MessageDraft("hello"))
     chat.deliver()
     assert chat.platform.words() == []
     undelivered = store.messages.get(message.id)

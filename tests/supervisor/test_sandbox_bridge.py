@@ -229,10 +229,10 @@ def test_file_bridge_without_sandbox_needs_the_setting(
     folder = SessionFolder(str(tmp_path))
     for path in (folder.inside, folder.outside, folder.home):
         os.mkdir(path)
-    given = {"work": None, "store": "sqlite:///x", "scratch": str(tmp_path / "scratch")}
+    paths = session_sandbox.SandboxPaths(None, "sqlite:///x", str(tmp_path / "scratch"))
     with pytest.raises(Refused, match="Install bubblewrap"):
-        session_sandbox.wrap_command(["true"], folder, kind="auto", **given)
-    wrapped = session_sandbox.wrap_command(["true"], folder, kind="none", **given)
+        session_sandbox.wrap_command(["true"], folder, paths, kind="auto")
+    wrapped = session_sandbox.wrap_command(["true"], folder, paths, kind="none")
     assert wrapped.words == ["true"]
     assert "Not sandboxed" in wrapped.missing_protections[0]
 

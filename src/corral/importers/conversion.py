@@ -33,11 +33,11 @@ def convert_row(table: TableMapping, row: SourceRow, is_duplicate: bool) -> list
     targets = list(table.convert(row)) if table.convert else []
     if not targets and not table.alias:
         row.keep_all()
-        row.explain(table.reason or "required values are missing")
+        row.report_reason(table.reason or "required values are missing")
     for name, target in table.columns.items():
         if target == NOT_IMPORTED:
             row.unmapped.pop(name, None)
-            if row.has(name):
+            if row.has_value(name):
                 row.problems.append(f"{name} is not imported: it may be a secret")
         elif target == KEPT and not table.alias:
             row.keep(name)
@@ -46,7 +46,7 @@ def convert_row(table: TableMapping, row: SourceRow, is_duplicate: bool) -> list
             {
                 name
                 for name, target in table.columns.items()
-                if target == NOT_IMPORTED or (target == KEY and row.plain_text(name) == row.key)
+                if target == NOT_IMPORTED or (target == KEY and row.peek_text(name) == row.key)
             }
         )
     return targets
@@ -55,7 +55,7 @@ def convert_row(table: TableMapping, row: SourceRow, is_duplicate: bool) -> list
 def find_parents(table: TableMapping, row: SourceRow) -> Iterator[tuple[str, str]]:
     """Yield the rows of other tables that a row refers to: their table and key."""
     for name, other in table.refs.items():
-        if (key := row.key_in(name)) is not None:
+        if (key := row.peek_key(name)) is not None:
             yield other, key
     if table.links is not None:
         yield from table.links(row)

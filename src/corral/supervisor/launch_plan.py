@@ -89,12 +89,14 @@ class LaunchPlan:
         wrapped = session_sandbox.wrap_command(
             [sys.executable, "-P", "-m", session_sandbox.AGENT_CLIENT, "run", start_file],
             folder,
+            session_sandbox.SandboxPaths(
+                work=run.cwd,
+                store=self._store.address,
+                scratch=str(self.folder / "scratch"),
+                programs=command.args,
+                reads=self._get_setting("chat.sandbox_read_paths"),
+            ),
             kind=str(self._launch.sandbox).removeprefix(SESSION_SANDBOX_PREFIX),
-            work=run.cwd,
-            store=self._store.address,
-            programs=command.args,
-            reads=self._get_setting("chat.sandbox_read_paths"),
-            scratch=str(self.folder / "scratch"),
         )
         self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.missing_protections}
         return LaunchCommand(

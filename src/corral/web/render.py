@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from corral import __version__
-from corral.domain.chat.model import CHAT_MAILBOX, asker_label
+from corral.domain.chat.model import CHAT_MAILBOX, format_asker
 from corral.domain.chat.outbound.cards import asks_for_secret
 from corral.domain.mail.model import summarize_body
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
@@ -156,7 +156,7 @@ def environment() -> Environment:
         gist=summarize_body,
         name=display_name,
         wants_secret=asks_for_secret,
-        asker=asker_label,
+        asker=format_asker,
     )
     environment.globals.update(
         asset=asset, navigation=NAVIGATION, version=__version__, host=CHAT_MAILBOX

@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from corral.domain.chat.model import asker_label
+from corral.domain.chat.model import format_asker
 from corral.domain.questions.model import Question, QuestionState
 from corral.kernel.errors import Invalid
 from corral.web.notes import parse_scope
@@ -54,8 +54,8 @@ def _answer_notice(question: Question) -> str:
     if question.state is QuestionState.OPEN:
         return f"Vote recorded; {question.required_votes} people must give the same answer."
     if question.answer is None:
-        return f"The votes disagree. {asker_label(question.asker)} was notified."
-    return f"Answer sent to {asker_label(question.asker)}: {question.answer}"
+        return f"The votes disagree. {format_asker(question.asker)} was notified."
+    return f"Answer sent to {format_asker(question.asker)}: {question.answer}"
 
 
 def review_decision(request: PageRequest) -> Response:

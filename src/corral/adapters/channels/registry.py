@@ -63,7 +63,7 @@ def _check_names(kind: str, noun: str, known: Mapping[str, bool], given: set[str
     allowed = {*known, "owner_place"} if noun == "configuration" else {*known}
     missing = [name for name, needed in known.items() if needed and name not in given]
     if missing:
-        option = "--secret NAME=SECRET" if noun == "secret" else "--set NAME=VALUE"
+        option = "--secret NAME=SECRET" if noun == "secret" else "--config NAME=VALUE"
         raise Invalid(
             f"A channel of kind {kind} needs the {noun} {', '.join(missing)}: use {option}.",
             missing=missing,

@@ -12,7 +12,7 @@ from corral.domain.chat import model
 COLUMNS = [
     ("ID", lambda question: question.id),
     ("STATE", lambda question: question.state),
-    ("ASKER", lambda question: model.asker_label(question.asker)),
+    ("ASKER", lambda question: model.format_asker(question.asker)),
     ("ASKED", lambda question: format_age(question.created_at)),
     ("DEADLINE", lambda question: format_age(question.deadline_at)),
     ("OPTIONS", lambda question: ", ".join(question.options) or "any text"),
@@ -73,7 +73,7 @@ def answer(app: App, question: str, answer: str) -> None:
     from corral import config
 
     record = app.store.questions.answer(question, read_body(answer, False), by=config.actor())
-    asker = model.asker_label(record.asker)
+    asker = model.format_asker(record.asker)
     if record.state == "open":
         vote = record.votes[-1].answer
         count = sum(cast.answer == vote for cast in record.votes)

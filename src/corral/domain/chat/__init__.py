@@ -15,7 +15,10 @@
 
     inbound/            from the platform to agents: start reading at `receive`
         receive         store each event of a platform once, then moderate and route it
-        moderation      route, hold or reject a message; answers and commands
+        message         a message that is being routed or moderated
+        message_rows    store messages and change their states
+        routable        the fast path: route a batch of messages that need no moderation
+        moderation      all other messages: answers, commands, and strangers to approve
         router          which wirings wake their agents, and why (pure functions)
         routing_cache   the data that routing needs, cached for a batch
         held            release or reject messages that waited for an owner's decision

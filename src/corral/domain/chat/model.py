@@ -12,7 +12,7 @@ the attempts and the last error.
 
 import re
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -260,11 +260,11 @@ class Wiring(msgspec.Struct, frozen=True):
     created_by: str
     ended_at: int | None
 
-    def conversation_key(self, place_id: str, thread: str | None) -> tuple[str, str]:
-        """Return the place and thread that identify the agent's session; empty means any."""
+    def build_conversation_key(self, place_id: str, thread: str | None) -> "ConversationKey":
+        """Return what identifies the agent's conversation for a message, by the session mode."""
         if self.mode is SessionMode.AGENT:
-            return "", ""
-        return place_id, (thread or "") if self.mode is SessionMode.THREAD else ""
+            return ConversationKey("", "")
+        return ConversationKey(place_id, (thread or "") if self.mode is SessionMode.THREAD else "")
 
 
 # -- destinations ---------------------------------------------------------------------------------
@@ -385,6 +385,15 @@ def list_files(message: Message) -> list[dict[str, Any]]:
 # -- conversations --------------------------------------------------------------------------------
 
 
+class ConversationKey(NamedTuple):
+    """What identifies a conversation among those of its agent."""
+
+    place_id: str
+    """Empty for a conversation that belongs to no single chat."""
+    thread: str
+    """Empty for a whole chat; else a thread of the place, or a name."""
+
+
 class ClaimedLetter(msgspec.Struct, frozen=True, omit_defaults=True):
     """A letter that a run works on, with the fence of its claim."""
 
@@ -444,7 +453,7 @@ class QuestionCard(msgspec.Struct, frozen=True):
     created_at: int
 
 
-def asker_label(mailbox: str) -> str:
+def format_asker(mailbox: str) -> str:
     """Return the name of an asker for people: Corral for CHAT_MAILBOX."""
     return "Corral" if mailbox == CHAT_MAILBOX else mailbox
 

@@ -70,7 +70,7 @@ def _scan_session(tx: Tx, id: str, after: str | None, limit: int) -> Page[Messag
         if message.letter_id in sent or any(route.session_id == id for route in message.routes)
     ]
     if len(matching) > limit:
-        return make_page(matching, limit, sql.message_key)
+        return make_page(matching, limit, sql.build_message_key)
     return Page(matching, page.next)
 
 

@@ -199,7 +199,7 @@ ALL_DESTINATIONS = _list_oldest_first(DESTINATIONS)
 _MESSAGE = columns_of(Message, id="'msg_' || seq", letter_id="'let_' || letter_id")
 
 
-def message_key(message: Message) -> tuple[int]:
+def build_message_key(message: Message) -> tuple[int]:
     """Return the sort key of a message: its number."""
     return (parse_number("msg", message.id),)
 
@@ -264,7 +264,7 @@ MESSAGES_OF_PLACE = Listing(
         """,
     ),
     start={"before": LAST_NUMBER},
-    key=message_key,
+    key=build_message_key,
 )
 
 ALL_MESSAGES = Listing(
@@ -273,7 +273,7 @@ ALL_MESSAGES = Listing(
         f"SELECT {_MESSAGE} FROM messages WHERE seq < :before ORDER BY seq DESC LIMIT :limit",
     ),
     start={"before": LAST_NUMBER},
-    key=message_key,
+    key=build_message_key,
 )
 
 
@@ -308,7 +308,7 @@ HELD_MESSAGES = Listing(
         """,
     ),
     start={"sender_id": "", "seq": 0},
-    key=lambda message: (str(message.sender_id), *message_key(message)),
+    key=lambda message: (str(message.sender_id), *build_message_key(message)),
 )
 
 QUEUED_MESSAGES = Query(
@@ -355,7 +355,7 @@ CONVERSATION = Query(
     Conversation, f"SELECT {_CONVERSATION} FROM conversations WHERE session_id = :session_id"
 )
 
-CONVERSATION_BY_ADDRESS = Query(
+CONVERSATION_BY_KEY = Query(
     Conversation,
     f"""
     SELECT {_CONVERSATION} FROM conversations
@@ -519,7 +519,7 @@ EVENT_CONTEXT = Statement(f"""
 # - the agent's name, NULL when it is retired and cannot be given work;
 # - its destination in any state, because a revoked one is not granted again;
 # - its session, NULL when one must be opened. A closed session counts while a run uses it. The join
-#   with `conversations` uses the key of `Wiring.conversation_key`.
+#   with `conversations` uses the key of `Wiring.build_conversation_key`.
 # A wiring without a place covers all places of its channel.
 LISTENERS_OF_PLACE = Statement(f"""
     SELECT {columns_of(Wiring, "wirings")},

@@ -19,23 +19,23 @@ _ENDS = {
 
 
 def _convert_project(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("created_at")
+    at = row.read_created_at("created_at")
     yield target_rows.build_project(
         row,
         "dir",
         at,
-        command=row.text("cmd"),
-        prompt=row.text("prompt"),
-        updated_at=row.timestamp("updated_at") or at,
-        last_run_at=row.timestamp("last_run_at"),
+        command=row.read_text("cmd"),
+        prompt=row.read_text("prompt"),
+        updated_at=row.read_timestamp("updated_at") or at,
+        last_run_at=row.read_timestamp("last_run_at"),
     )
 
 
 def _convert_run(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("started_at")
-    state = row.choice("status", _ENDS, "interrupted")
-    args = row.json("args", list[str], [])
-    code = row.integer("exit_code", least=-(1 << 31), most=1 << 31)
+    at = row.read_created_at("started_at")
+    state = row.read_choice("status", _ENDS, "interrupted")
+    args = row.read_json("args", list[str], [])
+    code = row.read_integer("exit_code", minimum=-(1 << 31), maximum=1 << 31)
     reason = None
     if state == "interrupted":
         reason = "unknown: agent-yes had not recorded its end when it was imported"
@@ -43,9 +43,9 @@ def _convert_run(row: SourceRow) -> Iterable[TargetRow]:
         row,
         at,
         state,
-        row.end_time("ended_at", at),
-        project_id=row.ref("project_id"),
-        pid=row.integer("pid", least=0),
+        row.read_end_time("ended_at", at),
+        project_id=row.find_ref("project_id"),
+        pid=row.read_integer("pid", minimum=0),
         exit_code=code,
         args=target_rows.to_json_text(args),
         reason=reason,

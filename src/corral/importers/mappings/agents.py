@@ -27,62 +27,62 @@ MAX_CONTENT = 4 * 1024 * 1024
 
 
 def _convert_agent(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("createdat")
-    name = row.name("name", f"agent-{make_valid_name(row.key[:8], 'x')}")
+    at = row.read_created_at("createdat")
+    name = row.read_name("name", f"agent-{make_valid_name(row.key[:8], 'x')}")
     agent, version = target_rows.build_agent(
         row,
         name,
         at,
-        role=row.single_line("role"),
-        model=row.single_line("model"),
-        instructions=row.text("instructions"),
+        role=row.read_line("role"),
+        model=row.read_line("model"),
+        instructions=row.read_text("instructions"),
     )
-    agent.values["updated_at"] = row.timestamp("updatedat") or at
+    agent.values["updated_at"] = row.read_timestamp("updatedat") or at
     return agent, version
 
 
 def _convert_tool(row: SourceRow) -> Iterable[TargetRow]:
-    agent, tool = row.ref("agentid"), row.single_line("toolname")
+    agent, tool = row.find_ref("agentid"), row.read_line("toolname")
     if agent is None or tool is None:
-        row.explain("its agent or its tool is missing")
+        row.report_reason("its agent or its tool is missing")
         return
-    allowed = int(row.flag("enabled"))
+    allowed = int(row.read_flag("enabled"))
     values = {"agent_id": agent, "tool": tool, "allowed": allowed}
     yield TargetRow("tool_grants", values | {"updated_at": row.now, "updated_by": "import"})
 
 
 def _convert_session(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("createdat")
+    at = row.read_created_at("createdat")
     yield target_rows.build_session(
         row,
         at,
-        title=row.single_line("title", most=1_000),
-        agent_id=row.ref("agentid"),
-        updated_at=row.timestamp("updatedat") or at,
+        title=row.read_line("title", max_bytes=1_000),
+        agent_id=row.find_ref("agentid"),
+        updated_at=row.read_timestamp("updatedat") or at,
     )
 
 
 def _convert_message(row: SourceRow) -> Iterable[TargetRow]:
-    session = row.ref("sessionid")
+    session = row.find_ref("sessionid")
     if session is None:
-        row.explain("its session is missing")
+        row.report_reason("its session is missing")
         return
-    role = row.choice("role", _ROLES, "system")
-    text = row.text("content", most=MAX_CONTENT) or ""
-    yield target_rows.build_turn(session, role, text, row.created_at("createdat"))
+    role = row.read_choice("role", _ROLES, "system")
+    text = row.read_text("content", max_bytes=MAX_CONTENT) or ""
+    yield target_rows.build_turn(session, role, text, row.read_created_at("createdat"))
 
 
 def _convert_run(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("startedat")
-    state = row.choice("status", _ENDS, "interrupted")
-    session = row.ref("sessionid")
-    tokens = row.tokens("tokensused")
-    cost = row.micros("cost")
+    at = row.read_created_at("startedat")
+    state = row.read_choice("status", _ENDS, "interrupted")
+    session = row.find_ref("sessionid")
+    tokens = row.read_tokens("tokensused")
+    cost = row.read_micros("cost")
     targets = target_rows.build_run(
         row,
         at,
         state,
-        row.end_time("completedat", at),
+        row.read_end_time("completedat", at),
         session_id=session,
         tokens=tokens or None,
         cost_micros=cost,
@@ -97,17 +97,17 @@ def _convert_run(row: SourceRow) -> Iterable[TargetRow]:
 
 
 def _convert_log(row: SourceRow) -> Iterable[TargetRow]:
-    run = row.ref("runid")
+    run = row.find_ref("runid")
     if run is None:
-        row.explain("its run is missing")
+        row.report_reason("its run is missing")
         return
-    level = row.choice("level", _LEVELS, "info")
-    metadata = row.json("metadata", object, None)
+    level = row.read_choice("level", _LEVELS, "info")
+    metadata = row.read_json("metadata", object, None)
     yield target_rows.build_log_line(
         run,
-        row.created_at("createdat"),
+        row.read_created_at("createdat"),
         level,
-        row.text("message") or "",
+        row.read_text("message") or "",
         metadata=None if metadata is None else target_rows.to_json_text(metadata),
         source="agents",
     )

@@ -36,7 +36,7 @@ def resolve_mailbox(row: SourceRow, name: str) -> str:
 
     The id is kept if the mailbox does not contain it completely.
     """
-    id = row.single_line(name) or "unknown"
+    id = row.read_line(name) or "unknown"
     address = build_mailbox(id)
     if not has_complete_id(address, id):
         row.keep(name)
@@ -53,141 +53,141 @@ def build_mailbox(id: str) -> str:
 
 
 def link_session_of_lead(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield "project_sessions.lead_id", row.key_in("lead_id") or ""
+    yield "project_sessions.lead_id", row.peek_key("lead_id") or ""
 
 
 def link_project_of_lead(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield "project_sessions.project_id", row.key_in("lead_id") or ""
+    yield "project_sessions.project_id", row.peek_key("lead_id") or ""
 
 
 def _convert_project(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("created_at")
+    at = row.read_created_at("created_at")
     project = target_rows.build_project(row, "cwd", at)
-    project.values["name"] = row.single_line("name") or project.values["name"]
-    project.values["state"] = row.choice("status", _PROJECTS, "archived")
-    project.values["updated_at"] = row.timestamp("updated_at") or at
+    project.values["name"] = row.read_line("name") or project.values["name"]
+    project.values["state"] = row.read_choice("status", _PROJECTS, "archived")
+    project.values["updated_at"] = row.read_timestamp("updated_at") or at
     yield project
 
 
 def _convert_role(row: SourceRow) -> Iterable[TargetRow]:
     name = make_valid_name(row.key, "role")
     row.used_columns.add("id")
-    if name != row.plain_text("id"):
+    if name != row.peek_text("id"):
         row.keep("id", "has characters that a name cannot have, or is too long")
     return target_rows.build_agent(
         row,
         name,
         row.now,
         role=name,
-        model=row.single_line("model"),
-        instructions=row.text("system_prompt"),
+        model=row.read_line("model"),
+        instructions=row.read_text("system_prompt"),
     )
 
 
 def _convert_agent(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("created_at")
+    at = row.read_created_at("created_at")
     agent, version = target_rows.build_agent(
         row,
-        build_agent_name(row.single_line("agent_id") or row.key),
+        build_agent_name(row.read_line("agent_id") or row.key),
         at,
         state="retired",
-        role=row.single_line("role"),
-        model=row.single_line("model"),
-        provider=row.single_line("provider"),
+        role=row.read_line("role"),
+        model=row.read_line("model"),
+        provider=row.read_line("provider"),
     )
-    agent.values["updated_at"] = row.timestamp("updated_at") or at
+    agent.values["updated_at"] = row.read_timestamp("updated_at") or at
     return agent, version
 
 
 def _convert_session(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("started_at")
+    at = row.read_created_at("started_at")
     session = target_rows.build_session(
         row,
         at,
         state="closed",
-        title=row.single_line("task", most=1_000),
-        project_id=row.ref("project_id"),
-        agent_id=row.ref("lead_id"),
-        provider_session=row.single_line("session_id", most=400),
+        title=row.read_line("task", max_bytes=1_000),
+        project_id=row.find_ref("project_id"),
+        agent_id=row.find_ref("lead_id"),
+        provider_session=row.read_line("session_id", max_bytes=400),
     )
-    session.values["closed_at"] = row.end_time("ended_at", at) or row.now
+    session.values["closed_at"] = row.read_end_time("ended_at", at) or row.now
     yield session
 
 
 def _find_session_of_lead(row: SourceRow) -> Iterable[TargetRow]:
-    session = row.id_of("project_sessions", row.plain_text("id"))
+    session = row.find_id("project_sessions", row.peek_text("id"))
     if session is not None:
         yield TargetRow(EXISTING, {"table": "sessions", "id": session})
 
 
 def _link_session(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield "project_sessions", row.plain_text("id")
+    yield "project_sessions", row.peek_text("id")
 
 
 def _find_project_of_session(row: SourceRow) -> Iterable[TargetRow]:
-    project = row.id_of("projects", row.plain_text("project_id"))
+    project = row.find_id("projects", row.peek_text("project_id"))
     if project is not None:
         yield TargetRow(EXISTING, {"table": "projects", "id": project})
 
 
 def _link_project(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield "projects", row.plain_text("project_id")
+    yield "projects", row.peek_text("project_id")
 
 
 def _convert_conversation(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("created_at")
-    title = row.single_line("task_id", most=1_000)
+    at = row.read_created_at("created_at")
+    title = row.read_line("task_id", max_bytes=1_000)
     yield target_rows.build_session(
-        row, at, state="closed", title=title, agent_id=row.ref("agent_id")
+        row, at, state="closed", title=title, agent_id=row.find_ref("agent_id")
     )
 
 
 def _convert_message(row: SourceRow) -> Iterable[TargetRow]:
-    session = row.ref("conversation_id")
+    session = row.find_ref("conversation_id")
     if session is None:
-        row.explain("its conversation is missing")
+        row.report_reason("its conversation is missing")
         return
-    sender = row.plain_text("sender")
-    role = row.choice("sender", _SENDERS, "system")
+    sender = row.peek_text("sender")
+    role = row.read_choice("sender", _SENDERS, "system")
     if len(sender) > 200:
         row.keep("sender")
-    meta = {"sender": sender[:200], "from_role": row.single_line("from_role")}
-    text = row.text("content", most=MAX_CONTENT) or ""
+    meta = {"sender": sender[:200], "from_role": row.read_line("from_role")}
+    text = row.read_text("content", max_bytes=MAX_CONTENT) or ""
     yield target_rows.build_turn(
-        session, role, text, row.created_at("timestamp"), meta=target_rows.to_json_text(meta)
+        session, role, text, row.read_created_at("timestamp"), meta=target_rows.to_json_text(meta)
     )
 
 
 def _convert_activity(row: SourceRow) -> Iterable[TargetRow]:
-    agent = row.single_line("agent_id") or "unknown"
-    details = row.json("details", object, {})
+    agent = row.read_line("agent_id") or "unknown"
+    details = row.read_json("details", object, {})
     data = {
         "agent": agent,
-        "role": row.single_line("agent_role"),
-        "summary": row.text("summary"),
+        "role": row.read_line("agent_role"),
+        "summary": row.read_text("summary"),
         "details": details,
     }
     yield TargetRow(
         "events",
         {
-            "at": row.created_at("timestamp"),
+            "at": row.read_created_at("timestamp"),
             "actor": resolve_mailbox(row, "agent_id"),
             "kind": "activity",
-            "verb": row.single_line("action_type") or "unknown",
+            "verb": row.read_line("action_type") or "unknown",
             "subject": build_agent_name(agent),
-            "project_id": row.ref("project_id"),
+            "project_id": row.find_ref("project_id"),
             "data": target_rows.to_json_text(data),
         },
     )
 
 
 def _convert_plan(row: SourceRow) -> Iterable[TargetRow]:
-    agent = row.ref("agent_id")
+    agent = row.find_ref("agent_id")
     if agent is None:
-        row.explain("its agent is missing")
+        row.report_reason("its agent is missing")
         return
-    steps = row.json("plan_json", list[PlanStep], [])
-    at = row.created_at("updated_at")
+    steps = row.read_json("plan_json", list[PlanStep], [])
+    at = row.read_created_at("updated_at")
     yield TargetRow(
         "plans", {"subject": agent, "entries": target_rows.to_json_text(steps), "updated_at": at}
     )
@@ -195,34 +195,34 @@ def _convert_plan(row: SourceRow) -> Iterable[TargetRow]:
 
 def _convert_charge(row: SourceRow) -> Iterable[TargetRow]:
     figures = {
-        "input": row.tokens("input_tokens"),
-        "output": row.tokens("output_tokens"),
-        "cache_read": row.tokens("cache_read_tokens"),
-        "cache_write": row.tokens("cache_write_tokens"),
-        "cost_micros": row.micros("cost_usd"),
+        "input": row.read_tokens("input_tokens"),
+        "output": row.read_tokens("output_tokens"),
+        "cache_read": row.read_tokens("cache_read_tokens"),
+        "cache_write": row.read_tokens("cache_write_tokens"),
+        "cost_micros": row.read_micros("cost_usd"),
     }
     if not any(figures.values()):
-        row.explain("it has no tokens and no cost")
+        row.report_reason("it has no tokens and no cost")
         return
     row.used_columns.add("lead_id")
     yield target_rows.build_charge(
-        row.timestamp("updated_at") or row.created_at("created_at"),
-        agent_id=row.ref("agent_id"),
-        project_id=row.ref("project_id"),
-        session_id=row.id_of("project_sessions.lead_id", row.key_in("lead_id") or ""),
+        row.read_timestamp("updated_at") or row.read_created_at("created_at"),
+        agent_id=row.find_ref("agent_id"),
+        project_id=row.find_ref("project_id"),
+        session_id=row.find_id("project_sessions.lead_id", row.peek_key("lead_id") or ""),
         **figures,
     )
 
 
 def _convert_retro(row: SourceRow) -> Iterable[TargetRow]:
-    session = row.id_of("project_sessions.lead_id", row.key_in("lead_id") or "")
+    session = row.find_id("project_sessions.lead_id", row.peek_key("lead_id") or "")
     if session is None:
         row.problems.append("its session is missing")
         return
     row.used_columns.add("lead_id")
-    body = row.json("data", object, None)
+    body = row.read_json("data", object, None)
     values = {"session_id": session, "body": target_rows.to_json_text(body)}
-    yield TargetRow("retros", values | {"created_at": row.created_at("created_at")})
+    yield TargetRow("retros", values | {"created_at": row.read_created_at("created_at")})
 
 
 _AGENT = {"agent_id": "agent_roster"}

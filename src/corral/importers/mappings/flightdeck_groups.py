@@ -17,24 +17,24 @@ MAX_KEY = 200
 
 
 def _convert_group(row: SourceRow) -> Iterable[TargetRow]:
-    name = row.name("name", "group")
-    roles = row.json("roles", list[str], [])
+    name = row.read_name("name", "group")
+    roles = row.read_json("roles", list[str], [])
     yield target_rows.build_group(
         row,
         name,
-        row.created_at("created_at"),
-        project_id=row.ref("project_id"),
+        row.read_created_at("created_at"),
+        project_id=row.find_ref("project_id"),
         roles=target_rows.to_json_text(roles),
         created_by=resolve_mailbox(row, "lead_id"),
     )
 
 
 def _link_group(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield "chat_groups", row.key_of("group_name", "lead_id")
+    yield "chat_groups", row.build_key("group_name", "lead_id")
 
 
 def _find_group(row: SourceRow) -> str | None:
-    group = row.id_of("chat_groups", row.key_of("group_name", "lead_id"))
+    group = row.find_id("chat_groups", row.build_key("group_name", "lead_id"))
     if group is None:
         row.problems.append("its group is missing")
     return group
@@ -46,21 +46,21 @@ def _convert_member(row: SourceRow) -> Iterable[TargetRow]:
         return
     member = resolve_mailbox(row, "agent_id")
     values = {"group_id": group, "name": member, "read_number": 0}
-    yield TargetRow("group_members", values | {"joined_at": row.created_at("added_at")})
+    yield TargetRow("group_members", values | {"joined_at": row.read_created_at("added_at")})
 
 
 def _convert_post(row: SourceRow) -> Iterable[TargetRow]:
     group = _find_group(row)
     if group is None:
         return
-    at = row.created_at("timestamp")
-    id = row.new_id("pst", at)
+    at = row.read_created_at("timestamp")
+    id = row.create_id("pst", at)
     author = resolve_mailbox(row, "from_agent_id")
-    text = row.text("content") or ""
+    text = row.read_text("content") or ""
     yield TargetRow(
         "posts", {"id": id, "group_id": group, "author": author, "text": text, "at": at}
     )
-    for emoji, members in row.json("reactions", dict[str, list[str]], {}).items():
+    for emoji, members in row.read_json("reactions", dict[str, list[str]], {}).items():
         if len(emoji) > MAX_EMOJI:
             row.keep("reactions", f"has an emoji of more than {MAX_EMOJI} characters; it was cut")
         for member in members:
@@ -77,35 +77,35 @@ def _convert_memory(row: SourceRow) -> Iterable[TargetRow]:
     yield target_rows.build_note(
         row,
         resolve_mailbox(row, "agent_id"),
-        row.created_at("created_at"),
-        text=row.text_or("value", "(nothing)"),
+        row.read_created_at("created_at"),
+        text=row.read_text_or("value", "(nothing)"),
         category="expertise",
-        key=row.single_line("key"),
+        key=row.read_line("key"),
         source=resolve_mailbox(row, "lead_id"),
     )
 
 
 def _build_project_note(row: SourceRow, **columns: Any) -> Iterable[TargetRow]:
     """Build a note of a project. Without its project it is not imported: it is not for everyone."""
-    project = row.ref("project_id")
-    if project is None and row.plain_text("project_id"):
-        row.explain("its project is missing")
+    project = row.find_ref("project_id")
+    if project is None and row.peek_text("project_id"):
+        row.report_reason("its project is missing")
         return
-    category = row.single_line("category") or "general"
-    own = row.single_line("key")
-    if own is None:
+    category = row.read_line("category") or "general"
+    name = row.read_line("key")
+    if name is None:
         row.problems.append("key is missing; the key of the row is used")
-        own = row.key
-    if len(f"{category}/{own}") > MAX_KEY:
+        name = row.key
+    if len(f"{category}/{name}") > MAX_KEY:
         row.keep("category")
         row.keep("key", "is too long; it was cut")
     yield target_rows.build_note(
         row,
         f"project:{project}" if project else "everyone",
-        row.created_at("created_at"),
+        row.read_created_at("created_at"),
         project_id=project,
         category=category,
-        key=f"{category}/{own}"[:MAX_KEY],
+        key=f"{category}/{name}"[:MAX_KEY],
         **columns,
     )
 
@@ -113,19 +113,19 @@ def _build_project_note(row: SourceRow, **columns: Any) -> Iterable[TargetRow]:
 def _convert_lesson(row: SourceRow) -> Iterable[TargetRow]:
     return _build_project_note(
         row,
-        text=row.text_or("value", "(nothing)"),
+        text=row.read_text_or("value", "(nothing)"),
         source=resolve_mailbox(row, "source"),
-        uses=row.integer("use_count", least=0) or 0,
-        used_at=row.timestamp("last_used_at"),
+        uses=row.read_integer("use_count", minimum=0) or 0,
+        used_at=row.read_timestamp("last_used_at"),
     )
 
 
 def _convert_knowledge(row: SourceRow) -> Iterable[TargetRow]:
-    confidence = row.json("metadata", dict[str, object], {}).get("confidence")
+    confidence = row.read_json("metadata", dict[str, object], {}).get("confidence")
     known = isinstance(confidence, int | float) and 0 <= confidence <= 1
     return _build_project_note(
         row,
-        text=row.text_or("content", "(nothing)"),
+        text=row.read_text_or("content", "(nothing)"),
         confidence=round(float(str(confidence)) * 100) if known else 50,
     )
 

@@ -40,142 +40,142 @@ _WAITED = "it was still waiting when it was imported from flightdeck"
 
 
 def _convert_task(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("created_at")
-    status = row.plain_text("dag_status")
-    state = row.choice("dag_status", _TASKS, "paused")
-    own = row.single_line("id", most=100) or row.key[:100]
-    lead = row.single_line("lead_id", most=100) or ""
-    reason = row.text("failure_reason")
+    at = row.read_created_at("created_at")
+    status = row.peek_text("dag_status")
+    state = row.read_choice("dag_status", _TASKS, "paused")
+    name = row.read_line("id", max_bytes=100) or row.key[:100]
+    lead = row.read_line("lead_id", max_bytes=100) or ""
+    reason = row.read_text("failure_reason")
     if state == "paused" and status != "paused":
         if reason is not None:
             row.keep("failure_reason")
         reason = f"it was {status[:40] or 'pending'} when it was imported from flightdeck"
-    project = row.ref("project_id")
+    project = row.find_ref("project_id")
     if project is None:
-        project = row.id_of("project_sessions.project_id", row.key_in("lead_id") or "")
+        project = row.find_id("project_sessions.project_id", row.peek_key("lead_id") or "")
     task = target_rows.build_task(
         row,
         project or row.source_project(),
-        f"{own}@{lead[:8]}",
+        f"{name}@{lead[:8]}",
         at,
         state,
-        role=row.single_line("role"),
-        title=row.single_line("title") or own,
-        description=row.text("description"),
-        files=target_rows.to_json_text(row.json("files", list[str], [])),
-        priority=row.integer("priority", least=-1_000_000, most=1_000_000) or 0,
+        role=row.read_line("role"),
+        title=row.read_line("title") or name,
+        description=row.read_text("description"),
+        files=target_rows.to_json_text(row.read_json("files", list[str], [])),
+        priority=row.read_integer("priority", minimum=-1_000_000, maximum=1_000_000) or 0,
         lead=resolve_mailbox(row, "lead_id"),
-        agent_id=row.ref("assigned_agent_id"),
+        agent_id=row.find_ref("assigned_agent_id"),
         reason=reason,
-        started_at=row.timestamp("started_at"),
-        ended_at=row.end_time("completed_at", at) if state != "paused" else None,
+        started_at=row.read_timestamp("started_at"),
+        ended_at=row.read_end_time("completed_at", at) if state != "paused" else None,
     )
     if state == "paused":
         row.keep("completed_at")
         row.keep("archived_at")
     else:
-        task.values["archived_at"] = row.timestamp("archived_at")
+        task.values["archived_at"] = row.read_timestamp("archived_at")
     yield task
 
 
 def _convert_dependencies(row: SourceRow) -> Iterable[TargetRow]:
-    own = row.id_of("dag_tasks", row.key_of("id", "lead_id"))
-    if own is None:
+    task = row.find_id("dag_tasks", row.build_key("id", "lead_id"))
+    if task is None:
         return
-    yield TargetRow(EXISTING, {"table": "tasks", "id": own})
-    for need in row.json("depends_on", list[str], []):
-        other = row.id_of("dag_tasks", encode_key([need, row.plain_text("lead_id")]))
-        if other is None or other == own:
+    yield TargetRow(EXISTING, {"table": "tasks", "id": task})
+    for need in row.read_json("depends_on", list[str], []):
+        other = row.find_id("dag_tasks", encode_key([need, row.peek_text("lead_id")]))
+        if other is None or other == task:
             row.keep("depends_on")
             row.problems.append("depends_on refers to a missing task, or to itself")
         else:
-            yield TargetRow("task_dependencies", {"task_id": own, "depends_on_id": other})
+            yield TargetRow("task_dependencies", {"task_id": task, "depends_on_id": other})
 
 
 def _link_dependencies(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield "dag_tasks", row.key_of("id", "lead_id")
-    for need in row.quiet_list("depends_on"):
-        yield "dag_tasks", encode_key([need, row.plain_text("lead_id")])
+    yield "dag_tasks", row.build_key("id", "lead_id")
+    for need in row.peek_list("depends_on"):
+        yield "dag_tasks", encode_key([need, row.peek_text("lead_id")])
 
 
 def _convert_delegation(row: SourceRow) -> Iterable[TargetRow]:
-    agent = row.ref("agent_id")
+    agent = row.find_ref("agent_id")
     if agent is None:
-        row.explain("its agent is missing")
+        row.report_reason("its agent is missing")
         return
-    state = row.choice("status", _DELEGATIONS, "expired")
-    result = row.json("result", object, None)
-    at = row.created_at("created_at")
+    state = row.read_choice("status", _DELEGATIONS, "expired")
+    result = row.read_json("result", object, None)
+    at = row.read_created_at("created_at")
     yield target_rows.build_delegation(
         row,
         at,
         state,
-        row.end_time("completed_at", at),
+        row.read_end_time("completed_at", at),
         from_mailbox="user:flightdeck",
         to_agent_id=agent,
         to_mailbox=resolve_mailbox(row, "agent_id"),
-        text=row.text_or("task", "(no text)"),
-        context=row.text("context"),
+        text=row.read_text_or("task", "(no text)"),
+        context=row.read_text("context"),
         result=None if result is None else target_rows.to_json_text(result),
         reason=_WAITED if state == "expired" else None,
     )
 
 
 def _convert_lock(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("acquired_at")
-    until = row.timestamp("expires_at") or at
-    path = row.text_or("file_path", ".", most=2_000)
-    project = row.ref("project_id") or row.source_project()
+    at = row.read_created_at("acquired_at")
+    until = row.read_timestamp("expires_at") or at
+    path = row.read_text_or("file_path", ".", max_bytes=2_000)
+    project = row.find_ref("project_id") or row.source_project()
     lock = target_rows.build_lock(row, project, path, resolve_mailbox(row, "agent_id"), at, until)
     lock.values["path_prefix"] = get_literal_prefix(path)
-    lock.values["reason"] = row.text("reason")
+    lock.values["reason"] = row.read_text("reason")
     yield lock
 
 
 def _convert_touch(row: SourceRow) -> Iterable[TargetRow]:
-    project = row.id_of("project_sessions.project_id", row.key_in("lead_id") or "")
-    at = row.created_at("first_touched_at")
+    project = row.find_id("project_sessions.project_id", row.peek_key("lead_id") or "")
+    at = row.read_created_at("first_touched_at")
     yield TargetRow(
         "file_touches",
         {
             "project_id": project or row.source_project(),
-            "path": row.text_or("file_path", ".", most=2_000),
+            "path": row.read_text_or("file_path", ".", max_bytes=2_000),
             "owner": resolve_mailbox(row, "agent_id"),
-            "count": row.integer_or("touch_count", 1, least=1),
+            "count": row.read_integer_or("touch_count", 1, minimum=1),
             "first_at": at,
-            "last_at": row.end_time("last_touched_at", at) or at,
+            "last_at": row.read_end_time("last_touched_at", at) or at,
         },
     )
 
 
 def _convert_decision(row: SourceRow) -> Iterable[TargetRow]:
-    state = row.choice("status", _DECISIONS, "recorded")
-    auto_approved = row.flag("auto_approved")
+    state = row.read_choice("status", _DECISIONS, "recorded")
+    auto_approved = row.read_flag("auto_approved")
     if state == "recorded":
         row.keep("confirmed_at")
     yield target_rows.build_decision(
         row,
-        row.created_at("created_at"),
+        row.read_created_at("created_at"),
         state,
-        row.timestamp("confirmed_at"),
-        project_id=row.ref("project_id"),
+        row.read_timestamp("confirmed_at"),
+        project_id=row.find_ref("project_id"),
         author=resolve_mailbox(row, "agent_id"),
-        title=row.text_or("title", "(no title)", most=1_000),
-        rationale=row.text("rationale") or "",
+        title=row.read_text_or("title", "(no title)", max_bytes=1_000),
+        rationale=row.read_text("rationale") or "",
         reason="it was approved automatically" if auto_approved else None,
     )
 
 
 def _convert_timer(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("created_at")
-    state = row.choice("status", _TIMERS, "paused")
-    seconds = row.integer_or("delay_seconds", 60, least=1)
-    fire_at = row.timestamp("fire_at") or at
-    repeats = row.flag("repeat")
-    label = row.single_line("label")
+    at = row.read_created_at("created_at")
+    state = row.read_choice("status", _TIMERS, "paused")
+    seconds = row.read_integer_or("delay_seconds", 60, minimum=1)
+    fire_at = row.read_timestamp("fire_at") or at
+    repeats = row.read_flag("repeat")
+    label = row.read_line("label")
     if not repeats:
         row.keep("delay_seconds")
-    body = {"label": label, "message": row.text("message")}
+    body = {"label": label, "message": row.read_text("message")}
     yield target_rows.build_schedule(
         row,
         resolve_mailbox(row, "agent_id"),
@@ -192,18 +192,23 @@ def _convert_timer(row: SourceRow) -> Iterable[TargetRow]:
 
 
 def _convert_letter(row: SourceRow) -> Iterable[TargetRow]:
-    state = row.choice("status", _LETTERS, "expired")
-    body = {"type": row.single_line("message_type"), "payload": row.text("payload", most=1 << 20)}
+    state = row.read_choice("status", _LETTERS, "expired")
+    body = {
+        "type": row.read_line("message_type"),
+        "payload": row.read_text("payload", max_bytes=1 << 20),
+    }
     yield target_rows.build_letter(
         row,
         resolve_mailbox(row, "target_agent_id"),
         body,
-        row.created_at("created_at"),
+        row.read_created_at("created_at"),
         state,
-        row.timestamp("delivered_at"),
-        sender=resolve_mailbox(row, "source_agent_id") if row.has("source_agent_id") else None,
-        project_id=row.ref("project_id"),
-        attempts=row.integer("attempts", least=0) or 0,
+        row.read_timestamp("delivered_at"),
+        sender=resolve_mailbox(row, "source_agent_id")
+        if row.has_value("source_agent_id")
+        else None,
+        project_id=row.find_ref("project_id"),
+        attempts=row.read_integer("attempts", minimum=0) or 0,
         last_error=_WAITED if state == "expired" else None,
     )
 

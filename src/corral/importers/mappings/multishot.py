@@ -31,13 +31,13 @@ _LIVE = "it had not ended when it was imported from multishot"
 
 
 def _convert_race(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("created_at")
-    name = row.text_or("name", "unnamed race", most=1_000)
-    state = row.choice("status", _RACES, "abandoned")
+    at = row.read_created_at("created_at")
+    name = row.read_text_or("name", "unnamed race", max_bytes=1_000)
+    state = row.read_choice("status", _RACES, "abandoned")
     yield TargetRow(
         "races",
         {
-            "id": row.new_id("rac", at),
+            "id": row.create_id("rac", at),
             "project_id": row.source_project(),
             "name": name,
             "prompt": name,
@@ -57,22 +57,22 @@ def _convert_race(row: SourceRow) -> Iterable[TargetRow]:
 
 
 def _convert_round(row: SourceRow) -> Iterable[TargetRow]:
-    race = row.ref("run_id")
+    race = row.find_ref("run_id")
     if race is None:
-        row.explain("its race is missing")
+        row.report_reason("its race is missing")
         return
-    at = row.created_at("created_at")
-    state = row.choice("status", _ROUNDS, "abandoned")
+    at = row.read_created_at("created_at")
+    state = row.read_choice("status", _ROUNDS, "abandoned")
     yield TargetRow(
         "rounds",
         {
-            "id": row.new_id("rnd", at),
+            "id": row.create_id("rnd", at),
             "race_id": race,
             "project_id": row.source_project(),
-            "number": row.integer_or("round_number", 1, least=1),
+            "number": row.read_integer_or("round_number", 1, minimum=1),
             "state": state,
             "base_commit": "",
-            "prompt": row.text_or("base_prompt", ""),
+            "prompt": row.read_text_or("base_prompt", ""),
             "reason": _LIVE if state == "abandoned" else None,
             "needs_driver": 0,
             "host": "",
@@ -84,46 +84,46 @@ def _convert_round(row: SourceRow) -> Iterable[TargetRow]:
 
 
 def _convert_run(row: SourceRow) -> Iterable[TargetRow]:
-    state = row.choice("status", _ATTEMPTS, "cancelled")
-    reason = row.text("error_message") or (_LIVE if state == "cancelled" else None)
-    at = row.created_at("created_at")
+    state = row.read_choice("status", _ATTEMPTS, "cancelled")
+    reason = row.read_text("error_message") or (_LIVE if state == "cancelled" else None)
+    at = row.read_created_at("created_at")
     yield from target_rows.build_run(
         row,
         at,
         state,
-        row.end_time("completed_at", at),
-        prompt=row.text("variation_prompt"),
+        row.read_end_time("completed_at", at),
+        prompt=row.read_text("variation_prompt"),
         project_id=row.source_project(),
         reason=reason,
     )
 
 
 def _convert_attempt(row: SourceRow) -> Iterable[TargetRow]:
-    round_id = row.ref("round_id")
+    round_id = row.find_ref("round_id")
     if round_id is None:
-        row.explain("its round is missing")
+        row.report_reason("its round is missing")
         return
-    at = row.created_at("created_at")
-    state = row.choice("status", _ATTEMPTS, "cancelled")
-    variation = row.text("variation_prompt")
+    at = row.read_created_at("created_at")
+    state = row.read_choice("status", _ATTEMPTS, "cancelled")
+    variation = row.read_text("variation_prompt")
     yield TargetRow(
         "attempts",
         {
-            "id": row.new_id("att", at),
+            "id": row.create_id("att", at),
             "round_id": round_id,
-            "number": row.integer_or("agent_number", 1, least=1),
+            "number": row.read_integer_or("agent_number", 1, minimum=1),
             "state": state,
             "variation": variation,
             "prompt": variation or "",
             "branch": "",
             "worktree": "",
-            "run_id": row.id_of("agents.run", row.key),
+            "run_id": row.find_id("agents.run", row.key),
             "try_number": 1,
             "checks": "[]",
-            "reason": row.text("error_message") or (_LIVE if state == "cancelled" else None),
+            "reason": row.read_text("error_message") or (_LIVE if state == "cancelled" else None),
             "created_at": at,
             "started_at": at,
-            "ended_at": row.end_time("completed_at", at) or row.now,
+            "ended_at": row.read_end_time("completed_at", at) or row.now,
             "cleaned_at": row.now,
         },
     )
@@ -134,8 +134,8 @@ def _link_run(row: SourceRow) -> Iterator[tuple[str, str]]:
 
 
 def _convert_winner(row: SourceRow) -> Iterable[TargetRow]:
-    round_id = row.id_of("rounds", row.key)
-    winner = row.ref("winner_agent_id")
+    round_id = row.find_id("rounds", row.key)
+    winner = row.find_ref("winner_agent_id")
     if round_id is None or winner is None:
         return
     yield TargetRow(
@@ -147,7 +147,7 @@ def _convert_winner(row: SourceRow) -> Iterable[TargetRow]:
             "attempt_id": winner,
             "commit_id": "",
             "selected_by": "multishot",
-            "selected_at": row.created_at("created_at"),
+            "selected_at": row.read_created_at("created_at"),
         },
     )
 
@@ -157,12 +157,12 @@ def _link_round(row: SourceRow) -> Iterator[tuple[str, str]]:
 
 
 def _convert_output(row: SourceRow) -> Iterable[TargetRow]:
-    run = row.ref("agent_id")
+    run = row.find_ref("agent_id")
     if run is None:
-        row.explain("its agent is missing")
+        row.report_reason("its agent is missing")
         return
-    at = row.created_at("timestamp")
-    text = row.text("content") or ""
+    at = row.read_created_at("timestamp")
+    text = row.read_text("content") or ""
     yield target_rows.build_log_line(run, at, "info", text, source="multishot")
 
 

@@ -26,26 +26,26 @@ _MODES = {"shared": "shared", "per-thread": "thread", "agent-shared": "agent"}
 
 
 def _convert_agent(row: SourceRow) -> Iterable[TargetRow]:
-    folder = row.text("folder", most=1_000)
-    name = row.name("name", f"agent-{make_valid_name(row.key[:12], 'x')}")
+    folder = row.read_text("folder", max_bytes=1_000)
+    name = row.read_name("name", f"agent-{make_valid_name(row.key[:12], 'x')}")
     return target_rows.build_agent(
         row,
         name,
-        row.created_at("created_at"),
-        provider=row.choice("agent_provider", _PROVIDERS, "") or None,
+        row.read_created_at("created_at"),
+        provider=row.read_choice("agent_provider", _PROVIDERS, "") or None,
         workspace=folder,
     )
 
 
 def _convert_channel(row: SourceRow) -> Iterable[TargetRow]:
-    kind = row.single_line("channel_type")
+    kind = row.read_line("channel_type")
     if kind is None or row.key != kind:
         return  # another row of the same channel creates it
-    at = row.created_at("created_at")
+    at = row.read_created_at("created_at")
     yield target_rows.build_removed(
         row,
         "channels",
-        row.new_id("chn", at),
+        row.create_id("chn", at),
         at,
         name=kind,
         kind=kind,
@@ -57,21 +57,21 @@ def _convert_channel(row: SourceRow) -> Iterable[TargetRow]:
 
 
 def _convert_place(row: SourceRow) -> Iterable[TargetRow]:
-    kind = row.single_line("channel_type")
-    channel = row.id_of("messaging_groups.channel_type", kind or "")
-    platform_id = row.single_line("platform_id", most=400)
+    kind = row.read_line("channel_type")
+    channel = row.find_id("messaging_groups.channel_type", kind or "")
+    platform_id = row.read_line("platform_id", max_bytes=400)
     if channel is None or platform_id is None:
-        row.explain("its channel or its chat is missing")
+        row.report_reason("its channel or its chat is missing")
         return
-    at = row.created_at("created_at")
+    at = row.read_created_at("created_at")
     yield TargetRow(
         "places",
         {
-            "id": row.new_id("plc", at),
+            "id": row.create_id("plc", at),
             "channel_id": channel,
             "platform_id": platform_id,
-            "name": row.single_line("name"),
-            "direct": int(not row.flag("is_group")),
+            "name": row.read_line("name"),
+            "direct": int(not row.read_flag("is_group")),
             "awaits_secret": 0,
             "state": "open",
             "created_at": at,
@@ -81,65 +81,65 @@ def _convert_place(row: SourceRow) -> Iterable[TargetRow]:
 
 
 def _link_channel(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield "messaging_groups.channel_type", row.key_in("channel_type") or ""
+    yield "messaging_groups.channel_type", row.peek_key("channel_type") or ""
 
 
 def _find_place(row: SourceRow) -> Iterable[TargetRow]:
-    place = row.id_of("messaging_groups", row.text("id") or "")
+    place = row.find_id("messaging_groups", row.read_text("id") or "")
     if place is not None:
         yield TargetRow(EXISTING, {"table": "places", "id": place})
 
 
 def _link_place(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield "messaging_groups", row.key_in("id") or ""
+    yield "messaging_groups", row.peek_key("id") or ""
 
 
 def _convert_wiring(row: SourceRow) -> Iterable[TargetRow]:
-    place, agent = row.ref("messaging_group_id"), row.ref("agent_group_id")
+    place, agent = row.find_ref("messaging_group_id"), row.find_ref("agent_group_id")
     if place is None or agent is None:
-        row.explain("its chat or its agent is missing")
+        row.report_reason("its chat or its agent is missing")
         return
-    at = row.created_at("created_at")
+    at = row.read_created_at("created_at")
     yield target_rows.build_removed(
         row,
         "wirings",
-        row.new_id("wir", at),
+        row.create_id("wir", at),
         at,
         place_id=place,
         agent_id=agent,
         trigger="always",
         scope="all",
         unmatched="drop",
-        mode=row.choice("session_mode", _MODES, "shared"),
-        priority=row.integer("priority", least=-1_000, most=1_000) or 0,
+        mode=row.read_choice("session_mode", _MODES, "shared"),
+        priority=row.read_integer("priority", minimum=-1_000, maximum=1_000) or 0,
     )
 
 
 def _convert_session(row: SourceRow) -> Iterable[TargetRow]:
-    at = row.created_at("created_at")
-    place = row.ref("messaging_group_id")
+    at = row.read_created_at("created_at")
+    place = row.find_ref("messaging_group_id")
     yield target_rows.build_session(
         row,
         at,
-        state=row.choice("status", {"active": "open", "closed": "closed"}, "open"),
+        state=row.read_choice("status", {"active": "open", "closed": "closed"}, "open"),
         title=f"nanoclaw {row.key}",
-        agent_id=row.ref("agent_group_id"),
-        provider=row.choice("agent_provider", _PROVIDERS, "") or None,
+        agent_id=row.find_ref("agent_group_id"),
+        provider=row.read_choice("agent_provider", _PROVIDERS, "") or None,
         reply_to=f"place:{place}" if place else None,
-        updated_at=row.timestamp("last_active") or at,
+        updated_at=row.read_timestamp("last_active") or at,
     )
 
 
 def _convert_question(row: SourceRow) -> Iterable[TargetRow]:
-    session = row.ref("session_id")
+    session = row.find_ref("session_id")
     if session is None:
-        row.explain("its session is missing")
+        row.report_reason("its session is missing")
         return
-    at = row.created_at("created_at")
+    at = row.read_created_at("created_at")
     yield TargetRow(
         "questions",
         {
-            "id": row.new_id("qst", at),
+            "id": row.create_id("qst", at),
             "asker": f"session:{session}",
             "text": f"question {row.key[:80]}; the message that asked it is not in the source",
             "options": "[]",
@@ -156,13 +156,13 @@ def _convert_question(row: SourceRow) -> Iterable[TargetRow]:
 
 
 def _find_question(row: SourceRow) -> Iterable[TargetRow]:
-    question = row.id_of("pending_questions", row.plain_text("question_id"))
+    question = row.find_id("pending_questions", row.peek_text("question_id"))
     if question is not None:
         yield TargetRow(EXISTING, {"table": "questions", "id": question})
 
 
 def _link_question(row: SourceRow) -> Iterator[tuple[str, str]]:
-    yield "pending_questions", row.plain_text("question_id")
+    yield "pending_questions", row.peek_text("question_id")
 
 
 _SESSIONS = TableMapping(

@@ -25,7 +25,7 @@ MAX_BODY = 1 << 20
 
 
 def _find_session(row: SourceRow) -> str | None:
-    session = row.id_of("sessions", row.owner_key)
+    session = row.find_id("sessions", row.owner_key)
     if session is None:
         row.problems.append("its session is missing")
     return session
@@ -41,51 +41,59 @@ def _link_session_and_place(row: SourceRow) -> Iterator[tuple[str, str]]:
 
 
 def _encode_address(row: SourceRow) -> str:
-    return encode_key([row.plain_text("channel_type"), row.plain_text("platform_id")])
+    return encode_key([row.peek_text("channel_type"), row.peek_text("platform_id")])
 
 
 def _remember_ack(row: SourceRow) -> Iterable[TargetRow]:
-    ack = (row.text("status"), row.timestamp("status_changed"))
-    row.memo["ack", row.text("message_id") or ""] = ack
+    ack = (row.read_text("status"), row.read_timestamp("status_changed"))
+    row.memo["ack", row.read_text("message_id") or ""] = ack
     return ()
 
 
 def _remember_delivery(row: SourceRow) -> Iterable[TargetRow]:
-    state = row.choice("status", _OUT, "dead")
-    row.memo["delivered", row.text("message_out_id") or ""] = (state, row.timestamp("delivered_at"))
+    state = row.read_choice("status", _OUT, "dead")
+    row.memo["delivered", row.read_text("message_out_id") or ""] = (
+        state,
+        row.read_timestamp("delivered_at"),
+    )
     return ()
 
 
 def _decode_content(row: SourceRow) -> object:
     """Return the content: decoded JSON, or the text itself."""
-    text = row.text("content", most=MAX_BODY)
+    text = row.read_text("content", max_bytes=MAX_BODY)
     before = len(row.problems)
-    decoded = row.json("content", object, None)
+    decoded = row.read_json("content", object, None)
     if decoded is None and len(row.problems) > before:
         row.problems[before:] = ["content is not JSON; it is kept as text"]
         return text
     return decoded
 
 
+def _build_body(row: SourceRow) -> dict[str, object]:
+    """Return the body of the letter of a message."""
+    return {
+        "kind": row.read_line("kind"),
+        "seq": row.read_integer("seq"),
+        "content": _decode_content(row),
+        "platform_id": row.read_line("platform_id", max_bytes=400),
+        "channel_type": row.read_line("channel_type"),
+        "thread_id": row.read_line("thread_id", max_bytes=400),
+    }
+
+
 def _convert_incoming(row: SourceRow) -> Iterable[TargetRow]:
     session = _find_session(row)
     if session is None:
         return
-    at = row.created_at("timestamp")
-    state = row.choice("status", _IN, "expired")
+    at = row.read_created_at("timestamp")
+    state = row.read_choice("status", _IN, "expired")
     acked, when = row.memo.get(("ack", row.key), (None, None))
     if acked == "completed" and state == "expired":
         state = "done"
-    rule = row.single_line("recurrence")
-    due = row.timestamp("process_after")
-    body = {
-        "kind": row.single_line("kind"),
-        "seq": row.integer("seq"),
-        "content": _decode_content(row),
-        "platform_id": row.single_line("platform_id", most=400),
-        "channel_type": row.single_line("channel_type"),
-        "thread_id": row.single_line("thread_id", most=400),
-    }
+    rule = row.read_line("recurrence")
+    due = row.read_timestamp("process_after")
+    body = _build_body(row)
     mailbox = f"session:{session}"
     if rule and len(rule.split()) == 5 and state == "expired":
         yield target_rows.build_schedule(
@@ -110,7 +118,7 @@ def _convert_incoming(row: SourceRow) -> Iterable[TargetRow]:
         state,
         when,
         due_at=due or at,
-        attempts=row.integer("tries", least=0) or 0,
+        attempts=row.read_integer("tries", minimum=0) or 0,
         last_error=_WAITED if state == "expired" else None,
     )
 
@@ -119,20 +127,10 @@ def _convert_outgoing(row: SourceRow) -> Iterable[TargetRow]:
     session = _find_session(row)
     if session is None:
         return
-    at = row.created_at("timestamp")
-    kind = row.single_line("channel_type")
-    target = row.single_line("platform_id", most=400)
-    place = row.id_of("messaging_groups.platform_id", _encode_address(row))
+    at = row.read_created_at("timestamp")
+    place = row.find_id("messaging_groups.platform_id", _encode_address(row))
     state, when = row.memo.get(("delivered", row.key), ("expired", None))
-    body = {
-        "kind": row.single_line("kind"),
-        "seq": row.integer("seq"),
-        "content": _decode_content(row),
-        "platform_id": target,
-        "channel_type": kind,
-        "thread_id": row.single_line("thread_id", most=400),
-        "in_reply_to": row.single_line("in_reply_to", most=400),
-    }
+    body = _build_body(row) | {"in_reply_to": row.read_line("in_reply_to", max_bytes=400)}
     mailbox = f"place:{place}" if place else f"session:{session}"
     last_error = "nanoclaw had not recorded its delivery" if state == "expired" else None
     yield target_rows.build_letter(
@@ -143,23 +141,23 @@ def _convert_outgoing(row: SourceRow) -> Iterable[TargetRow]:
         state,
         when,
         sender=f"session:{session}",
-        due_at=row.timestamp("deliver_after") or at,
+        due_at=row.read_timestamp("deliver_after") or at,
         last_error=last_error,
     )
 
 
 def _convert_destination(row: SourceRow) -> Iterable[TargetRow]:
-    place = row.id_of("messaging_groups.platform_id", _encode_address(row))
-    session = row.id_of("sessions", row.owner_key)
-    agent = row.id_of("agent_groups", row.owner_values.get("agent_group_id", ""))
-    name = row.single_line("name")
+    place = row.find_id("messaging_groups.platform_id", _encode_address(row))
+    session = row.find_id("sessions", row.owner_key)
+    agent = row.find_id("agent_groups", row.owner_values.get("agent_group_id", ""))
+    name = row.read_line("name")
     if place is None or agent is None or name is None or session is None:
-        row.explain("its chat was not imported")
+        row.report_reason("its chat was not imported")
         return
     yield TargetRow(
         "destinations",
         {
-            "id": row.new_id("dst", row.now),
+            "id": row.create_id("dst", row.now),
             "agent_id": agent,
             "name": name,
             "place_id": place,
@@ -178,13 +176,13 @@ def _link_agent_and_place(row: SourceRow) -> Iterator[tuple[str, str]]:
 
 def _convert_value(row: SourceRow) -> Iterable[TargetRow]:
     session = _find_session(row)
-    name = row.single_line("key")
+    name = row.read_line("key")
     if session is None or name is None:
-        row.explain("it has no name")
+        row.report_reason("it has no name")
         return
-    text = row.text("value") or ""
+    text = row.read_text("value") or ""
     values = {"session_id": session, "name": name, "value": target_rows.to_json_text(text)}
-    yield TargetRow("session_state", values | {"updated_at": row.created_at("updated_at")})
+    yield TargetRow("session_state", values | {"updated_at": row.read_created_at("updated_at")})
     if text and (provider := _find_provider(name)):
         yield TargetRow(
             "provider_sessions", {"id": session, "provider": provider, "name": text[:400]}

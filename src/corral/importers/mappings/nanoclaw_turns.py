@@ -19,7 +19,7 @@ _TEXTS = ("title", "text", "prompt", "question", "fallbackText")
 
 def _parse_content(row: SourceRow) -> Any:
     """Return the content of a message: decoded JSON, or the text itself."""
-    text = row.quiet_text("content")
+    text = row.peek_clean_text("content")
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -27,16 +27,16 @@ def _parse_content(row: SourceRow) -> Any:
 
 
 def _find_session(row: SourceRow) -> str | None:
-    return row.id_of("sessions", row.owner_key)
+    return row.find_id("sessions", row.owner_key)
 
 
 def convert_incoming_turn(row: SourceRow) -> Iterable[TargetRow]:
-    role = "system" if row.plain_text("kind") == "system" else "user"
+    role = "system" if row.peek_text("kind") == "system" else "user"
     return _build_turn(row, role, "attachments", "inbox")
 
 
 def convert_outgoing_turn(row: SourceRow) -> Iterable[TargetRow]:
-    role = "system" if row.plain_text("kind") == "system" else "assistant"
+    role = "system" if row.peek_text("kind") == "system" else "assistant"
     return _build_turn(row, role, "files", "outbox")
 
 
@@ -56,7 +56,7 @@ def _build_turn(row: SourceRow, role: str, listed: str, box: str) -> Iterable[Ta
     meta = {
         "source": "nanoclaw",
         "message": row.key,
-        "kind": row.plain_text("kind"),
+        "kind": row.peek_text("kind"),
         "sender": _find_sender(message),
         "files": files,
     }
@@ -64,7 +64,7 @@ def _build_turn(row: SourceRow, role: str, listed: str, box: str) -> Iterable[Ta
         session,
         role,
         shorten_to_bytes("\n".join(line for line in lines if line), MAX_CONTENT),
-        row.quiet_timestamp("timestamp"),
+        row.peek_timestamp("timestamp"),
         meta=target_rows.to_json_text({name: value for name, value in meta.items() if value}),
     )
 
@@ -122,7 +122,7 @@ def _copy_file(row: SourceRow, session: str, given: Any, box: str) -> dict[str, 
     name = entry.get("name") or entry.get("filename") or named
     if not isinstance(name, str) or not name:
         return {"name": "file", "path": None, "reason": "it has no name"}
-    path = named if isinstance(named, str) else f"{box}/{row.plain_text('id')}/{name}"
+    path = named if isinstance(named, str) else f"{box}/{row.peek_text('id')}/{name}"
     copied = row.copy_file(path, session)
     return copied | {"name": name, "type": copied.get("type") or entry.get("mimeType")}
 
@@ -140,9 +140,9 @@ def convert_question_text(row: SourceRow) -> Iterable[TargetRow]:
     """Set the text and the options of a pending question from its card."""
     content = _parse_content(row)
     text = _find_question_text(content)
-    question = row.id_of("pending_questions.message_out_id", row.plain_text("id"))
+    question = row.find_id("pending_questions.message_out_id", row.peek_text("id"))
     if question is None and isinstance(content, dict):
-        question = row.id_of("pending_questions", str(content.get("questionId") or ""))
+        question = row.find_id("pending_questions", str(content.get("questionId") or ""))
     if question is None or text is None:
         return
     options = target_rows.to_json_text(_list_options(content))
@@ -151,7 +151,7 @@ def convert_question_text(row: SourceRow) -> Iterable[TargetRow]:
 
 def link_question(row: SourceRow) -> Iterable[tuple[str, str]]:
     content = _parse_content(row)
-    yield "pending_questions.message_out_id", row.plain_text("id")
+    yield "pending_questions.message_out_id", row.peek_text("id")
     if isinstance(content, dict) and content.get("questionId"):
         yield "pending_questions", str(content["questionId"])
 

@@ -16,7 +16,7 @@ from corral.kernel.text import encode_json
 
 def build_project(row: SourceRow, column: str, at: int, **columns: Any) -> TargetRow:
     """Build a project. A missing or relative directory is resolved in the source's folder."""
-    dir = row.text(column, most=4_096)
+    dir = row.read_text(column, max_bytes=4_096)
     if dir is None or not os.path.isabs(dir):
         row.keep(column)
         row.problems.append(f"{column} is not an absolute path; a folder by the database is used")
@@ -25,7 +25,7 @@ def build_project(row: SourceRow, column: str, at: int, **columns: Any) -> Targe
     if real != dir:
         row.keep(column)
     values = {
-        "id": row.new_id("prj", at),
+        "id": row.create_id("prj", at),
         "dir": real,
         "name": os.path.basename(dir.rstrip("/")) or dir,
         "state": "active",
@@ -39,7 +39,7 @@ def build_agent(
     row: SourceRow, name: str, at: int, *, state: str = "active", **content: Any
 ) -> list[TargetRow]:
     """Build an agent with one version. Permissions are not imported."""
-    id = row.new_id("agt", at)
+    id = row.create_id("agt", at)
     values = {
         "id": id,
         "name": name,
@@ -68,7 +68,7 @@ def build_agent(
 def build_session(row: SourceRow, at: int, *, state: str = "open", **columns: Any) -> TargetRow:
     closed = {"closed_at": row.now} if state == "closed" else {}
     values = {
-        "id": row.new_id("ses", at),
+        "id": row.create_id("ses", at),
         "state": state,
         "turns": 0,
         "cleared_turn": 0,
@@ -101,7 +101,7 @@ def build_run(
     **columns: Any,
 ) -> list[TargetRow]:
     """Build an ended run and its launch."""
-    id = row.new_id("run", at)
+    id = row.create_id("run", at)
     values = {
         "id": id,
         "state": state,
@@ -150,7 +150,7 @@ def build_task(
 ) -> TargetRow:
     has_ended = state != "paused"
     values = {
-        "id": row.new_id("tsk", at),
+        "id": row.create_id("tsk", at),
         "project_id": project_id,
         "key": key,
         "state": state,
@@ -174,7 +174,7 @@ def build_delegation(
     row: SourceRow, at: int, state: str, ended_at: int | None, **columns: Any
 ) -> TargetRow:
     values = {
-        "id": row.new_id("dlg", at),
+        "id": row.create_id("dlg", at),
         "state": state,
         "created_at": at,
         "ended_at": ended_at or row.now,
@@ -186,7 +186,7 @@ def build_decision(
     row: SourceRow, at: int, state: str, ended_at: int | None, **columns: Any
 ) -> TargetRow:
     values = {
-        "id": row.new_id("dec", at),
+        "id": row.create_id("dec", at),
         "state": state,
         "category": "general",
         "rationale": "",
@@ -202,7 +202,7 @@ def build_decision(
 def build_group(row: SourceRow, name: str, at: int, **columns: Any) -> TargetRow:
     """Build an archived group, which can only be read."""
     values = {
-        "id": row.new_id("grp", at),
+        "id": row.create_id("grp", at),
         "name": name,
         "kind": "group",
         "roles": "[]",
@@ -218,7 +218,7 @@ def build_group(row: SourceRow, name: str, at: int, **columns: Any) -> TargetRow
 
 def build_note(row: SourceRow, scope: str, at: int, *, text: str, **columns: Any) -> TargetRow:
     values = {
-        "id": row.new_id("nte", at),
+        "id": row.create_id("nte", at),
         "scope": scope,
         "category": "general",
         "text": text,
@@ -258,7 +258,7 @@ def build_letter(
 
 def build_schedule(row: SourceRow, mailbox: str, at: int, state: str, **columns: Any) -> TargetRow:
     values = {
-        "id": row.new_id("sch", at),
+        "id": row.create_id("sch", at),
         "mailbox": mailbox,
         "priority": 0,
         "kind": "once",

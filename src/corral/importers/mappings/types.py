@@ -12,8 +12,6 @@ KEY = "import_origins.row_id"
 """The target of a column that is the key of its row."""
 NOT_IMPORTED = "not imported: it may be a secret"
 """The target of a column that is not imported."""
-
-
 EXISTING = "="
 """Instead of a table: the row refers to an object that exists already."""
 

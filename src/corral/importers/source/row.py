@@ -45,7 +45,10 @@ class RowContext(NamedTuple):
 
 
 class SourceRow:
-    """A row of the source, as a mapping reads it."""
+    """A row of the source, as a mapping reads it.
+
+    `read_…` marks a column as used and reports a problem of its value; `peek_…` does neither.
+    """
 
     __slots__ = (
         "_files",
@@ -102,16 +105,18 @@ class SourceRow:
             if why:
                 self.problems.append(f"{name} {why}")
 
-    def explain(self, why: str) -> None:
+    def report_reason(self, why: str) -> None:
         """Report why a row is not imported, unless a reason is recorded already."""
         if not self.problems:
             self.problems.append(why)
 
     def keep_all(self) -> None:
+        """Keep the original values of all columns."""
         for name in self._values:
             self.keep(name)
 
     def keep_columns(self, names: Iterable[str]) -> None:
+        """Keep the original values of some columns."""
         for name in sorted(names):
             self.keep(name)
 
@@ -120,10 +125,10 @@ class SourceRow:
         for name in self._values.keys() - self.used_columns - hidden:
             self.keep(name)
 
-    def has(self, name: str) -> bool:
+    def has_value(self, name: str) -> bool:
         return self._values.get(name) is not None
 
-    def text(self, name: str, *, most: int = MAX_TEXT) -> str | None:
+    def read_text(self, name: str, *, max_bytes: int = MAX_TEXT) -> str | None:
         """Return text that both engines can store; None when it is missing or empty."""
         self.used_columns.add(name)
         value = self._values.get(name)
@@ -139,76 +144,78 @@ class SourceRow:
         if "\0" in text:
             self.keep(name, "contains NUL bytes")
             text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-        if len(value) > most:
-            self.keep(name, f"is longer than {most:,} bytes; it was cut, and the original is kept")
-            text = shorten_to_bytes(text, most)
+        if len(value) > max_bytes:
+            self.keep(
+                name, f"is longer than {max_bytes:,} bytes; it was cut, and the original is kept"
+            )
+            text = shorten_to_bytes(text, max_bytes)
         return text or None
 
-    def plain_text(self, name: str) -> str:
-        """Return the text of a column for comparisons, without reporting problems."""
+    def peek_text(self, name: str) -> str:
+        """Return the text of a column for comparisons."""
         value = self._values.get(name)
         if isinstance(value, bytes):
             return value.decode("utf-8", "backslashreplace").replace("\0", "\\0")
         return "" if value is None else str(value)
 
-    def quiet_text(self, name: str) -> str:
-        """Return the text of a column without reporting problems; another pass reports them."""
-        return self.plain_text(name).replace("\\0", "\N{REPLACEMENT CHARACTER}")
+    def peek_clean_text(self, name: str) -> str:
+        """Return the text of a column; another pass over the table reports its problems."""
+        return self.peek_text(name).replace("\\0", "\N{REPLACEMENT CHARACTER}")
 
-    def quiet_timestamp(self, name: str) -> int:
-        """Return a timestamp without reporting problems; another pass does. Now if unknown."""
+    def peek_timestamp(self, name: str) -> int:
+        """Return a timestamp, now if unknown; another pass over the table reports its problems."""
         value = self._values.get(name)
         at = parse_timestamp(
             value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         )
         return self.now if at is None or at > self.now + DAY else at
 
-    def text_or(self, name: str, default: str, *, most: int = MAX_TEXT) -> str:
+    def read_text_or(self, name: str, default: str, *, max_bytes: int = MAX_TEXT) -> str:
         """Return text, or `default` when it is missing or empty."""
-        return self.text(name, most=most) or default
+        return self.read_text(name, max_bytes=max_bytes) or default
 
-    def single_line(self, name: str, *, most: int = MAX_NAME) -> str | None:
+    def read_line(self, name: str, *, max_bytes: int = MAX_NAME) -> str | None:
         """Return text on a single line, such as a name."""
-        text = self.text(name, most=most)
+        text = self.read_text(name, max_bytes=max_bytes)
         line = " ".join(text.split()) if text else None
         if line != text:
             self.keep(name, "has line breaks or repeated blanks; it became one line")
         return line or None
 
-    def name(self, name: str, default: str, *, most: int = MAX_TEXT) -> str:
+    def read_name(self, name: str, default: str, *, max_bytes: int = MAX_TEXT) -> str:
         """Return a valid name of an agent or group; keeps the original if it had to change."""
-        text = self.text(name, most=most) or ""
+        text = self.read_text(name, max_bytes=max_bytes) or ""
         valid = make_valid_name(text, default)
         if text and valid != text:
             self.keep(name, "has characters that a name here cannot have, or is too long")
         return valid
 
-    def integer(
-        self, name: str, *, least: int = -_MAX_INTEGER, most: int = _MAX_INTEGER
+    def read_integer(
+        self, name: str, *, minimum: int = -_MAX_INTEGER, maximum: int = _MAX_INTEGER
     ) -> int | None:
         """Return an integer within bounds."""
         self.used_columns.add(name)
         value = self._values.get(name)
         number = _parse_number(value)
-        if number is None or number != int(number) or not least <= number <= most:
+        if number is None or number != int(number) or not minimum <= number <= maximum:
             if value not in (None, b""):
                 self.keep(name, "is not a valid number")
             return None
         return int(number)
 
-    def integer_or(self, name: str, default: int, *, least: int) -> int:
+    def read_integer_or(self, name: str, default: int, *, minimum: int) -> int:
         """Return an integer; reports an invalid one and returns `default`."""
-        number = self.integer(name, least=least)
+        number = self.read_integer(name, minimum=minimum)
         if number is None:
             self.problems.append(f"{name} is missing or wrong; {default} is assumed")
             return default
         return number
 
-    def tokens(self, name: str) -> int:
+    def read_tokens(self, name: str) -> int:
         """Return a number of tokens; 0 when it is missing."""
-        return self.integer(name, least=0, most=MAX_TOKENS) or 0
+        return self.read_integer(name, minimum=0, maximum=MAX_TOKENS) or 0
 
-    def flag(self, name: str) -> bool:
+    def read_flag(self, name: str) -> bool:
         """Return a boolean; False when it is missing or invalid."""
         self.used_columns.add(name)
         value = self._values.get(name)
@@ -220,7 +227,7 @@ class SourceRow:
             self.keep(name, "is not a boolean")
         return bool(value) and not isinstance(value, bytes)
 
-    def micros(self, name: str) -> int | None:
+    def read_micros(self, name: str) -> int | None:
         """Return dollars as micro-dollars. Zero, the default of these tools, means unknown."""
         self.used_columns.add(name)
         value = self._values.get(name)
@@ -231,7 +238,7 @@ class SourceRow:
             return None
         return round(dollars * 1_000_000) or None
 
-    def timestamp(self, name: str) -> int | None:
+    def read_timestamp(self, name: str) -> int | None:
         """Return a timestamp in milliseconds, from seconds, milliseconds or text."""
         self.used_columns.add(name)
         value = self._values.get(name)
@@ -247,19 +254,19 @@ class SourceRow:
             return self.now
         return at
 
-    def end_time(self, name: str, start: int) -> int | None:
+    def read_end_time(self, name: str, start: int) -> int | None:
         """Return a timestamp that is not before `start`."""
-        at = self.timestamp(name)
+        at = self.read_timestamp(name)
         if at is not None and at < start:
             self.keep(name, "is before its start; the start counts as its end")
             return start
         return at
 
-    def created_at(self, name: str) -> int:
+    def read_created_at(self, name: str) -> int:
         """Return the timestamp of creation; now when it is unknown."""
-        return self.timestamp(name) or self.now
+        return self.read_timestamp(name) or self.now
 
-    def json(self, name: str, kind: type[T], default: T) -> T:
+    def read_json(self, name: str, kind: type[T], default: T) -> T:
         """Return a JSON value of a type; reports an invalid one and returns `default`."""
         self.used_columns.add(name)
         value = self._values.get(name)
@@ -279,9 +286,9 @@ class SourceRow:
             self.keep(name, "has parts that cannot be stored; the original is kept")
         return decoded
 
-    def choice(self, name: str, known: Mapping[str, str], default: str) -> str:
+    def read_choice(self, name: str, known: Mapping[str, str], default: str) -> str:
         """Translate an enumerated value; reports an unknown one and returns `default`."""
-        value = self.text(name)
+        value = self.read_text(name)
         translated = known.get(value.strip().lower()) if value else None
         if translated is None:
             if value:
@@ -293,27 +300,27 @@ class SourceRow:
             self.keep(name)
         return translated
 
-    def key_of(self, *names: str) -> str:
+    def build_key(self, *names: str) -> str:
         """Return the key of the row that several columns refer to together."""
         self.used_columns.update(names)
-        return encode_key([self.plain_text(name) for name in names])
+        return encode_key([self.peek_text(name) for name in names])
 
-    def quiet_list(self, name: str) -> list[str]:
-        """Return a list of texts without reporting problems; empty when it is invalid."""
+    def peek_list(self, name: str) -> list[str]:
+        """Return a list of texts; empty when it is invalid."""
         try:
-            return msgspec.json.decode(self.plain_text(name) or "[]", type=list[str])
+            return msgspec.json.decode(self.peek_text(name) or "[]", type=list[str])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return []
 
-    def key_in(self, name: str) -> str | None:
+    def peek_key(self, name: str) -> str | None:
         """Return the key of the row that a column refers to."""
-        text = self.plain_text(name)
+        text = self.peek_text(name)
         return encode_key([text]) if text else None
 
-    def ref(self, name: str) -> str | None:
+    def find_ref(self, name: str) -> str | None:
         """Return the id of the imported row that a column refers to; reports a missing one."""
         self.used_columns.add(name)
-        key = self.key_in(name)
+        key = self.peek_key(name)
         if key is None:
             return None
         id = self._ids.get((self._refs[name], key))
@@ -321,11 +328,11 @@ class SourceRow:
             self.keep(name, "refers to a missing row")
         return id
 
-    def id_of(self, table: str, *key: str) -> str | None:
+    def find_id(self, table: str, *key: str) -> str | None:
         """Return the id of an imported row by its key."""
         return self._ids.get((table, encode_key(key)))
 
-    def new_id(self, prefix: str, at: int) -> str:
+    def create_id(self, prefix: str, at: int) -> str:
         """Return an id for the object of this row: its old id if it is restored."""
         if self._known_id is not None and self._known_id.startswith(f"{prefix}_"):
             return self._known_id

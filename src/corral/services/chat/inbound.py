@@ -14,7 +14,7 @@ from corral import config
 from corral.adapters.channels.contract import AcceptedRequest, ChannelAdapter, IncomingEvent
 from corral.domain.chat.channels import ops
 from corral.domain.chat.inbound import receive
-from corral.domain.chat.inbound.moderation import MAX_TEXT
+from corral.domain.chat.inbound.message import MAX_TEXT
 from corral.domain.chat.model import Message
 from corral.kernel.errors import Invalid, Refused
 from corral.services.chat.channels import get_channel, open_adapter

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from corral import config
 from corral.adapters import sandbox
@@ -24,16 +24,23 @@ REPAIR_SECONDS = 20
 MAX_PROCESSES = 512  # concurrent processes of a sandboxed agent
 
 
+class SandboxPaths(NamedTuple):
+    """The paths of the host that matter to a sandboxed command."""
+
+    work: str | None
+    """The working directory, which it can write."""
+    store: str
+    """The address of the store, whose files it cannot see."""
+    scratch: str
+    """The folder for the files of the sandbox itself."""
+    programs: Sequence[str] = ()
+    """A command line whose programs and scripts it can read."""
+    reads: Sequence[str] = ()
+    """Further paths that it can read."""
+
+
 def wrap_command(
-    command: Sequence[str],
-    folder: SessionFolder,
-    *,
-    kind: str,
-    work: str | None,
-    store: str,
-    programs: Sequence[str] = (),
-    reads: Sequence[str] = (),
-    scratch: str,
+    command: Sequence[str], folder: SessionFolder, paths: SandboxPaths, *, kind: str
 ) -> WrappedCommand:
     """Return a command that runs inside the sandbox of a session.
 
@@ -42,8 +49,9 @@ def wrap_command(
     guarantees that, unless `kind` is `none`.
     """
     selected = _select_kind(kind)
+    work = paths.work
     writable = {folder.outside, folder.home} | ({work} if work is not None else set())
-    hidden = [str(config.home()), *_list_store_files(store)]
+    hidden = [str(config.home()), *_list_store_files(paths.store)]
     inner = [path for path in (*hidden, folder.top) if work is not None and _is_in(path, work)]
     if selected is SandboxKind.LANDLOCK and inner:
         raise Refused(
@@ -51,7 +59,7 @@ def wrap_command(
             "bubblewrap, or use another working directory.",
             path=inner[0],
         )
-    readable = [*_list_programs(programs), *reads, folder.inside]
+    readable = [*_list_programs(paths.programs), *paths.reads, folder.inside]
     return sandbox.wrap_command(
         command,
         SandboxBounds(
@@ -61,7 +69,7 @@ def wrap_command(
             network=False,
             limits=ResourceLimits(processes=MAX_PROCESSES),
         ),
-        scratch=scratch,
+        scratch=paths.scratch,
         kind=selected,
     )
 
@@ -152,10 +160,8 @@ def repair_outbound(folder: SessionFolder, kind: str, store: str) -> None:
         wrapped = wrap_command(
             command,
             folder,
+            SandboxPaths(work=None, store=store, scratch=os.path.join(folder.top, "scratch")),
             kind=kind.removeprefix(SESSION_SANDBOX_PREFIX),
-            work=None,
-            store=store,
-            scratch=os.path.join(folder.top, "scratch"),
         )
         subprocess.run(
             wrapped.words,

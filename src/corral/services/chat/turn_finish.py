@@ -235,7 +235,7 @@ def finish_turn(
 def _send_answer(tx: Tx, conversation: Conversation, run: Run, text: str | None) -> None:
     if not conversation.claimed_letters:
         return  # the run acknowledged and answered everything itself
-    # A run that fetched further messages answers each of them; its last message is no answer.
+    # A run that fetched further messages answers each of them; its last message is not an answer.
     is_late = any(claimed.late for claimed in conversation.claimed_letters)
     answer = None if is_late else text or _find_last_message(tx, run)
     if text and run.session_id is not None:

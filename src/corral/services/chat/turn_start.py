@@ -120,7 +120,7 @@ def start_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
         title=prompt.title,
         dir=folder,
         sandbox=sandbox,
-        host=_find_replacement_host(tx, session),
+        host=_replace_lost_host(tx, session),
     )
     run = resumption.resume_run(tx, session, run_request)
     chat_turns.begin_chat_turn(tx, conversation, run.id, letters)
@@ -133,7 +133,7 @@ def _has_live_run(tx: Tx, session: str) -> bool:
     return bool(latest) and latest[0].is_live
 
 
-def _find_replacement_host(tx: Tx, session: str) -> str | None:
+def _replace_lost_host(tx: Tx, session: str) -> str | None:
     """Return this machine if the machine of a session is lost; clear the provider's session id.
 
     Returns None when the session stays on its machine. The provider's own conversation was on the

@@ -3,8 +3,8 @@
 A chat turn is not a turn of a session, which is one message of it: a chat turn appends several.
 
 `begin_chat_turn` assigns claimed letters to a run, `continue_chat_turn` gives the run further ones,
-and `end_chat_turn` detaches the run.
-`ack_letters`, `refuse_letters` or `fail_letters` record the outcome of the letters.
+and `end_chat_turn` detaches the run. `ack_letters`, `refuse_letters` or `fail_letters` record the
+outcome of the letters.
 """
 
 from collections.abc import Sequence

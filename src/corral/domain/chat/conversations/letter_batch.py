@@ -4,7 +4,7 @@
 always a prefix of the letters that a claim would give.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from corral.db.tx import Tx
 from corral.domain.chat.conversations import ops as conversations
@@ -87,7 +87,7 @@ def _find_origin(letter: Letter) -> tuple[str, str | None] | None:
 
 
 def claim_batch(tx: Tx, conversation: Conversation) -> list[Letter]:
-    """Claim the letters of the next chat turn (see `select_batch`), until that turn ends."""
+    """Claim the letters of the next chat turn (see `select_batch`), until that chat turn ends."""
     batch = select_batch(tx, conversation)
     if not batch:
         return []
@@ -100,10 +100,7 @@ def claim_batch(tx: Tx, conversation: Conversation) -> list[Letter]:
 def list_due_conversations(tx: Tx) -> list[Conversation]:
     """Return the conversations with due letters and no run, in the order of arrival."""
     waiting: list[tuple[int, int, Conversation]] = []
-    for mailbox in queries.list_mailboxes(tx, "session"):
-        conversation = conversations.find_conversation(tx, mailbox.removeprefix("session:"))
-        if conversation is None or conversation.run_id is not None:
-            continue
+    for conversation in _iterate_idle(tx):
         letters = select_batch(tx, conversation)
         if letters:
             first = letters[0]
@@ -115,11 +112,18 @@ def find_next_due(tx: Tx) -> int | None:
     """Return when the next letter of a session without a run becomes due; None if none will."""
     times = [
         letter.due_at
-        for mailbox in queries.list_mailboxes(tx, "session")
-        if (conversation := conversations.find_conversation(tx, mailbox.removeprefix("session:")))
-        is not None
-        and conversation.run_id is None
-        for letter in queries.list_waiting(tx, mailbox=mailbox, limit=MAX_LETTERS).items
+        for conversation in _iterate_idle(tx)
+        for letter in queries.list_waiting(
+            tx, mailbox=conversation.mailbox, limit=MAX_LETTERS
+        ).items
         if letter.due_at > tx.now
     ]
     return min(times, default=None)
+
+
+def _iterate_idle(tx: Tx) -> Iterator[Conversation]:
+    """Yield the conversations that have letters and no run."""
+    for mailbox in queries.list_mailboxes(tx, "session"):
+        conversation = conversations.find_conversation(tx, mailbox.removeprefix("session:"))
+        if conversation is not None and conversation.run_id is None:
+            yield conversation

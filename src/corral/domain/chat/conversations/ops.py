@@ -6,7 +6,7 @@ again when its session was closed.
 
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.model import Conversation, Place, Wiring
+from corral.domain.chat.model import Conversation, ConversationKey, Place, Wiring
 from corral.domain.mail import ops as mail
 from corral.domain.projects import ops as projects
 from corral.domain.sessions import ops as sessions
@@ -15,8 +15,8 @@ from corral.kernel.errors import NotFound
 
 MAX_OF_PLACE = 200
 MAX_TITLE = 60
-MAIL_THREAD = "mail"
-"""The thread of an agent's session for mail."""
+MAIL_KEY = ConversationKey("", "mail")
+"""The conversation of an agent for letters that belong to no chat."""
 
 
 def find_conversation(tx: Tx, session: str) -> Conversation | None:
@@ -34,17 +34,15 @@ def open_for_wiring(tx: Tx, wiring: Wiring, place: Place, thread: str | None) ->
 
     Opens a session when there is none, or when the last one was closed.
     """
-    place_id, thread_key = wiring.conversation_key(place.id, thread)
-    return open_for_place(
-        tx, wiring.agent_id, place, place_id, thread_key, project=_find_project(tx, wiring)
-    )
+    key = wiring.build_conversation_key(place.id, thread)
+    return open_for_place(tx, wiring.agent_id, place, key, project=_find_project(tx, wiring))
 
 
 def open_for_place(
-    tx: Tx, agent_id: str, place: Place, place_id: str, thread: str, *, project: str | None
+    tx: Tx, agent_id: str, place: Place, key: ConversationKey, *, project: str | None
 ) -> Conversation:
-    """Return an agent's conversation by place and thread key; open one for `place` if needed."""
-    current, closed = _find_open(tx, agent_id, place_id, thread)
+    """Return an agent's conversation by its key; open one that answers in `place` if needed."""
+    current, closed = _find_open(tx, agent_id, key)
     if current is not None:
         return current
     session = sessions.open_session(
@@ -54,40 +52,40 @@ def open_for_place(
         title=place.display_name[:MAX_TITLE],
         reply_to=place.mailbox,
     )
-    return _redirect_letters(tx, closed, create_conversation(tx, session, place_id, thread))
+    return _redirect_letters(tx, closed, create_conversation(tx, session, key))
 
 
 def open_for_mail(tx: Tx, agent_id: str) -> Conversation:
     """Return the conversation in which an agent is woken for letters that belong to no chat."""
-    current, closed = _find_open(tx, agent_id, "", MAIL_THREAD)
+    current, closed = _find_open(tx, agent_id, MAIL_KEY)
     if current is not None:
         return current
     session = sessions.open_session(tx, agent_id, title="Letters of other agents")
-    return _redirect_letters(tx, closed, create_conversation(tx, session, "", MAIL_THREAD))
+    return _redirect_letters(tx, closed, create_conversation(tx, session, MAIL_KEY))
 
 
-def create_conversation(tx: Tx, session: Session, place_id: str, thread: str) -> Conversation:
+def create_conversation(tx: Tx, session: Session, key: ConversationKey) -> Conversation:
     """Let a session be woken by its letters from now on."""
     return tx.one(
         sql.ADD_CONVERSATION,
         session_id=session.id,
         agent_id=session.agent_id,
-        place_id=place_id,
-        thread=thread,
+        place_id=key.place_id,
+        thread=key.thread,
         now=tx.now,
     )
 
 
 def _find_open(
-    tx: Tx, agent_id: str, place_id: str, thread: str
+    tx: Tx, agent_id: str, key: ConversationKey
 ) -> tuple[Conversation | None, Conversation | None]:
     """Return the open conversation, and the one that was deleted because its session is closed.
 
     At most one of them is set. Serialized, so that no other transaction creates the same one.
     """
-    tx.serialize(f"conversation:{agent_id}:{place_id}:{thread}")
+    tx.serialize(f"conversation:{agent_id}:{key.place_id}:{key.thread}")
     conversation = tx.first(
-        sql.CONVERSATION_BY_ADDRESS, agent_id=agent_id, place_id=place_id, thread=thread
+        sql.CONVERSATION_BY_KEY, agent_id=agent_id, place_id=key.place_id, thread=key.thread
     )
     if conversation is None or conversation.run_id or _is_session_open(tx, conversation.session_id):
         return conversation, None

@@ -5,6 +5,7 @@ from corral.domain.chat import sql
 from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.model import Conversation, Message
 from corral.domain.chat.outbound import queue, targets
+from corral.domain.chat.outbound.queue import MessageDraft
 from corral.domain.chat.outbound.targets import ReplyAddress
 
 MAX_SENT = 100
@@ -28,7 +29,7 @@ def send_answer_unless_sent(
         for message in _list_sent(tx, conversation, run_id)
     ):
         return []
-    return _send_to(tx, address, conversation, run_id, text)
+    return _send_to_address(tx, address, conversation, run_id, text)
 
 
 def send_answer(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
@@ -37,18 +38,16 @@ def send_answer(tx: Tx, conversation: Conversation, run_id: str, text: str) -> l
     Returns the queued messages; an empty list when the session has no reply address.
     """
     address = targets.find_reply_address(tx, conversation)
-    return _send_to(tx, address, conversation, run_id, text) if address is not None else []
+    return _send_to_address(tx, address, conversation, run_id, text) if address is not None else []
 
 
-def _send_to(
+def _send_to_address(
     tx: Tx, address: ReplyAddress, conversation: Conversation, run_id: str, text: str
 ) -> list[Message]:
     letters = conversation.claimed_letters
     # One answer for the letters that the run began with, and one for each `take_next`.
     batch = f":{letters[0].id}" if letters and letters[0].late else ""
-    return queue.enqueue(
-        tx,
-        address.place,
+    draft = MessageDraft(
         text,
         agent_id=conversation.agent_id,
         thread=address.thread,
@@ -56,6 +55,7 @@ def _send_to(
         sender=conversation.mailbox,
         key=f"{run_id}:answer{batch}",
     )
+    return queue.enqueue(tx, address.place, draft)
 
 
 def _list_sent(tx: Tx, conversation: Conversation, run_id: str) -> list[Message]:
@@ -76,5 +76,5 @@ def send_notice(tx: Tx, conversation: Conversation, run_id: str, text: str) -> l
     address = targets.find_reply_address(tx, conversation)
     if address is None:
         return []
-    key = f"{run_id}:notice"
-    return queue.enqueue(tx, address.place, text, thread=address.thread, key=key)
+    draft = MessageDraft(text, thread=address.thread, key=f"{run_id}:notice")
+    return queue.enqueue(tx, address.place, draft)

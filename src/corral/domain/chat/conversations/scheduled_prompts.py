@@ -7,7 +7,7 @@ from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
 from corral.domain.chat.channels import destinations, places, wirings
 from corral.domain.chat.conversations import ops as conversations
-from corral.domain.chat.model import Conversation, Place
+from corral.domain.chat.model import Conversation, ConversationKey, Place
 from corral.domain.projects import ops as projects
 from corral.domain.schedules import ops as schedules
 from corral.domain.schedules.model import Schedule
@@ -112,10 +112,12 @@ def _open_conversation(
         ]
         if wirings_here:
             return conversations.open_for_wiring(tx, wirings_here[0], place, None)
-        return conversations.open_for_place(tx, agent.id, place, place.id, "", project=project)
+        return conversations.open_for_place(
+            tx, agent.id, place, ConversationKey(place.id, ""), project=project
+        )
     if session is None:
         opened = sessions.open_session(tx, agent.id, project=project, title=title)
-        return conversations.create_conversation(tx, opened, "", opened.id)
+        return conversations.create_conversation(tx, opened, ConversationKey("", opened.id))
     named = sessions.get(tx, session)
     if named.agent_id != agent.id or named.state is not SessionState.OPEN:
         raise Refused(
@@ -125,4 +127,4 @@ def _open_conversation(
             reason="unknown_session",
         )
     existing = conversations.find_conversation(tx, named.id)
-    return existing or conversations.create_conversation(tx, named, "", named.id)
+    return existing or conversations.create_conversation(tx, named, ConversationKey("", named.id))

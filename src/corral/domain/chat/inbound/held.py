@@ -11,6 +11,8 @@ from corral.domain.chat import sql
 from corral.domain.chat.channels import ops, people, wirings
 from corral.domain.chat.channels.wirings import WiringRules
 from corral.domain.chat.inbound import moderation
+from corral.domain.chat.inbound.message import InboundMessage
+from corral.domain.chat.inbound.message_rows import finish_held
 from corral.domain.chat.inbound.moderation import MAX_HELD, NO, NO_AGENT_YET, NOBODY, YES
 from corral.domain.chat.model import (
     CHAT_MAILBOX,
@@ -149,7 +151,7 @@ def release_held(tx: Tx, sender: Sender) -> None:
 
 def _reject_held(tx: Tx, sender: Sender, reason: str) -> None:
     for message in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=MAX_HELD):
-        moderation.finish_held(tx, message, "reject", reason)
+        finish_held(tx, message, "reject", reason)
 
 
 def _moderate_again(tx: Tx, held: list[Message], *, without_agent: bool = False) -> None:
@@ -158,15 +160,15 @@ def _moderate_again(tx: Tx, held: list[Message], *, without_agent: bool = False)
         place = sql.PLACES.get(tx, message.place_id)
         sender = sql.SENDERS.get(tx, str(message.sender_id))
         channel = sql.CHANNELS.get(tx, message.channel_id)
-        inbound = moderation.InboundMessage(
+        inbound = InboundMessage(
             channel, place, sender, _to_incoming(message, place, sender), message.text
         )
-        if reason := moderation.explain_rejection(inbound):
-            moderation.finish_held(tx, message, "reject", reason)
+        if reason := inbound.explain_rejection():
+            finish_held(tx, message, "reject", reason)
         elif inbound.is_stranger:
             continue
         elif without_agent or not (inbound.can_ask_for_agent or wirings.list_covering(tx, place)):
-            moderation.finish_held(tx, message, "dismiss", "no agent is wired to this place")
+            finish_held(tx, message, "dismiss", "no agent is wired to this place")
         else:
             moderation.moderate(tx, inbound, message)
 

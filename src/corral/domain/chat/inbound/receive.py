@@ -4,10 +4,10 @@ The path of an event, top down:
 
     receive_all             one transaction for a batch of events
     _Batch.receive          skip an event that is stored, record its place and sender
-    moderation.find_recipients
+    routable.find_recipients
                             fast path: a plain message of an admitted sender is routed at once
     router.route_message    which wirings wake their agents, and why
-    moderation.deliver_all  store the messages and put a letter to each session that is woken
+    routable.deliver_all    store the messages and put a letter to each session that is woken
 
 Everything else goes through `_Batch._moderate`: rejected senders, secrets, strangers that wait for
 approval, answers to questions, and commands.
@@ -26,7 +26,14 @@ from corral.domain.chat.channels import ops, people, places
 from corral.domain.chat.channels import wirings as channels_wirings
 from corral.domain.chat.conversations import ops as conversations
 from corral.domain.chat.inbound import moderation
-from corral.domain.chat.inbound.moderation import MAX_EVENT_ID, MAX_TEXT, InboundMessage, Routable
+from corral.domain.chat.inbound.message import (
+    MAX_EVENT_ID,
+    MAX_TEXT,
+    InboundMessage,
+    clean_message,
+)
+from corral.domain.chat.inbound.message_rows import store_message
+from corral.domain.chat.inbound.routable import Routable, deliver_all, find_recipients
 from corral.domain.chat.inbound.router import RoutingInput, route_message
 from corral.domain.chat.inbound.routing_cache import EventContext, RoutingCache
 from corral.domain.chat.model import (
@@ -38,6 +45,7 @@ from corral.domain.chat.model import (
     Wiring,
 )
 from corral.domain.chat.outbound import cards, queue
+from corral.domain.chat.outbound.queue import MessageDraft
 from corral.kernel.errors import Refused
 from corral.kernel.text import check_text
 
@@ -95,7 +103,7 @@ class _Batch:
         inbound = self._resolve(event, incoming)
         routable = None  # in a place with an open question, the message may be its answer
         if not event.has_open_question:
-            routable = moderation.find_recipients(self.cache, inbound)
+            routable = find_recipients(self.cache, inbound)
         if routable is not None:
             self._pending[event_id] = routable
         else:
@@ -106,7 +114,7 @@ class _Batch:
     def flush(self) -> list[Message]:
         """Store the pending messages; return all messages of the batch so far."""
         if self._pending:
-            delivered = moderation.deliver_all(self._tx, list(self._pending.values()))
+            delivered = deliver_all(self._tx, list(self._pending.values()))
             for event_id, message in zip(self._pending, delivered, strict=True):
                 self._messages.append(self.cache.record_stored(event_id, message))
             self._pending.clear()
@@ -129,7 +137,7 @@ class _Batch:
         if sender is None or incoming.sender_name not in (None, "", sender.name):
             self.cache.invalidate()
             sender = people.ensure_sender(self._tx, channel, incoming.sender, incoming.sender_name)
-        text = moderation.clean_message(incoming.text)
+        text = clean_message(incoming.text)
         return InboundMessage(channel, place, sender, incoming, text)
 
     def _moderate(self, inbound: InboundMessage) -> Message:
@@ -137,16 +145,14 @@ class _Batch:
         tx = self._tx
         if inbound.place.awaits_secret and cards.can_be_secret(tx, inbound.place, inbound.incoming):
             return _reject_secret(tx, inbound)
-        if reason := moderation.explain_rejection(inbound):
-            return moderation.store_message(tx, inbound, "refuse", reason)
-        if moderation.is_empty(inbound):
-            return moderation.store_message(
-                tx, inbound, "ignore", "the message has no text and no file"
-            )
+        if reason := inbound.explain_rejection():
+            return store_message(tx, inbound, "refuse", reason)
+        if inbound.is_empty:
+            return store_message(tx, inbound, "ignore", "the message has no text and no file")
         self.cache.invalidate()  # a command or an answer may change how later events are routed
         if inbound.is_stranger:
             return moderation.hold_for_approval(tx, inbound)
-        held = moderation.store_message(tx, inbound, "hold", "moderation is in progress")
+        held = store_message(tx, inbound, "hold", "moderation is in progress")
         return moderation.moderate(tx, inbound, held)
 
 
@@ -163,21 +169,16 @@ def _reject_secret(tx: Tx, inbound: InboundMessage) -> Message:
     """Store a redacted message without its files, and tell the sender what to do."""
     bare = msgspec.structs.replace(inbound.incoming, text=cards.REDACTED, files=[], attached=[])
     redacted = inbound._replace(incoming=bare, text=cards.REDACTED)
-    message = moderation.store_message(tx, redacted, "refuse", cards.NOT_KEPT_REPLY)
-    queue.enqueue(
-        tx,
-        inbound.place,
-        cards.NOT_KEPT_REPLY,
-        thread=message.thread,
-        key=f"{message.id}:secret",
-    )
+    message = store_message(tx, redacted, "refuse", cards.NOT_KEPT_REPLY)
+    draft = MessageDraft(cards.NOT_KEPT_REPLY, thread=message.thread, key=f"{message.id}:secret")
+    queue.enqueue(tx, inbound.place, draft)
     return message
 
 
 def record_unreadable(tx: Tx, channel: str, event_id: str, reason: str) -> None:
     """Record that an event of a platform cannot be stored and is skipped."""
     source = ops.get_channel(tx, channel)
-    event = moderation.clean_message(event_id)[:MAX_EVENT_ID]
+    event = clean_message(event_id)[:MAX_EVENT_ID]
     tx.emit("channel", "skip_event", source.id, data={"event": event, "reason": reason})
 
 

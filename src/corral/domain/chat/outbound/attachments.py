@@ -1,7 +1,5 @@
 """Files that agents send: the folders that they may come from, and one message for each file."""
 
-from functools import partial
-
 import msgspec
 
 from corral.adapters.channels.contract import MessageKind, StoredFile
@@ -11,6 +9,7 @@ from corral.domain.agents import ops as agents
 from corral.domain.chat import sql
 from corral.domain.chat.model import Message
 from corral.domain.chat.outbound import queue, targets
+from corral.domain.chat.outbound.queue import MessageDraft
 from corral.domain.projects import ops as projects
 from corral.domain.runs import ops as runs
 from corral.domain.sessions import ops as sessions
@@ -77,19 +76,24 @@ def send(
         if key
         else tx.new_id("key")
     )
-    enqueue = partial(
-        queue.enqueue,
-        tx,
-        place,
+    draft = MessageDraft(
+        text,
         agent_id=sender.id,
         thread=thread,
         run_id=run,
         sender=f"session:{session}" if session else f"agent:{sender.name}",
+        key=base,
     )
     messages: list[Message] = []
     if text:
-        messages += enqueue(check_text(text, "The text", max_bytes=MAX_BODY), key=base)
+        check_text(text, "The text", max_bytes=MAX_BODY)
+        messages += queue.enqueue(tx, place, draft)
     for number, file in enumerate(files, 1):
-        data = {"file": msgspec.to_builtins(file)}
-        messages += enqueue(file.name, kind=MessageKind.FILE, data=data, key=f"{base}:file{number}")
+        file_draft = draft._replace(
+            text=file.name,
+            kind=MessageKind.FILE,
+            data={"file": msgspec.to_builtins(file)},
+            key=f"{base}:file{number}",
+        )
+        messages += queue.enqueue(tx, place, file_draft)
     return messages

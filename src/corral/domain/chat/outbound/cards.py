@@ -7,6 +7,7 @@ from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.model import CHAT_MAILBOX, Conversation, Place, QuestionCard
 from corral.domain.chat.outbound import queue, targets
+from corral.domain.chat.outbound.queue import MessageDraft
 from corral.domain.mail import ops as mail
 from corral.domain.mail.payloads import QuestionPayload
 from corral.domain.questions import ops as questions
@@ -40,9 +41,7 @@ def show_card(
     if tx.first(sql.CARD, question_id=question.id) is not None:
         return None
     thread = conversation.thread or None if conversation is not None else None
-    (message,) = queue.enqueue(
-        tx,
-        place,
+    draft = MessageDraft(
         _fit_card(tx, question, place, thread),
         kind=MessageKind.QUESTION,
         thread=thread,
@@ -50,6 +49,7 @@ def show_card(
         data={"question": question.id, "options": question.options},
         key=f"card:{question.id}",
     )
+    (message,) = queue.enqueue(tx, place, draft)
     if asks_for_secret(question):
         tx.run(sql.SET_AWAITS_SECRET, id=place.id, awaits_secret=1)
     return tx.first(
@@ -83,7 +83,7 @@ def _fit_card(tx: Tx, question: Question, place: Place, thread: str | None) -> s
     room -= len(format_card("", question.options))
     if len(text) <= room:
         return text
-    queue.enqueue(tx, place, text, thread=thread, key=f"card:{question.id}:whole")
+    queue.enqueue(tx, place, MessageDraft(text, thread=thread, key=f"card:{question.id}:whole"))
     return shorten(f"Answer the question above ({question.id}): {text}", max(room, MIN_TEXT))
 
 
@@ -264,9 +264,7 @@ def _edit_card(tx: Tx, card: QuestionCard, question: Question) -> None:
     room = get_traits(sql.CHANNELS.get(tx, place.channel_id).kind).max_text - len(outcome) - 1
     text = f"{shorten(message.text, max(room, MIN_TEXT))}\n{outcome}"
     if message.platform_ids:
-        queue.enqueue(
-            tx,
-            place,
+        draft = MessageDraft(
             text,
             kind=MessageKind.EDIT,
             thread=message.thread,
@@ -274,6 +272,7 @@ def _edit_card(tx: Tx, card: QuestionCard, question: Question) -> None:
             agent_id=message.agent_id,
             key=f"card:{question.id}:ended",
         )
+        queue.enqueue(tx, place, draft)
 
 
 def _describe_outcome(question: Question) -> str:

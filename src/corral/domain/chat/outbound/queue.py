@@ -4,7 +4,7 @@ An outbound message is a row and a letter in the mailbox of its place. The lette
 the attempts and the lease; the row records the final state. `delivery` sends the letters.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.adapters.channels.contract import MessageKind
 from corral.adapters.channels.message_text import split_for_channel
@@ -24,6 +24,24 @@ from corral.domain.mail.model import Letter
 from corral.domain.mail.payloads import OutboundMessage
 from corral.kernel.ids import parse_number
 from corral.kernel.text import MAX_BODY, check_text, encode_json
+
+
+class MessageDraft(NamedTuple):
+    """An outbound message before it is queued."""
+
+    text: str
+    kind: MessageKind = MessageKind.TEXT
+    agent_id: str | None = None
+    """None: the message is Corral's own."""
+    thread: str | None = None
+    reply_to: str | None = None
+    """The platform's id of the message that it answers, edits or reacts to."""
+    data: dict[str, Any] | None = None
+    run_id: str | None = None
+    sender: str | None = None
+    """The mailbox that is notified if the message is not delivered."""
+    key: str | None = None
+    """The idempotency key."""
 
 
 def send(
@@ -54,9 +72,7 @@ def send(
     place = address.place
     thread = targets.check_thread(tx, place, thread) or address.thread
     kind, target = targets.resolve_reference(tx, place, edit, react, reply_to)
-    return enqueue(
-        tx,
-        place,
+    draft = MessageDraft(
         check_text(text, "The text", max_bytes=MAX_BODY),
         kind=kind,
         agent_id=sender.id,
@@ -66,6 +82,7 @@ def send(
         sender=f"session:{session}" if session else f"agent:{sender.name}",
         key=f"{sender.id}:{targets.check_short_text(key, 'The key')}" if key else None,
     )
+    return enqueue(tx, place, draft)
 
 
 def send_as_system(
@@ -74,45 +91,40 @@ def send_as_system(
     """Queue a message in Corral's own name, for people and programs. Idempotent by `key`."""
     target = places.get_place(tx, place)
     own_key = f"{tx.actor}:{targets.check_short_text(key, 'The key')}" if key else None
-    body = check_text(text, "The text", max_bytes=MAX_BODY)
-    return enqueue(
-        tx, target, body, thread=targets.check_short_text(thread, "The thread"), key=own_key
+    draft = MessageDraft(
+        check_text(text, "The text", max_bytes=MAX_BODY),
+        thread=targets.check_short_text(thread, "The thread"),
+        key=own_key,
     )
+    return enqueue(tx, target, draft)
 
 
-def enqueue(
-    tx: Tx,
-    place: Place,
-    text: str,
-    *,
-    kind: MessageKind = MessageKind.TEXT,
-    agent_id: str | None = None,
-    thread: str | None = None,
-    reply_to: str | None = None,
-    data: dict[str, Any] | None = None,
-    run_id: str | None = None,
-    sender: str | None = None,
-    key: str | None = None,
-) -> list[Message]:
+def enqueue(tx: Tx, place: Place, draft: MessageDraft) -> list[Message]:
     """Queue a message, split into pieces that the platform accepts; each piece has a letter.
 
-    `sender` is the mailbox that is notified if the message is not delivered. Idempotent by `key`.
+    Idempotent by the draft's key.
     """
     channel = sql.CHANNELS.get(tx, place.channel_id)
     tx.serialize(f"outbound:{place.id}")  # message numbers follow the order of delivery
     messages = []
-    for number, piece in enumerate(split_for_channel(text, get_traits(channel.kind), kind)):
-        piece_key = tx.new_id("key") if key is None else f"{key}:{number}" if number else key
-        row = build_row(tx, place, piece, kind, piece_key)
+    pieces = split_for_channel(draft.text, get_traits(channel.kind), draft.kind)
+    for number, piece in enumerate(pieces):
+        row = build_row(tx, place, piece, draft.kind, _build_piece_key(tx, draft.key, number))
         row |= {
-            "agent_id": agent_id,
-            "run_id": run_id,
-            "thread": thread,
-            "reply_to": reply_to,
-            "data": encode_json(data, "The data") if data else None,
+            "agent_id": draft.agent_id,
+            "run_id": draft.run_id,
+            "thread": draft.thread,
+            "reply_to": draft.reply_to,
+            "data": encode_json(draft.data, "The data") if draft.data else None,
         }
-        messages.append(_enqueue_piece(tx, place, row, sender))
+        messages.append(_enqueue_piece(tx, place, row, draft.sender))
     return messages
+
+
+def _build_piece_key(tx: Tx, key: str | None, number: int) -> str:
+    if key is None:
+        return tx.new_id("key")
+    return f"{key}:{number}" if number else key
 
 
 def _enqueue_piece(tx: Tx, place: Place, row: dict[str, Any], sender: str | None) -> Message:
