@@ -97,7 +97,6 @@ ELSEWHERE = {
     "outputs.log": "the supervisor's work",
     "outputs.log_lines": "`corral logs`",
     "outputs.open": "`corral logs`",
-    "races.advance_open": "the race driver's work",
     "races.changes": "`corral race diff --stat`",
     "races.get": "`corral race show`",
     "races.latest": "`latest` in the place of a race",
@@ -143,7 +142,6 @@ ELSEWHERE = {
     "search.count_unindexed": "`corral search` says it",
     "search.catch_up": "done by every search",
     "search.find": "`corral search`",
-    "search.index_turns": "done by every search",
     "sessions.append_many": "for programs; people append one at a time",
     "sessions.by_provider": "for programs that import",
     "sessions.get": "`corral session show`",
@@ -169,13 +167,9 @@ ELSEWHERE = {
     "projects.configure": "`corral init`",
     "projects.install_agent_docs": "`corral init --agents`",
     "tasks.next_lease_end": "for programs that wait",
-    "tasks.start_ready": "the task starter's work",
     "tasks.release_due": "done by every claim and list, and the janitor's work",
     "timers.get": "`corral timer show`",
-    "tokens.check": "the API's work",
     "tokens.get": "`corral token list` shows all there is",
-    "tokens.ensure_file": "the daemon's work",
-    "tokens.record_use": "the API's work",
 }
 
 ROWS = list(list_operations())

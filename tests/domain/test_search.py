@@ -156,10 +156,10 @@ def test_empty_turn_is_not_indexed(store: Corral) -> None:
 
 def test_every_turn_is_indexed_once_with_any_batch_size(store: Corral) -> None:
     say(store, *(str(n) for n in range(25)))
-    done = [store.search.index_turns(limit=10) for _ in range(5)]
+    done = [store.internal.search.index_turns(limit=10) for _ in range(5)]
     assert done == [10, 10, 5, 0, 0]
     say(store, "more")
-    assert store.search.index_turns() == 1
+    assert store.internal.search.index_turns() == 1
     assert rows(
         store, "SELECT count(*), count(DISTINCT subject || '/' || location) FROM passages"
     ) == [(26, 26)]
@@ -180,7 +180,7 @@ def test_turn_that_commits_late_is_not_skipped(url: str, clock: ManualClock) -> 
             sessions.append(tx, late, "user", "late hen")
             fast.sessions.append(early, "user", "early hen")
             assert fast.search.find("hen").items == []
-            assert fast.search.index_turns() == 0
+            assert fast.internal.search.index_turns() == 0
         fast.sessions.append(early, "user", "last hen")
         assert len(fast.search.find("hen").items) == 3
 

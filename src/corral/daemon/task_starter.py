@@ -14,7 +14,7 @@ class TaskStarter(BaseLoop):
     min_interval = 0.5
 
     def run_once(self, store: Corral) -> int:
-        return len(store.tasks.start_ready())
+        return len(store.internal.tasks.start_ready())
 
     def next_delay(self, store: Corral) -> float:
         # A task that becomes ready, or a slot that becomes free, is a commit.
