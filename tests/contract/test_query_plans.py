@@ -413,7 +413,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"projects_pkey", "races_by_project"},
     ),
     "races, the rounds that go on": (
-        lambda c: c.races._open_rounds("h"),
+        lambda c: c.internal.races._open_rounds("h"),
         {"rounds_needing_driver"},
     ),
     "races, whether an attempt waits for a run": (
