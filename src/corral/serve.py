@@ -138,7 +138,7 @@ class DaemonServer:
         shown = _WILDCARD_ADDRESSES.get(self._options.bind, self._options.bind)
         token_file = info_path(store.db.url, ".token")
         home = sha256(f"{process.host()} {token_file}".encode()).hexdigest()[:12]
-        store.tokens.ensure_file(token_file, name=f"home-{home}")
+        store.internal.tokens.ensure_file(token_file, name=f"home-{home}")
         identity = process.identify(os.getpid())
         assert identity is not None
         return Daemon(

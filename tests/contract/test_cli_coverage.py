@@ -97,7 +97,6 @@ WITHOUT_COMMAND = {
     "outputs.log": "called by the supervisor",
     "outputs.log_lines": "`corral logs`",
     "outputs.open": "`corral logs`",
-    "races.advance_open": "called by the race driver",
     "races.changes": "`corral race diff --stat`",
     "races.get": "`corral race show`",
     "races.latest": "`latest` in place of a race id",
@@ -143,7 +142,6 @@ WITHOUT_COMMAND = {
     "search.count_unindexed": "`corral search` prints it",
     "search.catch_up": "called by every search",
     "search.find": "`corral search`",
-    "search.index_turns": "called by every search",
     "sessions.append_many": "for programs; `corral session append` adds one turn",
     "sessions.by_provider": "for programs that import",
     "sessions.get": "`corral session show`",
@@ -169,13 +167,9 @@ WITHOUT_COMMAND = {
     "projects.configure": "`corral init`",
     "projects.install_agent_docs": "`corral init --agents`",
     "tasks.next_lease_end": "for programs that wait",
-    "tasks.start_ready": "called by the task starter",
     "tasks.release_due": "called by every claim and list, and by the janitor",
     "timers.get": "`corral timer show`",
-    "tokens.check": "called by the API",
     "tokens.get": "`corral token list` shows all there is",
-    "tokens.ensure_file": "called by the daemon",
-    "tokens.record_use": "called by the API",
 }
 
 ROWS = list(list_operations())

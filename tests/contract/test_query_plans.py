@@ -416,7 +416,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"projects_pkey", "races_by_project"},
     ),
     "races, the rounds that go on": (
-        lambda c: c.races._open_rounds("h"),
+        lambda c: c.internal.races._open_rounds("h"),
         {"rounds_needing_driver"},
     ),
     "races, whether an attempt waits for a run": (
@@ -858,7 +858,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"passages_pkey", "passages_words"},
     ),
     "search.index_turns": (
-        lambda c: c.search.index_turns(limit=10),
+        lambda c: c.internal.search.index_turns(limit=10),
         {"turns_pkey", "sessions_pkey", "search_cursors_pkey"},
     ),
     "questions.ask": (
@@ -1103,9 +1103,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.internal.alerts.raise_alert("stuck", "run_9", edge=1),
         {"alerts_active"},
     ),
-    "tokens.check": (lambda c: c.tokens.check("crl_" + f"{7:064x}"), {"tokens_by_hash"}),
+    "tokens.check": (lambda c: c.internal.tokens.check("crl_" + f"{7:064x}"), {"tokens_by_hash"}),
     "tokens.get": (lambda c: c.tokens.get("t7"), {"tokens_by_name"}),
-    "tokens.record_use": (lambda c: c.tokens.record_use("tok_7x" + "0" * 24), {"tokens_pkey"}),
+    "tokens.record_use": (
+        lambda c: c.internal.tokens.record_use("tok_7x" + "0" * 24),
+        {"tokens_pkey"},
+    ),
     "idempotency, a new call": (
         call_once("new"),
         {"idempotency_keys_token_id_key_key", "its queue position"},

@@ -90,7 +90,7 @@ def test_search_index_has_every_turn_once_after_a_crash(
         id = session_of(store)
         for n in range(3):
             store.sessions.append(id, "user", f"fox {n}")
-            store.search.index_turns(limit=2)
+            store.internal.search.index_turns(limit=2)
 
     def check(store: Corral, world: World) -> None:
         turns = store.sessions.turns(session_of(store)).items

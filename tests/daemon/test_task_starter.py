@@ -70,7 +70,7 @@ def test_ready_task_runs_with_its_role_agent_in_a_worktree(
         {"key": "make/it", "title": "Make it", "check": "test -e made"},
         {"key": "B"},
     )
-    (run,) = live.tasks.start_ready()
+    (run,) = live.internal.tasks.start_ready()
     assert run.title == "Make it", "not the preamble of its prompt"
     assert live.tasks.get("make/it").run_id == run.id
     assert run.project_id == project
@@ -118,10 +118,10 @@ def test_tasks_start_only_where_enabled_and_possible(
     plain.mkdir()
     project = begin(live, repository, {"key": "A"})
     live.settings.set("tasks.auto_start", False, scope=f"project:{project}")
-    assert live.tasks.start_ready() == []
+    assert live.internal.tasks.start_ready() == []
     begin(live, plain, {"key": "B"}, {"key": "C", "role": "nobody has it"})
     for _ in range(2):
-        assert live.tasks.start_ready() == []
+        assert live.internal.tasks.start_ready() == []
     ((what, key, reason),) = task_notices(live, "user:tester")
     assert (what, key) == ("not started", "B")
     assert "not a git repository" in (reason or "")
@@ -136,14 +136,14 @@ def test_task_starts_respect_limits_and_budgets(
     project = begin(live, repository, *({"key": f"k{n}"} for n in range(4)))
     live.settings.set("tasks.max_started", 1, scope=f"project:{project}")
     live.budgets.set(f"project:{project}", 0)
-    assert live.tasks.start_ready() == [], "there is nothing to be spent"
+    assert live.internal.tasks.start_ready() == [], "there is nothing to be spent"
     live.budgets.remove(f"project:{project}")
-    (run,) = live.tasks.start_ready()
+    (run,) = live.internal.tasks.start_ready()
     try:
-        assert live.tasks.start_ready() == [], "as many as may are going"
+        assert live.internal.tasks.start_ready() == [], "as many as may are going"
         live.settings.set("tasks.max_started", 9, scope=f"project:{project}")
         live.settings.set("runs.max_concurrent", 1)
-        assert live.tasks.start_ready() == []
+        assert live.internal.tasks.start_ready() == []
     finally:
         live.runs.stop(run.id, grace_period_ms=100)
         live.runs.wait(run.id, timeout_ms=60_000)
@@ -173,7 +173,7 @@ def test_locks_apply_in_a_worktree_without_hooks(
     live.agents.create("ada")
     project = begin(live, repository, {"key": "A"})
     live.locks.acquire(project, "held.py", "ada", ttl_ms=3_600_000)
-    (run,) = live.tasks.start_ready()
+    (run,) = live.internal.tasks.start_ready()
     live.runs.wait(run.id, timeout_ms=60_000)
     where = Path(live.tasks.get("A").dir or "")
     assert where != repository

@@ -120,7 +120,7 @@ def test_later_messages_are_appended(store: Corral, source: Path, tmp_path: Path
 
 def test_imported_conversation_is_searchable(store: Corral, source: Path) -> None:
     store.imports.import_database("nanoclaw", source)
-    while store.search.index_turns():
+    while store.internal.search.index_turns():
         pass
     (hit,) = store.search.find("zebra and").items
     assert hit.subject == get_imported_session(store)

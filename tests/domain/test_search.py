@@ -158,10 +158,10 @@ def test_empty_turn_is_not_indexed(store: Corral) -> None:
 
 def test_every_turn_is_indexed_once_with_any_batch_size(store: Corral) -> None:
     append_turns(store, *(str(n) for n in range(25)))
-    counts = [store.search.index_turns(limit=10) for _ in range(5)]
+    counts = [store.internal.search.index_turns(limit=10) for _ in range(5)]
     assert counts == [10, 10, 5, 0, 0]
     append_turns(store, "more")
-    assert store.search.index_turns() == 1
+    assert store.internal.search.index_turns() == 1
     assert rows(
         store, "SELECT count(*), count(DISTINCT subject || '/' || location) FROM passages"
     ) == [(26, 26)]
@@ -182,7 +182,7 @@ def test_turn_that_commits_late_is_not_skipped(url: str, clock: ManualClock) -> 
             sessions.append(tx, late_session, "user", "late hen")
             fast.sessions.append(early_session, "user", "early hen")
             assert fast.search.find("hen").items == []
-            assert fast.search.index_turns() == 0
+            assert fast.internal.search.index_turns() == 0
         fast.sessions.append(early_session, "user", "last hen")
         assert len(fast.search.find("hen").items) == 3
 

@@ -13,7 +13,7 @@ from tests.support.store import contents, record, refuses, unchanged, walk
 
 def test_token_permits_its_scope(store: Corral) -> None:
     token = store.tokens.create("script", scope="read")
-    identity = store.tokens.check(token.value)
+    identity = store.internal.tokens.check(token.value)
     assert (identity.id, identity.name, identity.scope, identity.actor) == (
         token.token.id,
         "script",
@@ -21,7 +21,7 @@ def test_token_permits_its_scope(store: Corral) -> None:
         "token:script",
     )
     assert not identity.may_write
-    assert store.tokens.check(store.tokens.create("other").value).may_write
+    assert store.internal.tokens.check(store.tokens.create("other").value).may_write
     assert record(store, token.token.id) == ["token.create"]
 
 
@@ -35,7 +35,7 @@ def test_invalid_secret_is_rejected_and_not_repeated(store: Corral) -> None:
     store.tokens.create("script")
     for value in ("", "x", "crl_", "crl_" + "0" * 64, "crl_" + "0" * 63 + "\n", "tok_1"):
         with refuses(store, Refused) as caught:
-            store.tokens.check(value)
+            store.internal.tokens.check(value)
         assert caught.value.details == {"reason": "unknown_token"}
         assert len(value) < 10 or value not in caught.value.message
 
@@ -44,7 +44,7 @@ def test_revoked_token_is_rejected_and_frees_its_name(store: Corral) -> None:
     token = store.tokens.create("script")
     assert store.tokens.revoke("script").ended_at is not None
     with refuses(store, Refused):
-        store.tokens.check(token.value)
+        store.internal.tokens.check(token.value)
     with refuses(store, IllegalMove):
         store.tokens.revoke(token.token.id)
     with refuses(store, NotFound):
@@ -55,10 +55,10 @@ def test_revoked_token_is_rejected_and_frees_its_name(store: Corral) -> None:
 def test_token_expires(store: Corral, clock: ManualClock) -> None:
     token = store.tokens.create("script", ttl_ms=1_000)
     clock.advance(999)
-    store.tokens.check(token.value)
+    store.internal.tokens.check(token.value)
     clock.advance(1)
     with refuses(store, Refused) as caught:
-        store.tokens.check(token.value)
+        store.internal.tokens.check(token.value)
     assert caught.value.details["reason"] == "expired"
 
 
@@ -79,7 +79,7 @@ def test_token_name_is_unique(store: Corral) -> None:
 def test_agent_token_acts_as_agent_until_it_is_retired(store: Corral) -> None:
     agent = store.agents.create("ada")
     token = store.tokens.create("ada-laptop", scope="agent:ada")
-    identity = store.tokens.check(token.value)
+    identity = store.internal.tokens.check(token.value)
     assert (identity.scope, identity.agent, identity.actor) == (
         f"agent:{agent.id}",
         "ada",
@@ -87,7 +87,7 @@ def test_agent_token_acts_as_agent_until_it_is_retired(store: Corral) -> None:
     )
     store.agents.retire("ada")
     with refuses(store, Refused):
-        store.tokens.check(token.value)
+        store.internal.tokens.check(token.value)
     with refuses(store, NotFound):
         store.tokens.create("x", scope="agent:unknown")
 
@@ -95,12 +95,12 @@ def test_agent_token_acts_as_agent_until_it_is_retired(store: Corral) -> None:
 def test_use_is_recorded_once_a_minute_without_event(store: Corral, clock: ManualClock) -> None:
     id = store.tokens.create("script").token.id
     clock.advance(MINUTE)
-    assert store.tokens.record_use(id)
+    assert store.internal.tokens.record_use(id)
     first_use = store.tokens.get("script").used_at
     with unchanged(store):
-        assert not store.tokens.record_use(id)
+        assert not store.internal.tokens.record_use(id)
     clock.advance(MINUTE + 1)
-    assert store.tokens.record_use(id)
+    assert store.internal.tokens.record_use(id)
     assert store.tokens.get("script").used_at == clock.now() != first_use
     assert record(store, id) == ["token.create"]
 
@@ -126,19 +126,19 @@ def test_retention_deletes_old_tokens(store: Corral, clock: ManualClock) -> None
 
 def test_ensure_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
     path = tmp_path / "home" / "token"
-    first_token = store.tokens.ensure_file(path, name="daemon")
+    first_token = store.internal.tokens.ensure_file(path, name="daemon")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert store.tokens.ensure_file(path, name="daemon") == first_token
+    assert store.internal.tokens.ensure_file(path, name="daemon") == first_token
     store.tokens.revoke("daemon")
-    second_token = store.tokens.ensure_file(path, name="daemon")
+    second_token = store.internal.tokens.ensure_file(path, name="daemon")
     assert second_token != first_token
     os.chmod(path, 0o644)  # another user may have read it
-    third_token = store.tokens.ensure_file(path, name="daemon")
+    third_token = store.internal.tokens.ensure_file(path, name="daemon")
     assert third_token != second_token
     with pytest.raises(Refused):
-        store.tokens.check(second_token)
+        store.internal.tokens.check(second_token)
     path.unlink()
-    assert store.tokens.ensure_file(path, name="daemon") != third_token
+    assert store.internal.tokens.ensure_file(path, name="daemon") != third_token
     assert [token.name for token in store.tokens.list().items] == ["daemon"]
 
 

@@ -104,6 +104,13 @@ def test_errors_are_those_of_the_library(either: Corral, tmp_path: Path) -> None
         either.mail.paint()
 
 
+def test_internal_operations_are_local(remote: Corral) -> None:
+    with pytest.raises(Refused, check=because("local_only")):
+        _ = remote.internal
+    with pytest.raises(AttributeError):
+        _ = remote.runs.heartbeat
+
+
 def test_lists_are_pages(either: Corral) -> None:
     for n in range(5):
         either.mail.put("queue:q", n)

@@ -102,7 +102,7 @@ def two_projects(store: Corral, tmp_path: Path) -> TwoProjects:
         "sessions": session,
         "tasks": store.tasks.add(other_id, "build").id,
     }
-    return TwoProjects(store.tokens.check(token.value), own_id, records)
+    return TwoProjects(store.internal.tokens.check(token.value), own_id, records)
 
 
 FOR_AGENTS = sorted(call.name for call in list_calls() if call.policy.agent is not None)

@@ -77,7 +77,7 @@ def test_tool_list_is_small_enough_for_every_prompt() -> None:
 
 def test_full_scope_token_has_no_agent_identity(store: Corral, project: str) -> None:
     ada = Agent(store, "ada")
-    ada._who = store.tokens.check(store.tokens.create("full").value)
+    ada._who = store.internal.tokens.check(store.tokens.create("full").value)
     assert reason_of_failure(ada, "whoami") == "no_agent"
 
 
@@ -114,7 +114,7 @@ def test_token_of_one_project_opens_no_other(store: Corral, project: str, tmp_pa
     other = store.projects.register(tmp_path).id
     bound = store.tokens.create("bound", scope="agent:ada", project=project).value
     ada = Agent(store, "ada", project=other)
-    ada._who = store.tokens.check(bound)
+    ada._who = store.internal.tokens.check(bound)
     assert reason_of_failure(ada, "task_list") == "other_project"
     ada._place = {}
     assert ada("whoami")["project"]["id"] == project

@@ -43,7 +43,7 @@ class Agent:
 
     def __init__(self, store: Corral, name: str, **scope: str) -> None:
         self._store = store.as_actor(f"agent:{name}")
-        self._who = store.tokens.check(
+        self._who = store.internal.tokens.check(
             store.tokens.create(f"t{os.urandom(4).hex()}", scope=f"agent:{name}").value
         )
         self._place = scope

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from corral.api.agent_rules import AgentRule
 
 # Usual reasons why an operation is not available over HTTP.
-FOR_SUPERVISORS = "it is for the supervisor of a run, on the same machine"
 FOR_DAEMON = "it is for the loops of the daemon"
-IS_PART = "it is a part of another operation"
 USES_FILES = "it uses files of the machine that calls it"
 USES_SECRETS = "values of secrets do not leave their machine"
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -12,9 +11,9 @@ from corral.adapters.git_history import FileChange, FileDiff
 from corral.adapters.merges import MergeResult
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import FOR_DAEMON, USES_FILES, Location
+from corral.api.policy import USES_FILES, Location
 from corral.db.tx import Tx
-from corral.domain.races import attempts, ops, queries, refs, round_steps, selection
+from corral.domain.races import attempts, ops, queries, refs, selection
 from corral.domain.races.model import Attempt, AttemptSpec, Graft, Race, RacePlan, Round, RoundState
 from corral.kernel.errors import Invalid, Refused
 from corral.services.races import cleanup, driver, validation, winner
@@ -23,7 +22,6 @@ from corral.services.races.paths import pin_commit, races_folder
 
 MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 MIN_INTERVAL = 0.25  # seconds between two advances of a race that is waited for
-MAX_CONCURRENT = 4
 
 
 class Races(Resource):
@@ -42,7 +40,6 @@ class Races(Resource):
     _cancel = write(attempts.cancel)
     _ask_judge = write(selection.request_judge)
     _set_budget = write(ops.set_budget)
-    _open_rounds = read(round_steps.list_active_rounds, mode="one")
 
     get = read(queries.get, agent=rules.allow)
     latest = read(queries.find_latest)
@@ -204,15 +201,6 @@ class Races(Resource):
 
     def _drive(self, round: Round) -> bool:
         return driver.advance(self._database, round.id)
-
-    @operation(local=FOR_DAEMON)
-    def advance_open(self) -> int:
-        """Advance every race of this machine; returns the number of rounds that changed."""
-        current = self._open_rounds(process.host())
-        if not current:
-            return 0
-        with ThreadPoolExecutor(min(MAX_CONCURRENT, len(current))) as pool:
-            return sum(pool.map(self._drive, current))
 
     @operation(local="the daemon drives races that were started over HTTP")
     def hand_over(self, race: str) -> bool:

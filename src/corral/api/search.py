@@ -1,7 +1,6 @@
 """Operations of `store.search`."""
 
-from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import IS_PART
+from corral.api.operation import Resource, operation, read
 from corral.domain.search import ops
 from corral.domain.search.model import Hit
 from corral.kernel.pagination import Page
@@ -13,7 +12,6 @@ class Search(Resource):
 
     noun = "search"
 
-    index_turns = write(ops.index_turns, local=IS_PART)
     count_unindexed = read(ops.count_unindexed, mode="one")
 
     @operation(reads=True, slow=True)

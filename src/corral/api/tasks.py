@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING
 
 from corral.api import agent_rules as rules
 from corral.api.operation import Resource, operation, read, write
-from corral.api.policy import FOR_DAEMON, USES_FILES
+from corral.api.policy import USES_FILES
 from corral.domain.delegations import ops as delegations
 from corral.domain.projects import ops as projects
-from corral.domain.runs.model import Run
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import declare as tasks_declare
 from corral.domain.tasks import delegation, lifecycle, management, queries, retention, review
 from corral.domain.tasks.model import CommandResult, Task
-from corral.kernel.errors import Conflict, Invalid, Refused
+from corral.kernel.errors import Refused
 from corral.services.identity import check_environment
 
 if TYPE_CHECKING:
-    from corral.services.tasks.autostart import PlannedStart
     from corral.services.tasks.cleanup import TaskLeftover
 
 
@@ -79,47 +77,6 @@ class Tasks(Resource):
         while batch := self._release_due():
             released += batch
         return released
-
-    @operation(local=FOR_DAEMON)
-    def start_ready(self) -> "builtins.list[Run]":
-        """Start the agents of ready tasks in projects with the setting `tasks.auto_start`.
-
-        Each run gets its own git worktree; limits and budgets apply. Returns the runs. A task that
-        cannot be started is marked with the reason.
-        """
-        from corral.services.runs.dispatch import start_queued
-        from corral.services.tasks import autostart
-
-        started = []
-        for start in self._database.read(autostart.plan_starts):
-            if os.path.isdir(start.project.dir):
-                run = self._start(start)
-                started += [run] if run is not None else []
-        if started:
-            start_queued(self._database)
-        return started
-
-    def _start(self, start: "PlannedStart") -> Run | None:
-        from corral import config
-        from corral.adapters import worktrees
-        from corral.services.tasks import autostart as tasks_autostart
-
-        folder = tasks_autostart.worktrees_folder() / start.project.id
-        branch = worktrees.make_branch_name(start.task.key, start.task.id)
-        try:
-            config.make_private_folder(folder)
-            dir = worktrees.create(
-                start.project.dir, str(folder / start.task.id), branch, own_branch=True
-            )
-            return self._database.write(lambda tx: tasks_autostart.start_task(tx, start, dir))
-        except Conflict:
-            return None  # another process claimed it, or its files are locked
-        except (Refused, Invalid) as error:
-            reason = str(error)
-            self._database.write(
-                lambda tx: tasks_autostart.notify_not_started(tx, start.task, reason)
-            )
-            return None
 
     @operation(local=USES_FILES)
     def clean(self, project: str, *, confirm: bool = False) -> "builtins.list[TaskLeftover]":

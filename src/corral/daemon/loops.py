@@ -121,7 +121,7 @@ def index_turns(store: Corral) -> int:
 
 def start_ready_tasks(store: Corral) -> int:
     """Start ready tasks in projects that enable it, each in a worktree of its own."""
-    return len(store.tasks.start_ready())
+    return len(store.internal.tasks.start_ready())
 
 
 def check_next_task(store: Corral) -> int:

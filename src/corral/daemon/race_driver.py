@@ -20,7 +20,7 @@ class RaceLoop(BaseLoop):
         self._next_reclaim = time.monotonic() + RECLAIM_SECONDS
 
     def run_once(self, store: Corral) -> int:
-        done = store.races.advance_open()
+        done = store.internal.races.advance_open()
         if time.monotonic() >= self._next_reclaim:
             self._next_reclaim = time.monotonic() + RECLAIM_SECONDS
             done += len(store.races.reclaim())

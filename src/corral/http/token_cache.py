@@ -42,7 +42,7 @@ class TokenCache:
         """Return the identity of a secret from the store and cache it; raises ApiError 401."""
         started_at = time.monotonic()
         try:
-            who = self._store.tokens.check(secret)
+            who = self._store.internal.tokens.check(secret)
         except Refused as error:
             raise ApiError(
                 401,
@@ -70,7 +70,7 @@ class TokenCache:
             used, self._used = self._used, set()
         for id in used:
             with suppress(CorralError):
-                self._store.tokens.record_use(id)
+                self._store.internal.tokens.record_use(id)
 
     def handle_event(self, event: Event) -> None:
         """Clear the cache when a token or an agent changes."""

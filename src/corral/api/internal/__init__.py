@@ -21,29 +21,37 @@ if TYPE_CHECKING:
     from corral.api.internal.nodes import InternalNodes
     from corral.api.internal.outputs import InternalOutputs
     from corral.api.internal.questions import InternalQuestions
+    from corral.api.internal.races import InternalRaces
     from corral.api.internal.runs import InternalRuns
+    from corral.api.internal.search import InternalSearch
+    from corral.api.internal.tasks import InternalTasks
+    from corral.api.internal.tokens import InternalTokens
 
 
 class InternalStore:
     """The internal operations of an open store, by noun."""
 
+    alerts: LazyResource["InternalAlerts"] = LazyResource("internal.alerts", "InternalAlerts")
     channels: LazyResource["InternalChannels"] = LazyResource(
         "internal.channels", "InternalChannels"
     )
-    chat: LazyResource["InternalChat"] = LazyResource("internal.chat", "InternalChat")
-    runs: LazyResource["InternalRuns"] = LazyResource("internal.runs", "InternalRuns")
-    nodes: LazyResource["InternalNodes"] = LazyResource("internal.nodes", "InternalNodes")
-    outputs: LazyResource["InternalOutputs"] = LazyResource("internal.outputs", "InternalOutputs")
     charges: LazyResource["InternalCharges"] = LazyResource("internal.charges", "InternalCharges")
-    alerts: LazyResource["InternalAlerts"] = LazyResource("internal.alerts", "InternalAlerts")
+    chat: LazyResource["InternalChat"] = LazyResource("internal.chat", "InternalChat")
     decisions: LazyResource["InternalDecisions"] = LazyResource(
         "internal.decisions", "InternalDecisions"
     )
+    locks: LazyResource["InternalLocks"] = LazyResource("internal.locks", "InternalLocks")
+    mail: LazyResource["InternalMail"] = LazyResource("internal.mail", "InternalMail")
+    nodes: LazyResource["InternalNodes"] = LazyResource("internal.nodes", "InternalNodes")
+    outputs: LazyResource["InternalOutputs"] = LazyResource("internal.outputs", "InternalOutputs")
     questions: LazyResource["InternalQuestions"] = LazyResource(
         "internal.questions", "InternalQuestions"
     )
-    mail: LazyResource["InternalMail"] = LazyResource("internal.mail", "InternalMail")
-    locks: LazyResource["InternalLocks"] = LazyResource("internal.locks", "InternalLocks")
+    races: LazyResource["InternalRaces"] = LazyResource("internal.races", "InternalRaces")
+    runs: LazyResource["InternalRuns"] = LazyResource("internal.runs", "InternalRuns")
+    search: LazyResource["InternalSearch"] = LazyResource("internal.search", "InternalSearch")
+    tasks: LazyResource["InternalTasks"] = LazyResource("internal.tasks", "InternalTasks")
+    tokens: LazyResource["InternalTokens"] = LazyResource("internal.tokens", "InternalTokens")
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,7 +1,7 @@
 """Operations of `store.internal.charges`."""
 
 from corral.api.operation import Resource, read, write
-from corral.domain.charges import ops
+from corral.domain.charges import budgets, ops
 
 
 class InternalCharges(Resource):
@@ -11,6 +11,6 @@ class InternalCharges(Resource):
 
     unpriced = read(ops.list_unpriced, mode="one")
     set_prices = write(ops.set_prices, durable=True, repeatable=True, people_only=True)
-    reserve = write(ops.reserve_budget, durable=True, repeatable=True)
-    release = write(ops.release_budget, durable=True, repeatable=True, people_only=True)
-    exceeded_budget = read(ops.find_exceeded_budget, mode="one")
+    reserve = write(budgets.reserve_budget, durable=True, repeatable=True)
+    release = write(budgets.release_budget, durable=True, repeatable=True, people_only=True)
+    exceeded_budget = read(budgets.find_exceeded_budget, mode="one")
