@@ -22,7 +22,7 @@ from tests.support.fake_bot_apis import DOWN, LATE, RETRY_SECONDS
 from tests.support.fake_channels import Runner
 from tests.support.prompt_parser import quotes_in
 
-SIGNING = "hush"
+SIGNING = "signing-key"
 ANN = {"id": 5, "username": "ann"}
 
 

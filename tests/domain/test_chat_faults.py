@@ -77,7 +77,7 @@ class HangingAdapter(SharedAdapter):
 class FailingAdapter(SharedAdapter):
     """Fails in every call, also at its start."""
 
-    kind = "throwing"
+    kind = "failing"
 
     def start(self) -> None:
         raise KeyError("adapter error")
@@ -98,7 +98,7 @@ def test_hanging_or_failing_adapter_does_not_block_other_channels(
     monkeypatch.setattr(chat_loop, "RETRY_SECONDS", (0.05, 0.1))
     loop = ChatLoop()
     with corral.open(url) as store:
-        for kind in ("hanging", "throwing", "shared"):
+        for kind in ("hanging", "failing", "shared"):
             store.channels.add(kind, kind, policy="public")
             store.messages.send_as_system(store.places.register(kind, "room").id, f"to {kind}")
         SharedAdapter.shared_platform.pending.append(
@@ -110,7 +110,7 @@ def test_hanging_or_failing_adapter_does_not_block_other_channels(
             received = [
                 message for message in store.messages.list().items if message.direction == "in"
             ]
-            error = store.channels.get("throwing").last_error
+            error = store.channels.get("failing").last_error
             return (
                 bool(received)
                 and "to shared" in SharedAdapter.shared_platform.words()
@@ -118,18 +118,18 @@ def test_hanging_or_failing_adapter_does_not_block_other_channels(
             )
 
         wait_until(is_served, "the other channels are served")
-        assert "KeyError" in (store.channels.get("throwing").last_error or "")
+        assert "KeyError" in (store.channels.get("failing").last_error or "")
         assert store.channels.get("shared").last_error is None
         queued = store.messages.list(place=store.places.get("hanging/room").id).items
         assert [message.state for message in queued] == ["queued"], (
             "the message is neither lost nor marked sent"
         )
         HangingAdapter.gate.set()
-        for kind in ("hanging", "throwing", "shared"):
+        for kind in ("hanging", "failing", "shared"):
             store.channels.remove(kind)
         loop.run_once(store)
         wait_until(
-            lambda: not list_threads("hanging", "throwing", "shared"),
+            lambda: not list_threads("hanging", "failing", "shared"),
             "the threads of the channels end",
         )
 

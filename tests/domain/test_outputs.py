@@ -1,4 +1,4 @@
-"""The books of what runs wrote, on both engines."""
+"""Outputs of runs: begin, progress, seal, read, follow, delete, retention, and the log."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from tests.support.store import record, refuses, rows, unchanged, walk
 RUN = "run_1"
 
 
-def begun(store: Corral, data: bytes = b"one\ntwo\n", run: str = RUN) -> Path:
-    """A run with an output in its folder, on this machine."""
+def begin_output(store: Corral, data: bytes = b"one\ntwo\n", run: str = RUN) -> Path:
+    """Begin the output of a run in its folder on this host."""
     folder = run_folder(run)
     folder.mkdir(parents=True, mode=0o700)
     (folder / "output").write_bytes(data)
@@ -30,29 +30,29 @@ def begun(store: Corral, data: bytes = b"one\ntwo\n", run: str = RUN) -> Path:
 
 
 def test_begin_is_idempotent(store: Corral) -> None:
-    first = store.internal.outputs.begin(RUN, host="a", folder="/x", mode="pty")
+    output = store.internal.outputs.begin(RUN, host="a", folder="/x", mode="pty")
     with unchanged(store):
-        assert store.internal.outputs.begin(RUN, host="a", folder="/x", mode="pty") == first
-    assert (first.state, first.bytes, first.dropped_bytes, first.mode) == ("open", 0, 0, "pty")
-    with refuses(store, Conflict) as refused:
+        assert store.internal.outputs.begin(RUN, host="a", folder="/x", mode="pty") == output
+    assert (output.state, output.bytes, output.dropped_bytes, output.mode) == ("open", 0, 0, "pty")
+    with refuses(store, Conflict) as caught:
         store.internal.outputs.begin(RUN, host="b", folder="/x")
-    assert refused.value.details["reason"] == "on_other_host"
+    assert caught.value.details["reason"] == "on_other_host"
 
 
 def test_lost_output_is_reopened_on_another_host(store: Corral) -> None:
     store.internal.outputs.begin(RUN, host="a", folder="/x")
-    store.internal.outputs.lose(RUN, "its machine is gone")
-    again = store.internal.outputs.begin(RUN, host="b", folder="/y")
-    assert (again.state, again.host, again.folder, again.reason) == ("open", "b", "/y", None)
+    store.internal.outputs.lose(RUN, "the machine is gone")
+    output = store.internal.outputs.begin(RUN, host="b", folder="/y")
+    assert (output.state, output.host, output.folder, output.reason) == ("open", "b", "/y", None)
     assert record(store, RUN) == ["output.begin", "output.lose", "output.reopen"]
 
 
 def test_progress_is_recorded_without_an_event_while_open(store: Corral) -> None:
-    begun(store)
-    told = record(store)
+    begin_output(store)
+    events = record(store)
     assert store.internal.outputs.record_progress(RUN, 500) is True
     assert store.outputs.get(RUN).bytes == 500
-    assert record(store) == told
+    assert record(store) == events
     store.internal.outputs.seal_folder(RUN)
     with unchanged(store):
         assert store.internal.outputs.record_progress(RUN, 900) is False
@@ -62,7 +62,7 @@ def test_progress_is_recorded_without_an_event_while_open(store: Corral) -> None
 
 
 def test_sealing_writes_sealed_files_and_records_them(store: Corral, clock: ManualClock) -> None:
-    folder = begun(store, b"token " + KEY + b"\nsecond\n")
+    folder = begin_output(store, b"token " + KEY + b"\nsecond\n")
     clock.advance(MINUTE)
     row = store.internal.outputs.seal_folder(RUN)
     assert (row.state, row.lines, row.utf8, row.dropped_bytes) == ("sealed", 2, 1, 0)
@@ -78,18 +78,20 @@ def test_sealing_writes_sealed_files_and_records_them(store: Corral, clock: Manu
 
 
 def test_sealing_is_idempotent(store: Corral) -> None:
-    folder = begun(store)
-    first = store.internal.outputs.seal_folder(RUN)
+    folder = begin_output(store)
+    output = store.internal.outputs.seal_folder(RUN)
     with unchanged(store):
-        assert store.internal.outputs.seal_folder(RUN) == first
-        assert store.internal.outputs.seal(RUN, store.internal.outputs.index(RUN)) == first
-    (folder / "output").write_bytes(b"one\ntwo\n")  # as if the last step had not been reached
+        assert store.internal.outputs.seal_folder(RUN) == output
+        assert store.internal.outputs.seal(RUN, store.internal.outputs.index(RUN)) == output
+    (folder / "output").write_bytes(
+        b"one\ntwo\n"
+    )  # as if the process had crashed before this file was removed
     store.internal.outputs.seal_folder(RUN)
     assert not (folder / "output").exists()
 
 
 def test_stderr_is_stored_separately_and_sealed(store: Corral) -> None:
-    folder = begun(store, b"{}\n")
+    folder = begin_output(store, b"{}\n")
     (folder / "stderr").write_bytes(b"warning: x\n")
     row = store.internal.outputs.seal_folder(RUN)
     assert row.stderr_bytes
@@ -98,7 +100,7 @@ def test_stderr_is_stored_separately_and_sealed(store: Corral) -> None:
 
 
 def test_shared_store_serves_outputs_without_the_files(store: Corral) -> None:
-    folder = begun(store, b"".join(b"line %d\n" % n for n in range(200_000)))
+    folder = begin_output(store, b"".join(b"line %d\n" % n for n in range(200_000)))
     (folder / "stderr").write_bytes(b"oops\n")
     store.internal.outputs.seal_folder(RUN)
     for file in folder.iterdir():
@@ -122,7 +124,7 @@ def test_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None
     import os
 
     data = os.urandom(2_500_000)
-    folder = begun(store, data)
+    folder = begin_output(store, data)
     store.internal.outputs.seal_folder(RUN)
     if store.outputs._database.stores_output:
         assert rows(store, "SELECT count(*) FROM output_chunks") == [(3,)]
@@ -132,59 +134,59 @@ def test_sealed_file_of_several_chunks_is_read_completely(store: Corral) -> None
 
 def test_output_on_another_host_is_refused_with_its_host(store: Corral) -> None:
     store.internal.outputs.begin(RUN, host="far-away", folder="/x")
-    with refuses(store, Refused) as refused:
+    with refuses(store, Refused) as caught:
         store.outputs.open(RUN)
-    assert "far-away" in refused.value.message
-    with refuses(store, Refused) as refused:
+    assert "far-away" in caught.value.message
+    with refuses(store, Refused) as caught:
         store.internal.outputs.seal_folder(RUN)
-    assert "far-away" in refused.value.message
+    assert "far-away" in caught.value.message
 
 
 def test_output_with_a_missing_folder_is_lost(store: Corral) -> None:
-    folder = begun(store)
+    folder = begin_output(store)
     (folder / "output").unlink()
     row = store.internal.outputs.seal_folder(RUN)
     assert (row.state, row.reason) == ("lost", f"there is no output in {folder}")
     with pytest.raises(NotFound, check=because("files_missing")):
         store.outputs.open(RUN)
-    begun(store, run="run_2")
+    begin_output(store, run="run_2")
     (run_folder("run_2") / "output").unlink()
     run_folder("run_2").rmdir()
     assert store.internal.outputs.seal_folder("run_2").state == "lost"
 
 
-def test_missing_output_says_what_to_do(store: Corral) -> None:
-    folder = begun(store)
-    (folder / "output").rename(folder / "away")
-    with refuses(store, NotFound) as refused:
+def test_missing_output_names_the_next_step(store: Corral) -> None:
+    folder = begin_output(store)
+    (folder / "output").rename(folder / "moved")
+    with refuses(store, NotFound) as caught:
         store.outputs.open(RUN)
-    assert str(folder) in refused.value.message
-    assert f"`corral show {RUN}`" in refused.value.message
-    (folder / "away").rename(folder / "output")
+    assert str(folder) in caught.value.message
+    assert f"`corral show {RUN}`" in caught.value.message
+    (folder / "moved").rename(folder / "output")
     store.internal.outputs.seal_folder(RUN)
-    with refuses(store, NotFound) as refused:
+    with refuses(store, NotFound) as caught:
         store.outputs.open(RUN, stream="stderr")
-    assert refused.value.details["reason"] == "files_missing"
-    store.internal.outputs.lose(RUN, "its disk is gone")
+    assert caught.value.details["reason"] == "files_missing"
+    store.internal.outputs.lose(RUN, "the disk failed")
     (folder / "output.zst").unlink()
-    with refuses(store, NotFound) as refused:
+    with refuses(store, NotFound) as caught:
         store.outputs.open(RUN)
-    assert "its disk is gone. Its head and tail are stored: `corral db sql" in str(refused.value)
+    assert "the disk failed. Its head and tail are stored: `corral db sql" in str(caught.value)
     store.outputs.delete(RUN)
-    with refuses(store, NotFound) as refused:
+    with refuses(store, NotFound) as caught:
         store.outputs.open(RUN)
-    assert refused.value.details["reason"] == "deleted"
+    assert caught.value.details["reason"] == "deleted"
 
 
 def test_lost_output_that_reappears_is_sealed(store: Corral) -> None:
-    begun(store)
-    store.internal.outputs.lose(RUN, "its machine is gone")
+    begin_output(store)
+    store.internal.outputs.lose(RUN, "the machine is gone")
     assert store.internal.outputs.seal_folder(RUN).state == "sealed"
     assert store.outputs.get(RUN).reason is None
 
 
 def test_following_continues_across_sealing(store: Corral) -> None:
-    folder = begun(store, b"one\n")
+    folder = begin_output(store, b"one\n")
     reader = store.outputs.open(RUN)
     follower = reader.follow(
         over=lambda: store.outputs.get(RUN).state != "open", wait=lambda seconds: None
@@ -202,11 +204,11 @@ def test_following_continues_across_sealing(store: Corral) -> None:
 
 
 def test_sealed_output_rejects_chunks(store: Corral) -> None:
-    begun(store)
+    begin_output(store)
     store.internal.outputs.add_chunk(RUN, 0, b"early")
     store.internal.outputs.add_chunk(RUN, 0, b"again")
     assert store.internal.outputs.chunk(RUN, 0) == b"again"
-    store.internal.outputs.add_chunk(RUN, 7, b"beyond the end")
+    store.internal.outputs.add_chunk(RUN, 7, b"past the end")
     store.internal.outputs.seal_folder(RUN)
     with pytest.raises(NotFound):
         store.internal.outputs.chunk(RUN, 7)
@@ -227,7 +229,7 @@ def test_output_of_a_live_run_cannot_be_deleted(store: Corral) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"x" * (1024 * 1024 + 1)])
 def test_invalid_chunk_is_rejected(store: Corral, data: bytes) -> None:
-    begun(store)
+    begin_output(store)
     with refuses(store, Invalid):
         store.internal.outputs.add_chunk(RUN, 0, data)
     with refuses(store, Invalid):
@@ -235,7 +237,7 @@ def test_invalid_chunk_is_rejected(store: Corral, data: bytes) -> None:
 
 
 def test_sealed_output_is_not_replaced_by_another_text(store: Corral, tmp_path: Path) -> None:
-    begun(store)
+    begin_output(store)
     store.internal.outputs.seal_folder(RUN)
     (tmp_path / "output").write_bytes(b"something else")
     with refuses(store, IllegalMove):
@@ -243,7 +245,7 @@ def test_sealed_output_is_not_replaced_by_another_text(store: Corral, tmp_path: 
 
 
 def test_deleting_removes_rows_files_and_log_with_events(store: Corral, clock: ManualClock) -> None:
-    folder = begun(store)
+    folder = begin_output(store)
     store.outputs.log(RUN, "info", "hello")
     store.internal.outputs.seal_folder(RUN)
     row = store.outputs.delete(RUN)
@@ -266,7 +268,7 @@ def test_deleting_removes_rows_files_and_log_with_events(store: Corral, clock: M
     ]
 
 
-def test_files_on_another_host_are_removed_there_later(store: Corral) -> None:
+def test_files_on_another_host_are_left_to_that_host(store: Corral) -> None:
     store.internal.outputs.begin(RUN, host="far-away", folder="/srv/runs/run_1")
     store.outputs.delete(RUN)
     assert store.outputs.get(RUN).folder == "/srv/runs/run_1"
@@ -277,36 +279,36 @@ def test_files_on_another_host_are_removed_there_later(store: Corral) -> None:
 
 
 def test_only_the_folder_of_the_run_is_removed(store: Corral, tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "file").write_text("x")
-    store.internal.outputs.begin(RUN, host=host(), folder=str(precious))
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    (directory / "file").write_text("x")
+    store.internal.outputs.begin(RUN, host=host(), folder=str(directory))
     store.outputs.delete(RUN)
     link = tmp_path / "runs" / "run_2"
     link.parent.mkdir()
-    link.symlink_to(precious)
+    link.symlink_to(directory)
     store.internal.outputs.begin("run_2", host=host(), folder=str(link))
     store.outputs.delete("run_2")
-    assert (precious / "file").read_text() == "x"
+    assert (directory / "file").read_text() == "x"
 
 
 def test_old_outputs_are_deleted_by_their_retention(store: Corral, clock: ManualClock) -> None:
-    old = begun(store)
+    old_folder = begin_output(store)
     store.internal.outputs.seal_folder(RUN)
     clock.advance(90 * DAY)
-    begun(store, run="run_2")
+    begin_output(store, run="run_2")
     store.internal.outputs.seal_folder("run_2")
-    begun(store, run="run_3")
+    begin_output(store, run="run_3")
     clock.advance(1)
     with unchanged(store):
         assert {p.table: p.rows for p in store.db.prune(dry_run=True)}["outputs"] == 1
     assert {p.table: p.rows for p in store.db.prune()}["outputs"] == 1
     assert store.outputs.get(RUN).state == "deleted"
-    assert not old.exists()
+    assert not old_folder.exists()
     assert store.outputs.get("run_2").state == "sealed"
     clock.advance(365 * DAY)
     store.db.prune()
-    assert store.outputs.get("run_3").state == "open", "what is open is never forgotten"
+    assert store.outputs.get("run_3").state == "open", "open outputs are never pruned"
 
 
 def test_open_outputs_of_a_host_are_paginated(store: Corral) -> None:
@@ -314,8 +316,8 @@ def test_open_outputs_of_a_host_are_paginated(store: Corral) -> None:
         store.internal.outputs.begin(f"run_{n}", host="a", folder="/x")
     store.internal.outputs.begin("run_other", host="b", folder="/x")
     store.internal.outputs.lose("run_2", "gone")
-    listed = walk(lambda **page: store.internal.outputs.list_unsealed(host="a", **page))
-    assert [row.id for row in listed] == ["run_0", "run_1", "run_3", "run_4"]
+    outputs = walk(lambda **page: store.internal.outputs.list_unsealed(host="a", **page))
+    assert [row.id for row in outputs] == ["run_0", "run_1", "run_3", "run_4"]
 
 
 # -- the log ------------------------------------------------------------------------------------
@@ -324,16 +326,16 @@ def test_open_outputs_of_a_host_are_paginated(store: Corral) -> None:
 def test_log_is_read_after_a_line_and_by_level(store: Corral) -> None:
     for level in ("debug", "info", "warn", "error"):
         store.outputs.log(
-            RUN, level, f"{level} it is", metadata={"n": [1, None]}, source="supervisor"
+            RUN, level, f"{level} message", metadata={"n": [1, None]}, source="supervisor"
         )
-    store.outputs.log("run_other", "error", "elsewhere")
-    first = store.outputs.log_lines(RUN, limit=3)
-    assert [line.level for line in first.items] == ["debug", "info", "warn"]
-    assert first.items[0].metadata == {"n": [1, None]}
-    assert first.items[0].source == "supervisor"
-    rest = store.outputs.log_lines(RUN, after=first.next)
-    assert [line.message for line in rest.items] == ["error it is"]
-    assert store.outputs.log_lines(RUN, after=rest.next).next == rest.next
+    store.outputs.log("run_other", "error", "of another run")
+    page = store.outputs.log_lines(RUN, limit=3)
+    assert [line.level for line in page.items] == ["debug", "info", "warn"]
+    assert page.items[0].metadata == {"n": [1, None]}
+    assert page.items[0].source == "supervisor"
+    next_page = store.outputs.log_lines(RUN, after=page.next)
+    assert [line.message for line in next_page.items] == ["error message"]
+    assert store.outputs.log_lines(RUN, after=next_page.next).next == next_page.next
     for count, level in enumerate(("error", "warn", "info", "debug"), 1):
         assert len(store.outputs.log_lines(RUN, level=level).items) == count
     with refuses(store, Invalid):
@@ -345,9 +347,9 @@ def test_log_is_read_after_a_line_and_by_level(store: Corral) -> None:
 def test_any_message_can_be_logged(store: Corral) -> None:
     line = store.outputs.log(RUN, "info", "a\0b \ud800 ü")
     assert line.message == "a\ufffdb ? ü"
-    long = store.outputs.log(RUN, "info", "ü" * 100_000)
-    assert len(long.message.encode()) <= 64 * 1024
-    assert long.message.endswith("bytes here]")
+    truncated = store.outputs.log(RUN, "info", "ü" * 100_000)
+    assert len(truncated.message.encode()) <= 64 * 1024
+    assert truncated.message.endswith("bytes here]")
     assert store.outputs.log(RUN, "info", "").message == ""
     assert [line.metadata for line in store.outputs.log_lines(RUN).items] == [None] * 3
 
@@ -357,23 +359,23 @@ def test_secrets_are_redacted_from_the_log(store: Corral) -> None:
     line = store.outputs.log(RUN, "info", f"token {key}", metadata={"a": f"x {key}", "b": 1})
     assert line.message == "token [redacted]"
     assert line.metadata == {"a": "x [redacted]", "b": 1}
-    torn = {
+    split_key = {
         "a": ["-----BEGIN PRIVATE KEY-----\nMIIB"],
         "b": "MIIB\n-----END PRIVATE KEY-----",
     }
-    assert store.outputs.log(RUN, "info", "x", metadata=torn).metadata == {"redacted": True}
+    assert store.outputs.log(RUN, "info", "x", metadata=split_key).metadata == {"redacted": True}
 
 
 def test_deleting_a_run_without_an_output_deletes_its_log(store: Corral) -> None:
     from corral.domain.outputs import ops
 
     store.outputs.log(RUN, "info", "hello")
-    begun(store, run="run_2")
+    begin_output(store, run="run_2")
     with store.transaction() as tx:
         assert ops.delete_of_run(tx, RUN, "its run was deleted") is None
-        gone = ops.delete_of_run(tx, "run_2", "its run was deleted")
-    assert gone is not None
-    assert (gone.state, gone.reason) == ("deleted", "its run was deleted")
+        output = ops.delete_of_run(tx, "run_2", "its run was deleted")
+    assert output is not None
+    assert (output.state, output.reason) == ("deleted", "its run was deleted")
     assert store.outputs.log_lines(RUN).items == []
     assert store.internal.outputs.clear_deleted() == 1
     assert not run_folder("run_2").exists()
@@ -394,14 +396,18 @@ def test_log_line_wakes_followers_without_an_event(store: Corral) -> None:
 
 
 def test_log_line_numbers_are_never_reused(store: Corral) -> None:
-    first, second = add_run(store, "completed"), add_run(store, "completed")
-    for run in (first, second):
-        store.internal.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
-    ids = [store.outputs.log(run, "info", "secret-ish").id for run in (first, second, second)]
-    store.runs.delete(second)
-    assert rows(store, "SELECT run_id, message FROM log_lines WHERE run_id <> :id", id=first) == (
-        [("", "")]
+    first_run, second_run = add_run(store, "completed"), add_run(store, "completed")
+    for run in (first_run, second_run):
+        store.internal.outputs.begin(run, host="other-host", folder=f"/srv/{run}")
+    ids = [
+        store.outputs.log(run, "info", "private").id for run in (first_run, second_run, second_run)
+    ]
+    store.runs.delete(second_run)
+    assert rows(
+        store, "SELECT run_id, message FROM log_lines WHERE run_id <> :id", id=first_run
+    ) == ([("", "")])
+    assert store.outputs.log(first_run, "info", "later").id not in ids
+    store.runs.delete(first_run)
+    assert rows(store, "SELECT count(*) FROM log_lines") == [(1,)], (
+        "the newest row is kept for its number"
     )
-    assert store.outputs.log(first, "info", "later").id not in ids
-    store.runs.delete(first)
-    assert rows(store, "SELECT count(*) FROM log_lines") == [(1,)], "the newest holds the place"

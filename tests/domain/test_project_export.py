@@ -1,4 +1,4 @@
-"""One project as one file: all of it, nothing of others, whole or not there."""
+"""Export of a project: complete rows and outputs, no other data, no partial files."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ from corral.domain.insights.project_scope import EXCLUDED_TABLES, PROJECT_CONDIT
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.redaction_policy import Policy
-from tests.domain.test_store_verify import faults
+from tests.domain.test_store_verify import list_faults
 from tests.support.cli_runner import Cli
 from tests.support.output_samples import KEY
 from tests.support.run_factories import add_launch, add_run
@@ -27,11 +27,11 @@ from tests.support.store import refuses, rows, unchanged
 
 pytestmark = pytest.mark.slow
 
-TEXT = b"what the heron printed\n" * 20_000
+TEXT = b"printed by heron\n" * 20_000
 
 
-def fill(store: Corral, project: str, word: str, *, agent: str) -> str:
-    """Something of most tables, all with one word in it; gives a run with sealed output."""
+def fill_project(store: Corral, project: str, word: str, *, agent: str) -> str:
+    """Insert rows with `word` into most tables; return a run with sealed output."""
     store.agents.create(agent, role="builder", command="cat", instructions=f"{word} instructions")
     session = store.sessions.open(agent, project=project, title=f"{word} session")
     for n in range(3):
@@ -52,9 +52,9 @@ def fill(store: Corral, project: str, word: str, *, agent: str) -> str:
     store.outputs.log(run, "warn", f"{word} line")
     store.internal.outputs.seal_folder(run)
     for cost in (5, 7):
-        used = UsageFact(model="m", input=1, cost_micros=cost)
+        usage = UsageFact(model="m", input=1, cost_micros=cost)
         store.charges.add(
-            used, run_id=run, session_id=session.id, project_id=project,
+            usage, run_id=run, session_id=session.id, project_id=project,
             agent_id=store.agents.get(agent).id,
         )  # fmt: skip
     store.schedules.create("agent:all", f"{word} schedule", every_ms=DAY, project=project)
@@ -74,13 +74,13 @@ def fill(store: Corral, project: str, word: str, *, agent: str) -> str:
 
 
 @pytest.fixture
-def heron(store: Corral, tmp_path: Path) -> tuple[str, str]:
-    """A project and its run with output, beside another project and what belongs to none."""
+def heron_project(store: Corral, tmp_path: Path) -> tuple[str, str]:
+    """Create a project and its run, next to another project and rows without a project."""
     ids = []
     for word, agent in (("heron", "ada"), ("osprey", "ben")):
         (tmp_path / word).mkdir()
         project = store.projects.register(tmp_path / word, prompt=f"{word} prompt").id
-        ids.append((project, fill(store, project, word, agent=agent)))
+        ids.append((project, fill_project(store, project, word, agent=agent)))
     store.mail.put("agent:all", "osprey without a project")
     store.notes.add("osprey for everyone")
     store.secrets.set("osprey", "env:OSPREY_TOKEN")
@@ -98,22 +98,24 @@ def test_every_table_is_exported_or_left_out_for_a_reason() -> None:
 
 
 def test_export_is_a_store_with_the_whole_project(
-    store: Corral, clock: ManualClock, heron: tuple[str, str], tmp_path: Path
+    store: Corral, clock: ManualClock, heron_project: tuple[str, str], tmp_path: Path
 ) -> None:
-    project, run = heron
+    project, run = heron_project
     with unchanged(store):
-        made = store.projects.export(project, tmp_path / "heron.db")
-    assert (made.project_id, made.outputs, made.outputs_missing) == (project, 1, 0)
+        export = store.projects.export(project, tmp_path / "heron.db")
+    assert (export.project_id, export.outputs, export.outputs_missing) == (project, 1, 0)
     for table, condition in PROJECT_CONDITIONS.items():
         if table not in ("usage_totals", "output_chunks"):
-            where = condition.format(project=project)
-            counted = rows(store, f"SELECT count(*) FROM {table} WHERE {where}")[0][0]
-            assert made.rows.get(table, 0) == counted, table
-    sent = config.home() / "channels" / "sent" / store.agents.get("ada").id / "1" / "report.txt"
-    config.make_private_folder(sent.parent)
-    sent.write_text("the report")
-    os.utime(sent, (0, 0))
-    assert {*made.rows} >= {
+            clause = condition.format(project=project)
+            expected = rows(store, f"SELECT count(*) FROM {table} WHERE {clause}")[0][0]
+            assert export.rows.get(table, 0) == expected, table
+    sent_file = (
+        config.home() / "channels" / "sent" / store.agents.get("ada").id / "1" / "report.txt"
+    )
+    config.make_private_folder(sent_file.parent)
+    sent_file.write_text("the report")
+    os.utime(sent_file, (0, 0))
+    assert {*export.rows} >= {
         "turns",
         "task_dependencies",
         "reactions",
@@ -121,10 +123,10 @@ def test_export_is_a_store_with_the_whole_project(
         "log_lines",
         "events",
     }
-    with corral.open(Path(made.file), clock=clock) as copy:
+    with corral.open(Path(export.file), clock=clock) as copy:
         for table in PROJECT_CONDITIONS:
-            assert rows(copy, f"SELECT count(*) FROM {table}") == [(made.rows.get(table, 0),)]
-        assert [each.id for each in copy.projects.list().items] == [project]
+            assert rows(copy, f"SELECT count(*) FROM {table}") == [(export.rows.get(table, 0),)]
+        assert [listed.id for listed in copy.projects.list().items] == [project]
         assert copy.runs.get(run) == store.runs.get(run)
         assert [a.name for a in copy.agents.list().items] == ["ada"]
         assert copy.outputs.open(run).size == len(TEXT)
@@ -135,51 +137,53 @@ def test_export_is_a_store_with_the_whole_project(
         )
         for scope in ("all", f"project:{project}", "model:m", f"run:{run}"):
             assert copy.charges.total(scope).cost_micros == 12, scope
-        assert faults(copy) == []
-        # It may work on and be pruned; the files of the store that it came from stay.
-        copy.sessions.append(copy.sessions.list().items[0], "user", "a kingfisher")
+        assert list_faults(copy) == []
+        # The export can be written and pruned; the files of the source store stay.
+        copy.sessions.append(copy.sessions.list().items[0], "user", "kingfisher")
         assert len(copy.search.find("kingfisher").items) == 1
         clock.advance(YEAR)
         copy.db.prune()
         assert copy.mail.put("agent:ada", "new").body == "new"
         assert (config.run_folder(run) / "output.zst").exists()
-        assert sent.exists()
+        assert sent_file.exists()
 
 
 def test_export_has_no_bytes_of_other_projects(
-    store: Corral, heron: tuple[str, str], tmp_path: Path
+    store: Corral, heron_project: tuple[str, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    made = store.projects.export(heron[0], folder / "heron.db")
+    export = store.projects.export(heron_project[0], folder / "heron.db")
     assert os.listdir(folder) == ["heron.db"]
-    assert stat.S_IMODE(Path(made.file).stat().st_mode) == 0o600
-    data = Path(made.file).read_bytes()
+    assert stat.S_IMODE(Path(export.file).stat().st_mode) == 0o600
+    data = Path(export.file).read_bytes()
     assert b"heron turn" in data
-    other = next(each for each in store.projects.list().items if each.id != heron[0])
+    other_project = next(
+        candidate for candidate in store.projects.list().items if candidate.id != heron_project[0]
+    )
     assert b"osprey" not in data.lower().replace(str(tmp_path).encode(), b"")
-    assert other.id.encode() not in data
+    assert other_project.id.encode() not in data
 
 
 def test_export_has_no_secrets(
-    store: Corral, heron: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Corral, heron_project: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what came into the store before anybody knew that it is one."""
-    project, _ = heron
-    monkeypatch.setenv("HERON", "tuesday-is-no-word")
+    """Secrets that were stored before they were known are redacted too."""
+    project, _ = heron_project
+    monkeypatch.setenv("HERON", "hunter2-heron")
     store.secrets.set("heron", "env:HERON")
     key = KEY.decode()
-    store.mail.put("agent:all", {"deep": ["it is tuesday-is-no-word"]}, project=project)
+    store.mail.put("agent:all", {"deep": ["it is hunter2-heron"]}, project=project)
     with store.transaction() as tx:
         from corral.db.statement import Statement
 
-        # As a store that was written before the key was known.
-        keep = {"reason": Policy.EXEMPT}
-        update = Statement("UPDATE runs SET reason = :reason", policies=keep)
+        # Write the key without redaction, as before it was known.
+        policies = {"reason": Policy.EXEMPT}
+        update = Statement("UPDATE runs SET reason = :reason", policies=policies)
         tx.run(update, reason=f"because of {key}")
     data = Path(store.projects.export(project, tmp_path / "x.db").file).read_bytes()
     assert KEY not in data
-    assert b"tuesday-is-no-word" not in data
+    assert b"hunter2-heron" not in data
     with corral.open(tmp_path / "x.db") as copy:
         assert copy.runs.list().items[0].reason == "because of [redacted]"
         bodies = [letter.body for letter in copy.mail.list().items]
@@ -187,9 +191,9 @@ def test_export_has_no_secrets(
 
 
 def test_export_is_a_consistent_snapshot(
-    store: Corral, heron: tuple[str, str], tmp_path: Path
+    store: Corral, heron_project: tuple[str, str], tmp_path: Path
 ) -> None:
-    project, _ = heron
+    project, _ = heron_project
     stop = threading.Event()
 
     def write() -> None:
@@ -202,92 +206,94 @@ def test_export_is_a_consistent_snapshot(
     writer.start()
     try:
         for n in range(3):
-            made = store.projects.export(project, tmp_path / f"{n}.db")
-            with corral.open(Path(made.file)) as copy:
-                assert faults(copy) == []
+            export = store.projects.export(project, tmp_path / f"{n}.db")
+            with corral.open(Path(export.file)) as copy:
+                assert list_faults(copy) == []
     finally:
         stop.set()
         writer.join()
 
 
 def test_export_reports_missing_output(
-    store: Corral, engine: str, heron: tuple[str, str], tmp_path: Path
+    store: Corral, engine: str, heron_project: tuple[str, str], tmp_path: Path
 ) -> None:
-    (config.run_folder(heron[1]) / "output.zst").unlink()
-    made = store.projects.export(heron[0], tmp_path / "x.db")
-    # PostgreSQL has it, too.
-    assert (made.outputs, made.outputs_missing) == ((0, 1) if engine == "sqlite" else (1, 0))
+    (config.run_folder(heron_project[1]) / "output.zst").unlink()
+    export = store.projects.export(heron_project[0], tmp_path / "x.db")
+    # PostgreSQL also has the output in the store.
+    assert (export.outputs, export.outputs_missing) == ((0, 1) if engine == "sqlite" else (1, 0))
 
 
 def test_export_includes_totals_of_pruned_charges(
-    store: Corral, clock: ManualClock, heron: tuple[str, str], tmp_path: Path
+    store: Corral, clock: ManualClock, heron_project: tuple[str, str], tmp_path: Path
 ) -> None:
     clock.advance(YEAR + DAY)
-    store.charges.add(UsageFact(model="m", input=1, cost_micros=1), project_id=heron[0])
+    store.charges.add(UsageFact(model="m", input=1, cost_micros=1), project_id=heron_project[0])
     store.db.prune()
-    made = store.projects.export(heron[0], tmp_path / "x.db")
-    with corral.open(Path(made.file), clock=clock) as copy:
+    export = store.projects.export(heron_project[0], tmp_path / "x.db")
+    with corral.open(Path(export.file), clock=clock) as copy:
         assert copy.charges.total("all").cost_micros == 13
-        assert copy.charges.total("model:m").cost_micros == 1, "of the charges that are left"
-        assert faults(copy) == []
+        assert copy.charges.total("model:m").cost_micros == 1, (
+            "the sum of the charges that were not pruned"
+        )
+        assert list_faults(copy) == []
 
 
-# -- whole, or not there ---------------------------------------------------------------------------
+# -- no partial files ------------------------------------------------------------------------------
 
 
 def test_export_to_existing_or_unwritable_path_is_rejected(
-    store: Corral, heron: tuple[str, str], tmp_path: Path
+    store: Corral, heron_project: tuple[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "precious").write_text("precious")
-    for name in ("precious", "missing/x.db", "heron"):
+    (tmp_path / "existing").write_text("existing")
+    for name in ("existing", "missing/x.db", "heron"):
         with refuses(store, Invalid):
-            store.projects.export(heron[0], tmp_path / name)
-    assert (tmp_path / "precious").read_text() == "precious"
+            store.projects.export(heron_project[0], tmp_path / name)
+    assert (tmp_path / "existing").read_text() == "existing"
     with refuses(store, NotFound):
         store.projects.export("prj_00", tmp_path / "x.db")
     assert not (tmp_path / "x.db").exists()
 
 
 def test_export_works_without_hard_links(
-    store: Corral, heron: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Corral, heron_project: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a stick with FAT, where linking is refused."""
+    """Some file systems, such as FAT, do not support hard links."""
 
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    folder = tmp_path / "stick"
+    folder = tmp_path / "out"
     folder.mkdir()
-    made = store.projects.export(heron[0], folder / "x.db")
+    export = store.projects.export(heron_project[0], folder / "x.db")
     assert os.listdir(folder) == ["x.db"]
-    assert stat.S_IMODE(Path(made.file).stat().st_mode) == 0o600
-    with corral.open(Path(made.file)) as copy:
-        assert faults(copy) == []
+    assert stat.S_IMODE(Path(export.file).stat().st_mode) == 0o600
+    with corral.open(Path(export.file)) as copy:
+        assert list_faults(copy) == []
     with refuses(store, Invalid):
-        store.projects.export(heron[0], folder / "x.db")
+        store.projects.export(heron_project[0], folder / "x.db")
 
 
 def test_file_name_with_glob_characters_removes_no_other_files(
-    store: Corral, heron: tuple[str, str], tmp_path: Path
+    store: Corral, heron_project: tuple[str, str], tmp_path: Path
 ) -> None:
-    (other := tmp_path / ".x.db.part-1").mkdir()
-    store.projects.export(heron[0], tmp_path / "*")
-    assert other.is_dir()
+    (other_directory := tmp_path / ".x.db.part-1").mkdir()
+    store.projects.export(heron_project[0], tmp_path / "*")
+    assert other_directory.is_dir()
 
 
 def test_interrupted_export_leaves_no_partial_file(
-    store: Corral, heron: tuple[str, str], tmp_path: Path
+    store: Corral, heron_project: tuple[str, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
 
-    def interrupted(part: str, done: int, total: int) -> None:
+    def interrupt(part: str, done: int, total: int) -> None:
         if part == "turns":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.projects.export(heron[0], folder / "x.db", on_progress=interrupted)
+        store.projects.export(heron_project[0], folder / "x.db", on_progress=interrupt)
     assert os.listdir(folder) == []
 
 
@@ -304,8 +310,8 @@ def die(part, done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 corral.open({url!r}).projects.export({project!r}, {str(folder / "x.db")!r}, on_progress=die)
 """
-    ended = subprocess.run([sys.executable, "-c", program], check=False)
-    assert ended.returncode == -9
+    process_result = subprocess.run([sys.executable, "-c", program], check=False)
+    assert process_result.returncode == -9
     assert not (folder / "x.db").exists()
     assert [name.startswith(".x.db.part-") for name in os.listdir(folder)] == [True]
     with corral.open(url) as store:
@@ -313,7 +319,7 @@ corral.open({url!r}).projects.export({project!r}, {str(folder / "x.db")!r}, on_p
     assert os.listdir(folder) == ["x.db"]
 
 
-# -- the command -----------------------------------------------------------------------------------
+# -- the export command ----------------------------------------------------------------------------
 
 
 def test_exported_file_can_be_read_but_not_served(
@@ -322,17 +328,17 @@ def test_exported_file_can_be_read_but_not_served(
     cli = Cli(capsys, f"sqlite:///{tmp_path}/corral.db")
     project = cli.json("project", "register", str(tmp_path))
     file = tmp_path / "x.db"
-    said = cli("project", "export", str(tmp_path), str(file))
-    assert (said.code, said.err) == (0, "")
-    assert f"corral --store sqlite:///{file} ps -a" in said.out
-    look = Cli(capsys, f"sqlite:///{file}")
-    assert look.json("project", "list") == [project]
-    assert {each["state"] for each in look.json("db", "verify")} == {"ok"}
-    refused = look.error("up")
-    assert refused["exit_code"] == 4
-    assert "export of a project" in refused["message"]
+    result = cli("project", "export", str(tmp_path), str(file))
+    assert (result.code, result.err) == (0, "")
+    assert f"corral --store sqlite:///{file} ps -a" in result.out
+    export_cli = Cli(capsys, f"sqlite:///{file}")
+    assert export_cli.json("project", "list") == [project]
+    assert {finding["state"] for finding in export_cli.json("db", "verify")} == {"ok"}
+    error = export_cli.error("up")
+    assert error["exit_code"] == 4
+    assert "export of a project" in error["message"]
     assert cli.error("project", "export", str(tmp_path), str(file))["exit_code"] == 2
-    other = Cli(capsys, f"sqlite:///{tmp_path}/other.db")
-    assert other("db", "restore", str(file)).code == 0
+    other_cli = Cli(capsys, f"sqlite:///{tmp_path}/other.db")
+    assert other_cli("db", "restore", str(file)).code == 0
     with corral.open(f"sqlite:///{tmp_path}/other.db") as restored:
         assert restored.db.part_of is None

@@ -1,4 +1,4 @@
-"""How runs end: the first end stands, the exit code stays, and what was promised is given back."""
+"""Outcomes of runs: exit status, stop requests, budget release and alerts."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,12 +27,12 @@ from tests.support.run_factories import (
 )
 from tests.support.store import record, refuses, rows, unchanged
 
-ENDS = [
+OUTCOMES = [
     (None, ExitStatus(exit_code=0), "completed", None),
     (None, ExitStatus(exit_code=3), "failed", "exit code 3"),
     (None, ExitStatus(signal=9), "crashed", "signal 9"),
     (None, ExitStatus(), "crashed", "gone"),
-    (None, ExitStatus(exit_code=0, reason="it said no"), "failed", "it said no"),
+    (None, ExitStatus(exit_code=0, reason="agent refused"), "failed", "agent refused"),
     (None, ExitStatus(signal=15, finished_work=True), "completed", None),
     (StopKind.REQUESTED, ExitStatus(exit_code=0), "cancelled", "stopped"),
     (StopKind.REQUESTED, ExitStatus(signal=9), "cancelled", "stopped"),
@@ -68,12 +68,12 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
 
 
-@each_case(("stop", "how", "state", "reason"), ENDS)
+@each_case(("stop", "status", "state", "reason"), OUTCOMES)
 def test_end_is_recorded_with_exit_status_and_reason(
     store: Corral,
     clock: ManualClock,
     stop: StopKind | None,
-    how: ExitStatus,
+    status: ExitStatus,
     state: str,
     reason: str | None,
 ) -> None:
@@ -81,19 +81,31 @@ def test_end_is_recorded_with_exit_status_and_reason(
     if stop:
         store.internal.runs.request_stop(run.id, kind=stop)
     clock.advance(90 * SECOND)
-    over = store.internal.runs.end(run, how, output_bytes=12)
-    assert (over.state, over.exit_code, over.signal) == (state, how.exit_code, how.signal)
-    assert (over.reason, over.output_bytes, over.ended_at) == (reason, 12, clock.now())
-    assert (over.lease_until, over.attention) == (None, None)
-    assert not over.is_live
+    ended_run = store.internal.runs.end(run, status, output_bytes=12)
+    assert (ended_run.state, ended_run.exit_code, ended_run.signal) == (
+        state,
+        status.exit_code,
+        status.signal,
+    )
+    assert (ended_run.reason, ended_run.output_bytes, ended_run.ended_at) == (
+        reason,
+        12,
+        clock.now(),
+    )
+    assert (ended_run.lease_until, ended_run.attention) == (None, None)
+    assert not ended_run.is_live
 
 
-@each_case("words", [*outcome.DEFAULT_STOP_REASONS.values(), outcome.IDLE_REASON])
-def test_stop_with_any_reason_cancels_the_run(store: Corral, words: str) -> None:
+@each_case("reason", [*outcome.DEFAULT_STOP_REASONS.values(), outcome.IDLE_REASON])
+def test_stop_with_any_reason_cancels_the_run(store: Corral, reason: str) -> None:
     run = running(store)
-    store.internal.runs.request_stop(run.id, reason=words)
-    over = store.internal.runs.end(run, ExitStatus(signal=15))
-    assert (over.state, over.stop_kind, over.reason) == ("cancelled", "requested", words)
+    store.internal.runs.request_stop(run.id, reason=reason)
+    ended_run = store.internal.runs.end(run, ExitStatus(signal=15))
+    assert (ended_run.state, ended_run.stop_kind, ended_run.reason) == (
+        "cancelled",
+        "requested",
+        reason,
+    )
 
 
 def test_run_that_exits_while_stopping_ends_as_stopped(
@@ -101,26 +113,26 @@ def test_run_that_exits_while_stopping_ends_as_stopped(
 ) -> None:
     run = running(store)
     store.internal.runs.request_stop(run.id)
-    over = store.internal.runs.end(run, ExitStatus(exit_code=0, finished_work=True))
-    assert over.state is RunState.CANCELLED
+    ended_run = store.internal.runs.end(run, ExitStatus(exit_code=0, finished_work=True))
+    assert ended_run.state is RunState.CANCELLED
 
 
 @pytest.mark.parametrize(
-    "how", [ExitStatus(exit_code=127, reason="x: not found"), ExitStatus(signal=9)]
+    "status", [ExitStatus(exit_code=127, reason="x: not found"), ExitStatus(signal=9)]
 )
-def test_run_may_end_before_its_program_was_executed(store: Corral, how: ExitStatus) -> None:
-    assert not store.internal.runs.end(starting(store), how).is_live
+def test_run_may_end_before_its_program_was_executed(store: Corral, status: ExitStatus) -> None:
+    assert not store.internal.runs.end(starting(store), status).is_live
 
 
-@each_case("reason", ["a\0b", "half \ud800 a pair", "x" * 100_000, ""])
+@each_case("reason", ["a\0b", "lone \ud800 surrogate", "x" * 100_000, ""])
 def test_any_final_text_of_an_agent_ends_the_run(store: Corral, reason: str) -> None:
-    over = store.internal.runs.end(running(store), ExitStatus(exit_code=1, reason=reason))
-    assert over.state is RunState.FAILED
-    assert over.exit_code == 1
-    assert len(over.reason or "") <= 500
+    ended_run = store.internal.runs.end(running(store), ExitStatus(exit_code=1, reason=reason))
+    assert ended_run.state is RunState.FAILED
+    assert ended_run.exit_code == 1
+    assert len(ended_run.reason or "") <= 500
 
 
-# -- the first end stands ----------------------------------------------------------------------
+# -- the first end is kept ---------------------------------------------------------------------
 
 SECOND_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
     "end": lambda store, run: store.internal.runs.end(run, ExitStatus(exit_code=7), output_bytes=1),
@@ -130,48 +142,48 @@ SECOND_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
 }
 
 
-@each_case("second", SECOND_ENDS)
+@each_case("second_end", SECOND_ENDS)
 @each_case(
-    "first",
+    "first_end",
     [ExitStatus(exit_code=0), ExitStatus(exit_code=3), ExitStatus(signal=9), ExitStatus()],
     ids=str,
 )
 def test_first_end_is_kept(
-    store: Corral, clock: ManualClock, first: ExitStatus, second: str
+    store: Corral, clock: ManualClock, first_end: ExitStatus, second_end: str
 ) -> None:
     run = running(store)
     clock.advance(90 * SECOND)
-    over = store.internal.runs.end(run, first)
+    ended_run = store.internal.runs.end(run, first_end)
     clock.advance(HOUR)
     with unchanged(store):
-        assert SECOND_ENDS[second](store, run) == over
-    assert over.ended_at == (over.started_at or 0) + 90 * SECOND
+        assert SECOND_ENDS[second_end](store, run) == ended_run
+    assert ended_run.ended_at == (ended_run.started_at or 0) + 90 * SECOND
 
 
 def test_ended_run_cannot_be_stopped(store: Corral) -> None:
-    over = ended(store, ExitStatus(exit_code=3))
+    ended_run = ended(store, ExitStatus(exit_code=3))
     for stop in (store.runs.stop, store.internal.runs.request_stop):
         with refuses(store, IllegalMove):
-            stop(over.id)
-    assert store.runs.get(over.id).exit_code == 3
+            stop(ended_run.id)
+    assert store.runs.get(ended_run.id).exit_code == 3
 
 
 def test_ending_a_run_with_a_stale_fence_is_rejected(store: Corral) -> None:
     run = running(store)
-    taken = store.internal.runs.take_over(
+    taken_over = store.internal.runs.take_over(
         run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
     )
     with refuses(store, Held):
         store.internal.runs.end(run, ExitStatus(exit_code=0))
-    assert store.internal.runs.end(taken, ExitStatus(exit_code=4)).exit_code == 4
-    with unchanged(store):  # over is over; the late one learns how it ended
+    assert store.internal.runs.end(taken_over, ExitStatus(exit_code=4)).exit_code == 4
+    with unchanged(store):  # a late call gets the recorded end
         assert store.internal.runs.end(run, ExitStatus(exit_code=0)).exit_code == 4
 
 
 def test_no_earlier_fence_is_valid_after_the_end(store: Corral) -> None:
     run = running(store)
-    over = store.internal.runs.end(run, ExitStatus(exit_code=0))
-    assert over.fence > run.fence
+    ended_run = store.internal.runs.end(run, ExitStatus(exit_code=0))
+    assert ended_run.fence > run.fence
     with refuses(store, Held):
         store.internal.runs.heartbeat(run, output_bytes=1)
 
@@ -181,24 +193,32 @@ def test_no_earlier_fence_is_valid_after_the_end(store: Corral) -> None:
 
 def test_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) -> None:
     run = queued(store)
-    over = store.runs.stop(run.id, reason="not needed")
-    assert (over.state, over.reason, over.ended_at) == ("cancelled", "not needed", clock.now())
-    assert (over.started_at, over.exit_code, over.signal) == (None, None, None)
+    cancelled = store.runs.stop(run.id, reason="not needed")
+    assert (cancelled.state, cancelled.reason, cancelled.ended_at) == (
+        "cancelled",
+        "not needed",
+        clock.now(),
+    )
+    assert (cancelled.started_at, cancelled.exit_code, cancelled.signal) == (None, None, None)
     with refuses(store, IllegalMove):
         store.internal.runs.acquire(run.id, held())
 
 
-@pytest.mark.parametrize("make", [starting, running])
+@pytest.mark.parametrize("create_run", [starting, running])
 def test_active_run_is_stopping_until_its_process_exits(
-    store: Corral, make: Callable[[Corral], Run]
+    store: Corral, create_run: Callable[[Corral], Run]
 ) -> None:
-    run = make(store)
-    asked = store.runs.stop(run.id, reason="enough")
-    assert (asked.state, asked.stop_reason, asked.fence) == ("stopping", "enough", run.fence)
+    run = create_run(store)
+    stopping_run = store.runs.stop(run.id, reason="enough")
+    assert (stopping_run.state, stopping_run.stop_reason, stopping_run.fence) == (
+        "stopping",
+        "enough",
+        run.fence,
+    )
     with unchanged(store):
-        assert store.runs.stop(run.id, reason="again") == asked
-    over = store.internal.runs.end(run, ExitStatus(signal=15))
-    assert (over.state, over.signal, over.reason) == ("cancelled", 15, "enough")
+        assert store.runs.stop(run.id, reason="again") == stopping_run
+    ended_run = store.internal.runs.end(run, ExitStatus(signal=15))
+    assert (ended_run.state, ended_run.signal, ended_run.reason) == ("cancelled", 15, "enough")
 
 
 @each_case("reason", ["", "a\0b", "\ud800", "x" * 2_001])
@@ -219,21 +239,21 @@ def test_stopping_a_missing_run_raises_not_found(store: Corral) -> None:
     with refuses(store, NotFound):
         store.runs.stop("run_0")
     with refuses(store, NotFound):
-        store.runs.stop("what is this")
+        store.runs.stop("no such run")
 
 
-# -- processes that Corral did not start, or that vanished -------------------------------------
+# -- recorded and vanished processes -----------------------------------------------------------
 
 
 @each_case(("code", "state"), [(0, "completed"), (3, "failed"), (-9, "failed")])
 def test_finish_records_the_exit_code(store: Corral, code: int, state: str) -> None:
-    over = store.runs.finish(running(store).id, exit_code=code)
-    assert (over.state, over.exit_code) == (state, code)
+    ended_run = store.runs.finish(running(store).id, exit_code=code)
+    assert (ended_run.state, ended_run.exit_code) == (state, code)
 
 
 def test_finishing_a_stopping_run_cancels_it(store: Corral) -> None:
-    over = store.runs.finish(stopping(store).id, exit_code=0)
-    assert (over.state, over.exit_code) == ("cancelled", 0)
+    ended_run = store.runs.finish(stopping(store).id, exit_code=0)
+    assert (ended_run.state, ended_run.exit_code) == ("cancelled", 0)
 
 
 @each_case("code", [1 << 70, "0", 1.0, None, True])
@@ -250,19 +270,19 @@ def test_queued_run_cannot_be_finished(store: Corral) -> None:
 
 
 def test_vanished_run_crashed_without_an_exit_code(store: Corral) -> None:
-    over = store.runs.lose(running(store).id)
-    assert (over.state, over.reason, over.exit_code) == ("crashed", "gone", None)
-    waited = store.runs.lose(queued(store).id, reason="nobody wants it")
-    assert (waited.state, waited.reason) == ("cancelled", "nobody wants it")
+    crashed = store.runs.lose(running(store).id)
+    assert (crashed.state, crashed.reason, crashed.exit_code) == ("crashed", "gone", None)
+    cancelled = store.runs.lose(queued(store).id, reason="not needed")
+    assert (cancelled.state, cancelled.reason) == ("cancelled", "not needed")
 
 
 def test_stopping_run_that_vanished_is_cancelled(store: Corral) -> None:
     run = stopping(store)
-    over = store.runs.lose(run.id)
-    assert (over.state, over.reason) == ("cancelled", "stopped")
+    cancelled = store.runs.lose(run.id)
+    assert (cancelled.state, cancelled.reason) == ("cancelled", "stopped")
 
 
-# -- money -------------------------------------------------------------------------------------
+# -- budgets -----------------------------------------------------------------------------------
 
 
 def test_budget_is_reserved_at_the_start_and_released_at_the_end(store: Corral) -> None:
@@ -276,7 +296,7 @@ def test_budget_is_reserved_at_the_start_and_released_at_the_end(store: Corral) 
     store.internal.runs.end(run, ExitStatus(exit_code=0))
     budget = store.budgets.get("all")
     assert (budget.spent_micros, budget.reserved_micros) == (25, 0)
-    assert [one.scope for one in store.budgets.list().items] == ["all"]
+    assert [listed.scope for listed in store.budgets.list().items] == ["all"]
 
 
 def test_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral) -> None:
@@ -288,21 +308,23 @@ def test_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral) -
     assert store.runs.get(waiting.id).state is RunState.QUEUED
 
 
-@each_case("way", ["end", "finish", "lose", "give up"])
-def test_every_end_releases_the_reservation(store: Corral, clock: ManualClock, way: str) -> None:
+@each_case("operation", ["end", "finish", "lose", "recover"])
+def test_every_end_releases_the_reservation(
+    store: Corral, clock: ManualClock, operation: str
+) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
     clock.advance(HOUR)
-    match way:
+    match operation:
         case "end":
             store.internal.runs.end(run, ExitStatus(signal=9))
         case "finish":
             store.runs.finish(run.id, exit_code=1)
         case "lose":
             store.runs.lose(run.id)
-        case "give up":
-            (found,) = store.runs.recover()
-            assert found.state == "interrupted"
+        case "recover":
+            (result,) = store.runs.recover()
+            assert result.state == "interrupted"
     assert store.budgets.get("all").reserved_micros == 0
 
 
@@ -317,11 +339,11 @@ def test_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> No
     assert store.budgets.get("all").reserved_micros == 60
 
 
-# -- being told --------------------------------------------------------------------------------
+# -- alerts and attention ----------------------------------------------------------------------
 
 
 def list_alerts(store: Corral) -> list[tuple[str, str]]:
-    letters = store.mail.list(mailbox="agent:boss", limit=100).items
+    letters = store.mail.list(mailbox="agent:lead", limit=100).items
     return [(letter.body["event"], letter.body["subject"]) for letter in letters]
 
 
@@ -329,11 +351,11 @@ ALL_KINDS = ["crashed", "failed", "stuck", "needs_input", "budget", "finished"]
 
 
 @pytest.fixture
-def boss(store: Corral) -> None:
-    store.alerts.add(ALL_KINDS, target_kind="mailbox", target="agent:boss")
+def alerts(store: Corral) -> None:
+    store.alerts.add(ALL_KINDS, target_kind="mailbox", target="agent:lead")
 
 
-@pytest.mark.usefixtures("boss")
+@pytest.mark.usefixtures("alerts")
 def test_end_raises_one_alert(store: Corral) -> None:
     run = running(store)
     for _ in range(3):
@@ -342,9 +364,9 @@ def test_end_raises_one_alert(store: Corral) -> None:
     assert list_alerts(store) == [("failed", run.id)]
 
 
-@pytest.mark.usefixtures("boss")
+@pytest.mark.usefixtures("alerts")
 @pytest.mark.parametrize(
-    ("stop", "how", "kind"),
+    ("stop", "status", "kind"),
     [
         (None, ExitStatus(exit_code=0), "finished"),
         (None, ExitStatus(exit_code=2), "failed"),
@@ -356,16 +378,16 @@ def test_end_raises_one_alert(store: Corral) -> None:
     ],
 )
 def test_each_end_raises_the_alert_of_its_kind(
-    store: Corral, stop: StopKind | None, how: ExitStatus, kind: str | None
+    store: Corral, stop: StopKind | None, status: ExitStatus, kind: str | None
 ) -> None:
     run = running(store)
     if stop:
         store.internal.runs.request_stop(run.id, kind=stop)
-    store.internal.runs.end(run, how)
+    store.internal.runs.end(run, status)
     assert list_alerts(store) == ([(kind, run.id)] if kind else [])
 
 
-@pytest.mark.usefixtures("boss")
+@pytest.mark.usefixtures("alerts")
 def test_attention_raises_one_alert_for_each_change(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     for _ in range(3):
@@ -393,7 +415,7 @@ def test_attention_raises_one_alert_for_each_change(store: Corral, clock: Manual
     ]
 
 
-@pytest.mark.usefixtures("boss")
+@pytest.mark.usefixtures("alerts")
 def test_ended_run_needs_no_attention(store: Corral) -> None:
     run = running(store)
     store.internal.runs.end(run, ExitStatus(signal=15, finished_work=True))
@@ -401,13 +423,13 @@ def test_ended_run_needs_no_attention(store: Corral) -> None:
         store.internal.runs.set_attention(run, Attention.STUCK)
 
 
-@pytest.mark.usefixtures("boss")
+@pytest.mark.usefixtures("alerts")
 def test_alert_contains_the_run_and_its_outcome(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path).id
     run = ended(
         store, ExitStatus(exit_code=3), name="nightly", project_id=project, agent_id="agt_1"
     )
-    (letter,) = store.mail.list(mailbox="agent:boss").items
+    (letter,) = store.mail.list(mailbox="agent:lead").items
     body = letter.body
     assert (body["project_id"], body["agent_id"]) == (project, "agt_1")
     assert body["data"] == {
@@ -422,12 +444,12 @@ def test_alert_contains_the_run_and_its_outcome(store: Corral, tmp_path: Path) -
 def test_end_event_and_budget_release_are_atomic(store: Corral) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
-    before = rows(store, "SELECT count(*) FROM events")
+    event_count = rows(store, "SELECT count(*) FROM events")
     with suppress(RuntimeError), store.transaction() as tx:
         ops.record_end(tx, run, ExitStatus(exit_code=0))
         raise RuntimeError
     assert store.runs.get(run.id) == run
-    assert rows(store, "SELECT count(*) FROM events") == before
+    assert rows(store, "SELECT count(*) FROM events") == event_count
     assert store.budgets.get("all").reserved_micros == 60
 
 

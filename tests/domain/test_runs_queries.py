@@ -1,4 +1,4 @@
-"""Looking for runs, the line in which they wait, and forgetting them."""
+"""Run queries: lookup, lists and filters, the queue, slots and deletion."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,7 +28,7 @@ from tests.support.run_factories import (
 )
 from tests.support.store import refuses, rows, shared_length, unchanged, walk
 
-HERE = "here"
+LOCAL_HOST = "local"
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
 
 
-def ids(runs: list[Run]) -> list[str]:
+def list_ids(runs: list[Run]) -> list[str]:
     return [run.id for run in runs]
 
 
@@ -44,57 +44,57 @@ def ids(runs: list[Run]) -> list[str]:
 
 
 def test_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
-    one, other = queued(store), queued(store)
-    length = shared_length(one.id, other.id)
-    assert store.runs.get(one.id) == one
-    assert store.runs.get(one.id.removeprefix("run_").upper()) == one
-    assert store.runs.get(other.id[: length + 1]) == other
+    first_run, second_run = queued(store), queued(store)
+    length = shared_length(first_run.id, second_run.id)
+    assert store.runs.get(first_run.id) == first_run
+    assert store.runs.get(first_run.id.removeprefix("run_").upper()) == first_run
+    assert store.runs.get(second_run.id[: length + 1]) == second_run
     with pytest.raises(Ambiguous):
-        store.runs.get(one.id[:length])
+        store.runs.get(first_run.id[:length])
     with pytest.raises(NotFound):
         store.runs.get("run_0000")
 
 
-@each_case("typed", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
-def test_unknown_run_raises_not_found(store: Corral, typed: str) -> None:
+@each_case("id", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
+def test_unknown_run_raises_not_found(store: Corral, id: str) -> None:
     queued(store)
-    for look in (store.runs.get, store.runs.get_launch, store.runs.samples):
+    for read in (store.runs.get, store.runs.get_launch, store.runs.samples):
         with pytest.raises((Invalid, NotFound)):
-            look(typed)
+            read(id)
 
 
 def test_live_run_is_preferred_when_found_by_name(store: Corral) -> None:
-    old = ended(store, name="nightly")
-    assert store.runs.get("nightly") == old
-    new = running(store, name="nightly")
-    assert store.runs.get("nightly") == new
-    assert store.runs.get_launch("nightly").run_id == new.id
-    assert store.internal.runs.request_stop("nightly").id == new.id
-    assert store.runs.get(old.id) == old
+    ended_run = ended(store, name="nightly")
+    assert store.runs.get("nightly") == ended_run
+    live_run = running(store, name="nightly")
+    assert store.runs.get("nightly") == live_run
+    assert store.runs.get_launch("nightly").run_id == live_run.id
+    assert store.internal.runs.request_stop("nightly").id == live_run.id
+    assert store.runs.get(ended_run.id) == ended_run
 
 
 def test_live_runs_have_unique_names(store: Corral) -> None:
-    first = queued(store, name="twin")
+    run = queued(store, name="twin")
     with pytest.raises(Conflict) as caught:
         queued(store, name="twin")
-    assert caught.value.details["id"] == first.id
-    store.internal.runs.request_stop(first.id)
-    assert store.runs.get("twin") == store.runs.get(first.id)
-    assert queued(store, name="twin").id != first.id
+    assert caught.value.details["id"] == run.id
+    store.internal.runs.request_stop(run.id)
+    assert store.runs.get("twin") == store.runs.get(run.id)
+    assert queued(store, name="twin").id != run.id
 
 
 def test_name_may_look_like_an_id_prefix(store: Corral) -> None:
-    other = queued(store)
-    named = queued(store, name=other.id.removeprefix("run_")[:8])
-    assert store.runs.get(named.name or "") == named
+    unnamed_run = queued(store)
+    named_run = queued(store, name=unnamed_run.id.removeprefix("run_")[:8])
+    assert store.runs.get(named_run.name or "") == named_run
 
 
 def test_newest_run_with_a_pid_is_found(store: Corral) -> None:
-    old = ended(store)
-    assert store.runs.by_pid(old.pid or 0) == old
-    new = running(store)
-    assert new.pid == old.pid
-    assert store.runs.by_pid(new.pid or 0) == new
+    ended_run = ended(store)
+    assert store.runs.by_pid(ended_run.pid or 0) == ended_run
+    live_run = running(store)
+    assert live_run.pid == ended_run.pid
+    assert store.runs.by_pid(live_run.pid or 0) == live_run
     assert store.runs.by_pid(1) is None
     with pytest.raises(Invalid):
         store.runs.by_pid("1")
@@ -105,167 +105,171 @@ def test_newest_run_with_a_pid_is_found(store: Corral) -> None:
 
 @pytest.fixture
 def projects(store: Corral, tmp_path: Path) -> tuple[str, str]:
-    made = []
+    ids = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        made.append(store.projects.register(tmp_path / name).id)
-    return made[0], made[1]
+        ids.append(store.projects.register(tmp_path / name).id)
+    return ids[0], ids[1]
 
 
 @pytest.fixture
-def many(store: Corral, projects: tuple[str, str]) -> list[Run]:
-    """Runs in all kinds of states, of two projects and none, newest first."""
-    made: list[Run] = []
+def all_runs(store: Corral, projects: tuple[str, str]) -> list[Run]:
+    """Runs in every state, of two projects and of none, newest first."""
+    runs: list[Run] = []
     for project in (*projects, None):
-        wanted = {"project_id": project, "session_id": "ses_1" if project else None}
-        made.append(queued(store, **wanted))
-        made.append(starting(store, **wanted))
-        made.append(running(store, **wanted))
-        made.append(stopping(store, **wanted))
-        made.append(ended(store, **wanted))
-        made.append(ended(store, ExitStatus(exit_code=1), **wanted))
-        made.append(ended(store, ExitStatus(signal=9), **wanted))
-    return made[::-1]
+        fields = {"project_id": project, "session_id": "ses_1" if project else None}
+        runs.append(queued(store, **fields))
+        runs.append(starting(store, **fields))
+        runs.append(running(store, **fields))
+        runs.append(stopping(store, **fields))
+        runs.append(ended(store, **fields))
+        runs.append(ended(store, ExitStatus(exit_code=1), **fields))
+        runs.append(ended(store, ExitStatus(signal=9), **fields))
+    return runs[::-1]
 
 
-def test_runs_are_listed_newest_first_in_pages(store: Corral, many: list[Run]) -> None:
+def test_runs_are_listed_newest_first_in_pages(store: Corral, all_runs: list[Run]) -> None:
     for limit in (1, 2, 4, 50):
-        assert walk(store.runs.list, limit=limit) == many
+        assert walk(store.runs.list, limit=limit) == all_runs
 
 
 def test_runs_are_filtered_by_project_session_or_state(
-    store: Corral, many: list[Run], projects: tuple[str, str]
+    store: Corral, all_runs: list[Run], projects: tuple[str, str]
 ) -> None:
     for project in projects:
-        of = [run for run in many if run.project_id == project]
-        assert walk(store.runs.list, project=project) == of
+        project_runs = [run for run in all_runs if run.project_id == project]
+        assert walk(store.runs.list, project=project) == project_runs
         for state in RunState:
             assert walk(store.runs.list, project=project, state=state) == [
-                run for run in of if run.state is state
+                run for run in project_runs if run.state is state
             ]
     for state in RunState:
-        assert walk(store.runs.list, state=state) == [run for run in many if run.state is state]
-    assert walk(store.runs.list, session="ses_1") == [run for run in many if run.session_id]
-    assert walk(store.runs.list, live=True) == [run for run in many if run.is_live]
+        assert walk(store.runs.list, state=state) == [run for run in all_runs if run.state is state]
+    assert walk(store.runs.list, session="ses_1") == [run for run in all_runs if run.session_id]
+    assert walk(store.runs.list, live=True) == [run for run in all_runs if run.is_live]
     assert store.runs.list(project="prj_0n3").items == []
     assert store.runs.list(session="ses_0n3").items == []
 
 
-def test_filters_can_be_combined(store: Corral, many: list[Run], projects: tuple[str, str]) -> None:
-    """What is asked for is given, or refused, and never something else."""
-    asked = [
+def test_filters_can_be_combined(
+    store: Corral, all_runs: list[Run], projects: tuple[str, str]
+) -> None:
+    """A combination of filters is applied completely or rejected."""
+    filters = [
         {"project": projects[0], "live": True},
         {"session": "ses_1", "live": True},
         {"session": "ses_1", "state": "completed"},
         {"session": "ses_1", "project": projects[1]},
         {"state": "completed", "live": True},
     ]
-    for wanted in asked:
+    for options in filters:
         try:
-            found = walk(store.runs.list, **wanted)
+            runs = walk(store.runs.list, **options)
         except Invalid:
             continue
-        for run in found:
-            assert run.project_id == wanted.get("project", run.project_id), wanted
-            assert run.session_id == wanted.get("session", run.session_id), wanted
-            assert run.state == wanted.get("state", run.state), wanted
-            assert run.is_live or not wanted.get("live"), wanted
+        for run in runs:
+            assert run.project_id == options.get("project", run.project_id), options
+            assert run.session_id == options.get("session", run.session_id), options
+            assert run.state == options.get("state", run.state), options
+            assert run.is_live or not options.get("live"), options
 
 
-def test_list_that_grows_between_pages_has_no_duplicates(store: Corral, many: list[Run]) -> None:
-    assert walk(store.runs.list, between=lambda: queued(store)) == many
+def test_list_that_grows_between_pages_has_no_duplicates(
+    store: Corral, all_runs: list[Run]
+) -> None:
+    assert walk(store.runs.list, between=lambda: queued(store)) == all_runs
 
 
 @each_case(
-    "wrong",
+    "options",
     [
         {"limit": 0},
         {"limit": 1_001},
         {"limit": "5"},
-        {"state": "asleep"},
+        {"state": "unknown"},
         {"state": ""},
-        {"after": "made up"},
+        {"after": "invalid"},
         {"after": "WzFd"},
     ],
     ids=str,
 )
-def test_invalid_filters_are_rejected(store: Corral, wrong: dict[str, object]) -> None:
+def test_invalid_filters_are_rejected(store: Corral, options: dict[str, object]) -> None:
     with pytest.raises(Invalid):
-        store.runs.list(**wrong)
+        store.runs.list(**options)
 
 
-@each_case("of", ["project", "session"])
-@each_case("made_up", ["a\0b", "\ud800"])
+@each_case("field", ["project", "session"])
+@each_case("id", ["a\0b", "\ud800"])
 def test_filter_for_missing_records_is_empty_or_rejected(
-    store: Corral, of: str, made_up: str
+    store: Corral, field: str, id: str
 ) -> None:
     with suppress(Invalid):
-        assert store.runs.list(**{of: made_up}).items == []
+        assert store.runs.list(**{field: id}).items == []
 
 
-# -- the line ----------------------------------------------------------------------------------
+# -- the queue ---------------------------------------------------------------------------------
 
 
 def test_project_with_the_fewest_active_runs_is_next(
     store: Corral, projects: tuple[str, str]
 ) -> None:
-    one, two = projects
-    first = [queued(store, project_id=one) for _ in range(3)]
-    second = [queued(store, project_id=two) for _ in range(2)]
-    alone = queued(store)
+    first_project, second_project = projects
+    runs_of_one = [queued(store, project_id=first_project) for _ in range(3)]
+    runs_of_two = [queued(store, project_id=second_project) for _ in range(2)]
+    run_without_project = queued(store)
     order: list[str] = []
     while (run := next_queued(store, host=ELSEWHERE)) is not None:
         store.internal.runs.acquire(run.id, held(len(order)))
         order.append(run.id)
     assert order == [
-        first[0].id,
-        second[0].id,
-        alone.id,
-        first[1].id,
-        second[1].id,
-        first[2].id,
+        runs_of_one[0].id,
+        runs_of_two[0].id,
+        run_without_project.id,
+        runs_of_one[1].id,
+        runs_of_two[1].id,
+        runs_of_one[2].id,
     ]
 
 
 def test_end_of_a_run_frees_a_slot_for_its_project(
     store: Corral, projects: tuple[str, str]
 ) -> None:
-    one, two = projects
-    busy = [running(store, project_id=one), running(store, project_id=two)]
-    for project in (one, two):
+    first_project, second_project = projects
+    active = [running(store, project_id=first_project), running(store, project_id=second_project)]
+    for project in (first_project, second_project):
         queued(store, project_id=project)
-    store.internal.runs.end(busy[1], ExitStatus(exit_code=0))
-    found = next_queued(store, host=ELSEWHERE)
-    assert found is not None
-    assert found.project_id == two
+    store.internal.runs.end(active[1], ExitStatus(exit_code=0))
+    next_run = next_queued(store, host=ELSEWHERE)
+    assert next_run is not None
+    assert next_run.project_id == second_project
 
 
 def test_queued_runs_wait_for_their_due_time_and_host(store: Corral, clock: ManualClock) -> None:
-    later = queued(store, due_at=clock.now() + HOUR)
-    theirs = queued(store, host="there")
-    assert next_queued(store, host=HERE) is None
-    assert next_queued(store, host="there") == theirs
+    delayed = queued(store, due_at=clock.now() + HOUR)
+    remote = queued(store, host="remote")
+    assert next_queued(store, host=LOCAL_HOST) is None
+    assert next_queued(store, host="remote") == remote
     clock.advance(HOUR)
-    assert next_queued(store, host=HERE) == later
-    mine = queued(store, host=HERE)
-    store.internal.runs.acquire(later.id, held())
-    assert next_queued(store, host=HERE) == mine
+    assert next_queued(store, host=LOCAL_HOST) == delayed
+    local = queued(store, host=LOCAL_HOST)
+    store.internal.runs.acquire(delayed.id, held())
+    assert next_queued(store, host=LOCAL_HOST) == local
 
 
 def test_max_concurrent_limits_the_active_runs(store: Corral) -> None:
     store.settings.set("runs.max_concurrent", 2)
-    first, second, third = (queued(store) for _ in range(3))
+    first_run, second_run, third_run = (queued(store) for _ in range(3))
     assert store._database.read(dispatch.count_free_slots) == 2
-    taken = store.internal.runs.acquire(first.id, held(1))
-    store.internal.runs.acquire(second.id, held(2))
+    started = store.internal.runs.acquire(first_run.id, held(1))
+    store.internal.runs.acquire(second_run.id, held(2))
     assert store._database.read(dispatch.count_free_slots) == 0
     with refuses(store, NoRoom) as caught:
-        store.internal.runs.acquire(third.id, held(3))
+        store.internal.runs.acquire(third_run.id, held(3))
     assert "runs.max_concurrent" in caught.value.message
-    store.internal.runs.request_stop(taken.id)
-    assert store._database.read(dispatch.count_free_slots) == 0, "it is still there"
-    store.internal.runs.end(taken, ExitStatus(signal=15))
-    assert store.internal.runs.acquire(third.id, held(3)).state is RunState.STARTING
+    store.internal.runs.request_stop(started.id)
+    assert store._database.read(dispatch.count_free_slots) == 0, "a stopping run uses its slot"
+    store.internal.runs.end(started, ExitStatus(signal=15))
+    assert store.internal.runs.acquire(third_run.id, held(3)).state is RunState.STARTING
 
 
 def test_max_concurrent_may_be_lower_than_the_active_runs(store: Corral) -> None:
@@ -282,12 +286,12 @@ def test_recorded_processes_use_no_slot(store: Corral) -> None:
 
 
 def test_requeued_run_may_start_on_another_host(store: Corral, clock: ManualClock) -> None:
-    run = running(store, max_restarts=3)  # asked for without naming a machine
+    run = running(store, max_restarts=3)  # the request named no host
     clock.advance(HOUR)
-    (found,) = store.runs.recover()
-    assert (found.was, found.state, found.reason) == ("running", "queued", "lease expired")
-    again = next_queued(store, host="a-third-machine")
-    assert again is not None
+    (result,) = store.runs.recover()
+    assert (result.was, result.state, result.reason) == ("running", "queued", "lease expired")
+    next_run = next_queued(store, host="a-third-machine")
+    assert next_run is not None
     started = store.internal.runs.acquire(
         run.id, held(2, host="a-third-machine", folder="/srv/other")
     )
@@ -301,37 +305,37 @@ def test_pinned_run_waits_for_its_host(store: Corral, clock: ManualClock) -> Non
     )
     clock.advance(HOUR)
     store.runs.recover()
-    assert next_queued(store, host="a-third-machine") is None, "its directory is not there"
-    again = next_queued(store, host=ELSEWHERE)
-    assert again is not None
-    assert again.id == run.id
+    assert next_queued(store, host="a-third-machine") is None, "the run is pinned to its host"
+    next_run = next_queued(store, host=ELSEWHERE)
+    assert next_run is not None
+    assert next_run.id == run.id
 
 
-# -- forgetting --------------------------------------------------------------------------------
+# -- deletion ----------------------------------------------------------------------------------
 
 TABLES = ("runs", "launches", "resource_samples")
 
 
-def counts(store: Corral) -> list[int]:
+def count_rows(store: Corral) -> list[int]:
     return [rows(store, f"SELECT count(*) FROM {table}")[0][0] for table in TABLES]
 
 
 def test_deleting_an_ended_run_deletes_all_its_rows(store: Corral) -> None:
     run = ended(store)
     store.internal.runs.add_sample(run, ResourceSample(1, 1, 1, 1))
-    kept = ended(store)
-    store.internal.runs.add_sample(kept, ResourceSample(1, 1, 1, 1))
+    other_run = ended(store)
+    store.internal.runs.add_sample(other_run, ResourceSample(1, 1, 1, 1))
     assert store.runs.delete(run.id) == run
-    assert counts(store) == [1, 1, 1]
-    for look in (store.runs.get, store.runs.get_launch, store.runs.delete):
+    assert count_rows(store) == [1, 1, 1]
+    for operation in (store.runs.get, store.runs.get_launch, store.runs.delete):
         with pytest.raises(NotFound):
-            look(run.id)
-    assert store.runs.get(kept.id) == kept
+            operation(run.id)
+    assert store.runs.get(other_run.id) == other_run
 
 
-@each_case("make", [queued, starting, running, stopping])
-def test_live_run_cannot_be_deleted(store: Corral, make: Callable[[Corral], Run]) -> None:
-    run = make(store)
+@each_case("create_run", [queued, starting, running, stopping])
+def test_live_run_cannot_be_deleted(store: Corral, create_run: Callable[[Corral], Run]) -> None:
+    run = create_run(store)
     with refuses(store, Conflict) as caught:
         store.runs.delete(run.id)
     assert caught.value.details["reason"] == "run_active"
@@ -340,36 +344,36 @@ def test_live_run_cannot_be_deleted(store: Corral, make: Callable[[Corral], Run]
 def test_delete_all_deletes_only_the_runs_of_the_project(
     store: Corral, projects: tuple[str, str]
 ) -> None:
-    one, two = projects
-    for project in (one, one, one, two):
+    first_project, second_project = projects
+    for project in (first_project, first_project, first_project, second_project):
         ended(store, project_id=project)
-    assert store.runs.delete_all(project=one) == 3
-    assert store.runs.delete_all(project=one) == 0
-    assert [run.project_id for run in store.runs.list().items] == [two]
+    assert store.runs.delete_all(project=first_project) == 3
+    assert store.runs.delete_all(project=first_project) == 0
+    assert [run.project_id for run in store.runs.list().items] == [second_project]
     with pytest.raises(NotFound):
         store.runs.delete_all(project="prj_zzz")
 
 
-@pytest.mark.parametrize("newer", [0, 60])
+@pytest.mark.parametrize("newer_runs", [0, 60])
 def test_delete_all_is_refused_while_a_run_is_live(
-    store: Corral, projects: tuple[str, str], newer: int
+    store: Corral, projects: tuple[str, str], newer_runs: int
 ) -> None:
-    live = queued(store, project_id=projects[0])
+    live_run = queued(store, project_id=projects[0])
     with store.transaction() as tx:
-        for at in range(newer):
-            insert_run(tx, "completed", store.now() + at, project_id=projects[0])
+        for age in range(newer_runs):
+            insert_run(tx, "completed", store.now() + age, project_id=projects[0])
     with unchanged(store), pytest.raises(Conflict) as caught:
         store.runs.delete_all(project=projects[0])
-    assert live.id in caught.value.message
+    assert live_run.id in caught.value.message
 
 
 def test_old_runs_are_listed_by_their_end(store: Corral, clock: ManualClock) -> None:
-    old = ended(store)
+    older = ended(store)
     clock.advance(DAY)
-    new = ended(store)
+    newer = ended(store)
     running(store)
-    cut = clock.now() - MINUTE
+    cutoff = clock.now() - MINUTE
     with store.transaction() as tx:
-        assert ops.PRUNABLE.list_keys(tx, before=cut) == [old.id]
-        assert ops.PRUNABLE.list_keys(tx, before=clock.now() + 1) == [old.id, new.id]
-        assert ops.PRUNABLE.list_keys(tx, before=clock.now() + 1, limit=1) == [old.id]
+        assert ops.PRUNABLE.list_keys(tx, before=cutoff) == [older.id]
+        assert ops.PRUNABLE.list_keys(tx, before=clock.now() + 1) == [older.id, newer.id]
+        assert ops.PRUNABLE.list_keys(tx, before=clock.now() + 1, limit=1) == [older.id]

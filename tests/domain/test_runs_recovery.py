@@ -1,4 +1,4 @@
-"""What a recovery says of runs, by what is known of their processes; nothing else is signalled."""
+"""Recovery of runs by process identity and lease; no other process is signalled."""
 
 import os
 import signal
@@ -37,16 +37,16 @@ from tests.support.run_factories import (
 from tests.support.store import record, unchanged
 from tests.support.threads import race
 
-GONE = 4_190_000  # no process has this pid: more than the machine gives out, or nearly
+GONE = 4_190_000  # near the largest possible pid, so no process has it
 
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that belongs to nobody's run, and that must outlive every recovery."""
+    """Start a process that belongs to no run and must survive every recovery."""
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         while process.read_command_line(child.pid) != ["sleep", "600"]:
-            assert child.poll() is None  # its words are there a moment after it began
+            assert child.poll() is None  # the command line is readable only after exec
         yield child
     finally:
         child.kill()
@@ -55,65 +55,67 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Nobody is started; gives what supervisors would have been told."""
+    """Start no supervisors; return the arguments of the starts."""
     return without_supervisors(monkeypatch)
 
 
 pytestmark = pytest.mark.usefixtures("no_supervisors")
 
 
-def identity(child: "subprocess.Popen[bytes]") -> process.ProcessIdentity:
-    found = process.identify(child.pid)
-    assert found is not None
-    return found
+def identify(child: "subprocess.Popen[bytes]") -> process.ProcessIdentity:
+    result = process.identify(child.pid)
+    assert result is not None
+    return result
 
 
-def here(store: Corral, *, pid: int = GONE, began: str = "1", **known: Any) -> Run:
-    """A run of this machine whose supervisor is gone."""
-    run = store.internal.runs.enqueue(run_spec(max_restarts=known.pop("max_restarts", 0)))
-    plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
+def add_local_run(store: Corral, *, pid: int = GONE, start_time: str = "1", **fields: Any) -> Run:
+    """Add a run of this host whose supervisor is gone."""
+    run = store.internal.runs.enqueue(run_spec(max_restarts=fields.pop("max_restarts", 0)))
+    defaults = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
     started = store.internal.runs.acquire(
-        run.id, held(1, pid=pid, start_token=began, **plain | known)
+        run.id, held(1, pid=pid, start_token=start_time, **defaults | fields)
     )
     return store.internal.runs.launch(started)
 
 
-def note_exit(run: Run, end: ExitStatus) -> None:
-    """What a guard leaves behind."""
+def write_exit_file(run: Run, status: ExitStatus) -> None:
+    """Write the exit file that a guard leaves."""
     make_private_folder(run_folder(run.id))
     assert run.pid is not None
-    note = ExitFileWriter(run_folder(run.id), run.attempts, run.pid)
-    note.write(end)
-    os.close(note.descriptor)
+    writer = ExitFileWriter(run_folder(run.id), run.attempts, run.pid)
+    writer.write(status)
+    os.close(writer.descriptor)
 
 
 def list_recovered(store: Corral) -> list[tuple[str, str, str]]:
-    return [(found.was, found.state, found.reason) for found in store.runs.recover()]
+    return [(result.was, result.state, result.reason) for result in store.runs.recover()]
 
 
-# -- on this machine ---------------------------------------------------------------------------
+# -- local runs --------------------------------------------------------------------------------
 
 
 def test_run_without_process_and_supervisor_has_crashed(store: Corral) -> None:
-    run = here(store)
+    run = add_local_run(store)
     assert list_recovered(store) == [("running", "crashed", "gone")]
-    over = store.runs.get(run.id)
-    assert (over.exit_code, over.signal) == (None, None)
+    ended = store.runs.get(run.id)
+    assert (ended.exit_code, ended.signal) == (None, None)
     assert list_recovered(store) == []
 
 
 def test_output_is_left_to_a_live_supervisor(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    supervisor = identity(sleeper)
+    supervisor = identify(sleeper)
     id = store.internal.runs.enqueue(run_spec()).id
     folder = run_folder(id)
     make_private_folder(folder)
-    (folder / "output").write_bytes(b"it may still be writing")
-    plain = {"host": supervisor.host, "boot_id": supervisor.boot_id, "folder": str(folder)}
-    kept = held(1, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token, **plain)
+    (folder / "output").write_bytes(b"partial")
+    fields = {"host": supervisor.host, "boot_id": supervisor.boot_id, "folder": str(folder)}
+    holder = held(
+        1, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token, **fields
+    )
     store.internal.runs.end(
-        store.internal.runs.launch(store.internal.runs.acquire(id, kept)), ExitStatus(exit_code=0)
+        store.internal.runs.launch(store.internal.runs.acquire(id, holder)), ExitStatus(exit_code=0)
     )
     assert list_recovered(store) == []
     assert store.outputs.get(id).state == "open"
@@ -134,26 +136,26 @@ def test_output_is_left_to_a_live_supervisor(
 def test_recorded_exit_status_is_used_and_none_is_invented(
     store: Corral, end: ExitStatus, state: str
 ) -> None:
-    run = here(store)
-    note_exit(run, end)
-    ((was, found, _),) = list_recovered(store)
-    assert (was, found) == ("running", state)
-    over = store.runs.get(run.id)
-    assert (over.exit_code, over.signal) == (end.exit_code, end.signal)
+    run = add_local_run(store)
+    write_exit_file(run, end)
+    ((was, new_state, _),) = list_recovered(store)
+    assert (was, new_state) == ("running", state)
+    ended = store.runs.get(run.id)
+    assert (ended.exit_code, ended.signal) == (end.exit_code, end.signal)
 
 
 def test_exit_file_of_an_earlier_attempt_is_ignored(store: Corral) -> None:
-    run = here(store, max_restarts=1)
-    note_exit(run, ExitStatus(exit_code=0))
-    again = held(1, pid=GONE, start_token="2")
+    run = add_local_run(store, max_restarts=1)
+    write_exit_file(run, ExitStatus(exit_code=0))
+    holder = held(1, pid=GONE, start_token="2")
     store.internal.runs.launch(
-        store.internal.runs.restart(run, again, ExitStatus(exit_code=0), quick_failures=0)
+        store.internal.runs.restart(run, holder, ExitStatus(exit_code=0), quick_failures=0)
     )
     assert list_recovered(store) == [("running", "crashed", "gone")]
 
 
 def test_stopping_run_whose_supervisor_died_is_cancelled(store: Corral) -> None:
-    run = here(store)
+    run = add_local_run(store)
     store.internal.runs.request_stop(run.id, reason="enough")
     assert list_recovered(store) == [("stopping", "cancelled", "enough")]
 
@@ -161,7 +163,7 @@ def test_stopping_run_whose_supervisor_died_is_cancelled(store: Corral) -> None:
 def test_pid_of_another_process_is_not_signalled(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    run = here(store, pid=sleeper.pid, began="1")
+    run = add_local_run(store, pid=sleeper.pid, start_time="1")
     assert list_recovered(store) == [("running", "crashed", "pid reused")]
     assert sleeper.poll() is None
     assert store.runs.get(run.id).exit_code is None
@@ -170,8 +172,8 @@ def test_pid_of_another_process_is_not_signalled(
 def test_reboot_interrupts_the_runs_of_the_machine(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    same_pid = identity(sleeper)
-    here(store, pid=same_pid.pid, began=same_pid.start_token, boot_id="another-boot")
+    agent = identify(sleeper)
+    add_local_run(store, pid=agent.pid, start_time=agent.start_token, boot_id="another-boot")
     assert list_recovered(store) == [("running", "interrupted", "rebooted")]
     assert sleeper.poll() is None
 
@@ -179,8 +181,8 @@ def test_reboot_interrupts_the_runs_of_the_machine(
 def test_live_supervisor_keeps_its_run_after_the_lease_expired(
     store: Corral, clock: ManualClock, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    supervisor = identity(sleeper)
-    here(store, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token)
+    supervisor = identify(sleeper)
+    add_local_run(store, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token)
     clock.advance(HOUR)
     with unchanged(store):
         assert list_recovered(store) == []
@@ -189,38 +191,44 @@ def test_live_supervisor_keeps_its_run_after_the_lease_expired(
 def test_live_agent_without_a_supervisor_gets_a_new_one(
     store: Corral, sleeper: "subprocess.Popen[bytes]", no_supervisors: list[dict[str, Any]]
 ) -> None:
-    agent = identity(sleeper)
-    run = here(store, pid=agent.pid, began=agent.start_token)
+    agent = identify(sleeper)
+    run = add_local_run(store, pid=agent.pid, start_time=agent.start_token)
     with unchanged(store):
-        assert list_recovered(store) == []  # nobody came
-    assert [(asked["run"], asked["adopt"]) for asked in no_supervisors] == [(run.id, True)]
+        assert list_recovered(store) == []  # no supervisor starts here
+    assert [(arguments["run"], arguments["adopt"]) for arguments in no_supervisors] == [
+        (run.id, True)
+    ]
     assert sleeper.poll() is None
 
 
-@pytest.mark.parametrize("who", ["agent", "supervisor"])
+@pytest.mark.parametrize("hidden_process", ["agent", "supervisor"])
 def test_run_whose_process_cannot_be_read_stays_unchanged(
-    store: Corral, monkeypatch: pytest.MonkeyPatch, who: str
+    store: Corral, monkeypatch: pytest.MonkeyPatch, hidden_process: str
 ) -> None:
-    run = here(store, pid=4_000_001, supervisor_pid=4_000_002 if who == "supervisor" else GONE)
-    hidden = {"agent": run.pid, "supervisor": run.supervisor_pid}[who]
-    stat = process.read_stat
+    run = add_local_run(
+        store, pid=4_000_001, supervisor_pid=4_000_002 if hidden_process == "supervisor" else GONE
+    )
+    hidden_pid = {"agent": run.pid, "supervisor": run.supervisor_pid}[hidden_process]
+    read_stat = process.read_stat
 
-    def look(pid: int) -> process.ProcessStat | None:
-        if pid == hidden:
+    def read_visible_stat(pid: int) -> process.ProcessStat | None:
+        if pid == hidden_pid:
             raise PermissionError(13, "hidden")
-        return stat(pid)
+        return read_stat(pid)
 
-    monkeypatch.setattr(process, "read_stat", look)
+    monkeypatch.setattr(process, "read_stat", read_visible_stat)
     with unchanged(store):
         assert list_recovered(store) == []
 
 
 def test_zombie_process_counts_as_gone(store: Corral) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    agent = identity(child)
-    here(store, pid=agent.pid, began=agent.start_token)
+    agent = identify(child)
+    add_local_run(store, pid=agent.pid, start_time=agent.start_token)
     child.send_signal(signal.SIGKILL)
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it stays until somebody asks
+    os.waitid(
+        os.P_PID, child.pid, os.WEXITED | os.WNOWAIT
+    )  # the zombie stays until it is waited for
     try:
         assert list_recovered(store) == [("running", "crashed", "gone")]
     finally:
@@ -228,26 +236,26 @@ def test_zombie_process_counts_as_gone(store: Corral) -> None:
 
 
 def test_recovery_ignores_queued_runs(store: Corral) -> None:
-    queued(store, host="there")
+    queued(store, host="other-host")
     with unchanged(store):
         assert list_recovered(store) == []
 
 
 def test_recovery_checks_all_runs_in_batches(store: Corral) -> None:
     store.settings.set("runs.max_concurrent", 1_000)
-    lost = {"host": "there", "boot_id": "b", "lease_until": 1, "pid": 5, "start_token": "5"}
-    made = []
+    lost = {"host": "other-host", "boot_id": "b", "lease_until": 1, "pid": 5, "start_token": "5"}
+    ids = []
     with store.transaction() as tx:
         for _ in range(430):
             run = ops.enqueue(tx, run_spec())
             tx.run(Statement("DELETE FROM runs WHERE id = :id"), id=run.id)
-            made.append(insert_run(tx, "running", tx.now, **lost | {"id": run.id}))
-    found = store.runs.recover()
-    assert sorted(one.run_id for one in found) == sorted(made)
-    assert {one.state for one in found} == {RunState.INTERRUPTED}
+            ids.append(insert_run(tx, "running", tx.now, **lost | {"id": run.id}))
+    results = store.runs.recover()
+    assert sorted(result.run_id for result in results) == sorted(ids)
+    assert {result.state for result in results} == {RunState.INTERRUPTED}
 
 
-# -- on other machines -------------------------------------------------------------------------
+# -- remote runs -------------------------------------------------------------------------------
 
 
 def test_remote_run_is_recovered_only_by_its_lease(store: Corral, clock: ManualClock) -> None:
@@ -271,15 +279,15 @@ def test_run_with_restarts_left_is_requeued_with_an_event(
     clock.advance(HOUR)
     assert list_recovered(store) == [("running", "queued", "lease expired")]
     assert record(store, run.id)[-1] == "run.requeue"
-    again = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(2)))
+    restarted = store.internal.runs.launch(store.internal.runs.acquire(run.id, held(2)))
     clock.advance(HOUR)
     assert list_recovered(store) == [("running", "interrupted", "lease expired")]
-    assert store.runs.get(run.id).attempts == again.attempts == 2
+    assert store.runs.get(run.id).attempts == restarted.attempts == 2
 
 
 def test_run_whose_output_is_lost_is_requeued(store: Corral, clock: ManualClock) -> None:
     run = running(store, max_restarts=1)
-    store.internal.outputs.lose(run.id, "its folder is gone")
+    store.internal.outputs.lose(run.id, "the folder is missing")
     clock.advance(HOUR)
     assert list_recovered(store) == [("running", "queued", "lease expired")]
     assert store.internal.runs.acquire(run.id, held(2, host="another")).attempts == 2
@@ -309,7 +317,7 @@ def test_renewed_lease_is_not_recovered(store: Corral, clock: ManualClock) -> No
         assert list_recovered(store) == []
 
 
-def test_clock_jump_back_takes_no_run_from_its_supervisor(
+def test_clock_jump_back_does_not_expire_the_lease_of_a_run(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
@@ -329,7 +337,7 @@ def test_recorded_process_is_identified_by_pid_start_time_and_boot(
     assert (run.command, run.args, run.start_token) == (
         "sleep",
         ["600"],
-        identity(sleeper).start_token,
+        identify(sleeper).start_token,
     )
     assert run.supervisor_pid is None
     assert list_recovered(store) == []
@@ -344,12 +352,12 @@ def test_parent_of_a_recorded_process_records_its_exit(
 ) -> None:
     project = store.projects.register(tmp_path)
     run = store.runs.record(
-        pid=sleeper.pid, project=project.id, command="mine", args=["x"], cwd="/srv"
+        pid=sleeper.pid, project=project.id, command="script", args=["x"], cwd="/srv"
     )
-    assert (run.project_id, run.command, run.args, run.cwd) == (project.id, "mine", ["x"], "/srv")
+    assert (run.project_id, run.command, run.args, run.cwd) == (project.id, "script", ["x"], "/srv")
     assert store.runs.by_pid(sleeper.pid) == run
-    over = store.runs.finish(run.id, exit_code=3)
-    assert (over.state, over.exit_code) == ("failed", 3)
+    ended = store.runs.finish(run.id, exit_code=3)
+    assert (ended.state, ended.exit_code) == ("failed", 3)
     assert list_recovered(store) == []
     assert sleeper.poll() is None
 
@@ -360,33 +368,33 @@ def test_recording_a_missing_process_raises_not_found(store: Corral, pid: Any) -
         store.runs.record(pid=pid)
 
 
-# -- beside others -----------------------------------------------------------------------------
+# -- concurrent recoveries ---------------------------------------------------------------------
 
 
 def test_one_of_concurrent_recovering_threads_decides(store: Corral, clock: ManualClock) -> None:
-    near = [here(store) for _ in range(5)]
-    far = [running(store, n) for n in range(5)]
+    local = [add_local_run(store) for _ in range(5)]
+    remote = [running(store, n) for n in range(5)]
     clock.advance(HOUR)
     racers = race([store.runs.recover] * 4)
-    found = [one for racer in racers for one in racer.result()]
-    assert {one.run_id for one in found} == {run.id for run in [*near, *far]}
-    for one in found:  # whoever comes second says the same
-        assert one.state is store.runs.get(one.run_id).state
-    for run in [*near, *far]:
+    results = [result for racer in racers for result in racer.result()]
+    assert {result.run_id for result in results} == {run.id for run in [*local, *remote]}
+    for result in results:  # the later recovery returns the same state
+        assert result.state is store.runs.get(result.run_id).state
+    for run in [*local, *remote]:
         ends = [verb for verb in record(store, run.id) if verb in ("run.crash", "run.interrupt")]
         assert len(ends) == 1
 
 
 def test_one_of_concurrent_recovering_processes_decides(url: str) -> None:
     with corral.open(url) as store:
-        ids = [here(store).id for _ in range(6)]
+        ids = [add_local_run(store).id for _ in range(6)]
 
     def recover() -> list[str]:
-        with corral.open(url) as mine:
-            return [found.run_id for found in mine.runs.recover()]
+        with corral.open(url) as own_store:
+            return [result.run_id for result in own_store.runs.recover()]
 
-    told = run_concurrently([recover] * 3)
-    assert {id for one in told for id in one} == {*ids}
+    id_lists = run_concurrently([recover] * 3)
+    assert {id for ids_of_process in id_lists for id in ids_of_process} == {*ids}
     with corral.open(url) as store:
         assert {store.runs.get(id).state for id in ids} == {RunState.CRASHED}
         for id in ids:
@@ -399,33 +407,33 @@ def test_supervisor_racing_with_a_recovery_wins_or_gets_an_error(
     for n in range(10):
         run = running(store, n)
         clock.advance(HOUR)
-        ended, _ = race(
+        racer, _ = race(
             [
                 lambda run=run: store.internal.runs.end(run, ExitStatus(exit_code=0)),
                 store.runs.recover,
             ]
         )
-        found = store.runs.get(run.id)
-        if found.state is RunState.COMPLETED:
-            assert (found.exit_code, ended.error) == (0, None)
+        final = store.runs.get(run.id)
+        if final.state is RunState.COMPLETED:
+            assert (final.exit_code, racer.error) == (0, None)
         else:
-            assert (found.state, found.exit_code) == ("interrupted", None)
-            assert ended.error is not None or ended.value == found
+            assert (final.state, final.exit_code) == ("interrupted", None)
+            assert racer.error is not None or racer.value == final
 
 
 def test_output_of_an_unknown_run_does_not_stop_a_recovery(store: Corral) -> None:
-    store.internal.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/nowhere")
-    here(store)
+    store.internal.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/missing")
+    add_local_run(store)
     assert list_recovered(store) == [("running", "crashed", "gone")]
 
 
 def test_recovery_tolerates_concurrent_deletions(store: Corral) -> None:
-    over = [here(store) for _ in range(10)]
+    runs = [add_local_run(store) for _ in range(10)]
     store.runs.recover()
     stop = threading.Event()
 
     def delete() -> None:
-        for run in over:
+        for run in runs:
             store.runs.delete(run.id)
         stop.set()
 

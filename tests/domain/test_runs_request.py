@@ -1,4 +1,4 @@
-"""Asking for runs: what is kept of it, and what is refused before anything is kept."""
+"""Run requests: stored launch parameters and rejected specs."""
 
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def test_prompt_of_one_megabyte_is_stored_completely(store: Corral) -> None:
     assert len(prompt.encode()) < MAX_PROMPT
 
 
-BAD: dict[str, dict[str, Any]] = {
+INVALID_SPECS: dict[str, dict[str, Any]] = {
     "no command": {"command": ""},
     "a command with a NUL": {"command": "a\0b"},
     "a command that is not UTF-8": {"command": "a\udcffb"},
@@ -91,19 +91,19 @@ BAD: dict[str, dict[str, Any]] = {
     "no time": {"timeout_ms": 0},
     "a negative time": {"timeout_ms": -1},
     "more than a year": {"timeout_ms": 366 * DAY},
-    "a time that is no number": {"timeout_ms": 1.5},
+    "a time that is not an integer": {"timeout_ms": 1.5},
     "a time that is too large for a store": {"timeout_ms": 1 << 70},
     "no idle time": {"idle_ms": 0},
-    "no grace": {"grace_period_ms": 0},
-    "more grace than a day": {"grace_period_ms": DAY + 1},
+    "no grace period": {"grace_period_ms": 0},
+    "a grace period over a day": {"grace_period_ms": DAY + 1},
     "no output": {"max_output_bytes": 0},
     "negative restarts": {"max_restarts": -1},
     "too many restarts": {"max_restarts": 1_001},
     "restarts that are not a number": {"max_restarts": True},
     "a negative budget": {"budget_micros": -1},
-    "a budget that is no number": {"budget_micros": 0.5},
+    "a budget that is not an integer": {"budget_micros": 0.5},
     "a budget that is too large for a store": {"budget_micros": 1 << 70},
-    "a due moment that is too large for a store": {"due_at": 1 << 70},
+    "a due time that is too large for a store": {"due_at": 1 << 70},
     "a project with a NUL": {"project_id": "\0"},
     "a session with a NUL": {"session_id": "\0"},
     "an agent that is not UTF-8": {"agent_id": "\udcff"},
@@ -112,10 +112,10 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@each_case("what", BAD)
-def test_invalid_spec_is_rejected_and_stores_nothing(store: Corral, what: str) -> None:
+@each_case("case", INVALID_SPECS)
+def test_invalid_spec_is_rejected_and_stores_nothing(store: Corral, case: str) -> None:
     with refuses(store, Invalid) as caught:
-        store.internal.runs.enqueue(run_spec(**BAD[what]))
+        store.internal.runs.enqueue(run_spec(**INVALID_SPECS[case]))
     assert caught.value.message.endswith(".")
     assert "\0" not in caught.value.message
 
@@ -143,23 +143,23 @@ def test_run_and_launch_are_stored_atomically(store: Corral) -> None:
     ]
 
 
-@pytest.mark.parametrize("command", ["sh -c 'no end", " "])
+@pytest.mark.parametrize("command", ["sh -c 'unclosed", " "])
 def test_unparsable_command_is_rejected(store: Corral, tmp_path: Path, command: str) -> None:
     project = store.projects.register(tmp_path, command="true")
     agent = store.agents.create("ada", command="true")
-    for give in (
+    for operation in (
         lambda: store.projects.register(tmp_path, command=command),
         lambda: store.agents.create("bob", command=command),
         lambda: store.agents.edit("ada", command=command),
     ):
         with pytest.raises(Invalid) as caught:
-            give()
+            operation()
         assert caught.value.details["reason"] in ("bad_quotes", "empty")
     assert (store.projects.get(project.id), store.agents.get(agent.id)) == (project, agent)
 
 
 def test_unknown_sandbox_is_rejected(store: Corral, tmp_path: Path) -> None:
     with refuses(store, Invalid):
-        store.runs.start(command=["true"], project=str(tmp_path), sandbox="box")
-    asked = store.runs.start(command=["true"], project=str(tmp_path), sandbox="landlock")
-    assert store.runs.get_launch(asked.id).sandbox == "landlock"
+        store.runs.start(command=["true"], project=str(tmp_path), sandbox="unknown")
+    run = store.runs.start(command=["true"], project=str(tmp_path), sandbox="landlock")
+    assert store.runs.get_launch(run.id).sandbox == "landlock"

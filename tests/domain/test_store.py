@@ -1,4 +1,4 @@
-"""The store itself: where it is, its schema, its health, how safe a commit is."""
+"""The store: URL, schema, migrations, health checks and durability."""
 
 from pathlib import Path
 
@@ -25,9 +25,9 @@ def test_password_is_not_shown_in_the_url(store: Corral, url: str, engine: str) 
         assert store.db.url == url
         return
     with_password = url.replace("postgres@", "postgres:hunter2@") + "?application_name=x"
-    with corral.open(with_password) as other:
-        assert other.db.url == url
-        assert "hunter2" not in repr(other.db.check())
+    with corral.open(with_password) as store_with_password:
+        assert store_with_password.db.url == url
+        assert "hunter2" not in repr(store_with_password.db.check())
 
 
 def test_migrated_store_has_no_pending_migrations(store: Corral) -> None:
@@ -67,60 +67,60 @@ def test_store_with_newer_schema_is_rejected_unchanged(store: Corral, url: str) 
 def test_doctor_reports_only_ok_for_a_sound_store(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     with unchanged(store):
-        quick, thorough = store.db.check(), store.db.verify()
-    assert {finding.state for finding in [*quick, *thorough]} == {"ok"}
-    assert "schema" in [finding.check for finding in quick]
-    assert len(thorough) >= len(quick)
+        check_findings, verify_findings = store.db.check(), store.db.verify()
+    assert {finding.state for finding in [*check_findings, *verify_findings]} == {"ok"}
+    assert "schema" in [finding.check for finding in check_findings]
+    assert len(verify_findings) >= len(check_findings)
 
 
 def test_migration_with_another_checksum_is_reported(store: Corral) -> None:
     with store.transaction() as tx:
         tx.run(Statement("UPDATE migrations SET checksum = 'other'"))
-    found = {finding.check: finding.state for finding in store.db.check()}
-    assert found["schema"] == "broken"
+    states = {finding.check: finding.state for finding in store.db.check()}
+    assert states["schema"] == "broken"
 
 
 def test_durability_is_stored_in_the_store(store: Corral, url: str, engine: str) -> None:
-    if engine == "postgres":  # the server decides; that of the tests does not wait for its disk
+    if engine == "postgres":  # the server decides, and the test server does not sync
         assert store.db.durability() == "normal"
-        for wanted in ("normal", "full"):
+        for level in ("normal", "full"):
             with refuses(store, Invalid):
-                store.db.durability(wanted)
+                store.db.durability(level)
         return
     assert store.db.durability() == "normal"
     assert store.db.durability("full") == "full"
-    with corral.open(url) as other:
-        assert other.db.durability() == "full"
+    with corral.open(url) as other_store:
+        assert other_store.db.durability() == "full"
     assert store.db.durability("normal") == "normal"
 
 
-@each_case("wanted", ["", "FULL", "off"])
-def test_unknown_durability_is_rejected(store: Corral, wanted: str) -> None:
+@each_case("level", ["", "FULL", "off"])
+def test_unknown_durability_is_rejected(store: Corral, level: str) -> None:
     with refuses(store, Invalid):
-        store.db.durability(wanted)
+        store.db.durability(level)
 
 
 def test_closed_store_rejects_operations(url: str) -> None:
     store = corral.open(url)
-    following = store.events.follow("0-0", timeout_ms=0)
+    follower = store.events.follow("0-0", timeout_ms=0)
     store.mail.put("agent:ada", "x")
-    next(following)
+    next(follower)
     store.close()
     with pytest.raises(RuntimeError, match="closed"):
         store.mail.put("agent:ada", "y")
     with pytest.raises(RuntimeError, match="closed"):
         store.mail.list()
-    following.close()
+    follower.close()
 
 
 def test_interrupted_backup_leaves_no_file(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def break_off(target: Path) -> None:
-        target.write_bytes(b"half")
+    def interrupt_backup(target: Path) -> None:
+        target.write_bytes(b"partial")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store._database, "backup", break_off)
+    monkeypatch.setattr(store._database, "backup", interrupt_backup)
     folder = tmp_path / "backups"
     folder.mkdir()
     with pytest.raises(KeyboardInterrupt):

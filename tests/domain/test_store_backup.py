@@ -1,4 +1,4 @@
-"""Back-ups: one private file, of either engine, for either engine."""
+"""Backup and restore of both engines: complete content, continued sequences, invalid files."""
 
 import shlex
 import stat
@@ -41,22 +41,24 @@ from tests.support.store import refuses
 pytestmark = pytest.mark.slow
 
 ENGINES = ["sqlite", "postgres"]
-EACH_WAY = pytest.mark.parametrize(("source", "target"), [(a, b) for a in ENGINES for b in ENGINES])
+EVERY_ENGINE_PAIR = pytest.mark.parametrize(
+    ("source", "target"), [(a, b) for a in ENGINES for b in ENGINES]
+)
 
-Open = Callable[[str], Corral]
+StoreOpener = Callable[[str], Corral]
 
 
 @pytest.fixture
-def open_on(new_url: Callable[[str], str], clock: ManualClock) -> Iterator[Open]:
-    """A function that opens a new store on an engine, as often as it is asked."""
+def open_on(new_url: Callable[[str], str], clock: ManualClock) -> Iterator[StoreOpener]:
+    """Return a function that opens a new store on an engine."""
     with ExitStack() as stack:
         yield lambda engine: stack.enter_context(
             corral.open(new_url(engine), clock=clock, actor="user:tester")
         )
 
 
-def live(store: Corral, clock: ManualClock, folder: Path) -> None:
-    """Something of everything, in every state that is easily reached."""
+def fill_every_table(store: Corral, clock: ManualClock, folder: Path) -> None:
+    """Insert rows into every table, in each state that is easy to reach."""
     project = store.projects.register(folder, command="claude", prompt="ünï ☃")
     store.settings.set("mail.backoff_ms", [MINUTE], scope=f"project:{project.id}")
     store.secrets.set("token", "env:TOKEN")
@@ -83,40 +85,40 @@ def live(store: Corral, clock: ManualClock, folder: Path) -> None:
     store.internal.outputs.add_chunk("run_1", 0, bytes(range(256)) * 4)
     store.internal.outputs.add_chunk("run_1", 1, b"plain text")
     store.outputs.log("run_1", "warn", "ünï ☃", metadata={"z": 1, "a": [None]})
-    talk(store, project.id)
+    fill_sessions(store, project.id)
     run = running(store, project_id=project.id)
     store.internal.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
-    imports(store, clock)
+    fill_imports(store, clock)
     store.checkpoints.put("ünï", "1", "bytes", bytes(range(256)), metadata={"z": 1, "a": [None]})
     store.checkpoints.put_writes(
         "ünï", "1", "task", [NewCheckpointWrite(0, "c", "json", b'{"json": 1}')]
     )
     store.tokens.create("script", scope="read")
     key = IdempotencyKey("tok_1", "k", "f")
-    sent = {"mailbox": "queue:y", "body": "ünï"}
-    call_with_key(store.mail, "put", sent, key=key, encode=msgspec.json.encode)
-    chat(store)
+    arguments = {"mailbox": "queue:y", "body": "ünï"}
+    call_with_key(store.mail, "put", arguments, key=key, encode=msgspec.json.encode)
+    fill_chat(store)
 
 
-def chat(store: Corral) -> None:
-    office = {"owner_place": "office"}
-    store.channels.add("ünï", "webhook", secrets={"secret": "token"}, policy="ask", config=office)
+def fill_chat(store: Corral) -> None:
+    config = {"owner_place": "office"}
+    store.channels.add("ünï", "webhook", secrets={"secret": "token"}, policy="ask", config=config)
     store.wirings.add("ada", channel="ünï")
     store.mail.write("ada", "☃", to="agent:ada")
     store.host_requests.ask("ada", "secret", {"name": "wanted", "reason": "☃"}, key="k")
     store.schedules.run(store.schedules.task("ada", "☃", cron="0 9 * * *", script="true").id)
     for sender in ("eve", "mallory"):
-        said = IncomingEvent(event_id=sender, place="room", sender=sender, text="☃", files=[])
+        event = IncomingEvent(event_id=sender, place="room", sender=sender, text="☃", files=[])
         if sender == "eve":
             store.senders.approve("ünï/eve", person="eve", role="owner")
-        store.messages.receive("ünï", said)
+        store.messages.receive("ünï", event)
     run = store.runs.list(limit=1).items[0]
     with store.transaction() as tx:
         ingest.reject_message(tx, "ses_1", run, "out-1", "ünï", tell=False)
 
 
-def race(store: Corral) -> None:
-    """One of each that a race has, written straight: a real one needs git and agents."""
+def insert_race(store: Corral) -> None:
+    """Insert the rows of a race directly, because a real race needs git and agents."""
     states = state_tables()
     with store.transaction() as tx:
         keys = {
@@ -128,31 +130,31 @@ def race(store: Corral) -> None:
                 "verdicts": "given",
             }.items()
         }
-        of = {"round_id": keys["rounds"], "attempt_id": keys["attempts"], "now": 1}
+        references = {"round_id": keys["rounds"], "attempt_id": keys["attempts"], "now": 1}
         tx.run(
             races.ADD_SELECTION, number=1, verb="select", commit_id="c", ranked_first_id=None,
-            reason="☃", selected_by="ünï", **of,
+            reason="☃", selected_by="ünï", **references,
         )  # fmt: skip
         tx.run(
             races.ADD_GRAFT, id="grf_1", files="[]", commit_id=None, kept=0, checks="[]",
-            reason="☃", created_by="ünï", **of,
+            reason="☃", created_by="ünï", **references,
         )  # fmt: skip
 
 
-def imports(store: Corral, clock: ManualClock) -> None:
-    begun = store._database.write(
+def fill_imports(store: Corral, clock: ManualClock) -> None:
+    transcript = store._database.write(
         lambda tx: import_ops.begin_transcript(
             tx, "claude", "/srv/a.jsonl", TranscriptHead("conversation", title="ünï")
         )
     )
-    said = TranscriptItem(clock.now(), TurnFact("user", "from elsewhere"), 10)
-    store._database.write(lambda tx: import_ops.import_items(tx, begun, [said], read_bytes=10))
+    item = TranscriptItem(clock.now(), TurnFact("user", "imported"), 10)
+    store._database.write(lambda tx: import_ops.import_items(tx, transcript, [item], read_bytes=10))
     with store.transaction() as tx:
         origin = {"row_id": "7", "unmapped": '{"ü": 1}', "problems": '["☃"]', "digest": "d"}
         add_origins(tx, SourceTable("agent-yes", "/srv/a.db", "runs"), [origin])
 
 
-def talk(store: Corral, project: str) -> None:
+def fill_sessions(store: Corral, project: str) -> None:
     store.agents.create("ada", role="builder", provider="claude", limits={"max_runs": 2})
     store.agents.create("ben", command="cat", admin=True)
     store.agents.grant("ada", "Bash(git *)")
@@ -161,27 +163,27 @@ def talk(store: Corral, project: str) -> None:
     store.sessions.append(session, "tool", "", tool_name="Bash", result={"out": "1"}, is_error=True)
     store.sessions.set_state(session, "branch", "main")
     store.sessions.handoff(session, "ben", "last", "be kind", last=1)
-    store.sessions.append(store.sessions.fork(session, 1), "user", "another way")
+    store.sessions.append(store.sessions.fork(session, 1), "user", "forked turn")
     store.sessions.record_retro(session, {"cost": 1})
     store.sessions.close(store.sessions.open())
     assert store.search.catch_up() == 3
-    work(store, project)
+    fill_tasks(store, project)
 
 
-def work(store: Corral, project: str) -> None:
+def fill_tasks(store: Corral, project: str) -> None:
     store.tasks.declare(
         project, [{"key": "ä", "files": ["src"]}, {"key": "b", "depends_on": ["ä"]}]
     )
     store.tasks.delegate("ä", "ben", context="ünï")
-    taken = store.tasks.claim(project, "ben")
-    assert taken is not None
-    store.tasks.submit(taken, {"text": "☃", "commands": [{"command": "make", "exit_code": 0}]})
+    task = store.tasks.claim(project, "ben")
+    assert task is not None
+    store.tasks.submit(task, {"text": "☃", "commands": [{"command": "make", "exit_code": 0}]})
     store.plans.set(["first", "then"], agent="ada", project_id=project)
-    store.progress.report("half of it", agent="ben", percent=50, task="ä")
-    together(store, project)
+    store.progress.report("half done", agent="ben", percent=50, task="ä")
+    fill_coordination(store, project)
 
 
-def together(store: Corral, project: str) -> None:
+def fill_coordination(store: Corral, project: str) -> None:
     store.locks.acquire(project, "src/ä.py", "ada")
     store.locks.touch(project, "src/ä.py", "ben")
     store.questions.ask("Which ☃?", options=["a", "b"], asker="agent:ada", project=project)
@@ -191,191 +193,191 @@ def together(store: Corral, project: str) -> None:
     )
     post = store.groups.post(group.id, "hello ☃", author="agent:ada")
     store.groups.react(group.id, post.number, "👍", member="user:eve")
-    store.notes.add("the fox lives here", project=project, key="fox")
+    store.notes.add("a note", project=project, key="fox")
 
 
-def content(store: Corral) -> dict[str, list[list[Any]]]:
-    """All rows by the columns that both engines have, as plain values."""
-    found = {}
+def read_tables(store: Corral) -> dict[str, list[list[Any]]]:
+    """Return all rows by table, with the columns that both engines have."""
+    contents = {}
     with store.transaction() as tx:
         for table in tables():
             if table.name not in INTERNAL_TABLES:
                 names = ", ".join(column.name for column in table.columns)
                 rows = tx.run(Statement(f"SELECT {names} FROM {table.name} ORDER BY 1, 2"))
-                found[table.name] = [[_plain(cell) for cell in row] for row in rows]
-    return found
+                contents[table.name] = [[decode_cell(cell) for cell in row] for row in rows]
+    return contents
 
 
-def _plain(cell: Any) -> Any:
-    """JSON comes as bytes from one engine and as text from the other; what is no text stays."""
+def decode_cell(cell: Any) -> Any:
+    """Decode JSON, which one engine returns as bytes; binary values stay bytes."""
     try:
         return cell.decode() if isinstance(cell, bytes) else cell
     except UnicodeDecodeError:
         return cell
 
 
-def without_traces(found: dict[str, list[list[Any]]]) -> dict[str, list[list[Any]]]:
-    """The content less what a restore adds: its event, and the leap of the fences."""
+def without_restore_changes(contents: dict[str, list[list[Any]]]) -> dict[str, list[list[Any]]]:
+    """Remove what a restore adds: its event and the increment of the fences."""
     columns = {table.name: [column.name for column in table.columns] for table in tables()}
-    found["events"] = [row for row in found["events"] if "store" not in row]
-    for name, rows in found.items():
+    contents["events"] = [row for row in contents["events"] if "store" not in row]
+    for name, rows in contents.items():
         if "fence" in columns[name]:
-            place = columns[name].index("fence")
+            index = columns[name].index("fence")
             for row in rows:
-                assert row[place] >= FENCE_INCREMENT
-                row[place] -= FENCE_INCREMENT
-    return found
+                assert row[index] >= FENCE_INCREMENT
+                row[index] -= FENCE_INCREMENT
+    return contents
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_backup_restores_everything_on_either_engine(
-    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
+    open_on: StoreOpener, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
-    old, new = open_on(source), open_on(target)
-    live(old, clock, tmp_path)
-    race(old)
-    before = content(old)
-    assert [name for name, found in before.items() if not found] == [], "it covers every table"
-    new.mail.put("agent:other", "is replaced")
-    new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert without_traces(content(new)) == before
-    assert content(old) == before
-    assert [hit.location for hit in new.search.find("zebra").items] == [1]
-    (ada, _) = new.agents.list().items
-    assert (ada.limits.max_runs, new.agents.allows("ada", "Bash(rm x)")) == (2, False)
+    old_store, new_store = open_on(source), open_on(target)
+    fill_every_table(old_store, clock, tmp_path)
+    insert_race(old_store)
+    contents = read_tables(old_store)
+    assert [name for name, rows in contents.items() if not rows] == [], "every table has rows"
+    new_store.mail.put("agent:other", "is replaced")
+    new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
+    assert without_restore_changes(read_tables(new_store)) == contents
+    assert read_tables(old_store) == contents
+    assert [hit.location for hit in new_store.search.find("zebra").items] == [1]
+    (ada, _) = new_store.agents.list().items
+    assert (ada.limits.max_runs, new_store.agents.allows("ada", "Bash(rm x)")) == (2, False)
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_binary_values_survive_backup_and_restore(
-    open_on: Open, tmp_path: Path, source: str, target: str
+    open_on: StoreOpener, tmp_path: Path, source: str, target: str
 ) -> None:
-    old, new = open_on(source), open_on(target)
-    old.internal.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
+    old_store, new_store = open_on(source), open_on(target)
+    old_store.internal.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
     chunks = [bytes(range(256)) * 4, b"plain text", b'{"json": 1}', b"\\x00"]
     for number, data in enumerate(chunks):
-        old.internal.outputs.add_chunk("run_1", number, data)
-    old.outputs.log("run_1", "info", "before")
-    new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert [new.internal.outputs.chunk("run_1", number) for number in range(len(chunks))] == chunks
-    assert new.outputs.log("run_1", "info", "after").id == "log_2"
+        old_store.internal.outputs.add_chunk("run_1", number, data)
+    old_store.outputs.log("run_1", "info", "before")
+    new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
+    assert [new_store.internal.outputs.chunk("run_1", number) for number in range(len(chunks))] == chunks
+    assert new_store.outputs.log("run_1", "info", "after").id == "log_2"
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_rows_after_restore_get_new_numbers(
-    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
+    open_on: StoreOpener, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
-    old, new = open_on(source), open_on(target)
+    old_store, new_store = open_on(source), open_on(target)
     for n in range(5):
-        old.mail.put("agent:ada", n)
-    new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert new.mail.put("agent:ada", "new").id == "let_6"
-    events = new.events.after().items
+        old_store.mail.put("agent:ada", n)
+    new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
+    assert new_store.mail.put("agent:ada", "new").id == "let_6"
+    events = new_store.events.after().items
     assert [event.id for event in events] == [f"evt_{n}" for n in range(1, 8)]
     assert (events[5].kind, events[5].verb) == ("store", "restore")
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_sequences_continue_after_restore(
-    open_on: Open, tmp_path: Path, source: str, target: str
+    open_on: StoreOpener, tmp_path: Path, source: str, target: str
 ) -> None:
-    old, new = open_on(source), open_on(target)
-    project = old.projects.register(tmp_path).id
-    first = old.locks.acquire(project, "a", "user:eve")
-    old.locks.touch(project, "a", "user:eve")
-    old.checkpoints.put("t", "1", "json", b"{}")
-    new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert new.locks.acquire(project, "b", "user:eve").id > first.id
-    new.locks.touch(project, "b", "user:eve")
-    new.checkpoints.put("t", "2", "json", b"{}")
-    assert [each.seq for each in new.checkpoints.list().items] == [2, 1]
+    old_store, new_store = open_on(source), open_on(target)
+    project = old_store.projects.register(tmp_path).id
+    lock = old_store.locks.acquire(project, "a", "user:eve")
+    old_store.locks.touch(project, "a", "user:eve")
+    old_store.checkpoints.put("t", "1", "json", b"{}")
+    new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
+    assert new_store.locks.acquire(project, "b", "user:eve").id > lock.id
+    new_store.locks.touch(project, "b", "user:eve")
+    new_store.checkpoints.put("t", "2", "json", b"{}")
+    assert [checkpoint.seq for checkpoint in new_store.checkpoints.list().items] == [2, 1]
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_totals_continue_after_restore(
-    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
+    open_on: StoreOpener, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
-    old, new = open_on(source), open_on(target)
-    live(old, clock, tmp_path)
-    new.charges.add(UsageFact(model="other", input=1), run_id="run_9")
-    new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert new.charges.list().items == old.charges.list().items
-    assert new.budgets.list().items == old.budgets.list().items
-    assert new.alerts.list().items == old.alerts.list().items
-    charge = new.charges.add(
+    old_store, new_store = open_on(source), open_on(target)
+    fill_every_table(old_store, clock, tmp_path)
+    new_store.charges.add(UsageFact(model="other", input=1), run_id="run_9")
+    new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
+    assert new_store.charges.list().items == old_store.charges.list().items
+    assert new_store.budgets.list().items == old_store.budgets.list().items
+    assert new_store.alerts.list().items == old_store.alerts.list().items
+    charge = new_store.charges.add(
         UsageFact(model="m", input=30, cost_micros=30, counter="c"), run_id="run_1"
     )
     assert charge is not None
     assert (charge.id, charge.input) == ("chg_3", 5)
-    assert new.charges.total("run:run_1").cost_micros == 30
-    check_store(new, schema=True)
+    assert new_store.charges.total("run:run_1").cost_micros == 30
+    check_store(new_store, schema=True)
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_pruned_numbers_are_not_reused_after_restore(
-    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
+    open_on: StoreOpener, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
-    old, new = open_on(source), open_on(target)
+    old_store, new_store = open_on(source), open_on(target)
     for n in range(3):
-        old.mail.put("queue:x", n)
-    for letter in old.mail.claim("queue:x", owner="o", limit=3):
-        old.mail.ack(letter)
+        old_store.mail.put("queue:x", n)
+    for letter in old_store.mail.claim("queue:x", owner="o", limit=3):
+        old_store.mail.ack(letter)
     clock.advance(31 * DAY)
-    old.db.prune()
-    new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert new.mail.put("agent:ada", "new").id == "let_4"
+    old_store.db.prune()
+    new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
+    assert new_store.mail.put("agent:ada", "new").id == "let_4"
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_restored_store_accepts_writes(
-    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
+    open_on: StoreOpener, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
-    old, new = open_on(source), open_on(target)
-    old.mail.put("agent:ada", 1, key="k")
-    (letter,) = old.mail.claim("agent:ada", owner="o")
-    timer = old.timers.set("agent:ada", "tick", delay_ms=HOUR)
-    new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert new.mail.put("agent:ada", 2, key="k").body == 1
-    with refuses(new, Held):
-        new.mail.ack(letter)  # whoever had something out before has no say in it any more
+    old_store, new_store = open_on(source), open_on(target)
+    old_store.mail.put("agent:ada", 1, key="k")
+    (letter,) = old_store.mail.claim("agent:ada", owner="o")
+    timer = old_store.timers.set("agent:ada", "tick", delay_ms=HOUR)
+    new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
+    assert new_store.mail.put("agent:ada", 2, key="k").body == 1
+    with refuses(new_store, Held):
+        new_store.mail.ack(letter)  # the restore revoked leases
     clock.advance(HOUR)
-    (again,) = new.mail.claim("agent:ada", owner="o")
-    assert new.mail.ack(again).state == "done"
-    assert [each.body for each in new.schedules.fire_due()] == ["tick"]
-    assert new.timers.get(timer.id).state == "finished"
-    assert all(finding.state == "ok" for finding in new.db.verify())
+    (next_letter,) = new_store.mail.claim("agent:ada", owner="o")
+    assert new_store.mail.ack(next_letter).state == "done"
+    assert [fired.body for fired in new_store.schedules.fire_due()] == ["tick"]
+    assert new_store.timers.get(timer.id).state == "finished"
+    assert all(finding.state == "ok" for finding in new_store.db.verify())
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_turns_and_search_continue_after_restore(
-    open_on: Open, tmp_path: Path, source: str, target: str
+    open_on: StoreOpener, tmp_path: Path, source: str, target: str
 ) -> None:
-    old, new = open_on(source), open_on(target)
-    session = old.sessions.open()
-    old.sessions.append(session, "user", "found before")
-    old.search.catch_up()
-    old.sessions.append(session, "user", "said before, found after")
-    lost = new.sessions.open()
+    old_store, new_store = open_on(source), open_on(target)
+    session = old_store.sessions.open()
+    old_store.sessions.append(session, "user", "found before")
+    old_store.search.catch_up()
+    old_store.sessions.append(session, "user", "found later")
+    replaced_session = new_store.sessions.open()
     for n in range(5):
-        new.sessions.append(lost, "user", f"replaced {n}")
-    new.search.catch_up()
-    new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    assert new.search.find("replaced").items == []
-    assert new.sessions.append(session, "user", "said and found after").id == "trn_6"
-    assert [turn.number for turn in new.sessions.turns(session).items] == [1, 2, 3]
-    assert [hit.location for hit in new.search.find("found").items] == [3, 2, 1]
-    assert all(finding.state == "ok" for finding in new.db.verify())
+        new_store.sessions.append(replaced_session, "user", f"replaced {n}")
+    new_store.search.catch_up()
+    new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
+    assert new_store.search.find("replaced").items == []
+    assert new_store.sessions.append(session, "user", "found last").id == "trn_6"
+    assert [turn.number for turn in new_store.sessions.turns(session).items] == [1, 2, 3]
+    assert [hit.location for hit in new_store.search.find("found").items] == [3, 2, 1]
+    assert all(finding.state == "ok" for finding in new_store.db.verify())
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_event_cursor_stays_valid_after_restore(
-    open_on: Open, tmp_path: Path, source: str, target: str
+    open_on: StoreOpener, tmp_path: Path, source: str, target: str
 ) -> None:
-    old, new = open_on(source), open_on(target)
-    old.mail.put("agent:ada", 1)
-    new.db.restore(old.db.backup(tmp_path / "backup.db"))
-    cursor = new.events.after().next
-    late = new.mail.put("agent:ada", 2)
-    assert [event.subject for event in new.events.after(cursor).items] == [late.id]
+    old_store, new_store = open_on(source), open_on(target)
+    old_store.mail.put("agent:ada", 1)
+    new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
+    cursor = new_store.events.after().next
+    letter = new_store.mail.put("agent:ada", 2)
+    assert [event.subject for event in new_store.events.after(cursor).items] == [letter.id]
 
 
 # -- the file --------------------------------------------------------------------------------
@@ -386,12 +388,12 @@ def test_backup_is_one_private_sqlite_file(store: Corral, tmp_path: Path) -> Non
     folder = tmp_path / "backups"
     folder.mkdir()
     file = store.db.backup(str(folder / "b.db"))
-    assert [each.name for each in folder.iterdir()] == ["b.db"]
+    assert [path.name for path in folder.iterdir()] == ["b.db"]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    plain = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
-    assert plain.execute("SELECT body FROM letters").fetchall() == [("1",)]
-    assert plain.pragma("journal_mode") == "delete"
-    plain.close()
+    connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+    assert connection.execute("SELECT body FROM letters").fetchall() == [("1",)]
+    assert connection.pragma("journal_mode") == "delete"
+    connection.close()
 
 
 def test_backup_opens_as_a_store(store: Corral, tmp_path: Path) -> None:
@@ -401,7 +403,9 @@ def test_backup_opens_as_a_store(store: Corral, tmp_path: Path) -> None:
         assert copy.mail.get(letter.id) == letter
 
 
-def test_restore_into_empty_store_keeps_no_previous_file(open_on: Open, tmp_path: Path) -> None:
+def test_restore_into_empty_store_keeps_no_previous_file(
+    open_on: StoreOpener, tmp_path: Path
+) -> None:
     with open_on("sqlite") as source:
         source.mail.put("agent:ada", 1)
         file = source.db.backup(tmp_path / "b.db")
@@ -409,34 +413,34 @@ def test_restore_into_empty_store_keeps_no_previous_file(open_on: Open, tmp_path
         assert target.db.restore(file) is None
         assert not list(tmp_path.glob("*.before-restore*"))
         target.mail.put("agent:ada", 2)
-        kept = target.db.restore(file)
-    assert kept is not None
-    with corral.open(kept) as before:
-        assert len(before.mail.list().items) == 2
+        previous = target.db.restore(file)
+    assert previous is not None
+    with corral.open(previous) as previous_store:
+        assert len(previous_store.mail.list().items) == 2
 
 
 def test_backup_does_not_overwrite_an_existing_file(store: Corral, tmp_path: Path) -> None:
-    (tmp_path / "b.db").write_text("precious")
+    (tmp_path / "b.db").write_text("original")
     with refuses(store, Invalid):
         store.db.backup(tmp_path / "b.db")
-    assert (tmp_path / "b.db").read_text() == "precious"
+    assert (tmp_path / "b.db").read_text() == "original"
 
 
-@each_case("where", ["missing/b.db", ".", "file/b.db"])
-def test_backup_to_unwritable_path_is_rejected(store: Corral, tmp_path: Path, where: str) -> None:
+@each_case("name", ["missing/b.db", ".", "file/b.db"])
+def test_backup_to_unwritable_path_is_rejected(store: Corral, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with refuses(store, Invalid):
-        store.db.backup(tmp_path / where)
+        store.db.backup(tmp_path / name)
 
 
 def test_file_that_is_not_a_backup_is_rejected_unchanged(store: Corral, tmp_path: Path) -> None:
     store.mail.put("agent:ada", 1)
-    (tmp_path / "text").write_text("this is no database, and rather long for a header " * 40)
+    (tmp_path / "text").write_text("not a database, but longer than a header " * 40)
     (tmp_path / "empty").touch()
     (tmp_path / "folder").mkdir()
-    other = apsw.Connection(str(tmp_path / "other.db"))
-    other.execute("CREATE TABLE a (b)")
-    other.close()
+    connection = apsw.Connection(str(tmp_path / "other.db"))
+    connection.execute("CREATE TABLE a (b)")
+    connection.close()
     for name in ("missing", "text", "empty", "folder", "other.db"):
         with refuses(store, Invalid):
             store.db.restore(tmp_path / name)
@@ -463,15 +467,15 @@ def test_backup_with_newer_schema_is_rejected(store: Corral, tmp_path: Path) -> 
     assert "newer" in caught.value.message
 
 
-def test_restore_keeps_the_previous_sqlite_file(open_on: Open, tmp_path: Path) -> None:
+def test_restore_keeps_the_previous_sqlite_file(open_on: StoreOpener, tmp_path: Path) -> None:
     store = open_on("sqlite")
     file = store.db.backup(tmp_path / "empty.db")
     store.mail.put("agent:ada", "before")
-    kept = store.db.restore(file)
-    assert kept is not None
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    previous = store.db.restore(file)
+    assert previous is not None
+    assert stat.S_IMODE(previous.stat().st_mode) == 0o600
     assert store.mail.list().items == []
-    store.db.restore(kept)
+    store.db.restore(previous)
     assert [letter.body for letter in store.mail.list().items] == ["before"]
 
 
@@ -480,24 +484,28 @@ def test_open_handles_see_restored_content(
 ) -> None:
     store.mail.put("agent:ada", "restored")
     file = store.db.backup(tmp_path / "b.db")
-    with corral.open(url, clock=clock) as other:
-        other.mail.put("agent:ada", "gone")
+    with corral.open(url, clock=clock) as second_store:
+        second_store.mail.put("agent:ada", "replaced")
         store.db.restore(file)
-        assert [letter.body for letter in other.mail.list().items] == ["restored"]
-        assert other.mail.put("agent:ada", "later").id == "let_3"  # let_2 was given out before
+        assert [letter.body for letter in second_store.mail.list().items] == ["restored"]
+        assert (
+            second_store.mail.put("agent:ada", "later").id == "let_3"
+        )  # let_2 was used before the restore
     assert [letter.body for letter in store.mail.list().items] == ["restored", "later"]
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_restoring_from_a_live_store_includes_committed_rows(open_on: Open, target: str) -> None:
-    living, store = open_on("sqlite"), open_on(target)
-    living.mail.put("agent:ada", "in the log beside the file")
-    assert living.db.path is not None
-    store.db.restore(living.db.path)
-    assert [letter.body for letter in store.mail.list().items] == ["in the log beside the file"]
+def test_restoring_from_a_live_store_includes_committed_rows(
+    open_on: StoreOpener, target: str
+) -> None:
+    source, store = open_on("sqlite"), open_on(target)
+    source.mail.put("agent:ada", "in the write-ahead log")
+    assert source.db.path is not None
+    store.db.restore(source.db.path)
+    assert [letter.body for letter in store.mail.list().items] == ["in the write-ahead log"]
 
 
-def test_durability_of_a_backup_applies_after_restore(open_on: Open, tmp_path: Path) -> None:
+def test_durability_of_a_backup_applies_after_restore(open_on: StoreOpener, tmp_path: Path) -> None:
     store = open_on("sqlite")
     store.db.durability("full")
     file = store.db.backup(tmp_path / "full.db")
@@ -510,25 +518,25 @@ def test_durability_of_a_backup_applies_after_restore(open_on: Open, tmp_path: P
 
 
 def test_backup_without_a_live_run_is_rejected(store: Corral, tmp_path: Path) -> None:
-    known = running(store, 1)
-    old = store.db.backup(tmp_path / "old.db")
-    unknown = running(store, 2)
-    with pytest.raises(Refused, check=because("runs_active", runs=[unknown.id])) as refused:
-        store.db.restore(old)
-    assert refused.value.details["runs"] == [unknown.id]
-    assert [run.id for run in store.runs.list(live=True).items] == [unknown.id, known.id]
+    known_run = running(store, 1)
+    backup = store.db.backup(tmp_path / "old.db")
+    unknown_run = running(store, 2)
+    with pytest.raises(Refused, check=because("runs_active", runs=[unknown_run.id])) as caught:
+        store.db.restore(backup)
+    assert caught.value.details["runs"] == [unknown_run.id]
+    assert [run.id for run in store.runs.list(live=True).items] == [unknown_run.id, known_run.id]
     assert not list(tmp_path.glob("*.before-restore*"))
-    store.internal.runs.end(unknown, ExitStatus(exit_code=0))
-    store.db.restore(old)
-    assert [run.id for run in store.runs.list().items] == [known.id]
+    store.internal.runs.end(unknown_run, ExitStatus(exit_code=0))
+    store.db.restore(backup)
+    assert [run.id for run in store.runs.list().items] == [known_run.id]
 
 
 def test_backup_with_an_earlier_attempt_of_a_run_is_rejected(store: Corral, tmp_path: Path) -> None:
     run = running(store, 1, max_restarts=1)
-    old = store.db.backup(tmp_path / "old.db")
+    backup = store.db.backup(tmp_path / "old.db")
     store.internal.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
     with pytest.raises(Refused, check=because("runs_active", runs=[run.id])):
-        store.db.restore(old)
+        store.db.restore(backup)
 
 
 def test_published_numbers_are_not_reused_after_restore(store: Corral, tmp_path: Path) -> None:
@@ -537,30 +545,32 @@ def test_published_numbers_are_not_reused_after_restore(store: Corral, tmp_path:
     store.places.register("web", "room")
     run = add_run(store, "completed")
     add_launch(store, run)
-    store.internal.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    store.internal.outputs.begin(run, host="other-host", folder=f"/srv/{run}")
     store.outputs.log(run, "info", "before")
-    kept = store.charges.add(UsageFact(model="m", input=1, cost_micros=1), run_id=run)
+    kept_charge = store.charges.add(UsageFact(model="m", input=1, cost_micros=1), run_id=run)
     backup = store.db.backup(tmp_path / "backup.db")
-    lost = store.locks.acquire(project, "a", "user:ann")
-    said = [store.messages.send_as_system("web/room", text)[0].id for text in ("one", "two")]
-    noted = [store.outputs.log(run, "info", text).id for text in ("one", "two")]
-    used = [
+    lost_lock = store.locks.acquire(project, "a", "user:ann")
+    message_ids = [store.messages.send_as_system("web/room", text)[0].id for text in ("one", "two")]
+    log_ids = [store.outputs.log(run, "info", text).id for text in ("one", "two")]
+    charges = [
         store.charges.add(UsageFact(model="m", input=n, cost_micros=n), run_id=run) for n in (1, 2)
     ]
-    for _ in range(2):  # and not by the second restore of the same back-up either
+    for _ in range(2):  # a second restore of the same backup must not reuse them either
         store.db.restore(backup)
     lock = store.locks.acquire(project, "b", "user:eve")
-    assert lock.fence > lost.fence
+    assert lock.fence > lost_lock.fence
     with refuses(store, Held):
-        store.locks.renew(lost)
+        store.locks.renew(lost_lock)
     assert store.locks.holders(project, "b") == [lock]
-    assert store.messages.send_as_system("web/room", "three")[0].id not in said
-    assert store.outputs.log(run, "info", "three").id not in noted
+    assert store.messages.send_as_system("web/room", "three")[0].id not in message_ids
+    assert store.outputs.log(run, "info", "three").id not in log_ids
     charge = store.charges.add(UsageFact(model="m", input=3, cost_micros=3), run_id=run)
     assert charge is not None
-    assert charge.id not in [each.id for each in used if each is not None]
+    assert charge.id not in [
+        charge_after_backup.id for charge_after_backup in charges if charge_after_backup is not None
+    ]
     assert [line.message for line in store.outputs.log_lines(run).items] == ["before", "three"]
-    assert store.charges.list().items == [charge, kept]  # and what holds the place is none
+    assert store.charges.list().items == [charge, kept_charge]  # placeholder rows are not listed
     with refuses(store, NotFound):
         store.charges.get("chg_3")
     total = store.charges.total("all")
@@ -569,22 +579,22 @@ def test_published_numbers_are_not_reused_after_restore(store: Corral, tmp_path:
     assert {finding.state for finding in store.db.verify()} == {"ok"}
 
 
-# -- what else may lie in a file -------------------------------------------------------------
+# -- foreign schema objects in a backup ------------------------------------------------------
 
 
 def change_file(file: Path, *statements: str) -> None:
-    plain = apsw.Connection(str(file))
+    connection = apsw.Connection(str(file))
     for statement in statements:
-        plain.execute(statement)
-    plain.close()
+        connection.execute(statement)
+    connection.close()
 
 
 def rewrite_schema(file: Path, statement: str) -> None:
-    """As no tool would: in the table that holds the schema itself."""
+    """Change the schema table directly, which SQL statements cannot do."""
     change_file(file, "PRAGMA writable_schema = ON", statement)
 
 
-STRANGE = {
+SCHEMA_DAMAGE = {
     "a trigger": "CREATE TRIGGER spy AFTER INSERT ON letters BEGIN DELETE FROM tokens; END",
     "a view": "CREATE VIEW spy AS SELECT * FROM letters",
     "a table": "CREATE TABLE spy (a)",
@@ -602,12 +612,12 @@ STRANGE = {
 }
 
 
-@each_case("damage", STRANGE)
+@each_case("damage", SCHEMA_DAMAGE)
 def test_backup_with_foreign_schema_is_rejected(store: Corral, tmp_path: Path, damage: str) -> None:
     if not store.mail.list().items:
         store.mail.put("agent:ada", 1)
     file = store.db.backup(tmp_path / "b.db")
-    change_file(file, STRANGE[damage])
+    change_file(file, SCHEMA_DAMAGE[damage])
     with refuses(store, Invalid) as caught:
         store.db.restore(file)
     assert "another back-up" in caught.value.message
@@ -617,11 +627,11 @@ def test_backup_with_foreign_schema_is_rejected(store: Corral, tmp_path: Path, d
 @pytest.mark.parametrize(
     "statements",
     [
-        [STRANGE["a trigger"]],
-        [STRANGE["a view"], 'CREATE VIEW "it\'s ""mine""; --" AS SELECT 1'],
+        [SCHEMA_DAMAGE["a trigger"]],
+        [SCHEMA_DAMAGE["a view"], 'CREATE VIEW "it\'s ""mine""; --" AS SELECT 1'],
         ["CREATE TABLE spy (a PRIMARY KEY)", "CREATE INDEX spies ON spy (a)", "ANALYZE"],
-        [STRANGE["an index"]],
-        [STRANGE["a virtual table"]],
+        [SCHEMA_DAMAGE["an index"]],
+        [SCHEMA_DAMAGE["a virtual table"]],
     ],
     ids=["a trigger", "views", "a table", "an index", "a virtual table"],
 )
@@ -632,14 +642,14 @@ def test_foreign_objects_are_removed_from_a_backup(
     file = store.db.backup(tmp_path / "b.db")
     assert restore_problem(file) is None
     change_file(file, *statements)
-    told = restore_problem(file)
-    assert told is not None
+    problem = restore_problem(file)
+    assert problem is not None
     with refuses(store, Invalid) as caught:
         store.db.restore(file)
-    assert caught.value.message == told
-    program, path, mended = shlex.split(told.split("`")[1])
+    assert caught.value.message == problem
+    program, path, statement = shlex.split(problem.split("`")[1])
     assert (program, path) == ("sqlite3", str(file))
-    change_file(file, mended)
+    change_file(file, statement)
     assert restore_problem(file) is None
     store.db.restore(file)
 
@@ -653,7 +663,7 @@ def test_foreign_objects_are_removed_from_a_backup(
         " WHERE name = 'letters' AND type = 'table'",
         "UPDATE sqlite_schema SET sql = 'no sql' WHERE name = 'runs_live'",
     ],
-    ids=["a name of SQLite's own", "a comment that is none", "no sql"],
+    ids=["a reserved name", "a changed literal", "no sql"],
 )
 def test_backup_with_forged_schema_is_rejected(
     store: Corral, tmp_path: Path, statement: str
@@ -671,14 +681,14 @@ def test_backup_changed_after_the_check_is_rejected(
     from corral.services.store import backup
 
     file = store.db.backup(tmp_path / "b.db")
-    look = backup.check_backup_file
+    check_backup_file = backup.check_backup_file
 
-    def look_then_change(path: str | Path) -> Path:
-        found = look(path)
-        change_file(file, STRANGE["a trigger"])
-        return found
+    def check_then_change(path: str | Path) -> Path:
+        checked = check_backup_file(path)
+        change_file(file, SCHEMA_DAMAGE["a trigger"])
+        return checked
 
-    monkeypatch.setattr(backup, "check_backup_file", look_then_change)
+    monkeypatch.setattr(backup, "check_backup_file", check_then_change)
     with refuses(store, Invalid):
         store.db.restore(file)
 
@@ -695,12 +705,11 @@ def test_write_guard_in_a_backup_is_removed(store: Corral, tmp_path: Path) -> No
 
 
 def test_comments_in_a_backup_schema_may_differ(store: Corral, tmp_path: Path) -> None:
-    """They say nothing to the engine, and a migration may have got a better one."""
+    """Comments have no effect, and a later release may change those of a migration."""
     file = store.db.backup(tmp_path / "b.db")
     rewrite_schema(
         file,
-        "UPDATE sqlite_schema SET sql = replace(sql, '-- ', '--  as we said before, ')"
-        " WHERE type = 'table'",
+        "UPDATE sqlite_schema SET sql = replace(sql, '-- ', '--  changed: ') WHERE type = 'table'",
     )
     store.db.restore(file)
     assert {finding.state for finding in store.db.verify()} == {"ok"}
@@ -708,17 +717,17 @@ def test_comments_in_a_backup_schema_may_differ(store: Corral, tmp_path: Path) -
 
 @pytest.mark.parametrize("target", ENGINES)
 def test_older_backup_is_compared_with_its_own_schema_version(
-    open_on: Open, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+    open_on: StoreOpener, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from corral.db import migrations
 
     file = tmp_path / "old.db"
-    all_of_them = migrations.load_migrations()
-    with monkeypatch.context() as before:
-        before.setattr(migrations, "load_migrations", lambda: all_of_them[:-1])
-        before.setattr(migrations, "latest_version", lambda: len(all_of_them) - 1)
-        with corral.open(file) as old, old.transaction() as tx:
-            # Written as that one did: today's operations need today's columns.
+    all_migrations = migrations.load_migrations()
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "load_migrations", lambda: all_migrations[:-1])
+        patch.setattr(migrations, "latest_version", lambda: len(all_migrations) - 1)
+        with corral.open(file) as old_store, old_store.transaction() as tx:
+            # Written by SQL, because today's operations need today's columns.
             tx.run(
                 Statement(
                     "INSERT INTO settings (scope, name, value, updated_at, updated_by)"
@@ -729,7 +738,7 @@ def test_older_backup_is_compared_with_its_own_schema_version(
     store.db.restore(file)
     assert store.settings.get("mail.max_attempts").value == 3
     assert {finding.state for finding in store.db.verify()} == {"ok"}
-    change_file(file, STRANGE["a view"])
+    change_file(file, SCHEMA_DAMAGE["a view"])
     with refuses(store, Invalid) as caught:
         store.db.restore(file)
     assert caught.value.details["reason"] == "foreign_schema"

@@ -15,107 +15,110 @@ from corral.db.write_guard import MOVED_OFFSET
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, Refused, StoreUnavailable
 from tests.crash.harness import ALL
-from tests.domain.test_store_backup import EACH_WAY, ENGINES
-from tests.domain.test_store_move import Place, filled, killed, opened, place
+from tests.domain.test_store_backup import ENGINES, EVERY_ENGINE_PAIR
+from tests.domain.test_store_move import UrlFactory, create_url, fill_store, kill_move, open_store
 from tests.support.home import wait_until
 from tests.support.invariants import check_store
 from tests.support.store_urls import wait_until_alone
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["place"]
+__all__ = ["create_url"]
 
 
-def bodies(url: str) -> list[Any]:
+def list_bodies(url: str) -> list[Any]:
     with corral.open(url, clock=ManualClock(), create=False) as store:
         return [letter.body for letter in store.mail.list(limit=100).items]
 
 
-def put_by_name(url: str, body: str, accepted: list[Any]) -> None:
-    """Open a store by one of its names and put a letter; remember it if it was accepted."""
+def put_if_accepted(url: str, body: str, accepted: list[Any]) -> None:
+    """Open a store by one of its URLs and put a letter; record the body if it was accepted."""
     with suppress(CorralError), corral.open(url, clock=ManualClock()) as store:
         store.mail.put("agent:ada", body)
         accepted.append(body)
 
 
-def moved(url: str, new: str) -> None:
+def move_store(url: str, moved_url: str) -> None:
     with corral.open(url, clock=ManualClock()) as store:
-        store.db.move(new)
+        store.db.move(moved_url)
 
 
-# -- handles that were open before -----------------------------------------------------------------
+# -- open handles ----------------------------------------------------------------------------------
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_handle_on_the_empty_target_is_rejected_until_arrival(
-    place: Place, clock: ManualClock, source: str, target: str
+    create_url: UrlFactory, clock: ManualClock, source: str, target: str
 ) -> None:
-    old, new = place(source), place(target)
-    with opened(old, clock) as store, opened(new, clock) as early:
+    old_url, moved_url = create_url(source), create_url(target)
+    with open_store(old_url, clock) as store, open_store(moved_url, clock) as early_handle:
         store.mail.put("agent:ada", "kept")
         rejected = []
 
-        def meddle(table: str, done: int, total: int) -> None:
+        def put_during_move(table: str, done: int, total: int) -> None:
             with pytest.raises(StoreUnavailable) as caught:
-                early.mail.put("agent:ada", "in between")
+                early_handle.mail.put("agent:ada", "during the move")
             rejected.append(caught.value.reason)
 
-        store.db.move(new, on_progress=meddle)
+        store.db.move(moved_url, on_progress=put_during_move)
         assert set(rejected) == {"arriving"}
-        early.mail.put("agent:ada", "after")
-    assert bodies(old) == ["kept", "after"]
+        early_handle.mail.put("agent:ada", "after")
+    assert list_bodies(old_url) == ["kept", "after"]
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_handle_from_before_a_round_trip_is_rejected_until_arrival(
-    place: Place, clock: ManualClock, source: str, target: str
+    create_url: UrlFactory, clock: ManualClock, source: str, target: str
 ) -> None:
-    home, away = place(source), place(target)
-    with opened(home, clock) as early:
-        early.mail.put("agent:ada", "first")
-        moved(home, away)
+    old_url, moved_url = create_url(source), create_url(target)
+    with open_store(old_url, clock) as early_handle:
+        early_handle.mail.put("agent:ada", "first")
+        move_store(old_url, moved_url)
         reasons = []
 
-        def meddle(*_: Any) -> None:
-            for write in (lambda: early.mail.put("agent:ada", "x"), lambda: opened(home, clock)):
+        def write_during_move(*_: Any) -> None:
+            for write in (
+                lambda: early_handle.mail.put("agent:ada", "x"),
+                lambda: open_store(old_url, clock),
+            ):
                 with pytest.raises(StoreUnavailable) as caught:
                     write()
                 reasons.append(caught.value.reason)
 
-        with opened(home, clock) as store:
-            store.db.move(home, on_progress=meddle)
+        with open_store(old_url, clock) as store:
+            store.db.move(old_url, on_progress=write_during_move)
         assert set(reasons) == {"arriving"}
-        early.mail.put("agent:ada", "back")
-    assert bodies(away) == ["first", "back"]
+        early_handle.mail.put("agent:ada", "back")
+    assert list_bodies(moved_url) == ["first", "back"]
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_handle_from_before_a_move_never_answers_from_the_old_content(
-    place: Place, clock: ManualClock, source: str, target: str
+    create_url: UrlFactory, clock: ManualClock, source: str, target: str
 ) -> None:
     """A claim that finds no letter and an error about a letter would both come from stale rows."""
-    home, away = place(source), place(target)
-    with opened(home, clock) as early:
-        early.mail.put("agent:ada", "first")
-        moved(home, away)
-        with opened(away, clock) as store:
+    old_url, moved_url = create_url(source), create_url(target)
+    with open_store(old_url, clock) as early_handle:
+        early_handle.mail.put("agent:ada", "first")
+        move_store(old_url, moved_url)
+        with open_store(moved_url, clock) as store:
             (letter,) = store.mail.claim("agent:ada", owner="worker")
         with pytest.raises(StoreUnavailable) as caught:
-            early.mail.ack(letter)  # the old content says that it was never claimed
+            early_handle.mail.ack(letter)  # the old rows say that the letter was never claimed
         assert caught.value.reason == "moved"
-        with pytest.raises(StoreUnavailable) as caught, early.transaction():
+        with pytest.raises(StoreUnavailable) as caught, early_handle.transaction():
             pass
         assert caught.value.reason == "moved"
         for call in (
-            lambda: early.mail.claim("agent:bob", owner="worker"),
-            lambda: early.mail.list(),
-            lambda: early.runs.list(),
+            lambda: early_handle.mail.claim("agent:bob", owner="worker"),
+            lambda: early_handle.mail.list(),
+            lambda: early_handle.runs.list(),
         ):
-            until_moved(call)
+            wait_until_moved(call)
 
 
-def until_moved(call: Callable[[], object]) -> None:
-    """The check of where the content is may be a second old."""
+def wait_until_moved(call: Callable[[], object]) -> None:
+    """Wait until the call is refused; a handle may cache the location for a second."""
 
     def is_refused() -> bool:
         try:
@@ -128,81 +131,81 @@ def until_moved(call: Callable[[], object]) -> None:
 
 
 def test_moving_with_a_handle_whose_store_was_moved_is_rejected(
-    place: Place, clock: ManualClock, url: str
+    create_url: UrlFactory, clock: ManualClock, url: str
 ) -> None:
-    new = place("sqlite")
-    with opened(url, clock) as late:
-        late.mail.put("agent:ada", 1)
-        moved(url, new)
+    moved_url = create_url("sqlite")
+    with open_store(url, clock) as late_handle:
+        late_handle.mail.put("agent:ada", 1)
+        move_store(url, moved_url)
         with pytest.raises(StoreUnavailable) as caught:
-            late.db.move(place("sqlite"))
-    assert caught.value.details["to"] == new
-    assert bodies(url) == [1]
+            late_handle.db.move(create_url("sqlite"))
+    assert caught.value.details["to"] == moved_url
+    assert list_bodies(url) == [1]
 
 
-# -- names -----------------------------------------------------------------------------------------
+# -- lost and replaced targets ---------------------------------------------------------------------
 
 
 def test_following_a_moved_store_never_creates_an_empty_one(
-    place: Place, tmp_path: Path, url: str
+    create_url: UrlFactory, tmp_path: Path, url: str
 ) -> None:
-    new = tmp_path / "new.db"
-    moved(url, f"sqlite:///{new}")
+    moved_url = tmp_path / "new.db"
+    move_store(url, f"sqlite:///{moved_url}")
     for file in tmp_path.glob("new.db*"):
         file.unlink()
     with pytest.raises(StoreUnavailable) as caught:
         corral.open(url, clock=ManualClock())
     assert caught.value.reason == "missing"
-    assert str(new) in caught.value.message
-    (found,) = [each for each in examine(url) if each.check == "store"]
-    assert (found.state, found.message) == ("broken", caught.value.message)
-    assert not new.exists()
+    assert str(moved_url) in caught.value.message
+    (finding,) = [candidate for candidate in examine(url) if candidate.check == "store"]
+    assert (finding.state, finding.message) == ("broken", caught.value.message)
+    assert not moved_url.exists()
 
 
-def test_place_is_not_cleared_by_a_store_that_did_not_receive_its_content(
-    place: Place, tmp_path: Path, url: str
+def test_old_store_is_kept_when_its_target_was_replaced(
+    create_url: UrlFactory, tmp_path: Path, url: str
 ) -> None:
-    """The store that received it was lost, and a new one has its name: this is the only copy."""
-    new = f"sqlite:///{tmp_path}/new.db"
+    """The target was lost and created again, so the old store has the only copy."""
+    moved_url = f"sqlite:///{tmp_path}/new.db"
     with corral.open(url, clock=ManualClock()) as store:
         store.mail.put("agent:ada", "the only copy")
-        store.db.move(new)
+        store.db.move(moved_url)
     for file in tmp_path.glob("new.db*"):
         file.unlink()
-    with corral.open(new, clock=ManualClock()) as fresh, pytest.raises(Refused):
-        fresh.db.move(url)
-    left = connect(url, actor="test")
+    with corral.open(moved_url, clock=ManualClock()) as replacement, pytest.raises(Refused):
+        replacement.db.move(url)
+    old_database = connect(url, actor="test")
     count = store_move.Statement("SELECT count(*) FROM letters")
-    assert left.read(lambda tx: tx.value(count)) == 1
-    left.close()
+    assert old_database.read(lambda tx: tx.value(count)) == 1
+    old_database.close()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_opener_that_waited_for_a_mover_does_not_get_an_unfinished_store(
+def test_waiting_opener_does_not_get_an_unfinished_store(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both found the place empty; the mover created its schema first."""
+    """Both processes find no schema; the mover creates it first."""
     if engine == "sqlite":
-        new = f"sqlite:///{tmp_path}/new.db"
+        moved_url = f"sqlite:///{tmp_path}/new.db"
     else:
-        new = str(request.getfixturevalue("postgres_server").new_database())
-    migrating = migrations.migrate
+        moved_url = str(request.getfixturevalue("postgres_server").new_database())
+    migrate = migrations.migrate
 
-    def come_second(database: Any) -> list[int]:
+    def migrate_after_mover(database: Any) -> list[int]:
         monkeypatch.undo()
         with corral.open(f"sqlite:///{tmp_path}/old.db", clock=ManualClock()) as store:
-            move = store_move.StoreMove(store._database, lambda: connect(new, actor="mover"))
+            move = store_move.StoreMove(store._database, lambda: connect(moved_url, actor="mover"))
             move.prepare()
             move.close()
-        return migrating(database)
+        return migrate(database)
 
-    monkeypatch.setattr(migrations, "migrate", come_second)
+    monkeypatch.setattr(migrations, "migrate", migrate_after_mover)
     with pytest.raises(StoreUnavailable) as caught:
-        corral.open(new, clock=ManualClock())
+        corral.open(moved_url, clock=ManualClock())
     assert caught.value.reason == "arriving"
 
 
-# -- a mover that lost its lock --------------------------------------------------------------------
+# -- movers without their lock ---------------------------------------------------------------------
 
 
 @contextmanager
@@ -210,126 +213,132 @@ def without_lock(*_: Any) -> Iterator[None]:
     yield
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 @pytest.mark.parametrize("moment", [0, -1])
 def test_mover_that_was_cancelled_cannot_switch(
-    place: Place,
+    create_url: UrlFactory,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
     source: str,
     target: str,
     moment: int,
 ) -> None:
-    """The lock of a move on a server is lost with its connection, and the mover goes on."""
+    """A mover loses its lock with its server connection, and continues."""
     monkeypatch.setattr(store_move, "require_move_lock", without_lock)
     monkeypatch.setattr("corral.services.store.move.require_move_lock", without_lock)
-    old, new = place(source), place(target)
-    with opened(old, clock) as store, opened(old, clock) as other:
+    old_url, moved_url = create_url(source), create_url(target)
+    with open_store(old_url, clock) as store, open_store(old_url, clock) as second_store:
         store.mail.put("agent:ada", "first")
         calls: list[int] = []
 
-        def meddle(table: str, done: int, total: int) -> None:
+        def cancel_move(table: str, done: int, total: int) -> None:
             calls.append(done)
             if len(calls) == 1 if moment == 0 else done == total and calls.count(done) == 1:
-                assert other.db.cancel_move() is True
-                other.mail.put("agent:ada", "accepted")
+                assert second_store.db.cancel_move() is True
+                second_store.mail.put("agent:ada", "accepted")
 
         with pytest.raises(Refused):
-            store.db.move(new, on_progress=meddle)
-        other.mail.put("agent:ada", "also accepted")
+            store.db.move(moved_url, on_progress=cancel_move)
+        second_store.mail.put("agent:ada", "also accepted")
         with pytest.raises(StoreUnavailable) as caught:
-            opened(new, clock)
+            open_store(moved_url, clock)
         assert caught.value.reason == "arriving"
         monkeypatch.undo()
-        store.db.move(new)
-    assert bodies(old) == ["first", "accepted", "also accepted"]
+        store.db.move(moved_url)
+    assert list_bodies(old_url) == ["first", "accepted", "also accepted"]
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_one_of_two_movers_without_a_lock_completes_the_move(
-    place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, source: str, target: str
+    create_url: UrlFactory,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    target: str,
 ) -> None:
     monkeypatch.setattr(store_move, "require_move_lock", without_lock)
-    old, new = place(source), place(target)
-    filled(old, monkeypatch)
-    with opened(old, clock) as store, opened(old, clock) as other:
+    old_url, moved_url = create_url(source), create_url(target)
+    fill_store(old_url, monkeypatch)
+    with open_store(old_url, clock) as store, open_store(old_url, clock) as second_store:
         calls: list[int] = []
 
-        def meddle(table: str, done: int, total: int) -> None:
+        def move_concurrently(table: str, done: int, total: int) -> None:
             calls.append(done)
             if table == "letters" and calls.count(done) == 1 and len(calls) > 1 and other_moves:
                 other_moves.pop()
-                other.db.move(new)
+                second_store.db.move(moved_url)
 
         other_moves = [True]
         with suppress(CorralError):
-            store.db.move(new, on_progress=meddle)
+            store.db.move(moved_url, on_progress=move_concurrently)
         assert not other_moves
-    with opened(old, clock) as store:
-        assert store.address == new
+    with open_store(old_url, clock) as store:
+        assert store.address == moved_url
         assert [letter.body for letter in store.mail.list(limit=100).items] == list(range(7))
         check_store(store, schema=True)
 
 
-# -- killed on the way back ------------------------------------------------------------------------
+# -- crashes while moving back ---------------------------------------------------------------------
 
 
-def round_trip(place: Place, source: str, target: str) -> tuple[str, str]:
-    """The store was moved from `home` to `away`; `home` is what was left."""
-    home, away = place(source), place(target)
-    moved(home, away)
-    return home, away
+def create_moved_store(create_url: UrlFactory, source: str, target: str) -> tuple[str, str]:
+    """Create a store and move it from `first_url` to `second_url`."""
+    first_url, second_url = create_url(source), create_url(target)
+    move_store(first_url, second_url)
+    return first_url, second_url
 
 
-@EACH_WAY
+@EVERY_ENGINE_PAIR
 def test_kill_while_moving_back_loses_no_accepted_write(
-    place: Place, monkeypatch: pytest.MonkeyPatch, source: str, target: str
+    create_url: UrlFactory, monkeypatch: pytest.MonkeyPatch, source: str, target: str
 ) -> None:
-    """At each commit of the mover: writers that open either name are rejected or kept."""
-    home, away = round_trip(place, source, target)
-    filled(home, monkeypatch)
-    moments = len(killed(away, home, None))
-    # Odd, so that it is now before a commit and now after one; two of each are followed by a retry,
-    # the next two by a cancellation.
+    """At each commit of the mover, a write to either URL is rejected or kept."""
+    first_url, second_url = create_moved_store(create_url, source, target)
+    fill_store(first_url, monkeypatch)
+    moments = len(kill_move(second_url, first_url, None))
+    # An odd stride, so that moments before and after a commit are tested; the cases alternate in
+    # pairs between a retry and a cancellation.
     stride = 5 if (source, target) == ("sqlite", "sqlite") else 11
     cases = [
         (moment, "cancel" if number & 2 else "retry")
         for number, moment in enumerate(range(0, moments, stride))
     ]
     if ALL:
-        cases = [(moment, then) for moment in range(moments) for then in ("retry", "cancel")]
-    for moment, then in cases:
-        home, away = round_trip(place, source, target)
-        filled(home, monkeypatch)
+        cases = [
+            (moment, next_step) for moment in range(moments) for next_step in ("retry", "cancel")
+        ]
+    for moment, next_step in cases:
+        first_url, second_url = create_moved_store(create_url, source, target)
+        fill_store(first_url, monkeypatch)
         accepted: list[Any] = list(range(7))
-        killed(away, home, moment)
-        for place_of_move in (home, away):
-            wait_until_alone(place_of_move)
-        put_by_name(home, "by old name", accepted)
-        put_by_name(away, "by new name", accepted)
-        in_use_at = home
-        with corral.open(away, clock=ManualClock()) as store:
-            if store.address == away:
-                if then == "cancel":
+        kill_move(second_url, first_url, moment)
+        for database_url in (first_url, second_url):
+            wait_until_alone(database_url)
+        put_if_accepted(first_url, "by old URL", accepted)
+        put_if_accepted(second_url, "by new URL", accepted)
+        in_use_at = first_url
+        with corral.open(second_url, clock=ManualClock()) as store:
+            if store.address == second_url:
+                if next_step == "cancel":
                     try:
                         store.db.cancel_move()
-                        in_use_at = away
-                    except Refused:  # it was switched already
-                        store.db.move(home)
+                        in_use_at = second_url
+                    except Refused:  # the move was already switched
+                        store.db.move(first_url)
                 else:
-                    store.db.move(home)
-        put_by_name(away, "afterwards", accepted)
+                    store.db.move(first_url)
+        put_if_accepted(second_url, "afterwards", accepted)
         assert accepted[-1] == "afterwards"
-        if in_use_at == away:  # what was cancelled can be done later
-            assert bodies(away) == accepted, moment
-            moved(away, home)
-        with corral.open(away, clock=ManualClock()) as store:
-            assert store.address == home
+        if in_use_at == second_url:  # a cancelled move can be repeated
+            assert list_bodies(second_url) == accepted, moment
+            move_store(second_url, first_url)
+        with corral.open(second_url, clock=ManualClock()) as store:
+            assert store.address == first_url
             check_store(store, schema=True)
-        assert bodies(home) == accepted, moment
-        left = connect(away, actor="test")
-        found = read_store_move(left)
-        assert found is not None
-        assert found.phase == "gone"
-        assert left.schema_version() > MOVED_OFFSET
-        left.close()
+        assert list_bodies(first_url) == accepted, moment
+        old_database = connect(second_url, actor="test")
+        move_record = read_store_move(old_database)
+        assert move_record is not None
+        assert move_record.phase == "gone"
+        assert old_database.schema_version() > MOVED_OFFSET
+        old_database.close()

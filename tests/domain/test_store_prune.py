@@ -1,4 +1,4 @@
-"""Forgetting what is old: counted first, and never what is still needed."""
+"""Pruning: retention per table, dry runs, and rows that are still in use."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, YEAR, ManualClock
 from corral.kernel.errors import NotFound
 from tests.support.store import rows, unchanged
 
-NOTHING = {
+NO_ROWS = {
     name: 0
     for name in (
         "letters",
@@ -55,32 +55,32 @@ NOTHING = {
 SERIES = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
 
 
-def forgotten(store: Corral, *, dry_run: bool = False) -> dict[str, int]:
-    return {each.table: each.rows for each in store.db.prune(dry_run=dry_run)}
+def prune_counts(store: Corral, *, dry_run: bool = False) -> dict[str, int]:
+    return {result.table: result.rows for result in store.db.prune(dry_run=dry_run)}
 
 
-def done(store: Corral, body: object) -> str:
+def add_done_letter(store: Corral, body: object) -> str:
     store.mail.put("queue:x", body)
     return store.mail.ack(store.mail.claim("queue:x", owner="o")[0]).id
 
 
-def test_young_store_prunes_nothing(store: Corral) -> None:
-    done(store, 1)
+def test_new_store_prunes_nothing(store: Corral) -> None:
+    add_done_letter(store, 1)
     with unchanged(store):
-        assert forgotten(store) == NOTHING
+        assert prune_counts(store) == NO_ROWS
 
 
 def test_old_ended_letters_are_pruned_and_open_ones_kept(store: Corral, clock: ManualClock) -> None:
-    old = done(store, "old")
-    open_ = store.mail.put("agent:ada", "open")
+    expired = add_done_letter(store, "old")
+    open_letter = store.mail.put("agent:ada", "open")
     clock.advance(30 * DAY)
-    young = done(store, "young")
+    recent = add_done_letter(store, "recent")
     clock.advance(1)
-    assert forgotten(store)["letters"] == 1
-    assert store.mail.get(open_.id).body == "open"
-    assert store.mail.get(young).body == "young"
+    assert prune_counts(store)["letters"] == 1
+    assert store.mail.get(open_letter.id).body == "open"
+    assert store.mail.get(recent).body == "recent"
     with pytest.raises(NotFound):
-        store.mail.get(old)
+        store.mail.get(expired)
 
 
 def test_retention_of_a_letter_counts_from_its_end(store: Corral, clock: ManualClock) -> None:
@@ -88,18 +88,18 @@ def test_retention_of_a_letter_counts_from_its_end(store: Corral, clock: ManualC
     clock.advance(YEAR)
     ended = store.mail.ack(store.mail.claim("agent:ada", owner="o")[0])
     clock.advance(29 * DAY)
-    assert forgotten(store)["letters"] == 0
+    assert prune_counts(store)["letters"] == 0
     assert store.mail.get(ended.id) == ended
 
 
 def test_retention_time_is_a_setting(store: Corral, clock: ManualClock) -> None:
     store.settings.set("mail.retention_ms", HOUR)
-    done(store, 1)
+    add_done_letter(store, 1)
     store.mail.put("agent:ada", "newer")
     clock.advance(HOUR)
-    assert forgotten(store)["letters"] == 0
+    assert prune_counts(store)["letters"] == 0
     clock.advance(1)
-    (letters,) = [each for each in store.db.prune() if each.table == "letters"]
+    (letters,) = [result for result in store.db.prune() if result.table == "letters"]
     assert (letters.rows, letters.retention_ms) == (1, HOUR)
 
 
@@ -107,9 +107,9 @@ def test_events_are_pruned_except_the_newest(store: Corral, clock: ManualClock) 
     for n in range(5):
         store.mail.put("agent:ada", n)
     clock.advance(2 * YEAR)
-    assert forgotten(store)["events"] == 4
+    assert prune_counts(store)["events"] == 4
     assert rows(store, "SELECT seq FROM events") == [(5,)]
-    assert forgotten(store)["events"] == 0
+    assert prune_counts(store)["events"] == 0
 
 
 def test_old_event_cursor_continues_after_prune(store: Corral, clock: ManualClock) -> None:
@@ -117,33 +117,33 @@ def test_old_event_cursor_continues_after_prune(store: Corral, clock: ManualCloc
     cursor = store.events.after().next
     store.mail.put("agent:ada", 2)
     clock.advance(2 * YEAR)
-    late = store.mail.put("agent:ada", 3)
+    letter = store.mail.put("agent:ada", 3)
     store.db.prune()
-    assert [event.subject for event in store.events.after(cursor).items] == [late.id]
+    assert [event.subject for event in store.events.after(cursor).items] == [letter.id]
 
 
 def test_pruned_number_is_never_reused(store: Corral, clock: ManualClock) -> None:
     for n in range(3):
-        done(store, n)
+        add_done_letter(store, n)
     clock.advance(31 * DAY)
-    assert forgotten(store)["letters"] == 2, "the newest stays, so that its number is known"
+    assert prune_counts(store)["letters"] == 2, "the newest row is kept for its number"
     assert store.mail.put("agent:ada", 2).id == "let_4"
     clock.advance(31 * DAY)
-    assert forgotten(store)["letters"] == 1
+    assert prune_counts(store)["letters"] == 1
 
 
 def test_dry_run_counts_the_same_rows_and_deletes_none(store: Corral, clock: ManualClock) -> None:
     for n in range(3):
-        done(store, n)
+        add_done_letter(store, n)
     timer = store.timers.set("agent:ada", 1, delay_ms=HOUR)
     store.timers.cancel(timer.id)
     clock.advance(2 * YEAR)
-    done(store, "young")
+    add_done_letter(store, "recent")
     with unchanged(store):
-        counted = forgotten(store, dry_run=True)
-    assert counted == NOTHING | {"letters": 3, "events": 8, "schedules": 1}
-    assert forgotten(store) == counted
-    assert forgotten(store) == NOTHING
+        counts = prune_counts(store, dry_run=True)
+    assert counts == NO_ROWS | {"letters": 3, "events": 8, "schedules": 1}
+    assert prune_counts(store) == counts
+    assert prune_counts(store) == NO_ROWS
 
 
 def test_dry_run_counts_thousands_of_rows_correctly(store: Corral, clock: ManualClock) -> None:
@@ -170,24 +170,24 @@ def test_dry_run_counts_thousands_of_rows_correctly(store: Corral, clock: Manual
             SELECT 'sch_' || i, 'agent:ada', '1', 0, 'once', '', 'UTC', 1, 'all', 'allow',
                 'finished', {long_ago}, {long_ago} FROM n""")
         )
-    counted = forgotten(store, dry_run=True)
-    assert counted == NOTHING | {
+    counts = prune_counts(store, dry_run=True)
+    assert counts == NO_ROWS | {
         "letters": 3_000,
         "events": 2_499,
         "schedules": 2_200,
     }
-    assert forgotten(store) == counted
+    assert prune_counts(store) == counts
     assert rows(store, "SELECT count(*) FROM letters") == [(500,)]
 
 
 def test_retention_of_a_schedule_counts_from_its_end(store: Corral, clock: ManualClock) -> None:
-    made = store.schedules.create("agent:ada", 1, every_ms=YEAR)
+    schedule = store.schedules.create("agent:ada", 1, every_ms=YEAR)
     clock.advance(100 * DAY)
-    store.schedules.delete(made.id)
+    store.schedules.delete(schedule.id)
     clock.advance(MINUTE)
-    assert forgotten(store)["schedules"] == 0, "it ended a minute ago and is kept for 90 days"
+    assert prune_counts(store)["schedules"] == 0, "the schedule ended a minute ago"
     clock.advance(91 * DAY)
-    assert forgotten(store)["schedules"] == 1
+    assert prune_counts(store)["schedules"] == 1
 
 
 def test_active_schedules_are_never_pruned(store: Corral, clock: ManualClock) -> None:
@@ -195,37 +195,37 @@ def test_active_schedules_are_never_pruned(store: Corral, clock: ManualClock) ->
     paused = store.schedules.create("agent:ada", 1, every_ms=YEAR)
     store.schedules.pause(paused.id)
     clock.advance(3 * YEAR)
-    assert forgotten(store)["schedules"] == 0
+    assert prune_counts(store)["schedules"] == 0
 
 
 def test_ended_nodes_are_pruned_and_others_kept(store: Corral, clock: ManualClock) -> None:
-    gone = store.internal.nodes.join("old", "boot 1", owner="d")
-    store.internal.nodes.leave(gone)
-    silent = store.internal.nodes.join("silent", "boot 1", owner="d")
+    stopped = store.internal.nodes.join("old", "boot 1", owner="d")
+    store.internal.nodes.leave(stopped)
+    lost = store.internal.nodes.join("silent", "boot 1", owner="d")
     store.internal.nodes.mark_lost()
-    up = store.internal.nodes.join("up", "boot 1", owner="d", lease_ms=DAY)
+    live = store.internal.nodes.join("up", "boot 1", owner="d", lease_ms=DAY)
     store.internal.nodes.acquire_leadership("loop", owner="d")
     clock.advance(30 * DAY)
-    assert [node.id for node in store.internal.nodes.mark_lost()] == [silent.id, up.id]
-    up = store.internal.nodes.join("up", "boot 1", owner="d")
+    assert [node.id for node in store.internal.nodes.mark_lost()] == [lost.id, live.id]
+    live = store.internal.nodes.join("up", "boot 1", owner="d")
     clock.advance(60 * DAY)
-    assert forgotten(store)["nodes"] == 0, "ninety days have not passed"
+    assert prune_counts(store)["nodes"] == 0, "the retention of 90 days has not passed"
     clock.advance(1)
-    assert forgotten(store, dry_run=True)["nodes"] == 2
-    assert forgotten(store)["nodes"] == 2
-    assert [node.id for node in store.nodes.list().items] == [up.id]
-    # Who leads is remembered for ever: a fence is given out once.
+    assert prune_counts(store, dry_run=True)["nodes"] == 2
+    assert prune_counts(store)["nodes"] == 2
+    assert [node.id for node in store.nodes.list().items] == [live.id]
+    # Leadership rows are never pruned, because a fence must not be reused.
     assert store.internal.nodes.acquire_leadership("loop", owner="another").fence == 2
 
 
 def test_pruned_node_can_register_again(store: Corral, clock: ManualClock) -> None:
-    gone = store.internal.nodes.join("host", "boot", owner="d")
-    store.internal.nodes.leave(gone)
+    stopped = store.internal.nodes.join("host", "boot", owner="d")
+    store.internal.nodes.leave(stopped)
     clock.advance(YEAR)
-    assert forgotten(store)["nodes"] == 1
-    assert store.internal.nodes.join("host", "boot", owner="d").id != gone.id
+    assert prune_counts(store)["nodes"] == 1
+    assert store.internal.nodes.join("host", "boot", owner="d").id != stopped.id
     with pytest.raises(NotFound):
-        store.internal.nodes.heartbeat(gone)
+        store.internal.nodes.heartbeat(stopped)
 
 
 def test_all_time_totals_are_never_pruned(store: Corral, clock: ManualClock) -> None:
@@ -235,11 +235,11 @@ def test_all_time_totals_are_never_pruned(store: Corral, clock: ManualClock) -> 
     scopes = ("all", "model:gpt-5", "run:run_1", "session:ses_1")
     clock.advance(3 * YEAR + 2 * DAY)
     store.charges.add(UsageFact(model="gpt-6", input=10, cost_micros=1), run_id="run_2")
-    assert forgotten(store, dry_run=True)["usage_totals"] == 4  # two days, the run, the session
-    assert forgotten(store)["usage_totals"] == 4
+    assert prune_counts(store, dry_run=True)["usage_totals"] == 4  # two days, the run, the session
+    assert prune_counts(store)["usage_totals"] == 4
     assert [store.charges.total(scope).cost_micros for scope in scopes] == [8, 7, None, None]
     assert store.charges.total("run:run_2").cost_micros == 1
-    assert forgotten(store)["usage_totals"] == 0
+    assert prune_counts(store)["usage_totals"] == 0
 
 
 def test_retention_of_imported_files_counts_from_last_change(
@@ -258,38 +258,38 @@ def test_retention_of_imported_files_counts_from_last_change(
         )
     )
     clock.advance(YEAR + 2 * DAY)
-    assert forgotten(store)["imports"] == 0, "while their sessions exist"
+    assert prune_counts(store)["imports"] == 0, "imports are kept while their sessions exist"
     rows(store, "DELETE FROM sessions RETURNING 1")
-    assert forgotten(store)["imports"] == 1
+    assert prune_counts(store)["imports"] == 1
     assert rows(store, "SELECT path FROM imports") == [("/srv/new.jsonl",)]
 
 
 def test_deleted_output_of_a_lost_machine_is_pruned(store: Corral, clock: ManualClock) -> None:
-    store.internal.outputs.begin("run_1", host="elsewhere", folder="/srv/runs/1")
+    store.internal.outputs.begin("run_1", host="other-host", folder="/srv/runs/1")
     store.outputs.delete("run_1")
     clock.advance(90 * DAY)
-    forgotten(store)
+    prune_counts(store)
     assert rows(store, "SELECT run_id FROM outputs") == [("run_1",)]
     clock.advance(1)
-    forgotten(store)
+    prune_counts(store)
     assert rows(store, "SELECT run_id FROM outputs") == []
 
 
 def test_session_with_unread_mail_is_not_pruned(store: Corral, clock: ManualClock) -> None:
-    """Its letters wait for it, however long ago it was closed; a fork's for what it came from."""
+    """Unread letters keep a closed session, and those of a fork also its parent."""
     session = store.sessions.open()
     store.sessions.append(session, "user", "hello")
     fork = store.sessions.fork(session)
-    letter = store.mail.put(f"session:{fork.id}", "come back")
-    for each in (fork, session):
-        store.sessions.close(each)
+    letter = store.mail.put(f"session:{fork.id}", "unread")
+    for closed in (fork, session):
+        store.sessions.close(closed)
     clock.advance(5 * YEAR)
 
-    def gone(*, dry_run: bool) -> int:
-        found = store.db.prune(dry_run=dry_run)
-        return next(each.rows for each in found if each.table == "sessions")
+    def count_pruned_sessions(*, dry_run: bool) -> int:
+        results = store.db.prune(dry_run=dry_run)
+        return next(result.rows for result in results if result.table == "sessions")
 
-    assert (gone(dry_run=True), gone(dry_run=False)) == (0, 0)
+    assert (count_pruned_sessions(dry_run=True), count_pruned_sessions(dry_run=False)) == (0, 0)
     assert store.sessions.get(fork.id).state == "closed"
     store.mail.drop(letter.id)
-    assert (gone(dry_run=True), gone(dry_run=False)) == (2, 2)
+    assert (count_pruned_sessions(dry_run=True), count_pruned_sessions(dry_run=False)) == (2, 2)

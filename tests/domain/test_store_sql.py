@@ -1,4 +1,4 @@
-"""A person's own queries: reading, within bounds, and nothing else."""
+"""SQL queries of people: read-only, with limits on rows and time."""
 
 from pathlib import Path
 
@@ -80,11 +80,11 @@ def test_timeout_out_of_range_is_rejected(store: Corral, timeout_ms: int) -> Non
         "INSERT INTO secrets VALUES ('a', 'env:A', 1, 'x')",
         "INSERT INTO secrets VALUES ('a', 'env:A', 1, 'x') RETURNING name",
         "DROP TABLE letters",
-        "CREATE TABLE mine (a INTEGER)",
-        "CREATE TEMPORARY TABLE mine (a INTEGER)",
-        "CREATE INDEX mine ON letters (owner)",
-        "ALTER TABLE letters ADD COLUMN mine INTEGER",
-        "WITH gone AS (DELETE FROM events RETURNING seq) SELECT * FROM gone",
+        "CREATE TABLE extra (a INTEGER)",
+        "CREATE TEMPORARY TABLE extra (a INTEGER)",
+        "CREATE INDEX extra ON letters (owner)",
+        "ALTER TABLE letters ADD COLUMN extra INTEGER",
+        "WITH deleted AS (DELETE FROM events RETURNING seq) SELECT * FROM deleted",
         "SELECT 1; DELETE FROM events",
         "SELECT 1; COMMIT; DELETE FROM events",
         "SELECT 1; ROLLBACK; DELETE FROM events; COMMIT",
@@ -99,7 +99,7 @@ def test_timeout_out_of_range_is_rejected(store: Corral, timeout_ms: int) -> Non
         "ATTACH ':memory:' AS other",
         "VACUUM",
         "REINDEX",
-        "SAVEPOINT mine",
+        "SAVEPOINT extra",
         "TRUNCATE events",
         "LOCK TABLE events",
         "SELECT setval('events_seq_seq', 1)",
@@ -132,7 +132,7 @@ def test_query_cannot_write_files(store: Corral, tmp_path: Path) -> None:
 
 @each_case(
     "query",
-    ["", "  ", "nonsense", "SELECT * FROM nowhere", "SELECT (", "SELECT 1 \0", "\ud800", "--"],
+    ["", "  ", "invalid", "SELECT * FROM unknown", "SELECT (", "SELECT 1 \0", "\ud800", "--"],
     ids=ascii,
 )
 def test_invalid_sql_is_rejected_with_a_message(store: Corral, query: str) -> None:
@@ -148,7 +148,7 @@ def test_runtime_error_of_a_query_is_an_input_error(store: Corral) -> None:
 
 
 def test_query_can_be_repeated(store: Corral) -> None:
-    for _ in range(40):  # each would keep a connection if it were not given back
+    for _ in range(40):  # more often than the pool has connections
         assert store.db.sql("SELECT 1").rows == [[1]]
 
 

@@ -1,4 +1,4 @@
-"""The thorough look: what it finds, and that it finds nothing where nothing is wrong."""
+"""Verification of a store: orphans, counts, totals, states, files and the schema."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from corral.domain.runs.model import Run
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import StoreUnavailable
 from corral.services.store import verify
-from tests.domain.test_store_backup import live, race
+from tests.domain.test_store_backup import fill_every_table, insert_race
 from tests.support.cli_runner import Cli
 from tests.support.errors import because
 from tests.support.fake_channels import Chat, register_adapters
@@ -34,7 +34,7 @@ CHECKS = ["orphans", "counts", "totals", "states"]
 FILES = ["outputs", "runs", "attachments", "sandboxes", "worktrees"]
 
 
-def faults(store: Corral, *checks: str) -> list[Finding]:
+def list_faults(store: Corral, *checks: str) -> list[Finding]:
     return [
         finding
         for finding in store.db.verify()
@@ -42,15 +42,15 @@ def faults(store: Corral, *checks: str) -> list[Finding]:
     ]
 
 
-def do(store: Corral, *statements: str) -> None:
-    """Something behind everybody's back."""
+def execute(store: Corral, *statements: str) -> None:
+    """Execute SQL statements directly, to damage the store."""
     with store.transaction() as tx:
         for statement in statements:
             tx.run(Statement(statement))
 
 
-def used(store: Corral, project: str) -> None:
-    """Of everything that is counted, something, with all that it belongs to."""
+def fill_project(store: Corral, project: str) -> None:
+    """Create records of every kind that verification counts."""
     store.agents.create("ada", command="cat")
     session = store.sessions.open("ada", project=project)
     for n in range(3):
@@ -65,7 +65,7 @@ def used(store: Corral, project: str) -> None:
         )  # fmt: skip
     store.tasks.declare(project, [{"key": "a"}, {"key": "b", "depends_on": ["a"]}])
     store.groups.post(store.groups.create("crew", project=project).id, "hello")
-    store.notes.add("the fox lives here", project=project)
+    store.notes.add("a note", project=project)
     store.locks.acquire(project, "src", "ada")
     store.mail.put("agent:ada", "hello", project=project)
     store.search.catch_up()
@@ -73,31 +73,34 @@ def used(store: Corral, project: str) -> None:
 
 @pytest.fixture
 def project(store: Corral, tmp_path: Path) -> str:
-    made = store.projects.register(tmp_path).id
-    used(store, made)
-    return made
+    id = store.projects.register(tmp_path).id
+    fill_project(store, id)
+    return id
 
 
 def test_verify_of_a_sound_store_reports_only_ok(
     store: Corral, project: str, clock: ManualClock
 ) -> None:
     with unchanged(store):
-        found = store.db.verify()
-    assert [each.check for each in found if each.state == "ok"][-9:] == [*CHECKS, *FILES]
-    assert [each for each in found if each.state != "ok"] == []
+        findings = store.db.verify()
+    assert [finding.check for finding in findings if finding.state == "ok"][-9:] == [
+        *CHECKS,
+        *FILES,
+    ]
+    assert [finding for finding in findings if finding.state != "ok"] == []
     clock.advance(YEAR + 2 * DAY)
     store.charges.add(UsageFact(model="m", input=1), project_id=project)
     store.db.prune()
     store.projects.delete(project)
-    assert faults(store) == []
+    assert list_faults(store) == []
 
 
 def test_orphaned_rows_are_reported_for_every_table(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
-    live(store, clock, tmp_path)
-    race(store)
-    do(
+    fill_every_table(store, clock, tmp_path)
+    insert_race(store)
+    execute(
         store,
         "UPDATE tasks SET conflicts_with_id = 'tsk_gone', blocked_by_id = 'tsk_gone'",
         "UPDATE rounds SET winner_id = 'att_gone'",
@@ -118,33 +121,34 @@ def test_orphaned_rows_are_reported_for_every_table(
         "UPDATE reactions SET post_id = 'pst_gone'",
         "UPDATE task_dependencies SET task_id = 'tsk_gone'",
     )  # fmt: skip
-    found = " ".join(each.message for each in faults(store, "orphans"))
-    # What itself went above cannot be an orphan any more.
-    gone = {"sessions", "outputs", "rounds", "attempts", "races", "places", "schedules"}
-    missed = [
-        f"{each.table}.{each.column}"
-        for each in PARENT_REFERENCES
-        if each.table not in gone
-        and f"of {each.table} with a {each.column} that is not in {each.parent}" not in found
+    messages = " ".join(finding.message for finding in list_faults(store, "orphans"))
+    # Tables whose own rows were deleted above have no orphans.
+    deleted_tables = {"sessions", "outputs", "rounds", "attempts", "races", "places", "schedules"}
+    unreported = [
+        f"{reference.table}.{reference.column}"
+        for reference in PARENT_REFERENCES
+        if reference.table not in deleted_tables
+        and f"of {reference.table} with a {reference.column} that is not in {reference.parent}"
+        not in messages
     ]
-    assert missed == []
-    assert "of passages with a subject that is not in sessions" in found
-    assert 'corral db sql "SELECT * FROM' in found
+    assert unreported == []
+    assert "of passages with a subject that is not in sessions" in messages
+    assert 'corral db sql "SELECT * FROM' in messages
 
 
 def test_letters_without_possible_receiver_are_reported(store: Corral) -> None:
-    lost = store.mail.put(f"session:{store.sessions.open().id}", "hello")
+    letter = store.mail.put(f"session:{store.sessions.open().id}", "hello")
     rows(store, "DELETE FROM sessions RETURNING 1")
-    store.mail.put("agent:nobody", "agents and people need no row to have a mailbox")
-    (found,) = faults(store)
-    assert (found.check, found.state) == ("orphans", "warning")
-    assert f"`corral mail drop {lost.id}`" in found.message
-    store.mail.drop(lost.id)
-    assert faults(store) == []
+    store.mail.put("agent:unknown", "mailboxes of agents need no row")
+    (finding,) = list_faults(store)
+    assert (finding.check, finding.state) == ("orphans", "warning")
+    assert f"`corral mail drop {letter.id}`" in finding.message
+    store.mail.drop(letter.id)
+    assert list_faults(store) == []
 
 
 @pytest.mark.parametrize(
-    ("check", "said", "damage"),
+    ("check", "expected", "damage"),
     [
         (
             "counts",
@@ -168,7 +172,7 @@ def test_letters_without_possible_receiver_are_reported(store: Corral) -> None:
                 "UPDATE usage_totals SET charges = 1 WHERE scope = 'model:m' AND day > ''",
             ],
         ),
-        # Every sum that it is in: all and its day, the model, the project, and their days.
+        # The charge is part of six sums: all, model and project, each in total and per day.
         ("totals", ["6 totals"], ["UPDATE charges SET cost_micros = 6 WHERE cost_micros = 5"]),
         (
             "states",
@@ -182,18 +186,18 @@ def test_letters_without_possible_receiver_are_reported(store: Corral) -> None:
     ids=["counts", "totals", "charges", "states"],
 )
 def test_contradicting_rows_are_reported(
-    store: Corral, project: str, check: str, said: list[str], damage: list[str]
+    store: Corral, project: str, check: str, expected: list[str], damage: list[str]
 ) -> None:
-    do(store, *damage)
-    found = faults(store)
-    assert {(each.check, each.state) for each in found} == {(check, "broken")}
-    assert all("`corral " in each.message for each in found)
-    told = " ".join(each.message for each in found)
-    assert [words for words in said if words not in told] == []
+    execute(store, *damage)
+    findings = list_faults(store)
+    assert {(finding.check, finding.state) for finding in findings} == {(check, "broken")}
+    assert all("`corral " in finding.message for finding in findings)
+    messages = " ".join(finding.message for finding in findings)
+    assert [text for text in expected if text not in messages] == []
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "expected"),
     [
         ("UPDATE letters SET body = '{no json'", "letters with invalid JSON in body"),
         ("UPDATE events SET data = 'x'", "events with invalid JSON in data"),
@@ -202,35 +206,35 @@ def test_contradicting_rows_are_reported(
     ids=["body", "data", "text"],
 )
 def test_undecodable_cells_are_reported(
-    store: Corral, engine: str, project: str, damage: str, said: str, tmp_path: Path
+    store: Corral, engine: str, project: str, damage: str, expected: str, tmp_path: Path
 ) -> None:
     if engine == "postgres":
-        with pytest.raises(StoreUnavailable):  # it takes none
-            do(store, damage.replace("CAST(x'ff' AS TEXT)", "convert_from('\\xff', 'UTF8')"))
+        with pytest.raises(StoreUnavailable):  # PostgreSQL does not store invalid values
+            execute(store, damage.replace("CAST(x'ff' AS TEXT)", "convert_from('\\xff', 'UTF8')"))
         return
-    do(store, damage)
-    (fault,) = faults(store)
+    execute(store, damage)
+    (fault,) = list_faults(store)
     assert (fault.check, fault.state) == ("cells", "broken")
-    assert said in fault.message
-    if "UTF-8" in said:
-        for use in (
+    assert expected in fault.message
+    if "UTF-8" in expected:
+        for read in (
             lambda: store.sessions.turns(store.sessions.list().items[0]),
             lambda: store.projects.export(project, tmp_path / "x.db"),
         ):
             with pytest.raises(StoreUnavailable, check=because("corrupt")):
-                use()
+                read()
         assert not (tmp_path / "x.db").exists()
 
 
 def test_totals_above_remaining_charges_are_valid(
     store: Corral, project: str, clock: ManualClock
 ) -> None:
-    do(store, "DELETE FROM charges WHERE seq = 1")
-    assert faults(store) == []
+    execute(store, "DELETE FROM charges WHERE seq = 1")
+    assert list_faults(store) == []
 
 
 def test_verify_allows_concurrent_writes(store: Corral, project: str) -> None:
-    """None of these is one statement, and each is seen whole or not at all."""
+    """Each write has several statements; verification sees all of them or none."""
     stop = threading.Event()
 
     def write() -> None:
@@ -241,20 +245,20 @@ def test_verify_allows_concurrent_writes(store: Corral, project: str) -> None:
             store.sessions.append_many(session, [{"role": "user", "content": "x"}] * 3)
             store.charges.add(UsageFact(model="m", input=n, cost_micros=n), project_id=project)
             store.tasks.declare(project, [{"key": f"t{n}", "depends_on": ["a"]}])
-            store.sessions.close(short := store.sessions.open(project=project))
+            store.sessions.close(session_to_reopen := store.sessions.open(project=project))
             store.mail.ack(
                 [store.mail.put("queue:x", n), *store.mail.claim("queue:x", owner="o")][-1]
             )
-            store.sessions.reopen(short)
+            store.sessions.reopen(session_to_reopen)
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        found = [each for _ in range(4) for each in faults(store)]
+        findings = [finding for _ in range(4) for finding in list_faults(store)]
     finally:
         stop.set()
         writer.join()
-    assert found == []
+    assert findings == []
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -262,7 +266,7 @@ def test_verify_allows_concurrent_writes(store: Corral, project: str) -> None:
 
 @pytest.fixture
 def sealed(store: Corral) -> tuple[str, Path]:
-    """A run that is over, and its sealed output on this machine."""
+    """A completed run and its sealed output on this host."""
     run = add_run(store, "completed")
     add_launch(store, run)
     folder = config.run_folder(run)
@@ -271,21 +275,21 @@ def sealed(store: Corral) -> tuple[str, Path]:
     (folder / "stderr").write_bytes(b"an error\n")
     store.internal.outputs.begin(run, host=process.host(), folder=str(folder))
     store.internal.outputs.seal_folder(run)
-    assert faults(store) == []
+    assert list_faults(store) == []
     return run, folder / "output.zst"
 
 
-def turn_a_bit(path: Path) -> None:
+def flip_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
 
 
-def shorten(path: Path) -> None:
+def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
-def another(path: Path) -> None:
+def replace_output(path: Path) -> None:
     from corral.adapters.output.seal import seal
 
     path.unlink()
@@ -294,33 +298,33 @@ def another(path: Path) -> None:
     (path.parent / "output").unlink()
 
 
-@pytest.mark.parametrize("damage", [turn_a_bit, shorten, another, Path.unlink])
+@pytest.mark.parametrize("damage", [flip_bit, truncate, replace_output, Path.unlink])
 def test_modified_sealed_output_is_reported(
     store: Corral, engine: str, sealed: tuple[str, Path], damage: Callable[[Path], None]
 ) -> None:
     run, file = sealed
     damage(file)
-    found = faults(store)
+    findings = list_faults(store)
     if damage is Path.unlink and engine == "postgres":
-        assert found == [], "the store has it"
+        assert findings == [], "the store has a copy"
         assert store.outputs.open(run).size == 300_000
         return
-    (fault,) = found
+    (fault,) = findings
     assert (fault.check, fault.state) == ("outputs", "broken")
     assert run in fault.message
-    (asked,) = re.findall(r'`corral db sql "(.+)"`', fault.message)
-    ((head, tail),) = store.db.sql(asked).rows
+    (query,) = re.findall(r'`corral db sql "(.+)"`', fault.message)
+    ((head, tail),) = store.db.sql(query).rows
     assert (head, tail) == (store.outputs.get(run).head, store.outputs.get(run).tail)
     assert "some text" in head
 
 
 def test_missing_unsealed_output_is_reported(store: Corral) -> None:
     folder = config.home() / "runs"
-    going, over = add_run(store, "running"), add_run(store, "failed")
-    for run in (going, over):
+    running_run, failed_run = add_run(store, "running"), add_run(store, "failed")
+    for run in (running_run, failed_run):
         store.internal.outputs.begin(run, host=process.host(), folder=str(folder / run))
-    (fault,) = faults(store)
-    assert over in fault.message
+    (fault,) = list_faults(store)
+    assert failed_run in fault.message
     assert "`corral recover`" in fault.message
 
 
@@ -331,7 +335,7 @@ def test_unavailable_store_is_not_reported_as_missing_output(
     store.internal.outputs.begin(run, host=process.host(), folder=str(config.home() / "runs" / run))
 
     def fail(tx: Tx, id: str) -> Run:
-        raise StoreUnavailable("The store is away.", reason="unreachable")
+        raise StoreUnavailable("The store is unreachable.", reason="unreachable")
 
     monkeypatch.setattr(verify.runs, "get", fail)
     with pytest.raises(StoreUnavailable):
@@ -342,7 +346,7 @@ def test_unavailable_store_is_not_reported_as_damaged_output(
     store: Corral, sealed: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(tx: Tx, run_id: str) -> None:
-        raise StoreUnavailable("The store is away.", reason="unreachable")
+        raise StoreUnavailable("The store is unreachable.", reason="unreachable")
 
     monkeypatch.setattr(verify.outputs, "get_index", fail)
     with pytest.raises(StoreUnavailable):
@@ -351,52 +355,52 @@ def test_unavailable_store_is_not_reported_as_damaged_output(
 
 def test_output_of_another_machine_is_not_checked(store: Corral) -> None:
     run = add_run(store, "failed")
-    store.internal.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
-    assert faults(store) == []
+    store.internal.outputs.begin(run, host="other-host", folder=f"/srv/{run}")
+    assert list_faults(store) == []
 
 
 def test_missing_output_chunk_is_reported(
     store: Corral, engine: str, sealed: tuple[str, Path]
 ) -> None:
-    do(store, "DELETE FROM output_chunks WHERE stream = 'output'")
-    assert faults(store) == [], "its file has it all"
-    store.internal.outputs.begin(run := add_run(store, "failed"), host="elsewhere", folder="/srv/x")
+    execute(store, "DELETE FROM output_chunks WHERE stream = 'output'")
+    assert list_faults(store) == [], "the file is complete"
+    store.internal.outputs.begin(run := add_run(store, "failed"), host="other-host", folder="/srv/x")
     store.internal.outputs.add_chunk(run, 0, b"text")
-    do(
+    execute(
         store,
         "UPDATE outputs SET state = 'sealed', sha256 = '0', sealed_bytes = 5"
         f" WHERE run_id = '{run}'",
     )
-    assert "counts" in [each.check for each in faults(store)]
+    assert "counts" in [finding.check for finding in list_faults(store)]
 
 
 def test_unowned_files_and_folders_are_reported(store: Corral, clock: ManualClock) -> None:
-    stray = config.home() / "runs" / "run_00000000000000000000000000"
-    config.make_private_folder(stray)
+    run_directory = config.home() / "runs" / "run_00000000000000000000000000"
+    config.make_private_folder(run_directory)
     ada = store.agents.create("ada", command="cat")
-    old = config.home() / "channels" / "sent" / ada.id / "event" / "1-a.txt"
-    config.make_private_folder(old.parent)
-    old.write_text("nobody's")
-    young = old.with_name("2-b.txt")
-    young.write_text("its message comes in a moment")
+    old_file = config.home() / "channels" / "sent" / ada.id / "event" / "1-a.txt"
+    config.make_private_folder(old_file.parent)
+    old_file.write_text("unowned")
+    new_file = old_file.with_name("2-b.txt")
+    new_file.write_text("message not stored yet")
     seconds = clock.now() // 1_000
-    os.utime(old, (seconds - 400 * 86_400,) * 2)
-    os.utime(young, (seconds, seconds))
-    others = config.home() / "channels" / "chn_of_another_store" / "event" / "1-a.txt"
-    config.make_private_folder(others.parent)
-    others.write_text("another store's")
-    os.utime(others, (seconds - 400 * 86_400,) * 2)
+    os.utime(old_file, (seconds - 400 * 86_400,) * 2)
+    os.utime(new_file, (seconds, seconds))
+    foreign_file = config.home() / "channels" / "chn_of_another_store" / "event" / "1-a.txt"
+    config.make_private_folder(foreign_file.parent)
+    foreign_file.write_text("of another store")
+    os.utime(foreign_file, (seconds - 400 * 86_400,) * 2)
     worktree = config.home() / "worktrees" / "prj_x" / "tsk_x"
     config.make_private_folder(worktree)
-    found = {each.check: each for each in faults(store)}
-    assert {*found} == {"runs", "attachments", "worktrees"}
-    assert {each.state for each in found.values()} == {"warning"}
-    assert str(stray) in found["runs"].message
-    assert str(old) in found["attachments"].message
-    assert "`corral db prune`" in found["attachments"].message
+    findings = {finding.check: finding for finding in list_faults(store)}
+    assert {*findings} == {"runs", "attachments", "worktrees"}
+    assert {finding.state for finding in findings.values()} == {"warning"}
+    assert str(run_directory) in findings["runs"].message
+    assert str(old_file) in findings["attachments"].message
+    assert "`corral db prune`" in findings["attachments"].message
     store.db.prune()
-    assert "attachments" not in [each.check for each in faults(store)]
-    assert (old.exists(), young.exists(), others.exists()) == (False, True, True)
+    assert "attachments" not in [finding.check for finding in list_faults(store)]
+    assert (old_file.exists(), new_file.exists(), foreign_file.exists()) == (False, True, True)
 
 
 def test_changed_or_missing_sent_file_is_reported(
@@ -409,18 +413,18 @@ def test_changed_or_missing_sent_file_is_reported(
     chat.says("hello")
     store.destinations.grant("ada", chat.place(), name="room")
     store.messages.send_files([str(tmp_path / "report.txt")], agent="ada", to="room")
-    (kept,) = (config.home() / "channels" / "sent").rglob("report.txt")
-    assert faults(store) == []
-    kept.write_text("the record")
-    (fault,) = faults(store)
+    (sent_file,) = (config.home() / "channels" / "sent").rglob("report.txt")
+    assert list_faults(store) == []
+    sent_file.write_text("the record")
+    (fault,) = list_faults(store)
     assert (fault.check, fault.state) == ("attachments", "broken")
-    assert str(kept) in fault.message
-    kept.unlink()
-    # Where machines share a store, another one may have it.
-    assert len(faults(store)) == (engine == "sqlite")
+    assert str(sent_file) in fault.message
+    sent_file.unlink()
+    # On PostgreSQL another host may have the file.
+    assert len(list_faults(store)) == (engine == "sqlite")
 
 
-# -- the command -----------------------------------------------------------------------------------
+# -- the verify command ----------------------------------------------------------------------------
 
 
 def test_verify_command_prints_findings_and_fails_on_errors(
@@ -433,18 +437,20 @@ def test_verify_command_prints_findings_and_fails_on_errors(
     with corral.open(url) as store:
         store.mail.put(f"session:{store.sessions.open().id}", "hello")
         assert rows(store, "DELETE FROM sessions RETURNING 1")
-    found = cli.json("db", "verify")
-    assert [each["check"] for each in found if each["state"] == "warning"] == ["orphans"]
+    findings = cli.json("db", "verify")
+    assert [finding["check"] for finding in findings if finding["state"] == "warning"] == [
+        "orphans"
+    ]
     with corral.open(url) as store:
         assert rows(store, "UPDATE letters SET state = 'done', ended_at = 1 RETURNING 1")
-    said = cli("db", "verify")
-    assert said.code == 1
-    assert "its last event led to waiting" in " ".join(said.out.split())
+    result = cli("db", "verify")
+    assert result.code == 1
+    assert "its last event led to waiting" in " ".join(result.out.split())
 
 
 # -- the schema ------------------------------------------------------------------------------------
 
-ON_A_TABLE = {
+TABLE_DAMAGE = {
     "trigger": (
         {
             "sqlite": ["CREATE TRIGGER spy AFTER INSERT ON letters BEGIN DELETE FROM tokens; END"],
@@ -473,42 +479,42 @@ ON_A_TABLE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", ON_A_TABLE)
+@pytest.mark.parametrize("damage", TABLE_DAMAGE)
 def test_tables_that_differ_from_migrations_are_reported(
     store: Corral, engine: str, project: str, damage: str
 ) -> None:
-    statements, said = ON_A_TABLE[damage]
+    statements, expected = TABLE_DAMAGE[damage]
     if damage == "no column" and engine == "sqlite":
-        do(store, "DROP VIEW letters_of_mailbox")
-    do(store, *(statements[engine] if isinstance(statements, dict) else statements))
-    (found,) = faults(store, "schema")
-    assert found.state == "broken"
-    assert said in found.message
-    assert "`corral db move`" in found.message
+        execute(store, "DROP VIEW letters_of_mailbox")
+    execute(store, *(statements[engine] if isinstance(statements, dict) else statements))
+    (finding,) = list_faults(store, "schema")
+    assert finding.state == "broken"
+    assert expected in finding.message
+    assert "`corral db move`" in finding.message
 
 
 @pytest.mark.parametrize(
-    ("made", "name"),
+    ("statement", "name"),
     [("CREATE VIEW report AS SELECT * FROM letters", "view report"),
      ("CREATE TABLE report (a INTEGER)", "table report")],
 )  # fmt: skip
 def test_foreign_schema_objects_are_reported(
-    store: Corral, project: str, made: str, name: str
+    store: Corral, project: str, statement: str, name: str
 ) -> None:
-    do(store, made)
-    (found,) = faults(store)
-    assert (found.check, found.state) == ("schema", "warning")
-    assert f"{name} does not belong to Corral" in found.message
+    execute(store, statement)
+    (finding,) = list_faults(store)
+    assert (finding.check, finding.state) == ("schema", "warning")
+    assert f"{name} does not belong to Corral" in finding.message
 
 
 def test_move_does_not_copy_foreign_schema_objects(
     store: Corral, project: str, tmp_path: Path
 ) -> None:
-    do(store, "CREATE VIEW report AS SELECT * FROM letters", "DROP INDEX runs_live")
-    assert faults(store, "schema") != []
+    execute(store, "CREATE VIEW report AS SELECT * FROM letters", "DROP INDEX runs_live")
+    assert list_faults(store, "schema") != []
     moved = store.db.move(f"sqlite:///{tmp_path}/new.db")
-    with corral.open(moved.url) as new:
-        assert faults(new) == []
+    with corral.open(moved.url) as moved_store:
+        assert list_faults(moved_store) == []
 
 
 def test_moving_store_passes_the_schema_check(store: Corral, project: str, tmp_path: Path) -> None:
@@ -520,14 +526,12 @@ def test_moving_store_passes_the_schema_check(store: Corral, project: str, tmp_p
             tx, write_guard.build_departure_statements(tx.engine, "sqlite:///it's/e.db")
         )
         tx.run(UPSERT, phase="leaving", url="sqlite:///x", move_id="mov_1", now=tx.now)
-    assert faults(store) == []
+    assert list_faults(store) == []
     store.db.cancel_move()
-    assert faults(store) == []
+    assert list_faults(store) == []
     with store.transaction() as tx:
-        write_guard.install(
-            tx, write_guard.build_departure_statements(tx.engine, "sqlite:///elsewhere.db")
-        )
-    assert [each.check for each in faults(store)] == ["schema"]
+        write_guard.install(tx, write_guard.build_departure_statements(tx.engine, "sqlite:///other.db"))
+    assert [finding.check for finding in list_faults(store)] == ["schema"]
 
 
 def test_verify_works_without_temporary_tables(
@@ -538,7 +542,7 @@ def test_verify_works_without_temporary_tables(
     monkeypatch.setattr(postgres_maintenance, "_expected", {})
     url = postgres_server.new_database(template=postgres_template)
     with corral.open(url) as store:
-        do(
+        execute(
             store,
             "DO $$ BEGIN EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC',"
             " current_database()); END $$",
@@ -550,10 +554,10 @@ def test_verify_works_without_temporary_tables(
         with corral.open(
             parts._replace(netloc=f"modest@{parts.netloc.rpartition('@')[2]}").geturl()
         ) as store:
-            (found,) = faults(store)
-        assert (found.check, found.state) == ("schema", "warning")
-        assert "GRANT TEMPORARY ON DATABASE" in found.message
+            (finding,) = list_faults(store)
+        assert (finding.check, finding.state) == ("schema", "warning")
+        assert "GRANT TEMPORARY ON DATABASE" in finding.message
     finally:
         with corral.open(url) as store:
-            do(store, "DROP OWNED BY modest", "DROP ROLE modest")
+            execute(store, "DROP OWNED BY modest", "DROP ROLE modest")
         postgres_server.drop_database(url)
