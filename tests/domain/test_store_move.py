@@ -301,7 +301,7 @@ def killed(url: str, new: str, moment: int | None) -> list[str]:
         probe = Probe(kill_at=moment)
         with corral.open(url, clock=ManualClock(), probe=probe) as store:
             store.db.move(new)
-        return probe.told
+        return probe.moments
 
     with Child(move) as child:
         if moment is None:

@@ -28,12 +28,12 @@ def good() -> History:
         *make_events("letter", "let_2", "begin_delivery", "ack"),
         *make_events("schedule", "sch_1", "create"),
         *make_events("letter", "let_3", "put"),
-        *make_events("schedule", "sch_1", "finish", moments=[5], letters=["let_3"]),
+        *make_events("schedule", "sch_1", "finish", scheduled_times=[5], letters=["let_3"]),
         *make_events("schedule", "sch_2", "create"),
         *make_events("letter", "let_4", "put"),
         *make_events("letter", "let_5", "put"),
-        *make_events("schedule", "sch_2", "fire", moments=[10], letters=["let_4"]),
-        *make_events("schedule", "sch_2", "fire", moments=[15], letters=["let_5"]),
+        *make_events("schedule", "sch_2", "fire", scheduled_times=[10], letters=["let_4"]),
+        *make_events("schedule", "sch_2", "fire", scheduled_times=[15], letters=["let_5"]),
         *(StoreEvent("letter", "ack", f"let_{n}") for n in (3, 4, 5)),
         *make_events("task", "tsk_1", "declare", "promote"),
         *make_events("task", "tsk_1", "claim", fence=1),
@@ -126,15 +126,15 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
         lambda h: change(h, "task", "claim", fence=2),
     ),
     "an old owner that was heard": (
-        "let_1: ack of w0 with fence 1 was taken after 2 was given out",
+        "let_1: ack of w0 with fence 1 was accepted after fence 2",
         lambda h: h.notes.append(JournalEntry("ack", "let_1", "w0", 9, 10, fence=1)),
     ),
     "one fence for two owners": (
-        "let_1 was given to two with fence 2",
+        "let_1 was given to two owners with fence 2",
         lambda h: h.notes.append(JournalEntry("claim", "let_1", "w3", 7, 8, fence=2)),
     ),
     "a lock that came back": (
-        "lock:a: renew of w0 with fence 1 was taken after 2 was given out",
+        "lock:a: renew of w0 with fence 1 was accepted after fence 2",
         lambda h: h.notes.append(JournalEntry("renew", "lock:a", "w0", 5, 6, fence=1)),
     ),
     "a path with two holders": (
@@ -149,8 +149,8 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
         "let_9: ack from nothing",
         lambda h: h.events.extend(make_events("letter", "let_9", "ack")),
     ),
-    "a thing that was made twice": (
-        "run_1 was made twice",
+    "a thing that was created twice": (
+        "run_1 was created twice",
         lambda h: h.events.extend(make_events("run", "run_1", "queue")),
     ),
     "a timer that never fired": (
@@ -167,23 +167,23 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "a moment that came twice": (
         "sch_2: steps of [0] ms",
-        lambda h: change(h, "schedule", "fire", moments=[15]),
+        lambda h: change(h, "schedule", "fire", scheduled_times=[15]),
     ),
     "a moment that is missing": (
         "sch_2: steps of [5, 10] ms",
         lambda h: h.events.extend(
             [
                 *make_events("letter", "let_6", "put", "ack"),
-                *make_events("schedule", "sch_2", "fire", moments=[25], letters=["let_6"]),
+                *make_events("schedule", "sch_2", "fire", scheduled_times=[25], letters=["let_6"]),
             ]
         ),
     ),
     "an exit code that nobody returned": (
-        "run_1: exit code 3 was never returned; it meant exit0",
+        "run_1: exit code 3 was never returned; the agent intended exit0",
         lambda h: change(h, "run", "complete", exit_code=3),
     ),
     "a signal that nobody sent": (
-        "run_1: signal 11 was sent by nobody; it meant exit0",
+        "run_1: signal 11 was not sent; the agent intended exit0",
         lambda h: change(h, "run", "complete", exit_code=None, signal=11),
     ),
     "a run that is completed and did not exit": (
