@@ -232,9 +232,9 @@ def test_loading_a_session_does_not_repeat_earlier_turns(tmp_path: Path) -> None
 
 def test_required_login_is_a_clear_error(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="login") as run:
-        done = run.done()
-        assert not done.ok
-        assert "requires a login" in str(done.message)
+        result = run.done()
+        assert not result.ok
+        assert "requires a login" in str(result.message)
 
 
 # -- the scripted agent ---------------------------------------------------------------------------

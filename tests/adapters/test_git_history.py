@@ -218,23 +218,23 @@ def test_heads_branches_trees_and_uncommitted_changes_are_read(repository: Path)
 
 
 def test_pinned_commit_survives_deletion_of_its_branch(repository: Path, folder: Path) -> None:
-    done = commit(folder, {"work": "x"})
-    git_history.keep_commit(str(repository), "races/rac_1/1", done)
+    saved = commit(folder, {"work": "x"})
+    git_history.keep_commit(str(repository), "races/rac_1/1", saved)
     state = worktrees.remove(str(repository), str(folder), delete_branch=True)
     assert state.unmerged == 0, "the pinned commit is not lost"
     git(repository, "reflog", "expire", "--expire=now", "--all")
     git(repository, "gc", "-q", "--prune=now")
-    assert git_history.diff_stat(str(repository), "main", done).files == 1
+    assert git_history.diff_stat(str(repository), "main", saved).files == 1
     assert git_history.list_kept(str(repository), "races/rac_1") == ["races/rac_1/1"]
     assert not git_history.release_commit(str(repository), "races/rac_1/1"), (
         "no other ref contains it"
     )
-    git(repository, "branch", "another", done)
+    git(repository, "branch", "another", saved)
     assert git_history.release_commit(str(repository), "races/rac_1/1")
     assert git_history.release_commit(str(repository), "races/rac_1/1"), "releasing again succeeds"
     assert git_history.list_kept(str(repository), "races/rac_1") == []
     with pytest.raises(Invalid):
-        git_history.keep_commit(str(repository), "a..b", done)
+        git_history.keep_commit(str(repository), "a..b", saved)
 
 
 def test_changed_files_are_counted_and_listed(repository: Path) -> None:

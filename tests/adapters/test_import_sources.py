@@ -109,9 +109,9 @@ def busy_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
     def copy_and_count(*paths: Path) -> bool:
         nonlocal failed_copies
-        done = copied(*paths)
-        failed_copies = 0 if done else failed_copies + 1
-        return done
+        result = copied(*paths)
+        failed_copies = 0 if result else failed_copies + 1
+        return result
 
     monkeypatch.setattr(copy, "_try_copy", copy_and_count)
     path = tmp_path / "s.db"

@@ -171,7 +171,7 @@ def test_claude_charges_only_the_new_usage_of_a_resumed_session() -> None:
 def test_claude_charges_each_turn_of_one_process() -> None:
     used = list_facts(read_facts("claude-stdin-two"), UsageFact)
     assert [(usage.input, usage.cost_micros) for usage in used] == [(1000, 5060), (1000, 5060)]
-    assert len({one.key for one in used}) == 2
+    assert len({usage.key for usage in used}) == 2
     assert len(list_facts(read_facts("claude-stdin-two"), SessionFact)) == 1
 
 
@@ -358,7 +358,7 @@ def test_tool_calls_keep_their_order(name: str, tool: str) -> None:
 def test_input_excludes_cached_tokens(name: str) -> None:
     used = list_facts(read_facts(f"{name}-tool"), UsageFact)
     assert sum(usage.input for usage in used) == 1700
-    assert sum(one.cache_read for one in used) == 1300
+    assert sum(usage.cache_read for usage in used) == 1300
     assert sum(one.output for one in used) == 60
 
 

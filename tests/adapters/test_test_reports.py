@@ -105,9 +105,9 @@ def test_any_text_is_accepted(text: str) -> None:
     "piece", ["1 passed, ", "9" * 50, "=== RUN ", "ok ", "Tests: 1 a, ", "\x1b[1", "\n 1 passing ("]
 )
 def test_hostile_text_is_parsed_in_linear_time(piece: str) -> None:
-    began = time.process_time()
+    start = time.process_time()
     parse_output(piece * (2_000_000 // len(piece)))
-    assert time.process_time() - began < 10
+    assert time.process_time() - start < 10
     assert parse_output(f"{'9' * 100} passed in 1s") == ReportCounts(
         "pytest", 999_999_999, 0, 0, 0, 999_999_999
     )

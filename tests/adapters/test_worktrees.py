@@ -72,11 +72,11 @@ def test_create_again_keeps_the_existing_worktree(repository: Path) -> None:
 
 def test_deleted_worktree_is_recreated_at_its_commit(repository: Path) -> None:
     folder = create_worktree(repository)
-    done = commit(folder, {"work": "x"})
+    saved = commit(folder, {"work": "x"})
     shutil.rmtree(folder)
     assert worktrees.inspect(str(repository), str(folder)).missing
     create_worktree(repository)
-    assert git(folder, "rev-parse", "HEAD") == done
+    assert git(folder, "rev-parse", "HEAD") == saved
 
 
 def test_existing_branch_is_used_only_at_the_base(repository: Path) -> None:
@@ -300,16 +300,16 @@ def test_remove_is_refused_when_work_would_be_lost(repository: Path) -> None:
         worktrees.remove(str(repository), str(folder))
     assert refused.value.details["loses"] == ["dirty"]
     assert refused.value.details["files"] == ["mine"]
-    done = commit(folder, {})
+    saved = commit(folder, {})
     with pytest.raises(Refused) as refused:
         worktrees.remove(str(repository), str(folder), delete_branch=True)
     assert refused.value.details["loses"] == ["unmerged"]
     worktrees.remove(str(repository), str(folder))
     assert not folder.exists()
-    assert git(repository, "rev-parse", "corral/one") == done, "the branch keeps the commits"
+    assert git(repository, "rev-parse", "corral/one") == saved, "the branch keeps the commits"
     assert list_registered(repository) == []
-    create_worktree(repository, base=done)
-    git(repository, "merge", "-q", "--ff-only", done)
+    create_worktree(repository, base=saved)
+    git(repository, "merge", "-q", "--ff-only", saved)
     worktrees.remove(str(repository), str(folder), delete_branch=True)
     assert git(repository, "branch") == "* main"
 
@@ -366,7 +366,7 @@ def test_interrupted_removal_is_completed_later(
     repository: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     folder = create_worktree(repository)
-    done = commit(folder, {"work": "x"})
+    saved = commit(folder, {"work": "x"})
 
     def die(*args: object) -> None:
         raise KeyboardInterrupt
@@ -376,14 +376,14 @@ def test_interrupted_removal_is_completed_later(
         with pytest.raises(KeyboardInterrupt):
             worktrees.remove(str(repository), str(folder))
     assert not folder.exists(), "the folder is complete or absent"
-    assert git(repository, "rev-parse", "corral/one") == done
+    assert git(repository, "rev-parse", "corral/one") == saved
     root = str(folder.parent)
     assert worktree_leftovers.find_orphans([str(repository)], root, [str(folder)]) != []
     assert worktrees.remove(str(repository), str(folder)).missing
     assert len(worktree_leftovers.finish_removals(root)) == 1
     assert worktree_leftovers.find_orphans([str(repository)], root, []) == []
     assert list_registered(repository) == []
-    create_worktree(repository, base=done)
+    create_worktree(repository, base=saved)
 
 
 def test_orphaned_worktrees_are_listed(repository: Path) -> None:

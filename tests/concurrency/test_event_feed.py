@@ -44,11 +44,11 @@ def write_transactions(store: Corral, seed: int) -> int:
     return count
 
 
-def follow_events(store: Corral, cursor: str | None, done: threading.Event) -> list[Event]:
+def follow_events(store: Corral, cursor: str | None, finished: threading.Event) -> list[Event]:
     """Read small pages until the writers are done and no event is left."""
     events: list[Event] = []
     while True:
-        is_last_page = done.is_set()
+        is_last_page = finished.is_set()
         page = store.events.after(cursor, limit=7)
         events += page.items
         cursor = page.next
@@ -62,14 +62,14 @@ def parse_cursor(cursor: str) -> tuple[int, ...]:
 
 def test_followers_see_every_event_once_in_any_commit_order(url: str) -> None:
     with corral.open(url) as store:
-        done = threading.Event()
+        finished = threading.Event()
         writers = [Racer(partial(write_transactions, store, seed)) for seed in range(WRITERS)]
-        early = Racer(partial(follow_events, store, None, done))
+        early = Racer(partial(follow_events, store, None, finished))
         time.sleep(0.1)
         begin = store.events.newest(limit=1).next
-        late = Racer(partial(follow_events, store, begin, done))
+        late = Racer(partial(follow_events, store, begin, finished))
         count = sum(writer.result() for writer in writers)
-        done.set()
+        finished.set()
         events = early.result()
         print(f"{count} events of {WRITERS} writers")
         assert len(events) == count

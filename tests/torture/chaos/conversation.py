@@ -32,7 +32,7 @@ class ChaosChat:
     def __init__(self, folder: Path, seed: int, host: str | None) -> None:
         """`host` is the address under which nodes with their own network reach this host."""
         register_adapters()
-        self.said: list[tuple[str, int]] = []
+        self.posted: list[tuple[str, int]] = []
         self.shown: list[tuple[str, int]] = []
         self._fetched = 0
         self._folder = folder
@@ -58,12 +58,12 @@ class ChaosChat:
 
     def post_message(self) -> None:
         """Post a message; it is on the platform when this returns."""
-        number = len(self.said) + 1
+        number = len(self.posted) + 1
         place = PLACES[number % len(PLACES)]
         event = {"event_id": f"e{number}", "place": place, "sender": "ann"}
         event["text"] = f"@echo #{number}"
         ask(self._local_url, what="say", kind="once", events=[event])
-        self.said.append((place, number))
+        self.posted.append((place, number))
 
     def fetch_shown(self) -> bool:
         """Fetch what people see; False if the platform does not respond."""
@@ -78,7 +78,7 @@ class ChaosChat:
 
     def list_unanswered(self) -> list[str]:
         self.fetch_shown()
-        return [f"#{n} in {place}" for place, n in self.said if (place, n) not in self.shown]
+        return [f"#{n} in {place}" for place, n in self.posted if (place, n) not in self.shown]
 
     @staticmethod
     def list_received(store: Corral) -> list[int]:

@@ -150,7 +150,7 @@ class Chaos:
             while self._undo and self._undo[0][0] <= now:
                 heapq.heappop(self._undo)[2]()
             self._replace_workers()
-            if now > len(self.chat.said) * MESSAGE_INTERVAL:
+            if now > len(self.chat.posted) * MESSAGE_INTERVAL:
                 self.chat.post_message()
             if time.monotonic() - last_print > 20:
                 last_print = time.monotonic()
@@ -327,7 +327,7 @@ class Chaos:
             moves, seen=self.seen, left=remaining, notes=journal.read_entries(self.out)
         )
         result.signalled = self.bystanders.judge()
-        result.said, result.shown = self.chat.said, self.chat.shown
+        result.said, result.shown = self.chat.posted, self.chat.shown
         with corral.open(self.url, actor="user:chaos") as store:
             result.heard = self.chat.list_received(store)
             cursor = None
