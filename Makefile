@@ -148,7 +148,7 @@ torture: setup ## run fault injection for minutes: kills, stops, full disks, cut
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --count 500 --postgres
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos $(CHAOS)
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos $(CHAOS) --postgres
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --storm
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chat
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --handles
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --moves
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --runs

@@ -1,4 +1,4 @@
-"""Our client against an agent of the protocol's own SDK and against our scripted agent."""
+"""The client of the Agent Client Protocol, with the SDK's agent and the scripted agent."""
 
 import asyncio
 import os
@@ -37,12 +37,12 @@ def _agent_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
 
 
-def facts_of(run: AcpRun, kind: type) -> list[Any]:
+def list_facts(run: AcpRun, kind: type) -> list[Any]:
     return [fact for fact in run.facts if isinstance(fact, kind)]
 
 
-class Line:
-    """The other end of a talk, by hand."""
+class FakeConnection:
+    """The agent's side of a conversation, driven by the test."""
 
     def __init__(self, **talk: Any) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -50,23 +50,23 @@ class Line:
         self.talk = AcpClient(lambda data: self.sent.append(msgspec.json.decode(data)), **talk)
         self.talk.start()
 
-    def say(self, **message: Any) -> list[Any]:
+    def send(self, **message: Any) -> list[Any]:
         return self.talk.feed(msgspec.json.encode({"jsonrpc": "2.0", **message}) + b"\n")
 
     def reply(self, result: Any) -> list[Any]:
-        return self.say(id=self.sent[-1]["id"], result=result)
+        return self.send(id=self.sent[-1]["id"], result=result)
 
-    def open(self) -> "Line":
+    def open(self) -> "FakeConnection":
         self.reply({"protocolVersion": 1, "agentCapabilities": {"loadSession": True}})
         self.reply({"sessionId": "s1"})
         return self
 
     def update(self, kind: str, **rest: Any) -> list[Any]:
         update = {"sessionUpdate": kind, **rest}
-        return self.say(method="session/update", params={"sessionId": "s1", "update": update})
+        return self.send(method="session/update", params={"sessionId": "s1", "update": update})
 
 
-# -- bad input, first -----------------------------------------------------------------------------
+# -- invalid input --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,81 +88,86 @@ class Line:
     ],
 )
 def test_invalid_lines_are_ignored(noise: bytes) -> None:
-    line = Line().open()
-    assert not [fact for fact in line.talk.feed(noise) if isinstance(fact, PromptResult)]
-    line.update("agent_message_chunk", content={"type": "text", "text": "still here"})
-    prompt = next(sent for sent in line.sent if sent["method"] == "session/prompt")
-    facts = line.say(id=prompt["id"], result={"stopReason": "end_turn"})
-    assert TurnFact("assistant", "still here") in facts
+    connection = FakeConnection().open()
+    assert not [fact for fact in connection.talk.feed(noise) if isinstance(fact, PromptResult)]
+    connection.update("agent_message_chunk", content={"type": "text", "text": "valid text"})
+    prompt = next(request for request in connection.sent if request["method"] == "session/prompt")
+    facts = connection.send(id=prompt["id"], result={"stopReason": "end_turn"})
+    assert TurnFact("assistant", "valid text") in facts
 
 
 def test_endless_line_is_an_error() -> None:
-    line = Line()
-    facts = line.talk.feed(b"x" * (17 * 1024 * 1024))
+    connection = FakeConnection()
+    facts = connection.talk.feed(b"x" * (17 * 1024 * 1024))
     assert facts[-1] == PromptResult(False, "failed", "The agent sent a line that is too long.")
 
 
 def test_unsupported_protocol_version_is_a_clear_error() -> None:
-    facts = Line().reply({"protocolVersion": 2})
+    facts = FakeConnection().reply({"protocolVersion": 2})
     assert isinstance(facts[-1], PromptResult)
     assert "Update the agent" in str(facts[-1].message)
 
 
 def test_agent_without_resume_is_a_clear_error() -> None:
-    facts = Line(session="old").reply({"protocolVersion": 1, "agentCapabilities": {}})
+    facts = FakeConnection(session="old").reply({"protocolVersion": 1, "agentCapabilities": {}})
     assert "cannot resume" in str(facts[-1].message)
 
 
 def test_failed_resume_falls_back_to_load() -> None:
-    line = Line(session="old")
+    connection = FakeConnection(session="old")
     able = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
-    line.reply({"protocolVersion": 1, "agentCapabilities": able})
-    assert line.sent[-1]["method"] == "session/resume"
-    assert line.say(id=line.sent[-1]["id"], error={"code": -32601, "message": "none"}) == []
-    assert line.sent[-1]["method"] == "session/load"
-    assert line.reply({}) == [SessionFact("old")]
+    connection.reply({"protocolVersion": 1, "agentCapabilities": able})
+    assert connection.sent[-1]["method"] == "session/resume"
+    assert (
+        connection.send(id=connection.sent[-1]["id"], error={"code": -32601, "message": "none"})
+        == []
+    )
+    assert connection.sent[-1]["method"] == "session/load"
+    assert connection.reply({}) == [SessionFact("old")]
 
 
 def test_agent_that_exits_during_a_turn_has_failed() -> None:
-    line = Line().open()
-    line.update("agent_message_chunk", content={"type": "text", "text": "half a"})
-    facts = line.talk.close()
-    assert facts[0] == TurnFact("assistant", "half a")
+    connection = FakeConnection().open()
+    connection.update("agent_message_chunk", content={"type": "text", "text": "partial"})
+    facts = connection.talk.close()
+    assert facts[0] == TurnFact("assistant", "partial")
     assert isinstance(facts[-1], PromptResult)
     assert not facts[-1].ok
-    assert line.talk.close() == []
+    assert connection.talk.close() == []
 
 
 @pytest.mark.parametrize("method", ["fs/read_text_file", "fs/write_text_file", "terminal/create"])
 def test_file_and_terminal_requests_are_refused(method: str) -> None:
-    line = Line().open()
-    line.say(id="r1", method=method, params={"sessionId": "s1", "path": "/demo/a", "content": ""})
-    assert line.sent[-1]["error"]["code"] == -32601
-    assert line.sent[0]["params"]["clientCapabilities"]["fs"]["readTextFile"] is False
+    connection = FakeConnection().open()
+    connection.send(
+        id="r1", method=method, params={"sessionId": "s1", "path": "/demo/a", "content": ""}
+    )
+    assert connection.sent[-1]["error"]["code"] == -32601
+    assert connection.sent[0]["params"]["clientCapabilities"]["fs"]["readTextFile"] is False
 
 
 def test_second_prompt_waits_for_the_first() -> None:
-    line = Line().open()
+    connection = FakeConnection().open()
     with pytest.raises(Conflict):
-        line.talk.prompt("again")
+        connection.talk.prompt("again")
 
 
 def test_closed_dialog_cannot_be_answered() -> None:
-    line = Line().open()
+    connection = FakeConnection().open()
     with pytest.raises(NotFound):
-        line.talk.answer("1-1-x", False)
+        connection.talk.answer("1-1-x", False)
 
 
 def test_option_that_allows_always_is_not_chosen_by_policy() -> None:
-    line = Line(policy=frozenset({"all"})).open()
+    connection = FakeConnection(policy=frozenset({"all"})).open()
     options = [{"optionId": "a", "name": "Always", "kind": "allow_always"}]
     params = {"sessionId": "s1", "toolCall": {"toolCallId": "t", "kind": "edit"}}
-    facts = line.say(
+    facts = connection.send(
         id=7, method="session/request_permission", params={**params, "options": options}
     )
     assert [type(fact) for fact in facts] == [PermissionFact]
-    line.talk.answer(facts[0].id, False)
-    assert line.sent[-1] == {
+    connection.talk.answer(facts[0].id, False)
+    assert connection.sent[-1] == {
         "jsonrpc": "2.0",
         "id": 7,
         "result": {"outcome": {"outcome": "cancelled"}},
@@ -170,10 +175,10 @@ def test_option_that_allows_always_is_not_chosen_by_policy() -> None:
 
 
 def test_update_of_another_session_is_ignored() -> None:
-    line = Line().open()
+    connection = FakeConnection().open()
     update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}}
-    line.say(method="session/update", params={"sessionId": "s2", "update": update})
-    assert TurnFact("assistant", "x") not in line.talk.close()
+    connection.send(method="session/update", params={"sessionId": "s2", "update": update})
+    assert TurnFact("assistant", "x") not in connection.talk.close()
 
 
 # -- the SDK's agent ------------------------------------------------------------------------------
@@ -182,33 +187,33 @@ def test_update_of_another_session_is_ignored() -> None:
 def test_prompt_is_answered_by_the_sdks_agent(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="hello") as run:
         assert run.done() == PromptResult(True, "end_turn")
-        assert facts_of(run, TurnFact) == [TurnFact("assistant", "You said: hello")]
-        assert facts_of(run, UsageFact) == [UsageFact(None, input=10, output=5)]
-        assert len(facts_of(run, SessionFact)) == 1
+        assert list_facts(run, TurnFact) == [TurnFact("assistant", "You said: hello")]
+        assert list_facts(run, UsageFact) == [UsageFact(None, input=10, output=5)]
+        assert len(list_facts(run, SessionFact)) == 1
         run.talk.prompt("more")
         assert run.done().ok
-        assert facts_of(run, TurnFact)[-1].content == "You said: more"
+        assert list_facts(run, TurnFact)[-1].content == "You said: more"
 
 
 def test_permission_request_is_answered_by_a_person(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it") as run:
-        asked = run.wait_for_permission_request()
-        assert (asked.title, asked.tool) == ("touch a", "execute")
-        assert asked.options == ["Always", "Once", "No"]
+        request = run.wait_for_permission_request()
+        assert (request.title, request.tool) == ("touch a", "execute")
+        assert request.options == ["Always", "Once", "No"]
         with pytest.raises(NotFound):
-            run.talk.answer(asked.id, "Perhaps")
-        run.talk.answer(asked.id, "No")
+            run.talk.answer(request.id, "Perhaps")
+        run.talk.answer(request.id, "No")
         run.done()
-        told = facts_of(run, TurnFact)[-1]
-        assert (told.role, told.content, told.is_error) == ("tool", "option 3", True)
+        turn = list_facts(run, TurnFact)[-1]
+        assert (turn.role, turn.content, turn.is_error) == ("tool", "option 3", True)
 
 
 def test_policy_grants_its_class_once_and_logs_it(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it", policy=frozenset({"run"})) as run:
         run.done()
-        assert facts_of(run, PermissionFact) == []
-        assert facts_of(run, TurnFact)[-1].content == "option 2"
-        assert [fact.metadata for fact in facts_of(run, LogFact)] == [
+        assert list_facts(run, PermissionFact) == []
+        assert list_facts(run, TurnFact)[-1].content == "option 2"
+        assert [fact.metadata for fact in list_facts(run, LogFact)] == [
             {"class": "run", "option": "Once"}
         ]
 
@@ -221,15 +226,15 @@ def test_policy_for_another_class_grants_nothing(tmp_path: Path) -> None:
 def test_loading_a_session_does_not_repeat_earlier_turns(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="hello", session="abc") as run:
         assert run.done().ok
-        assert facts_of(run, TurnFact) == [TurnFact("assistant", "You said: hello")]
-        assert facts_of(run, SessionFact) == [SessionFact("abc")]
+        assert list_facts(run, TurnFact) == [TurnFact("assistant", "You said: hello")]
+        assert list_facts(run, SessionFact) == [SessionFact("abc")]
 
 
 def test_required_login_is_a_clear_error(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="login") as run:
-        done = run.done()
-        assert not done.ok
-        assert "requires a login" in str(done.message)
+        result = run.done()
+        assert not result.ok
+        assert "requires a login" in str(result.message)
 
 
 # -- the scripted agent ---------------------------------------------------------------------------
@@ -240,15 +245,15 @@ def test_scripted_agent_works_and_reports_usage(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt=prompt) as run:
         assert run.done().ok
         assert (tmp_path / "a.txt").read_text() == "hello\n"
-        call, answer = facts_of(run, TurnFact)[-2:]
+        call, answer = list_facts(run, TurnFact)[-2:]
         assert (call.tool_name, call.arguments) == ("write", {"file": "a.txt", "text": "hello"})
         assert (answer.role, answer.tool_call_id) == ("tool", call.tool_call_id)
-        assert facts_of(run, UsageFact) == [
+        assert list_facts(run, UsageFact) == [
             UsageFact(None, input=1000, output=100, cost_micros=4500)
         ]
         run.talk.prompt("spend 1000 0")
         run.done()
-        assert facts_of(run, UsageFact)[-1].cost_micros == 3000
+        assert list_facts(run, UsageFact)[-1].cost_micros == 3000
 
 
 def test_scripted_agent_resumes_in_a_new_process(tmp_path: Path) -> None:
@@ -257,7 +262,7 @@ def test_scripted_agent_resumes_in_a_new_process(tmp_path: Path) -> None:
         session = run.talk.session
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="say two", session=session) as run:
         assert run.done().ok
-        assert [fact.content.strip() for fact in facts_of(run, TurnFact)] == ["two"]
+        assert [fact.content.strip() for fact in list_facts(run, TurnFact)] == ["two"]
 
 
 def test_unknown_session_fails_with_the_message_of_the_agent(tmp_path: Path) -> None:
@@ -276,11 +281,11 @@ def test_hanging_agent_is_cancelled(tmp_path: Path) -> None:
 
 def test_cancellation_closes_the_dialog(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="ask may I") as run:
-        asked = run.wait_for_permission_request()
+        request = run.wait_for_permission_request()
         run.talk.cancel()
         assert run.done().reason == "cancelled"
         with pytest.raises(NotFound):
-            run.talk.answer(asked.id, "Yes")
+            run.talk.answer(request.id, "Yes")
 
 
 def test_crash_is_reported(tmp_path: Path) -> None:
@@ -292,7 +297,7 @@ def test_crash_is_reported(tmp_path: Path) -> None:
 def test_quota_reports_its_reset_time(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="quota 3600") as run:
         assert run.done().reason == "refused"
-        (limit,) = facts_of(run, LimitFact)
+        (limit,) = list_facts(run, LimitFact)
         assert limit.reset_at is not None
 
 
@@ -307,11 +312,11 @@ def test_client_of_the_sdk_works_with_the_scripted_agent(tmp_path: Path) -> None
         async def session_update(self, session_id: str, update: Any, **rest: Any) -> None:
             self.updates.append(update)
 
-        async def request_permission(self, **asked: Any) -> RequestPermissionResponse:
-            chosen = AllowedOutcome(outcome="selected", option_id=asked["options"][0].option_id)
+        async def request_permission(self, **request: Any) -> RequestPermissionResponse:
+            chosen = AllowedOutcome(outcome="selected", option_id=request["options"][0].option_id)
             return RequestPermissionResponse(outcome=chosen)
 
-    async def talk() -> tuple[str, Person, Any]:
+    async def run_conversation() -> tuple[str, Person, Any]:
         person = Person()
         async with spawn_agent_process(person, *SCRIPTED, cwd=tmp_path, env=dict(os.environ)) as (
             agent,
@@ -319,14 +324,14 @@ def test_client_of_the_sdk_works_with_the_scripted_agent(tmp_path: Path) -> None
         ):
             await agent.initialize(protocol_version=PROTOCOL_VERSION)
             session = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])
-            words = "ask may I; write b.txt hi; spend 5 6"
-            answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(words)])
+            script = "ask may I; write b.txt hi; spend 5 6"
+            answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(script)])
             await agent.load_session(
                 cwd=str(tmp_path), session_id=session.session_id, mcp_servers=[]
             )
             return answer.stop_reason, person, answer.usage
 
-    reason, person, usage = asyncio.run(talk())
+    reason, person, usage = asyncio.run(run_conversation())
     assert reason == "end_turn"
     assert (usage.input_tokens, usage.output_tokens) == (5, 6)
     kinds = [update.session_update for update in person.updates]
@@ -341,9 +346,9 @@ def test_client_of_the_sdk_works_with_the_scripted_agent(tmp_path: Path) -> None
 
 
 def test_reset_time_is_relative_to_the_given_clock() -> None:
-    line = Line(clock=ManualClock(1_800_000_000_000)).open()
+    connection = FakeConnection(clock=ManualClock(1_800_000_000_000)).open()
     error = {"code": -32603, "message": "Usage limit reached; try again in 2 hours."}
-    facts = line.say(id=line.sent[-1]["id"], error=error)
+    facts = connection.send(id=connection.sent[-1]["id"], error=error)
     assert facts[0] == LimitFact(error["message"], 1_800_000_000_000 + 7_200_000)
     assert isinstance(facts[1], ResultFact)
 
@@ -356,10 +361,10 @@ def test_plan_is_recorded_up_to_a_limit() -> None:
     ]
 
     def update(entries: Any) -> list[Any]:
-        told = {"sessionId": "s1", "update": {"sessionUpdate": "plan", "entries": entries}}
-        return line.say(method="session/update", params=told)
+        params = {"sessionId": "s1", "update": {"sessionUpdate": "plan", "entries": entries}}
+        return connection.send(method="session/update", params=params)
 
-    line = Line().open()
+    connection = FakeConnection().open()
     (plan,) = update(entries)
     assert isinstance(plan, PlanFact)
     assert plan.steps[0] == {"content": "look", "status": "completed", "priority": "high"}

@@ -1,4 +1,4 @@
-"""How long a text may be, as each platform counts, and the pauses that platforms ask for."""
+"""Text length limits and retry delays of the chat platforms."""
 
 import pytest
 from hypothesis import given
@@ -41,11 +41,11 @@ def test_split_text_keeps_all_words_within_the_limit(
 
 
 @given(st.text(min_size=1), st.integers(4, 40), st.sampled_from(LengthUnit))
-def test_each_part_is_as_long_as_possible(text: str, most: int, count: LengthUnit) -> None:
-    taken = truncate_text(text, most, count)
-    assert text.startswith(taken)
-    assert measure_text(taken, count) <= most
-    assert taken == text or measure_text(text[: len(taken) + 1], count) > most
+def test_each_part_is_as_long_as_possible(text: str, limit: int, count: LengthUnit) -> None:
+    part = truncate_text(text, limit, count)
+    assert text.startswith(part)
+    assert measure_text(part, count) <= limit
+    assert part == text or measure_text(text[: len(part) + 1], count) > limit
 
 
 def test_single_message_text_is_truncated() -> None:
@@ -59,8 +59,8 @@ def test_every_kind_accepts_text_of_its_maximum_length(kind: str) -> None:
     traits = get_traits(kind)
     text = "🦙" * traits.max_text
     assert all(
-        measure_text(each, traits.length_unit) <= traits.max_text
-        for each in split_text(text, traits.max_text, traits.length_unit)
+        measure_text(part, traits.length_unit) <= traits.max_text
+        for part in split_text(text, traits.max_text, traits.length_unit)
     )
 
 
@@ -77,7 +77,7 @@ def test_every_kind_accepts_text_of_its_maximum_length(kind: str) -> None:
 )
 def test_retry_after_is_parsed_in_every_format(answer: Answer, pause: int) -> None:
     message = OutgoingMessage(key="k", place="1", text="hello")
-    with platform(lambda asked: answer) as api:
+    with platform(lambda request: answer) as api:
         for adapter in (
             MatrixAdapter({"base_url": api.url}, {"token": "t"}),
             TelegramAdapter({"base_url": api.url}, {"token": "t"}),

@@ -1,4 +1,4 @@
-"""Adapters of chat platforms against local servers that speak their HTTP API."""
+"""Chat platform adapters against local servers with the same HTTP API."""
 
 import hashlib
 import hmac
@@ -40,20 +40,20 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def out(text: str = "hello", **given: Any) -> OutgoingMessage:
-    return OutgoingMessage(**{"key": "k1", "place": "room", "text": text} | given)
+def make_message(text: str = "hello", **fields: Any) -> OutgoingMessage:
+    return OutgoingMessage(**{"key": "k1", "place": "room", "text": text} | fields)
 
 
-# -- what all share -------------------------------------------------------------------------------
+# -- all adapters ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", BUILTIN_KINDS)
 def test_every_kind_implements_the_contract(kind: str) -> None:
-    found = get_adapter_class(kind)
-    assert found.kind == kind
+    adapter_class = get_adapter_class(kind)
+    assert adapter_class.kind == kind
     methods = ("start", "stop", "check_health", "receive", "accept", "send", "show_typing")
     for name in (*methods, "list_posted"):
-        assert callable(getattr(found, name))
+        assert callable(getattr(adapter_class, name))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_card_without_buttons_lists_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "made"),
+    ("name", "safe_name"),
     [
         ("../../etc/passwd", "1-passwd"),
         ("C:\\Temp\\a b.txt", "1-a_b.txt"),
@@ -89,21 +89,23 @@ def test_card_without_buttons_lists_numbers() -> None:
         ("a\0b", "1-a_b"),
     ],
 )
-def test_attachment_name_is_sanitized(given: str, made: str) -> None:
-    assert make_safe_name(given, 1) == made
+def test_attachment_name_is_sanitized(name: str, safe_name: str) -> None:
+    assert make_safe_name(name, 1) == safe_name
 
 
 def test_terminal_shows_text_and_cards_only_with_a_viewer() -> None:
-    shown: list[str] = []
-    terminal = TerminalAdapter({}, {}, shown.append)
-    assert terminal.send(out()) == SentMessage(["k1"])
-    terminal.send(out("Which?", kind=MessageKind.QUESTION, options=["a"]))
-    assert shown == ["hello", "Which?\n1. a\n\nAnswer with a number."]
-    assert isinstance(TerminalAdapter({}, {}).send(out()), UnsupportedMessage)
-    assert isinstance(terminal.send(out("x", kind=MessageKind.REACTION)), UnsupportedMessage)
+    lines: list[str] = []
+    terminal = TerminalAdapter({}, {}, lines.append)
+    assert terminal.send(make_message()) == SentMessage(["k1"])
+    terminal.send(make_message("Which?", kind=MessageKind.QUESTION, options=["a"]))
+    assert lines == ["hello", "Which?\n1. a\n\nAnswer with a number."]
+    assert isinstance(TerminalAdapter({}, {}).send(make_message()), UnsupportedMessage)
+    assert isinstance(
+        terminal.send(make_message("x", kind=MessageKind.REACTION)), UnsupportedMessage
+    )
 
 
-# -- outcomes: what a failure means for a message -------------------------------------------------
+# -- send outcomes --------------------------------------------------------------------------------
 
 
 def adapters(url: str) -> list[ChannelAdapter]:
@@ -128,24 +130,24 @@ def adapters(url: str) -> list[ChannelAdapter]:
 )
 @pytest.mark.parametrize("which", range(3))
 def test_http_status_maps_to_one_send_outcome(answer: Answer, outcome: object, which: int) -> None:
-    with platform(lambda asked: answer) as api:
+    with platform(lambda request: answer) as api:
         adapter = adapters(api.url)[which]
-        assert adapter.send(out(place="1")) == outcome
+        assert adapter.send(make_message(place="1")) == outcome
         adapter.stop()
 
 
 @pytest.mark.parametrize("which", range(3))
 def test_broken_connection_is_unconfirmed_and_refused_one_is_not(which: int) -> None:
-    with platform(lambda asked: (0, None)) as api:
+    with platform(lambda request: (0, None)) as api:
         adapter = adapters(api.url)[which]
-        assert isinstance(adapter.send(out(place="1")), UnconfirmedMessage)
-    assert isinstance(adapters(api.url)[which].send(out(place="1")), FailedMessage)
+        assert isinstance(adapter.send(make_message(place="1")), UnconfirmedMessage)
+    assert isinstance(adapters(api.url)[which].send(make_message(place="1")), FailedMessage)
 
 
 @pytest.mark.parametrize("which", range(3))
 def test_wrong_token_is_reported_without_the_token(which: int) -> None:
-    def refuse(asked: ApiRequest) -> Answer:
-        if "auth.test" in asked.path:
+    def refuse(request: ApiRequest) -> Answer:
+        if "auth.test" in request.path:
             return 200, {"ok": False, "error": "invalid_auth"}
         return 401, {"errcode": "M_UNKNOWN_TOKEN", "description": "Unauthorized"}
 
@@ -160,14 +162,14 @@ def test_wrong_token_is_reported_without_the_token(which: int) -> None:
 # -- webhook --------------------------------------------------------------------------------------
 
 
-def signed(secret: str, body: bytes, at: int = NOW) -> dict[str, str]:
-    return {notifications.SIGNATURE_HEADER.lower(): notifications.sign_body(secret, body, at)}
+def sign_request(secret: str, body: bytes, time: int = NOW) -> dict[str, str]:
+    return {notifications.SIGNATURE_HEADER.lower(): notifications.sign_body(secret, body, time)}
 
 
 def test_webhook_accepts_only_signed_requests() -> None:
     hook = WebhookAdapter({}, {"secret": "hush"})
     body = json.dumps({"event_id": "1", "place": "p", "sender": "s", "text": "hi"}).encode()
-    (event,) = hook.accept(signed("hush", body), body, NOW).events
+    (event,) = hook.accept(sign_request("hush", body), body, NOW).events
     assert (event.event_id, event.place, event.text, event.kind) == (
         "1",
         "p",
@@ -176,14 +178,14 @@ def test_webhook_accepts_only_signed_requests() -> None:
     )
     for headers, sent, now in (
         ({}, body, NOW),
-        (signed("other", body), body, NOW),
-        (signed("hush", body), body + b" ", NOW),
-        (signed("hush", body), body, NOW + 3_600_000),
+        (sign_request("other", body), body, NOW),
+        (sign_request("hush", body), body + b" ", NOW),
+        (sign_request("hush", body), body, NOW + 3_600_000),
         ({notifications.SIGNATURE_HEADER.lower(): "t=x,v1=y"}, body, NOW),
-        (signed("hush", b"[]"), b"[]", NOW),
-        (signed("hush", b'{"event_id": "1"}'), b'{"event_id": "1"}', NOW),
-        (signed("hush", b"\xff"), b"\xff", NOW),
-        (signed("hush", b"[" * 5_000), b"[" * 5_000, NOW),
+        (sign_request("hush", b"[]"), b"[]", NOW),
+        (sign_request("hush", b'{"event_id": "1"}'), b'{"event_id": "1"}', NOW),
+        (sign_request("hush", b"\xff"), b"\xff", NOW),
+        (sign_request("hush", b"[" * 5_000), b"[" * 5_000, NOW),
     ):
         with pytest.raises(RequestRejected):
             hook.accept(headers, sent, now)
@@ -192,33 +194,35 @@ def test_webhook_accepts_only_signed_requests() -> None:
 @pytest.mark.parametrize("half", [rb"\ud83d", b"\xf0\x9f"])
 def test_webhook_accepts_a_lone_surrogate(half: bytes) -> None:
     body = b'{"event_id": "1", "place": "p", "sender": "s", "text": "cut %s"}' % half
-    (event,) = WebhookAdapter({}, {"secret": "hush"}).accept(signed("hush", body), body, NOW).events
+    (event,) = (
+        WebhookAdapter({}, {"secret": "hush"}).accept(sign_request("hush", body), body, NOW).events
+    )
     assert event.text in ("cut ?", "cut \ufffd")
 
 
 def test_webhook_sends_signed_json_with_the_key() -> None:
     with run_receiver() as receiver:
         hook = WebhookAdapter({"url": receiver.url}, {"secret": "hush"})
-        assert isinstance(hook.send(out("hello", thread="t")), SentMessage)
+        assert isinstance(hook.send(make_message("hello", thread="t")), SentMessage)
         receiver.answers = [500]
-        failed = hook.send(out())
+        failed = hook.send(make_message())
     assert isinstance(failed, FailedMessage)
     assert "500" in failed.reason
-    told = json.loads(receiver.posted[0].body)
-    assert (told["key"], told["place"], told["text"], told["thread"]) == (
+    payload = json.loads(receiver.posted[0].body)
+    assert (payload["key"], payload["place"], payload["text"], payload["thread"]) == (
         "k1",
         "room",
         "hello",
         "t",
     )
     assert notifications.SIGNATURE_HEADER in receiver.posted[0].headers
-    assert isinstance(WebhookAdapter({}, {"secret": "x"}).send(out()), UnsupportedMessage)
+    assert isinstance(WebhookAdapter({}, {"secret": "x"}).send(make_message()), UnsupportedMessage)
 
 
 def test_webhook_health_check_sends_no_message() -> None:
     with run_receiver() as receiver:
         hook = WebhookAdapter({"url": receiver.url}, {"secret": "hush"})
-        assert hook.check_health() is None, "it takes only what is posted, and says so"
+        assert hook.check_health() is None, "the health check is not supported"
         assert receiver.posted == []
     assert hook.check_health() is not None
     assert WebhookAdapter({}, {"secret": "x"}).check_health() is None
@@ -229,26 +233,26 @@ def test_webhook_health_check_sends_no_message() -> None:
     [(204, None), (401, None), (405, None), (404, "404"), (503, "503")],
 )
 def test_webhook_health_depends_on_the_status_code(status: int, last_error: str | None) -> None:
-    with platform(lambda asked: (status, b"")) as stub:
-        told = WebhookAdapter({"url": f"{stub.url}/hook"}, {"secret": "x"}).check_health()
-    assert told is None if last_error is None else last_error in str(told)
+    with platform(lambda request: (status, b"")) as stub:
+        health = WebhookAdapter({"url": f"{stub.url}/hook"}, {"secret": "x"}).check_health()
+    assert health is None if last_error is None else last_error in str(health)
 
 
 # -- Telegram -------------------------------------------------------------------------------------
 
 
-def updates(*found: dict[str, Any]) -> Any:
-    def answer(asked: ApiRequest) -> Answer:
-        method = asked.path.rpartition("/")[2]
+def serve_updates(*updates: dict[str, Any]) -> Any:
+    def answer(request: ApiRequest) -> Answer:
+        method = request.path.rpartition("/")[2]
         if method == "getMe":
             return 200, {"ok": True, "result": {"id": 99, "username": "corral_bot"}}
         if method == "getUpdates":
-            offset = (asked.body or {}).get("offset", 0)
-            left = [each for each in found if each["update_id"] >= offset]
-            return 200, {"ok": True, "result": left}
+            offset = (request.body or {}).get("offset", 0)
+            pending = [update for update in updates if update["update_id"] >= offset]
+            return 200, {"ok": True, "result": pending}
         if method == "getFile":
             return 200, {"ok": True, "result": {"file_path": "docs/a.txt"}}
-        if asked.path.startswith("/file/"):
+        if request.path.startswith("/file/"):
             return 200, b"the file"
         if method == "setMessageReaction":
             return 200, {"ok": True, "result": True}
@@ -276,7 +280,7 @@ def test_telegram_polling_resumes_after_the_cursor() -> None:
         "message": {"message_id": 8, "chat": {"id": 5, "type": "private"}},
     }
     with platform(
-        updates(
+        serve_updates(
             {"update_id": 10, "message": message},
             {"update_id": 11, "edited_message": message},
             {"update_id": 12, "callback_query": pressed},
@@ -287,15 +291,15 @@ def test_telegram_polling_resumes_after_the_cursor() -> None:
         telegram.start()
         batch = telegram.receive(None, 0)
         assert batch.cursor == "14"
-        said, edited, answer = batch.events
-        assert (said.event_id, said.place, said.place_name, said.direct) == (
+        message, edited, answer = batch.events
+        assert (message.event_id, message.place, message.place_name, message.direct) == (
             "10",
             "-3",
             "Crew",
             False,
         )
-        assert (said.sender, said.mentioned, said.message_id) == ("5", True, "7")
-        assert said.attached[0].data == b"the file"
+        assert (message.sender, message.mentioned, message.message_id) == ("5", True, "7")
+        assert message.attached[0].data == b"the file"
         assert edited.kind is MessageKind.EDIT
         assert (answer.kind, answer.question, answer.text, answer.direct) == (
             MessageKind.ANSWER,
@@ -308,23 +312,23 @@ def test_telegram_polling_resumes_after_the_cursor() -> None:
 
 
 def test_telegram_sends_text_cards_edits_and_reactions() -> None:
-    with platform(updates()) as api:
+    with platform(serve_updates()) as api:
         telegram = TelegramAdapter({"base_url": api.url}, {"token": "secret"})
-        assert telegram.send(out(thread="4", reply_to="7")) == SentMessage(["77"])
+        assert telegram.send(make_message(thread="4", reply_to="7")) == SentMessage(["77"])
         telegram.send(
-            out("Which?", kind=MessageKind.QUESTION, question="qst_1", options=["a", "b"])
+            make_message("Which?", kind=MessageKind.QUESTION, question="qst_1", options=["a", "b"])
         )
-        telegram.send(out("new", kind=MessageKind.EDIT, reply_to="7"))
-        assert telegram.send(out("+", kind=MessageKind.REACTION, reply_to="7")) == SentMessage(
-            ["7"]
-        )
+        telegram.send(make_message("new", kind=MessageKind.EDIT, reply_to="7"))
+        assert telegram.send(
+            make_message("+", kind=MessageKind.REACTION, reply_to="7")
+        ) == SentMessage(["7"])
         telegram.stop()
-    words, card, edit, sign = (asked.body for asked in api.asked)
-    assert (words["text"], words["message_thread_id"]) == ("hello", 4)
+    text, card, edit, reaction = (request.body for request in api.asked)
+    assert (text["text"], text["message_thread_id"]) == ("hello", 4)
     assert card["reply_markup"]["inline_keyboard"][1][0]["callback_data"] == "qst_1:2"
     assert (edit["message_id"], edit["text"]) == (7, "new")
-    assert sign["reaction"][0]["emoji"] == "+"
-    assert all("/botsecret/" in asked.path for asked in api.asked)
+    assert reaction["reaction"][0]["emoji"] == "+"
+    assert all("/botsecret/" in request.path for request in api.asked)
 
 
 # -- Slack ----------------------------------------------------------------------------------------
@@ -334,17 +338,19 @@ def slack(url: str = "http://127.0.0.1:9") -> SlackAdapter:
     return SlackAdapter({"base_url": url}, {"token": "xoxb", "signing_secret": "sign"})
 
 
-def from_slack(body: bytes, at: int = NOW, kind: str = "application/json") -> dict[str, str]:
-    signed = b"v0:%d:" % (at // 1_000) + body
+def sign_slack_request(
+    body: bytes, time: int = NOW, kind: str = "application/json"
+) -> dict[str, str]:
+    signed = b"v0:%d:" % (time // 1_000) + body
     code = hmac.new(b"sign", signed, hashlib.sha256).hexdigest()
     return {
-        "x-slack-request-timestamp": str(at // 1_000),
+        "x-slack-request-timestamp": str(time // 1_000),
         "x-slack-signature": f"v0={code}",
         "content-type": kind,
     }
 
 
-def slack_event(type: str, **more: Any) -> bytes:
+def slack_event(type: str, **fields: Any) -> bytes:
     event = {
         "type": type,
         "channel": "C1",
@@ -353,33 +359,33 @@ def slack_event(type: str, **more: Any) -> bytes:
         "text": "<@UBOT> hello",
         "ts": "1800000000.000100",
     }
-    told = {
+    payload = {
         "type": "event_callback",
         "event_id": f"Ev-{type}",
         "authorizations": [{"user_id": "UBOT"}],
-        "event": event | more,
+        "event": event | fields,
     }
-    return json.dumps(told).encode()
+    return json.dumps(payload).encode()
 
 
 def test_slack_signature_is_checked_and_mention_is_one_event() -> None:
     challenge = json.dumps({"type": "url_verification", "challenge": "abc"}).encode()
-    assert slack().accept(from_slack(challenge), challenge, NOW).answer == b"abc"
+    assert slack().accept(sign_slack_request(challenge), challenge, NOW).answer == b"abc"
     first, second = slack_event("message"), slack_event("app_mention")
-    (one,) = slack().accept(from_slack(first), first, NOW).events
-    (two,) = slack().accept(from_slack(second), second, NOW).events
-    assert one.event_id == two.event_id
-    assert (one.mentioned, one.place, one.sender) == (True, "C1", "U1")
+    (event,) = slack().accept(sign_slack_request(first), first, NOW).events
+    (two,) = slack().accept(sign_slack_request(second), second, NOW).events
+    assert event.event_id == two.event_id
+    assert (event.mentioned, event.place, event.sender) == (True, "C1", "U1")
     for body in (
         slack_event("message", bot_id="B1"),
         slack_event("message", subtype="channel_join"),
         slack_event("reaction_added"),
     ):
-        assert slack().accept(from_slack(body), body, NOW).events == []
+        assert slack().accept(sign_slack_request(body), body, NOW).events == []
     with pytest.raises(RequestRejected):
-        slack().accept(from_slack(first), first + b" ", NOW)
+        slack().accept(sign_slack_request(first), first + b" ", NOW)
     with pytest.raises(RequestRejected):
-        slack().accept(from_slack(first), first, NOW + 3_600_000)
+        slack().accept(sign_slack_request(first), first, NOW + 3_600_000)
     with pytest.raises(RequestRejected):
         slack().accept({}, first, NOW)
 
@@ -388,19 +394,19 @@ def test_slack_token_is_sent_only_to_slack() -> None:
     body = slack_event(
         "message", files=[{"name": "a", "size": 1, "url_private": "http://evil.test/a"}]
     )
-    (event,) = slack().accept(from_slack(body), body, NOW).events
+    (event,) = slack().accept(sign_slack_request(body), body, NOW).events
     assert event.attached[0].reason == "the file is not hosted by Slack"
 
 
 def test_slack_button_press_is_an_answer() -> None:
-    told = {
+    payload = {
         "type": "block_actions",
         "user": {"id": "U1", "username": "ann"},
         "channel": {"id": "C1"},
         "actions": [{"value": "qst_1:2", "action_ts": "9"}],
     }
-    body = urlencode({"payload": json.dumps(told)}).encode()
-    headers = from_slack(body, kind="application/x-www-form-urlencoded")
+    body = urlencode({"payload": json.dumps(payload)}).encode()
+    headers = sign_slack_request(body, kind="application/x-www-form-urlencoded")
     (event,) = slack().accept(headers, body, NOW).events
     assert (event.kind, event.question, event.text, event.sender) == (
         MessageKind.ANSWER,
@@ -411,30 +417,30 @@ def test_slack_button_press_is_an_answer() -> None:
 
 
 def test_slack_history_shows_delivered_messages() -> None:
-    shown: list[dict[str, Any]] = []
+    posted: list[dict[str, Any]] = []
 
-    def answer(asked: ApiRequest) -> Answer:
-        method = asked.path.rpartition("/")[2]
+    def answer(request: ApiRequest) -> Answer:
+        method = request.path.rpartition("/")[2]
         if method == "chat.postMessage":
-            shown.append({"ts": "1800000001.5", **asked.body})
+            posted.append({"ts": "1800000001.5", **request.body})
             return 200, {"ok": True, "ts": "1800000001.5"}
         if method == "conversations.history":
-            return 200, {"ok": True, "messages": shown}
-        if asked.body.get("name") == "twice":
+            return 200, {"ok": True, "messages": posted}
+        if request.body.get("name") == "twice":
             return 200, {"ok": False, "error": "already_reacted"}
-        error = "channel_not_found" if asked.body.get("ts") == "1" else "ratelimited"
+        error = "channel_not_found" if request.body.get("ts") == "1" else "ratelimited"
         return 200, {"ok": False, "error": error}
 
     with platform(answer) as api:
         adapter = slack(api.url)
-        assert adapter.send(out(begun_at=NOW)) == SentMessage(["1800000001.5"])
-        (seen,) = adapter.list_posted(out(begun_at=NOW))
-        assert (seen.key, seen.id, seen.text) == ("k1", "1800000001.5", "hello")
-        edit = out("x", kind=MessageKind.EDIT, reply_to="1")
+        assert adapter.send(make_message(begun_at=NOW)) == SentMessage(["1800000001.5"])
+        (message,) = adapter.list_posted(make_message(begun_at=NOW))
+        assert (message.key, message.id, message.text) == ("k1", "1800000001.5", "hello")
+        edit = make_message("x", kind=MessageKind.EDIT, reply_to="1")
         assert adapter.send(edit) == RejectedMessage("Slack returned channel_not_found")
-        later = out("x", kind=MessageKind.EDIT, reply_to="2")
+        later = make_message("x", kind=MessageKind.EDIT, reply_to="2")
         assert adapter.send(later) == FailedMessage("Slack returned ratelimited")
-        sign = out(":twice:", kind=MessageKind.REACTION, reply_to="3")
+        sign = make_message(":twice:", kind=MessageKind.REACTION, reply_to="3")
         assert adapter.send(sign) == SentMessage(["3"])
         adapter.stop()
 
@@ -442,7 +448,7 @@ def test_slack_history_shows_delivered_messages() -> None:
 # -- Matrix ---------------------------------------------------------------------------------------
 
 
-def in_room(id: str, sender: str = "@ann:here", **content: Any) -> dict[str, Any]:
+def make_room_event(id: str, sender: str = "@ann:here", **content: Any) -> dict[str, Any]:
     body = {"msgtype": "m.text", "body": f"text of {id}"} | content
     return {
         "type": "m.room.message",
@@ -453,16 +459,16 @@ def in_room(id: str, sender: str = "@ann:here", **content: Any) -> dict[str, Any
     }
 
 
-class Homeserver:
-    """As much of one as the adapter uses."""
+class FakeHomeserver:
+    """The part of the Matrix API that the adapter uses."""
 
     def __init__(self) -> None:
         self.sent: dict[str, dict[str, Any]] = {}
         self.joined: list[str] = []
         self.sync: dict[str, Any] = {"next_batch": "s2", "rooms": {}}
 
-    def __call__(self, asked: ApiRequest) -> Answer:
-        path = asked.path
+    def __call__(self, request: ApiRequest) -> Answer:
+        path = request.path
         if path.endswith("/whoami"):
             return 200, {"user_id": "@bot:here"}
         if path.endswith("/sync"):
@@ -471,7 +477,7 @@ class Homeserver:
             self.joined.append(path.rpartition("/")[2])
             return 200, {}
         if path.endswith("/messages"):
-            return 200, {"chunk": [in_room("$gap2"), in_room("$gap1")]}
+            return 200, {"chunk": [make_room_event("$gap2"), make_room_event("$gap1")]}
         if "/media/" in path:
             return 200, b"picture"
         key = path.rpartition("/")[2]
@@ -480,7 +486,7 @@ class Homeserver:
 
 
 def test_matrix_sync_starts_at_the_join_and_fills_gaps() -> None:
-    server = Homeserver()
+    server = FakeHomeserver()
     room = {
         "summary": {"m.joined_member_count": 2},
         "state": {"events": [{"type": "m.room.name", "state_key": "", "content": {"name": "Den"}}]},
@@ -488,18 +494,20 @@ def test_matrix_sync_starts_at_the_join_and_fills_gaps() -> None:
             "limited": True,
             "prev_batch": "p",
             "events": [
-                in_room("$1", **{"m.mentions": {"user_ids": ["@bot:here"]}}),
-                in_room("$2", sender="@bot:here"),
-                in_room("$3", msgtype="m.notice"),
-                in_room("$4", **{"m.relates_to": {"rel_type": "m.thread", "event_id": "$root"}}),
-                in_room(
+                make_room_event("$1", **{"m.mentions": {"user_ids": ["@bot:here"]}}),
+                make_room_event("$2", sender="@bot:here"),
+                make_room_event("$3", msgtype="m.notice"),
+                make_room_event(
+                    "$4", **{"m.relates_to": {"rel_type": "m.thread", "event_id": "$root"}}
+                ),
+                make_room_event(
                     "$5",
                     **{
                         "m.relates_to": {"rel_type": "m.replace", "event_id": "$1"},
                         "m.new_content": {"body": "better"},
                     },
                 ),
-                in_room("$6", msgtype="m.image", url="mxc://here/abc", filename="a.png"),
+                make_room_event("$6", msgtype="m.image", url="mxc://here/abc", filename="a.png"),
                 {
                     "type": "m.reaction",
                     "event_id": "$7",
@@ -515,7 +523,7 @@ def test_matrix_sync_starts_at_the_join_and_fills_gaps() -> None:
     with platform(server) as api:
         matrix = MatrixAdapter({"base_url": api.url}, {"token": "secret"})
         matrix.start()
-        assert matrix.receive(None, 0).events == [], "what was said before is not ours"
+        assert matrix.receive(None, 0).events == [], "earlier messages are ignored"
         batch = matrix.receive("s1", 0)
         matrix.stop()
     assert batch.cursor == "s2"
@@ -535,17 +543,21 @@ def test_matrix_sync_starts_at_the_join_and_fills_gaps() -> None:
 
 
 def test_matrix_deduplicates_by_key() -> None:
-    server = Homeserver()
+    server = FakeHomeserver()
     with platform(server) as api:
         matrix = MatrixAdapter({"base_url": api.url}, {"token": "secret"})
-        first = matrix.send(out(place="!r:here", thread="$root"))
-        assert matrix.send(out(place="!r:here", thread="$root")) == first
-        matrix.send(out("new", key="k2", place="!r:here", kind=MessageKind.EDIT, reply_to="$1"))
-        matrix.send(out("+", key="k3", place="!r:here", kind=MessageKind.REACTION, reply_to="$1"))
+        first = matrix.send(make_message(place="!r:here", thread="$root"))
+        assert matrix.send(make_message(place="!r:here", thread="$root")) == first
+        matrix.send(
+            make_message("new", key="k2", place="!r:here", kind=MessageKind.EDIT, reply_to="$1")
+        )
+        matrix.send(
+            make_message("+", key="k3", place="!r:here", kind=MessageKind.REACTION, reply_to="$1")
+        )
         matrix.stop()
     assert len(server.sent) == 3
-    words, _, edit, sign = (asked.body for asked in api.asked)
-    assert words["m.relates_to"]["rel_type"] == "m.thread"
+    text, _, edit, reaction = (request.body for request in api.asked)
+    assert text["m.relates_to"]["rel_type"] == "m.thread"
     assert edit["m.new_content"]["body"] == "new"
-    assert sign["m.relates_to"]["key"] == "+"
-    assert all(asked.headers["authorization"] == "Bearer secret" for asked in api.asked)
+    assert reaction["m.relates_to"]["key"] == "+"
+    assert all(request.headers["authorization"] == "Bearer secret" for request in api.asked)

@@ -1,4 +1,4 @@
-"""Checks: what they print and how they end, and that nobody of them is left behind."""
+"""Checks: exit codes, output, timeouts, and clean-up of their processes."""
 
 import os
 import signal
@@ -15,16 +15,18 @@ from corral.adapters.sandbox import SandboxKind
 from tests.support.home import is_alive, wait_until
 
 FAR = 3_600_000
-# One that leaves its parent, its session and its environment, and ignores whoever asks it to end.
-ESCAPES = (
+# A process that leaves its parent, session and environment, and ignores signals.
+DETACHED_CHILD = (
     "setsid env -i /bin/sh -c "
     '\'trap "" TERM; echo $$ > "{file}"; while :; do sleep 1; done\' >/dev/null 2>&1 &'
     ' while ! [ -s "{file}" ]; do sleep 0.01; done'
 )
 
 
-def pid_in(file: Path) -> int:
-    return int(wait_until(lambda: file.exists() and file.read_text().strip(), "somebody is there"))
+def read_pid(file: Path) -> int:
+    return int(
+        wait_until(lambda: file.exists() and file.read_text().strip(), "the process wrote its pid")
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,43 +53,46 @@ def test_check_returns_exit_code_and_output_like_a_shell(
 def test_hanging_check_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its time begins when it has started them, however long that takes here."""
-    escaped, began, last = tmp_path / "escaped", tmp_path / "began", checks._read_end
+    """The timeout starts after the children have started, however long that takes."""
+    child_file, started, last = tmp_path / "escaped", tmp_path / "began", checks._read_end
 
-    def last_from_then_on(pipe: int, child: "subprocess.Popen[bytes]", _: float) -> str:
-        wait_until(began.exists, "it has begun")
+    def wait_for_start_and_last(pipe: int, child: "subprocess.Popen[bytes]", _: float) -> str:
+        wait_until(started.exists, "the check started")
         return last(pipe, child, time.monotonic() + 0.7)
 
-    monkeypatch.setattr(checks, "_read_end", last_from_then_on)
+    monkeypatch.setattr(checks, "_read_end", wait_for_start_and_last)
     ended = run_check(
-        f"trap '' TERM; {ESCAPES.format(file=escaped)}; echo began; : > {began}; sleep 600 & wait",
+        f"trap '' TERM; {DETACHED_CHILD.format(file=child_file)}; "
+        f"echo began; : > {started}; sleep 600 & wait",
         str(tmp_path),
         timeout_ms=700,
     )
     assert ended.exit_code == TIMEOUT_EXIT_CODE
     assert "began" in ended.output
     assert "Timed out after 0.7 s." in ended.output
-    assert not is_alive(pid_in(escaped))
+    assert not is_alive(read_pid(child_file))
 
 
 def test_processes_left_by_a_check_are_killed(tmp_path: Path) -> None:
     escaped = tmp_path / "escaped"
-    ended = run_check(f"{ESCAPES.format(file=escaped)}; exit 0", str(tmp_path), timeout_ms=FAR)
+    ended = run_check(
+        f"{DETACHED_CHILD.format(file=escaped)}; exit 0", str(tmp_path), timeout_ms=FAR
+    )
     assert ended.exit_code == 0
-    assert not is_alive(pid_in(escaped))
+    assert not is_alive(read_pid(escaped))
 
 
 def test_check_ends_when_its_runner_is_killed(tmp_path: Path) -> None:
-    mine, escaped = tmp_path / "mine", tmp_path / "escaped"
-    command = f"{ESCAPES.format(file=escaped)}; echo $$ > {mine}; sleep 600"
+    shell_file, child_file = tmp_path / "mine", tmp_path / "escaped"
+    command = f"{DETACHED_CHILD.format(file=child_file)}; echo $$ > {shell_file}; sleep 600"
     script = (
         f"from corral.adapters.checks import run_check as r\nr({command!r}, '/', timeout_ms=10**6)"
     )
     with subprocess.Popen([sys.executable, "-c", script]) as runner:
-        found = [pid_in(mine), pid_in(escaped)]
-        assert all(map(is_alive, found))
+        pids = [read_pid(shell_file), read_pid(child_file)]
+        assert all(map(is_alive, pids))
         os.kill(runner.pid, signal.SIGKILL)
-    wait_until(lambda: not any(map(is_alive, found)), "all of the check have ended")
+    wait_until(lambda: not any(map(is_alive, pids)), "all processes of the check ended")
 
 
 def test_missing_folder_is_an_error_and_not_a_failed_check(tmp_path: Path) -> None:
@@ -99,7 +104,7 @@ def test_missing_folder_is_an_error_and_not_a_failed_check(tmp_path: Path) -> No
 def test_sandboxed_check_writes_only_in_its_folder(tmp_path: Path, kind: SandboxKind) -> None:
     trouble = sandbox._probe_kind(kind, network=True).problem
     if trouble is not None:
-        pytest.skip(f"{kind} does not work here: {trouble}")
+        pytest.skip(f"{kind} is not available: {trouble}")
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     (inside / "deep").mkdir(parents=True)
     ended = run_check(

@@ -1,4 +1,4 @@
-"""Which option of a dialog an answer names, and the keys that select it, on recorded screens."""
+"""Selection of a dialog option by an answer, and the keys for it, on recorded screens."""
 
 from pathlib import Path
 
@@ -15,14 +15,14 @@ DIALOGS = sorted(
 DOWN, UP, RIGHT, ENTER, ESCAPE = "\x1b[B", "\x1b[A", "\x1b[C", "\r", "\x1b"
 
 
-def read(name: str) -> tuple[ScreenLayout, ScreenReading]:
+def read_dialog(name: str) -> tuple[ScreenLayout, ScreenReading]:
     screen = SCREENS[name.partition("-")[0]]
     return screen, read_screen(screen, (RECORDED / f"{name}.txt").read_text().splitlines())
 
 
 @pytest.mark.parametrize("name", DIALOGS)
 def test_no_never_selects_an_allowing_option(name: str) -> None:
-    screen, reading = read(name)
+    screen, reading = read_dialog(name)
     wanted = find_option(screen, reading, "no")
     assert wanted is not None
     label = reading.options[wanted].lower()
@@ -32,7 +32,7 @@ def test_no_never_selects_an_allowing_option(name: str) -> None:
 
 @pytest.mark.parametrize("name", DIALOGS)
 def test_yes_selects_the_option_that_allows_once(name: str) -> None:
-    screen, reading = read(name)
+    screen, reading = read_dialog(name)
     wanted = find_option(screen, reading, "Yes.")
     assert wanted is not None
     assert screen.yes.match(reading.options[wanted])
@@ -40,16 +40,16 @@ def test_yes_selects_the_option_that_allows_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", DIALOGS)
 def test_option_is_selected_by_number_or_label(name: str) -> None:
-    screen, reading = read(name)
-    for at, option in enumerate(reading.options):
-        assert find_option(screen, reading, str(at + 1)) == at
-        assert find_option(screen, reading, option.upper()) == at
+    screen, reading = read_dialog(name)
+    for index, option in enumerate(reading.options):
+        assert find_option(screen, reading, str(index + 1)) == index
+        assert find_option(screen, reading, option.upper()) == index
 
 
 @pytest.mark.parametrize("text", ["", " ", "\r", "0", "9", "nope", "not now", "yes please", "1.5"])
 @pytest.mark.parametrize("name", DIALOGS)
 def test_other_text_selects_no_option(name: str, text: str) -> None:
-    screen, reading = read(name)
+    screen, reading = read_dialog(name)
     assert find_option(screen, reading, text) is None
 
 
@@ -69,14 +69,14 @@ def test_other_text_selects_no_option(name: str, text: str) -> None:
     ],
 )
 def test_keys_for_no_do_not_select_the_marked_yes(name: str, keys: tuple[str, bool]) -> None:
-    screen, reading = read(name)
+    screen, reading = read_dialog(name)
     wanted = find_option(screen, reading, "no")
     assert wanted is not None
     assert keys_for(screen, reading, wanted) == keys
 
 
 def test_ambiguous_no_selects_no_option() -> None:
-    screen, reading = read("claude-run")
+    screen, reading = read_dialog("claude-run")
     declines = ["4. No, not now", "5. No, and never ask"]
     both = ScreenReading("needs_input", options=[*reading.options[:3], *declines], marked=0)
     assert find_option(screen, both, "no") is None
@@ -84,18 +84,20 @@ def test_ambiguous_no_selects_no_option() -> None:
 
 
 def test_two_open_dialogs_of_gemini_offer_no_option() -> None:
-    """Its question about the folder may stand below another one, which gets the keys."""
-    _, reading = read("gemini-two")
+    """Its question about the folder may be below another dialog, which gets the keys."""
+    _, reading = read_dialog("gemini-two")
     assert (reading.state, reading.kind, reading.options) == ("needs_input", None, [])
-    assert read_screen(SCREENS["gemini"], lines("gemini-two"), frozenset({"all"})).answer is None
+    assert (
+        read_screen(SCREENS["gemini"], read_lines("gemini-two"), frozenset({"all"})).answer is None
+    )
 
 
-def lines(name: str) -> list[str]:
+def read_lines(name: str) -> list[str]:
     return (RECORDED / f"{name}.txt").read_text().splitlines()
 
 
 def test_message_below_a_dialog_of_gemini_does_not_hide_it() -> None:
-    _, reading = read("gemini-notice")
+    _, reading = read_dialog("gemini-notice")
     assert (reading.state, reading.kind) == ("needs_input", "run")
     assert len(reading.options) == 3
 
@@ -126,7 +128,7 @@ def test_option_that_opencode_marks_by_colour_is_recognized(marked: int) -> None
     ],
 )
 def test_text_in_the_input_line_is_read(name: str, draft: str | None) -> None:
-    _, reading = read(name)
+    _, reading = read_dialog(name)
     assert reading.draft == draft
     if draft is not None:
         assert reading.state == "ready"

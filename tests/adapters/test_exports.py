@@ -1,4 +1,4 @@
-"""Exports: whole or not at all."""
+"""Exports are atomic: complete, or absent."""
 
 import json
 import os
@@ -35,17 +35,17 @@ def repository(tmp_path: Path) -> Path:
     return top
 
 
-def export(repository: Path, target: Path, **more: object) -> exports.ExportManifest:
+def export(repository: Path, target: Path, **options: object) -> exports.ExportManifest:
     trees = {"round-1-winner": CommitTree(str(repository), "main")}
     files = {"logs/round-1/attempt-1.log": b"one\n", "logs/round-1/attempt-2.log": [b"t", b"wo\n"]}
-    return exports.write_export(target, trees=trees, files=files, **more)
+    return exports.write_export(target, trees=trees, files=files, **options)
 
 
 def test_export_writes_exact_files_and_a_manifest(repository: Path, tmp_path: Path) -> None:
     target = tmp_path / "out" / "race"
     before = os.umask(0o077)
     try:
-        made = export(repository, target)
+        export_result = export(repository, target)
     finally:
         os.umask(before)
     winner = target / "round-1-winner"
@@ -55,8 +55,8 @@ def test_export_writes_exact_files_and_a_manifest(repository: Path, tmp_path: Pa
     assert not os.access(winner / "README", os.X_OK)
     assert os.readlink(winner / "deep/link") == "../README"
     assert (target / "logs/round-1/attempt-2.log").read_bytes() == b"two\n"
-    told = json.loads((target / "manifest.json").read_text())
-    entries = {entry["path"]: entry for entry in told["entries"]}
+    manifest = json.loads((target / "manifest.json").read_text())
+    entries = {entry["path"]: entry for entry in manifest["entries"]}
     assert entries["round-1-winner/README"] == {
         "path": "round-1-winner/README",
         "size": 6,
@@ -64,8 +64,8 @@ def test_export_writes_exact_files_and_a_manifest(repository: Path, tmp_path: Pa
         "mode": "100644",
     }
     assert entries["round-1-winner/bin/tool"]["mode"] == "100755"
-    assert told["commits"] == {"round-1-winner": git(repository, "rev-parse", "main")}
-    assert len(entries) == len(made.entries) == 10
+    assert manifest["commits"] == {"round-1-winner": git(repository, "rev-parse", "main")}
+    assert len(entries) == len(export_result.entries) == 10
     assert exports.verify_export(target) == []
     assert [path.name for path in target.parent.iterdir()] == ["race"]
 
@@ -99,13 +99,13 @@ def test_existing_export_is_kept_replaced_or_rejected(repository: Path, tmp_path
     export(repository, target)
     inode = target.stat().st_ino
     export(repository, target)
-    assert target.stat().st_ino == inode, "the same is left alone"
+    assert target.stat().st_ino == inode, "an identical export is kept"
     commit(repository, {"README": "second\n"})
     with pytest.raises(Refused, check=because("export_exists")):
         export(repository, target)
     export(repository, target, existing="replace")
     assert (target / "round-1-winner/README").read_text() == "second\n"
-    (target / "mine").write_text("work of the user")
+    (target / "mine").write_text("user data")
     commit(repository, {"README": "third\n"})
     with pytest.raises(Refused, check=because("not_an_export")):
         export(repository, target, existing="replace")
@@ -130,11 +130,11 @@ def test_symlink_out_of_the_tree_is_rejected(repository: Path, tmp_path: Path, l
 @pytest.mark.parametrize("name", [b"..", b".git", b".GIT", b"."])
 def test_path_traversal_is_rejected(repository: Path, tmp_path: Path, name: bytes) -> None:
     blob = git(repository, "hash-object", "-w", "--stdin", given=b"evil")
-    words = ("hash-object", "-t", "tree", "-w", "--stdin", "--literally")
-    tree = git(repository, *words, given=b"100644 evil\0" + bytes.fromhex(blob))
-    above = git(repository, *words, given=b"40000 " + name + b"\0" + bytes.fromhex(tree))
-    made = git(repository, "commit-tree", above, "-m", "evil")
-    trees = {"winner": CommitTree(str(repository), made)}
+    command = ("hash-object", "-t", "tree", "-w", "--stdin", "--literally")
+    tree = git(repository, *command, given=b"100644 evil\0" + bytes.fromhex(blob))
+    above = git(repository, *command, given=b"40000 " + name + b"\0" + bytes.fromhex(tree))
+    commit = git(repository, "commit-tree", above, "-m", "evil")
+    trees = {"winner": CommitTree(str(repository), commit)}
     with pytest.raises(Refused, check=because("outside_tree")):
         exports.write_export(tmp_path / "race", trees=trees, files={})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["repository"]
@@ -162,8 +162,10 @@ def test_invalid_names_and_sources_are_rejected(repository: Path, tmp_path: Path
 def test_submodule_is_listed_and_not_exported(repository: Path, tmp_path: Path) -> None:
     git(repository, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
     git(repository, "commit", "-qm", "sub")
-    made = export(repository, tmp_path / "race")
-    assert [entry.mode for entry in made.entries if entry.path.endswith("/sub")] == ["160000"]
+    export_result = export(repository, tmp_path / "race")
+    assert [entry.mode for entry in export_result.entries if entry.path.endswith("/sub")] == [
+        "160000"
+    ]
     assert exports.verify_export(tmp_path / "race") == []
 
 
@@ -178,12 +180,12 @@ def test_full_disk_is_reported_and_leaves_no_files(repository: Path, tmp_path: P
         "try: exports.write_export(Path(sys.argv[2]), trees=trees, files={})\n"
         "except Refused as error: print(error)\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program, str(repository), str(tmp_path / "race")],
         capture_output=True,
         text=True,
     )
-    assert done.stdout.strip(), done.stderr
+    assert result.stdout.strip(), result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["repository"]
 
 
@@ -191,14 +193,14 @@ CRASH = """
 import os, sys
 from pathlib import Path
 from corral.adapters import exports
-left = int(sys.argv[3])
+remaining = int(sys.argv[3])
 def counted(function):
-    def call(*words, **more):
-        global left
-        left -= 1
-        if left == 0:
+    def call(*args, **kwargs):
+        global remaining
+        remaining -= 1
+        if remaining == 0:
             os._exit(9)
-        return function(*words, **more)
+        return function(*args, **kwargs)
     return call
 for name in ("rename", "mkdir", "symlink", "fsync", "makedirs"):
     setattr(os, name, counted(getattr(os, name)))
@@ -214,8 +216,8 @@ def test_crash_leaves_the_old_or_the_new_export(repository: Path, tmp_path: Path
     exports.write_export(target, trees={}, files={"old": b"old"})
     outcomes = []
     for point in range(1, 200, 3):
-        words = [sys.executable, "-c", CRASH, str(repository), str(target), str(point)]
-        code = subprocess.run(words, check=False).returncode
+        command = [sys.executable, "-c", CRASH, str(repository), str(target), str(point)]
+        code = subprocess.run(command, check=False).returncode
         exports.delete_leftovers(target.parent)
         assert [path.name for path in target.parent.iterdir()] == ["race"]
         assert exports.verify_export(target) == []

@@ -1,4 +1,4 @@
-"""Commits, comparisons and diffs in real repositories."""
+"""Commits, comparisons and diffs of real repositories."""
 
 import os
 import shutil
@@ -31,11 +31,11 @@ def folder(repository: Path) -> Path:
     return folder
 
 
-def save(folder: Path) -> git_history.SavedWork:
+def commit_work(folder: Path) -> git_history.SavedWork:
     return git_history.commit_all(str(folder.parent / "repository"), str(folder), "saved")
 
 
-# -- committing ------------------------------------------------------------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 def test_all_files_that_are_not_ignored_are_committed(repository: Path, folder: Path) -> None:
@@ -48,7 +48,7 @@ def test_all_files_that_are_not_ignored_are_committed(repository: Path, folder: 
     hook = repository / ".git/hooks/pre-commit"
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)
-    saved = save(folder)
+    saved = commit_work(folder)
     assert saved.made
     assert git(folder, "rev-parse", "corral/one", "corral/one^") == f"{saved.commit}\n{before}"
     assert git(folder, "status", "--porcelain") == ""
@@ -56,32 +56,32 @@ def test_all_files_that_are_not_ignored_are_committed(repository: Path, folder: 
         "100644 .gitignore\n100644 README\n120000 link\n100644 new/file\n100755 tool"
     )
     assert git(folder, "log", "-1", "--format=%an %s") == "corral saved"
-    again = save(folder)
-    assert (again.made, again.commit, again.tree) == (False, saved.commit, saved.tree)
+    second = commit_work(folder)
+    assert (second.made, second.commit, second.tree) == (False, saved.commit, saved.tree)
 
 
 def test_stale_git_lock_damaged_index_and_unfinished_merge_are_ignored(
     repository: Path, folder: Path
 ) -> None:
-    own = Path(git(folder, "rev-parse", "--git-dir"))
+    git_dir = Path(git(folder, "rev-parse", "--git-dir"))
     write(folder, {"one": "1"})
-    (own / "index.lock").touch()
-    assert save(folder).made
-    os.utime(own / "index.lock", (1, 1))
+    (git_dir / "index.lock").touch()
+    assert commit_work(folder).made
+    os.utime(git_dir / "index.lock", (1, 1))
     write(folder, {"two": "1"})
-    assert save(folder).made
-    assert not (own / "index.lock").exists()
-    (own / "index").write_bytes(b"nonsense")
+    assert commit_work(folder).made
+    assert not (git_dir / "index.lock").exists()
+    (git_dir / "index").write_bytes(b"damaged")
     write(folder, {"three": "1"})
-    assert save(folder).made
-    (own / "index").unlink()
+    assert commit_work(folder).made
+    (git_dir / "index").unlink()
     write(folder, {"four": "1"})
-    assert save(folder).made
+    assert commit_work(folder).made
     other = commit(repository, {"README": "theirs\n"})
     commit(folder, {"README": "ours\n"})
     with pytest.raises(AssertionError):
         git(folder, "merge", other)
-    saved = save(folder)
+    saved = commit_work(folder)
     assert "<<<<<<<" in git(folder, "show", f"{saved.commit}:README")
     assert git(folder, "rev-parse", f"{saved.commit}^2") == other
     assert git(folder, "status").count("nothing to commit") == 1
@@ -90,7 +90,7 @@ def test_stale_git_lock_damaged_index_and_unfinished_merge_are_ignored(
 def test_assume_unchanged_files_are_committed_too(folder: Path) -> None:
     git(folder, "update-index", "--assume-unchanged", "README")
     write(folder, {"README": "hidden\n"})
-    assert git(folder, "show", f"{save(folder).commit}:README") == "hidden"
+    assert git(folder, "show", f"{commit_work(folder).commit}:README") == "hidden"
 
 
 def test_concurrently_moved_branch_is_not_overwritten(
@@ -99,13 +99,13 @@ def test_concurrently_moved_branch_is_not_overwritten(
     write(folder, {"mine": "x"})
     real = adapter.commit_tree
 
-    def slowly(*words: Any, **more: Any) -> str:
+    def commit_concurrently(*args: Any, **kwargs: Any) -> str:
         git(folder, "commit", "-q", "--allow-empty", "-m", "meanwhile")
-        return real(*words, **more)
+        return real(*args, **kwargs)
 
-    monkeypatch.setattr(adapter, "commit_tree", slowly)
+    monkeypatch.setattr(adapter, "commit_tree", commit_concurrently)
     with pytest.raises(Conflict, check=because("branch_moved")):
-        save(folder)
+        commit_work(folder)
     assert git(folder, "log", "-1", "--format=%s") == "meanwhile"
     assert git(folder, "status", "--porcelain") == "?? mine"
 
@@ -115,7 +115,7 @@ def test_nested_repositories_are_reported_and_not_committed(folder: Path) -> Non
     (folder / "nothing").mkdir()
     git(folder / "nothing", "init", "-q")
     write(folder, {"mine": "x"})
-    saved = save(folder)
+    saved = commit_work(folder)
     assert saved.left == ["inner/", "nothing/"]
     assert git_history.list_changes(str(folder), f"{saved.commit}^", saved.commit)[0].name == "mine"
     assert worktrees.inspect(str(folder.parent / "repository"), str(folder)).dirty
@@ -123,7 +123,7 @@ def test_nested_repositories_are_reported_and_not_committed(folder: Path) -> Non
 
 def test_unborn_head_gets_a_first_commit(folder: Path) -> None:
     git(folder, "checkout", "-q", "--orphan", "fresh")
-    saved = save(folder)
+    saved = commit_work(folder)
     assert git(folder, "log", "--format=%H", "fresh") == saved.commit
 
 
@@ -140,7 +140,7 @@ EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "8"))
 
 @pytest.fixture
 def any_name_repository(tmp_path: Path) -> Path:
-    """One repository for all examples; each example has a worktree of its own."""
+    """One repository for all examples. Each example has its own worktree."""
     return new_repository(tmp_path / "any-name", {"README": "hello\n"})
 
 
@@ -156,13 +156,13 @@ def test_any_file_name_and_content_round_trips(
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "one"
         worktrees.create(str(top), str(folder), f"corral/{Path(place).name}")
-        there = os.fsencode(folder) + (b"/sub" if nested else b"")
-        os.makedirs(there, exist_ok=True)
+        target = os.fsencode(folder) + (b"/sub" if nested else b"")
+        os.makedirs(target, exist_ok=True)
         names = [
             name for name in names if name not in (b"README", b".gitignore", b".gitattributes")
         ]
         for name in names:
-            with open(os.path.join(there, name), "wb") as file:
+            with open(os.path.join(target, name), "wb") as file:
                 file.write(content)
         first = git(top, "rev-parse", "HEAD")
         saved = git_history.commit_all(str(top), str(folder), "all")
@@ -170,9 +170,9 @@ def test_any_file_name_and_content_round_trips(
         prefix = b"sub/" if nested else b""
         assert {os.fsencode(change.name) for change in changes} == {prefix + n for n in names}
         for change in changes:
-            shown = git_history.diff_file(str(top), first, saved.commit, change.name)
-            assert shown.change == change
-            added = [line for hunk in shown.hunks for line in hunk.lines]
+            diff = git_history.diff_file(str(top), first, saved.commit, change.name)
+            assert diff.change == change
+            added = [line for hunk in diff.hunks for line in hunk.lines]
             assert change.added is None or len(added) == change.added
         assert [*diff_chunks.read_chunks(str(top), first, saved.commit)][-1:] or not names
         fresh = Path(place) / "two"
@@ -188,10 +188,13 @@ def test_file_replaced_by_a_folder_and_the_reverse_are_committed(folder: Path) -
     write(folder, {"README/inside": "x"})
     shutil.rmtree(folder / "src")
     write(folder, {"src": "a file"})
-    assert git(folder, "ls-tree", "-r", "--name-only", save(folder).tree) == "README/inside\nsrc"
+    assert (
+        git(folder, "ls-tree", "-r", "--name-only", commit_work(folder).tree)
+        == "README/inside\nsrc"
+    )
 
 
-# -- looking ---------------------------------------------------------------------------------------
+# -- queries ---------------------------------------------------------------------------------------
 
 
 def test_heads_branches_trees_and_uncommitted_changes_are_read(repository: Path) -> None:
@@ -215,21 +218,23 @@ def test_heads_branches_trees_and_uncommitted_changes_are_read(repository: Path)
 
 
 def test_pinned_commit_survives_deletion_of_its_branch(repository: Path, folder: Path) -> None:
-    done = commit(folder, {"work": "x"})
-    git_history.keep_commit(str(repository), "races/rac_1/1", done)
+    saved = commit(folder, {"work": "x"})
+    git_history.keep_commit(str(repository), "races/rac_1/1", saved)
     state = worktrees.remove(str(repository), str(folder), delete_branch=True)
-    assert state.unmerged == 0, "what is kept is not lost"
+    assert state.unmerged == 0, "the pinned commit is not lost"
     git(repository, "reflog", "expire", "--expire=now", "--all")
     git(repository, "gc", "-q", "--prune=now")
-    assert git_history.diff_stat(str(repository), "main", done).files == 1
+    assert git_history.diff_stat(str(repository), "main", saved).files == 1
     assert git_history.list_kept(str(repository), "races/rac_1") == ["races/rac_1/1"]
-    assert not git_history.release_commit(str(repository), "races/rac_1/1"), "nothing else has it"
-    git(repository, "branch", "another", done)
+    assert not git_history.release_commit(str(repository), "races/rac_1/1"), (
+        "no other ref contains it"
+    )
+    git(repository, "branch", "another", saved)
     assert git_history.release_commit(str(repository), "races/rac_1/1")
-    assert git_history.release_commit(str(repository), "races/rac_1/1"), "it is gone already"
+    assert git_history.release_commit(str(repository), "races/rac_1/1"), "releasing again succeeds"
     assert git_history.list_kept(str(repository), "races/rac_1") == []
     with pytest.raises(Invalid):
-        git_history.keep_commit(str(repository), "a..b", done)
+        git_history.keep_commit(str(repository), "a..b", saved)
 
 
 def test_changed_files_are_counted_and_listed(repository: Path) -> None:
@@ -243,18 +248,18 @@ def test_changed_files_are_counted_and_listed(repository: Path) -> None:
         repository,
         {"moved": text.replace("line 3\n", "LINE 3\n"), "picture": b"\0\2", "a\tb\n": "1\n2"},
     )
-    found = {
+    changes = {
         change.name: change for change in git_history.list_changes(str(repository), first, second)
     }
-    assert found["moved"] == git_history.FileChange("moved", "renamed", "long", 1, 1)
-    assert found["picture"] == git_history.FileChange("picture", "changed", None, None, None)
-    assert found["gone"] == git_history.FileChange("gone", "removed", None, 0, 1)
-    assert found["a\tb\n"] == git_history.FileChange("a\tb\n", "added", None, 2, 0)
-    assert found["kind"].state == "kind"
+    assert changes["moved"] == git_history.FileChange("moved", "renamed", "long", 1, 1)
+    assert changes["picture"] == git_history.FileChange("picture", "changed", None, None, None)
+    assert changes["gone"] == git_history.FileChange("gone", "removed", None, 0, 1)
+    assert changes["a\tb\n"] == git_history.FileChange("a\tb\n", "added", None, 2, 0)
+    assert changes["kind"].state == "kind"
     assert git_history.diff_stat(str(repository), first, second) == git_history.DiffStat(5, 4, 3, 1)
     assert git_history.list_changes(str(repository), second, second) == []
-    shown = git_history.diff_file(str(repository), first, second, "moved")
-    assert [(line.sign, line.text, line.old, line.new) for line in shown.hunks[0].lines][2:5] == [
+    diff = git_history.diff_file(str(repository), first, second, "moved")
+    assert [(line.sign, line.text, line.old, line.new) for line in diff.hunks[0].lines][2:5] == [
         (" ", "line 2", 3, 3),
         ("-", "line 3", 4, None),
         ("+", "LINE 3", None, 4),
@@ -308,7 +313,7 @@ def test_long_diff_is_chunked_and_truncation_is_marked(repository: Path) -> None
     assert len(short.hunks[0].lines) < 200
 
 
-# -- what an agent wrote for git -------------------------------------------------------------------
+# -- hostile git configuration --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -317,7 +322,7 @@ def trap(tmp_path: Path) -> Path:
 
 
 def set_traps(config: str, trap: Path) -> str:
-    """A configuration that has git run a program."""
+    """Add git settings that would run a program."""
     bite = f"touch {trap}; cat"
     return config + "".join(
         f'[{kind} "bite"]\n\t{name} = "{bite}"\n'
@@ -330,15 +335,15 @@ def test_progress_of_an_attempt_is_measured_without_running_its_programs(
 ) -> None:
     folder = tmp_path / "worktree"
     worktrees.create(str(repository), str(folder), "corral/one")
-    own = new_repository(tmp_path / "its-own", {"README": "x"})
-    with open(own / ".git/config", "a") as file:
+    forged = new_repository(tmp_path / "forged", {"README": "x"})
+    with open(forged / ".git/config", "a") as file:
         file.write(set_traps("", trap))
-    (folder / ".git").write_text(f"gitdir: {own}/.git\n")
+    (folder / ".git").write_text(f"gitdir: {forged}/.git\n")
     write(folder, {".gitattributes": "* filter=bite diff=bite\n", "new": "1\n2\n"})
     os.mkfifo(tmp_path / "pipe")
-    (folder / "link").symlink_to(tmp_path / "pipe")  # to be read would be to wait for ever
-    told = git_history.diff_stat_of_worktree(str(repository), str(folder), "main")
-    assert (told.files, told.added) == (3, 3)
+    (folder / "link").symlink_to(tmp_path / "pipe")  # reading it would block
+    diff_stat = git_history.diff_stat_of_worktree(str(repository), str(folder), "main")
+    assert (diff_stat.files, diff_stat.added) == (3, 3)
     assert not trap.exists()
 
 
@@ -362,8 +367,8 @@ def test_git_config_of_a_worktree_runs_no_program(
     write(folder, {".gitattributes": "* filter=bite diff=bite\n", "README": "changed\n"})
     git_history.diff_stat_of_worktree(str(repository), str(folder), "main")
     assert worktrees.inspect(str(repository), str(folder)).dirty
-    saved = git_history.commit_all(str(repository), str(folder), "what it left")
+    saved = git_history.commit_all(str(repository), str(folder), "leftovers")
     assert git(repository, "show", f"{saved.commit}:README") == "changed"
     assert not trap.exists()
     if kind == "file":
-        assert "sparseCheckout" in file.read_text(), "what names no program stays"
+        assert "sparseCheckout" in file.read_text(), "other settings are kept"

@@ -1,4 +1,4 @@
-"""Databases of other tools: read from a consistent copy, never changed."""
+"""Source databases of other tools: read from a consistent copy, never changed."""
 
 import os
 import tempfile
@@ -26,13 +26,13 @@ from tests.support.processes import Child, as_nobody
 EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
 
 
-def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+def read_files(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.iterdir()}
 
 
-def all_rows(path: Path, table: str = "runs") -> list[dict[str, object]]:
-    with open_source(path) as found:
-        return [row.values for piece in found.read_batches(table, ("id",)) for row in piece]
+def read_rows(path: Path, table: str = "runs") -> list[dict[str, object]]:
+    with open_source(path) as source:
+        return [row.values for piece in source.read_batches(table, ("id",)) for row in piece]
 
 
 # -- the source -----------------------------------------------------------------------------------
@@ -43,9 +43,9 @@ def test_no_file_is_created_or_changed_beside_a_source(wal: bool, tmp_path: Path
     path = source_databases.make(
         tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS, wal=wal
     )
-    before = files_of(tmp_path)
-    assert len(all_rows(path)) == 4
-    assert files_of(tmp_path) == before
+    before = read_files(tmp_path)
+    assert len(read_rows(path)) == 4
+    assert read_files(tmp_path) == before
 
 
 def test_wal_of_a_live_writer_is_read(tmp_path: Path) -> None:
@@ -53,10 +53,10 @@ def test_wal_of_a_live_writer_is_read(tmp_path: Path) -> None:
     writer = apsw.Connection(str(path))
     try:
         source_databases.fill(writer, source_databases.AGENT_YES_ROWS)
-        before = files_of(tmp_path)
+        before = read_files(tmp_path)
         assert "s.db-wal" in before
-        assert len(all_rows(path)) == 4
-        assert files_of(tmp_path) == before
+        assert len(read_rows(path)) == 4
+        assert read_files(tmp_path) == before
     finally:
         writer.close()
 
@@ -65,14 +65,14 @@ def test_wal_of_a_dead_writer_is_read_and_left_unchanged(tmp_path: Path) -> None
     path = source_databases.make(tmp_path / "live.db", source_databases.AGENT_YES, {}, wal=True)
     writer = apsw.Connection(str(path))
     source_databases.fill(writer, source_databases.AGENT_YES_ROWS)
-    left = tmp_path / "left"
-    left.mkdir()
+    copy = tmp_path / "left"
+    copy.mkdir()
     for end in ("", "-wal"):
-        (left / f"s.db{end}").write_bytes(path.with_name(f"live.db{end}").read_bytes())
+        (copy / f"s.db{end}").write_bytes(path.with_name(f"live.db{end}").read_bytes())
     writer.close()
-    before = files_of(left)
-    assert len(all_rows(left / "s.db")) == 4
-    assert files_of(left) == before
+    before = read_files(copy)
+    assert len(read_rows(copy / "s.db")) == 4
+    assert read_files(copy) == before
 
 
 def test_uncommitted_transaction_is_not_read(tmp_path: Path) -> None:
@@ -86,20 +86,20 @@ def test_uncommitted_transaction_is_not_read(tmp_path: Path) -> None:
         " INSERT INTO projects (dir, cmd, created_at, updated_at)"
         " SELECT printf('/%d', i), hex(randomblob(200)), 1, 1 FROM n"
     )
-    left = tmp_path / "left"
-    left.mkdir()
+    copy = tmp_path / "left"
+    copy.mkdir()
     for end in ("", "-journal"):
-        (left / f"s.db{end}").write_bytes(path.with_name(f"live.db{end}").read_bytes())
-    before = files_of(left)
-    assert len(all_rows(left / "s.db")) == 4, "the delete was never committed"
-    assert files_of(left) == before
+        (copy / f"s.db{end}").write_bytes(path.with_name(f"live.db{end}").read_bytes())
+    before = read_files(copy)
+    assert len(read_rows(copy / "s.db")) == 4, "the delete was not committed"
+    assert read_files(copy) == before
     writer.execute("ROLLBACK")
     writer.close()
 
 
 @pytest.fixture
-def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A database in which somebody moves a sum from row to row, all the time.
+def busy_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A database whose writer moves an amount between rows continuously.
 
     Its writer pauses now and then, for longer the more often a copy failed: also on a slow machine
     a copy fits into a pause.
@@ -107,13 +107,13 @@ def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     failed_copies = 0
     copied = private_copy._try_copy
 
-    def copied_and_counted(*paths: Path) -> bool:
+    def copy_and_count(*paths: Path) -> bool:
         nonlocal failed_copies
-        done = copied(*paths)
-        failed_copies = 0 if done else failed_copies + 1
-        return done
+        result = copied(*paths)
+        failed_copies = 0 if result else failed_copies + 1
+        return result
 
-    monkeypatch.setattr(private_copy, "_try_copy", copied_and_counted)
+    monkeypatch.setattr(private_copy, "_try_copy", copy_and_count)
     path = tmp_path / "s.db"
     writer = apsw.Connection(str(path))
     writer.execute(
@@ -144,10 +144,10 @@ def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 
 def test_copy_of_a_source_with_a_writer_is_consistent(
-    moving_money: Path,
+    busy_database: Path,
 ) -> None:
     for _ in range(5):
-        amounts = [row["amount"] for row in all_rows(moving_money)]
+        amounts = [row["amount"] for row in read_rows(busy_database)]
         assert sum(amounts) == 3_000
 
 
@@ -169,19 +169,19 @@ def test_rows_are_read_in_batches_of_bounded_size(tmp_path: Path) -> None:
         " INSERT INTO runs SELECT i, i, 1, 'failed', 1, i, i, iif(i < 3, hex(zeroblob(700000)), '')"
         " FROM n",
     )
-    with open_source(path) as found:
-        sizes = [len(piece) for piece in found.read_batches("runs", ("id",))]
+    with open_source(path) as source:
+        sizes = [len(piece) for piece in source.read_batches("runs", ("id",))]
     assert sum(sizes) == 1_300
     assert max(sizes) <= BATCH_ROWS
-    assert sizes[:2] == [1, 1], "large values make small pieces"
+    assert sizes[:2] == [1, 1], "large values make small batches"
 
 
-# -- what cannot be read --------------------------------------------------------------------------
+# -- rejected files -------------------------------------------------------------------------------
 
 
-def refusal(path: Path, tool: str = "agent-yes") -> CorralError:
-    with pytest.raises(CorralError) as caught, open_source(path) as found:
-        check_signature(found, find_tool(tool), find_tool(tool).signature)
+def open_and_fail(path: Path, tool: str = "agent-yes") -> CorralError:
+    with pytest.raises(CorralError) as caught, open_source(path) as source:
+        check_signature(source, find_tool(tool), find_tool(tool).signature)
     return caught.value
 
 
@@ -193,26 +193,26 @@ def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
         tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
     )
     half.write_bytes(whole.read_bytes()[:5_000])
-    assert refusal(tmp_path / "a.txt").details["reason"] == "not_sqlite"
-    os.mkfifo(tmp_path / "pipe")  # nobody writes into it
-    assert refusal(tmp_path / "pipe").details["reason"] == "not_sqlite"
+    assert open_and_fail(tmp_path / "a.txt").details["reason"] == "not_sqlite"
+    os.mkfifo(tmp_path / "pipe")  # without a writer
+    assert open_and_fail(tmp_path / "pipe").details["reason"] == "not_sqlite"
     for end in ("-wal", "-journal"):
         sound = source_databases.make(tmp_path / f"beside{end}.db", source_databases.AGENT_YES, {})
         os.mkfifo(f"{sound}{end}")
-        assert refusal(sound).details == {"path": f"{sound}{end}", "reason": "not_sqlite"}
-    assert refusal(tmp_path / "empty").details["reason"] == "empty"
-    assert refusal(half).details["reason"] == "damaged"
-    assert refusal(tmp_path).details["reason"] == "is_a_folder"
-    assert isinstance(refusal(tmp_path / "missing"), NotFound)
+        assert open_and_fail(sound).details == {"path": f"{sound}{end}", "reason": "not_sqlite"}
+    assert open_and_fail(tmp_path / "empty").details["reason"] == "empty"
+    assert open_and_fail(half).details["reason"] == "damaged"
+    assert open_and_fail(tmp_path).details["reason"] == "is_a_folder"
+    assert isinstance(open_and_fail(tmp_path / "missing"), NotFound)
 
 
 def test_unreadable_file_is_rejected() -> None:
-    # Not in the test's own folder, which a user without rights does not reach.
+    # Outside of the test folder, which an unprivileged user cannot reach.
     with tempfile.TemporaryDirectory(prefix="corral-test-") as folder:
         Path(folder).chmod(0o755)
         path = source_databases.make(Path(folder) / "s.db", source_databases.AGENT_YES, {})
         path.chmod(0)
-        with Child(as_nobody(lambda: refusal(path).message)) as child:
+        with Child(as_nobody(lambda: open_and_fail(path).message)) as child:
             assert "Cannot read" in child.result()
 
 
@@ -224,7 +224,7 @@ def test_locked_file_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     writer = apsw.Connection(str(path))
     writer.execute("BEGIN EXCLUSIVE")
     try:
-        assert refusal(path).details["reason"] == "locked"
+        assert open_and_fail(path).details["reason"] == "locked"
     finally:
         writer.close()
 
@@ -235,15 +235,15 @@ def test_database_of_another_tool_is_rejected_by_name(tool: str, tmp_path: Path)
     for other in TOOL_NAMES:
         if other == tool:
             continue
-        found = refusal(path, other)
-        assert isinstance(found, Invalid)
-        assert found.details["reason"] == "other_tool"
-        assert found.details["looks_like"] == tool
+        error = open_and_fail(path, other)
+        assert isinstance(error, Invalid)
+        assert error.details["reason"] == "other_tool"
+        assert error.details["looks_like"] == tool
 
 
 def test_database_of_an_unknown_tool_is_rejected_with_its_tables(tmp_path: Path) -> None:
     path = source_databases.make(tmp_path / "s.db", "CREATE TABLE stamps (id TEXT)", {})
-    error = refusal(path)
+    error = open_and_fail(path)
     assert error.details["reason"] == "unknown_schema"
     assert "stamps" in error.message
 
@@ -251,7 +251,7 @@ def test_database_of_an_unknown_tool_is_rejected_with_its_tables(tmp_path: Path)
 def test_corral_store_is_rejected_as_a_source(tmp_path: Path) -> None:
     schema = "CREATE TABLE letters (mailbox TEXT); CREATE TABLE events (subject TEXT)"
     path = source_databases.make(tmp_path / "s.db", schema, {})
-    assert refusal(path).details["reason"] == "corral_store"
+    assert open_and_fail(path).details["reason"] == "corral_store"
 
 
 # -- mappings -------------------------------------------------------------------------------------
@@ -259,28 +259,30 @@ def test_corral_store_is_rejected_as_a_source(tmp_path: Path) -> None:
 
 @EACH_TOOL
 def test_every_column_of_a_tool_is_mapped_to_an_existing_column(tool: str, tmp_path: Path) -> None:
-    here = {f"{table.name}.{column.name}" for table in tables() for column in table.columns}
+    columns_of_corral = {
+        f"{table.name}.{column.name}" for table in tables() for column in table.columns
+    }
     known = {table.name: table for table in find_tool(tool).tables if not table.alias}
-    seen: set[str] = set()
+    covered: set[str] = set()
     for number, schema in enumerate(source_databases.SCHEMAS[tool]):
         path = source_databases.make(tmp_path / f"{number}.db", schema, {})
-        with open_source(path) as found:
-            for name, columns in found.tables.items():
-                seen.add(name)
+        with open_source(path) as source:
+            for name, columns in source.tables.items():
+                covered.add(name)
                 assert {column.lower() for column in columns} == {*known[name].columns}, name
-    assert seen == {*known}
+    assert covered == {*known}
     for table in find_tool(tool).tables:
         for column, homes in table.columns.items():
             if homes not in (KEPT, NOT_IMPORTED):
-                assert {*homes.split(", ")} <= here, f"{table.name}.{column}"
+                assert {*homes.split(", ")} <= columns_of_corral, f"{table.name}.{column}"
 
 
-# -- moments --------------------------------------------------------------------------------------
+# -- times ----------------------------------------------------------------------------------------
 
-MOMENTS = st.integers(min_value=946_684_800_000, max_value=4_102_444_800_000)  # 2000 to 2100
+TIMES = st.integers(min_value=946_684_800_000, max_value=4_102_444_800_000)  # 2000 to 2100
 
 
-@given(MOMENTS)
+@given(TIMES)
 def test_time_is_the_same_in_every_unit(ms: int) -> None:
     assert parse_timestamp(ms) == ms
     assert parse_timestamp(ms * 1_000) == ms
@@ -291,25 +293,25 @@ def test_time_is_the_same_in_every_unit(ms: int) -> None:
     assert abs((parse_timestamp(ms / 1_000) or 0) - ms) <= 1
 
 
-@given(MOMENTS)
+@given(TIMES)
 def test_time_is_the_same_in_every_text_format(ms: int) -> None:
-    at = datetime.fromtimestamp(ms / 1_000, UTC)
-    ms = int(at.timestamp() * 1_000 + 0.5)
-    at = datetime.fromtimestamp(ms / 1_000, UTC)
-    text = at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1_000:03}"
+    time = datetime.fromtimestamp(ms / 1_000, UTC)
+    ms = int(time.timestamp() * 1_000 + 0.5)
+    time = datetime.fromtimestamp(ms / 1_000, UTC)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1_000:03}"
     for spelled in (f"{text}Z", f"{text}+00:00", text.replace("T", " "), f" {text}z "):
         assert parse_timestamp(spelled) == ms, spelled
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.binary(), st.booleans()))
 def test_any_value_is_a_valid_time_or_none(value: object) -> None:
-    found = parse_timestamp(value)
-    assert found is None or 0 < found < 10_000 * YEAR + DAY
+    result = parse_timestamp(value)
+    assert result is None or 0 < result < 10_000 * YEAR + DAY
 
 
 def test_open_source_lists_its_tables_and_columns(tmp_path: Path) -> None:
-    with open_source(source_databases.make_flightdeck(tmp_path)) as found:
-        assert isinstance(found, SourceDatabase)
-        assert len(found.tables) == 24
-        assert "knowledge_fts" in found.derived
-        assert found.count_rows("messages") == 3
+    with open_source(source_databases.make_flightdeck(tmp_path)) as source:
+        assert isinstance(source, SourceDatabase)
+        assert len(source.tables) == 24
+        assert "knowledge_fts" in source.derived
+        assert source.count_rows("messages") == 3

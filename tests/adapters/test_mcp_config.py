@@ -1,4 +1,4 @@
-"""How agent CLIs are told of Corral's own tools and hooks: with no value on a command line."""
+"""The MCP server and hooks are configured for each CLI, with no secret in an argument."""
 
 import json
 import tomllib
@@ -11,16 +11,16 @@ ASK = LaunchRequest("hello", tools=True, allow=("Read",))
 
 def test_claude_gets_the_server_and_may_call_its_tools() -> None:
     args = registry.get_provider("claude").start(ASK).args
-    (given,) = [arg.partition("=")[2] for arg in args if arg.startswith("--mcp-config=")]
-    entry = json.loads(given)["mcpServers"]["corral"]
+    (config,) = [arg.partition("=")[2] for arg in args if arg.startswith("--mcp-config=")]
+    entry = json.loads(config)["mcpServers"]["corral"]
     assert [entry["command"], *entry["args"]] == mcp_config.get_server_command()
     assert "--allowedTools=Read,mcp__corral" in args
 
 
 def test_codex_gets_the_server_and_its_variable_names() -> None:
     args = registry.get_provider("codex").start(ASK).args
-    said = "\n".join(arg for arg in args if arg.startswith("mcp_servers."))
-    entry = tomllib.loads(said)["mcp_servers"]["corral"]
+    config = "\n".join(arg for arg in args if arg.startswith("mcp_servers."))
+    entry = tomllib.loads(config)["mcp_servers"]["corral"]
     assert [entry["command"], *entry["args"]] == mcp_config.get_server_command()
     assert {"CORRAL_AGENT", "CORRAL_RUN", "CORRAL_STORE"} <= {*entry["env_vars"]}
     assert entry["required"] is True
@@ -40,13 +40,13 @@ def test_without_the_setting_no_server_is_configured() -> None:
 def test_hooks_are_configured_in_the_format_of_each_cli() -> None:
     ask = LaunchRequest("hello", hooks=True)
     args = registry.get_provider("claude").start(ask).args
-    (given,) = [arg.partition("=")[2] for arg in args if arg.startswith("--settings=")]
-    said = "\n".join(
+    (claude_settings,) = [arg.partition("=")[2] for arg in args if arg.startswith("--settings=")]
+    codex_settings = "\n".join(
         arg for arg in registry.get_provider("codex").start(ask).args if "hooks." in arg
     )
     for name, hooks in (
-        ("claude", json.loads(given)["hooks"]),
-        ("codex", tomllib.loads(said)["hooks"]),
+        ("claude", json.loads(claude_settings)["hooks"]),
+        ("codex", tomllib.loads(codex_settings)["hooks"]),
     ):
         for event, when in (("PreToolUse", "pre"), ("PostToolUse", "post")):
             ((entry),) = hooks[event]

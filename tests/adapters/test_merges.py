@@ -23,45 +23,45 @@ def repository(tmp_path: Path) -> Path:
     return new_repository(tmp_path / "repository", files)
 
 
-def attempt(repository: Path, name: str, files: dict[str, str | bytes]) -> str:
-    """The commit of an attempt that made these files."""
+def create_attempt(repository: Path, name: str, files: dict[str, str | bytes]) -> str:
+    """Create an attempt with these files and return its commit."""
     folder = repository.parent / name
     worktrees.create(str(repository), str(folder), f"corral/{name}")
     return commit(folder, files)
 
 
-def merged(repository: Path, work: str, branch: str = "main", **more: bool) -> merges.MergeResult:
-    return merges.merge_commit(str(repository), work, branch, message="merge it", **more)
+def merge(repository: Path, work: str, branch: str = "main", **options: bool) -> merges.MergeResult:
+    return merges.merge_commit(str(repository), work, branch, message="merge it", **options)
 
 
 def test_fast_forward_merge_moves_the_branch_and_its_files(
     repository: Path,
 ) -> None:
-    work = attempt(repository, "one", {"new": "x\n", "README": "better\n"})
-    done = merged(repository, work)
-    assert (done.outcome, done.forward, done.commit) == ("merged", True, work)
+    work = create_attempt(repository, "one", {"new": "x\n", "README": "better\n"})
+    result = merge(repository, work)
+    assert (result.outcome, result.forward, result.commit) == ("merged", True, work)
     assert git(repository, "rev-parse", "HEAD") == work
     assert git(repository, "status", "--porcelain") == ""
     assert (repository / "README").read_text() == "better\n"
-    assert merged(repository, work).outcome == "already"
+    assert merge(repository, work).outcome == "already"
 
 
 def test_merge_runs_no_program_from_a_hostile_worktree(repository: Path, tmp_path: Path) -> None:
-    work = attempt(repository, "one", {"README": "better\n"})
+    work = create_attempt(repository, "one", {"README": "better\n"})
     git(repository, "switch", "-qc", "dev")
     worktrees.create(str(repository), str(tmp_path / "two"), "corral/two")
-    taken, mark = tmp_path / "two", tmp_path / "run-by-another"
-    git(taken, "switch", "-q", "main")
-    evil = tmp_path / "evil"
-    git(repository, "clone", "-q", "--bare", str(repository), str(evil))
-    git(evil, "symbolic-ref", "HEAD", "refs/heads/main")
+    hostile, marker = tmp_path / "two", tmp_path / "executed"
+    git(hostile, "switch", "-q", "main")
+    forged = tmp_path / "forged"
+    git(repository, "clone", "-q", "--bare", str(repository), str(forged))
+    git(forged, "symbolic-ref", "HEAD", "refs/heads/main")
     for setting in ("core.fsmonitor", "filter.out.clean", "filter.out.smudge"):
-        git(evil, "config", setting, f"touch {mark}; cat")
-    git(evil, "config", "core.bare", "false")
-    write(taken, {".git": f"gitdir: {evil}\n", ".gitattributes": "* filter=out\n"})
-    assert merged(repository, work).outcome == "merged"
+        git(forged, "config", setting, f"touch {marker}; cat")
+    git(forged, "config", "core.bare", "false")
+    write(hostile, {".git": f"gitdir: {forged}\n", ".gitattributes": "* filter=out\n"})
+    assert merge(repository, work).outcome == "merged"
     assert git(repository, "rev-parse", "main") == work
-    assert not mark.exists()
+    assert not marker.exists()
 
 
 def test_full_disk_during_a_merge_leaves_the_checkout_unchanged(
@@ -78,24 +78,26 @@ def test_full_disk_during_a_merge_leaves_the_checkout_unchanged(
     fill(small_disk / "ballast")
     os.truncate(small_disk / "ballast", (small_disk / "ballast").stat().st_size - 500_000)
     with pytest.raises(Refused, check=because("not_written")):
-        merged(repository, work)
+        merge(repository, work)
     assert tree_of(repository) == before
     assert git(repository, "status", "--porcelain") == "?? untracked"
     (small_disk / "ballast").unlink()
-    assert merged(repository, work).outcome == "merged"
+    assert merge(repository, work).outcome == "merged"
     assert git(repository, "status", "--porcelain") == "?? untracked"
     assert not (repository / "src").exists()
 
 
 def test_merge_keeps_unrelated_uncommitted_changes(repository: Path) -> None:
-    work = attempt(repository, "one", {"long": LONG.replace("line 5\n", "five\n"), "new": "x\n"})
+    work = create_attempt(
+        repository, "one", {"long": LONG.replace("line 5\n", "five\n"), "new": "x\n"}
+    )
     commit(repository, {"long": LONG.replace("line 50\n", "fifty\n")})
     write(repository, {"README": "not committed\n", "untracked": "mine"})
     write(repository, {"src/a.py": "staged\n"})
     git(repository, "add", "src/a.py")
-    done = merged(repository, work)
-    assert (done.outcome, done.forward) == ("merged", False)
-    assert git(repository, "rev-parse", "main^1", "main^2") == f"{done.before}\n{work}"
+    result = merge(repository, work)
+    assert (result.outcome, result.forward) == ("merged", False)
+    assert git(repository, "rev-parse", "main^1", "main^2") == f"{result.before}\n{work}"
     text = (repository / "long").read_text()
     assert "five\n" in text
     assert "fifty\n" in text
@@ -103,18 +105,18 @@ def test_merge_keeps_unrelated_uncommitted_changes(repository: Path) -> None:
     assert git(repository, "log", "-1", "--format=%an|%s") == "corral|merge it"
     git(repository, "config", "user.name", "The User")
     git(repository, "config", "user.email", "user@example.org")
-    other = attempt(repository, "two", {"other": "x\n"})
-    merged(repository, other, forward=False)
+    other = create_attempt(repository, "two", {"other": "x\n"})
+    merge(repository, other, forward=False)
     assert git(repository, "log", "-1", "--format=%an") == "The User"
 
 
 def test_merge_conflicts_are_listed_by_file_and_nothing_changes(repository: Path) -> None:
-    work = attempt(repository, "one", {"README": "theirs\n", "both\nnames": "theirs\n"})
+    work = create_attempt(repository, "one", {"README": "theirs\n", "both\nnames": "theirs\n"})
     git(repository, "rm", "-q", "README")
     before = commit(repository, {"both\nnames": "ours\n"})
-    done = merged(repository, work)
-    assert (done.outcome, done.commit) == ("conflicts", None)
-    assert {clash.name: clash.why for clash in done.conflicts} == {
+    result = merge(repository, work)
+    assert (result.outcome, result.commit) == ("conflicts", None)
+    assert {clash.name: clash.why for clash in result.conflicts} == {
         "README": "modify/delete",
         "both\nnames": "contents",
     }
@@ -124,68 +126,70 @@ def test_merge_conflicts_are_listed_by_file_and_nothing_changes(repository: Path
 
 @pytest.mark.parametrize("how", ["changed", "staged", "untracked", "in the place of a folder"])
 def test_merge_is_refused_over_uncommitted_changes(repository: Path, how: str) -> None:
-    work = attempt(repository, "one", {"README": "better\n", "new/file": "x\n"})
+    work = create_attempt(repository, "one", {"README": "better\n", "new/file": "x\n"})
     name = {"untracked": "new/file", "in the place of a folder": "new"}.get(how, "README")
     write(repository, {name: "mine\n"})
     if how == "staged":
         git(repository, "add", "-A")
     before = git(repository, "rev-parse", "main")
     with pytest.raises(Refused):
-        merged(repository, work)
+        merge(repository, work)
     assert git(repository, "rev-parse", "main") == before
     assert (repository / name).read_text() == "mine\n"
     assert [path.name for path in (repository / ".git").glob("index*")] == ["index"]
 
 
 def test_branch_that_is_not_checked_out_is_moved(repository: Path) -> None:
-    work = attempt(repository, "one", {"new": "x\n"})
+    work = create_attempt(repository, "one", {"new": "x\n"})
     git(repository, "branch", "target")
-    assert merged(repository, work, "target").forward
+    assert merge(repository, work, "target").forward
     assert git(repository, "rev-parse", "target") == work
     assert git(repository, "branch", "--show-current") == "main"
     assert not (repository / "new").exists()
     worktrees.create(str(repository), str(repository.parent / "t"), "target", own_branch=True)
-    other = attempt(repository, "two", {"other": "x\n"})
-    merged(repository, other, "target")
+    other = create_attempt(repository, "two", {"other": "x\n"})
+    merge(repository, other, "target")
     assert (repository.parent / "t/other").exists()
     assert git(repository.parent / "t", "status", "--porcelain") == ""
     with pytest.raises(Refused, check=because("unknown_branch", branch="nowhere")):
-        merged(repository, work, "nowhere")
+        merge(repository, work, "nowhere")
 
 
 def test_concurrently_moved_branch_is_not_overwritten(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = attempt(repository, "one", {"new": "x\n"})
+    work = create_attempt(repository, "one", {"new": "x\n"})
     real = merges._find_checkout
 
-    def slowly(top: str, branch: str) -> object:
-        found = real(top, branch)
+    def move_branch(top: str, branch: str) -> object:
+        result = real(top, branch)
         moved = git(repository, "commit-tree", "-p", "main", "-m", "x", "main^{tree}")
         git(repository, "update-ref", f"refs/heads/{branch}", moved)
-        return found
+        return result
 
     git(repository, "branch", "target")
-    monkeypatch.setattr(merges, "_find_checkout", slowly)
+    monkeypatch.setattr(merges, "_find_checkout", move_branch)
     for branch in ("main", "target"):
         with pytest.raises(Conflict, check=because("branch_moved")):
-            merged(repository, work, branch)
+            merge(repository, work, branch)
     assert git(repository, "status", "--porcelain") == ""
     assert not (repository / "new").exists()
 
 
-@pytest.mark.parametrize("kept", ["nothing", "files", "half of the files"])
-def test_interrupted_merge_is_completed_by_the_next(repository: Path, kept: str) -> None:
-    work = attempt(repository, "one", {"README": "better\n", "new/file": "x\n", "src/a.py": "b\n"})
+@pytest.mark.parametrize("written", ["nothing", "files", "half of the files"])
+def test_interrupted_merge_is_completed_by_the_next(repository: Path, written: str) -> None:
+    work = create_attempt(
+        repository, "one", {"README": "better\n", "new/file": "x\n", "src/a.py": "b\n"}
+    )
     git(repository.parent / "one", "rm", "-q", "long")
     work = commit(repository.parent / "one", {})
     before = git(repository, "rev-parse", "main")
-    if kept == "files":  # git has written index and files, and was killed before the branch moved
+    if written == "files":  # git was killed after it wrote index and files
         git(repository, "read-tree", "-m", "-u", before, work)
-    if kept == "half of the files":  # and here in the middle of the files
+    if written == "half of the files":  # git was killed while it wrote the files
         write(repository, {"README": "better\n", "new/file": "x\n"})
         (repository / "long").unlink()
-    assert merged(repository, work).commit == work
+    assert merge(repository, work).commit == work
     assert git(repository, "status", "--porcelain") == ""
 
 
@@ -194,62 +198,64 @@ def test_unrelated_histories_are_rejected(repository: Path) -> None:
     work = commit(repository, {"x": "y"})
     git(repository, "checkout", "-q", "main")
     with pytest.raises(Refused, check=because("no_merge_base")):
-        merged(repository, work)
+        merge(repository, work)
 
 
 # -- grafts ----------------------------------------------------------------------------------------
 
 
-def graft(repository: Path, commit: str, **more: object) -> merges.GraftResult:
+def graft(repository: Path, commit: str, **options: object) -> merges.GraftResult:
     folder = str(repository.parent / "winner")
-    return merges.graft_changes(str(repository), folder, commit, message="grafted", **more)
+    return merges.graft_changes(str(repository), folder, commit, message="grafted", **options)
 
 
 def test_graft_applies_files_of_another_attempt(repository: Path) -> None:
-    winner = attempt(repository, "winner", {"README": "winner\n"})
+    winner = create_attempt(repository, "winner", {"README": "winner\n"})
     folder = repository.parent / "loser"
-    attempt(repository, "loser", {"README": "loser\n", "extra/file": "x\n", "src/a.py": "a = 2\n"})
+    create_attempt(
+        repository, "loser", {"README": "loser\n", "extra/file": "x\n", "src/a.py": "a = 2\n"}
+    )
     (folder / "long").rename(folder / "moved")
     loser = commit(folder, {})
-    done = graft(repository, loser, files=["extra/file", "moved"])
-    assert done.before == winner
-    assert sorted(done.files) == ["extra/file", "moved"]
+    result = graft(repository, loser, files=["extra/file", "moved"])
+    assert result.before == winner
+    assert sorted(result.files) == ["extra/file", "moved"]
     top = repository.parent / "winner"
-    assert git(top, "rev-parse", "corral/winner", "corral/winner^") == f"{done.commit}\n{winner}"
+    assert git(top, "rev-parse", "corral/winner", "corral/winner^") == f"{result.commit}\n{winner}"
     assert git(top, "status", "--porcelain") == ""
     assert (top / "README").read_text() == "winner\n"
     assert not (top / "long").exists()
-    again = graft(repository, loser, files=["extra/file"])
-    assert (again.commit, again.files) == (done.commit, [])
+    second = graft(repository, loser, files=["extra/file"])
+    assert (second.commit, second.files) == (result.commit, [])
 
 
 def test_graft_merges_hunks_with_changes_of_the_winner(repository: Path) -> None:
-    attempt(repository, "winner", {"long": LONG.replace("line 30\n", "thirty\n")})
+    create_attempt(repository, "winner", {"long": LONG.replace("line 30\n", "thirty\n")})
     text = LONG.replace("line 3\n", "three\n").replace("line 20\n", "").replace("line 50\n", "50\n")
-    loser = attempt(repository, "loser", {"long": text})
-    shown = git_history.diff_file(str(repository), "main", loser, "long")
-    assert [hunk.number for hunk in shown.hunks] == [1, 2, 3]
-    done = graft(repository, loser, hunks={"long": [3, 1]})
-    assert done.files == ["long"]
+    loser = create_attempt(repository, "loser", {"long": text})
+    diff = git_history.diff_file(str(repository), "main", loser, "long")
+    assert [hunk.number for hunk in diff.hunks] == [1, 2, 3]
+    result = graft(repository, loser, hunks={"long": [3, 1]})
+    assert result.files == ["long"]
     assert (repository.parent / "winner/long").read_text() == LONG.replace(
         "line 30\n", "thirty\n"
     ).replace("line 3\n", "three\n").replace("line 50\n", "50\n")
 
 
 def test_conflicting_graft_changes_nothing(repository: Path) -> None:
-    winner = attempt(repository, "winner", {"README": "winner\n"})
-    loser = attempt(repository, "loser", {"README": "loser\n", "extra": "x\n"})
-    done = graft(repository, loser, files=["extra", "README"])
-    assert [(clash.name, clash.why) for clash in done.conflicts] == [("README", "contents")]
-    assert (done.commit, done.files) == (None, [])
+    winner = create_attempt(repository, "winner", {"README": "winner\n"})
+    loser = create_attempt(repository, "loser", {"README": "loser\n", "extra": "x\n"})
+    result = graft(repository, loser, files=["extra", "README"])
+    assert [(clash.name, clash.why) for clash in result.conflicts] == [("README", "contents")]
+    assert (result.commit, result.files) == (None, [])
     top = repository.parent / "winner"
     assert git(top, "rev-parse", "HEAD") == winner
     assert git(top, "status", "--porcelain") == ""
 
 
 def test_invalid_graft_is_rejected(repository: Path) -> None:
-    attempt(repository, "winner", {"README": "winner\n"})
-    loser = attempt(repository, "loser", {"long": LONG + "more\n", "data": b"\0\1"})
+    create_attempt(repository, "winner", {"README": "winner\n"})
+    loser = create_attempt(repository, "loser", {"long": LONG + "more\n", "data": b"\0\1"})
     with pytest.raises(Invalid):
         graft(repository, loser)
     with pytest.raises(Refused, check=because("unchanged", name="README")):
@@ -266,17 +272,17 @@ def test_invalid_graft_is_rejected(repository: Path) -> None:
 def test_old_git_without_merge_tree_is_reported(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = attempt(repository, "one", {"new": "x\n"})
+    work = create_attempt(repository, "one", {"new": "x\n"})
     commit(repository, {"mine": "x\n"})
     real = adapter.run
 
-    def old(top: str, *words: str, **more: object) -> adapter.GitResult:
-        if words[0] == "merge-tree":
+    def run_old_git(top: str, *args: str, **kwargs: object) -> adapter.GitResult:
+        if args[0] == "merge-tree":
             return adapter.GitResult(
                 129, b"", b"usage: git merge-tree <base-tree> <branch1> <branch2>"
             )
-        return real(top, *words, **more)
+        return real(top, *args, **kwargs)
 
-    monkeypatch.setattr(adapter, "run", old)
+    monkeypatch.setattr(adapter, "run", run_old_git)
     with pytest.raises(Refused, check=because("git_too_old")):
-        merged(repository, work)
+        merge(repository, work)

@@ -1,4 +1,4 @@
-"""Ports for programs that are told which one to use."""
+"""Allocation of ports for programs of an attempt."""
 
 import socket
 import subprocess
@@ -13,14 +13,14 @@ from tests.support.errors import because
 
 
 def test_every_owner_keeps_its_own_ports(tmp_path: Path) -> None:
-    one = ports.allocate_ports(tmp_path, "att_1", 2)
+    first = ports.allocate_ports(tmp_path, "att_1", 2)
     two = ports.allocate_ports(tmp_path, "att_2", 2)
-    assert len({*one, *two}) == 4
-    assert ports.allocate_ports(tmp_path, "att_1", 2) == one
-    assert ports.allocate_ports(tmp_path, "att_1", 3)[:2] == one
+    assert len({*first, *two}) == 4
+    assert ports.allocate_ports(tmp_path, "att_1", 2) == first
+    assert ports.allocate_ports(tmp_path, "att_1", 3)[:2] == first
     assert ports.list_allocated(tmp_path)["att_2"] == two
     ports.release_ports(tmp_path, "att_2")
-    ports.release_ports(tmp_path, "nobody")
+    ports.release_ports(tmp_path, "unknown")
     assert "att_2" not in ports.list_allocated(tmp_path)
 
 
@@ -59,5 +59,5 @@ def test_concurrent_processes_get_different_ports(tmp_path: Path) -> None:
         )
         for number in range(4)
     ]
-    given = [port for child in children for port in child.communicate()[0].split()]
-    assert len(given) == len({*given}) == 80
+    allocated = [port for child in children for port in child.communicate()[0].split()]
+    assert len(allocated) == len({*allocated}) == 80

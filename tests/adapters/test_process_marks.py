@@ -1,4 +1,4 @@
-"""The mark on a run's processes that an empty environment and a new session do not take away."""
+"""Process marks of a run survive an empty environment and a new session."""
 
 import os
 import subprocess
@@ -12,8 +12,8 @@ pytestmark = pytest.mark.skipif(not process_marks.is_supported(), reason="Linux 
 ONE, TWO = process_marks.run_mark("run_1"), process_marks.run_mark("run_2")
 
 
-def marks_after(script: str, *wanted: str, user: int | None = None) -> list[bool]:
-    """Which marks a process carries after a script, as another process reads them."""
+def read_marks_after(script: str, *wanted: str, user: int | None = None) -> list[bool]:
+    """Run a script in a process and return which marks another process reads from it."""
     code = f"from corral.adapters.process_marks import *\n{script}\nprint(flush=True); input()"
     setuid = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     with subprocess.Popen(
@@ -23,22 +23,25 @@ def marks_after(script: str, *wanted: str, user: int | None = None) -> list[bool
         **setuid,  # type: ignore[call-overload]
     ) as child:
         child.stdout.readline()
-        found = [process_marks.is_marked(child.pid, mark) for mark in wanted]
+        results = [process_marks.is_marked(child.pid, mark) for mark in wanted]
         child.communicate(b"\n")
     assert child.returncode == 0
-    return found
+    return results
 
 
 def test_process_has_the_mark_that_was_set() -> None:
-    assert marks_after("pass", ONE) == [False]
-    assert marks_after(f"mark_process({ONE!r})", ONE, TWO) == [True, False]
+    assert read_marks_after("pass", ONE) == [False]
+    assert read_marks_after(f"mark_process({ONE!r})", ONE, TWO) == [True, False]
 
 
 def test_nested_run_has_its_own_mark_without_privileges() -> None:
     drop = "import os, resource; os.setgid(65534); os.setuid(65534)" if os.getuid() == 0 else "pass"
     script = f"{drop}; mark_process({ONE!r}); leave_run(); mark_process({TWO!r})"
-    assert marks_after(script, ONE, TWO) == [False, True]
-    assert marks_after(f"{drop}; mark_process({ONE!r}); leave_run()", ONE, TWO) == [False, False]
+    assert read_marks_after(script, ONE, TWO) == [False, True]
+    assert read_marks_after(f"{drop}; mark_process({ONE!r}); leave_run()", ONE, TWO) == [
+        False,
+        False,
+    ]
 
 
 def test_child_with_an_empty_environment_keeps_the_mark() -> None:
@@ -49,7 +52,7 @@ def test_child_with_an_empty_environment_keeps_the_mark() -> None:
         "code = 'print(flush=True); input()'\n"
         "os.execve(sys.executable, [sys.executable, '-S', '-c', code], {})"
     )
-    assert marks_after(script, ONE) == [True]
+    assert read_marks_after(script, ONE) == [True]
 
 
 def test_unreadable_process_has_no_mark() -> None:

@@ -1,4 +1,4 @@
-"""Owner names of leases: they identify a process, and show whether it is dead."""
+"""Lease owner names: they identify a process and show whether it is dead."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How each CLI is started. That the arguments really work is shown in tests/real."""
+"""The command line of each agent CLI. tests/real checks the arguments with the real programs."""
 
 import os
 import stat
@@ -106,8 +106,10 @@ def test_latest_conversation_has_no_id_yet(provider: Provider) -> None:
 
 def test_prompt_that_looks_like_an_option_stays_a_prompt(provider: Provider) -> None:
     start = provider.start(LaunchRequest("--version", interactive=True))
-    at = next(at for at, argument in enumerate(start.args) if argument.endswith("--version"))
-    assert start.args[at] != "--version" or start.args[at - 1] == "--"
+    index = next(
+        index for index, argument in enumerate(start.args) if argument.endswith("--version")
+    )
+    assert start.args[index] != "--version" or start.args[index - 1] == "--"
 
 
 @pytest.mark.parametrize("name", ["claude", "gemini", "qwen", "copilot", "scripted"])
@@ -125,9 +127,9 @@ def test_cli_without_chosen_ids_has_none(name: str) -> None:
 
 
 def test_nothing_is_approved_by_default(provider: Provider) -> None:
-    words = " ".join(provider.start(LaunchRequest("hi")).args)
-    for yes in ("dangerously", "yolo", "allow", "auto", "acceptEdits", "bypass"):
-        assert yes not in words
+    arguments = " ".join(provider.start(LaunchRequest("hi")).args)
+    for option in ("dangerously", "yolo", "allow", "auto", "acceptEdits", "bypass"):
+        assert option not in arguments
 
 
 def test_approvals_and_grants_of_claude() -> None:
@@ -154,10 +156,10 @@ def test_approvals_of_codex_apply_to_a_resume() -> None:
 def test_instructions_of_codex_are_one_toml_value() -> None:
     import tomllib
 
-    words = 'say "hi"\\\nand \x7f\x01 ä'
-    args = registry.get_provider("codex").start(LaunchRequest("x", instructions=words)).args
+    text = 'say "hi"\\\nand \x7f\x01 ä'
+    args = registry.get_provider("codex").start(LaunchRequest("x", instructions=text)).args
     setting = next(argument for argument in args if argument.startswith("developer_instructions"))
-    assert tomllib.loads(setting) == {"developer_instructions": words}
+    assert tomllib.loads(setting) == {"developer_instructions": text}
 
 
 def test_grants_of_opencode_are_its_configuration() -> None:
@@ -171,7 +173,7 @@ def test_grants_of_opencode_are_its_configuration() -> None:
 
 
 def test_arguments_of_the_user_are_passed_on(provider: Provider) -> None:
-    assert "--mine" in provider.start(LaunchRequest("x", extra=("--mine",))).args
+    assert "--custom" in provider.start(LaunchRequest("x", extra=("--custom",))).args
 
 
 def test_named_program_is_started(provider: Provider) -> None:
@@ -213,9 +215,11 @@ def test_acp_start_commands_of_the_providers(name: str, args: list[str]) -> None
 
 
 def test_any_command_may_use_acp() -> None:
-    start = registry.get_provider("plain").acp(LaunchRequest("hi", extra=("--acp",)), "mine")
+    start = registry.get_provider("plain").acp(
+        LaunchRequest("hi", extra=("--acp",)), "custom-agent"
+    )
     assert start is not None
-    assert (start.args, start.stdin, start.env) == (["mine", "--acp"], "hi", {})
+    assert (start.args, start.stdin, start.env) == (["custom-agent", "--acp"], "hi", {})
 
 
 @pytest.mark.parametrize(
@@ -241,9 +245,11 @@ def test_get_provider_imports_no_heavy_modules() -> None:
         "get_provider('claude').start(LaunchRequest('x')); get_provider('claude').parser()\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     heavy = {"acp", "pydantic", "asyncio", "subprocess", "pyte", "json", "zoneinfo", "socket"}
-    assert not heavy & set(done.stdout.split())
+    assert not heavy & set(result.stdout.split())
 
 
 # -- versions -------------------------------------------------------------------------------------
@@ -256,10 +262,10 @@ def make_program(path: Path, body: str) -> str:
 
 
 def test_version_is_cached_per_file(tmp_path: Path) -> None:
-    program = make_program(tmp_path / "tool", f"echo x >> {tmp_path}/asked; echo 'tool v1.2.3 (x)'")
+    program = make_program(tmp_path / "tool", f"echo x >> {tmp_path}/calls; echo 'tool v1.2.3 (x)'")
     assert versions.probe_version(program) == "1.2.3"
     assert versions.probe_version(program) == "1.2.3"
-    assert (tmp_path / "asked").read_text() == "x\n"
+    assert (tmp_path / "calls").read_text() == "x\n"
     make_program(tmp_path / "tool", "echo codex-cli 0.166.0-alpha.1")
     os.utime(tmp_path / "tool", (1, 1))
     assert versions.probe_version(program) == "0.166.0-alpha.1"

@@ -1,4 +1,4 @@
-"""What the streams of real CLIs say: recorded from them, answered by the model stub."""
+"""Parsers of the agent CLIs' streams, with recorded output."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from corral.adapters.providers.provider import StreamParser
 from corral.kernel.clock import ManualClock
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "providers"
-NOW = 1_794_785_700_000  # when they were recorded
+NOW = 1_794_785_700_000  # the time of the recordings
 STRUCTURED = ["claude", "codex", "copilot", "gemini", "opencode", "qwen", "scripted"]
 EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "100"))
 FILES = sorted(RECORDED.glob("*.jsonl"))
@@ -35,7 +35,7 @@ def parser_for(name: str) -> StreamParser:
     return registry.get_provider(name.partition("-")[0]).parser(ManualClock(NOW))
 
 
-def read(name: str) -> list[ProviderFact]:
+def read_facts(name: str) -> list[ProviderFact]:
     parser = parser_for(name)
     facts = [
         fact
@@ -45,11 +45,11 @@ def read(name: str) -> list[ProviderFact]:
     return facts + parser.close()
 
 
-def of(facts: list[ProviderFact], kind: type) -> list[Any]:
+def list_facts(facts: list[ProviderFact], kind: type) -> list[Any]:
     return [fact for fact in facts if isinstance(fact, kind)]
 
 
-# -- whatever comes, first ------------------------------------------------------------------------
+# -- invalid input -------------------------------------------------------------------------------
 
 WRONG: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -111,7 +111,7 @@ def test_values_of_other_types_break_no_parser(data: st.DataObject) -> None:
             break
         place = place[key]
     facts = parser_for(file.stem).feed(json.dumps(line).encode())
-    for used in of(facts, UsageFact):
+    for used in list_facts(facts, UsageFact):
         assert min(used.input, used.output, used.cache_read, used.cache_write) >= 0
 
 
@@ -124,63 +124,63 @@ def test_nul_bytes_do_not_reach_the_store() -> None:
 
 @pytest.mark.parametrize("half", [rb"\ud83d", b"\xf0\x9f"])
 def test_partial_character_loses_no_line(half: bytes) -> None:
-    """Where a CLI cuts a text, it may cut an emoji; what it cost stands on the same line."""
+    """A CLI may cut a text inside an emoji, on a line that also has usage."""
     line = b'{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"a%s b"}]}}'
-    ((said),) = parser_for("claude").feed(line % half)
-    assert isinstance(said, TurnFact)
-    assert said.content in ("a? b", "a\ufffd b")
+    ((turn),) = parser_for("claude").feed(line % half)
+    assert isinstance(turn, TurnFact)
+    assert turn.content in ("a? b", "a\ufffd b")
 
 
 def test_huge_answer_is_truncated_with_a_note() -> None:
     line = b'{"type":"item.completed","item":{"type":"agent_message","text":"%s"}}' % (b"x" * 10**6)
-    (said,) = parser_for("codex").feed(line)
-    assert isinstance(said, TurnFact)
-    assert len(said.content) < 300_000
-    assert "characters left out" in said.content
+    (turn,) = parser_for("codex").feed(line)
+    assert isinstance(turn, TurnFact)
+    assert len(turn.content) < 300_000
+    assert "characters left out" in turn.content
 
 
 # -- claude ---------------------------------------------------------------------------------------
 
 
 def test_claude_reports_session_turns_tools_usage_and_end() -> None:
-    facts = read("claude-tool")
-    (named,) = of(facts, SessionFact)
+    facts = read_facts("claude-tool")
+    (named,) = list_facts(facts, SessionFact)
     assert (named.model, named.version) == ("claude-opus-5-5", "2.1.325")
-    words, call, answer, last = of(facts, TurnFact)
-    assert (words.content, last.content) == ("I write it.", "done")
+    first, call, answer, last = list_facts(facts, TurnFact)
+    assert (first.content, last.content) == ("I write it.", "done")
     assert (call.tool_name, call.arguments["content"]) == ("Write", "hi")
     assert (answer.role, answer.tool_name, answer.tool_call_id) == (
         "tool",
         "Write",
         call.tool_call_id,
     )
-    assert of(facts, ResultFact) == [ResultFact(True, "done")]
+    assert list_facts(facts, ResultFact) == [ResultFact(True, "done")]
 
 
 def test_claude_usage_counts_each_message_once() -> None:
-    (used,) = of(read("claude-tool"), UsageFact)
+    (used,) = list_facts(read_facts("claude-tool"), UsageFact)
     assert (used.input, used.output, used.cache_read, used.cache_write) == (3000, 60, 1300, 20)
     assert used.cost_micros == 13560
 
 
 def test_claude_charges_only_the_new_usage_of_a_resumed_session() -> None:
-    (used,) = of(read("claude-resume"), UsageFact)
+    (used,) = list_facts(read_facts("claude-resume"), UsageFact)
     assert (used.model, used.input, used.cost_micros) == ("claude-sonnet-4-5", 3000, 9075)
 
 
 def test_claude_charges_each_turn_of_one_process() -> None:
-    used = of(read("claude-stdin-two"), UsageFact)
-    assert [(one.input, one.cost_micros) for one in used] == [(1000, 5060), (1000, 5060)]
-    assert len({one.key for one in used}) == 2
-    assert len(of(read("claude-stdin-two"), SessionFact)) == 1
+    used = list_facts(read_facts("claude-stdin-two"), UsageFact)
+    assert [(usage.input, usage.cost_micros) for usage in used] == [(1000, 5060), (1000, 5060)]
+    assert len({usage.key for usage in used}) == 2
+    assert len(list_facts(read_facts("claude-stdin-two"), SessionFact)) == 1
 
 
 def test_killed_claude_has_usage() -> None:
-    facts = read("claude-killed")
-    assert of(facts, ResultFact) == []
-    (used,) = of(facts, UsageFact)
+    facts = read_facts("claude-killed")
+    assert list_facts(facts, ResultFact) == []
+    (used,) = list_facts(facts, UsageFact)
     assert (used.input, used.cache_read) == (1000, 300)
-    (after,) = of(read("claude-after-kill"), UsageFact)
+    (after,) = list_facts(read_facts("claude-after-kill"), UsageFact)
     assert (after.input, after.output) == (2000, 10)
 
 
@@ -195,30 +195,34 @@ def test_claude_has_no_pending_usage_after_the_result() -> None:
 
 
 def test_claude_failure_reported_as_success_is_a_failure() -> None:
-    (finished,) = of(read("claude-400"), ResultFact)
+    (finished,) = list_facts(read_facts("claude-400"), ResultFact)
     assert not finished.ok
     assert "stub error" in finished.message
-    (finished,) = of(read("claude-unknown-resume"), ResultFact)
+    (finished,) = list_facts(read_facts("claude-unknown-resume"), ResultFact)
     assert "No conversation found" in finished.message
 
 
 def test_claude_at_its_limit_reports_the_reset_once() -> None:
-    facts = read("claude-limit")
-    assert of(facts, LimitFact) == [LimitFact("The five hour limit is reached.", 1_794_792_942_000)]
-    assert len(of(read("claude-429"), LimitFact)) == 1
-    assert of(facts, TurnFact) == []
+    facts = read_facts("claude-limit")
+    assert list_facts(facts, LimitFact) == [
+        LimitFact("The five hour limit is reached.", 1_794_792_942_000)
+    ]
+    assert len(list_facts(read_facts("claude-429"), LimitFact)) == 1
+    assert list_facts(facts, TurnFact) == []
 
 
 def test_claude_continues_after_a_denied_tool_and_logs_it() -> None:
-    facts = read("claude-denied")
-    assert [fact.is_error for fact in of(facts, TurnFact) if fact.role == "tool"] == [True]
-    assert any("needs approval" in fact.message for fact in of(facts, LogFact))
-    assert of(facts, ResultFact)[0].ok
+    facts = read_facts("claude-denied")
+    assert [fact.is_error for fact in list_facts(facts, TurnFact) if fact.role == "tool"] == [True]
+    assert any("needs approval" in fact.message for fact in list_facts(facts, LogFact))
+    assert list_facts(facts, ResultFact)[0].ok
 
 
-def fed(name: str, *messages: dict[str, Any]) -> list[ProviderFact]:
+def feed_messages(name: str, *messages: dict[str, Any]) -> list[ProviderFact]:
     parser = parser_for(name)
-    return [fact for each in messages for fact in parser.feed(json.dumps(each).encode() + b"\n")]
+    return [
+        fact for message in messages for fact in parser.feed(json.dumps(message).encode() + b"\n")
+    ]
 
 
 def test_claude_logs_retries_and_limit_warnings() -> None:
@@ -226,7 +230,7 @@ def test_claude_logs_retries_and_limit_warnings() -> None:
     near = {"status": "allowed_warning", "resetsAt": NOW // 1_000, "rateLimitType": "five_hour"}
     fine = {"status": "allowed", "rateLimitType": "five_hour"}
     limits = [{"type": "rate_limit_event", "rate_limit_info": info} for info in (near, fine)]
-    retried, warned = of(fed("claude", retry, *limits), LogFact)
+    retried, warned = list_facts(feed_messages("claude", retry, *limits), LogFact)
     assert (retried.level, "529" in retried.message, "400" in retried.message) == (
         "warn",
         True,
@@ -238,26 +242,28 @@ def test_claude_logs_retries_and_limit_warnings() -> None:
 def test_claude_at_its_limit_without_a_text_has_a_reason() -> None:
     message = {"model": "<synthetic>", "content": []}
     limited = {"type": "assistant", "error": "rate_limit", "message": message}
-    assert fed("claude", limited) == [LimitFact("Too many requests.")]
+    assert feed_messages("claude", limited) == [LimitFact("Too many requests.")]
 
 
 def test_claude_user_messages_contain_only_tool_results() -> None:
     content = [{"type": "text", "text": "go on"}, {"type": "tool_result", "tool_use_id": "t1"}]
-    (answer,) = of(fed("claude", {"type": "user", "message": {"content": content}}), TurnFact)
+    (answer,) = list_facts(
+        feed_messages("claude", {"type": "user", "message": {"content": content}}), TurnFact
+    )
     assert (answer.role, answer.tool_call_id) == ("tool", "t1")
 
 
 @pytest.mark.parametrize(("tool", "is_denied"), [("write_file", True), ("read_file", False)])
 def test_gemini_withholding_a_tool_is_a_denial(tool: str, is_denied: bool) -> None:
-    facts = fed(
+    facts = feed_messages(
         "gemini",
         {"type": "message", "role": "assistant", "content": "I write."},
         {"type": "message", "role": "user", "content": "not repeated"},
         {"type": "tool_use", "tool_id": "c1", "tool_name": tool, "parameters": {}},
         {"type": "tool_result", "tool_id": "c1", "error": {"type": "tool_not_registered"}},
     )
-    assert of(facts, TurnFact)[0].content == "I write."
-    assert of(facts, DenialFact) == ([DenialFact(tool, "c1")] if is_denied else [])
+    assert list_facts(facts, TurnFact)[0].content == "I write."
+    assert list_facts(facts, DenialFact) == ([DenialFact(tool, "c1")] if is_denied else [])
 
 
 def test_endless_stream_is_counted_in_bounded_memory() -> None:
@@ -291,19 +297,19 @@ def test_older_claude_is_charged_without_guessing() -> None:
 
 
 def test_codex_reports_thread_turns_tools_and_end() -> None:
-    facts = read("codex-tool")
-    assert len(of(facts, SessionFact)) == 1
-    words, call, answer, last = of(facts, TurnFact)
-    assert (words.content, last.content) == ("I write it.", "done")
+    facts = read_facts("codex-tool")
+    assert len(list_facts(facts, SessionFact)) == 1
+    first, call, answer, last = list_facts(facts, TurnFact)
+    assert (first.content, last.content) == ("I write it.", "done")
     assert call.tool_name == "shell"
     assert "echo hi" in call.arguments["command"]
     assert (answer.role, answer.result, answer.is_error) == ("tool", {"exit_code": 0}, False)
-    assert of(facts, ResultFact) == [ResultFact(True)]
+    assert list_facts(facts, ResultFact) == [ResultFact(True)]
 
 
 def test_codex_counts_the_thread_and_input_without_cache() -> None:
-    (first,) = of(read("codex-tool"), UsageFact)
-    (second,) = of(read("codex-resume"), UsageFact)
+    (first,) = list_facts(read_facts("codex-tool"), UsageFact)
+    (second,) = list_facts(read_facts("codex-resume"), UsageFact)
     assert (first.input, first.cache_read, first.output) == (1700, 1300, 60)
     assert (second.input, second.cache_read, second.output) == (4700, 1300, 65)
     assert first.counter == second.counter
@@ -311,22 +317,22 @@ def test_codex_counts_the_thread_and_input_without_cache() -> None:
 
 
 def test_codex_at_its_limit_reports_the_reset() -> None:
-    facts = read("codex-limit")
-    (limit,) = of(facts, LimitFact)
+    facts = read_facts("codex-limit")
+    (limit,) = list_facts(facts, LimitFact)
     assert limit.reset_at is not None
-    assert of(facts, ResultFact)[-1].ok is False
-    (limit,) = of(read("codex-429"), LimitFact)
+    assert list_facts(facts, ResultFact)[-1].ok is False
+    (limit,) = list_facts(read_facts("codex-429"), LimitFact)
     assert limit.reset_at is None
-    assert of(read("codex-failed"), LimitFact) == []
+    assert list_facts(read_facts("codex-failed"), LimitFact) == []
 
 
 def test_killed_codex_has_turns() -> None:
-    facts = read("codex-killed")
-    assert [fact.role for fact in of(facts, TurnFact)] == ["assistant", "tool"]
-    assert of(facts, ResultFact) == []
+    facts = read_facts("codex-killed")
+    assert [fact.role for fact in list_facts(facts, TurnFact)] == ["assistant", "tool"]
+    assert list_facts(facts, ResultFact) == []
 
 
-# -- the others -----------------------------------------------------------------------------------
+# -- other CLIs -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -339,47 +345,47 @@ def test_killed_codex_has_turns() -> None:
     ],
 )
 def test_tool_calls_keep_their_order(name: str, tool: str) -> None:
-    facts = read(f"{name}-tool")
-    words, call, answer, last = of(facts, TurnFact)
-    assert (words.content, last.content) == ("I write.", "done")
+    facts = read_facts(f"{name}-tool")
+    first, call, answer, last = list_facts(facts, TurnFact)
+    assert (first.content, last.content) == ("I write.", "done")
     assert (call.tool_name, answer.tool_name) == (tool, tool)
     assert call.tool_call_id == answer.tool_call_id
-    assert len(of(facts, SessionFact)) == 1
-    assert of(facts, ResultFact) == [ResultFact(True, "done" if name == "qwen" else None)]
+    assert len(list_facts(facts, SessionFact)) == 1
+    assert list_facts(facts, ResultFact) == [ResultFact(True, "done" if name == "qwen" else None)]
 
 
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode"])
 def test_input_excludes_cached_tokens(name: str) -> None:
-    used = of(read(f"{name}-tool"), UsageFact)
-    assert sum(one.input for one in used) == 1700
-    assert sum(one.cache_read for one in used) == 1300
+    used = list_facts(read_facts(f"{name}-tool"), UsageFact)
+    assert sum(usage.input for usage in used) == 1700
+    assert sum(usage.cache_read for usage in used) == 1300
     assert sum(one.output for one in used) == 60
 
 
 def test_qwen_counts_the_whole_conversation() -> None:
-    (first,) = of(read("qwen-tool"), UsageFact)
-    (second,) = of(read("qwen-resume"), UsageFact)
+    (first,) = list_facts(read_facts("qwen-tool"), UsageFact)
+    (second,) = list_facts(read_facts("qwen-resume"), UsageFact)
     assert first.counter == second.counter
     assert second.input > first.input
 
 
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode", "copilot"])
 def test_refusal_of_the_server_is_a_failure(name: str) -> None:
-    (finished,) = of(read(f"{name}-400"), ResultFact)
+    (finished,) = list_facts(read_facts(f"{name}-400"), ResultFact)
     assert not finished.ok
     assert "stub error" in finished.message
 
 
 @pytest.mark.parametrize("name", ["gemini", "opencode", "copilot"])
 def test_too_many_requests_are_a_limit(name: str) -> None:
-    (limit,) = of(read(f"{name}-429"), LimitFact)
+    (limit,) = list_facts(read_facts(f"{name}-429"), LimitFact)
     assert limit.message
 
 
 def test_opencode_reports_how_long_to_wait() -> None:
-    (limit,) = of(read("opencode-429"), LimitFact)
+    (limit,) = list_facts(read_facts("opencode-429"), LimitFact)
     assert limit.reset_at == NOW + 1_000
 
 
 def test_copilot_reports_no_tokens_and_none_are_invented() -> None:
-    assert of(read("copilot-tool"), UsageFact) == []
+    assert list_facts(read_facts("copilot-tool"), UsageFact) == []

@@ -1,4 +1,4 @@
-"""A secret is found however a program spells it."""
+"""Redaction of secrets in all usual encodings."""
 
 import base64
 import html
@@ -14,11 +14,11 @@ from corral.adapters.redaction import Redaction
 from corral.api import Corral
 
 SECRET = "hunter2-s3cr3t'\"<&>$`value/+x!"
-AROUND = b"a prefix that moves it to another column: %b and a tail that goes on and on"
+AROUND = b"a prefix that shifts the column: %b and a long tail after it"
 
 
-def wrapped(encoded: bytes, width: int, end: bytes) -> bytes:
-    return end.join(encoded[at : at + width] for at in range(0, len(encoded), width)) + end
+def wrap_lines(encoded: bytes, width: int, end: bytes) -> bytes:
+    return end.join(encoded[start : start + width] for start in range(0, len(encoded), width)) + end
 
 
 SPELLINGS = {
@@ -28,11 +28,11 @@ SPELLINGS = {
     "base64 in lines of a mail": base64.encodebytes(AROUND % SECRET.encode()).replace(
         b"\n", b"\r\n"
     ),
-    "base64 in a PEM": wrapped(base64.b64encode(AROUND % SECRET.encode()), 64, b"\n"),
-    "base64 in YAML": wrapped(base64.b64encode(AROUND % SECRET.encode()), 76, b"\n    "),
+    "base64 in a PEM": wrap_lines(base64.b64encode(AROUND % SECRET.encode()), 64, b"\n"),
+    "base64 in YAML": wrap_lines(base64.b64encode(AROUND % SECRET.encode()), 76, b"\n    "),
     "hex": (AROUND % SECRET.encode()).hex().encode(),
     "hex in capitals": (AROUND % SECRET.encode()).hex().upper().encode(),
-    "hex in lines": wrapped((AROUND % SECRET.encode()).hex().encode(), 60, b"\n"),
+    "hex in lines": wrap_lines((AROUND % SECRET.encode()).hex().encode(), 60, b"\n"),
     "hex with colons": SECRET.encode().hex(":").encode(),
     "backslash x": "".join(f"\\x{byte:02x}" for byte in SECRET.encode()).encode(),
     "HTML": html.escape(SECRET).encode(),
@@ -42,8 +42,8 @@ SPELLINGS = {
     .encode(),
     "HTML without quotes": html.escape(SECRET, quote=False).encode(),
     "XML": html.escape(SECRET).replace("&#x27;", "&apos;").encode(),
-    "a shell's word": shlex.quote(SECRET).encode(),
-    "a shell's word, the old way": SECRET.replace("'", "'\\''").encode(),
+    "shell quoting": shlex.quote(SECRET).encode(),
+    "shell quoting, old style": SECRET.replace("'", "'\\''").encode(),
     "a shell's double quotes": re.sub(r'(["$`\\])', r"\\\1", SECRET).encode(),
     "printf %q": re.sub(r"([^A-Za-z0-9_@%+=:,./-])", r"\\\1", SECRET).encode(),
     "a URL": urllib.parse.quote(SECRET).encode(),
@@ -56,7 +56,9 @@ SPELLINGS = {
 def test_secret_is_redacted_in_every_usual_encoding(spelling: str, piece: int) -> None:
     data = b"before\n" + SPELLINGS[spelling] + b"\nafter\n"
     redactor = Redactor([SECRET])
-    out = b"".join(redactor.feed(data[at : at + piece]) for at in range(0, len(data), piece))
+    out = b"".join(
+        redactor.feed(data[start : start + piece]) for start in range(0, len(data), piece)
+    )
     out += redactor.finish()
     assert out.count(b"[redacted]") == 1
     assert out.startswith(b"before\n")
@@ -71,7 +73,7 @@ def test_secret_in_encoded_lines_is_redacted_at_every_column() -> None:
         around = [chosen.randbytes(chosen.randrange(120)) for _ in range(2)]
         whole = around[0] + secret + around[1]
         encoded = base64.b64encode(whole) if number % 2 else whole.hex().encode()
-        data = wrapped(encoded, chosen.choice([60, 64, 76]), chosen.choice([b"\n", b"\r\n"]))
+        data = wrap_lines(encoded, chosen.choice([60, 64, 76]), chosen.choice([b"\n", b"\r\n"]))
         assert b"[redacted]" in redact(data, [secret]), (number, secret, data)
 
 
@@ -80,7 +82,7 @@ def test_prose_in_several_lines_is_unchanged() -> None:
     assert redact(text, ["people write", "beefcafe"]) == text
 
 
-@pytest.mark.parametrize("spelling", ["base64 in lines", "hex in lines", "HTML", "a shell's word"])
+@pytest.mark.parametrize("spelling", ["base64 in lines", "hex in lines", "HTML", "shell quoting"])
 def test_store_contains_no_encoding_of_a_secret(store: Corral, spelling: str) -> None:
     redaction = store._database.redaction
     assert isinstance(redaction, Redaction)

@@ -1,4 +1,4 @@
-"""Sandboxes: each kind that works on this machine really keeps a program in its bounds."""
+"""Each available sandbox confines files, git and the network."""
 
 import ctypes
 import os
@@ -26,12 +26,12 @@ def kind(request: pytest.FixtureRequest) -> SandboxKind:
     kind: SandboxKind = request.param
     trouble = sandbox._probe_kind(kind, network=False).problem
     if trouble is not None:
-        pytest.skip(f"{kind} does not work here: {trouble}")
+        pytest.skip(f"{kind} is not available: {trouble}")
     return kind
 
 
-def is_there(kind: SandboxKind) -> bool:
-    """Whether the system has it, asked by other means than Corral's own."""
+def is_supported(kind: SandboxKind) -> bool:
+    """Return whether the system supports a sandbox, without Corral's code."""
     if kind is SandboxKind.LANDLOCK:
         create_ruleset, tell_version = 444, 1
         return int(ctypes.CDLL(None).syscall(create_ruleset, None, 0, tell_version)) >= 1
@@ -43,14 +43,13 @@ def is_there(kind: SandboxKind) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_available_sandboxes_work(kind: SandboxKind) -> None:
-    """All others are passed over where a kind does not work, and would not notice that none does
-    any more."""
-    if not is_there(kind):
+    """The other tests skip an unavailable sandbox and would not notice that it broke."""
+    if not is_supported(kind):
         pytest.skip(f"this system has no {kind}")
     assert sandbox._probe_kind(kind, network=True).problem is None
 
 
-def run(
+def run_sandboxed(
     tmp_path: Path, kind: SandboxKind, script: str, **bounds: object
 ) -> "subprocess.CompletedProcess[str]":
     wrapped = sandbox.wrap_command(
@@ -72,24 +71,25 @@ def run(
 
 
 def test_sandbox_writes_only_to_writable_paths(tmp_path: Path, kind: SandboxKind) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs/file").write_text("x")
+    (tmp_path / "writable").mkdir()
+    (tmp_path / "readable").mkdir()
+    (tmp_path / "readable/file").write_text("x")
     script = f"""
-        cat {tmp_path}/theirs/file > {tmp_path}/mine/copy || exit 1
-        mkdir {tmp_path}/mine/sub && mv {tmp_path}/mine/copy {tmp_path}/mine/sub/ || exit 2
+        cat {tmp_path}/readable/file > {tmp_path}/writable/copy || exit 1
+        mkdir {tmp_path}/writable/sub || exit 2
+        mv {tmp_path}/writable/copy {tmp_path}/writable/sub/ || exit 2
         echo x > "$TMPDIR/temporary" || exit 3
         echo x > /dev/null || exit 4
-        echo y 2>/dev/null > {tmp_path}/theirs/file && exit 5
-        rm {tmp_path}/theirs/file 2>/dev/null && exit 6
+        echo y 2>/dev/null > {tmp_path}/readable/file && exit 5
+        rm {tmp_path}/readable/file 2>/dev/null && exit 6
         touch /usr/x /etc/x {tmp_path}/x 2>/dev/null && exit 7
         exit 0
     """
-    bounds = {"writable": (str(tmp_path / "mine"),), "readable": (str(tmp_path / "theirs"),)}
-    done = run(tmp_path, kind, script, **bounds)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "mine/sub/copy").read_text() == "x"
-    assert (tmp_path / "theirs/file").read_text() == "x"
+    bounds = {"writable": (str(tmp_path / "writable"),), "readable": (str(tmp_path / "readable"),)}
+    result = run_sandboxed(tmp_path, kind, script, **bounds)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "writable/sub/copy").read_text() == "x"
+    assert (tmp_path / "readable/file").read_text() == "x"
     assert (tmp_path / "scratch/temporary").exists()
     assert (tmp_path / "scratch").stat().st_mode & 0o077 == 0
 
@@ -108,7 +108,7 @@ def test_hidden_paths_are_unreadable_except_listed_ones(tmp_path: Path, kind: Sa
         echo x > {home}/shared/new && exit 5
         exit 0
     """
-    done = run(
+    result = run_sandboxed(
         tmp_path,
         kind,
         script,
@@ -116,37 +116,41 @@ def test_hidden_paths_are_unreadable_except_listed_ones(tmp_path: Path, kind: Sa
         readable=(str(home / "shared"),),
         writable=(str(home / "own"),),
     )
-    assert (done.returncode, done.stdout) == (0, "shared"), done.stderr
+    assert (result.returncode, result.stdout) == (0, "shared"), result.stderr
 
 
-def private(tmp_path: Path, kind: SandboxKind) -> tuple[Path, Checkout, private_git.PrivateGit]:
-    """A repository, a worktree of it, and the private repository of an attempt there."""
+def prepare_private_git(
+    tmp_path: Path, kind: SandboxKind
+) -> tuple[Path, Checkout, private_git.PrivateGit]:
+    """Create a repository, a worktree, and the private repository of an attempt."""
     repository = new_repository(tmp_path / "repository")
     tree = tmp_path / "tree"
     worktrees.create(str(repository), str(tree), "corral/race/one")
-    found = get_checkout(str(repository), str(tree))
-    made = private_git.prepare(found, str(tmp_path / "git"), mounted=kind is SandboxKind.BUBBLEWRAP)
-    return repository, found, made
+    checkout = get_checkout(str(repository), str(tree))
+    private = private_git.prepare(
+        checkout, str(tmp_path / "git"), mounted=kind is SandboxKind.BUBBLEWRAP
+    )
+    return repository, checkout, private
 
 
 def test_sandboxed_commits_change_only_their_own_branch(tmp_path: Path, kind: SandboxKind) -> None:
-    repository, found, made = private(tmp_path, kind)
+    repository, checkout, private = prepare_private_git(tmp_path, kind)
     script = f"""
-        cd {found.folder} && echo x > made && git add made && git commit -qm made || exit 1
+        cd {checkout.folder} && echo x > made && git add made && git commit -qm made || exit 1
         git log --oneline main | grep -q first || exit 2
         git update-ref refs/heads/main HEAD || exit 3
-        git branch other && git tag evil || exit 4
-        git config core.fsmonitor evil || exit 5
-        echo 'echo evil' > "$(git rev-parse --git-common-dir)/hooks/post-commit" || exit 6
+        git branch other && git tag forged || exit 4
+        git config core.fsmonitor forged || exit 5
+        echo 'echo forged' > "$(git rev-parse --git-common-dir)/hooks/post-commit" || exit 6
         echo x 2>/dev/null > {repository}/README
         exit 0
     """
     before = (repository / ".git/config").read_text()
-    done = run(tmp_path, kind, script, worktree=found.folder, git=made)
-    assert done.returncode == 0, done.stderr
+    result = run_sandboxed(tmp_path, kind, script, worktree=checkout.folder, git=private)
+    assert result.returncode == 0, result.stderr
     assert git(repository, "log", "-1", "--format=%s", "corral/race/one") == "first"
-    private_git.import_commits(found, str(tmp_path / "git"))
-    private_git.discard(found, str(tmp_path / "git"))
+    private_git.import_commits(checkout, str(tmp_path / "git"))
+    private_git.discard(checkout, str(tmp_path / "git"))
     assert git(repository, "log", "-1", "--format=%s", "corral/race/one") == "made"
     assert git(repository, "log", "-1", "--format=%s", "main") == "first"
     assert git(repository, "for-each-ref", "--format=%(refname)").split() == [
@@ -156,44 +160,49 @@ def test_sandboxed_commits_change_only_their_own_branch(tmp_path: Path, kind: Sa
     assert (repository / "README").read_text() == "hello\n"
     assert (repository / ".git/config").read_text() == before
     assert not (repository / ".git/hooks/post-commit").exists()
-    assert git(Path(found.folder), "status", "--porcelain") == ""
+    assert git(Path(checkout.folder), "status", "--porcelain") == ""
 
 
 def test_no_network_leaves_only_private_loopback(tmp_path: Path, kind: SandboxKind) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        reach = (
+        host_script = (
             "import socket, sys\n"
             "s = socket.socket(); s.settimeout(5)\n"
             f"sys.exit(s.connect_ex(('127.0.0.1', {port})) != 0)"
         )
-        own = (
+        loopback_script = (
             "import socket\n"
             "a = socket.create_server(('127.0.0.1', 0))\n"
             "socket.create_connection(a.getsockname(), 5)\n"
         )
-        # The program itself: a folder of its own stands for /tmp, where a checkout may lie.
-        call = f"{os.path.realpath(sys.executable)} -c"
-        assert run(tmp_path, kind, f'{call} "{reach}"').returncode == 0
-        done = run(tmp_path, kind, f'! {call} "{reach}" && {call} "{own}"', network=False)
-        assert done.returncode == 0, done.stderr
+        # The script is an argument, because the sandbox has its own /tmp.
+        python = f"{os.path.realpath(sys.executable)} -c"
+        assert run_sandboxed(tmp_path, kind, f'{python} "{host_script}"').returncode == 0
+        result = run_sandboxed(
+            tmp_path,
+            kind,
+            f'! {python} "{host_script}" && {python} "{loopback_script}"',
+            network=False,
+        )
+        assert result.returncode == 0, result.stderr
 
 
 def test_exit_code_and_missing_program_are_reported(tmp_path: Path, kind: SandboxKind) -> None:
-    assert run(tmp_path, kind, "exit 7").returncode == 7
+    assert run_sandboxed(tmp_path, kind, "exit 7").returncode == 7
     wrapped = sandbox.wrap_command(
         ["no-such-program"], SandboxBounds(), scratch=str(tmp_path / "s"), kind=kind
     )
-    done = subprocess.run(wrapped.words, capture_output=True, text=True, check=False)
-    assert done.returncode in (1, 127)
-    assert "no-such-program" in done.stderr
+    result = subprocess.run(wrapped.words, capture_output=True, text=True, check=False)
+    assert result.returncode in (1, 127)
+    assert "no-such-program" in result.stderr
 
 
 def test_probe_reports_available_kinds_and_reasons() -> None:
-    found = sandbox.probe_sandboxes()
-    better = KINDS[: KINDS.index(found.kind)] if found.kind in KINDS else KINDS
-    assert [*found.why_not] == better
-    assert all(found.why_not.values())
+    probe = sandbox.probe_sandboxes()
+    better = KINDS[: KINDS.index(probe.kind)] if probe.kind in KINDS else KINDS
+    assert [*probe.why_not] == better
+    assert all(probe.why_not.values())
 
 
 def test_probe_reports_when_no_sandbox_works(

@@ -34,12 +34,12 @@ def kind(request: pytest.FixtureRequest) -> SandboxKind:
     kind: SandboxKind = request.param
     trouble = sandbox._probe_kind(kind, network=False).problem
     if trouble is not None:
-        pytest.skip(f"{kind} does not work here: {trouble}")
+        pytest.skip(f"{kind} is not available: {trouble}")
     return kind
 
 
-class Stage:
-    """A user's files, a repository with a worktree, and a process to attack."""
+class AttackScene:
+    """Files of a user, a repository with a worktree, and a process to attack."""
 
     def __init__(self, folder: Path, victim: int) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Stage:
         self.repository = new_repository(folder / "repository")
         self.tree = folder / "tree"
         worktrees.create(str(self.repository), str(self.tree), "corral/race/one")
-        self.found = get_checkout(str(self.repository), str(self.tree))
+        self.checkout = get_checkout(str(self.repository), str(self.tree))
         self.secrets = [
             folder / name
             for name in ("user/.ssh/id_rsa", "user/.aws/credentials", "user/.gnupg/key")
@@ -58,7 +58,7 @@ class Stage:
             path.write_text(SECRET)
 
     def attack(self, kind: SandboxKind, *, user: int | None) -> dict[str, list[str]]:
-        """Run the attacks inside; returns what succeeded."""
+        """Run the attacks inside the sandbox and return those that succeeded."""
         objects = sorted(map(str, (self.repository / ".git/objects").rglob("*")))
         script = self.tree / "attacks.py"
         shutil.copyfile(sandbox_attacks.__file__, script)
@@ -75,24 +75,24 @@ class Stage:
             "sees_host_pids": kind is SandboxKind.LANDLOCK,
         }
         (self.tree / "facts.json").write_text(json.dumps(facts))
-        made = private_git.prepare(
-            self.found, str(self.folder / "git"), mounted=kind is SandboxKind.BUBBLEWRAP
+        private = private_git.prepare(
+            self.checkout, str(self.folder / "git"), mounted=kind is SandboxKind.BUBBLEWRAP
         )
         wrapped = sandbox.wrap_command(
             [sys.executable, "attacks.py", "facts.json", "report.json"],
-            SandboxBounds(worktree=str(self.tree), git=made),
+            SandboxBounds(worktree=str(self.tree), git=private),
             scratch=str(self.folder / "scratch"),
             kind=kind,
         )
-        words = wrapped.words
+        command = wrapped.words
         if user is not None:
             for path in (self.folder, *self.folder.rglob("*")):
                 os.chown(path, user, user, follow_symlinks=False)
-            words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words]
+            command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command]
         source = str(Path(sandbox.__file__).parents[2])
         inside = {"PATH": os.environ["PATH"], "PYTHONPATH": source, "HOME": "/nonexistent"}
-        done = subprocess.run(
-            words,
+        result = subprocess.run(
+            command,
             env=inside | wrapped.environment,
             cwd=self.tree,
             capture_output=True,
@@ -100,21 +100,21 @@ class Stage:
             timeout=120,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
         report: dict[str, list[str]] = json.loads((self.tree / "report.json").read_text())
         assert len(report["tried"]) == len(sandbox_attacks.ATTACKS)
         return report
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def scene(tmp_path: Path) -> Iterator[AttackScene]:
     with subprocess.Popen(["sleep", "600"], env={"TOKEN": SECRET}) as victim:
         try:
-            for path in (tmp_path, *tmp_path.parents[:3]):  # so that another user reaches it
+            for path in (tmp_path, *tmp_path.parents[:3]):  # so that another user can reach it
                 if path.is_relative_to("/tmp") or path.is_relative_to("/dev/shm"):
                     path.chmod(0o755)
-            yield Stage(tmp_path, victim.pid)
-            assert victim.poll() is None, "it was killed from the sandbox"
+            yield AttackScene(tmp_path, victim.pid)
+            assert victim.poll() is None, "the process was killed from the sandbox"
         finally:
             victim.kill()
 
@@ -130,55 +130,55 @@ def system_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("system_python")
-def test_no_attack_of_an_ordinary_user_succeeds(stage: Stage, kind: SandboxKind) -> None:
-    test_no_attack_succeeds(stage, kind, NOBODY)
+def test_no_attack_of_an_ordinary_user_succeeds(scene: AttackScene, kind: SandboxKind) -> None:
+    test_no_attack_succeeds(scene, kind, NOBODY)
 
 
 @pytest.mark.parametrize("user", [None])
-def test_no_attack_succeeds(stage: Stage, kind: SandboxKind, user: int | None) -> None:
+def test_no_attack_succeeds(scene: AttackScene, kind: SandboxKind, user: int | None) -> None:
     with socket.socket(socket.AF_UNIX) as abstract, socket.socket(socket.AF_UNIX) as named:
         abstract.bind(f"\0corral-attack-{os.getpid()}")
         abstract.listen()
-        named.bind(str(stage.folder / "socket"))
+        named.bind(str(scene.folder / "socket"))
         named.listen()
-        report = stage.attack(kind, user=user)
+        report = scene.attack(kind, user=user)
     # Landlock cannot block a socket in a folder; `WrappedCommand.missing_protections` reports it.
     allowed = {"connects_to_a_socket_in_a_folder"} if kind is SandboxKind.LANDLOCK else set()
     assert set(report["won"]) <= allowed
     assert report["user"] == (os.getuid() if user is None else user)
-    assert (stage.repository / "README").read_text() == "hello\n"
-    for path in stage.secrets:
+    assert (scene.repository / "README").read_text() == "hello\n"
+    for path in scene.secrets:
         assert path.read_text() == SECRET
-    safe = ("-c", f"safe.directory={stage.repository}")
-    assert "missing" not in git(stage.repository, *safe, "fsck", "--full", "--strict")
+    safe = ("-c", f"safe.directory={scene.repository}")
+    assert "missing" not in git(scene.repository, *safe, "fsck", "--full", "--strict")
 
 
-def attempt(
-    stage: Stage, script: str, kind: SandboxKind = SandboxKind.BUBBLEWRAP, **bounds: object
+def run_attempt(
+    scene: AttackScene, script: str, kind: SandboxKind = SandboxKind.BUBBLEWRAP, **bounds: object
 ) -> str:
     """Run a shell script in the worktree, with its private repository."""
-    folder = str(stage.folder / "git")
-    made = private_git.prepare(stage.found, folder, mounted=kind is SandboxKind.BUBBLEWRAP)
+    folder = str(scene.folder / "git")
+    private = private_git.prepare(scene.checkout, folder, mounted=kind is SandboxKind.BUBBLEWRAP)
     wrapped = sandbox.wrap_command(
         ["/bin/sh", "-c", script],
-        SandboxBounds(worktree=str(stage.tree), git=made, **bounds),  # type: ignore[arg-type]
-        scratch=str(stage.folder / "scratch"),
+        SandboxBounds(worktree=str(scene.tree), git=private, **bounds),  # type: ignore[arg-type]
+        scratch=str(scene.folder / "scratch"),
         kind=kind,
     )
-    done = subprocess.run(
+    result = subprocess.run(
         wrapped.words,
         env=os.environ | IDENTITY | wrapped.environment,
-        cwd=stage.tree,
+        cwd=scene.tree,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    return f"{done.returncode} {done.stdout}{done.stderr}"
+    return f"{result.returncode} {result.stdout}{result.stderr}"
 
 
-def head(stage: Stage) -> str:
-    return git(stage.repository, "rev-parse", "corral/race/one")
+def read_branch_head(scene: AttackScene) -> str:
+    return git(scene.repository, "rev-parse", "corral/race/one")
 
 
 COMMIT = "echo x > made && git add made && git commit -qm made"
@@ -197,95 +197,97 @@ DAMAGE = (
 )
 
 
-def test_damaged_private_repository_is_not_imported(stage: Stage, kind: SandboxKind) -> None:
-    before, config = head(stage), (stage.repository / ".git/config").read_text()
-    made = stage.tree / "made"
+def test_damaged_private_repository_is_not_imported(scene: AttackScene, kind: SandboxKind) -> None:
+    before, config = read_branch_head(scene), (scene.repository / ".git/config").read_text()
+    file = scene.tree / "made"
     for damage in DAMAGE:
-        said = attempt(stage, f"{COMMIT}; G=$(git rev-parse --git-common-dir); {damage}", kind)
-        assert made.read_text() == "x\n", f"{damage}: {said}"
+        output = run_attempt(
+            scene, f"{COMMIT}; G=$(git rev-parse --git-common-dir); {damage}", kind
+        )
+        assert file.read_text() == "x\n", f"{damage}: {output}"
         try:
             with pytest.raises((Refused, Conflict)):
-                private_git.import_commits(stage.found, str(stage.folder / "git"))
+                private_git.import_commits(scene.checkout, str(scene.folder / "git"))
         except pytest.fail.Exception:
             pytest.fail(f"imported after: {damage}")
-        private_git.discard(stage.found, str(stage.folder / "git"))
-        made.unlink()
-        assert head(stage) == before, damage
-        assert (stage.repository / ".git/config").read_text() == config, damage
-        assert git(stage.repository, "fsck", "--full", "--strict") == "", damage
+        private_git.discard(scene.checkout, str(scene.folder / "git"))
+        file.unlink()
+        assert read_branch_head(scene) == before, damage
+        assert (scene.repository / ".git/config").read_text() == config, damage
+        assert git(scene.repository, "fsck", "--full", "--strict") == "", damage
 
 
 def test_commits_are_imported_once_from_packs_and_detached_heads(
-    stage: Stage, kind: SandboxKind
+    scene: AttackScene, kind: SandboxKind
 ) -> None:
-    said = attempt(stage, f"{COMMIT} && git checkout -q --detach && git gc -q", kind)
-    assert said.startswith("0"), said
-    folder = str(stage.folder / "git")
-    tip = private_git.import_commits(stage.found, folder)
-    assert tip == head(stage)
-    assert private_git.import_commits(stage.found, folder) == tip
-    private_git.discard(stage.found, folder)
-    assert git(stage.repository, "log", "-1", "--format=%s", "corral/race/one") == "made"
-    assert git(stage.tree, "status", "--porcelain") == ""
+    output = run_attempt(scene, f"{COMMIT} && git checkout -q --detach && git gc -q", kind)
+    assert output.startswith("0"), output
+    folder = str(scene.folder / "git")
+    tip = private_git.import_commits(scene.checkout, folder)
+    assert tip == read_branch_head(scene)
+    assert private_git.import_commits(scene.checkout, folder) == tip
+    private_git.discard(scene.checkout, folder)
+    assert git(scene.repository, "log", "-1", "--format=%s", "corral/race/one") == "made"
+    assert git(scene.tree, "status", "--porcelain") == ""
 
 
-def test_branch_moved_by_the_host_is_not_overwritten(stage: Stage, kind: SandboxKind) -> None:
-    assert attempt(stage, COMMIT, kind).startswith("0")
-    commit(stage.repository, {"elsewhere": "y"}, "main moved")
-    git(stage.repository, "update-ref", "refs/heads/corral/race/one", "main")
+def test_branch_moved_by_the_host_is_not_overwritten(scene: AttackScene, kind: SandboxKind) -> None:
+    assert run_attempt(scene, COMMIT, kind).startswith("0")
+    commit(scene.repository, {"elsewhere": "y"}, "main moved")
+    git(scene.repository, "update-ref", "refs/heads/corral/race/one", "main")
     with pytest.raises(Conflict):
-        private_git.import_commits(stage.found, str(stage.folder / "git"))
-    assert head(stage) == git(stage.repository, "rev-parse", "main")
+        private_git.import_commits(scene.checkout, str(scene.folder / "git"))
+    assert read_branch_head(scene) == git(scene.repository, "rev-parse", "main")
 
 
-def test_hostile_tree_fails_the_object_check(stage: Stage) -> None:
+def test_hostile_tree_fails_the_object_check(scene: AttackScene) -> None:
     """A `.git` entry in a tree would be checked out over the real one."""
     script = """
-        blob=$(echo evil | git hash-object -w --stdin)
+        blob=$(echo forged | git hash-object -w --stdin)
         inner=$(printf '100644 blob %s\\tconfig\\n' $blob | git mktree)
         top=$(printf '040000 tree %s\\t.git\\n' $inner | git mktree)
-        git update-ref HEAD $(git commit-tree -p HEAD -m evil $top)
+        git update-ref HEAD $(git commit-tree -p HEAD -m forged $top)
     """
-    assert attempt(stage, script).startswith("0")
-    before = head(stage)
+    assert run_attempt(scene, script).startswith("0")
+    before = read_branch_head(scene)
     with pytest.raises(Refused, check=because("check_failed")):
-        private_git.import_commits(stage.found, str(stage.folder / "git"))
-    assert head(stage) == before
+        private_git.import_commits(scene.checkout, str(scene.folder / "git"))
+    assert read_branch_head(scene) == before
 
 
-def test_other_attempts_and_remotes_are_hidden(stage: Stage, kind: SandboxKind) -> None:
-    git(stage.repository, "branch", "corral/race/two")
-    git(stage.repository, "config", "remote.origin.url", f"https://{SECRET}@example.org/x")
-    said = attempt(stage, "git branch -a; git config --list; git remote -v", kind)
-    assert "corral/race/one" in said
-    assert "corral/race/two" not in said
-    assert SECRET not in said
+def test_other_attempts_and_remotes_are_hidden(scene: AttackScene, kind: SandboxKind) -> None:
+    git(scene.repository, "branch", "corral/race/two")
+    git(scene.repository, "config", "remote.origin.url", f"https://{SECRET}@example.org/x")
+    output = run_attempt(scene, "git branch -a; git config --list; git remote -v", kind)
+    assert "corral/race/one" in output
+    assert "corral/race/two" not in output
+    assert SECRET not in output
 
 
-def test_files_and_shared_memory_are_limited(stage: Stage, kind: SandboxKind) -> None:
+def test_files_and_shared_memory_are_limited(scene: AttackScene, kind: SandboxKind) -> None:
     script = "head -c 20M /dev/zero > big; wc -c < big; head -c 100M /dev/zero > /dev/x; ls /dev/x"
-    said = attempt(stage, script, kind, limits=ResourceLimits(file_bytes=10 << 20))
-    assert os.path.getsize(stage.tree / "big") <= 10 << 20, said
-    assert "cannot access '/dev/x'" in said
+    output = run_attempt(scene, script, kind, limits=ResourceLimits(file_bytes=10 << 20))
+    assert os.path.getsize(scene.tree / "big") <= 10 << 20, output
+    assert "cannot access '/dev/x'" in output
 
 
 @pytest.mark.usefixtures("system_python")
 def test_fork_bomb_ends_at_its_limit(tmp_path: Path, kind: SandboxKind) -> None:
     script = (
         "import os, time\n"
-        "made = 0\n"
+        "count = 0\n"
         "try:\n"
-        "    while made < 400:\n"
+        "    while count < 400:\n"
         "        if os.fork() == 0:\n"
         "            time.sleep(600); os._exit(0)\n"
-        "        made += 1\n"
+        "        count += 1\n"
         "except OSError:\n"
         "    pass\n"
-        "print(made)\n"
+        "print(count)\n"
         "os.killpg(0, 9) if os.getpid() == os.getpgid(0) else os._exit(0)\n"
     )
     tmp_path.chmod(0o755)
-    user = 2_000_000 + os.getpid()  # the limit counts all processes of a user, on the whole machine
+    user = 2_000_000 + os.getpid()  # the limit counts all processes of a user
     bounds = SandboxBounds(limits=ResourceLimits(processes=50))
     wrapped = sandbox.wrap_command(
         [SYSTEM_PYTHON, "-uc", script], bounds, scratch=str(tmp_path / "scratch"), kind=kind
@@ -294,9 +296,9 @@ def test_fork_bomb_ends_at_its_limit(tmp_path: Path, kind: SandboxKind) -> None:
     for path in (tmp_path, *tmp_path.parents[:3]):
         if path.is_relative_to("/tmp") or path.is_relative_to("/dev/shm"):
             path.chmod(0o755)
-    words = wrapped.words
-    done = subprocess.run(
-        ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words],
+    command = wrapped.words
+    result = subprocess.run(
+        ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(sandbox.__file__).parents[2])},
         cwd="/",
         start_new_session=True,
@@ -305,4 +307,4 @@ def test_fork_bomb_ends_at_its_limit(tmp_path: Path, kind: SandboxKind) -> None:
         timeout=60,
         check=False,
     )
-    assert 0 < int(done.stdout.split()[0]) < 60, done.stderr
+    assert 0 < int(result.stdout.split()[0]) < 60, result.stderr

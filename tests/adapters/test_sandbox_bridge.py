@@ -1,5 +1,4 @@
-"""The two files of a boxed session: one writer each, and a host that believes nothing of the other
-side's."""
+"""The files of the sandbox bridge: one writer each, and the host trusts no outbound data."""
 
 import fcntl
 import json
@@ -46,43 +45,43 @@ SEED_002 = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SessionFolder:
-    made = SessionFolder(str(tmp_path))
-    os.mkdir(made.inside)
-    os.mkdir(made.outside)
-    inbound.write_view(made, InboundView(), NOW)
-    return made
+    session_folder = SessionFolder(str(tmp_path))
+    os.mkdir(session_folder.inside)
+    os.mkdir(session_folder.outside)
+    inbound.write_view(session_folder, InboundView(), NOW)
+    return session_folder
 
 
-def sql(path: str, *statements: str) -> list[tuple[object, ...]]:
+def run_sql(path: str, *statements: str) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(path)) as connection, connection:
-        found: list[tuple[object, ...]] = []
+        rows: list[tuple[object, ...]] = []
         for statement in statements:
-            found = connection.execute(statement).fetchall()
-        return found
+            rows = connection.execute(statement).fetchall()
+        return rows
 
 
-def say(folder: SessionFolder, text: str) -> tuple[str, int]:
+def post_message(folder: SessionFolder, text: str) -> tuple[str, int]:
     files = SessionFiles(folder.top)
     with files.writing() as connection:
         return files.put(connection, "chat", {"text": text})
 
 
-def read(folder: SessionFolder, taken: int = 0) -> OutboundSnapshot:
-    return outbound.read_snapshot(folder, ingested_seq=taken, above=0)
+def read_snapshot(folder: SessionFolder, ingested: int = 0) -> OutboundSnapshot:
+    return outbound.read_snapshot(folder, ingested_seq=ingested, above=0)
 
 
-# -- the form -------------------------------------------------------------------------------------
+# -- schema ---------------------------------------------------------------------------------------
 
 
 def test_schema_has_the_expected_tables_and_columns(folder: SessionFolder) -> None:
-    say(folder, "x")
-    found = {}
+    post_message(folder, "x")
+    columns_by_table = {}
     for path in (folder.inbound, folder.outbound):
-        for (table,) in sql(path, "SELECT name FROM sqlite_schema WHERE type = 'table'"):
-            columns = sql(path, f"PRAGMA table_info({table})")
-            found[str(table)] = " ".join(str(column[1]) for column in columns)
-        assert sql(path, "PRAGMA journal_mode") == [("delete",)]
-    assert found == SEED_002
+        for (table,) in run_sql(path, "SELECT name FROM sqlite_schema WHERE type = 'table'"):
+            columns = run_sql(path, f"PRAGMA table_info({table})")
+            columns_by_table[str(table)] = " ".join(str(column[1]) for column in columns)
+        assert run_sql(path, "PRAGMA journal_mode") == [("delete",)]
+    assert columns_by_table == SEED_002
     assert not outbound.FUNCTIONS & {"load_extension", "writefile", "edit"}
     assert {name: SEED_002[name] for name in outbound.TABLES} == outbound.TABLES
 
@@ -90,9 +89,9 @@ def test_schema_has_the_expected_tables_and_columns(folder: SessionFolder) -> No
 def test_routing_table_has_at_most_one_row(folder: SessionFolder) -> None:
     inbound.write_view(folder, InboundView(routing=("home", "room", None)), NOW)
     inbound.write_view(folder, InboundView(routing=("home", "other", "t1")), NOW)
-    assert sql(folder.inbound, "SELECT * FROM session_routing") == [(1, "home", "other", "t1")]
+    assert run_sql(folder.inbound, "SELECT * FROM session_routing") == [(1, "home", "other", "t1")]
     with pytest.raises(sqlite3.IntegrityError):
-        sql(folder.inbound, "INSERT INTO session_routing (id) VALUES (2)")
+        run_sql(folder.inbound, "INSERT INTO session_routing (id) VALUES (2)")
 
 
 def test_writing_the_same_view_changes_nothing(folder: SessionFolder) -> None:
@@ -119,7 +118,7 @@ def test_first_outcome_of_a_message_is_kept(folder: SessionFolder) -> None:
     inbound.write_view(
         folder, InboundView(outcomes=[DeliveryOutcome("o", None, "failed", NOW)]), NOW
     )
-    assert sql(folder.inbound, "SELECT platform_message_id, status FROM delivered") == [
+    assert run_sql(folder.inbound, "SELECT platform_message_id, status FROM delivered") == [
         ("m1", "delivered")
     ]
 
@@ -128,34 +127,34 @@ def test_destinations_are_replaced_by_the_current_ones(folder: SessionFolder) ->
     team = DestinationRow("team", "The team", "channel", "home", "room")
     inbound.write_view(folder, InboundView(destinations=[team]), NOW)
     inbound.write_view(folder, InboundView(destinations=[]), NOW)
-    assert sql(folder.inbound, "SELECT * FROM destinations") == []
+    assert run_sql(folder.inbound, "SELECT * FROM destinations") == []
 
 
 def test_damaged_inbound_file_is_quarantined_and_recreated(folder: SessionFolder) -> None:
-    Path(folder.inbound).write_bytes(b"rubbish" * 1_000)
-    shown = inbound.write_view(
+    Path(folder.inbound).write_bytes(b"garbage" * 1_000)
+    result = inbound.write_view(
         folder, InboundView(rows=[InboundRow("let_1.1", "chat", NOW, "{}")]), NOW
     )
-    assert shown is not None
-    assert shown.rebuilt
-    assert sql(folder.inbound, "SELECT id, seq FROM messages_in") == [("let_1.1", 2)]
+    assert result is not None
+    assert result.rebuilt
+    assert run_sql(folder.inbound, "SELECT id, seq FROM messages_in") == [("let_1.1", 2)]
     assert (Path(folder.inside) / "damaged-inbound.db").exists()
 
 
 def test_lock_on_the_inbound_file_does_not_block_the_host(folder: SessionFolder) -> None:
-    with closing(sqlite3.connect(f"file:{folder.inbound}?mode=ro", uri=True)) as held:
-        held.execute("BEGIN")
-        held.execute("SELECT * FROM messages_in").fetchall()
+    with closing(sqlite3.connect(f"file:{folder.inbound}?mode=ro", uri=True)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM messages_in").fetchall()
         with multiprocessing.get_context("fork").Pool(1) as pool:
-            assert pool.apply(cannot_show, (folder,))
+            assert pool.apply(is_blocked, (folder,))
     assert (
         inbound.write_view(folder, InboundView(rows=[InboundRow("r", "chat", NOW, "{}")]), NOW)
         is not None
     )
 
 
-def cannot_show(folder: SessionFolder) -> bool:
-    """Locks are kept by process, so whoever writes must be another one than who reads."""
+def is_blocked(folder: SessionFolder) -> bool:
+    """Write in another process, because SQLite locks are held per process."""
     return (
         inbound.write_view(folder, InboundView(rows=[InboundRow("r", "chat", NOW, "{}")]), NOW)
         is None
@@ -165,75 +164,81 @@ def cannot_show(folder: SessionFolder) -> bool:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def write_in(folder: SessionFolder, which: int, count: int) -> None:
-    random.seed(which)
+def write_inbound(folder: SessionFolder, writer: int, count: int) -> None:
+    random.seed(writer)
     for n in range(count):
-        row = InboundRow(f"let_{which}.{n}", "chat", NOW, "{}")
+        row = InboundRow(f"let_{writer}.{n}", "chat", NOW, "{}")
         while inbound.write_view(folder, InboundView(rows=[row]), NOW) is None:
             pass
 
 
-def write_out(folder: SessionFolder, which: int, count: int) -> None:
+def write_outbound(folder: SessionFolder, writer: int, count: int) -> None:
     for n in range(count):
-        say(folder, f"{which}:{n}")
+        post_message(folder, f"{writer}:{n}")
 
 
 def test_host_numbers_are_even_and_sandbox_numbers_odd(
     folder: SessionFolder,
 ) -> None:
-    each, context = 40, multiprocessing.get_context("spawn")
-    works: list[Callable[[SessionFolder, int, int], None]] = [write_in, write_out]
-    people = [
-        context.Process(target=work, args=(folder, n, each)) for n in (1, 2) for work in works
+    count, context = 40, multiprocessing.get_context("spawn")
+    works: list[Callable[[SessionFolder, int, int], None]] = [write_inbound, write_outbound]
+    processes = [
+        context.Process(target=work, args=(folder, n, count)) for n in (1, 2) for work in works
     ]
-    for one in people:
-        one.start()
-    for one in people:
-        one.join()
-        assert one.exitcode == 0
-    ours = [int(str(n)) for (n,) in sql(folder.inbound, "SELECT seq FROM messages_in")]
-    theirs = [int(str(n)) for (n,) in sql(folder.outbound, "SELECT seq FROM messages_out")]
-    assert len({*ours}) == len({*theirs}) == 2 * each
-    assert all(n % 2 == 0 for n in ours)
-    assert all(n % 2 == 1 for n in theirs)
-    rows = read(folder).rows
-    for which in (1, 2):
-        said = [json.loads(row.content)["text"] for row in rows]
-        mine = [text for text in said if text.startswith(f"{which}:")]
-        assert mine == [f"{which}:{n}" for n in range(each)], "the order of each writer is kept"
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    inbound_numbers = [
+        int(str(n)) for (n,) in run_sql(folder.inbound, "SELECT seq FROM messages_in")
+    ]
+    outbound_numbers = [
+        int(str(n)) for (n,) in run_sql(folder.outbound, "SELECT seq FROM messages_out")
+    ]
+    assert len({*inbound_numbers}) == len({*outbound_numbers}) == 2 * count
+    assert all(n % 2 == 0 for n in inbound_numbers)
+    assert all(n % 2 == 1 for n in outbound_numbers)
+    rows = read_snapshot(folder).rows
+    for writer in (1, 2):
+        texts = [json.loads(row.content)["text"] for row in rows]
+        writer_texts = [text for text in texts if text.startswith(f"{writer}:")]
+        assert writer_texts == [f"{writer}:{n}" for n in range(count)], (
+            "the order of each writer is kept"
+        )
 
 
 def test_new_numbers_exceed_all_ingested_ones(folder: SessionFolder) -> None:
     inbound.write_view(folder, InboundView(rows=[InboundRow("a", "chat", NOW, "{}")], above=9), NOW)
-    assert sql(folder.inbound, "SELECT seq FROM messages_in") == [(10,)]
-    assert say(folder, "x")[1] == 11
+    assert run_sql(folder.inbound, "SELECT seq FROM messages_in") == [(10,)]
+    assert post_message(folder, "x")[1] == 11
 
 
-# -- what the inside says -------------------------------------------------------------------------
+# -- outbound messages ----------------------------------------------------------------------------
 
 
 def test_snapshot_reads_messages_acks_and_state_in_order(folder: SessionFolder) -> None:
-    first, number = say(folder, "one")
-    second, _ = say(folder, "two")
+    first, number = post_message(folder, "one")
+    second, _ = post_message(folder, "two")
     with SessionFiles(folder.top).writing() as connection:
         acknowledge(connection, ["let_1.1"], "completed")
         connection.execute("INSERT INTO session_state VALUES ('k', 'v', 't')")
-    found = read(folder)
-    assert [row.id for row in found.rows] == [first, second]
-    assert found.acks == {"let_1.1": "completed"}
-    assert found.state == {"k": "v"}
-    later = read(folder, taken=number)
+    snapshot = read_snapshot(folder)
+    assert [row.id for row in snapshot.rows] == [first, second]
+    assert snapshot.acks == {"let_1.1": "completed"}
+    assert snapshot.state == {"k": "v"}
+    later = read_snapshot(folder, ingested=number)
     assert [row.id for row in later.rows] == [second]
     assert later.old == {first}
 
 
 def test_missing_or_empty_file_is_an_empty_snapshot(folder: SessionFolder) -> None:
-    assert read(folder).rows == []
+    assert read_snapshot(folder).rows == []
     Path(folder.outbound).touch()
-    assert read(folder).rows == []
+    assert read_snapshot(folder).rows == []
 
 
-STRANGE = {
+INVALID_ROWS = {
     "an even number": "INSERT INTO messages_out VALUES ('s', 8, NULL, 't', NULL, NULL, 'chat', "
     "NULL, NULL, NULL, '{}')",
     "no number": "INSERT INTO messages_out VALUES ('s', NULL, NULL, 't', NULL, NULL, 'chat', "
@@ -257,18 +262,18 @@ STRANGE = {
 }
 
 
-@pytest.mark.parametrize("what", STRANGE)
-def test_invalid_row_is_skipped_and_others_are_read(folder: SessionFolder, what: str) -> None:
-    id, _ = say(folder, "honest")
-    sql(folder.outbound, STRANGE[what])
-    found = read(folder)
-    assert [row.id for row in found.rows] == [id]
-    assert [each.id for each in found.invalid] == ["s"]
-    assert found.invalid[0].why
+@pytest.mark.parametrize("name", INVALID_ROWS)
+def test_invalid_row_is_skipped_and_others_are_read(folder: SessionFolder, name: str) -> None:
+    id, _ = post_message(folder, "valid")
+    run_sql(folder.outbound, INVALID_ROWS[name])
+    snapshot = read_snapshot(folder)
+    assert [row.id for row in snapshot.rows] == [id]
+    assert [row.id for row in snapshot.invalid] == ["s"]
+    assert snapshot.invalid[0].why
 
 
-DAMAGE = {
-    "rubbish": ("PRAGMA user_version = 1", "not_sqlite"),
+FORGED_SCHEMAS = {
+    "garbage": ("PRAGMA user_version = 1", "not_sqlite"),
     "a trigger": (
         "CREATE TRIGGER t AFTER INSERT ON processing_ack BEGIN DELETE FROM messages_out; END",
         "triggers_or_views",
@@ -308,24 +313,24 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-def test_file_with_a_forged_schema_is_rejected(folder: SessionFolder, what: str) -> None:
-    say(folder, "honest")
-    statements, reason = DAMAGE[what]
+@pytest.mark.parametrize("name", FORGED_SCHEMAS)
+def test_file_with_a_forged_schema_is_rejected(folder: SessionFolder, name: str) -> None:
+    post_message(folder, "valid")
+    statements, reason = FORGED_SCHEMAS[name]
     try:
-        sql(
+        run_sql(
             folder.outbound,
-            *statements.split("; ") if what == "many tables" else _script(statements),
+            *statements.split("; ") if name == "many tables" else _script(statements),
         )
     except sqlite3.OperationalError as error:
         pytest.skip(f"this SQLite cannot make it: {error}")
-    if what == "rubbish":
+    if name == "garbage":
         Path(folder.outbound).write_bytes(b"x" * 5_000)
-    if what == "an index by a function":
-        assert len(read(folder).rows) == 1, "it is not used, so it does no harm"
+    if name == "an index by a function":
+        assert len(read_snapshot(folder).rows) == 1, "an unused object is harmless"
         return
     with pytest.raises(InvalidFile, check=because(reason)):
-        read(folder)
+        read_snapshot(folder)
 
 
 def _script(statements: str) -> list[str]:
@@ -334,29 +339,29 @@ def _script(statements: str) -> list[str]:
 
 def test_file_with_a_torn_page_is_rejected(folder: SessionFolder) -> None:
     for n in range(50):
-        say(folder, f"{n} " * 100)
+        post_message(folder, f"{n} " * 100)
     data = bytearray(Path(folder.outbound).read_bytes())
-    for at in range(4_200, len(data), 64):
-        data[at] ^= 0xFF
+    for offset in range(4_200, len(data), 64):
+        data[offset] ^= 0xFF
     Path(folder.outbound).write_bytes(data)
     with pytest.raises(InvalidFile):
-        read(folder)
+        read_snapshot(folder)
 
 
 def test_column_name_that_is_not_utf8_is_rejected(folder: SessionFolder) -> None:
-    say(folder, "honest")
+    post_message(folder, "valid")
     data = Path(folder.outbound).read_bytes()
     Path(folder.outbound).write_bytes(data.replace(b"in_reply_to", b"\x80n_reply_to"))
     with pytest.raises(InvalidFile, check=because("not_utf8")):
-        read(folder)
+        read_snapshot(folder)
 
 
-# -- what lies there ------------------------------------------------------------------------------
+# -- hostile files --------------------------------------------------------------------------------
 
 
 def test_only_regular_files_with_one_link_are_opened(folder: SessionFolder, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
-    sql(str(other), *OUTBOUND.split(";"))
+    run_sql(str(other), *OUTBOUND.split(";"))
     makers: list[Callable[[], object]] = [
         lambda: os.mkfifo(folder.outbound),
         lambda: os.symlink(other, folder.outbound),
@@ -367,17 +372,17 @@ def test_only_regular_files_with_one_link_are_opened(folder: SessionFolder, tmp_
     for make in makers:
         make()
         with pytest.raises(InvalidFile):
-            read(folder)
+            read_snapshot(folder)
         outbound.quarantine(folder)
         assert outbound.file_stamp(folder) is None
     assert other.exists()
 
 
 def test_too_large_file_is_rejected(folder: SessionFolder) -> None:
-    say(folder, "x")
+    post_message(folder, "x")
     os.truncate(folder.outbound, outbound.MAX_BYTES + 1)
     with pytest.raises(InvalidFile, check=because("too_large")):
-        read(folder)
+        read_snapshot(folder)
 
 
 def test_too_many_messages_are_rejected(
@@ -385,39 +390,39 @@ def test_too_many_messages_are_rejected(
 ) -> None:
     monkeypatch.setattr(outbound, "MAX_ROWS", 5)
     for n in range(6):
-        say(folder, f"{n}")
+        post_message(folder, f"{n}")
     with pytest.raises(InvalidFile, check=because("too_many_rows")):
-        read(folder)
+        read_snapshot(folder)
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound, "WAIT_SECONDS", 0.05)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("short_timeout")
 def test_locked_file_is_busy_until_released(folder: SessionFolder) -> None:
-    say(folder, "x")
+    post_message(folder, "x")
     with closing(sqlite3.connect(folder.outbound)) as writer:
         writer.isolation_level = None
         writer.execute("BEGIN EXCLUSIVE")
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(is_busy, (folder,))
         writer.execute("COMMIT")
-    assert len(read(folder).rows) == 1
+    assert len(read_snapshot(folder).rows) == 1
 
 
 def is_busy(folder: SessionFolder) -> bool:
-    """Locks are kept by process, so whoever reads must be another one than who writes."""
+    """Read in another process, because SQLite locks are held per process."""
     try:
-        read(folder)
+        read_snapshot(folder)
     except FileBusy:
         return True
     return False
 
 
 def leave_a_journal(folder: SessionFolder) -> None:
-    """Die in the middle of a change, with half of it in the file."""
+    """Kill a process in the middle of a transaction, with a hot journal."""
     writer = sqlite3.connect(folder.outbound)
     writer.isolation_level = None
     writer.execute("PRAGMA cache_size = 1")
@@ -428,22 +433,22 @@ def leave_a_journal(folder: SessionFolder) -> None:
 
 
 def test_hot_journal_is_recovered_only_inside_the_sandbox(folder: SessionFolder) -> None:
-    id, _ = say(folder, "before")
+    id, _ = post_message(folder, "before")
     died = multiprocessing.get_context("fork").Process(target=leave_a_journal, args=(folder,))
     died.start()
     died.join()
     assert os.path.getsize(f"{folder.outbound}-journal") > 0
     with pytest.raises(HotJournal):
-        read(folder)
+        read_snapshot(folder)
     agent_client.recover_journal(folder.outbound)
-    found = read(folder)
-    assert [row.id for row in found.rows] == [id]
-    assert found.state == {}
+    snapshot = read_snapshot(folder)
+    assert [row.id for row in snapshot.rows] == [id]
+    assert snapshot.state == {}
 
 
 def test_journal_naming_another_file_deletes_nothing(folder: SessionFolder, tmp_path: Path) -> None:
-    """SQLite deletes the file that a journal names as the head of several, if it likes."""
-    say(folder, "x")
+    """SQLite may delete the file that a journal names as its super-journal."""
+    post_message(folder, "x")
     victim = tmp_path / "victim"
     victim.write_text("precious")
     name = str(victim).encode()
@@ -452,36 +457,36 @@ def test_journal_naming_another_file_deletes_nothing(folder: SessionFolder, tmp_
     tail = name + len(name).to_bytes(4, "big") + sums.to_bytes(4, "big") + header[:8]
     Path(f"{folder.outbound}-journal").write_bytes(header + bytes(4) + tail)
     with pytest.raises(HotJournal):
-        read(folder)
+        read_snapshot(folder)
     assert victim.read_text() == "precious"
 
 
 def test_journal_of_a_live_writer_is_not_an_error(folder: SessionFolder) -> None:
-    say(folder, "x")
+    post_message(folder, "x")
     with closing(sqlite3.connect(folder.outbound)) as writer:
         writer.isolation_level = None
         writer.execute("BEGIN IMMEDIATE")
         writer.execute("INSERT INTO session_state VALUES ('k', 'v', 't')")
         assert os.path.exists(f"{folder.outbound}-journal")
         with multiprocessing.get_context("fork").Pool(1) as pool:
-            assert pool.apply(count, (folder,)) == 1
+            assert pool.apply(count_rows, (folder,)) == 1
         writer.execute("COMMIT")
-    assert read(folder).state == {"k": "v"}
+    assert read_snapshot(folder).state == {"k": "v"}
 
 
-def count(folder: SessionFolder) -> int:
-    return len(read(folder).rows)
+def count_rows(folder: SessionFolder) -> int:
+    return len(read_snapshot(folder).rows)
 
 
 def test_reading_leaves_no_lock(folder: SessionFolder) -> None:
-    say(folder, "x")
-    read(folder)
+    post_message(folder, "x")
+    read_snapshot(folder)
 
     def lock() -> None:
         handle = os.open(folder.outbound, os.O_RDWR)
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    with Child(lock) as another:  # a process is never in its own way
+    with Child(lock) as another:  # another process, because locks are held per process
         another.result()
 
 
@@ -489,19 +494,19 @@ def test_reading_leaves_no_lock(folder: SessionFolder) -> None:
 
 
 @pytest.fixture
-def hurried() -> Iterator[None]:
-    """Threads that take turns at nearly every step."""
+def fast_thread_switches() -> Iterator[None]:
+    """Switch threads at nearly every step."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(usual)
 
 
-@pytest.mark.usefixtures("hurried")
+@pytest.mark.usefixtures("fast_thread_switches")
 def test_agent_that_ignores_its_input_has_not_failed(
     folder: SessionFolder,
 ) -> None:
-    """Its pipe breaks at any moment of the turn, for short words and for those that fill it."""
+    """Its pipe breaks at any moment of the turn, for short and for long input."""
     order = {
         "top": folder.top,
         "args": ["/bin/true"],
@@ -510,8 +515,8 @@ def test_agent_that_ignores_its_input_has_not_failed(
         "provider": "plain",
     }
     for n in range(50):
-        words = json.dumps({"text": "x" * (100_000 if n % 2 else 10)})
+        content = json.dumps({"text": "x" * (100_000 if n % 2 else 10)})
         inbound.write_view(
-            folder, InboundView(rows=[InboundRow(f"let_{n}.1", "chat", NOW, words)]), NOW
+            folder, InboundView(rows=[InboundRow(f"let_{n}.1", "chat", NOW, content)]), NOW
         )
         assert agent_client.run(order) == 0

@@ -1,4 +1,4 @@
-"""The bundled agent does what its prompt says, in all of its languages."""
+"""The bundled scripted agent: prompts, streams, terminal and exit codes."""
 
 import os
 import pty
@@ -36,10 +36,10 @@ def _agent_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def run(*args: str, given: str = "", env: dict[str, str] | None = None) -> Any:
+def run(*args: str, stdin: str = "", env: dict[str, str] | None = None) -> Any:
     return subprocess.run(
         [*AGENT, *args],
-        input=given,
+        input=stdin,
         env=os.environ | (env or {}),
         capture_output=True,
         text=True,
@@ -51,7 +51,7 @@ def run(*args: str, given: str = "", env: dict[str, str] | None = None) -> Any:
 def stream(ask: LaunchRequest) -> tuple[list[ProviderFact], int]:
     provider = registry.get_provider("scripted")
     start = provider.start(ask)
-    done = subprocess.run(
+    result = subprocess.run(
         start.args,
         input=(start.stdin or "").encode(),
         capture_output=True,
@@ -59,12 +59,12 @@ def stream(ask: LaunchRequest) -> tuple[list[ProviderFact], int]:
         check=False,
     )
     parser = provider.parser()
-    facts = [fact for line in done.stdout.splitlines() for fact in parser.feed(line)]
-    return facts + parser.close(), done.returncode
+    facts = [fact for line in result.stdout.splitlines() for fact in parser.feed(line)]
+    return facts + parser.close(), result.returncode
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["--wrong"], "unknown option --wrong"),
         (["--resume"], "--resume needs a value"),
@@ -72,16 +72,16 @@ def stream(ask: LaunchRequest) -> tuple[list[ProviderFact], int]:
         (["--json", "--continue", "x"], "No conversation found"),
     ],
 )
-def test_wrong_command_line_is_one_clear_error(args: list[str], told: str) -> None:
-    done = run(*args)
-    assert done.returncode == 1
-    assert told in done.stderr
+def test_wrong_command_line_is_one_clear_error(args: list[str], message: str) -> None:
+    result = run(*args)
+    assert result.returncode == 1
+    assert message in result.stderr
 
 
 def test_prompt_comes_from_three_places() -> None:
     assert run("say", "hi").stdout == "hi\n"
     assert run(env={"CORRAL_PROMPT": "say hi"}).stdout == "hi\n"
-    assert run(given="say a; say b\nwhat?").stdout == "a\nb\nYou said: what?\n"
+    assert run(stdin="say a; say b\nwhat?").stdout == "a\nb\nYou said: what?\n"
 
 
 def test_agent_waits_for_a_file(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_agent_waits_for_a_file(tmp_path: Path) -> None:
 
 def test_fence_lines_of_a_prompt_are_not_answered() -> None:
     prompt = render([Quote("scheduled task sch_1", "say hi; say there")])
-    assert run(given=prompt).stdout == "hi\nthere\n"
+    assert run(stdin=prompt).stdout == "hi\nthere\n"
 
 
 def test_agent_ends_as_scripted() -> None:
@@ -109,7 +109,7 @@ def test_agent_ends_as_scripted() -> None:
 
 
 def test_agent_asks_and_reads_the_answer() -> None:
-    assert run("ask ready?", given="sure\n").stdout == "ready? Answered: sure\n"
+    assert run("ask ready?", stdin="sure\n").stdout == "ready? Answered: sure\n"
     assert run("ask ready?").stdout == "ready? Nobody answered.\n"
 
 
@@ -118,7 +118,7 @@ def test_agent_leaves_a_child_behind() -> None:
         [*AGENT, "fork 3600; say gone"], stdout=subprocess.DEVNULL, start_new_session=True
     )
     assert child.wait(SECONDS) == 0
-    os.killpg(child.pid, signal.SIGKILL)  # the one left behind
+    os.killpg(child.pid, signal.SIGKILL)  # the remaining child
 
 
 def test_agent_ignores_a_signal() -> None:
@@ -136,9 +136,9 @@ def test_agent_ignores_a_signal() -> None:
 
 
 def test_quota_is_reported_with_its_reset() -> None:
-    done = run("--quota", "3600")
-    assert done.returncode == 1
-    limit = parse_limit(done.stdout, int(time.time() * 1_000))
+    result = run("--quota", "3600")
+    assert result.returncode == 1
+    limit = parse_limit(result.stdout, int(time.time() * 1_000))
     assert limit is not None
     assert limit.reset_at is not None
 
@@ -177,32 +177,32 @@ def test_stream_reports_a_quota() -> None:
 
 
 def test_agent_works_at_a_terminal() -> None:
-    ours, its = pty.openpty()
-    with subprocess.Popen([*AGENT, "--interactive", "say hi"], stdin=its, stdout=its) as agent:
-        os.close(its)
-        read_until(ours, "hi")
-        os.write(ours, b"ask may I\n")
-        assert "Do you want to proceed?" in read_until(ours, "Esc to cancel")
-        os.write(ours, b"\r")
-        read_until(ours, "Answered: yes")
-        os.write(ours, b"say bye\nexit\n")
-        read_until(ours, "bye\r\n❯")  # noqa: RUF001
+    master, slave = pty.openpty()
+    with subprocess.Popen([*AGENT, "--interactive", "say hi"], stdin=slave, stdout=slave) as agent:
+        os.close(slave)
+        read_until(master, "hi")
+        os.write(master, b"ask may I\n")
+        assert "Do you want to proceed?" in read_until(master, "Esc to cancel")
+        os.write(master, b"\r")
+        read_until(master, "Answered: yes")
+        os.write(master, b"say bye\nexit\n")
+        read_until(master, "bye\r\n❯")  # noqa: RUF001
         assert agent.wait(SECONDS) == 0
-    os.close(ours)
+    os.close(master)
 
 
 def read_until(terminal: int, text: str) -> str:
-    """What the terminal shows, up to a text; EOFError when the program ends before it."""
-    shown = ""
-    while text not in shown:
+    """Read the terminal up to a text; raises EOFError if the program exits before it."""
+    output = ""
+    while text not in output:
         try:
-            shown += os.read(terminal, 4_096).decode(errors="replace")
+            output += os.read(terminal, 4_096).decode(errors="replace")
         except OSError:
-            raise EOFError(shown) from None
-    return shown
+            raise EOFError(output) from None
+    return output
 
 
-LOOK = """
+LIST_MODULES = """
 import runpy, sys
 sys.argv = ["agent", "say hi"]
 try:
@@ -213,5 +213,7 @@ except SystemExit:
 
 
 def test_agent_needs_only_the_standard_library() -> None:
-    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
-    assert not {"msgspec", "click", "rich", "asyncio", "argparse"} & set(done.stdout.split())
+    result = subprocess.run(
+        [sys.executable, "-c", LIST_MODULES], capture_output=True, text=True, check=True
+    )
+    assert not {"msgspec", "click", "rich", "asyncio", "argparse"} & set(result.stdout.split())

@@ -1,4 +1,4 @@
-"""Private repositories for folders that are in none."""
+"""Private repositories for folders without git."""
 
 import os
 import stat
@@ -33,26 +33,26 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def files_of(folder: Path) -> list[tuple[str, int, int]]:
+def list_files(folder: Path) -> list[tuple[str, int, int]]:
     return sorted(
-        (os.path.join(where, name), info.st_mtime_ns, info.st_size)
-        for where, folders, files in os.walk(folder)
+        (os.path.join(parent, name), info.st_mtime_ns, info.st_size)
+        for parent, folders, files in os.walk(folder)
         for name in (*folders, *files)
-        for info in [os.lstat(os.path.join(where, name))]
+        for info in [os.lstat(os.path.join(parent, name))]
     )
 
 
 def test_snapshot_commits_a_folder_without_changing_it(folder: Path, tmp_path: Path) -> None:
     private = tmp_path / "home" / "private" / "one.git"
-    before = files_of(folder)
+    before = list_files(folder)
     first = snapshot_repositories.snapshot_folder(str(folder), str(private), message="as it is")
-    assert files_of(folder) == before
+    assert list_files(folder) == before
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     names = git(private, "ls-tree", "-r", "-z", "--name-only", first.commit).split("\0")[:-1]
     assert names == [".gitignore", "link", "main.py", os.fsdecode(b"odd\n\xff"), "venv"]
     assert first.made
-    again = snapshot_repositories.snapshot_folder(str(folder), str(private), message="again")
-    assert (again.made, again.commit) == (False, first.commit)
+    unchanged = snapshot_repositories.snapshot_folder(str(folder), str(private), message="second")
+    assert (unchanged.made, unchanged.commit) == (False, first.commit)
     (folder / "main.py").unlink()
     write(folder, {"new": "x"})
     second = snapshot_repositories.snapshot_folder(str(folder), str(private), message="later")
@@ -77,10 +77,10 @@ def test_worktree_of_a_snapshot_repository_works(folder: Path, tmp_path: Path) -
 
 def test_nested_repositories_are_reported(folder: Path, tmp_path: Path) -> None:
     new_repository(folder / "inner")
-    found = snapshot_repositories.snapshot_folder(
+    snapshot = snapshot_repositories.snapshot_folder(
         str(folder), str(tmp_path / "one.git"), message="x"
     )
-    assert found.left_out == ["inner/"]
+    assert snapshot.left_out == ["inner/"]
     assert "inner" not in git(tmp_path / "one.git", "ls-tree", "--name-only", "main")
 
 

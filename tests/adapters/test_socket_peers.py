@@ -1,4 +1,4 @@
-"""Which process has called, when that process does not want to be seen."""
+"""Detection of the process at the other end of a local connection."""
 
 import ctypes
 import os
@@ -23,14 +23,14 @@ def server() -> Iterator[socket.socket]:
         yield listening
 
 
-def called(server: socket.socket) -> tuple[socket.socket, socket.socket]:
+def connect_to(server: socket.socket) -> tuple[socket.socket, socket.socket]:
     client = socket.create_connection(server.getsockname())
     accepted, _ = server.accept()
     return client, accepted
 
 
 def test_calling_process_is_found(server: socket.socket) -> None:
-    client, accepted = called(server)
+    client, accepted = connect_to(server)
     with client, accepted:
         (above,) = list_peer_ancestors(accepted.getpeername(), server.getsockname()[1]) or []
         assert above[0].pid == os.getpid()
@@ -38,7 +38,7 @@ def test_calling_process_is_found(server: socket.socket) -> None:
 
 @pytest.mark.parametrize("reset", [False, True])
 def test_caller_that_hung_up_is_local_and_hidden(server: socket.socket, reset: bool) -> None:
-    client, accepted = called(server)
+    client, accepted = connect_to(server)
     with accepted:
         peer = accepted.getpeername()
         if reset:
@@ -56,7 +56,7 @@ def test_caller_that_forbids_inspection_is_local_and_hidden(server: socket.socke
     ready, go = os.pipe()
     holder = _fork(lambda: _call_and_wait(server, ready, go))
     accepted, _ = server.accept()
-    accepted.recv(1)  # it is hidden now
+    accepted.recv(1)  # the process is hidden now
     try:
         peer, port = accepted.getpeername(), server.getsockname()[1]
         checker = _fork(lambda: list_peer_ancestors(peer, port) == [])
@@ -78,8 +78,7 @@ def _call_and_wait(server: socket.socket, ready: int, go: int) -> bool:
 
 
 def _fork(work: Callable[[], bool]) -> int:
-    """A child process of an ordinary user without an account; it exits with 0 when `work` says
-    True."""
+    """Fork a child as an unprivileged user. It exits with 0 if `work` returns True."""
     pid = os.fork()
     if pid:
         return pid

@@ -1,4 +1,4 @@
-"""Counts of tests, from what real test programs printed and from hostile imitations."""
+"""Test counts parsed from the output and reports of test runners, and from hostile text."""
 
 import os
 import subprocess
@@ -105,9 +105,9 @@ def test_any_text_is_accepted(text: str) -> None:
     "piece", ["1 passed, ", "9" * 50, "=== RUN ", "ok ", "Tests: 1 a, ", "\x1b[1", "\n 1 passing ("]
 )
 def test_hostile_text_is_parsed_in_linear_time(piece: str) -> None:
-    began = time.process_time()
+    start = time.process_time()
     parse_output(piece * (2_000_000 // len(piece)))
-    assert time.process_time() - began < 10
+    assert time.process_time() - start < 10
     assert parse_output(f"{'9' * 100} passed in 1s") == ReportCounts(
         "pytest", 999_999_999, 0, 0, 0, 999_999_999
     )
@@ -149,7 +149,7 @@ def test_real_pytest_output_and_report_are_counted(tmp_path: Path) -> None:
         "@pytest.mark.skip\ndef test_c(): pass\n@pytest.fixture\ndef bad(): 1/0\n"
         "def test_d(bad): pass\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junit-xml=report.xml"],
         cwd=tmp_path,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
@@ -157,7 +157,7 @@ def test_real_pytest_output_and_report_are_counted(tmp_path: Path) -> None:
         text=True,
     )
     numbers = (1, 1, 1, 1, 4)
-    assert parse_output(done.stdout) == ReportCounts("pytest", *numbers)
+    assert parse_output(result.stdout) == ReportCounts("pytest", *numbers)
     assert parse_junit((tmp_path / "report.xml").read_bytes()) == ReportCounts("junit", *numbers)
 
 
@@ -167,7 +167,7 @@ def test_real_unittest_output_is_counted(tmp_path: Path) -> None:
         "    def test_b(self): self.fail()\n    def test_c(self): 1/0\n"
         "    @unittest.skip('x')\n    def test_d(self): pass\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "unittest"], cwd=tmp_path, capture_output=True, text=True
     )
-    assert parse_output(done.stderr) == ReportCounts("unittest", 1, 1, 1, 1, 4)
+    assert parse_output(result.stderr) == ReportCounts("unittest", 1, 1, 1, 1, 4)

@@ -1,4 +1,4 @@
-"""The copy of what a CLI in a sandbox records: a hostile program cannot misuse its reader."""
+"""Copies of a sandboxed CLI's transcript: hostile files cannot misuse the reader."""
 
 import os
 import socket
@@ -24,13 +24,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def copy_of(home: Path, patterns: tuple[str, ...] = PATTERNS) -> tuple[TranscriptCopy, Path]:
+def make_copy(home: Path, patterns: tuple[str, ...] = PATTERNS) -> tuple[TranscriptCopy, Path]:
     folder = home.parent / "copy"
     return TranscriptCopy(str(home), patterns, folder), folder
 
 
 def test_appended_lines_are_copied(home: Path) -> None:
-    copy, folder = copy_of(home)
+    copy, folder = make_copy(home)
     copy.refresh()
     assert not (folder / FILE).exists()
     (home / FILE).write_text("one\n")
@@ -62,7 +62,7 @@ def test_no_component_of_the_path_may_be_a_symlink(home: Path, component: str) -
             old.rmdir()
     path.symlink_to(secret / component)
     assert (home / FILE).read_text() == "secret\n"
-    copy, folder = copy_of(home)
+    copy, folder = make_copy(home)
     copy.refresh()
     assert list(folder.rglob("*")) == []
 
@@ -78,14 +78,14 @@ def test_only_regular_files_are_copied(home: Path, trick: str) -> None:
         (home / FILE).mkdir()
     else:
         before = os.getcwd()
-        os.chdir((home / FILE).parent)  # the path of a socket is short
+        os.chdir((home / FILE).parent)  # the path of a socket is limited
         try:
             with closing(socket.socket(socket.AF_UNIX)) as bound:
                 bound.bind(Path(FILE).name)
         finally:
             os.chdir(before)
-    copy, folder = copy_of(home)
-    Racer(copy.refresh).result()  # else it waits for the other end of a pipe
+    copy, folder = make_copy(home)
+    Racer(copy.refresh).result()  # a pipe would block it
     assert list(folder.rglob("*")) == []
 
 
@@ -94,7 +94,7 @@ def test_sizes_and_counts_are_bounded(home: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(transcript_copies, "MAX_FILES", 3)
     for number in range(9):
         (home / FILE).with_name(f"rollout-{number}.jsonl").write_text("x" * 60)
-    copy, folder = copy_of(home)
+    copy, folder = make_copy(home)
     for _ in range(3):
         copy.refresh()
         for path in (home / FILE).parent.iterdir():
@@ -108,18 +108,18 @@ def test_number_of_scanned_entries_is_bounded(home: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(transcript_copies, "MAX_ENTRIES", 50)
     for number in range(200):
         (home / FILE).with_name(f"rollout-{number}.jsonl").write_text("x")
-    copy, folder = copy_of(home)
+    copy, folder = make_copy(home)
     copy.refresh()
     assert 0 < len([path for path in folder.rglob("*") if path.is_file()]) <= 50
 
 
 def test_unterminated_line_is_skipped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line is never held in memory as a whole, also when it is longer than the copy."""
+    """The line is not loaded into memory, even if it is longer than the copy."""
     monkeypatch.setattr(transcript_copies, "MAX_BYTES", 48 << 20)
     with (home / FILE).open("wb") as file:
         file.write(b'{"a": 1}\n{"b": "')
         file.truncate(200 << 20)
-    copy, folder = copy_of(home)
+    copy, folder = make_copy(home)
     copy.refresh()
     assert (folder / FILE).stat().st_size == 48 << 20
     assert [line for line, _ in iter_lines(folder / FILE)] == [{"a": 1}]
@@ -134,7 +134,7 @@ TABLES = """
 """
 
 
-def database(home: Path, script: str) -> Path:
+def create_database(home: Path, script: str) -> Path:
     folder = home / ".local/share/opencode"
     folder.mkdir(parents=True)
     with closing(sqlite3.connect(folder / "opencode.db")) as opened:
@@ -144,9 +144,9 @@ def database(home: Path, script: str) -> Path:
 
 
 def test_database_is_copied_with_its_wal(home: Path) -> None:
-    folder = database(home, TABLES)
+    folder = create_database(home, TABLES)
     patterns = tuple(f".local/share/opencode/{name}" for name in opencode.RECORD_FILES)
-    copy, copied = copy_of(home, patterns)
+    copy, copied = make_copy(home, patterns)
     root = copied / ".local/share/opencode"
     with closing(sqlite3.connect(folder / "opencode.db", isolation_level=None)) as opened:
         for number in range(3):
@@ -155,7 +155,7 @@ def test_database_is_copied_with_its_wal(home: Path) -> None:
             )
             copy.refresh()
             assert opencode.since(root, "/w", 1) == [f"ses_{n}" for n in range(number + 1)]
-    # The last one to close the database removes its log.
+    # The last process to close the database removes its WAL.
     assert not (folder / "opencode.db-wal").exists()
     with closing(sqlite3.connect(folder / "opencode.db", isolation_level=None)) as opened:
         opened.execute("DELETE FROM session WHERE id <> 'ses_0'")
@@ -169,5 +169,5 @@ def test_hostile_database_cannot_block_its_reader(
     monkeypatch.setattr(opencode, "MAX_SECONDS", 0.5)
     endless = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n)"
     columns = "id, '/w' AS directory, 5 AS time_created, NULL AS parent_id"
-    root = database(home, f"CREATE VIEW session AS {endless} SELECT {columns} FROM n")
+    root = create_database(home, f"CREATE VIEW session AS {endless} SELECT {columns} FROM n")
     assert Racer(lambda: opencode.since(root, "/w", 1)).result() == []

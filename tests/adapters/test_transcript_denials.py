@@ -1,4 +1,4 @@
-"""What a person reads of a stream that says a thing twice."""
+"""A denial that is also a tool result is shown once."""
 
 import json
 from typing import Any, cast
@@ -14,9 +14,9 @@ def line(**fields: Any) -> bytes:
 
 
 def test_denial_that_is_also_the_result_of_its_call_is_shown_once() -> None:
-    telling = TranscriptRenderer(cast("Any", None), ClaudeParser(None))
+    renderer = TranscriptRenderer(cast("Any", None), ClaudeParser(None))
     result = {"type": "tool_result", "tool_use_id": "t1", "content": WHY, "is_error": True}
-    told = telling.feed(
+    text = renderer.feed(
         line(
             type="system",
             subtype="permission_denied",
@@ -26,4 +26,4 @@ def test_denial_that_is_also_the_result_of_its_call_is_shown_once() -> None:
         )
         + line(type="user", message={"role": "user", "content": [result]})
     )
-    assert told == f"! {WHY}\n"
+    assert text == f"! {WHY}\n"

@@ -29,25 +29,29 @@ def test_every_line_is_read_or_counted(reader: Any, name: str) -> None:
 
 
 def test_import_report_lists_omissions(store: Corral, tmp_path: Path) -> None:
-    said = {"role": "assistant", "id": "m1", "content": [{"type": "text", "text": "hi"}]}
-    said["content"] += [{"type": "thinking", "thinking": "hm"}]  # type: ignore[operator]
+    assistant_message = {
+        "role": "assistant",
+        "id": "m1",
+        "content": [{"type": "text", "text": "hi"}],
+    }
+    assistant_message["content"] += [{"type": "thinking", "thinking": "hm"}]  # type: ignore[operator]
     base = {"sessionId": "s1", "cwd": "/srv", "timestamp": "2026-03-01T10:00:00Z"}
     lines = [
         {**base, "type": "user", "message": {"role": "user", "content": "hello"}},
         {**base, "type": "file-history-snapshot"},
         {**base, "type": "user", "isSidechain": True, "message": {"content": "sub-agent"}},
-        {**base, "type": "assistant", "message": said},
+        {**base, "type": "assistant", "message": assistant_message},
     ]
     text = b"\n".join(map(msgspec.json.encode, lines[:3])) + b"\nnoise\n"
     (tmp_path / "a.jsonl").write_bytes(text + msgspec.json.encode(lines[3]) + b"\n")
     (tmp_path / "b.jsonl").write_bytes(b"no transcript\n")
-    brought = store.imports.import_transcripts("claude", tmp_path)
-    assert brought.turns == 2
-    assert brought.left_out == {
+    report = store.imports.import_transcripts("claude", tmp_path)
+    assert report.turns == 2
+    assert report.left_out == {
         "file-history-snapshot": 1,
         "user isSidechain": 1,
         "unreadable lines": 1,
         "block thinking": 1,
     }
-    assert brought.unreadable == [str(tmp_path / "b.jsonl")]
+    assert report.unreadable == [str(tmp_path / "b.jsonl")]
     assert store.imports.import_transcripts("claude", tmp_path).left_out == {}

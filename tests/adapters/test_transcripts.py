@@ -1,4 +1,4 @@
-"""Records as the agent CLIs wrote them (without the CLIs' own prompts)."""
+"""Parsers of the agent CLIs' transcripts, with recorded files."""
 
 import shutil
 from pathlib import Path
@@ -25,16 +25,16 @@ BOTH = [
 ]
 
 
-def turns_of(items: list[TranscriptItem]) -> list[TurnFact]:
+def list_turns(items: list[TranscriptItem]) -> list[TurnFact]:
     return [item.fact for item in items if isinstance(item.fact, TurnFact)]
 
 
-def usage_of(items: list[TranscriptItem]) -> list[UsageFact]:
+def list_usage(items: list[TranscriptItem]) -> list[UsageFact]:
     return [item.fact for item in items if isinstance(item.fact, UsageFact)]
 
 
-def as_set(items: list[TranscriptItem]) -> set[Any]:
-    """Without the time of usage: a message that is read twice has the same key, and counts once."""
+def to_set(items: list[TranscriptItem]) -> set[Any]:
+    """Return the facts without the time of usage, which differs when a message is read twice."""
     return {
         (None if isinstance(item.fact, UsageFact) else item.at, repr(item.fact)) for item in items
     }
@@ -46,7 +46,8 @@ def test_invalid_lines_are_skipped(module: ModuleType, name: str, tmp_path: Path
     noise = [b"\n", b"{\n", b"\xff\xfe\n", b"[]\n", b'{"type":[]}\n', b'{"message":7}\n', b"{}\n"]
     file = tmp_path / "noisy.jsonl"
     file.write_bytes(
-        lines[0] + b"".join(line + noise[at % len(noise)] for at, line in enumerate(lines[1:]))
+        lines[0]
+        + b"".join(line + noise[index % len(noise)] for index, line in enumerate(lines[1:]))
     )
     clean = list(module.read(RECORDED / f"{name}.jsonl"))
     assert [item.fact for item in module.read(file)] == [item.fact for item in clean]
@@ -62,7 +63,7 @@ def test_reading_continues_at_its_offset(module: ModuleType, name: str, tmp_path
         new = list(module.read(file, offset=offset))
         offset = max([offset, *(item.offset for item in new)])
         items += new
-    assert as_set(items) == as_set(list(module.read(RECORDED / f"{name}.jsonl")))
+    assert to_set(items) == to_set(list(module.read(RECORDED / f"{name}.jsonl")))
     assert list(module.read(file, offset=offset)) == []
 
 
@@ -76,29 +77,30 @@ def test_foreign_file_is_not_a_transcript(module: ModuleType, tmp_path: Path) ->
 
 
 def test_head_contains_session_folder_and_version() -> None:
-    found = claude.head(RECORDED / "claude.jsonl")
-    assert found is not None
-    assert found.session == "ce3730c6-ea7e-4d85-9439-405672d53265"
-    assert (found.cwd, found.version) == ("/demo/place", "2.1.325")
-    assert found.started_at == 1_794_785_605_349
-    assert str(found.title).startswith("STUB:")
-    found = codex.head(RECORDED / "codex.jsonl")
-    assert found is not None
-    assert (found.cwd, found.version) == ("/demo/place", "0.163.0")
-    assert str(found.title).startswith("STUB:")
+    head = claude.head(RECORDED / "claude.jsonl")
+    assert head is not None
+    assert head.session == "ce3730c6-ea7e-4d85-9439-405672d53265"
+    assert (head.cwd, head.version) == ("/demo/place", "2.1.325")
+    assert head.started_at == 1_794_785_605_349
+    assert str(head.title).startswith("STUB:")
+    head = codex.head(RECORDED / "codex.jsonl")
+    assert head is not None
+    assert (head.cwd, head.version) == ("/demo/place", "0.163.0")
+    assert str(head.title).startswith("STUB:")
 
 
 def test_claude_usage_is_counted_once_for_each_message() -> None:
     items = list(claude.read(RECORDED / "claude.jsonl"))
     assert [
-        (one.input, one.output, one.cache_read, one.cache_write) for one in usage_of(items)
+        (usage.input, usage.output, usage.cache_read, usage.cache_write)
+        for usage in list_usage(items)
     ] == [
         (1000, 50, 300, 20),
         (2000, 10, 1000, 0),
         (3000, 5, 0, 0),
     ]
-    assert len({one.key for one in usage_of(items)}) == 3
-    assert [turn.role for turn in turns_of(items)] == [
+    assert len({usage.key for usage in list_usage(items)}) == 3
+    assert [turn.role for turn in list_turns(items)] == [
         "user",
         "assistant",
         "assistant",
@@ -111,22 +113,22 @@ def test_claude_usage_is_counted_once_for_each_message() -> None:
 
 def test_killed_claude_transcript_has_usage() -> None:
     items = list(claude.read(RECORDED / "claude-killed.jsonl"))
-    assert [(one.input, one.output) for one in usage_of(items)] == [(1000, 50), (2000, 10)]
-    assert not any("No response requested" in turn.content for turn in turns_of(items))
+    assert [(usage.input, usage.output) for usage in list_usage(items)] == [(1000, 50), (2000, 10)]
+    assert not any("No response requested" in turn.content for turn in list_turns(items))
 
 
 def test_codex_usage_is_the_running_total_of_the_thread() -> None:
     items = list(codex.read(RECORDED / "codex.jsonl"))
-    assert [(one.input, one.cache_read, one.output) for one in usage_of(items)] == [
+    assert [(usage.input, usage.cache_read, usage.output) for usage in list_usage(items)] == [
         (700, 300, 50),
         (1700, 1300, 60),
         (4700, 1300, 65),
     ]
-    assert {one.model for one in usage_of(items)} == {"stub"}
-    found = codex.head(RECORDED / "codex.jsonl")
-    assert found is not None
-    assert {one.counter for one in usage_of(items)} == {f"codex/{found.session}"}
-    call, answer = turns_of(items)[2:4]
+    assert {usage.model for usage in list_usage(items)} == {"stub"}
+    head = codex.head(RECORDED / "codex.jsonl")
+    assert head is not None
+    assert {usage.counter for usage in list_usage(items)} == {f"codex/{head.session}"}
+    call, answer = list_turns(items)[2:4]
     assert (call.tool_name, call.arguments) == ("exec_command", {"cmd": "echo hi > a2.txt"})
     assert (answer.role, answer.tool_name) == ("tool", "exec_command")
 
@@ -156,10 +158,10 @@ def denied(items: list[TranscriptItem]) -> list[str]:
 @pytest.mark.parametrize(("module", "name"), [(gemini, "gemini"), (copilot, "copilot")])
 def test_each_request_is_counted_once_by_its_key(module: ModuleType, name: str) -> None:
     items = list(module.read(RECORDED / f"{name}.jsonl"))
-    figures = [(one.input, one.output, one.cache_read) for one in usage_of(items)]
+    figures = [(usage.input, usage.output, usage.cache_read) for usage in list_usage(items)]
     assert figures == [(700, 50, 300), (5, 6, 0)]
-    assert len({one.key for one in usage_of(items)}) == 2
-    roles = [turn.role for turn in turns_of(items)]
+    assert len({usage.key for usage in list_usage(items)}) == 2
+    roles = [turn.role for turn in list_turns(items)]
     assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
     assert all(item.at is not None for item in items)
     assert denied(items) == []
@@ -167,12 +169,12 @@ def test_each_request_is_counted_once_by_its_key(module: ModuleType, name: str) 
 
 def test_qwen_usage_is_the_running_total_of_its_stream() -> None:
     items = list(qwen.read(RECORDED / "qwen.jsonl"))
-    figures = [(one.input, one.output, one.cache_read) for one in usage_of(items)]
+    figures = [(usage.input, usage.output, usage.cache_read) for usage in list_usage(items)]
     assert figures == [(700, 50, 300), (705, 56, 300)]
-    found = qwen.head(RECORDED / "qwen.jsonl")
-    assert found is not None
-    assert {one.counter for one in usage_of(items)} == {f"qwen/{found.session}"}
-    assert [turn.tool_name for turn in turns_of(items) if turn.role == "tool"] == ["write_file"]
+    head = qwen.head(RECORDED / "qwen.jsonl")
+    assert head is not None
+    assert {usage.counter for usage in list_usage(items)} == {f"qwen/{head.session}"}
+    assert [turn.tool_name for turn in list_turns(items) if turn.role == "tool"] == ["write_file"]
 
 
 def test_denied_calls_are_reported_with_their_tool() -> None:
@@ -194,13 +196,15 @@ def test_opencode_is_read_from_its_database(database: Path) -> None:
     (session,) = opencode.since(database, "/demo/place", 0)
     path = opencode.find(database, session)
     assert path is not None
-    found = opencode.head(path)
-    assert found is not None
-    assert (found.session, found.cwd) == (session, "/demo/place")
+    head = opencode.head(path)
+    assert head is not None
+    assert (head.session, head.cwd) == (session, "/demo/place")
     items = list(opencode.read(path))
-    figures = [(one.input, one.output, one.cache_read, one.model) for one in usage_of(items)]
+    figures = [
+        (usage.input, usage.output, usage.cache_read, usage.model) for usage in list_usage(items)
+    ]
     assert figures == [(700, 50, 300, "stub"), (5, 6, 0, "stub")]
-    assert [turn.role for turn in turns_of(items)] == [
+    assert [turn.role for turn in list_turns(items)] == [
         "user",
         "assistant",
         "assistant",
@@ -227,8 +231,8 @@ def test_opencode_counts_usage_of_sub_agents_without_their_turns(database: Path)
     )
     opened.close()
     after = list(opencode.read(database / "opencode.db" / session))
-    assert len(usage_of(after)) == 2 * len(usage_of(before))
-    assert len(turns_of(after)) == len(turns_of(before))
+    assert len(list_usage(after)) == 2 * len(list_usage(before))
+    assert len(list_turns(after)) == len(list_turns(before))
 
 
 def test_open_sessions_are_found_by_process_files(tmp_path: Path) -> None:
@@ -254,8 +258,8 @@ def test_codex_session_is_found_by_its_open_rollout_file(tmp_path: Path) -> None
     folder.mkdir(parents=True)
     file = folder / "rollout-2026-11-18T00-00-00-x.jsonl"
     shutil.copy(RECORDED / "codex.jsonl", file)
-    found = codex.head(file)
-    assert found is not None
+    head = codex.head(file)
+    assert head is not None
     assert codex.list_open_sessions(tmp_path, [os.getpid()], 0) == []
     with file.open("a"):
-        assert codex.list_open_sessions(tmp_path, [os.getpid()], 0) == [found.session]
+        assert codex.list_open_sessions(tmp_path, [os.getpid()], 0) == [head.session]

@@ -1,4 +1,4 @@
-"""Files with code in their schema: nothing of it runs, whoever reads them."""
+"""SQLite files with code in their schema: no reader executes it."""
 
 import subprocess
 import sys
@@ -16,10 +16,10 @@ from corral.kernel.errors import Refused
 from corral.untrusted_sqlite import TimeLimit, harden
 from tests.support import source_databases
 
-# Counts to 10^12; a reader that evaluates it never comes back.
+# Counts to 10^12, so a reader that evaluates it hangs.
 ENDLESS = """(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1e12)
     SELECT count(*) FROM n)"""
-# Gigabytes in one expression; subqueries are not allowed where these stand.
+# Gigabytes in one expression, for places where subqueries are not allowed.
 LARGE = "length(hex(zeroblob(500000000))) + length(hex(zeroblob(500000000))) > 0"
 COLUMNS = "pid, project_id, status, exit_code, started_at, ended_at, args"
 RUNS = f"runs (id INTEGER PRIMARY KEY, {COLUMNS}"
@@ -38,7 +38,7 @@ SCHEMAS = {
 
 
 def make_hostile(path: Path, schema: str) -> Path:
-    """A database of agent-yes with code in its schema, filled without running that code."""
+    """Create an agent-yes database with code in its schema, without running that code."""
     file = apsw.Connection(str(path))
     projects = "CREATE TABLE projects (id INTEGER PRIMARY KEY, dir, cmd, prompt, created_at)"
     file.execute(projects)
@@ -82,7 +82,7 @@ READ = """
     resource.setrlimit(resource.RLIMIT_CPU, (8, 8))
     from corral.importers.source.database import open_source
     with open_source(Path(sys.argv[1])) as file:
-        pieces = [each for table in file.tables for each in file.read_batches(table, ("id",))]
+        pieces = [batch for table in file.tables for batch in file.read_batches(table, ("id",))]
         rows = [row for piece in pieces for row in piece]
         print(len(rows), *sorted(file.derived))
 """
@@ -91,15 +91,15 @@ READ = """
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_code_in_a_schema_does_not_run(name: str, tmp_path: Path) -> None:
     path = make_hostile(tmp_path / "s.db", SCHEMAS[name])
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(READ), str(path)],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    assert found.returncode == 0, found.stderr
-    rows, *derived = found.stdout.split()
+    assert result.returncode == 0, result.stderr
+    rows, *derived = result.stdout.split()
     assert int(rows) == (1 if "NOT NULL" in SCHEMAS[name] else 2)
     if name == "virtual generated column":
         assert derived == ["runs.extra"]
@@ -147,7 +147,7 @@ def test_source_that_does_not_fit_on_the_disk_is_refused(
 ) -> None:
     path = source_databases.make_multishot(tmp_path)
     with path.open("r+b") as file:
-        file.truncate(1 << 43)  # sparse: it takes no room; ext4 allows up to 1 << 44
+        file.truncate(1 << 43)  # a sparse room; ext4 allows up to 1 << 44
     with pytest.raises(Refused) as caught, open_source(path):
         pass
     assert "free" in caught.value.message
@@ -165,7 +165,7 @@ def test_check_of_a_store_with_a_foreign_schema_does_not_run_its_code(tmp_path: 
     file.execute("INSERT INTO beside VALUES (1, 2)")
     file.pragma("ignore_check_constraints", False)
     steps = []
-    file.limit(apsw.SQLITE_LIMIT_LENGTH, 1_000_000)  # its CHECK would fail for that
+    file.limit(apsw.SQLITE_LIMIT_LENGTH, 1_000_000)  # the CHECK constraint would fail
     for thorough in (False, True):
         (finding,) = check_file(file, thorough=thorough)
         steps.append(finding.state)

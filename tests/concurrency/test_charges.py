@@ -1,4 +1,4 @@
-"""Charges under many hands: every total is exact, and the last dollar is given to one."""
+"""Concurrent charges and reservations: totals are exact, and budgets are not exceeded."""
 
 import threading
 from functools import partial
@@ -13,12 +13,12 @@ from tests.support.processes import run_concurrently
 from tests.support.threads import race
 
 THREADS = 16
-EACH = 12
+CHARGES = 12
 
 
 def test_totals_are_exact_with_sixteen_threads(store: Corral) -> None:
     def add(thread: int) -> None:
-        for n in range(EACH):
+        for n in range(CHARGES):
             store.charges.add(
                 UsageFact(model=f"m{n % 3}", input=1, output=thread, cost_micros=n),
                 run_id=f"run_{thread}",
@@ -30,9 +30,9 @@ def test_totals_are_exact_with_sixteen_threads(store: Corral) -> None:
     for racer in race([partial(add, thread) for thread in range(THREADS)]):
         racer.result()
     total = store.charges.total()
-    assert (total.charges, total.input) == (THREADS * EACH, THREADS * EACH)
-    assert total.cost_micros == THREADS * sum(range(EACH))
-    assert store.charges.total("run:run_7").charges == EACH
+    assert (total.charges, total.input) == (THREADS * CHARGES, THREADS * CHARGES)
+    assert total.cost_micros == THREADS * sum(range(CHARGES))
+    assert store.charges.total("run:run_7").charges == CHARGES
     check_store(store)
 
 
@@ -65,14 +65,14 @@ def test_report_read_concurrently_is_charged_once(store: Corral) -> None:
 
 
 def test_concurrent_readers_of_a_counter_charge_it_exactly(store: Corral) -> None:
-    told = iter(range(10, 510, 10))
+    figures = iter(range(10, 510, 10))
     lock = threading.Lock()
 
     def report() -> None:
         for _ in range(10):
-            with lock:  # each figure is reported in turn, as one stream tells them
+            with lock:  # the figures are reported in order, like by one stream
                 store.charges.add(
-                    UsageFact(model="m", input=next(told), counter="c"), run_id="run_1"
+                    UsageFact(model="m", input=next(figures), counter="c"), run_id="run_1"
                 )
 
     for racer in race([report] * 5):

@@ -1,4 +1,4 @@
-"""Connections: PostgreSQL gives a process so many, and whoever closes a store closes them all."""
+"""Connection limits of PostgreSQL, isolation levels, and closing a store that is in use."""
 
 import threading
 from contextlib import suppress
@@ -21,7 +21,7 @@ from tests.support.threads import SECONDS, Racer
 def test_nested_reads_do_not_deadlock_when_all_connections_are_used(
     url: str,
 ) -> None:
-    """Each holds a place and reads: waiting for a second place, all would wait for ever."""
+    """Every thread holds a connection and reads. Waiting for a second one would deadlock."""
     with corral.open(url) as store:
         read: list[int] = []
         all_inside = threading.Barrier(MAX_CONNECTIONS if url.startswith("postgres") else 1)
@@ -76,14 +76,14 @@ def test_connection_in_use_while_the_store_closes_is_closed_on_return(
 ) -> None:
     url = postgres_server.new_database(template=postgres_template)
     store = corral.open(url)
-    out, closed = threading.Event(), threading.Event()
+    reading, closed = threading.Event(), threading.Event()
 
-    def look(tx: Tx) -> None:
-        out.set()
+    def read_slowly(tx: Tx) -> None:
+        reading.set()
         assert closed.wait(SECONDS)
 
-    reader = Racer(lambda: store._database.read(look))
-    assert out.wait(SECONDS)
+    reader = Racer(lambda: store._database.read(read_slowly))
+    assert reading.wait(SECONDS)
     store.close()
     closed.set()
     reader.join()
@@ -110,8 +110,8 @@ def test_close_waits_for_the_writer_and_rejects_new_writes(url: str) -> None:
     go.set()
     writer.result()
     closing.result()
-    with corral.open(url) as again:
-        assert [letter.body for letter in again.mail.list().items] == ["kept"]
+    with corral.open(url) as reopened:
+        assert [letter.body for letter in reopened.mail.list().items] == ["kept"]
 
 
 def test_waiting_writer_does_not_reopen_a_closed_store(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_waiting_writer_does_not_reopen_a_closed_store(tmp_path: Path) -> None:
         assert closing.is_running
     database = store._database
     assert isinstance(database, SqliteDatabase)
-    database.unusable = None  # one who had looked just before
+    database.unusable = None  # like a caller that checked just before
     late = Racer(lambda: store.mail.put("queue:work", "late"))
     while len(database._queue.waiting) < 2:
         assert closing.is_running
@@ -143,12 +143,12 @@ def test_waiting_writer_does_not_reopen_a_closed_store(tmp_path: Path) -> None:
     closing.result()
     with pytest.raises(RuntimeError, match="was closed"):
         late.result()
-    assert not [file for file in open_files() if file.startswith(str(database.path))]
+    assert not [file for file in list_open_files() if file.startswith(str(database.path))]
 
 
-def open_files() -> list[str]:
-    found = []
+def list_open_files() -> list[str]:
+    paths = []
     for file in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            found.append(str(file.readlink()))
-    return found
+            paths.append(str(file.readlink()))
+    return paths

@@ -1,4 +1,4 @@
-"""The feed of events while writers commit out of order: each event once, none left out."""
+"""The event feed while writers commit out of order: every event is read exactly once."""
 
 import random
 import threading
@@ -21,108 +21,109 @@ WRITERS = 6
 TRANSACTIONS = 12
 
 
-class TakeBack(Exception):
+class Rollback(Exception):
     pass
 
 
-def write_slowly(store: Corral, seed: int) -> int:
-    """Transactions that linger before they commit, so that later numbers commit first; some never
-    do. Gives back how many events there are of it."""
-    chance = random.Random(seed)
-    made = 0
+def write_transactions(store: Corral, seed: int) -> int:
+    """Write slow transactions that commit out of order; return the number of committed events."""
+    rng = random.Random(seed)
+    count = 0
     for _ in range(TRANSACTIONS):
-        events = chance.randint(1, 3)
+        events = rng.randint(1, 3)
         try:
             with store.transaction() as tx:
                 for number in range(events):
                     mail.put(tx, "queue:work", [seed, number])
-                    time.sleep(chance.random() * 0.003)
-                if chance.random() < 0.2:
-                    raise TakeBack
-        except TakeBack:
+                    time.sleep(rng.random() * 0.003)
+                if rng.random() < 0.2:
+                    raise Rollback
+        except Rollback:
             continue
-        made += events
-    return made
+        count += events
+    return count
 
 
-def read_on(store: Corral, cursor: str | None, done: threading.Event) -> list[Event]:
-    """A follower that reads small pages behind its own cursor until nothing can come any more."""
-    seen: list[Event] = []
+def follow_events(store: Corral, cursor: str | None, finished: threading.Event) -> list[Event]:
+    """Read small pages until the writers are done and no event is left."""
+    events: list[Event] = []
     while True:
-        nothing_more_can_come = done.is_set()
+        is_last_page = finished.is_set()
         page = store.events.after(cursor, limit=7)
-        seen += page.items
+        events += page.items
         cursor = page.next
-        if nothing_more_can_come and not page.items:
-            return seen
+        if is_last_page and not page.items:
+            return events
 
 
-def place(cursor: str) -> tuple[int, ...]:
+def parse_cursor(cursor: str) -> tuple[int, ...]:
     return tuple(int(part) for part in cursor.split("-"))
 
 
 def test_followers_see_every_event_once_in_any_commit_order(url: str) -> None:
     with corral.open(url) as store:
-        done = threading.Event()
-        writers = [Racer(partial(write_slowly, store, seed)) for seed in range(WRITERS)]
-        early = Racer(partial(read_on, store, None, done))
+        finished = threading.Event()
+        writers = [Racer(partial(write_transactions, store, seed)) for seed in range(WRITERS)]
+        early = Racer(partial(follow_events, store, None, finished))
         time.sleep(0.1)
         begin = store.events.newest(limit=1).next
-        late = Racer(partial(read_on, store, begin, done))
-        made = sum(writer.result() for writer in writers)
-        done.set()
-        seen = early.result()
-        print(f"{made} events of {WRITERS} writers")
-        assert len(seen) == made
-        assert len({event.id for event in seen}) == made
-        places = [place(event.cursor) for event in seen]
-        assert places == sorted(places)
-        # Who came later missed nothing behind the place where it began.
+        late = Racer(partial(follow_events, store, begin, finished))
+        count = sum(writer.result() for writer in writers)
+        finished.set()
+        events = early.result()
+        print(f"{count} events of {WRITERS} writers")
+        assert len(events) == count
+        assert len({event.id for event in events}) == count
+        positions = [parse_cursor(event.cursor) for event in events]
+        assert positions == sorted(positions)
+        # The late follower has every event after its first cursor.
         assert late.result() == [
-            event for event in seen if begin is None or place(event.cursor) > place(begin)
+            event
+            for event in events
+            if begin is None or parse_cursor(event.cursor) > parse_cursor(begin)
         ]
 
 
 def test_postgres_feed_holds_back_events_behind_an_open_transaction(
     postgres_server: PostgresServer, postgres_template: str
 ) -> None:
-    """There, numbers are given before the commit, and the feed must not show 2 before 1."""
+    """Numbers are assigned before the commit, and the feed must not show 2 before 1."""
     url = postgres_server.new_database(template=postgres_template)
     with corral.open(url) as store, corral.open(url) as other:
         with store.transaction() as tx:
             mail.put(tx, "queue:work", "number 1, late")
             other.mail.put("queue:work", "number 2, early")
-            shown = other.events.after()
-            assert shown.items == []
-        assert [event.id for event in other.events.after(shown.next).items] == ["evt_1", "evt_2"]
+            page = other.events.after()
+            assert page.items == []
+        assert [event.id for event in other.events.after(page.next).items] == ["evt_1", "evt_2"]
     postgres_server.drop_database(url)
 
 
 def test_postgres_feed_shows_a_held_back_event_promptly(
     postgres_server: PostgresServer, postgres_template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What held it back need not be an event itself, and then rings no bell at its end."""
+    """The open transaction may roll back, and then it sends no notification."""
     disable_safety_polls(monkeypatch)
     url = postgres_server.new_database(template=postgres_template)
     rounds = 40
-    shown = Signal()
+    received = Signal()
 
     def follow() -> None:
         with corral.open(url) as follower:
             events = follower.events.follow("0-0", timeout_ms=int(HOUR * 1_000))
             for _ in range(rounds):
                 next(events)
-                shown.send()
+                received.send()
             events.close()
 
     with corral.open(url) as store, corral.open(url) as other:
         following = Racer(follow)
         for number in range(rounds):
-            with suppress(TakeBack), store.transaction() as tx:
-                mail.put(tx, "queue:work", "taken back")
+            with suppress(Rollback), store.transaction() as tx:
+                mail.put(tx, "queue:work", "rolled back")
                 Racer(partial(other.mail.put, "queue:work", number)).result()
-                time.sleep(0.01 + number * 0.0002)  # at ever other moments of the follower's round
-                raise TakeBack
-            shown.wait()  # else the next event would wake the follower
+                time.sleep(0.01 + number * 0.0002)  # different moments of the follower's poll
+                raise Rollback
+            received.wait()  # otherwise the next event would wake the follower
         following.result()
     postgres_server.drop_database(url)

@@ -1,4 +1,4 @@
-"""Threads that share a transaction: what one of them does wrong is its own affair."""
+"""Group commit: threads share a transaction, and an error affects only its own job."""
 
 import os
 import signal
@@ -29,69 +29,69 @@ THREADS = 64
 
 
 class Stop(BaseException):
-    """As KeyboardInterrupt: no error of the work's own."""
+    """Like KeyboardInterrupt: raised from outside of the job."""
 
 
 def _put_then_raise(tx: Tx, error: BaseException) -> None:
-    mail.put(tx, BOX, "of the one that failed")
+    mail.put(tx, BOX, "failed")
     raise error
 
 
-class Odd(Resource):
+class FailingResource(Resource):
     fail = write(_put_then_raise)
 
 
-def line_length(store: Corral) -> int | None:
-    """How many threads wait to write; None for PostgreSQL, where none has to wait."""
-    line = getattr(store._database, "_queue", None)
-    return None if line is None else len(line.waiting)
+def count_waiting(store: Corral) -> int | None:
+    """Return the number of waiting writers; None on PostgreSQL, where writers do not wait."""
+    queue = getattr(store._database, "_queue", None)
+    return None if queue is None else len(queue.waiting)
 
 
 @contextmanager
-def crowd(store: Corral, works: list[Callable[[], object]]) -> Iterator[list[Racer[object]]]:
-    """Threads that all stand in line, in this order, when the way becomes free.
+def run_grouped(store: Corral, works: list[Callable[[], object]]) -> Iterator[list[Racer[object]]]:
+    """Start threads that all wait in the write queue, in this order.
 
-    On SQLite an open transaction keeps them there; the first of them then leads and the others
-    follow in its transaction. PostgreSQL needs no such line, and lets them all through.
+    On SQLite an open transaction blocks them. When it ends, the first thread becomes the leader and
+    writes the jobs of the others in its transaction. PostgreSQL has no queue.
     """
     racers: list[Racer[object]] = []
 
-    def stand_in_line() -> bool:
-        length = line_length(store)
+    def is_waiting() -> bool:
+        length = count_waiting(store)
         return length is None or length >= sum(racer.is_running for racer in racers)
 
     with store.transaction():
         for work in works:
             racers.append(Racer(work))
-            wait_until(stand_in_line, "a thread stands in line")
+            wait_until(is_waiting, "the thread waits in the queue")
     yield racers
     for racer in racers:
         racer.join()
 
 
-def puts(store: Corral, count: int) -> list[Callable[[], object]]:
+def make_puts(store: Corral, count: int) -> list[Callable[[], object]]:
     return [partial(store.mail.put, BOX, number) for number in range(count)]
 
 
-def bodies(store: Corral) -> list[object]:
+def list_bodies(store: Corral) -> list[object]:
     return sorted(
         (letter.body for letter in store.mail.list(mailbox=BOX, limit=1_000).items), key=str
     )
 
 
-def numbers(count: int) -> list[object]:
+def expected_bodies(count: int) -> list[object]:
     return sorted(range(count), key=str)
 
 
 def test_sqlite_groups_writes_of_many_threads_into_few_commits(url: str, engine: str) -> None:
     commits: list[str] = []
     with corral.open(url, clock=ManualClock(), probe=commits.append) as store:
-        with crowd(store, puts(store, THREADS)):
+        with run_grouped(store, make_puts(store, THREADS)):
             pass
-        assert bodies(store) == numbers(THREADS)
-    told = commits.count("after commit") - 1  # without the transaction that kept them waiting
+        assert list_bodies(store) == expected_bodies(THREADS)
+    count = commits.count("after commit") - 1  # without the blocking transaction
     # PostgreSQL groups commits itself, in the server.
-    assert told <= 4 if engine == "sqlite" else told == THREADS
+    assert count <= 4 if engine == "sqlite" else count == THREADS
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_sqlite_groups_writes_of_many_threads_into_few_commits(url: str, engine:
 def test_failing_job_does_not_roll_back_other_jobs(
     store: Corral, place: int, error: BaseException
 ) -> None:
-    works = puts(store, THREADS - 1)
-    works.insert(place, partial(Odd(store._database).fail, error))
-    with crowd(store, works) as racers:
+    works = make_puts(store, THREADS - 1)
+    works.insert(place, partial(FailingResource(store._database).fail, error))
+    with run_grouped(store, works) as racers:
         pass
     assert [racer.error for racer in racers if racer.error is not None] == [error]
     assert racers[place].error is error
-    assert bodies(store) == numbers(THREADS - 1)
+    assert list_bodies(store) == expected_bodies(THREADS - 1)
     check_store(store)
 
 
@@ -125,7 +125,7 @@ def test_grouped_writes_record_the_actor_of_each_caller(store: Corral) -> None:
         partial((store if name == "user:tester" else store.as_actor(name)).mail.put, BOX, name)
         for name in names
     ]
-    with crowd(store, works):
+    with run_grouped(store, works):
         pass
     put = store.mail.list(mailbox=BOX, limit=100).items
     events = store.events.newest(limit=100).items
@@ -136,12 +136,12 @@ def test_grouped_writes_record_the_actor_of_each_caller(store: Corral) -> None:
 
 def test_errors_in_a_group_reach_only_their_callers(store: Corral) -> None:
     store.mail.put(BOX, "taken over")
-    (mine,) = store.mail.claim(BOX, owner="me")
-    works = puts(store, 20)
+    (letter,) = store.mail.claim(BOX, owner="me")
+    works = make_puts(store, 20)
     works[3] = partial(store.mail.put, "nowhere", 3)
-    works[7] = partial(store.mail.ack, mine.id, fence=mine.fence + 1)
-    works[11] = partial(store.mail.resolve, mine.id, delivered=True)
-    with crowd(store, works) as racers:
+    works[7] = partial(store.mail.ack, letter.id, fence=letter.fence + 1)
+    works[11] = partial(store.mail.resolve, letter.id, delivered=True)
+    with run_grouped(store, works) as racers:
         pass
     errors = {place: racer.error for place, racer in enumerate(racers) if racer.error}
     assert {place: getattr(error, "code", error) for place, error in errors.items()} == {
@@ -151,7 +151,7 @@ def test_errors_in_a_group_reach_only_their_callers(store: Corral) -> None:
     }
     assert isinstance(errors[7], Held)
     expected = [number for number in range(20) if number not in errors]
-    assert bodies(store) == sorted([*expected, "taken over"], key=str)
+    assert list_bodies(store) == sorted([*expected, "taken over"], key=str)
     check_store(store)
 
 
@@ -164,18 +164,18 @@ def test_interrupt_after_the_commit_repeats_no_job(url: str) -> None:
             raise KeyboardInterrupt
 
     with corral.open(url, clock=ManualClock(), probe=probe) as store:
-        with crowd(store, [lambda: None, *puts(store, 20)]) as racers:
+        with run_grouped(store, [lambda: None, *make_puts(store, 20)]) as racers:
             interrupt.set()
         raised = [type(racer.error) for racer in racers if racer.error is not None]
         assert raised in ([], [KeyboardInterrupt])
-        # What was committed stays, also that of the one who was interrupted, and no more than that.
-        assert bodies(store) == numbers(20)
+        # All committed jobs stay, including the interrupted one, and none is repeated.
+        assert list_bodies(store) == expected_bodies(20)
         check_store(store)
 
 
 @pytest.fixture
-def interrupting() -> Iterator[Callable[[], None]]:
-    """A signal that raises `Stop` in the main thread, wherever it is: what Ctrl-C does."""
+def interrupt_main_thread() -> Iterator[Callable[[], None]]:
+    """Return a function that raises `Stop` in the main thread, like Ctrl-C."""
 
     def raise_stop(number: int, frame: object) -> None:
         raise Stop
@@ -188,49 +188,49 @@ def interrupting() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def held(store: Corral) -> Iterator[threading.Event]:
-    """Another thread has a transaction open until the event is set."""
-    begun, free = threading.Event(), threading.Event()
+def open_transaction(store: Corral) -> Iterator[threading.Event]:
+    """Keep a transaction open in another thread until the event is set."""
+    started, released = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold_transaction() -> None:
         with store.transaction():
-            begun.set()
-            assert free.wait(SECONDS)
+            started.set()
+            assert released.wait(SECONDS)
 
-    holder = Racer(hold)
-    assert begun.wait(SECONDS)
+    holder = Racer(hold_transaction)
+    assert started.wait(SECONDS)
     try:
-        yield free
+        yield released
     finally:
-        free.set()
+        released.set()
         holder.result()
 
 
 def test_interrupted_waiting_thread_does_not_block_others(
-    store: Corral, interrupting: Callable[[], None]
+    store: Corral, interrupt_main_thread: Callable[[], None]
 ) -> None:
-    put, waits = threading.Event(), threading.Event()
+    put, waiting = threading.Event(), threading.Event()
 
-    def wait_in_line() -> None:
-        waits.set()
+    def put_and_wait() -> None:
+        waiting.set()
         store.mail.put(BOX, "interrupted")
-        put.set()  # on PostgreSQL no write has to wait
+        put.set()  # PostgreSQL writes do not wait
         time.sleep(SECONDS)
 
     def interrupt_when_it_waits() -> None:
-        assert waits.wait(SECONDS)
-        wait_until(lambda: put.is_set() or line_length(store) == 1, "the main thread waits")
-        interrupting()
+        assert waiting.wait(SECONDS)
+        wait_until(lambda: put.is_set() or count_waiting(store) == 1, "the main thread waits")
+        interrupt_main_thread()
 
-    with held(store):
+    with open_transaction(store):
         interrupter = Racer(interrupt_when_it_waits)
         with pytest.raises(Stop):
-            wait_in_line()
+            put_and_wait()
         interrupter.result()
     others = [Racer(partial(store.mail.put, BOX, number)) for number in range(3)]
     for other in others:
         other.result()
-    assert set(bodies(store)) - {"interrupted"} == {0, 1, 2}
+    assert set(list_bodies(store)) - {"interrupted"} == {0, 1, 2}
 
 
 def test_interrupt_while_joining_the_queue_does_not_block_others(
@@ -242,44 +242,44 @@ def test_interrupt_while_joining_the_queue_does_not_block_others(
             raise Stop
 
     with corral.open(tmp_path / "corral.db") as store:
-        line = store._database._queue
-        with held(store):
-            line.waiting = InterruptedAtAppend()
+        queue = store._database._queue
+        with open_transaction(store):
+            queue.waiting = InterruptedAtAppend()
             with pytest.raises(Stop):
                 store.mail.put(BOX, "interrupted")
-            assert not line.waiting
-            line.waiting = deque()
+            assert not queue.waiting
+            queue.waiting = deque()
         Racer(partial(store.mail.put, BOX, "after")).result()
-        assert bodies(store) == ["after"]
+        assert list_bodies(store) == ["after"]
 
 
 def test_interrupted_leader_does_not_lose_the_jobs_of_others(
-    store: Corral, interrupting: Callable[[], None]
+    store: Corral, interrupt_main_thread: Callable[[], None]
 ) -> None:
     def put_and_interrupt_the_main_thread(tx: Tx) -> None:
-        mail.put(tx, BOX, "of the other")
+        mail.put(tx, BOX, "by the follower")
         if threading.current_thread() is threading.main_thread():
-            interrupting()
+            interrupt_main_thread()
 
     class Other(Resource):
         put = write(put_and_interrupt_the_main_thread)
 
     def follow_and_free(free: threading.Event) -> "Racer[None]":
-        if line_length(store) is not None:
-            wait_until(lambda: line_length(store) == 1, "the main thread waits")
+        if count_waiting(store) is not None:
+            wait_until(lambda: count_waiting(store) == 1, "the main thread waits")
         follower = Racer(Other(store._database).put)
-        if line_length(store) is not None:
-            wait_until(lambda: line_length(store) == 2, "the other thread waits behind it")
+        if count_waiting(store) is not None:
+            wait_until(lambda: count_waiting(store) == 2, "the follower waits too")
         free.set()
         return follower
 
-    with held(store) as free:
+    with open_transaction(store) as free:
         following = Racer(lambda: follow_and_free(free))
         with suppress(Stop):
-            store.mail.put(BOX, "of the main thread")
+            store.mail.put(BOX, "by the main thread")
         following.result().result()
-    assert bodies(store).count("of the other") == 1
-    store.mail.put(BOX, "the way is free")
+    assert list_bodies(store).count("by the follower") == 1
+    store.mail.put(BOX, "after")
     check_store(store)
 
 
@@ -323,7 +323,7 @@ def test_interrupt_survives_a_failure_of_the_repeated_batch(tmp_path: Path, plac
 
 
 def test_concurrent_first_writes_do_not_deadlock(url: str) -> None:
-    """Nothing is known yet, not even the server's time, and there are more threads than places."""
+    """The first writes initialize the store, with more threads than connections."""
     with corral.open(url) as store:
         together = threading.Barrier(THREADS)
 
@@ -334,24 +334,24 @@ def test_concurrent_first_writes_do_not_deadlock(url: str) -> None:
         racers = [Racer(partial(put, number)) for number in range(THREADS)]
         for racer in racers:
             racer.result()
-        assert bodies(store) == numbers(THREADS)
+        assert list_bodies(store) == expected_bodies(THREADS)
 
 
 def test_concurrent_mixed_operations_keep_the_store_consistent(store: Corral) -> None:
-    def everything(number: int) -> None:
+    def run_operations(number: int) -> None:
         store.mail.put(BOX, number)
         for letter in store.mail.claim(BOX, owner=str(number)):
             store.mail.ack(letter)
         store.settings.set("mail.max_attempts", number % 9 + 1)
-        timer = store.timers.set(f"agent:{number}", "tea", delay_ms=5_000)
+        timer = store.timers.set(f"agent:{number}", "body", delay_ms=5_000)
         store.timers.cancel(timer.id)
         for letter in store.mail.claim(BOX, owner=str(number)):
             try:
                 store.mail.fail(letter, "broken")
             except CorralError as error:
-                pytest.fail(f"a letter that was claimed was lost: {error}")
+                pytest.fail(f"a claimed letter was lost: {error}")
 
-    racers = [Racer(partial(everything, number)) for number in range(24)]
+    racers = [Racer(partial(run_operations, number)) for number in range(24)]
     for racer in racers:
         racer.result()
     assert len(store.mail.list(mailbox=BOX, all=True, limit=100).items) == 24

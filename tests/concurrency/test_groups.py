@@ -19,8 +19,8 @@ def test_concurrent_posts_are_numbered_and_delivered_in_order(
     with corral.open(url) as store:
         for name in [*names, "reader"]:
             store.agents.create(name)
-        everybody = [f"agent:{name}" for name in [*names, "reader"]]
-        store.groups.create("build", members=everybody, by="user:ann")
+        members = [f"agent:{name}" for name in [*names, "reader"]]
+        store.groups.create("build", members=members, by="user:ann")
 
     def post_as(name: str) -> list[int]:
         with corral.open(url) as store:
@@ -32,18 +32,20 @@ def test_concurrent_posts_are_numbered_and_delivered_in_order(
     works = [lambda name=name: post_as(name) for name in names]
     numbers = run_concurrently(works)
     count = POSTERS * POSTS
-    assert sorted(number for own in numbers for number in own) == list(range(1, count + 1))
-    assert all(own == sorted(own) for own in numbers)
+    assert sorted(number for worker_numbers in numbers for number in worker_numbers) == list(
+        range(1, count + 1)
+    )
+    assert all(worker_numbers == sorted(worker_numbers) for worker_numbers in numbers)
     with corral.open(url) as store:
-        # As its mailbox gives them out, one by one.
-        got = []
+        # In the order in which the mailbox delivers them.
+        delivered = []
         while letters := store.mail.claim("agent:reader", owner="o", limit=7):
             for letter in letters:
-                got.append(letter.body["number"])
+                delivered.append(letter.body["number"])
                 store.mail.ack(letter)
-        assert got == list(range(1, count + 1))
+        assert delivered == list(range(1, count + 1))
         read = store.groups.read("build", limit=1_000).items
-        assert [post.number for post in read] == got
+        assert [post.number for post in read] == delivered
         check_store(store)
 
 
@@ -53,7 +55,7 @@ def test_concurrent_creation_makes_one_group(
     with corral.open(url) as store:
         store.agents.create("ada")
 
-    def make() -> tuple[bool, str]:
+    def create_group() -> tuple[bool, str]:
         with corral.open(url) as store:
             direct = store.groups.send("agent:ada", str(os.getpid()), author="user:ann").group_id
             try:
@@ -62,11 +64,11 @@ def test_concurrent_creation_makes_one_group(
                 return False, direct
             return True, direct
 
-    made = run_concurrently([make] * 4)
-    assert sum(first for first, _ in made) == 1
-    assert len({direct for _, direct in made}) == 1
+    results = run_concurrently([create_group] * 4)
+    assert sum(first for first, _ in results) == 1
+    assert len({direct for _, direct in results}) == 1
     with corral.open(url) as store:
-        assert store.groups.get(made[0][1]).posts == 4
+        assert store.groups.get(results[0][1]).posts == 4
         check_store(store)
 
 

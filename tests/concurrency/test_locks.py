@@ -18,8 +18,8 @@ from tests.support.processes import Child, Signal, run_concurrently
 from tests.support.threads import race
 
 
-class Stretch(NamedTuple):
-    """A lock in somebody's hands, by the machine's own clock."""
+class HeldInterval(NamedTuple):
+    """The time for which a process held a lock, by the monotonic clock."""
 
     since: int
     until: int
@@ -27,14 +27,14 @@ class Stretch(NamedTuple):
     owner: int
 
 
-def hold(store: Corral, project: str, path: str) -> Stretch:
+def hold_lock(store: Corral, project: str, path: str) -> HeldInterval:
     me = str(os.getpid())
     lock = store.locks.acquire(project, path, me, wait=True, timeout_ms=600_000)
     since = time.monotonic_ns()
     time.sleep(0.001)
     until = time.monotonic_ns()
     store.locks.release(lock)
-    return Stretch(since, until, lock.fence, os.getpid())
+    return HeldInterval(since, until, lock.fence, os.getpid())
 
 
 def test_waiting_processes_hold_overlapping_paths_one_at_a_time_in_order(
@@ -45,19 +45,21 @@ def test_waiting_processes_hold_overlapping_paths_one_at_a_time_in_order(
         project = store.projects.register(tmp_path).id
     paths = ["src/*", "./src/a.py", "src", "**/a.py"]
 
-    def work(number: int) -> list[Stretch]:
+    def work(number: int) -> list[HeldInterval]:
         with corral.open(url) as store:
-            return [hold(store, project, paths[(number + n) % 4]) for n in range(10)]
+            return [hold_lock(store, project, paths[(number + n) % 4]) for n in range(10)]
 
     by_worker = run_concurrently([partial(work, number) for number in range(6)])
-    stretches = sorted(one for worker in by_worker for one in worker)
-    assert len(stretches) == 60
-    assert all(one.until <= other.since for one, other in pairwise(stretches))
-    assert [one.fence for one in stretches] == sorted(one.fence for one in stretches)
+    intervals = sorted(interval for worker in by_worker for interval in worker)
+    assert len(intervals) == 60
+    assert all(interval.until <= following.since for interval, following in pairwise(intervals))
+    assert [interval.fence for interval in intervals] == sorted(
+        interval.fence for interval in intervals
+    )
     with corral.open(url) as store:
         assert store.locks.list().items == []
         check_store(store)
-    print("each process held it:", [len(worker) for worker in by_worker])
+    print("holds of each process:", [len(worker) for worker in by_worker])
 
 
 def test_one_of_sixteen_concurrent_acquires_succeeds(store: Corral, tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_release_wakes_a_waiting_process(
     asleep = Signal()
     with corral.open(url) as store:
         project = store.projects.register(tmp_path).id
-        held = store.locks.acquire(project, "a", "x")
+        lock = store.locks.acquire(project, "a", "x")
 
     def wait() -> str:
         call_before_waits(monkeypatch, asleep.send)
@@ -91,7 +93,7 @@ def test_release_wakes_a_waiting_process(
 
     with Child(wait) as waiting, corral.open(url) as store:
         asleep.wait()
-        store.locks.release(held)
+        store.locks.release(lock)
         assert waiting.result() == "agent:y"
 
 

@@ -28,25 +28,25 @@ def put_many(store: Corral, mailbox: str, count: int) -> None:
 
 def test_processes_on_one_queue_ack_every_letter_once(url: str) -> None:
     def work() -> list[int]:
-        done = []
+        acked = []
         with corral.open(url) as store:
             while letters := store.mail.claim("queue:work", owner=str(os.getpid()), limit=3):
                 for letter in letters:
                     store.mail.ack(letter)
-                    done.append(letter.body)
-        return done
+                    acked.append(letter.body)
+        return acked
 
     with corral.open(url) as store:
         put_many(store, "queue:work", 90)
-    done = run_concurrently([work] * 5)
+    acked = run_concurrently([work] * 5)
     with corral.open(url) as store:
-        assert Counter(body for bodies in done for body in bodies) == Counter(range(90))
+        assert Counter(body for bodies in acked for body in bodies) == Counter(range(90))
         assert store.mail.list(mailbox="queue:work").items == []
-        print("acked by each process:", [len(bodies) for bodies in done])
+        print("acked by each process:", [len(bodies) for bodies in acked])
         check_store(store)
 
 
-class Held(NamedTuple):
+class ClaimInterval(NamedTuple):
     """A claimed letter; times are from the clock of the machine, which all processes share."""
 
     since: int
@@ -58,24 +58,26 @@ class Held(NamedTuple):
 def test_ordered_mailbox_has_one_owner_at_a_time_and_keeps_its_order(url: str) -> None:
     letters = 30
 
-    def work() -> list[Held]:
-        held = []
+    def work() -> list[ClaimInterval]:
+        intervals = []
         with corral.open(url) as store:
             while store.mail.list(mailbox="agent:ada", limit=1).items:
                 for letter in store.mail.claim("agent:ada", owner=str(os.getpid()), wait_ms=50):
                     since = time.monotonic_ns()
                     time.sleep(0.001)
-                    held.append(Held(since, time.monotonic_ns(), os.getpid(), letter.body))
+                    intervals.append(
+                        ClaimInterval(since, time.monotonic_ns(), os.getpid(), letter.body)
+                    )
                     store.mail.ack(letter)
-        return held
+        return intervals
 
     with corral.open(url) as store:
         put_many(store, "agent:ada", letters)
     by_worker = run_concurrently([work] * 4)
     with corral.open(url) as store:
-        held = sorted(one for worker in by_worker for one in worker)
-        assert [one.body for one in held] == list(range(letters))
-        assert all(one.until <= other.since for one, other in pairwise(held))
+        intervals = sorted(interval for worker in by_worker for interval in worker)
+        assert [interval.body for interval in intervals] == list(range(letters))
+        assert all(interval.until <= following.since for interval, following in pairwise(intervals))
         acks = [
             event.subject for event in store.events.after(limit=1_000).items if event.verb == "ack"
         ]

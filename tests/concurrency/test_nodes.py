@@ -1,4 +1,4 @@
-"""The lead of a loop: never two at once, however many want it."""
+"""Leadership of a loop and heartbeats of a node are exclusive between processes."""
 
 import os
 import time
@@ -20,7 +20,7 @@ PROCESSES = 4
 CHANGES = 12
 
 
-class Reign(NamedTuple):
+class Leadership(NamedTuple):
     fence: int
     since: int
     until: int
@@ -30,14 +30,14 @@ class Reign(NamedTuple):
 def test_leadership_is_exclusive_between_processes(url: str) -> None:
     clock = SharedClock()
     fences = Counters(PROCESSES)
-    """The newest fence that each process has had."""
+    """The newest fence of each process."""
 
     def is_over() -> bool:
         return max(fences.all()) > CHANGES
 
-    def compete(number: int) -> list[Reign]:
+    def compete(number: int) -> list[Leadership]:
         me = f"process {os.getpid()}"
-        reigns = []
+        periods = []
         with corral.open(url, clock=clock) as store:
             while not is_over():
                 with suppress(Held):
@@ -45,30 +45,32 @@ def test_leadership_is_exclusive_between_processes(url: str) -> None:
                     fences.set(number, lead.fence)
                     since = lead.lease_until - LEASE
                     if lead.fence % 3 == 0:
-                        # It lets go at once: from then on, whoever asked before may have it.
-                        reigns.append(Reign(lead.fence, since, 0, me))
+                        # Released at once, so the next leader may start at any time.
+                        periods.append(Leadership(lead.fence, since, 0, me))
                         store.internal.nodes.release_leadership("loop", owner=me)
                     else:
-                        reigns.append(Reign(lead.fence, since, lead.lease_until, me))
+                        periods.append(Leadership(lead.fence, since, lead.lease_until, me))
                     while clock.now() < lead.lease_until + SECOND and not is_over():
-                        time.sleep(0.0005)  # stands back, so that the others have a chance
-        return reigns
+                        time.sleep(0.0005)  # lets the other processes compete
+        return periods
 
     with ExitStack() as stack:
         children = [stack.enter_context(Child(partial(compete, n))) for n in range(PROCESSES)]
         deadline = time.monotonic() + SECONDS
         while not is_over():
-            assert time.monotonic() < deadline, "the lead does not change"
+            assert time.monotonic() < deadline, "the leader does not change"
             clock.advance(SECOND // 20)
             time.sleep(0.0005)
-        reigns = sorted(reign for child in children for reign in child.result())
+        periods = sorted(period for child in children for period in child.result())
 
-    for before, after in pairwise(reigns):
-        # Who takes up again a lead that nobody wanted meanwhile, leads on under the same fence.
+    for before, after in pairwise(periods):
+        # A leader that acquires again without a competitor keeps its fence.
         assert (after.fence == before.fence) == (after.owner == before.owner)
         assert after.fence - before.fence in (0, 1)
-        assert after.since >= before.until, "the next one led before the last one's lease was over"
-    assert reigns[-1].fence - reigns[0].fence >= CHANGES
+        assert after.since >= before.until, (
+            "the new leadership started before the old lease expired"
+        )
+    assert periods[-1].fence - periods[0].fence >= CHANGES
 
 
 def test_only_the_last_daemon_of_a_node_may_heartbeat(url: str) -> None:
@@ -79,10 +81,10 @@ def test_only_the_last_daemon_of_a_node_may_heartbeat(url: str) -> None:
     nodes = run_concurrently([join] * 6)
     assert len({node.id for node in nodes}) == 1
     assert sorted(node.fence for node in nodes) == [1, 2, 3, 4, 5, 6]
-    heard = []
+    accepted = []
     with corral.open(url) as store:
         for node in nodes:
             with suppress(Held):
-                heard.append(store.internal.nodes.heartbeat(node).fence)
-        assert heard == [6]
+                accepted.append(store.internal.nodes.heartbeat(node).fence)
+        assert accepted == [6]
         check_store(store)

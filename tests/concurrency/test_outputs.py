@@ -1,4 +1,4 @@
-"""A child that writes straight into its file, while its supervisor cuts it and others read it."""
+"""An output that is capped, sealed and followed while its process writes."""
 
 import os
 import subprocess
@@ -15,14 +15,14 @@ LINES = 100_000
 WRITE = f"""
 import sys
 for n in range({LINES}):
-    sys.stdout.write("%07d a line of it\\n" % n)
+    sys.stdout.write("%07d output line\\n" % n)
 """
-LENGTH = len("0000000 a line of it\n")
+LENGTH = len("0000000 output line\n")
 
 
-def numbers(text: bytes) -> list[int]:
-    """The numbers of all whole lines. A cut may reach a reader in the middle of one."""
-    return [int(line[:7]) for line in text.splitlines() if line.endswith(b" a line of it")]
+def parse_numbers(text: bytes) -> list[int]:
+    """Return the numbers of all complete lines. A gap may split a line."""
+    return [int(line[:7]) for line in text.splitlines() if line.endswith(b" output line")]
 
 
 def test_every_byte_is_kept_or_counted_while_output_is_capped(
@@ -51,10 +51,10 @@ def test_every_byte_is_kept_or_counted_while_output_is_capped(
     assert not reader.is_alive()
     assert child.returncode == 0
     assert index.bytes == LINES * LENGTH
-    kept = numbers(OutputReader(tmp_path).bytes(0, index.bytes))
-    assert len(kept) * LENGTH == index.bytes - index.dropped_bytes
-    assert (kept[0], kept[-1]) == (0, LINES - 1)
-    assert kept == sorted(set(kept))
-    seen = numbers(b"".join(followed))
-    assert (seen[0], seen[-1]) == (0, LINES - 1)
-    assert seen == sorted(set(seen)), "no line twice, none out of order"
+    kept_numbers = parse_numbers(OutputReader(tmp_path).bytes(0, index.bytes))
+    assert len(kept_numbers) * LENGTH == index.bytes - index.dropped_bytes
+    assert (kept_numbers[0], kept_numbers[-1]) == (0, LINES - 1)
+    assert kept_numbers == sorted(set(kept_numbers))
+    followed_numbers = parse_numbers(b"".join(followed))
+    assert (followed_numbers[0], followed_numbers[-1]) == (0, LINES - 1)
+    assert followed_numbers == sorted(set(followed_numbers)), "no duplicate lines, in order"

@@ -22,18 +22,18 @@ def test_first_of_concurrent_answers_counts_and_others_conflict(url: str) -> Non
         with corral.open(url) as store:
             for id in ids:
                 try:
-                    said = store.questions.answer(id, me, by=f"user:{me}").answer
-                    outcomes.append((id, True, str(said)))
+                    answer = store.questions.answer(id, me, by=f"user:{me}").answer
+                    outcomes.append((id, True, str(answer)))
                 except Conflict as late:
                     outcomes.append((id, False, late.details["answer"]))
         return outcomes
 
-    outcomes = [each for process in run_concurrently([answer_all] * 4) for each in process]
-    won = Counter(id for id, first, _ in outcomes if first)
-    assert won == Counter(ids)
+    outcomes = [item for process in run_concurrently([answer_all] * 4) for item in process]
+    first_answers = Counter(id for id, first, _ in outcomes if first)
+    assert first_answers == Counter(ids)
     with corral.open(url) as store:
-        stands = {id: store.questions.get(id).answer for id in ids}
-        assert all(stands[id] == answer for id, _, answer in outcomes)
+        answers = {id: store.questions.get(id).answer for id in ids}
+        assert all(answers[id] == answer for id, _, answer in outcomes)
         assert len(store.mail.list(mailbox="agent:ada", limit=100).items) == QUESTIONS
         check_store(store)
 

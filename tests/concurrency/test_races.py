@@ -24,7 +24,7 @@ def _no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
 
 
-def begin(store: Corral, folder: Path, checks: Sequence[str] = ()) -> str:
+def start_race(store: Corral, folder: Path, checks: Sequence[str] = ()) -> str:
     make_repository(folder)
     store.agents.create("ada", command="true")
     race = store.races.start("Do it", agents="ada:2", checks=[*checks], project=str(folder))
@@ -41,7 +41,7 @@ def begin(store: Corral, folder: Path, checks: Sequence[str] = ()) -> str:
 
 def test_concurrent_drivers_do_each_step_once(url: str, tmp_path: Path) -> None:
     with corral.open(url) as store:
-        id = begin(store, tmp_path / "repository", ["true"])
+        id = start_race(store, tmp_path / "repository", ["true"])
 
     def drive(number: int) -> str:
         with corral.open(url) as store:
@@ -61,7 +61,7 @@ def test_concurrent_drivers_do_each_step_once(url: str, tmp_path: Path) -> None:
 
 def test_one_of_many_concurrent_selections_succeeds(url: str, tmp_path: Path) -> None:
     with corral.open(url) as store:
-        id = begin(store, tmp_path / "repository")
+        id = start_race(store, tmp_path / "repository")
         store.races.wait(id, timeout_ms=600_000)
 
     def select_winner(number: int) -> str | None:
@@ -71,8 +71,8 @@ def test_one_of_many_concurrent_selections_succeeds(url: str, tmp_path: Path) ->
             except Conflict:
                 return None
 
-    chosen = run_concurrently([lambda n=n: select_winner(n) for n in range(DRIVERS)])
-    (winner,) = [each for each in chosen if each is not None]
+    actors = run_concurrently([lambda n=n: select_winner(n) for n in range(DRIVERS)])
+    (winner,) = [actor for actor in actors if actor is not None]
     with corral.open(url) as store:
         latest = store.races.get(id).latest
         assert (latest.state, latest.decided_by) == ("completed", winner)
@@ -82,16 +82,16 @@ def test_one_of_many_concurrent_selections_succeeds(url: str, tmp_path: Path) ->
 
 def test_concurrent_reports_of_a_run_end_are_idempotent(url: str, tmp_path: Path) -> None:
     with corral.open(url) as store:
-        race = store.races.get(begin(store, tmp_path / "repository"))
-        runs = [store.runs.get(each.run_id or "") for each in attempts(race)]
+        race = store.races.get(start_race(store, tmp_path / "repository"))
+        runs = [store.runs.get(attempt.run_id or "") for attempt in attempts(race)]
 
-    def tell(number: int) -> None:
+    def report(number: int) -> None:
         with corral.open(url) as store:
             for run in runs:
                 with store.transaction() as tx:
                     round_steps.record_run_end(tx, run)
 
-    run_concurrently([lambda n=n: tell(n) for n in range(DRIVERS)])
+    run_concurrently([lambda n=n: report(n) for n in range(DRIVERS)])
     with corral.open(url) as store:
         assert states(store.races.get(race.id)) == ["checking", "checking"]
         check_store(store)

@@ -1,4 +1,4 @@
-"""Two that meet at one row: what the second one does is right for what the first one made of it."""
+"""Two transactions that change one row: the second sees the result of the first."""
 
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from corral.domain.runs import ops as runs
 from corral.domain.runs import supervision
 from corral.domain.schedules import ops as schedules
 from corral.domain.sessions import ops as sessions
-from corral.domain.tasks import heartbeat as keeping_tasks
+from corral.domain.tasks import heartbeat as task_lease
 from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, Held, Refused
 from corral.kernel.exit_status import ExitStatus
@@ -43,17 +43,17 @@ def test_end_concurrent_with_stop_keeps_exit_code_and_reason(store: Corral) -> N
     run = running(store)
     end = partial(store.internal.runs.end, run, ExitStatus(exit_code=0))
     ended = meanwhile(
-        store, lambda tx: runs.request_stop(tx, run.id, reason="enough"), end
+        store, lambda tx: runs.request_stop(tx, run.id, reason="not needed"), end
     ).result()
-    assert (ended.state, ended.exit_code, ended.reason) == ("cancelled", 0, "enough")
+    assert (ended.state, ended.exit_code, ended.reason) == ("cancelled", 0, "not needed")
 
 
 def test_edit_concurrent_with_firing_does_not_reset_the_next_time(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("queue:x", "tick", every_ms=MINUTE, script="true")
+    schedule = store.schedules.create("queue:x", "tick", every_ms=MINUTE, script="true")
     clock.advance(MINUTE)
-    edit = partial(store.schedules.edit, made.id, name="other")
+    edit = partial(store.schedules.edit, schedule.id, name="other")
     edited = meanwhile(store, lambda tx: schedules.fire_due(tx), edit).result()
     assert (edited.name, edited.next_at) == ("other", clock.now() + MINUTE)
     assert store.schedules.fire_due() == []
@@ -62,7 +62,7 @@ def test_edit_concurrent_with_firing_does_not_reset_the_next_time(
 def test_letter_acked_while_its_schedule_replaces_it_stays_done(
     store: Corral, clock: ManualClock
 ) -> None:
-    made = store.schedules.create("agent:ada", "tick", every_ms=MINUTE, overlap="replace")
+    schedule = store.schedules.create("agent:ada", "tick", every_ms=MINUTE, overlap="replace")
     clock.advance(MINUTE)
     store.schedules.fire_due()
     (letter,) = store.mail.claim("agent:ada", owner="ada")
@@ -70,26 +70,26 @@ def test_letter_acked_while_its_schedule_replaces_it_stays_done(
     fired = meanwhile(store, lambda tx: mail.ack(tx, letter), store.schedules.fire_due).result()
     assert len(fired) == 1
     assert store.mail.get(letter.id).state == "done"
-    assert store.schedules.get(made.id).last_letter_id == fired[0].id
+    assert store.schedules.get(schedule.id).last_letter_id == fired[0].id
 
 
 def test_letter_acked_while_its_delegation_is_cancelled_stays_done(store: Corral) -> None:
     store.agents.create("ada")
-    made = store.delegations.delegate("ada", "Look at it.")
+    delegation = store.delegations.delegate("ada", "Look at it.")
     (letter,) = store.mail.claim("agent:ada", owner="ada")
-    cancel = partial(store.delegations.cancel, made.id)
+    cancel = partial(store.delegations.cancel, delegation.id)
     (cancelled,) = meanwhile(store, lambda tx: mail.ack(tx, letter), cancel).result()
     assert (cancelled.state, store.mail.get(letter.id).state) == ("cancelled", "done")
-    (told,) = store.mail.list(mailbox="agent:ada").items
-    assert told.body["kind"] == "delegation_ended"
+    (notice,) = store.mail.list(mailbox="agent:ada").items
+    assert notice.body["kind"] == "delegation_ended"
 
 
 def test_delegating_under_a_parent_being_cancelled_conflicts(store: Corral) -> None:
     store.agents.create("ada")
     store.agents.create("ben")
     whole = store.delegations.delegate("ada", "The whole login.")
-    hand_over = partial(store.delegations.delegate, "ben", "The form.", parent=whole.id)
-    part = meanwhile(store, lambda tx: delegations.cancel(tx, whole.id), hand_over)
+    delegate = partial(store.delegations.delegate, "ben", "The form.", parent=whole.id)
+    part = meanwhile(store, lambda tx: delegations.cancel(tx, whole.id), delegate)
     assert isinstance(part.error, Conflict)
     assert store.delegations.list().items == []
 
@@ -100,9 +100,9 @@ def test_cancel_includes_a_part_delegated_concurrently(
     store.agents.create("ada")
     store.agents.create("ben")
     whole = store.delegations.delegate("ada", "The whole login.")
-    hand_over = partial(delegations.delegate, to="ben", text="The form.", parent=whole.id)
-    cancelled = meanwhile(store, hand_over, partial(store.delegations.cancel, whole.id)).result()
-    assert [each.to_mailbox for each in cancelled] == ["agent:ada", "agent:ben"]
+    delegate = partial(delegations.delegate, to="ben", text="The form.", parent=whole.id)
+    cancelled = meanwhile(store, delegate, partial(store.delegations.cancel, whole.id)).result()
+    assert [item.to_mailbox for item in cancelled] == ["agent:ada", "agent:ben"]
     assert store.delegations.list().items == []
 
 
@@ -113,7 +113,7 @@ def test_part_finished_while_its_parent_is_cancelled_stays_done(store: Corral) -
     part = store.delegations.delegate("ben", "The form.", parent=whole.id, agent="ada")
     finish = partial(delegations.finish, delegation=part.id, result="done", agent="ben")
     cancelled = meanwhile(store, finish, partial(store.delegations.cancel, whole.id)).result()
-    assert [each.id for each in cancelled] == [whole.id]
+    assert [item.id for item in cancelled] == [whole.id]
     assert store.delegations.get(part.id).state == "done"
 
 
@@ -121,8 +121,8 @@ def test_concurrent_finishes_of_a_delegation_send_one_result(store: Corral) -> N
     store.agents.create("ada")
     id = store.delegations.delegate("ada", "Look at it.").id
     finish = partial(store.delegations.finish, id, "second", agent="ada")
-    again = meanwhile(store, lambda tx: delegations.finish(tx, id, "first", agent="ada"), finish)
-    assert again.result().result == "first"
+    second = meanwhile(store, lambda tx: delegations.finish(tx, id, "first", agent="ada"), finish)
+    assert second.result().result == "first"
     assert len(store.mail.list(mailbox="user:tester").items) == 1
 
 
@@ -134,8 +134,8 @@ def test_delegation_finished_while_its_project_is_deleted_is_reported(
     id = store.delegations.delegate("ada", "Look at it.", project_id=project).id
     finish = partial(delegations.finish, delegation=id, result="done", agent="ada")
     meanwhile(store, finish, partial(store.projects.delete, project)).result()
-    (told,) = store.mail.list(mailbox="user:tester").items
-    assert told.body["state"] == "done"
+    (notice,) = store.mail.list(mailbox="user:tester").items
+    assert notice.body["state"] == "done"
 
 
 def test_letter_acked_while_its_alert_is_removed_stays_done(store: Corral) -> None:
@@ -181,28 +181,28 @@ def test_task_renewed_concurrently_is_not_released(
     task = store.tasks.claim(project, "ada", run=run, lease_ms=MINUTE)
     assert task is not None
     clock.advance(MINUTE)
-    keep = partial(keeping_tasks.renew_for_run, run_id=run)
-    assert meanwhile(store, keep, store.tasks.release_due).result() == []
+    renew = partial(task_lease.renew_for_run, run_id=run)
+    assert meanwhile(store, renew, store.tasks.release_due).result() == []
     assert store.tasks.get(task.id).state == "running"
 
 
 def test_session_reopened_while_pruning_is_kept(store: Corral, clock: ManualClock) -> None:
     id = store.sessions.open().id
-    store.sessions.append(id, "user", "keep this")
+    store.sessions.append(id, "user", "important")
     store.sessions.close(id)
     clock.advance(366 * DAY)
     meanwhile(store, lambda tx: sessions.reopen(tx, id), store.db.prune).result()
-    assert [turn.content for turn in store.sessions.turns(id).items] == ["keep this"]
+    assert [turn.content for turn in store.sessions.turns(id).items] == ["important"]
 
 
 def test_concurrent_imports_of_a_conversation_create_one_session(store: Corral) -> None:
     head = TranscriptHead("conversation")
     begin = partial(imports.begin_transcript, source="claude", path="/srv/a.jsonl", head=head)
-    begun = meanwhile(store, begin, lambda: store._database.write(begin, repeatable=True))
+    second = meanwhile(store, begin, lambda: store._database.write(begin, repeatable=True))
     (session,) = store.sessions.list().items
-    found = begun.result()
-    assert found is not None
-    assert found.session_id == session.id
+    record = second.result()
+    assert record is not None
+    assert record.session_id == session.id
 
 
 @pytest.mark.usefixtures("fake_channels")
@@ -211,8 +211,8 @@ def test_concurrent_first_messages_of_a_place_are_both_routed(store: Corral) -> 
     chat = Chat(store)
     store.places.register(chat.channel.name, "room")
     store.wirings.add("ada", channel=chat.channel.name)
-    for who in ("ann", "bob"):
-        store.senders.approve(f"fake/{who}", person=who)
+    for name in ("ann", "bob"):
+        store.senders.approve(f"fake/{name}", person=name)
     ann = IncomingEvent(event_id="e-ann", place="room", sender="ann", text="hello")
     second = meanwhile(
         store,
@@ -283,6 +283,6 @@ def test_concurrent_seals_of_an_output_are_idempotent(store: Corral, tmp_path: P
     (tmp_path / "output").write_bytes(b"one")
     index = seal(tmp_path)
     store.internal.outputs.begin("run_1", host="a", folder="/x")
-    again = partial(store.internal.outputs.seal, "run_1", index)
-    sealed = meanwhile(store, lambda tx: outputs.seal(tx, "run_1", index), again).result()
+    second = partial(store.internal.outputs.seal, "run_1", index)
+    sealed = meanwhile(store, lambda tx: outputs.seal(tx, "run_1", index), second).result()
     assert (sealed.state, sealed.sha256) == ("sealed", index.sha256)

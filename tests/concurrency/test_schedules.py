@@ -47,7 +47,7 @@ def test_concurrent_sets_do_not_exceed_the_timer_limit(url: str) -> None:
 
             def set_one() -> int:
                 try:
-                    store.timers.set("agent:ada", "tea", delay_ms=HOUR)
+                    store.timers.set("agent:ada", "body", delay_ms=HOUR)
                 except Refused:
                     return 0
                 return 1
@@ -63,9 +63,9 @@ def test_concurrent_sets_do_not_exceed_the_timer_limit(url: str) -> None:
 
 def test_one_of_many_concurrent_sets_gets_the_twentieth_timer(store: Corral) -> None:
     for _ in range(19):
-        store.timers.set("agent:ada", "tea", delay_ms=HOUR)
+        store.timers.set("agent:ada", "body", delay_ms=HOUR)
     for _ in range(8):
-        racers = race([partial(store.timers.set, "agent:ada", "tea", delay_ms=HOUR)] * 8)
+        racers = race([partial(store.timers.set, "agent:ada", "body", delay_ms=HOUR)] * 8)
         (twentieth,) = [racer.value for racer in racers if racer.error is None]
         assert {type(racer.error) for racer in racers if racer.error} == {Refused}
         store.timers.cancel(twentieth.id)
@@ -77,7 +77,7 @@ def test_timer_cancelled_while_firing_does_one_or_the_other(
 ) -> None:
     for number in range(20):
         mailbox = f"queue:due{number}"
-        timer = store.timers.set(mailbox, "tea", delay_ms=MINUTE)
+        timer = store.timers.set(mailbox, "body", delay_ms=MINUTE)
         clock.advance(MINUTE)
         race([partial(store.timers.cancel, timer.id), store.schedules.fire_due])
         put = store.mail.list(mailbox=mailbox).items

@@ -12,11 +12,11 @@ from tests.support.processes import run_concurrently
 from tests.support.store import walk
 from tests.support.threads import race
 
-THREADS, PROCESSES, EACH = 16, 3, 12
+THREADS, PROCESSES, APPENDS = 16, 3, 12
 
 
-def whole(store: Corral, id: str) -> list[tuple[int, str]]:
-    turns = walk(lambda **given: store.sessions.turns(id, **given), limit=1_000)
+def list_turns(store: Corral, id: str) -> list[tuple[int, str]]:
+    turns = walk(lambda **page: store.sessions.turns(id, **page), limit=1_000)
     return [(turn.number, turn.content) for turn in turns]
 
 
@@ -25,16 +25,16 @@ def test_concurrent_threads_append_to_one_session(store: Corral) -> None:
 
     def work(name: int) -> list[int]:
         return [
-            store.sessions.append(session.id, "user", f"{name}/{n}").number for n in range(EACH)
+            store.sessions.append(session.id, "user", f"{name}/{n}").number for n in range(APPENDS)
         ]
 
     racers = race([partial(work, name) for name in range(THREADS)])
-    given = sorted(number for racer in racers for number in racer.result())
-    assert given == list(range(1, THREADS * EACH + 1))
-    told = whole(store, session.id)
-    assert [number for number, _ in told] == given
-    assert {content for _, content in told} == {
-        f"{name}/{n}" for name in range(THREADS) for n in range(EACH)
+    numbers = sorted(number for racer in racers for number in racer.result())
+    assert numbers == list(range(1, THREADS * APPENDS + 1))
+    turns = list_turns(store, session.id)
+    assert [number for number, _ in turns] == numbers
+    assert {content for _, content in turns} == {
+        f"{name}/{n}" for name in range(THREADS) for n in range(APPENDS)
     }
 
 
@@ -44,28 +44,28 @@ def test_processes_append_while_others_read(url: str) -> None:
 
     def write() -> int:
         with corral.open(url) as store:
-            for n in range(EACH):
+            for n in range(APPENDS):
                 store.sessions.append(id, "user", f"{os.getpid()}/{n}")
                 store.sessions.append_many(id, [NewTurn("tool", "x"), NewTurn("tool", "y")])
         return 0
 
     def read() -> int:
-        seen = 0
+        count = 0
         with corral.open(url) as store:
-            while seen < PROCESSES * EACH * 3:
-                page = store.sessions.turns(id, after=seen, limit=1_000)
+            while count < PROCESSES * APPENDS * 3:
+                page = store.sessions.turns(id, after=count, limit=1_000)
                 numbers = [turn.number for turn in page.items]
                 # A page has no gaps, so a reader that continues after it misses no turn.
-                assert numbers == list(range(seen + 1, seen + 1 + len(numbers)))
-                seen += len(numbers)
-        return seen
+                assert numbers == list(range(count + 1, count + 1 + len(numbers)))
+                count += len(numbers)
+        return count
 
     run_concurrently([write] * PROCESSES + [read])
     with corral.open(url) as store:
-        told = whole(store, id)
-        assert [number for number, _ in told] == list(range(1, PROCESSES * EACH * 3 + 1))
-        pairs = [content for _, content in told if content in "xy"]
-        assert pairs == ["x", "y"] * (PROCESSES * EACH), "what was appended together stays so"
+        turns = list_turns(store, id)
+        assert [number for number, _ in turns] == list(range(1, PROCESSES * APPENDS * 3 + 1))
+        pairs = [content for _, content in turns if content in "xy"]
+        assert pairs == ["x", "y"] * (PROCESSES * APPENDS), "a batch of turns is not interleaved"
         check_store(store)
 
 
@@ -75,16 +75,16 @@ def test_concurrent_appends_are_idempotent_by_key(url: str) -> None:
 
     def work() -> list[str]:
         with corral.open(url) as store:
-            one = [store.sessions.append(id, "user", str(n), key=str(n)) for n in range(EACH)]
-            many = store.sessions.append_many(
-                id, [NewTurn("user", str(n), key=str(n)) for n in range(EACH)]
+            single = [store.sessions.append(id, "user", str(n), key=str(n)) for n in range(APPENDS)]
+            batch = store.sessions.append_many(
+                id, [NewTurn("user", str(n), key=str(n)) for n in range(APPENDS)]
             )
-        return [turn.id for turn in one + many]
+        return [turn.id for turn in single + batch]
 
-    told = run_concurrently([work] * PROCESSES)
-    assert len({*map(tuple, told)}) == 1, "everybody was told of the same turns"
+    results = run_concurrently([work] * PROCESSES)
+    assert len({*map(tuple, results)}) == 1, "all processes got the same turns"
     with corral.open(url) as store:
-        assert len(whole(store, id)) == EACH
+        assert len(list_turns(store, id)) == APPENDS
 
 
 def test_concurrent_searches_index_every_turn_once(url: str) -> None:

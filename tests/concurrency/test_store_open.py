@@ -1,4 +1,4 @@
-"""Many processes open one store at once."""
+"""Several processes open an empty store at the same time."""
 
 import corral
 from tests.support.invariants import check_store

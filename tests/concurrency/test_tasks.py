@@ -18,10 +18,10 @@ TASKS = 30
 
 def test_one_of_two_concurrent_claims_wins_the_last_task(store: Corral, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "ben"))
-    racers = race([lambda who=who: store.tasks.claim(project, who) for who in ("ada", "ben")])
+    racers = race([lambda name=name: store.tasks.claim(project, name) for name in ("ada", "ben")])
     assert [racer.result() is None for racer in racers].count(False) == 1
     racers = race(
-        [lambda who=who: store.tasks.claim(project, who, key="A") for who in ("ada", "ben")]
+        [lambda name=name: store.tasks.claim(project, name, key="A") for name in ("ada", "ben")]
     )
     assert all(isinstance(racer.error, Conflict) for racer in racers)
 
@@ -37,8 +37,8 @@ def test_concurrent_workers_finish_a_graph_without_duplicate_claims(
         ]
         project = project_with(store, tmp_path, *layers, agents=tuple(names))
 
-    def worker(name: str) -> list[tuple[str, int]]:
-        taken = []
+    def run_worker(name: str) -> list[tuple[str, int]]:
+        claims = []
         with (
             corral.open(url, actor=f"agent:{name}") as store,
             corral.open(url, actor="user:reviewer") as person,
@@ -47,16 +47,16 @@ def test_concurrent_workers_finish_a_graph_without_duplicate_claims(
                 task = store.tasks.claim(project, name)
                 if task is None:
                     continue
-                taken.append((task.key, task.fence))
+                claims.append((task.key, task.fence))
                 store.tasks.submit(task, f"by {os.getpid()}")
                 person.tasks.accept(task)
-        return taken
+        return claims
 
-    found = run_concurrently([lambda name=name: worker(name) for name in names])
-    taken = [each for one in found for each in one]
-    assert sorted(key for key, _ in taken) == sorted(f"k{n}" for n in range(TASKS))
-    assert {fence for _, fence in taken} == {1}
-    print("tasks of each worker:", [len(one) for one in found])
+    results = run_concurrently([lambda name=name: run_worker(name) for name in names])
+    claims = [claim for worker_claims in results for claim in worker_claims]
+    assert sorted(key for key, _ in claims) == sorted(f"k{n}" for n in range(TASKS))
+    assert {fence for _, fence in claims} == {1}
+    print("tasks of each worker:", [len(claims) for claims in results])
     with corral.open(url) as store:
         check_counts(store)
         check_store(store)
@@ -71,15 +71,15 @@ def test_concurrent_random_management_keeps_dependency_counts_correct(
         ]
         project = project_with(store, tmp_path, *wanted)
 
-    def steer(seed: int) -> int:
+    def manage(seed: int) -> int:
         import random
 
-        chance = random.Random(seed)
-        done = 0
+        rng = random.Random(seed)
+        count = 0
         with corral.open(url) as store:
             for _ in range(30):
-                key = f"k{chance.randint(1, 39)}"
-                verb = chance.choice(
+                key = f"k{rng.randint(1, 39)}"
+                verb = rng.choice(
                     ["skip", "cancel", "reopen", "retry", "pause", "resume", "claim", "depend"]
                 )
                 with suppress(CorralError):
@@ -88,14 +88,14 @@ def test_concurrent_random_management_keeps_dependency_counts_correct(
                         if task is not None:
                             store.tasks.fail(task, "no")
                     elif verb == "depend":
-                        store.tasks.depend(key, [f"k{chance.randint(1, 39)}"])
+                        store.tasks.depend(key, [f"k{rng.randint(1, 39)}"])
                     else:
                         getattr(store.tasks, verb)(key)
-                    done += 1
-        return done
+                    count += 1
+        return count
 
-    done = run_concurrently([lambda seed=seed: steer(seed) for seed in range(4)])
-    print("moves of each:", done)
+    count = run_concurrently([lambda seed=seed: manage(seed) for seed in range(4)])
+    print("operations of each process:", count)
     with corral.open(url) as store:
         check_counts(store)
         check_store(store)

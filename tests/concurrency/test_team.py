@@ -1,4 +1,4 @@
-"""Agents in processes of their own that take tasks, lock files and post, all on one store."""
+"""Agents in several processes claim tasks, lock files and post on one store."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ ROUNDS = 10
 
 
 def test_agents_sharing_a_store_lose_and_duplicate_nothing(url: str, tmp_path: Path) -> None:
-    """The bench measures fifty of them against their bars; here only what no noise explains."""
+    """The benchmark measures fifty agents; this test checks only the results."""
     witnesses = tmp_path / "witnesses"
     witnesses.mkdir()
     with corral.open(url) as store:

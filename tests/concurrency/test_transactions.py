@@ -1,4 +1,4 @@
-"""Several operations in one transaction, and the mistakes one can make there."""
+"""Several operations in one transaction, rollback, and rejected nested writes."""
 
 import threading
 
@@ -38,22 +38,22 @@ def test_error_rolls_back_changes_of_both_concepts(
 
     with pytest.raises(error):
         change_both_and_fail()
-    _nothing_was_changed(store)
-    store.mail.put("agent:ada", "the store is free again")
+    _check_unchanged(store)
+    store.mail.put("agent:ada", "after the rollback")
 
 
 def test_rejected_operation_rolls_back_the_transaction(store: Corral) -> None:
-    def put_and_set_nonsense() -> None:
+    def put_and_set_invalid() -> None:
         with store.transaction() as tx:
             mail.put(tx, "agent:ada", "hello")
             settings.set_value(tx, NAME, "many")
 
     with pytest.raises(Invalid):
-        put_and_set_nonsense()
-    _nothing_was_changed(store)
+        put_and_set_invalid()
+    _check_unchanged(store)
 
 
-def _nothing_was_changed(store: Corral) -> None:
+def _check_unchanged(store: Corral) -> None:
     assert store.mail.list().items == []
     assert store.settings.get(NAME).scope == "default"
     assert store.events.after().items == []
@@ -90,30 +90,30 @@ def test_operation_that_calls_the_api_fails_instead_of_deadlocking(
     store: Corral,
 ) -> None:
     def put_and_put(tx: Tx) -> None:
-        mail.put(tx, "agent:ada", "by the operation")
-        store.mail.put("agent:ada", "by the library")
+        mail.put(tx, "agent:ada", "inner")
+        store.mail.put("agent:ada", "nested")
 
-    class Wrong(Resource):
+    class NestedWriter(Resource):
         put_twice = write(put_and_put)
 
-    caller = Racer(Wrong(store._database).put_twice).join()
+    caller = Racer(NestedWriter(store._database).put_twice).join()
     assert isinstance(caller.error, RuntimeError)
     assert "open transaction" in str(caller.error)
     assert store.mail.list().items == []
-    store.mail.put("agent:ada", "the store is free again")
+    store.mail.put("agent:ada", "after the rollback")
 
 
 def test_rejected_nested_write_does_not_block_other_threads(store: Corral) -> None:
     entered, refused = threading.Event(), threading.Event()
 
-    def wrong() -> None:
+    def write_nested() -> None:
         with store.transaction():
             entered.set()
             with pytest.raises(RuntimeError):
                 store.mail.put("agent:ada", "from inside")
             refused.set()
 
-    first = Racer(wrong)
+    first = Racer(write_nested)
     assert entered.wait(SECONDS)
     second = Racer(lambda: store.mail.put("agent:ada", "from outside"))
     assert refused.wait(SECONDS)

@@ -1,4 +1,4 @@
-"""Who waits is woken by another process's commit, and not by the slow look behind it."""
+"""A commit of another process wakes waiting callers, without the help of periodic polls."""
 
 import time
 from collections.abc import Callable
@@ -18,16 +18,16 @@ UNTIL_WOKEN_MS = int(HOUR * 1_000)
 
 
 @pytest.fixture(autouse=True)
-def _no_safety_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow looks that catch a missed wake-up would hide that it was missed."""
+def _no_safety_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Periodic polls would hide a missed wake-up."""
     disable_safety_polls(monkeypatch)
 
 
-def send_slowly(url: str, received: Signal) -> Callable[[], None]:
-    """Another process's work: letters, far enough apart for the receiver to fall asleep.
+def make_slow_sender(url: str, received: Signal) -> Callable[[], None]:
+    """Return a function that puts letters slowly, so that the receiver waits each time.
 
-    No letter is sent before the one before it was received: the next commit would make up for a
-    wake-up that was missed.
+    It puts the next letter only after the last one was received: the next commit would hide a
+    missed wake-up.
     """
 
     def send() -> None:
@@ -51,7 +51,7 @@ def claim_all(url: str, received: Signal) -> None:
 
 def test_waiting_claim_wakes_for_a_put_of_another_process(url: str) -> None:
     received = Signal()
-    with Child(send_slowly(url, received)) as sender:
+    with Child(make_slow_sender(url, received)) as sender:
         Racer(lambda: claim_all(url, received)).result()
         sender.result()
 
@@ -67,7 +67,7 @@ def test_follower_wakes_for_an_event_of_another_process(url: str) -> None:
                 received.send()
             events.close()
 
-    with Child(send_slowly(url, received)) as sender:
+    with Child(make_slow_sender(url, received)) as sender:
         Racer(follow).result()
         sender.result()
 
@@ -117,7 +117,7 @@ def test_waiting_claim_wakes_when_an_ordered_mailbox_is_freed(
 
 
 class TestOnSqlite:
-    """The log beside the file comes and goes, and not every machine tells of changes."""
+    """The WAL file is created and deleted, and inotify may be unavailable."""
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
@@ -126,14 +126,14 @@ class TestOnSqlite:
         return url
 
     def test_wake_up_survives_recreation_of_the_wal(self, url: str, tmp_path: Path) -> None:
-        log = tmp_path / "corral.db-wal"
-        assert not log.exists(), "everybody had closed the store"
+        wal = tmp_path / "corral.db-wal"
+        assert not wal.exists(), "the store is closed"
         received = Signal()
 
         def open_put_and_close() -> None:
             for number in range(LETTERS):
                 time.sleep(0.03)
-                # Each time by an opening of its own, which removes the log when it is the last.
+                # Opens the store each time; the last close deletes the WAL.
                 with corral.open(url) as store:
                     store.mail.put("agent:ada", number)
                 received.wait()
@@ -145,7 +145,7 @@ class TestOnSqlite:
     def test_wake_up_survives_truncation_of_the_wal(self, url: str) -> None:
         received = Signal()
 
-        def put_and_empty_the_log() -> None:
+        def put_and_truncate_wal() -> None:
             with corral.open(url) as store:
                 for number in range(LETTERS):
                     time.sleep(0.03)
@@ -153,7 +153,7 @@ class TestOnSqlite:
                     store._database._shared.writer.run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                     received.wait()
 
-        with Child(put_and_empty_the_log) as sender:
+        with Child(put_and_truncate_wal) as sender:
             Racer(lambda: claim_all(url, received)).result()
             sender.result()
 
@@ -163,7 +163,7 @@ class TestOnSqlite:
 
         monkeypatch.setattr(wakeups, "_WalWatch", no_watch)
         received = Signal()
-        with Child(send_slowly(url, received)) as sender:
+        with Child(make_slow_sender(url, received)) as sender:
             Racer(lambda: claim_all(url, received)).result()
             sender.result()
 

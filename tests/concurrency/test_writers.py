@@ -1,4 +1,4 @@
-"""Many processes write one SQLite file: none starves, none is held up by the dead."""
+"""Processes that write one SQLite file: fair order, no starvation, no lock of a dead process."""
 
 import os
 import signal
@@ -28,8 +28,8 @@ ROUNDS = 10
 
 
 @pytest.fixture(autouse=True)
-def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that waits in vain fails by the test's own limit, not by a slow machine."""
+def _long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blocked process fails by the timeout of the test, not of the lock."""
     monkeypatch.setattr(write_lock, "MAX_WAIT", 3_600.0)
 
 
@@ -40,10 +40,10 @@ def file_url(tmp_path: Path) -> str:
     return url
 
 
-class Overtaking:
-    """Counts the letters of other processes that go in while a put of this one is the next in line.
+class OvertakeCounter:
+    """Counts letters that other processes put while this process is next in the queue.
 
-    Where this process is not the next, but behind another one, the kernel decides.
+    Behind the head of the queue, the kernel decides the order.
     """
 
     def __init__(self, url: str) -> None:
@@ -52,13 +52,13 @@ class Overtaking:
         self._newest = 0
         try_lock = QueueLock.try_lock
 
-        def try_lock_and_look(door: QueueLock) -> bool:
-            locked = try_lock(door)
+        def try_lock_and_record(lock: QueueLock) -> bool:
+            locked = try_lock(lock)
             if locked:
                 self._newest = self._file.execute("SELECT max(seq) FROM letters").get or 0
             return locked
 
-        self._patch = patch.object(QueueLock, "try_lock", try_lock_and_look)
+        self._patch = patch.object(QueueLock, "try_lock", try_lock_and_record)
 
     def __enter__(self) -> Self:
         self._patch.start()
@@ -66,9 +66,9 @@ class Overtaking:
 
     def put(self, store: Corral, mailbox: str, body: object) -> None:
         self._newest = 0
-        mine = store.mail.put(mailbox, body)
-        if self._newest:  # else it was not the next in line, or there was no line
-            self.counts.append(parse_number("let", mine.id) - self._newest - 1)
+        letter = store.mail.put(mailbox, body)
+        if self._newest:  # otherwise it was not at the head of the queue
+            self.counts.append(parse_number("let", letter.id) - self._newest - 1)
 
     def __exit__(self, *_: object) -> None:
         self._patch.stop()
@@ -76,14 +76,16 @@ class Overtaking:
 
 
 def test_concurrent_writer_processes_all_progress_and_lose_nothing(file_url: str) -> None:
-    """All of them go on until the slowest one has done its rounds. The bench measures how evenly
-    they are served; that depends on the machine."""
+    """All processes write until the slowest has finished its rounds.
+
+    The benchmark measures the fairness, which depends on the machine.
+    """
     rounds = Counters(PROCESSES)
 
     def put_and_ack(me: int) -> tuple[int, int]:
         served = 0
         mailbox = f"queue:{me}"
-        with Overtaking(file_url) as overtaking, corral.open(file_url) as store:
+        with OvertakeCounter(file_url) as overtaking, corral.open(file_url) as store:
             while min(rounds.all()) < ROUNDS:
                 overtaking.put(store, mailbox, served)
                 (letter,) = store.mail.claim(mailbox, owner="me")
@@ -96,17 +98,17 @@ def test_concurrent_writer_processes_all_progress_and_lose_nothing(file_url: str
     counts = sorted(served for served, _ in results)
     overtaken = max(most for _, most in results)
     print(f"served: least {counts[0]}, most {counts[-1]}; overtaken by {overtaken} at the most")
-    # Each of the others may be past the look at the line when ours becomes the next.
+    # Every other process may already have checked the queue.
     assert overtaken < PROCESSES
     with corral.open(file_url) as store:
-        done = store.db.sql("SELECT state, count(*) FROM letters GROUP BY state").rows
-        assert done == [["done", sum(counts)]]
+        states = store.db.sql("SELECT state, count(*) FROM letters GROUP BY state").rows
+        assert states == [["done", sum(counts)]]
         assert store.db.sql("SELECT count(*) FROM events").rows == [[2 * sum(counts)]]
         check_store(store)
 
 
-def door_of(url: str) -> str:
-    """The lock of the next process in line; those behind that process wait for it."""
+def queue_lock_path(url: str) -> str:
+    """Return the path of the lock that the head of the queue holds."""
     return url.removeprefix("sqlite:///") + "-writers-queue"
 
 
@@ -124,8 +126,8 @@ def test_write_lock_is_granted_in_arrival_order(file_url: str) -> None:
             with store.transaction():
                 for child, go in zip(children, signals, strict=True):
                     go.send()
-                    stands_in_line = partial(requests_lock, door_of(file_url), child.pid)
-                    wait_until(stands_in_line, "it stands in line")
+                    is_queued = partial(requests_lock, queue_lock_path(file_url), child.pid)
+                    wait_until(is_queued, "the process is queued")
             for child in children:
                 child.result()
             served = store.db.sql("SELECT body FROM letters ORDER BY seq").rows
@@ -133,74 +135,77 @@ def test_write_lock_is_granted_in_arrival_order(file_url: str) -> None:
 
 
 def test_crashed_lock_holder_does_not_block_writers(file_url: str) -> None:
-    """Its lock was freed by the kernel, and the sign that it showed is taken down by the next."""
+    """The kernel releases its lock, and the next writer clears its flag byte."""
     with corral.open(file_url) as store, corral.open(file_url) as other:
         store.mail.put("queue:work", 1)
-        door = Path(door_of(file_url))
-        assert door.read_bytes()[0] == 0
-        with door.open("r+b") as sign:
-            sign.write(b"\1")
+        lock_file = Path(queue_lock_path(file_url))
+        assert lock_file.read_bytes()[0] == 0
+        with lock_file.open("r+b") as file:
+            file.write(b"\1")
         other.mail.put("queue:work", 2)
-        assert door.read_bytes()[0] == 0
+        assert lock_file.read_bytes()[0] == 0
         store.mail.put("queue:work", 3)
         assert len(store.mail.list(mailbox="queue:work").items) == 3
 
 
 def test_continuous_writer_does_not_starve_others(file_url: str) -> None:
-    """SQLite alone lets the one go on and on, while the other sleeps before it tries again."""
+    """Without the queue, SQLite lets one process write while the other sleeps and retries."""
     writing = Signal()
 
-    def put_for_ever() -> None:
+    def put_continuously() -> None:
         with corral.open(file_url) as store:
             store.mail.put("queue:work", "greedy")
             writing.send()
             while True:
                 store.mail.put("queue:work", "greedy")
 
-    def put_now_and_then() -> int:
-        with Overtaking(file_url) as overtaking, corral.open(file_url) as store:
+    def put_sometimes() -> int:
+        with OvertakeCounter(file_url) as overtaking, corral.open(file_url) as store:
             while len(overtaking.counts) < 60:
                 time.sleep(0.005)
                 overtaking.put(store, "queue:work", "patient")
         return max(overtaking.counts)
 
-    with Child(put_for_ever) as greedy:
+    with Child(put_continuously) as greedy:
         writing.wait()
-        with Child(put_now_and_then) as patient:
+        with Child(put_sometimes) as patient:
             overtaken = patient.result()
         greedy.kill()
-    # One is under way when ours becomes the next.
+    # One write may be in progress when this process becomes the head of the queue.
     assert overtaken <= 1
 
 
 def put_one(url: str, go: Signal | None = None) -> None:
-    """Put a letter, after a word."""
+    """Put a letter, after a signal if one is given."""
     with corral.open(url) as store:
         if go is not None:
             go.wait()
-        store.mail.put("queue:work", "after the death")
+        store.mail.put("queue:work", "after the kill")
 
 
 def test_killed_writer_releases_the_write_lock(file_url: str) -> None:
-    taken, go = Signal(), Signal()
+    locked, go = Signal(), Signal()
 
-    def take_the_turn_and_stay() -> None:
+    def lock_and_pause() -> None:
         with corral.open(file_url) as store, store.transaction() as tx:
-            mail.put(tx, "queue:work", "half done")
-            taken.send()
+            mail.put(tx, "queue:work", "uncommitted")
+            locked.send()
             signal.pause()
 
     with (
-        Child(take_the_turn_and_stay) as first,
+        Child(lock_and_pause) as first,
         Child(lambda: put_one(file_url, go)) as second,
     ):
-        taken.wait()
+        locked.wait()
         go.send()
-        wait_until(partial(holds_lock, door_of(file_url), second.pid), "it is the next in line")
+        wait_until(
+            partial(holds_lock, queue_lock_path(file_url), second.pid),
+            "the process is next in the queue",
+        )
         first.kill()
         second.result()
     with corral.open(file_url) as store:
-        assert [letter.body for letter in store.mail.list().items] == ["after the death"]
+        assert [letter.body for letter in store.mail.list().items] == ["after the kill"]
         check_store(store)
 
 
@@ -213,38 +218,42 @@ def test_process_killed_in_the_queue_does_not_block_others(file_url: str) -> Non
     ):
         with store.transaction():
             first_go.send()
-            wait_until(partial(holds_lock, door_of(file_url), first.pid), "it is the next in line")
+            wait_until(
+                partial(holds_lock, queue_lock_path(file_url), first.pid),
+                "the process is next in the queue",
+            )
             second_go.send()
             wait_until(
-                partial(waits_for_lock, door_of(file_url), second.pid), "it is behind the first"
+                partial(waits_for_lock, queue_lock_path(file_url), second.pid),
+                "the second process waits behind it",
             )
             first.kill()
         second.result()
-        store.mail.put("queue:work", "mine")
-        assert [letter.body for letter in store.mail.list().items] == ["after the death", "mine"]
+        store.mail.put("queue:work", "third")
+        assert [letter.body for letter in store.mail.list().items] == ["after the kill", "third"]
 
 
 def test_forked_child_does_not_keep_the_lock_of_a_dead_parent(
     file_url: str,
 ) -> None:
-    """A daemon's supervisors outlive it, and were forked at any moment of its life."""
-    told, tell = os.pipe()
+    """Supervisors outlive their daemon and may be forked while it writes."""
+    pid_reader, pid_writer = os.pipe()
 
-    def fork_while_writing_and_stay() -> None:
+    def fork_while_writing() -> None:
         with corral.open(file_url) as store, store.transaction() as tx:
-            mail.put(tx, "queue:work", "half done")
+            mail.put(tx, "queue:work", "uncommitted")
             supervisor = os.fork()
             if supervisor == 0:
                 signal.pause()
                 os._exit(0)
-            os.write(tell, f"{supervisor}\n".encode())
+            os.write(pid_writer, f"{supervisor}\n".encode())
             signal.pause()
 
-    with Child(fork_while_writing_and_stay) as parent:
-        supervisor = int(os.read(told, 100))
+    with Child(fork_while_writing) as parent:
+        supervisor = int(os.read(pid_reader, 100))
         try:
             parent.kill()
-            with Child(lambda: put_one(file_url)) as next_one:
-                next_one.result()
+            with Child(lambda: put_one(file_url)) as next_writer:
+                next_writer.result()
         finally:
             os.kill(supervisor, signal.SIGKILL)

@@ -1,21 +1,21 @@
-"""Crash at every commit.
+"""Kill a process at every commit of a scenario, and check the store after recovery.
 
-A scenario is something that a process does with a store. It runs once undisturbed, to see at which
-moments it commits. Then it runs again for each of those moments, on a fresh store, in a process
-that is killed there: just before the commit, or just after it. What is left is opened again, the
-recovery runs, and everything that must hold is checked: the scenario's own `check`, and what holds
-for every store (`tests.support.invariants`).
+A scenario is a function that uses a store. The harness runs it once undisturbed and records the
+moments before and after each commit. For each of these moments it runs the scenario again, on a
+fresh store, in a process that is killed at that moment. Then it opens the store, runs the recovery
+step, and checks the scenario's own `check` and the invariants of every store
+(`tests.support.invariants`).
 
     def test_no_letter_is_lost(fresh_url: FreshUrl, tmp_path: Path) -> None:
         crash_at_every_commit(
             fresh_url, tmp_path, Scenario(run=put_three, recover=deliver_all, check=all_delivered)
         )
 
-Each of the four steps is a plain function of the open store and of the world around it. On SQLite
+Each of the four steps is a function of the open store and of the world around it. On SQLite
 `prepare` runs once and its files are copied for each process that is killed.
 
-Of a long scenario `make test` takes some moments, fewer on PostgreSQL, where a death costs more
-time; `make torture` takes them all, on both engines.
+For a long scenario `make test` selects some moments, fewer on PostgreSQL, where a kill takes more
+time. `make torture` uses all moments, on both engines.
 """
 
 import os
@@ -34,87 +34,87 @@ from tests.support.invariants import check_rows, check_store
 from tests.support.processes import Child
 from tests.support.shared_clock import SharedClock
 from tests.support.store_urls import wait_until_alone
-from tests.torture.ledger import Batch, note
+from tests.torture.ledger import Batch, append_batch
 
 FreshUrl = Callable[[], str]
 
 ALL = os.environ.get("CORRAL_CRASH") == "all"
-KILLS = os.environ.get("CORRAL_KILLS")  # read now: a test sees none of these
-MOST, MOST_ON_POSTGRES = 4, 2
+KILLS = os.environ.get("CORRAL_KILLS")  # read at import: tests run without these variables
+MAX_KILLS, MAX_KILLS_ON_POSTGRES = 4, 2
 
 
 class World:
-    """What is outside of the store and stays when a process dies: the time, and its deeds."""
+    """State outside of the store that survives a crash: the clock and the recorded effects."""
 
-    def __init__(self, diary: Path, clock: SharedClock) -> None:
-        self._diary = diary
+    def __init__(self, file: Path, clock: SharedClock) -> None:
+        self._file = file
         self.clock = clock
 
-    def note(self, deed: str) -> None:
-        """Do something that cannot be taken back: send it, print it, tell the caller."""
-        with self._diary.open("a") as diary:
-            diary.write(deed + "\n")
+    def record(self, effect: str) -> None:
+        """Record an effect that cannot be undone, such as a sent message."""
+        with self._file.open("a") as file:
+            file.write(effect + "\n")
 
     @property
     def folder(self) -> Path:
-        """A place of its own for what is on disk."""
-        return self._diary.with_name(f"{self._diary.name}-folder")
+        """A folder for files of the scenario."""
+        return self._file.with_name(f"{self._file.name}-folder")
 
     @property
-    def deeds(self) -> list[str]:
-        return self._diary.read_text().splitlines() if self._diary.exists() else []
+    def records(self) -> list[str]:
+        return self._file.read_text().splitlines() if self._file.exists() else []
 
 
 Step = Callable[[Corral, World], None]
 
 
-def nothing(store: Corral, world: World) -> None:
+def do_nothing(store: Corral, world: World) -> None:
     pass
 
 
 @dataclass(frozen=True)
 class Scenario:
     run: Step
-    """What the process does that is killed."""
+    """The work of the process that is killed."""
 
     recover: Step
-    """What others do afterwards, with the ordinary means of the library."""
+    """The recovery by another process, through the public API."""
 
     check: Step
-    """What must hold then. It may trust `world.deeds`."""
+    """The assertions after the recovery. They may use `world.records`."""
 
-    prepare: Step = nothing
-    """What was there before, put there in peace."""
+    prepare: Step = do_nothing
+    """The initial state, created without a crash."""
 
     later_ms: int = HOUR
-    """How long after the death the recovery comes; by default every lease has run out."""
+    """Time between crash and recovery. By default all leases have expired."""
 
 
 class Probe:
-    """Told of every commit; kills its process at one of these moments."""
+    """Records the moments before and after commits; kills its process at one of them."""
 
     def __init__(self, kill_at: int | None = None) -> None:
-        self.told: list[str] = []
+        self.moments: list[str] = []
         self._kill_at = kill_at
 
     def __call__(self, moment: str) -> None:
-        if len(self.told) == self._kill_at:
+        if len(self.moments) == self._kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.told.append(moment)
+        self.moments.append(moment)
 
 
 def crash_at_every_commit(fresh_url: FreshUrl, folder: Path, scenario: Scenario) -> None:
     first = Trial(fresh_url(), folder / "trial", scenario)
     first.prepare()
     on_sqlite = first.url.startswith("sqlite")
-    prepared = Prepared(first, folder) if on_sqlite else None
-    moments = first.in_peace()
+    prepared = PreparedFiles(first, folder) if on_sqlite else None
+    moments = first.run_undisturbed()
     assert moments == ["before commit", "after commit"] * (len(moments) // 2), moments
-    assert moments, "the scenario commits nothing, so it shows nothing"
-    most = MOST if on_sqlite else MOST_ON_POSTGRES
-    # Odd, so that it is now before a commit and now after one.
-    stride = 1 if ALL else -(-len(moments) // most) | 1
-    began, killed, wrong = time.monotonic(), 0, 0
+    assert moments, "the scenario has no commit"
+    max_kills = MAX_KILLS if on_sqlite else MAX_KILLS_ON_POSTGRES
+    # Odd, so that moments before and after a commit alternate.
+    stride = 1 if ALL else -(-len(moments) // max_kills) | 1
+    start, killed, wrong = time.monotonic(), 0, 0
     try:
         for number, moment in enumerate(moments):
             if number % stride and number + 1 < len(moments):
@@ -127,15 +127,15 @@ def crash_at_every_commit(fresh_url: FreshUrl, folder: Path, scenario: Scenario)
                 else:
                     trial = Trial(url, folder / f"trial-{number}", scenario)
                     trial.prepare()
-                trial.killed_at(number)
+                trial.run_and_kill(number)
             except BaseException as error:
                 wrong += 1
                 error.add_note(f"killed {moment} {number // 2 + 1} of {len(moments) // 2}")
                 raise
     finally:
         engine = "sqlite" if on_sqlite else "postgres"
-        kills, seconds = {"at a commit": killed}, time.monotonic() - began
-        note(KILLS, Batch(engine, "commits", None, kills, seconds, wrong))
+        kills, seconds = {"at a commit": killed}, time.monotonic() - start
+        append_batch(KILLS, Batch(engine, "commits", None, kills, seconds, wrong))
 
 
 class Trial:
@@ -147,28 +147,28 @@ class Trial:
         self.folder = folder
         self.scenario = scenario
         self.clock = SharedClock()
-        self._world = World(folder / "diary", self.clock)
+        self._world = World(folder / "records", self.clock)
 
     def prepare(self) -> None:
         with corral.open(self.url, clock=self.clock) as store:
             self.scenario.prepare(store, self._world)
 
-    def in_peace(self) -> list[str]:
-        """Nobody is killed; gives back the moments at which somebody could have been."""
+    def run_undisturbed(self) -> list[str]:
+        """Run the scenario without a kill and return the moments of its commits."""
         with Child(lambda: self._run(Probe())) as child:
             moments = child.result()
         self._recover_and_check()
         return moments
 
-    def killed_at(self, moment: int) -> None:
+    def run_and_kill(self, moment: int) -> None:
         with Child(lambda: self._run(Probe(kill_at=moment))) as child:
-            assert child.ended_by() is signal.SIGKILL, "the process got away"
+            assert child.ended_by() is signal.SIGKILL, "the process was not killed"
         self._recover_and_check()
 
     def _run(self, probe: Probe) -> list[str]:
         with corral.open(self.url, clock=self.clock, probe=probe) as store:
             self.scenario.run(store, self._world)
-        return probe.told
+        return probe.moments
 
     def _recover_and_check(self) -> None:
         wait_until_alone(self.url)
@@ -180,7 +180,7 @@ class Trial:
             check_store(store)
 
 
-class Prepared:
+class PreparedFiles:
     """The files of a trial after `prepare`: its SQLite store, its folder, and the home.
 
     Each copy has the same paths, because rows of the store and git worktrees contain them.
@@ -189,7 +189,7 @@ class Prepared:
     def __init__(self, trial: Trial, folder: Path) -> None:
         self._trial = trial
         self._time = trial.clock.now()
-        self._store = shutil.copyfile(_file(trial.url), folder / "prepared.db")
+        self._store = shutil.copyfile(_store_path(trial.url), folder / "prepared.db")
         self._copies = {
             path: shutil.copytree(path, folder / f"prepared-{path.name}", symlinks=True)
             for path in (trial.folder, config.home())
@@ -198,7 +198,7 @@ class Prepared:
 
     def copy_to(self, url: str) -> Trial:
         """Make a trial on a new store."""
-        shutil.copyfile(self._store, _file(url))
+        shutil.copyfile(self._store, _store_path(url))
         for path in (self._trial.folder, config.home()):
             if path.exists():
                 shutil.rmtree(path)
@@ -209,5 +209,5 @@ class Prepared:
         return trial
 
 
-def _file(url: str) -> Path:
+def _store_path(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))

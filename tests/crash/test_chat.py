@@ -1,7 +1,7 @@
-"""Chat and a crashing process: receive, start a turn, acknowledge, send, record.
+"""Crashes of chat operations: every message is stored and answered exactly once.
 
-The platform outlives every process: it is the diary. What it shows is shown to people, and what it
-was told is stored it forgets.
+The fake platform is the list of recorded effects, which survives every crash. It resends events
+until it knows that they are stored.
 """
 
 from pathlib import Path
@@ -37,26 +37,26 @@ def connect(kind: str) -> Step:
     return prepare
 
 
-def adapter(kind: str, world: World) -> FakeAdapter:
-    """An adapter whose platform is the diary: what it shows stays, whoever dies."""
+def make_adapter(kind: str, world: World) -> FakeAdapter:
+    """Return an adapter that records what it sends, so that it survives a crash."""
 
-    class Diary(KINDS[kind]):
+    class RecordingAdapter(KINDS[kind]):
         def send(self, message: OutgoingMessage) -> SendOutcome:
-            if not (self.traits.idempotent and f"{message.key} " in " ".join(world.deeds) + " "):
-                world.note(f"{message.key} | {message.text}")
+            if not (self.traits.idempotent and f"{message.key} " in " ".join(world.records) + " "):
+                world.record(f"{message.key} | {message.text}")
             return SentMessage([message.key])
 
         def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
             return [
                 PostedMessage(key, text, None, 0)
-                for key, _, text in (deed.partition(" | ") for deed in world.deeds)
+                for key, _, text in (record.partition(" | ") for record in world.records)
             ]
 
-    return Diary()
+    return RecordingAdapter()
 
 
-def answer_everything(store: Corral) -> None:
-    """What a daemon and its runners do, until there is nothing more to do."""
+def run_all_turns(store: Corral) -> None:
+    """Run turns like a daemon, until there is no more work."""
     runner = Runner(store)
     busy = True
     while busy:
@@ -64,44 +64,44 @@ def answer_everything(store: Corral) -> None:
         busy = bool(store.internal.chat.start_turns()) or busy
         for run in store.runs.list(live=True, limit=50).items:
             if run.state == "queued":
-                going = runner.begin()
-                words = (runner.prompt(going) or "").rpartition("say ")[2]
-                runner.end(going, f"you said {words}")
+                live_run = runner.begin()
+                text = (runner.prompt(live_run) or "").rpartition("say ")[2]
+                runner.end(live_run, f"you wrote {text}")
             else:
-                runner.die(run)  # its supervisor died with the process
+                runner.die(run)  # its supervisor was killed too
 
 
 def serve(kind: str) -> Step:
     def run(store: Corral, world: World) -> None:
         for event in EVENTS:
             store.messages.receive("chat", event)
-            answer_everything(store)
-            store.internal.chat.deliver("chat", adapter(kind, world), owner=f"o{store.now()}")
+            run_all_turns(store)
+            store.internal.chat.deliver("chat", make_adapter(kind, world), owner=f"o{store.now()}")
 
     return run
 
 
 def recover(kind: str) -> Step:
     def run(store: Corral, world: World) -> None:
-        for event in EVENTS:  # the platform was not told that all are stored, so they come again
+        for event in EVENTS:  # the platform resends unacknowledged events
             store.messages.receive("chat", event)
         for _ in range(8):
-            answer_everything(store)
-            store.internal.chat.deliver("chat", adapter(kind, world), owner="recovery")
+            run_all_turns(store)
+            store.internal.chat.deliver("chat", make_adapter(kind, world), owner="recovery")
             world.clock.advance(10 * 60_000)
 
     return run
 
 
 def check(store: Corral, world: World) -> None:
-    """Each message was stored once and its answer shown once, in order; nothing is left over."""
-    shown = [deed.partition(" | ")[2] for deed in world.deeds]
-    assert sorted(shown) == [f"you said {n}" for n in range(2)]
+    """Every message is stored and answered once, and no letter remains."""
+    texts = [record.partition(" | ")[2] for record in world.records]
+    assert sorted(texts) == [f"you wrote {n}" for n in range(2)]
     messages = store.messages.list(limit=200).items
-    assert sorted(each.text for each in messages if each.direction == "in") == [
+    assert sorted(message.text for message in messages if message.direction == "in") == [
         f"say {n}" for n in range(2)
     ]
-    assert {each.state for each in messages} == {"routed", "sent"}
+    assert {message.state for message in messages} == {"routed", "sent"}
     assert store.mail.list().items == []
 
 
@@ -135,7 +135,7 @@ def test_sender_is_approved_once_after_any_crash(fresh_url: FreshUrl, tmp_path: 
         store.questions.answer(question.id, "yes", by="user:olga")
         store.internal.chat.run_upkeep()
 
-    def check_let_in(store: Corral, world: World) -> None:
+    def check_approved(store: Corral, world: World) -> None:
         (sender,) = store.senders.list().items
         assert sender.state == "known"
         messages = store.messages.list().items
@@ -145,5 +145,5 @@ def test_sender_is_approved_once_after_any_crash(fresh_url: FreshUrl, tmp_path: 
         assert [letter.body["text"] for letter in letters] == [f"say {n}" for n in range(2)]
 
     crash_at_every_commit(
-        fresh_url, tmp_path, Scenario(prepare=prepare, run=run, recover=run, check=check_let_in)
+        fresh_url, tmp_path, Scenario(prepare=prepare, run=run, recover=run, check=check_approved)
     )

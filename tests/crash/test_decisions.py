@@ -11,7 +11,7 @@ from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 ANN, ADA, LEAD = "user:ann", "agent:ada", "agent:lead"
 
 
-def made(store: Corral) -> list[Decision]:
+def list_decisions(store: Corral) -> list[Decision]:
     return store.decisions.list().items
 
 
@@ -30,15 +30,15 @@ def propose(store: Corral, world: World) -> None:
             deadline_ms=2 * HOUR,
             key=f"k{n}",
         )
-        world.note(decision.id)
+        world.record(decision.id)
 
 
 def test_proposal_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def check(store: Corral, world: World) -> None:
-        ids = sorted(decision.id for decision in made(store))
+        ids = sorted(decision.id for decision in list_decisions(store))
         assert len(ids) == 2
-        assert {*world.deeds} == {*ids}
-        assert {decision.state for decision in made(store)} == {"proposed"}
+        assert {*world.records} == {*ids}
+        assert {decision.state for decision in list_decisions(store)} == {"proposed"}
         assert list_notices(store, LEAD) == [(id, "proposed") for id in ids]
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=propose, recover=propose, check=check))
@@ -46,25 +46,25 @@ def test_proposal_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_p
 
 def test_review_many_is_atomic_after_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def confirm(store: Corral, world: World) -> None:
-        ids = [decision.id for decision in made(store)]
+        ids = [decision.id for decision in list_decisions(store)]
         for decision in store.decisions.review_many(ids, "confirm", by=ANN):
-            world.note(f"{decision.id} {decision.state}")
+            world.record(f"{decision.id} {decision.state}")
             store.decisions.acknowledge(decision.id)
 
     def reject_otherwise(store: Corral, world: World) -> None:
-        ids = [decision.id for decision in made(store)]
-        states = {str(decision.state) for decision in made(store)}
+        ids = [decision.id for decision in list_decisions(store)]
+        states = {str(decision.state) for decision in list_decisions(store)}
         assert states in ({"proposed"}, {"confirmed"}), "all or none"
         try:
             store.decisions.review_many(ids, "reject", by=LEAD)
-        except Conflict:  # the first verdict stands
-            store.decisions.review_many(ids, "confirm", by=ANN)  # the same once more
+        except Conflict:  # the first verdict counts
+            store.decisions.review_many(ids, "confirm", by=ANN)  # the same verdict again
 
     def check(store: Corral, world: World) -> None:
-        (state,) = {str(decision.state) for decision in made(store)}
-        ids = sorted(decision.id for decision in made(store))
+        (state,) = {str(decision.state) for decision in list_decisions(store)}
+        ids = sorted(decision.id for decision in list_decisions(store))
         assert state in ("confirmed", "rejected")
-        noted = [deed.split()[1] for deed in world.deeds if " " in deed]
+        noted = [record.split()[1] for record in world.records if " " in record]
         assert {*noted} <= {state}
         assert list_notices(store, ADA) == [(id, state) for id in ids]
         assert store.mail.list(mailbox=LEAD).items == []
@@ -83,8 +83,8 @@ def test_expired_proposal_is_never_confirmed(fresh_url: FreshUrl, tmp_path: Path
             pass
 
     def check(store: Corral, world: World) -> None:
-        assert {str(decision.state) for decision in made(store)} == {"rejected"}
-        ids = sorted(decision.id for decision in made(store))
+        assert {str(decision.state) for decision in list_decisions(store)} == {"rejected"}
+        ids = sorted(decision.id for decision in list_decisions(store))
         assert list_notices(store, ADA) == [(id, "rejected") for id in ids]
 
     crash_at_every_commit(

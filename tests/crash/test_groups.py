@@ -9,7 +9,7 @@ ANN = "user:ann"
 OTHERS = ("agent:ada", "agent:ben")
 
 
-def make(store: Corral, world: World) -> None:
+def create_group(store: Corral, world: World) -> None:
     for name in ("ada", "ben"):
         store.agents.create(name, role="builder")
     store.groups.create("build", roles=["builder"], by=ANN)
@@ -17,13 +17,13 @@ def make(store: Corral, world: World) -> None:
 
 def post_three(store: Corral, world: World) -> None:
     for n in range(3):
-        world.note(store.groups.post("build", str(n), author=ANN, key=f"k{n}").id)
+        world.record(store.groups.post("build", str(n), author=ANN, key=f"k{n}").id)
 
 
 def check_posts(store: Corral, world: World) -> None:
     posts = store.groups.read("build").items
     assert [post.text for post in posts] == ["0", "1", "2"]
-    assert {*world.deeds} <= {post.id for post in posts}
+    assert {*world.records} <= {post.id for post in posts}
     for member in OTHERS:
         letters = store.mail.list(mailbox=member, all=True).items
         assert [letter.body["number"] for letter in letters] == [3, 2, 1]
@@ -33,25 +33,25 @@ def test_every_accepted_post_reaches_every_member_once(fresh_url: FreshUrl, tmp_
     crash_at_every_commit(
         fresh_url,
         tmp_path,
-        Scenario(prepare=make, run=post_three, recover=post_three, check=check_posts),
+        Scenario(prepare=create_group, run=post_three, recover=post_three, check=check_posts),
     )
 
 
 def test_crashed_reader_misses_no_post(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def prepare(store: Corral, world: World) -> None:
-        make(store, world)
+        create_group(store, world)
         for n in range(4):
             store.groups.post("build", str(n), author=ANN)
 
     def read(store: Corral, world: World) -> None:
         while posts := store.groups.read("build", member="agent:ada", limit=1).items:
-            world.note(posts[0].text)
+            world.record(posts[0].text)
             store.groups.mark("build", posts[0].number, member="agent:ada")
 
     def check(store: Corral, world: World) -> None:
-        seen = world.deeds
-        assert list(dict.fromkeys(seen)) == ["0", "1", "2", "3"]
-        assert len(seen) <= 5  # at most the one at which it died comes again
+        texts = world.records
+        assert list(dict.fromkeys(texts)) == ["0", "1", "2", "3"]
+        assert len(texts) <= 5  # at most one post is read twice
         assert store.mail.list(mailbox="agent:ada").items == []
         assert len(store.mail.list(mailbox="agent:ben").items) == 4
 
@@ -62,12 +62,12 @@ def test_crashed_reader_misses_no_post(fresh_url: FreshUrl, tmp_path: Path) -> N
 
 def test_group_creation_with_members_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def build(store: Corral, world: World) -> None:
-        make(store, world)
+        create_group(store, world)
         store.groups.send("agent:ada", "hello", author=ANN)
 
     def recover(store: Corral, world: World) -> None:
-        have = {agent.name for agent in store.agents.list().items}
-        for name in {"ada", "ben"} - have:
+        existing = {agent.name for agent in store.agents.list().items}
+        for name in {"ada", "ben"} - existing:
             store.agents.create(name, role="builder")
         if "build" not in {group.name for group in store.groups.list().items}:
             store.groups.create("build", roles=["builder"], by=ANN)

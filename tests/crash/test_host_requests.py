@@ -11,8 +11,8 @@ HELPER = {"name": "helper", "instructions": "Help with mails."}
 
 
 def ask(store: Corral, world: World) -> None:
-    asked = store.host_requests.ask("ada", "create_agent", HELPER, key="k")
-    world.note(asked.id)
+    request = store.host_requests.ask("ada", "create_agent", HELPER, key="k")
+    world.record(request.id)
 
 
 def test_approved_request_is_carried_out_and_reported_once(
@@ -21,7 +21,7 @@ def test_approved_request_is_carried_out_and_reported_once(
     def prepare(store: Corral, world: World) -> None:
         store.agents.create("ada", provider="scripted", model="small")
 
-    def ask_and_allow(store: Corral, world: World) -> None:
+    def ask_and_approve(store: Corral, world: World) -> None:
         ask(store, world)
         (question,) = store.questions.list(all=True).items
         try:
@@ -32,7 +32,7 @@ def test_approved_request_is_carried_out_and_reported_once(
 
     def check(store: Corral, world: World) -> None:
         (request,) = store.host_requests.list().items
-        assert {*world.deeds} == {request.id}
+        assert {*world.records} == {request.id}
         assert (request.state, request.decided_by) == ("done", "user:ann")
         assert [agent.name for agent in store.agents.list().items] == ["ada", "helper"]
         letters = store.mail.list(mailbox="agent:ada", all=True).items
@@ -42,5 +42,5 @@ def test_approved_request_is_carried_out_and_reported_once(
     crash_at_every_commit(
         fresh_url,
         tmp_path,
-        Scenario(prepare=prepare, run=ask_and_allow, recover=ask_and_allow, check=check),
+        Scenario(prepare=prepare, run=ask_and_approve, recover=ask_and_approve, check=check),
     )

@@ -26,12 +26,12 @@ def test_call_with_a_key_runs_once_with_the_same_response(
 ) -> None:
     def call(store: Corral, world: World) -> None:
         for key in ("k1", "k2"):
-            world.note(msgspec.json.decode(put(store, key))["id"])
+            world.record(msgspec.json.decode(put(store, key))["id"])
 
     def check(store: Corral, world: World) -> None:
         letters = store.mail.list(mailbox="queue:a").items
         assert [letter.body for letter in letters] == ["k1", "k2"]
-        assert {*world.deeds} == {letter.id for letter in letters}
+        assert {*world.records} == {letter.id for letter in letters}
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=call, recover=call, check=check))
 
@@ -41,23 +41,25 @@ def test_interrupted_composed_call_is_not_repeated_after_a_crash(
 ) -> None:
     def prepare(store: Corral, world: World) -> None:
         world.folder.mkdir()
-        world.note(store.projects.register(world.folder).id)
+        world.record(store.projects.register(world.folder).id)
 
     def delete(store: Corral, world: World) -> None:
-        key, arguments = IdempotencyKey("tok", "k", "delete"), {"id": world.deeds[0]}
+        key, arguments = IdempotencyKey("tok", "k", "delete"), {"id": world.records[0]}
         call_with_key(store.projects, "delete", arguments, key=key, encode=msgspec.json.encode)
-        world.note("deleted")
+        world.record("deleted")
 
-    def again(store: Corral, world: World) -> None:
+    def delete_again(store: Corral, world: World) -> None:
         try:
             delete(store, world)
         except Conflict:
-            world.note("not known")
+            world.record("unknown")
 
     def check(store: Corral, world: World) -> None:
-        assert world.deeds[-1] in ("deleted", "not known")
-        assert world.deeds[-1] == "not known" or store.projects.list().items == []
+        assert world.records[-1] in ("deleted", "unknown")
+        assert world.records[-1] == "unknown" or store.projects.list().items == []
 
     crash_at_every_commit(
-        fresh_url, tmp_path, Scenario(prepare=prepare, run=delete, recover=again, check=check)
+        fresh_url,
+        tmp_path,
+        Scenario(prepare=prepare, run=delete, recover=delete_again, check=check),
     )

@@ -10,22 +10,25 @@ from tests.support import source_databases
 from tests.support.store import contents
 
 
-def source_of(world: World, tool: str) -> Path:
+def make_source(world: World, tool: str) -> Path:
     return source_databases.MAKERS[tool](world.folder)
 
 
 @pytest.mark.parametrize("tool", ["flightdeck", "nanoclaw"])
 def test_import_is_atomic(fresh_url: FreshUrl, tmp_path: Path, tool: str) -> None:
     def prepare(store: Corral, world: World) -> None:
-        source_of(world, tool)
+        make_source(world, tool)
 
     def import_source(store: Corral, world: World) -> None:
         path = next(world.folder.rglob("v2.db" if tool == "nanoclaw" else "flightdeck.db"))
-        world.note(f"{store.imports.import_database(tool, path, source='it').new} new")
+        world.record(f"{store.imports.import_database(tool, path, source='it').new} new")
 
     def check(store: Corral, world: World) -> None:
-        told = world.deeds
-        assert len([deed for deed in told if deed != "0 new"]) <= 1 or told[0] == told[1]
+        results = world.records
+        assert (
+            len([record for record in results if record != "0 new"]) <= 1
+            or results[0] == results[1]
+        )
         path = next(world.folder.rglob("v2.db" if tool == "nanoclaw" else "flightdeck.db"))
         before = contents(store)
         assert store.imports.import_database(tool, path, source="it").new == 0

@@ -10,15 +10,15 @@ from corral.kernel.errors import Held
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 
-def project_of(store: Corral) -> str:
+def get_project(store: Corral) -> str:
     return store.projects.list().items[0].id
 
 
-def check_held(store: Corral) -> None:
-    """No two live locks that exclude each other are held."""
-    held = [lock for lock in store.locks.list().items if lock.state == "held"]
-    for one, other in combinations(held, 2):
-        assert not is_conflict(one, other), (one, other)
+def check_no_conflicts(store: Corral) -> None:
+    """Check that no two held locks conflict."""
+    locks = [lock for lock in store.locks.list().items if lock.state == "held"]
+    for lock, other in combinations(locks, 2):
+        assert not is_conflict(lock, other), (lock, other)
 
 
 def test_wait_queue_advances_after_a_crash_at_any_commit(
@@ -31,43 +31,43 @@ def test_wait_queue_advances_after_a_crash_at_any_commit(
         store.projects.register(folder)
 
     def work(store: Corral, world: World) -> None:
-        project = project_of(store)
+        project = get_project(store)
         first = store.locks.acquire(project, "src/", "a")
-        world.note(f"held {first.id}")
+        world.record(f"held {first.id}")
         second = store.locks.request(project, "src/x", "b")
         store.locks.request(project, "src/", "c")
         store.locks.renew(first)
         store.locks.release(first)
-        world.note(f"released {first.id}")
+        world.record(f"released {first.id}")
         store.locks.renew(store.locks.get(second.id))
         store.locks.touch(project, "src/x", "b")
         store.locks.release(store.locks.get(second.id))
-        store.locks.revoke(store.locks.list().items[-1].id, reason="enough")
+        store.locks.revoke(store.locks.list().items[-1].id, reason="not needed")
         store.locks.acquire(project, "docs/", "a", run="run_1")
         store.internal.locks.release_for_run("run_1")
 
-    def come_later(store: Corral, world: World) -> None:
-        check_held(store)
+    def acquire_later(store: Corral, world: World) -> None:
+        check_no_conflicts(store)
         store.internal.locks.expire_due()
-        check_held(store)
-        project = project_of(store)
+        check_no_conflicts(store)
+        project = get_project(store)
         lock = store.locks.acquire(project, ".", "late", wait=True, timeout_ms=5_000)
-        world.note(f"got {lock.id}")
+        world.record(f"acquired {lock.id}")
 
     def check(store: Corral, world: World) -> None:
-        (held,) = store.locks.list().items
-        assert world.deeds[-1] == f"got {held.id}"
-        for deed in world.deeds:
-            verb, id = deed.split()
-            found = store.locks.get(id)
+        (lock,) = store.locks.list().items
+        assert world.records[-1] == f"acquired {lock.id}"
+        for record in world.records:
+            verb, id = record.split()
+            state = store.locks.get(id).state
             if verb == "released":
-                assert found.state == "released"
+                assert state == "released"
             letters = store.mail.list(all=True, limit=100).items
-            told = [letter.key for letter in letters if letter.key]
-            assert len(told) == len({*told}), "told twice"
+            keys = [letter.key for letter in letters if letter.key]
+            assert len(keys) == len({*keys}), "notified twice"
 
     crash_at_every_commit(
-        fresh_url, tmp_path, Scenario(work, prepare=prepare, recover=come_later, check=check)
+        fresh_url, tmp_path, Scenario(work, prepare=prepare, recover=acquire_later, check=check)
     )
 
 
@@ -96,7 +96,7 @@ def test_crashed_expiry_sweep_is_completed_with_one_notification(
             store.locks.release("lck_1", agent="x")
         except Held:
             return
-        raise AssertionError("a late release was heard")
+        raise AssertionError("a late release was accepted")
 
     crash_at_every_commit(
         fresh_url,

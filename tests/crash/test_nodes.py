@@ -1,4 +1,4 @@
-"""A daemon that dies: its machine is taken over or given up, and every loop has one leader."""
+"""Crashes of node operations: another daemon takes over, and every loop has one leader."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ LOOPS = ("alert_sender", "reaper")
 def serve(store: Corral, world: World) -> None:
     node = store.internal.nodes.join("one", "boot", owner="first")
     store.internal.nodes.renew(node, loops=LOOPS)
-    world.note("led")
+    world.record("led")
     node = store.internal.nodes.renew(node, loops=LOOPS).node
     store.internal.nodes.release_leadership("reaper", owner="first")
 
@@ -40,6 +40,6 @@ def test_another_daemon_leads_after_a_crash_at_any_commit(
         states = {node.name: node.state for node in store.nodes.list().items}
         assert states.pop("two") == "up"
         assert states in ({}, {"one": "lost"})
-        assert states or not world.deeds
+        assert states or not world.records
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(run=serve, recover=take_over, check=check))

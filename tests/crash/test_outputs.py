@@ -1,4 +1,4 @@
-"""Sealing an output, and a process that is killed at every step of it."""
+"""Crashes while an output is sealed, at every step: no byte is lost."""
 
 import os
 import signal
@@ -20,12 +20,12 @@ from tests.support.processes import Child, run_concurrently
 from tests.support.store_urls import wait_until_alone
 
 RUN = "run_1"
-SOURCE = b"".join(b"%06d some words of it\n" % n for n in range(8_000)) + b"the key " + KEY + b"\n"
+SOURCE = b"".join(b"%06d some text\n" % n for n in range(8_000)) + b"the key " + KEY + b"\n"
 TEXT = SOURCE.replace(KEY, b"[redacted]")
 
 
 def prepare(url: str) -> None:
-    """A run that is over, with output and errors in its folder."""
+    """Create the files and the row of a run that ended, with stdout and stderr."""
     folder = run_folder(RUN)
     folder.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():
@@ -36,14 +36,14 @@ def prepare(url: str) -> None:
         store.internal.outputs.begin(RUN, host=host(), folder=str(folder))
 
 
-def seal_under(probe: Probe, url: str) -> list[str]:
+def seal_with_probe(probe: Probe, url: str) -> list[str]:
     with corral.open(url, probe=probe) as store:
         store.internal.outputs.seal_folder(RUN, probe=probe)
-    return probe.told
+    return probe.moments
 
 
 def check_readable(store: Corral) -> None:
-    """All of it can be read, whatever was reached."""
+    """Check that all output is readable at every step."""
     reader = store.outputs.open(RUN)
     assert reader.bytes(0, len(SOURCE)) == TEXT
     assert reader.tail(1) == [b"the key [redacted]"]
@@ -60,14 +60,14 @@ def check_sealed(store: Corral) -> None:
     check_readable(store)
     if store.outputs._database.stores_output:
         for file in folder.iterdir():
-            file.rename(file.with_suffix(".away"))
+            file.rename(file.with_suffix(".moved"))
         check_readable(store)
 
 
 def test_no_byte_is_lost_when_sealing_is_killed_at_any_step(fresh_url: FreshUrl) -> None:
     url = fresh_url()
     prepare(url)
-    with Child(lambda: seal_under(Probe(), url)) as child:
+    with Child(lambda: seal_with_probe(Probe(), url)) as child:
         moments = child.result()
     assert {"opened", "frame", "written", "compared", "renamed", "recorded", "removed"} <= {
         *moments
@@ -75,8 +75,8 @@ def test_no_byte_is_lost_when_sealing_is_killed_at_any_step(fresh_url: FreshUrl)
     for number, moment in enumerate(moments):
         url = fresh_url()
         prepare(url)
-        with Child(lambda url=url, n=number: seal_under(Probe(kill_at=n), url)) as child:
-            assert child.ended_by() is signal.SIGKILL, "the process got away"
+        with Child(lambda url=url, n=number: seal_with_probe(Probe(kill_at=n), url)) as child:
+            assert child.ended_by() is signal.SIGKILL, "the process was not killed"
         wait_until_alone(url)
         try:
             with corral.open(url) as store:
@@ -104,7 +104,7 @@ def test_eight_processes_seal_one_output_consistently(url: str) -> None:
 
 
 def test_follower_in_another_process_gets_every_byte_once(url: str) -> None:
-    """It grows, ends and is sealed while he reads."""
+    """The output grows, ends and is sealed while the followers read."""
     folder = run_folder(RUN)
     folder.mkdir(parents=True)
     with corral.open(url) as store:
@@ -132,7 +132,7 @@ def test_follower_in_another_process_gets_every_byte_once(url: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_output_of_a_killed_writer_is_kept(tmp_path: Path, seed: int) -> None:
-    """Its cut is told before the disk is given back, so nothing is ever taken for text."""
+    """The writer records the gap before it frees the disk space."""
     line = b"x" * 99 + b"\n"
 
     def write() -> None:
@@ -146,5 +146,5 @@ def test_output_of_a_killed_writer_is_kept(tmp_path: Path, seed: int) -> None:
         assert child.ended_by() is signal.SIGKILL
     text = follow_all(OutputReader(tmp_path))
     lines = text.splitlines(keepends=True)
-    assert sum(each == line for each in lines) == len(lines) - 1
-    assert sum(b"left out" in each for each in lines) == 1
+    assert sum(item == line for item in lines) == len(lines) - 1
+    assert sum(b"left out" in item for item in lines) == 1

@@ -11,12 +11,12 @@ from tests.support.task_factories import project_with
 TABLES = ("tasks", "plans", "progress", "delegations", "notes", "sessions")
 
 
-def counts(store: Corral) -> list[int]:
+def count_rows(store: Corral) -> list[int]:
     """Return the rows of every concept that belong to a project, and its settings."""
     of_projects = "SELECT count(*) FROM {} WHERE project_id IS NOT NULL"
-    chosen = "SELECT count(*) FROM settings WHERE scope LIKE 'project:%'"
-    found = [rows(store, of_projects.format(table))[0][0] for table in TABLES]
-    return [*found, rows(store, chosen)[0][0]]
+    settings = "SELECT count(*) FROM settings WHERE scope LIKE 'project:%'"
+    counts = [rows(store, of_projects.format(table))[0][0] for table in TABLES]
+    return [*counts, rows(store, settings)[0][0]]
 
 
 def test_project_deletion_is_atomic_across_concepts(fresh_url: FreshUrl, tmp_path: Path) -> None:
@@ -30,26 +30,31 @@ def test_project_deletion_is_atomic_across_concepts(fresh_url: FreshUrl, tmp_pat
         store.sessions.open("ada", project=project)
         store.settings.set("schedules.max_timers", 3, scope=f"project:{project}")
         store.schedules.create("agent:ada", 1, every_ms=HOUR, project=project)
-        assert min(counts(store)) == 1
+        assert min(count_rows(store)) == 1
 
-    def forget(store: Corral, world: World) -> None:
+    def delete(store: Corral, world: World) -> None:
         for project in store.projects.list().items:
             store.projects.delete(project.id)
 
-    def look_and_forget(store: Corral, world: World) -> None:
-        there = len(store.projects.list().items)
-        assert {*counts(store)} == {there}
-        forget(store, world)
+    def check_and_delete(store: Corral, world: World) -> None:
+        expected = len(store.projects.list().items)
+        assert {*count_rows(store)} == {expected}
+        delete(store, world)
 
     def check(store: Corral, world: World) -> None:
-        assert {*counts(store)} == {0}
-        assert {each.state for each in store.schedules.list(all=True).items} == {"cancelled"}
-        (told,) = store.mail.list(mailbox="user:ann").items
-        assert (told.body["state"], told.body["reason"]) == ("cancelled", "the project was deleted")
+        assert {*count_rows(store)} == {0}
+        assert {schedule.state for schedule in store.schedules.list(all=True).items} == {
+            "cancelled"
+        }
+        (letter,) = store.mail.list(mailbox="user:ann").items
+        assert (letter.body["state"], letter.body["reason"]) == (
+            "cancelled",
+            "the project was deleted",
+        )
         assert store.mail.list(mailbox="agent:ada").items == [], "the letter was unread"
 
     crash_at_every_commit(
         fresh_url,
         tmp_path,
-        Scenario(prepare=prepare, run=forget, recover=look_and_forget, check=check),
+        Scenario(prepare=prepare, run=delete, recover=check_and_delete, check=check),
     )

@@ -9,7 +9,7 @@ from corral.kernel.errors import Conflict
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 
-def asked(store: Corral) -> list[Question]:
+def list_questions(store: Corral) -> list[Question]:
     return store.questions.list(all=True).items
 
 
@@ -24,26 +24,26 @@ def ask(store: Corral, world: World) -> None:
     )
 
 
-def answer_and_note(store: Corral, world: World) -> None:
-    (question,) = asked(store)
-    world.note(str(store.questions.answer(question.id, "yes", by="user:ann").answer))
+def answer_and_record(store: Corral, world: World) -> None:
+    (question,) = list_questions(store)
+    world.record(str(store.questions.answer(question.id, "yes", by="user:ann").answer))
     store.questions.acknowledge(question.id)
 
 
 def test_question_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def ask_twice(store: Corral, world: World) -> None:
         for n in range(2):
-            made = store.questions.ask(
+            question = store.questions.ask(
                 "Which?", asker="agent:ada", answerers=["agent:lead"], key=f"k{n}"
             )
-            world.note(made.id)
+            world.record(question.id)
 
     def check(store: Corral, world: World) -> None:
-        found = {question.id for question in asked(store)}
-        assert found >= {*world.deeds}
-        assert len(found) == 2
+        ids = {question.id for question in list_questions(store)}
+        assert ids >= {*world.records}
+        assert len(ids) == 2
         letters = store.mail.list(mailbox="agent:lead", all=True).items
-        assert sorted(letter.body["question"] for letter in letters) == sorted(found)
+        assert sorted(letter.body["question"] for letter in letters) == sorted(ids)
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(run=ask_twice, recover=ask_twice, check=check)
@@ -51,17 +51,17 @@ def test_question_and_letters_to_answerers_are_atomic(fresh_url: FreshUrl, tmp_p
 
 
 def test_answer_is_stored_and_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
-    def answer_otherwise(store: Corral, world: World) -> None:
-        (question,) = asked(store)
+    def answer_differently(store: Corral, world: World) -> None:
+        (question,) = list_questions(store)
         try:
             store.questions.answer(question.id, "no", by="agent:lead")
-        except Conflict:  # the first one stands
-            store.questions.answer(question.id, "yes", by="user:ann")  # the same once more
+        except Conflict:  # the first answer counts
+            store.questions.answer(question.id, "yes", by="user:ann")  # the same answer again
 
     def check(store: Corral, world: World) -> None:
-        (question,) = asked(store)
+        (question,) = list_questions(store)
         assert question.state == "answered"
-        assert world.deeds in ([], [question.answer])
+        assert world.records in ([], [question.answer])
         letters = store.mail.list(mailbox="agent:ada", all=True).items
         assert [letter.body["answer"] for letter in letters] == [question.answer]
         assert store.mail.list(mailbox="agent:lead").items == []
@@ -71,8 +71,8 @@ def test_answer_is_stored_and_sent_once(fresh_url: FreshUrl, tmp_path: Path) -> 
         tmp_path,
         Scenario(
             prepare=ask,
-            run=answer_and_note,
-            recover=answer_otherwise,
+            run=answer_and_record,
+            recover=answer_differently,
             check=check,
         ),
     )
@@ -85,7 +85,7 @@ def test_expired_question_applies_fallback_once(fresh_url: FreshUrl, tmp_path: P
             pass
 
     def check(store: Corral, world: World) -> None:
-        (question,) = asked(store)
+        (question,) = list_questions(store)
         assert (question.state, question.answer) == ("expired", "no")
         letters = store.mail.list(mailbox="agent:ada", all=True).items
         assert [letter.body["state"] for letter in letters] == ["expired"]

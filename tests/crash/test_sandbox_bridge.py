@@ -1,8 +1,7 @@
-"""A boxed agent's files and a host that dies: between any commit of the store and the file writes
-around it nothing is lost and nothing doubled.
+"""Crashes of the host of a sandboxed agent: no message is lost or sent twice.
 
-The inside outlives the host, as a sandbox may: what it wrote stays in its file. It is asked again
-only when its letter comes again, and the platform is the diary.
+The sandboxed agent survives the crash of the host, and its messages stay in its file. It runs again
+only if its letter is delivered again.
 """
 
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
-from tests.crash.test_chat import EVENTS, adapter, connect
+from tests.crash.test_chat import EVENTS, connect, make_adapter
 from tests.support.fake_channels import Runner
 from tests.support.fake_sandbox_agent import FakeSandboxAgent, enable_sandbox
 
@@ -23,7 +22,7 @@ def prepare(store: Corral, world: World) -> None:
     enable_sandbox(store)
 
 
-def answer_everything(store: Corral) -> None:
+def run_all_turns(store: Corral) -> None:
     runner = Runner(store)
     busy = True
     while busy:
@@ -31,54 +30,56 @@ def answer_everything(store: Corral) -> None:
         busy = bool(store.internal.chat.start_turns()) or busy
         for run in store.runs.list(live=True, limit=50).items:
             if run.state == "queued":
-                turn(store, runner)
+                run_turn(store, runner)
             else:
-                runner.die(run)  # its supervisor died with the process
+                runner.die(run)  # its supervisor was killed too
 
 
-def turn(store: Corral, runner: Runner) -> None:
-    """What a supervisor and the inside do for one run."""
+def run_turn(store: Corral, runner: Runner) -> None:
+    """Run one turn, like a supervisor and a sandboxed agent."""
     run = runner.begin()
     store.internal.chat.prepare_sandbox(str(run.session_id))
-    inside = FakeSandboxAgent(store, run)
-    (row,) = inside.pending()
-    word = row["content"]["said"].rpartition("say ")[2]
-    inside.say(f"about {word}")
+    agent = FakeSandboxAgent(store, run)
+    (row,) = agent.pending()
+    number = row["content"]["said"].rpartition("say ")[2]
+    agent.say(f"about {number}")
     store.internal.chat.sync_sandbox(run.id)
-    inside.answer(f"you said {word}")
+    agent.answer(f"you wrote {number}")
     runner.end(run)
 
 
 def run(store: Corral, world: World) -> None:
     for event in EVENTS:
         store.messages.receive("chat", event)
-        answer_everything(store)
-        store.internal.chat.deliver("chat", adapter("fake", world), owner=f"o{store.now()}")
+        run_all_turns(store)
+        store.internal.chat.deliver("chat", make_adapter("fake", world), owner=f"o{store.now()}")
 
 
 def recover(store: Corral, world: World) -> None:
     for event in EVENTS:
         store.messages.receive("chat", event)
     for _ in range(8):
-        answer_everything(store)
-        store.internal.chat.deliver("chat", adapter("fake", world), owner="recovery")
+        run_all_turns(store)
+        store.internal.chat.deliver("chat", make_adapter("fake", world), owner="recovery")
         world.clock.advance(10 * 60_000)
 
 
 def check(store: Corral, world: World) -> None:
-    """Each answer was shown once; what the agent said on the way may have been said again by a turn
-    that was repeated, and is never lost."""
-    shown = [deed.partition(" | ")[2] for deed in world.deeds]
-    assert sorted(text for text in shown if text.startswith("you")) == ["you said 0", "you said 1"]
+    """Every answer is sent once. A repeated turn may repeat intermediate messages."""
+    texts = [record.partition(" | ")[2] for record in world.records]
+    assert sorted(text for text in texts if text.startswith("you")) == [
+        "you wrote 0",
+        "you wrote 1",
+    ]
     for n in range(2):
-        assert 1 <= shown.count(f"about {n}") <= 2
-        assert shown.index(f"about {n}") < shown.index(f"you said {n}")
+        assert 1 <= texts.count(f"about {n}") <= 2
+        assert texts.index(f"about {n}") < texts.index(f"you wrote {n}")
     messages = store.messages.list(limit=200).items
-    assert {each.state for each in messages} == {"routed", "sent"}
-    assert len({each.event_id for each in messages}) == len(messages)
+    assert {message.state for message in messages} == {"routed", "sent"}
+    assert len({message.event_id for message in messages}) == len(messages)
     assert store.mail.list().items == []
     events = store.events.after(None, limit=1_000).items
-    assert not [each for each in events if each.verb == "refuse"], "nobody honest is accused"
+    assert not [event for event in events if event.verb == "refuse"], "no valid row is rejected"
 
 
 @pytest.mark.timeout(900)

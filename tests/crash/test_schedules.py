@@ -25,22 +25,24 @@ def catch_up(store: Corral, world: World) -> None:
         pass
 
 
-def letters(store: Corral, schedule: Schedule) -> list[Letter]:
+def list_letters(store: Corral, schedule: Schedule) -> list[Letter]:
     letters = store.mail.list(mailbox=BOX, all=True, limit=1_000).items
     return [letter for letter in letters if str(letter.key).startswith(schedule.id)]
 
 
-def times_put(store: Corral, schedule: Schedule) -> list[int]:
-    return sorted(int(str(letter.key).partition("@")[2]) for letter in letters(store, schedule))
+def list_put_times(store: Corral, schedule: Schedule) -> list[int]:
+    return sorted(
+        int(str(letter.key).partition("@")[2]) for letter in list_letters(store, schedule)
+    )
 
 
-def times_in_events(store: Corral, schedule: Schedule) -> Counter[int]:
+def count_event_times(store: Corral, schedule: Schedule) -> Counter[int]:
     """Count how often each scheduled time is in the events."""
     events = store.events.after(subject=schedule.id, limit=1_000).items
     return Counter(time for event in events if event.data for time in event.data["scheduled_times"])
 
 
-def only_schedule(store: Corral) -> Schedule:
+def get_schedule(store: Corral) -> Schedule:
     (schedule,) = [*store.schedules.list(all=True).items, *store.timers.list(all=True).items]
     return schedule
 
@@ -50,8 +52,8 @@ def test_timer_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
         store.timers.set(BOX, "tea", delay_ms=25 * MINUTE)
 
     def check(store: Corral, world: World) -> None:
-        timer = only_schedule(store)
-        assert times_put(store, timer) == [timer.created_at + 25 * MINUTE]
+        timer = get_schedule(store)
+        assert list_put_times(store, timer) == [timer.created_at + 25 * MINUTE]
         assert timer.state == "finished"
 
     crash_at_every_commit(
@@ -64,12 +66,12 @@ def test_timer_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
 def test_accepted_timer_survives_a_crash(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def set_two(store: Corral, world: World) -> None:
         for body in ("tea", "cake"):
-            world.note(store.timers.set(BOX, body, delay_ms=25 * MINUTE).id)
+            world.record(store.timers.set(BOX, body, delay_ms=25 * MINUTE).id)
 
     def check(store: Corral, world: World) -> None:
         timers = store.timers.list(all=True).items
-        assert {timer.id for timer in timers} >= set(world.deeds)
-        assert all(len(letters(store, timer)) == 1 for timer in timers)
+        assert {timer.id for timer in timers} >= set(world.records)
+        assert all(len(list_letters(store, timer)) == 1 for timer in timers)
 
     crash_at_every_commit(
         fresh_url, tmp_path, Scenario(set_two, recover=catch_up, check=check, later_ms=DAY)
@@ -81,7 +83,7 @@ def test_every_scheduled_time_is_put_exactly_once(fresh_url: FreshUrl, tmp_path:
 
     def create(store: Corral, world: World) -> None:
         store.schedules.create(BOX, "tick", every_ms=step, misfire="all")
-        store.schedules.create(BOX, "tock", cron="*/4 * * * *", misfire="all")
+        store.schedules.create(BOX, "cron tick", cron="*/4 * * * *", misfire="all")
 
     def check(store: Corral, world: World) -> None:
         for series in store.schedules.list().items:
@@ -89,8 +91,8 @@ def test_every_scheduled_time_is_put_exactly_once(fresh_url: FreshUrl, tmp_path:
             first = on_the_clock if series.kind == "cron" else series.anchor_at
             expected = list(range(first, world.clock.now() + 1, step))
             assert len(expected) >= 15
-            assert times_put(store, series) == expected
-            assert times_in_events(store, series) == Counter(expected)
+            assert list_put_times(store, series) == expected
+            assert count_event_times(store, series) == Counter(expected)
             assert series.next_at == expected[-1] + step
 
     crash_at_every_commit(
@@ -109,10 +111,10 @@ def test_catch_up_in_batches_puts_no_time_twice(fresh_url: FreshUrl, tmp_path: P
         catch_up(store, world)
 
     def check(store: Corral, world: World) -> None:
-        series = only_schedule(store)
+        series = get_schedule(store)
         expected = list(range(series.anchor_at, world.clock.now() + 1, MINUTE))
-        assert len(expected) > 200, "more than one transaction's worth"
-        assert times_put(store, series) == expected
+        assert len(expected) > 200, "more than one transaction"
+        assert list_put_times(store, series) == expected
 
     crash_at_every_commit(
         fresh_url,
@@ -155,15 +157,15 @@ def test_pause_resume_and_cancel_are_atomic(fresh_url: FreshUrl, tmp_path: Path)
         store.schedules.create(BOX, "tick", every_ms=10 * MINUTE)
 
     def change(store: Corral, world: World) -> None:
-        series = only_schedule(store)
+        series = get_schedule(store)
         for verb in (store.schedules.pause, store.schedules.resume, store.schedules.delete):
-            world.note(verb(series.id).state)
+            world.record(verb(series.id).state)
 
     def check(store: Corral, world: World) -> None:
         # The last recorded state, or the one that the crashed process was about to record.
         order = ["active", "paused", "active", "cancelled"]
-        done = len(world.deeds)
-        assert only_schedule(store).state in order[done : done + 2]
+        count = len(world.records)
+        assert get_schedule(store).state in order[count : count + 2]
 
     crash_at_every_commit(
         fresh_url,
@@ -191,7 +193,7 @@ def test_occurrence_with_a_script_is_put_or_skipped_exactly_once(
 ) -> None:
     def create(store: Corral, world: World) -> None:
         store.agents.create("ada", provider="scripted")
-        for name, script in (("put", "echo one new mail"), ("skipped", "exit 77")):
+        for name, script in (("put", "echo new mail"), ("skipped", "exit 77")):
             store.schedules.task("ada", name, every_ms=20 * MINUTE, script=script, overlap="allow")
 
     def check(store: Corral, world: World) -> None:
@@ -203,7 +205,9 @@ def test_occurrence_with_a_script_is_put_or_skipped_exactly_once(
             assert {occurrence.state for occurrence in history} == {expected}
             put = store.mail.list(mailbox=task.mailbox, all=True).items
             keys = sorted(str(letter.key) for letter in put if str(letter.key).startswith(task.id))
-            assert keys == (sorted(f"{task.id}@{at}" for at in fired) if expected == "put" else [])
+            assert keys == (
+                sorted(f"{task.id}@{time}" for time in fired) if expected == "put" else []
+            )
 
     crash_at_every_commit(
         fresh_url,

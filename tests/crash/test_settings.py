@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from corral.api import Corral
-from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, do_nothing
 
 NAME = "mail.max_attempts"
 
@@ -11,20 +11,20 @@ NAME = "mail.max_attempts"
 def test_setting_and_its_event_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def change(store: Corral, world: World) -> None:
         for value in (3, 4):
-            world.note(str(store.settings.set(NAME, value).value))
-        world.note(str(store.settings.unset(NAME).value))
-        world.note(str(store.settings.set(NAME, 9).value))
+            world.record(str(store.settings.set(NAME, value).value))
+        world.record(str(store.settings.unset(NAME).value))
+        world.record(str(store.settings.set(NAME, 9).value))
 
     def check(store: Corral, world: World) -> None:
-        # The value that was told last, or the one that the dead process was about to tell.
+        # The last recorded value, or the one that the killed process was about to record.
         order = ["6", "3", "4", "6", "9"]
-        done = len(world.deeds)
+        count = len(world.records)
         setting = store.settings.get(NAME)
-        assert str(setting.value) in order[done : done + 2]
-        # That the last event names this very value is checked for every store, in `check_store`.
-        assert len(store.events.after().items) in (done, done + 1)
+        assert str(setting.value) in order[count : count + 2]
+        # `check_store` verifies that the last event has this value.
+        assert len(store.events.after().items) in (count, count + 1)
 
-    crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=nothing, check=check))
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=do_nothing, check=check))
 
 
 def test_values_of_different_scopes_are_independent(fresh_url: FreshUrl, tmp_path: Path) -> None:
@@ -34,11 +34,11 @@ def test_values_of_different_scopes_are_independent(fresh_url: FreshUrl, tmp_pat
         store.settings.unset(NAME)
 
     def check(store: Corral, world: World) -> None:
-        wide = store.settings.get(NAME).value
-        near = store.settings.get(NAME, agent="ada").value
-        assert (wide, near) in [(6, 6), (3, 3), (3, 4), (6, 4)]
+        global_value = store.settings.get(NAME).value
+        agent_value = store.settings.get(NAME, agent="ada").value
+        assert (global_value, agent_value) in [(6, 6), (3, 3), (3, 4), (6, 4)]
 
-    crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=nothing, check=check))
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=do_nothing, check=check))
 
 
 def test_secret_reference_and_its_event_are_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
@@ -54,4 +54,4 @@ def test_secret_reference_and_its_event_are_atomic(fresh_url: FreshUrl, tmp_path
         assert verbs == ["set", "set", "delete"][: len(verbs)]
         assert references == expected[len(verbs)]
 
-    crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=nothing, check=check))
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(change, recover=do_nothing, check=check))

@@ -19,39 +19,39 @@ def prepare(store: Corral, world: World) -> None:
         store.agents.create(name)
 
 
-def project(store: Corral) -> str:
+def get_project(store: Corral) -> str:
     return store.projects.register(os.sep).id
 
 
 def work(agent: str, store: Corral, world: World) -> None:
-    """A worker: it takes what is ready, does it, and submits; a person accepts."""
+    """Claim, submit and accept all ready tasks, like a worker and a reviewer."""
     store.tasks.release_due()
-    while (task := store.tasks.claim(project(store), agent)) is not None:
-        world.note(f"did {task.key} {task.fence}")
+    while (task := store.tasks.claim(get_project(store), agent)) is not None:
+        world.record(f"did {task.key} {task.fence}")
         store.tasks.submit(task, f"{task.key} by {agent}")
-        world.note(f"submitted {task.key}")
+        world.record(f"submitted {task.key}")
         store.tasks.accept(task)
-        world.note(f"accepted {task.key}")
+        world.record(f"accepted {task.key}")
 
 
 def accept_all(store: Corral, world: World) -> None:
-    for task in store.tasks.list(state="submitted", project=project(store)).items:
+    for task in store.tasks.list(state="submitted", project=get_project(store)).items:
         store.tasks.accept(task)
 
 
 def test_declaration_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def declare(store: Corral, world: World) -> None:
-        store.tasks.declare(project(store), GRAPH)
-        world.note("declared")
+        store.tasks.declare(get_project(store), GRAPH)
+        world.record("declared")
 
-    def again(store: Corral, world: World) -> None:
-        if board(store, project(store)):
+    def declare_again(store: Corral, world: World) -> None:
+        if board(store, get_project(store)):
             return
-        assert "declared" not in world.deeds
+        assert "declared" not in world.records
         declare(store, world)
 
     def check(store: Corral, world: World) -> None:
-        assert board(store, project(store)) == {
+        assert board(store, get_project(store)) == {
             "ship": "pending",
             "test": "pending",
             "build": "ready",
@@ -59,38 +59,38 @@ def test_declaration_is_atomic(fresh_url: FreshUrl, tmp_path: Path) -> None:
         check_counts(store)
 
     crash_at_every_commit(
-        fresh_url, tmp_path, Scenario(declare, prepare=prepare, recover=again, check=check)
+        fresh_url, tmp_path, Scenario(declare, prepare=prepare, recover=declare_again, check=check)
     )
 
 
 def test_graph_is_finished_after_a_worker_crashes_at_any_commit(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
-    def ready(store: Corral, world: World) -> None:
+    def prepare_tasks(store: Corral, world: World) -> None:
         prepare(store, world)
-        store.tasks.declare(project(store), GRAPH)
+        store.tasks.declare(get_project(store), GRAPH)
 
     def recover(store: Corral, world: World) -> None:
         check_counts(store)
-        for key, state in board(store, project(store)).items():
-            # What its worker was told is kept, and what it was not is not done.
-            if f"accepted {key}" in world.deeds:
+        for key, state in board(store, get_project(store)).items():
+            # Acknowledged changes are kept; others may be missing.
+            if f"accepted {key}" in world.records:
                 assert state == "done"
-            elif f"submitted {key}" in world.deeds:
+            elif f"submitted {key}" in world.records:
                 assert state in ("submitted", "done")
         accept_all(store, world)
         work("ben", store, world)
 
     def check(store: Corral, world: World) -> None:
-        assert set(board(store, project(store)).values()) == {"done"}
-        done = [deed for deed in world.deeds if deed.startswith("did ")]
-        assert len(done) == len({*done}), "no taking of a task is given out twice"
+        assert set(board(store, get_project(store)).values()) == {"done"}
+        claims = [record for record in world.records if record.startswith("did ")]
+        assert len(claims) == len({*claims}), "no claim is given twice"
         returned = [
             letter.body["event"]
             for letter in store.mail.list(all=True, limit=100).items
             if letter.body.get("event") == "returned"
         ]
-        assert len(returned) <= 1, "whoever leads is told once"
+        assert len(returned) <= 1, "the lead is notified once"
         check_counts(store)
 
     crash_at_every_commit(
@@ -98,7 +98,7 @@ def test_graph_is_finished_after_a_worker_crashes_at_any_commit(
         tmp_path,
         Scenario(
             lambda store, world: work("ada", store, world),
-            prepare=ready,
+            prepare=prepare_tasks,
             recover=recover,
             check=check,
         ),
@@ -108,15 +108,15 @@ def test_graph_is_finished_after_a_worker_crashes_at_any_commit(
 def test_dependency_counts_are_correct_after_a_lead_crashes(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
-    def ready(store: Corral, world: World) -> None:
+    def prepare_tasks(store: Corral, world: World) -> None:
         prepare(store, world)
-        store.tasks.declare(project(store), GRAPH)
+        store.tasks.declare(get_project(store), GRAPH)
 
-    def steer(store: Corral, world: World) -> None:
+    def manage(store: Corral, world: World) -> None:
         tasks = store.tasks
-        taken = tasks.claim(project(store), "ada")
-        assert taken is not None
-        tasks.fail(taken, "no")
+        claim = tasks.claim(get_project(store), "ada")
+        assert claim is not None
+        tasks.fail(claim, "no")
         tasks.retry("build")
         tasks.delegate("build", "ben")
         tasks.cancel("build")
@@ -125,7 +125,7 @@ def test_dependency_counts_are_correct_after_a_lead_crashes(
         tasks.reopen("build")
         tasks.resume("test")
         tasks.undepend("ship", ["test"])
-        world.note("steered")
+        world.record("managed")
 
     def recover(store: Corral, world: World) -> None:
         check_counts(store)
@@ -133,32 +133,36 @@ def test_dependency_counts_are_correct_after_a_lead_crashes(
     def check(store: Corral, world: World) -> None:
         active = store.delegations.list().items
         ended = {task.id for task in store.tasks.list().items if task.ended_at is not None}
-        assert not [each for each in active if each.task_id in ended], "an end ends them too"
-        if "steered" in world.deeds:
-            assert board(store, project(store))["ship"] == "pending"
+        assert not [item for item in active if item.task_id in ended], (
+            "the delegations of an ended task end"
+        )
+        if "managed" in world.records:
+            assert board(store, get_project(store))["ship"] == "pending"
 
     crash_at_every_commit(
-        fresh_url, tmp_path, Scenario(steer, prepare=ready, recover=recover, check=check)
+        fresh_url, tmp_path, Scenario(manage, prepare=prepare_tasks, recover=recover, check=check)
     )
 
 
 def test_check_of_a_crashed_process_runs_again(fresh_url: FreshUrl, tmp_path: Path) -> None:
-    def ready(store: Corral, world: World) -> None:
+    def prepare_tasks(store: Corral, world: World) -> None:
         prepare(store, world)
-        store.tasks.add(project(store), "A", check="true")
-        taken = store.tasks.claim(project(store), "ada")
-        assert taken is not None
-        store.tasks.submit(taken, "done")
+        store.tasks.add(get_project(store), "A", check="true")
+        task = store.tasks.claim(get_project(store), "ada")
+        assert task is not None
+        store.tasks.submit(task, "done")
 
-    def examine(store: Corral, world: World) -> None:
+    def run_check(store: Corral, world: World) -> None:
         store.tasks.check_next()
 
     def check(store: Corral, world: World) -> None:
-        done = store.tasks.get("A")
-        assert done.state == "done"
-        assert done.evidence is not None
-        assert len(done.evidence.checks) == 1
+        task = store.tasks.get("A")
+        assert task.state == "done"
+        assert task.evidence is not None
+        assert len(task.evidence.checks) == 1
 
     crash_at_every_commit(
-        fresh_url, tmp_path, Scenario(examine, prepare=ready, recover=examine, check=check)
+        fresh_url,
+        tmp_path,
+        Scenario(run_check, prepare=prepare_tasks, recover=run_check, check=check),
     )

@@ -1,4 +1,4 @@
-"""Daemons are real processes; each test's are ended with it."""
+"""Fixtures of the daemon tests: machines with real daemons, which end with their test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,19 +9,19 @@ from tests.support.daemon_nodes import Machine
 
 
 @pytest.fixture
-def machine(url: str, tmp_path: Path) -> Iterator[Callable[..., Machine]]:
-    """Makes machines on the store, by name; another URL leads to it another way."""
-    made: list[Machine] = []
+def new_machine(url: str, tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+    """Return a function that creates a machine; `at` overrides the URL of the store."""
+    machines: list[Machine] = []
 
-    def make(name: str = "one", at: str | None = None) -> Machine:
-        made.append(Machine(tmp_path / name, at or url, name))
-        return made[-1]
+    def create(name: str = "one", at: str | None = None) -> Machine:
+        machines.append(Machine(tmp_path / name, at or url, name))
+        return machines[-1]
 
-    yield make
-    for one in made:
-        one.kill_processes()
+    yield create
+    for machine in machines:
+        machine.kill_processes()
 
 
 @pytest.fixture
-def one(machine: Callable[..., Machine]) -> Machine:
-    return machine()
+def machine(new_machine: Callable[..., Machine]) -> Machine:
+    return new_machine()

@@ -1,4 +1,4 @@
-"""The chat loop with real threads: a broken adapter holds up nobody, and health is kept."""
+"""The chat loop with real threads: a broken adapter does not block others, and is reported."""
 
 import threading
 import time
@@ -25,14 +25,14 @@ from tests.support.fake_channels import FakeAdapter, Platform, register_adapters
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 
 
-class Shared(FakeAdapter):
-    """Its platform is the test's."""
+class SharedAdapter(FakeAdapter):
+    """An adapter whose instances share one fake platform."""
 
     kind = "shared"
     place = Platform()
     gate = threading.Event()
 
-    def __init__(self, *given: object) -> None:
+    def __init__(self, *args: object) -> None:
         super().__init__(platform=self.place)
 
     def receive(self, cursor: str | None, seconds: float) -> EventBatch:
@@ -40,20 +40,20 @@ class Shared(FakeAdapter):
         return super().receive(cursor, seconds)
 
 
-class Broken(Shared):
+class BrokenAdapter(SharedAdapter):
     kind = "broken"
 
     def receive(self, cursor: str | None, seconds: float) -> EventBatch:
-        raise RuntimeError("it cannot read")
+        raise RuntimeError("cannot receive")
 
     def send(self, message: OutgoingMessage) -> SendOutcome:
         self.gate.wait(300)
-        raise RuntimeError("it cannot write")
+        raise RuntimeError("cannot send")
 
 
-def eventually(store: Corral, loop: ChatLoop, found: Callable[[], object]) -> None:
+def run_until(store: Corral, loop: ChatLoop, condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
-    while not found():
+    while not condition():
         assert time.monotonic() < deadline, "not in time"
         loop.run_once(store)
         time.sleep(0.02)
@@ -62,9 +62,9 @@ def eventually(store: Corral, loop: ChatLoop, found: Callable[[], object]) -> No
 def test_hanging_or_broken_channel_does_not_block_others(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Shared.place, Shared.gate = Platform(), threading.Event()
-    for each in (Shared, Broken):
-        monkeypatch.setitem(fake_channels.KINDS, each.kind, each)
+    SharedAdapter.place, SharedAdapter.gate = Platform(), threading.Event()
+    for adapter in (SharedAdapter, BrokenAdapter):
+        monkeypatch.setitem(fake_channels.KINDS, adapter.kind, adapter)
     register_adapters(monkeypatch)
     loop = ChatLoop()
     with corral.open(url) as store:
@@ -72,34 +72,34 @@ def test_hanging_or_broken_channel_does_not_block_others(
         for name in ("broken", "shared"):
             store.channels.add(name, name, policy="public")
         store.wirings.add("ada", channel="shared")
-        stuck = store.places.register("broken", "room")
-        store.messages.send_as_system(stuck.id, "this hangs")
-        Shared.place.pending.append(
+        broken_place = store.places.register("broken", "room")
+        store.messages.send_as_system(broken_place.id, "this hangs")
+        SharedAdapter.place.pending.append(
             IncomingEvent(event_id="e1", place="room", sender="ann", text="hello", direct=True)
         )
-        eventually(store, loop, lambda: store.messages.list().items[0].text == "hello")
+        run_until(store, loop, lambda: store.messages.list().items[0].text == "hello")
         place = store.places.get("shared/room")
         store.messages.send_as_system(place.id, "this arrives")
-        eventually(store, loop, lambda: "this arrives" in Shared.place.words())
-        eventually(store, loop, lambda: store.channels.get("broken").last_error)
-        assert "it cannot read" in (store.channels.get("broken").last_error or "")
+        run_until(store, loop, lambda: "this arrives" in SharedAdapter.place.words())
+        run_until(store, loop, lambda: store.channels.get("broken").last_error)
+        assert "cannot receive" in (store.channels.get("broken").last_error or "")
         assert store.channels.get("shared").last_error is None
-        Shared.gate.set()
+        SharedAdapter.gate.set()
         for name in ("broken", "shared"):
             store.channels.remove(name)
         loop.run_once(store)
-        eventually(store, loop, lambda: not any(" sends" in t.name for t in threading.enumerate()))
+        run_until(store, loop, lambda: not any(" sends" in t.name for t in threading.enumerate()))
         for run in store.runs.list(live=True).items:
-            with suppress(IllegalMove):  # it has ended by itself meanwhile
+            with suppress(IllegalMove):  # it ended in the meantime
                 store.runs.stop(run.id)
             store.runs.wait(run.id, timeout_ms=60_000)
 
 
 def test_sandboxed_agent_is_woken_and_answers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if sandbox.probe_sandboxes(network=False).kind is sandbox.SandboxKind.NONE:
-        pytest.skip(f"no sandbox works here: {sandbox.probe_sandboxes(network=False).why_not}")
-    Shared.place = Platform()
-    monkeypatch.setitem(fake_channels.KINDS, Shared.kind, Shared)
+        pytest.skip(f"no sandbox is available: {sandbox.probe_sandboxes(network=False).why_not}")
+    SharedAdapter.place = Platform()
+    monkeypatch.setitem(fake_channels.KINDS, SharedAdapter.kind, SharedAdapter)
     register_adapters(monkeypatch)
     loop = ChatLoop()
     with corral.open(url) as store:
@@ -107,13 +107,15 @@ def test_sandboxed_agent_is_woken_and_answers(url: str, monkeypatch: pytest.Monk
         store.settings.set("chat.sandbox", "auto", scope="agent:ada")
         store.channels.add("shared", "shared", policy="public")
         store.wirings.add("ada", channel="shared")
-        Shared.place.pending.append(
-            IncomingEvent(event_id="e1", place="room", sender="ann", text="hello box", direct=True)
+        SharedAdapter.place.pending.append(
+            IncomingEvent(
+                event_id="e1", place="room", sender="ann", text="hello sandbox", direct=True
+            )
         )
-        eventually(store, loop, lambda: Shared.place.words() == ["hello box"])
+        run_until(store, loop, lambda: SharedAdapter.place.words() == ["hello sandbox"])
         (run,) = store.runs.list().items
         assert store.runs.get_launch(run.id).has_session_sandbox
-        eventually(store, loop, lambda: store.mail.list().items == [])
+        run_until(store, loop, lambda: store.mail.list().items == [])
         store.channels.remove("shared")
         loop.run_once(store)
-        eventually(store, loop, lambda: not any("shared " in t.name for t in threading.enumerate()))
+        run_until(store, loop, lambda: not any("shared " in t.name for t in threading.enumerate()))

@@ -1,4 +1,4 @@
-"""The loops of a daemon together, in this process: joining, leading, and giving up its place."""
+"""The loops of a daemon in one process: join, lead, fail over, and leave."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ from tests.support.home import SECONDS, wait_until
 from tests.support.run_factories import running
 
 
-class Idle(BaseLoop):
+class IdleLoop(BaseLoop):
     """A loop with nothing to do."""
 
     def __init__(self, name: str) -> None:
@@ -33,103 +33,115 @@ class Idle(BaseLoop):
 
 
 @pytest.fixture
-def live(url: str) -> Iterator[Corral]:
-    """A store whose time goes on, with leases short enough to be waited for."""
+def live_store(url: str) -> Iterator[Corral]:
+    """A store with the real clock and short leases."""
     with corral.open(url, actor="user:tester") as store:
         store.settings.set("nodes.lease_ms", 1_500)
         yield store
 
 
 @pytest.fixture
-def host(live: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LoopManager]]:
-    """Makes hosts that are machines of their own, and ends them."""
+def new_manager(
+    live_store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., LoopManager]]:
+    """Return a function that creates a loop manager with its own host name."""
     with ExitStack() as stack:
 
-        def make(name: str, **options: object) -> LoopManager:
+        def create(name: str, **options: object) -> LoopManager:
             monkeypatch.setattr(process, "host", lambda: name)
-            made = LoopManager(live, loops=[Idle("scheduler"), Idle("alert_sender")], **options)
-            stack.callback(made.end, SECONDS)
-            return made
+            manager = LoopManager(
+                live_store, loops=[IdleLoop("scheduler"), IdleLoop("alert_sender")], **options
+            )
+            stack.callback(manager.end, SECONDS)
+            return manager
 
-        yield make
-
-
-def states(host: LoopManager) -> list[str]:
-    return [loop.state for loop in host.status().loops]
+        yield create
 
 
-def test_daemon_joins_leads_and_leaves(live: Corral, host: Callable[..., LoopManager]) -> None:
-    one = host("one", slots=3, labels=["gpu"])
-    assert one.begin() == []
-    node = live.nodes.daemon_of("one")
+def loop_states(manager: LoopManager) -> list[str]:
+    return [loop.state for loop in manager.status().loops]
+
+
+def test_daemon_joins_leads_and_leaves(
+    live_store: Corral, new_manager: Callable[..., LoopManager]
+) -> None:
+    manager = new_manager("one", slots=3, labels=["gpu"])
+    assert manager.begin() == []
+    node = live_store.nodes.daemon_of("one")
     assert node is not None
-    assert (node.slots, node.labels, node.owner) == (3, ["gpu"], one.owner)
-    assert states(one) == ["works", "works"]
-    assert one.end(SECONDS)
-    assert live.nodes.daemon_of("one") is None
-    assert [lead.lease_until for lead in live.nodes.leaders()] == [0, 0]
+    assert (node.slots, node.labels, node.owner) == (3, ["gpu"], manager.owner)
+    assert loop_states(manager) == ["works", "works"]
+    assert manager.end(SECONDS)
+    assert live_store.nodes.daemon_of("one") is None
+    assert [lead.lease_until for lead in live_store.nodes.leaders()] == [0, 0]
 
 
 def test_daemon_recovers_runs_before_its_loops_start(
-    live: Corral, host: Callable[..., LoopManager]
+    live_store: Corral, new_manager: Callable[..., LoopManager]
 ) -> None:
-    gone = running(live)
-    live.internal.runs.heartbeat(gone, output_bytes=0, lease_ms=1_000)
-    wait_until(lambda: live.runs.get(gone.id).lease_until < live.now(), "its lease is over")
-    one = host("one")
-    (recovered,) = one.begin()
-    assert (recovered.run_id, recovered.state) == (gone.id, "interrupted")
-    assert one.status().recovered == [recovered]
+    run = running(live_store)
+    live_store.internal.runs.heartbeat(run, output_bytes=0, lease_ms=1_000)
+    wait_until(
+        lambda: live_store.runs.get(run.id).lease_until < live_store.now(), "the lease expired"
+    )
+    manager = new_manager("one")
+    (recovered,) = manager.begin()
+    assert (recovered.run_id, recovered.state) == (run.id, "interrupted")
+    assert manager.status().recovered == [recovered]
 
 
 def test_remaining_daemon_takes_over_all_loops(
-    live: Corral, host: Callable[..., LoopManager]
+    live_store: Corral, new_manager: Callable[..., LoopManager]
 ) -> None:
-    live.settings.set("nodes.lease_ms", 15_000)  # a slow machine must not lose its lead
-    one, two = host("one"), host("two")
-    one.begin()
-    two.begin()
-    assert (states(one), states(two)) == (["works"] * 2, ["waits"] * 2)
-    assert {loop.leader for loop in two.status().loops} == {one.owner}
-    one.end(SECONDS)
-    wait_until(lambda: states(two) == ["works"] * 2, "the second one leads")
+    live_store.settings.set("nodes.lease_ms", 15_000)  # so that a slow machine keeps its leadership
+    first, second = new_manager("one"), new_manager("two")
+    first.begin()
+    second.begin()
+    assert (loop_states(first), loop_states(second)) == (["works"] * 2, ["waits"] * 2)
+    assert {loop.leader for loop in second.status().loops} == {first.owner}
+    first.end(SECONDS)
+    wait_until(lambda: loop_states(second) == ["works"] * 2, "the second daemon leads")
 
 
 def test_second_daemon_of_a_living_process_is_refused(
-    live: Corral, host: Callable[..., LoopManager]
+    live_store: Corral, new_manager: Callable[..., LoopManager]
 ) -> None:
-    me = process.identify(os.getppid())
-    assert me is not None
-    owner = me._replace(host="one").as_owner("daemon")
-    live.internal.nodes.join("one", process.boot_id(), owner=owner, slots=1)
+    identity = process.identify(os.getppid())
+    assert identity is not None
+    owner = identity._replace(host="one").as_owner("daemon")
+    live_store.internal.nodes.join("one", process.boot_id(), owner=owner, slots=1)
     with pytest.raises(Held, match="CORRAL_HOST"):
-        host("one").begin()
+        new_manager("one").begin()
 
 
-def test_dead_daemon_is_replaced_at_once(live: Corral, host: Callable[..., LoopManager]) -> None:
+def test_dead_daemon_is_replaced_at_once(
+    live_store: Corral, new_manager: Callable[..., LoopManager]
+) -> None:
     dead = ProcessIdentity("one", process.boot_id(), 4190000, "1").as_owner("daemon")
-    live.internal.nodes.join("one", process.boot_id(), owner=dead, slots=1)
-    live.internal.nodes.acquire_leadership("scheduler", owner=dead, lease_ms=3_600_000)
-    one = host("one")
-    one.begin()
-    assert states(one) == ["works", "works"]
+    live_store.internal.nodes.join("one", process.boot_id(), owner=dead, slots=1)
+    live_store.internal.nodes.acquire_leadership("scheduler", owner=dead, lease_ms=3_600_000)
+    manager = new_manager("one")
+    manager.begin()
+    assert loop_states(manager) == ["works", "works"]
 
 
-def test_daemon_marked_lost_joins_again(live: Corral, host: Callable[..., LoopManager]) -> None:
-    one = host("one")
-    one.begin()
-    node = live.nodes.daemon_of("one")
+def test_daemon_marked_lost_joins_again(
+    live_store: Corral, new_manager: Callable[..., LoopManager]
+) -> None:
+    manager = new_manager("one")
+    manager.begin()
+    node = live_store.nodes.daemon_of("one")
     assert node is not None
-    with live.transaction() as tx:
+    with live_store.transaction() as tx:
         from corral.db.transitions import transition
         from corral.domain.nodes import sql
 
         transition(tx, sql.NODES, "lose", node.id)
-    wait_until(lambda: live.nodes.daemon_of("one"), "it is there again")
-    assert live.nodes.get(node.id).fence == node.fence + 1
+    wait_until(lambda: live_store.nodes.daemon_of("one"), "the daemon joined again")
+    assert live_store.nodes.get(node.id).fence == node.fence + 1
 
 
-def test_replaced_daemon_exits(live: Corral, host: Callable[..., LoopManager]) -> None:
+def test_replaced_daemon_exits(live_store: Corral, new_manager: Callable[..., LoopManager]) -> None:
     ended = threading.Event()
     reasons: list[str] = []
 
@@ -137,21 +149,21 @@ def test_replaced_daemon_exits(live: Corral, host: Callable[..., LoopManager]) -
         reasons.append(reason)
         ended.set()
 
-    one = host("one", give_up=give_up)
-    one.begin()
-    live.internal.nodes.join("one", process.boot_id(), owner="another", slots=1)
+    manager = new_manager("one", give_up=give_up)
+    manager.begin()
+    live_store.internal.nodes.join("one", process.boot_id(), owner="another", slots=1)
     assert ended.wait(SECONDS)
     assert "another" in reasons[0]
-    assert live.nodes.daemon_of("one") is not None, "the other one's place is not given up"
+    assert live_store.nodes.daemon_of("one") is not None, "the node of the new daemon is kept"
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
 def test_daemon_exits_when_its_store_is_replaced(
-    live: Corral, host: Callable[..., LoopManager], url: str
+    live_store: Corral, new_manager: Callable[..., LoopManager], url: str
 ) -> None:
     ended = threading.Event()
-    one = host("one", give_up=lambda reason: ended.set())
-    one.begin()
+    manager = new_manager("one", give_up=lambda reason: ended.set())
+    manager.begin()
     path = Path(url.removeprefix("sqlite:///"))
     path.rename(path.with_name("aside.db"))
     path.touch()

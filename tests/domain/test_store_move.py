@@ -311,7 +311,7 @@ def kill_move(url: str, moved_url: str, moment: int | None) -> list[str]:
         probe = Probe(kill_at=moment)
         with corral.open(url, clock=ManualClock(), probe=probe) as store:
             store.db.move(moved_url)
-        return probe.told
+        return probe.moments
 
     with Child(move) as child:
         if moment is None:

@@ -21,7 +21,7 @@ def own_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def own_url(own_server: PostgresServer) -> Iterator[str]:
-    """The URL of a store on that server; the next test finds the server running again."""
+    """The URL of a store on that server, which is started again after the test."""
     url = own_server.new_database()
     corral.open(url).close()
     yield url

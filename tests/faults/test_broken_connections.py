@@ -41,23 +41,23 @@ def database(store: Corral) -> PostgresDatabase:
     return database
 
 
-def own_process(tx: Tx) -> int:
+def get_backend_pid(tx: Tx) -> int:
     return int(tx.value(Statement("SELECT pg_backend_pid()")))
 
 
-def end(url: str, process: int) -> None:
+def terminate_backend(url: str, process: int) -> None:
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute("SELECT pg_terminate_backend(%s, 120000)", (process,))
 
 
-def cut(link: PostgresConnection) -> None:
-    with socket.socket(fileno=os.dup(link.connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)
+def cut_connection(link: PostgresConnection) -> None:
+    with socket.socket(fileno=os.dup(link.connection.fileno())) as peer:
+        peer.shutdown(socket.SHUT_RDWR)
 
 
-def await_all_places(database: PostgresDatabase) -> None:
+def wait_for_free_slots(database: PostgresDatabase) -> None:
     """Wait until all slots are free; the listener may still hold one for a moment."""
-    wait_until(lambda: database._pool._free_slots.qsize() == MAX_CONNECTIONS, "all places are free")
+    wait_until(lambda: database._pool._free_slots.qsize() == MAX_CONNECTIONS, "all slots are free")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_connection_lost_inside_a_transaction_is_reported(
     def put_two() -> None:
         with store.transaction() as tx:
             mail.put(tx, "queue:work", "lost")
-            end(own_url, own_process(tx))
+            terminate_backend(own_url, get_backend_pid(tx))
             mail.put(tx, "queue:work", "never")
 
     with pytest.raises(StoreUnavailable) as caught:
@@ -88,65 +88,69 @@ def test_connection_lost_inside_a_transaction_is_reported(
     assert caught.value.reason == "unreachable"
     assert "report" not in caught.value.message
     assert store.mail.list().items == []
-    await_all_places(database)
+    wait_for_free_slots(database)
 
 
 def test_conflicting_transactions_are_retried(own_url: str, store: Corral) -> None:
-    one, two = (store.mail.put("queue:work", number) for number in (1, 2))
-    hold = "SELECT 1 FROM letters WHERE seq = %s FOR UPDATE"
-    first, second = (int(letter.id.removeprefix("let_")) for letter in (one, two))
+    first_letter, second_letter = (store.mail.put("queue:work", number) for number in (1, 2))
+    lock_row = "SELECT 1 FROM letters WHERE seq = %s FOR UPDATE"
+    first, second = (
+        int(letter.id.removeprefix("let_")) for letter in (first_letter, second_letter)
+    )
     with psycopg.connect(own_url) as other:
         other.execute("SET deadlock_timeout = '1h'")
-        other.execute(hold, (first,))
-        waits = threading.Thread(target=lambda: other.execute(hold, (second,)))
+        other.execute(lock_row, (first,))
+        waiter = threading.Thread(target=lambda: other.execute(lock_row, (second,)))
 
-        def meet() -> None:
+        def cause_deadlock() -> None:
             with store.transaction() as tx:
                 # The session with the shorter timeout detects the deadlock.
                 tx.run(Statement("SET LOCAL deadlock_timeout = '10ms'"))
                 LETTERS.get(tx, second, for_update=True)
-                waits.start()
-                wait_until(lambda: tx.value(BLOCKED), "the other one waits")
+                waiter.start()
+                wait_until(lambda: tx.value(BLOCKED), "the other transaction waits")
                 LETTERS.get(tx, first, for_update=True)
 
         with pytest.raises(StoreUnavailable) as caught:
-            meet()
-        waits.join()
+            cause_deadlock()
+        waiter.join()
     assert caught.value.reason == "locked"
     assert caught.value.details["reason"] == "locked"
 
 
-@pytest.mark.parametrize("said_first", [SESSION_SETTINGS, "extract(epoch"], ids=["plans", "time"])
+@pytest.mark.parametrize(
+    "first_statement", [SESSION_SETTINGS, "extract(epoch"], ids=["plans", "time"]
+)
 def test_connection_lost_at_its_start_is_retried(
     store: Corral,
     database: PostgresDatabase,
     monkeypatch: pytest.MonkeyPatch,
-    said_first: str,
+    first_statement: str,
 ) -> None:
     """Like a server restart while many clients connect."""
-    run, ended = PostgresConnection.run, []
+    run, cuts = PostgresConnection.run, []
 
-    def cut_first(link: PostgresConnection, text: str) -> None:
-        if said_first in text and not ended:
-            ended.append(text)
-            cut(link)
+    def cut_at_first_statement(link: PostgresConnection, text: str) -> None:
+        if first_statement in text and not cuts:
+            cuts.append(text)
+            cut_connection(link)
 
-    def ends_at_first(link: PostgresConnection, text: str) -> Any:
-        cut_first(link, text)
+    def run_and_cut(link: PostgresConnection, text: str) -> Any:
+        cut_at_first_statement(link, text)
         return run(link, text)
 
-    def asking_ends_at_first(connection: Any, text: bytes, **options: Any) -> Any:
-        cut_first(PostgresConnection(connection), text.decode())
+    def query_and_cut(connection: Any, text: bytes, **options: Any) -> Any:
+        cut_at_first_statement(PostgresConnection(connection), text.decode())
         return query_value(connection, text, **options)
 
-    monkeypatch.setattr(PostgresConnection, "run", ends_at_first)
-    monkeypatch.setattr("corral.db.postgres_pool.query_value", asking_ends_at_first)
+    monkeypatch.setattr(PostgresConnection, "run", run_and_cut)
+    monkeypatch.setattr("corral.db.postgres_pool.query_value", query_and_cut)
     database._pool.close_idle()
-    monkeypatch.setattr(database.clock, "_measurement", (-1e9, 0))  # it asks for the time again
+    monkeypatch.setattr(database.clock, "_measurement", (-1e9, 0))  # the time is queried again
     store.mail.put("queue:work", "kept")
-    assert ended
+    assert cuts
     assert [letter.body for letter in store.mail.list().items] == ["kept"]
-    await_all_places(database)
+    wait_for_free_slots(database)
 
 
 def test_connection_with_an_uncancelled_statement_is_not_reused(
@@ -164,7 +168,7 @@ def test_connection_with_an_uncancelled_statement_is_not_reused(
     interrupt_sleep()
     with pytest.raises(KeyboardInterrupt):
         database.read(lambda tx: tx.run(SLEEP))
-    await_all_places(database)
+    wait_for_free_slots(database)
     assert all(link.is_idle for link in database._pool._idle)
     store.mail.put("queue:work", "kept")
     assert [letter.body for letter in store.mail.list().items] == ["kept"]
@@ -182,6 +186,6 @@ def test_cancelled_statement_releases_its_connection_and_slot(
         interrupt_sleep()
         with pytest.raises(KeyboardInterrupt):
             put_slowly()
-    await_all_places(database)
+    wait_for_free_slots(database)
     assert all(link.is_idle for link in database._pool._idle)
     assert store.mail.list().items == []

@@ -30,7 +30,7 @@ class ShiftedClock:
         self.now = TRUE_TIME
         self.steady = HOUR
 
-    def pass_by(self, ms: int) -> None:
+    def advance(self, ms: int) -> None:
         """Let time pass on all clocks."""
         self.now += ms
         self.steady += ms
@@ -38,49 +38,49 @@ class ShiftedClock:
 
 @pytest.fixture
 def system(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
-    moved = ShiftedClock()
-    monkeypatch.setattr(SystemClock, "now", lambda _: moved.now)
-    monkeypatch.setattr(store_clock, "read_steady_ms", lambda: moved.steady)
-    return moved
+    clock = ShiftedClock()
+    monkeypatch.setattr(SystemClock, "now", lambda _: clock.now)
+    monkeypatch.setattr(store_clock, "read_steady_ms", lambda: clock.steady)
+    return clock
 
 
 @pytest.fixture
 def stores(system: ShiftedClock, url: str) -> Iterator[tuple[Corral, Corral]]:
     """Two users of one store, with the system clock."""
-    with corral.open(url, actor="user:a") as one, corral.open(url, actor="user:b") as two:
-        yield one, two
+    with corral.open(url, actor="user:a") as first, corral.open(url, actor="user:b") as second:
+        yield first, second
 
 
-@pytest.mark.parametrize("wrong", [20 * SECOND, -20 * SECOND])
+@pytest.mark.parametrize("shift", [20 * SECOND, -20 * SECOND])
 def test_letters_keep_their_order_and_are_available_at_once(
-    system: ShiftedClock, stores: tuple[Corral, Corral], wrong: int
+    system: ShiftedClock, stores: tuple[Corral, Corral], shift: int
 ) -> None:
-    one, two = stores
-    one.mail.put("agent:a", "before")
-    system.now += wrong
-    one.mail.put("agent:a", "while it was wrong")
-    system.now -= wrong
-    two.mail.put("agent:a", "after")
-    got = []
-    for worker in (two, one, two):
+    first, second = stores
+    first.mail.put("agent:a", "before")
+    system.now += shift
+    first.mail.put("agent:a", "during the shift")
+    system.now -= shift
+    second.mail.put("agent:a", "after")
+    bodies = []
+    for worker in (second, first, second):
         # Two measurements of the server's time may differ by a millisecond.
         (letter,) = worker.mail.claim("agent:a", owner="w", wait_ms=SECOND)
-        got.append(letter.body)
+        bodies.append(letter.body)
         worker.mail.ack(letter)
-    assert got == ["before", "while it was wrong", "after"]
+    assert bodies == ["before", "during the shift", "after"]
 
 
 def test_lease_survives_correction_of_a_clock_that_ran_ahead(
     system: ShiftedClock, stores: tuple[Corral, Corral]
 ) -> None:
-    one, two = stores
-    one.mail.put("agent:a", "work")
+    first, second = stores
+    first.mail.put("agent:a", "work")
     system.now += 20 * SECOND
-    (letter,) = one.mail.claim("agent:a", owner="a", lease_ms=5 * SECOND)
+    (letter,) = first.mail.claim("agent:a", owner="a", lease_ms=5 * SECOND)
     system.now -= 20 * SECOND
-    assert two.mail.claim("agent:a", owner="b") == []
-    one.mail.renew(letter, lease_ms=5 * SECOND)
-    one.mail.ack(letter)
+    assert second.mail.claim("agent:a", owner="b") == []
+    first.mail.renew(letter, lease_ms=5 * SECOND)
+    first.mail.ack(letter)
 
 
 def test_store_time_advances_once_the_clock_catches_up(
@@ -102,35 +102,37 @@ def test_large_backward_jump_is_followed_after_a_while(
         store.mail.put("queue:work", 1)
         system.now -= HOUR
         store.timers.set("queue:work", "soon", delay_ms=5 * SECOND)
-        system.pass_by(6 * SECOND)
+        system.advance(6 * SECOND)
         store.schedules.fire_due()
         assert "soon" in [letter.body for letter in store.mail.list().items]
-        system.pass_by(CONFIRMED_AFTER)
+        system.advance(CONFIRMED_AFTER)
         assert store.mail.put("queue:work", 2).created_at == system.now
 
 
-@pytest.mark.parametrize("wrong", [24 * HOUR, -24 * HOUR])
+@pytest.mark.parametrize("shift", [24 * HOUR, -24 * HOUR])
 def test_one_clock_a_day_off_affects_no_lease_or_schedule(
-    system: ShiftedClock, tmp_path: Path, wrong: int
+    system: ShiftedClock, tmp_path: Path, shift: int
 ) -> None:
     """Regression test: the lease lasted a day, and the schedule was silent for a day."""
     path = tmp_path / "corral.db"
 
-    def with_a_wrong_clock(work: Callable[[Corral], T]) -> T:
-        system.now += wrong
+    def run_with_shifted_clock(work: Callable[[Corral], T]) -> T:
+        system.now += shift
         try:
             with corral.open(path, actor="user:wrong") as store:
                 return work(store)
         finally:
-            system.now -= wrong
+            system.now -= shift
 
     with corral.open(path) as store:
         store.mail.put("agent:a", "work")
         schedule = store.schedules.create("queue:ticks", "tick", every_ms=5 * SECOND)
-        with_a_wrong_clock(lambda other: other.mail.claim("agent:a", owner="b", lease_ms=MINUTE))
-        for _ in range(30):  # for longer than a minute, beside a writer with a correct clock
-            system.pass_by(5 * SECOND)
-            with_a_wrong_clock(lambda other: other.schedules.fire_due())
+        run_with_shifted_clock(
+            lambda other: other.mail.claim("agent:a", owner="b", lease_ms=MINUTE)
+        )
+        for _ in range(30):  # longer than a minute, beside a writer with a correct clock
+            system.advance(5 * SECOND)
+            run_with_shifted_clock(lambda other: other.schedules.fire_due())
             store.mail.put("queue:other", "x")
             assert abs(store.now() - system.now) <= SECOND
         planned = store.schedules.get(schedule.id).next_at
@@ -147,7 +149,7 @@ def test_clock_corrected_by_a_day_is_followed_after_a_minute(
         system.now += 24 * HOUR
         first = store.mail.put("queue:work", 2).created_at
         assert first == TRUE_TIME
-        system.pass_by(CONFIRMED_AFTER + SECOND)
+        system.advance(CONFIRMED_AFTER + SECOND)
         assert store.mail.put("queue:work", 3).created_at == system.now
         assert store.now() == system.now
 
@@ -189,9 +191,9 @@ def test_reader_that_opened_first_sees_the_time_of_later_writers(
 def test_waiting_while_time_stands_still_does_not_spin(clock: ManualClock, url: str) -> None:
     with corral.open(url, clock=clock) as store:
         store.mail.put("queue:work", 1, due_at=clock.now() + 1)
-        with patch.object(mail_service, "next_due", return_value=clock.now() + 1) as look:
+        with patch.object(mail_service, "next_due", return_value=clock.now() + 1) as next_due:
             assert store.mail.claim("queue:work", owner="w", wait_ms=200) == []
-        assert 0 < look.call_count <= 200 / (MIN_SLEEP * SECOND)
+        assert 0 < next_due.call_count <= 200 / (MIN_SLEEP * SECOND)
 
 
 def test_other_processes_and_later_handles_see_the_store_time(
@@ -199,12 +201,12 @@ def test_other_processes_and_later_handles_see_the_store_time(
 ) -> None:
     path = tmp_path / "corral.db"
 
-    def ahead() -> None:
+    def put_letter() -> None:
         with corral.open(path) as store:
             store.mail.put("agent:a", "first")
 
     system.now += 20 * SECOND
-    with Child(ahead) as child:
+    with Child(put_letter) as child:
         child.result()
     system.now -= 20 * SECOND
     with corral.open(path) as store:
@@ -213,7 +215,7 @@ def test_other_processes_and_later_handles_see_the_store_time(
         assert [first.body, second.body] == ["first", "second"]
 
 
-def open_by(engine: str, url: str, clock: ManualClock) -> Corral:
+def open_with_clock(engine: str, url: str, clock: ManualClock) -> Corral:
     """On PostgreSQL each handle measures the server's time; on SQLite all use the system's."""
     return corral.open(url, clock=clock if engine == "postgres" else None)
 
@@ -223,59 +225,65 @@ def test_letters_of_slightly_different_clocks_keep_their_order(
 ) -> None:
     """The largest difference between two measurements of the server's time."""
     ahead, behind = ManualClock(TRUE_TIME + 200), ManualClock(TRUE_TIME)
-    with open_by(engine, url, ahead) as one, open_by(engine, url, behind) as two:
-        one.mail.put("agent:a", 1, due_at=TRUE_TIME + 150)
+    with (
+        open_with_clock(engine, url, ahead) as first,
+        open_with_clock(engine, url, behind) as second,
+    ):
+        first.mail.put("agent:a", 1, due_at=TRUE_TIME + 150)
         system.now += 200
-        one.mail.put("agent:a", 2)
+        first.mail.put("agent:a", 2)
         system.now -= 200
-        later = two.mail.put("agent:a", 3)
-        assert later == two.mail.get(later.id), "it reports its position"
-        two.mail.put("agent:a", 4, due_at=TRUE_TIME + 5 * SECOND)
+        later = second.mail.put("agent:a", 3)
+        assert later == second.mail.get(later.id), "it reports its position"
+        second.mail.put("agent:a", 4, due_at=TRUE_TIME + 5 * SECOND)
         system.now += SECOND
         ahead.advance(SECOND)
         behind.advance(SECOND)
-        got = [one.mail.claim("agent:a", owner="w")[0] for _ in range(2)]
-        assert [letter.body for letter in got] == [1, 2]
-        for letter in got:
-            one.mail.ack(letter)
+        letters = [first.mail.claim("agent:a", owner="w")[0] for _ in range(2)]
+        assert [letter.body for letter in letters] == [1, 2]
+        for letter in letters:
+            first.mail.ack(letter)
         behind.at = TRUE_TIME  # earlier letters are gone, and it is still queued behind the third
         system.now -= SECOND
-        two.mail.put("agent:a", 5)
+        second.mail.put("agent:a", 5)
         behind.advance(SECOND)
         system.now += SECOND
-        assert [item.body for item in two.mail.claim("agent:a", owner="w", limit=9)] == [3, 5]
+        assert [item.body for item in second.mail.claim("agent:a", owner="w", limit=9)] == [3, 5]
 
 
 def test_letters_put_in_bulk_keep_their_order(system: ShiftedClock, engine: str, url: str) -> None:
     ahead, behind = ManualClock(TRUE_TIME + 200), ManualClock(TRUE_TIME)
-    both = ["agent:a", "agent:b"]
-    with open_by(engine, url, ahead) as one, open_by(engine, url, behind) as two:
-        two.mail.put("agent:b", "before")
+    mailboxes = ["agent:a", "agent:b"]
+    with (
+        open_with_clock(engine, url, ahead) as first,
+        open_with_clock(engine, url, behind) as second,
+    ):
+        second.mail.put("agent:b", "before")
         system.now += 200
-        with one.transaction() as tx:
-            mail.broadcast(tx, both, "first", key="1")
+        with first.transaction() as tx:
+            mail.broadcast(tx, mailboxes, "first", key="1")
         system.now -= 200
-        with two.transaction() as tx:
-            mail.broadcast(tx, both, "second", key="2")
+        with second.transaction() as tx:
+            mail.broadcast(tx, mailboxes, "second", key="2")
             mail.put_many(tx, [LetterDraft("agent:b", "third", "3")])
         system.now += SECOND
         behind.advance(SECOND)
-        for mailbox, wanted in (
+        for mailbox, expected in (
             ("agent:a", ["first", "second"]),
             ("agent:b", ["before", "first", "second", "third"]),
         ):
-            letters = two.mail.claim(mailbox, owner="w", limit=9)
-            assert [letter.body for letter in letters] == wanted
+            letters = second.mail.claim(mailbox, owner="w", limit=9)
+            assert [letter.body for letter in letters] == expected
 
 
 def test_stale_owner_stays_stale_after_clock_changes(system: ShiftedClock, tmp_path: Path) -> None:
     path = tmp_path / "corral.db"
-    with corral.open(path) as one, corral.open(path) as two:
-        one.mail.put("agent:a", "work")
-        (early,) = one.mail.claim("agent:a", owner="a", lease_ms=5 * SECOND)
+    with corral.open(path) as first, corral.open(path) as second:
+        first.mail.put("agent:a", "work")
+        (early,) = first.mail.claim("agent:a", owner="a", lease_ms=5 * SECOND)
         system.now += MINUTE // 2
-        (late,) = two.mail.claim("agent:a", owner="b", lease_ms=5 * SECOND)
+        (late,) = second.mail.claim("agent:a", owner="b", lease_ms=5 * SECOND)
         system.now -= MINUTE // 2
         with pytest.raises(Conflict):
-            one.mail.ack(early)
-        two.mail.ack(late)
+            first.mail.ack(early)
+        second.mail.ack(late)

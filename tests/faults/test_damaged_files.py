@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
             for number in range(300):
                 mail.put(tx, f"queue:{number % 7}", "x" * 100, key=str(number))
         store.settings.set("mail.max_attempts", 3)
-        store.timers.set("agent:ada", "tea", delay_ms=5_000)
+        store.timers.set("agent:ada", "body", delay_ms=5_000)
     return path
 
 
@@ -47,7 +47,9 @@ def read_everything(store: Corral) -> None:
         store.mail.list(mailbox=f"queue:{number}", limit=1_000)
 
 
-def refused_as(reason: str, path: Path, use: Callable[[Corral], object] = read_everything) -> None:
+def assert_rejected(
+    reason: str, path: Path, use: Callable[[Corral], object] = read_everything
+) -> None:
     """Assert the rejection, at opening or first use, and that the file is unchanged."""
     before = path.read_bytes()
     with pytest.raises(StoreUnavailable) as caught:
@@ -65,28 +67,28 @@ def open_and_use(path: Path, use: Callable[[Corral], object]) -> None:
 def test_file_of_random_bytes_is_rejected_as_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "corral.db"
     path.write_bytes(random.Random(1).randbytes(20_000))
-    refused_as("corrupt", path)
+    assert_rejected("corrupt", path)
 
 
 def test_short_text_file_is_rejected_as_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "corral.db"
-    path.write_text("these are my notes")
-    refused_as("corrupt", path)
+    path.write_text("plain text")
+    assert_rejected("corrupt", path)
 
 
-@pytest.mark.parametrize("kept", [0.5, 0.9])
-def test_truncated_store_is_rejected_as_corrupt(file: Path, kept: float) -> None:
-    whole, size = file.read_bytes(), page_size(file)
-    file.write_bytes(whole[: int(len(whole) // size * kept) * size])
-    refused_as("corrupt", file)
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_truncated_store_is_rejected_as_corrupt(file: Path, share: float) -> None:
+    content, size = file.read_bytes(), page_size(file)
+    file.write_bytes(content[: int(len(content) // size * share) * size])
+    assert_rejected("corrupt", file)
 
 
 def test_damaged_page_is_reported_and_never_returns_wrong_data(file: Path) -> None:
     """For any damaged page: the data read is correct, or the store is reported as corrupt."""
     count = 0
-    for page, damaged in each_page_damaged(file):
+    for page, damaged in damage_each_page(file):
         file.write_bytes(damaged)
-        reason = reason_of(partial(open_and_use, file, read_everything))
+        reason = get_reason(partial(open_and_use, file, read_everything))
         assert reason in (None, "corrupt"), f"page {page}"
         count += reason is not None
         assert file.read_bytes() == damaged
@@ -94,26 +96,25 @@ def test_damaged_page_is_reported_and_never_returns_wrong_data(file: Path) -> No
 
 
 def test_full_check_finds_any_damaged_page(file: Path) -> None:
-    for page, damaged in each_page_damaged(file):
+    for page, damaged in damage_each_page(file):
         file.write_bytes(damaged)
         with corral.open(file) as store:
             assert "broken" in [finding.state for finding in store.db.verify()], f"page {page}"
 
 
-def each_page_damaged(file: Path) -> Iterator[tuple[int, bytes]]:
+def damage_each_page(file: Path) -> Iterator[tuple[int, bytes]]:
     """Yield copies of the file, each with one page of random bytes.
 
-    Except the first page: it has the schema, which opening reads. Every page with CORRAL_CRASH=all,
-    else
-    every third.
+    The first page is excluded, because opening reads its schema. CORRAL_CRASH=all damages
+    every page, otherwise every third.
     """
-    whole, size = file.read_bytes(), page_size(file)
-    for page in range(1, len(whole) // size, 1 if ALL else 3):
-        nonsense = random.Random(page).randbytes(size)
-        yield page, whole[: page * size] + nonsense + whole[(page + 1) * size :]
+    content, size = file.read_bytes(), page_size(file)
+    for page in range(1, len(content) // size, 1 if ALL else 3):
+        garbage = random.Random(page).randbytes(size)
+        yield page, content[: page * size] + garbage + content[(page + 1) * size :]
 
 
-def reason_of(work: Callable[[], object]) -> str | None:
+def get_reason(work: Callable[[], object]) -> str | None:
     try:
         work()
     except StoreUnavailable as error:
@@ -122,7 +123,7 @@ def reason_of(work: Callable[[], object]) -> str | None:
 
 
 def test_write_that_hits_a_damaged_page_changes_nothing(file: Path) -> None:
-    """Pages of the tables and indexes of letters: a put needs them all."""
+    """A put needs the pages of the table of letters and of its indexes."""
     connection = apsw.Connection(str(file))
     ((root,),) = connection.execute(
         "SELECT rootpage FROM sqlite_schema WHERE name = 'letters'"
@@ -132,7 +133,7 @@ def test_write_that_hits_a_damaged_page_changes_nothing(file: Path) -> None:
     with file.open("r+b") as raw:
         raw.seek((root - 1) * size)
         raw.write(random.Random(3).randbytes(size))
-    refused_as("corrupt", file, lambda store: store.mail.put("agent:ada", "hello"))
+    assert_rejected("corrupt", file, lambda store: store.mail.put("agent:ada", "hello"))
 
 
 def test_database_of_another_program_is_rejected_and_left_alone(
@@ -143,7 +144,7 @@ def test_database_of_another_program_is_rejected_and_left_alone(
     connection = apsw.Connection(str(path))
     connection.execute("CREATE TABLE places (name TEXT)")
     connection.close()
-    refused_as("foreign", path)
+    assert_rejected("foreign", path)
     assert [entry.name for entry in path.parent.iterdir()] == ["places.sqlite"]
 
 
@@ -152,7 +153,7 @@ def test_file_with_another_application_id_is_rejected(tmp_path: Path) -> None:
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA application_id = 12345; CREATE TABLE letters (seq INTEGER)")
     connection.close()
-    refused_as("foreign", path)
+    assert_rejected("foreign", path)
 
 
 def test_newer_file_is_rejected_and_unchanged(file: Path) -> None:
@@ -161,7 +162,7 @@ def test_newer_file_is_rejected_and_unchanged(file: Path) -> None:
     connection.close()
     with pytest.raises(StoreUnavailable, match="Upgrade Corral"):
         corral.open(file)
-    refused_as("newer", file)
+    assert_rejected("newer", file)
 
 
 def test_newer_postgres_store_is_rejected_and_unchanged(
@@ -198,6 +199,6 @@ def test_advised_repair_of_a_damaged_store_restores_it(
     result = corral_cli("mail", "list")
     assert result.code == 5
     assert "corral db restore FILE" in result.err
-    value = corral_cli("db", "restore", str(tmp_path / "copy.db"))
-    assert value.code == 0, value.err
+    restored = corral_cli("db", "restore", str(tmp_path / "copy.db"))
+    assert restored.code == 0, restored.err
     open_and_use(file, read_everything)

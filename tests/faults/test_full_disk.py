@@ -27,10 +27,10 @@ def put_until_full(store: Corral) -> tuple[list[int], str]:
         except StoreUnavailable as error:
             return accepted, error.reason
         accepted.append(len(accepted))
-        assert len(accepted) < 1_000, "the disk is larger than it was meant to be"
+        assert len(accepted) < 1_000, "the disk is too large for this test"
 
 
-def letters(store: Corral) -> list[int]:
+def list_numbers(store: Corral) -> list[int]:
     return [letter.body[0] for letter in store.mail.list(limit=1_000).items]
 
 
@@ -40,15 +40,15 @@ def check_full_and_free(path: Path, free: Callable[[], None]) -> None:
         print(f"{len(accepted)} letters were accepted, then: {reason}")
         assert reason in ("full", "io")
         assert len(accepted) > 10
-        assert letters(store) == accepted
+        assert list_numbers(store) == accepted
         with pytest.raises(StoreUnavailable):
             store.mail.put("queue:work", ["again", BODY])
         free()
         store.mail.put("queue:work", [len(accepted), BODY])
-        assert letters(store) == [*accepted, len(accepted)]
+        assert list_numbers(store) == [*accepted, len(accepted)]
         check_store(store)
     with corral.open(path) as store:
-        assert letters(store) == [*accepted, len(accepted)]
+        assert list_numbers(store) == [*accepted, len(accepted)]
         check_store(store)
 
 
@@ -73,7 +73,7 @@ def test_store_is_created_once_a_full_disk_has_space(
 
 
 def test_file_size_limit_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
-    def run_into_the_limit() -> None:
+    def fill_up_to_limit() -> None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MEGABYTE, hard))
         check_full_and_free(
@@ -81,7 +81,7 @@ def test_file_size_limit_loses_nothing_that_was_accepted(tmp_path: Path) -> None
             lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard)),
         )
 
-    with Child(run_into_the_limit) as child:
+    with Child(fill_up_to_limit) as child:
         child.result()
 
 
@@ -90,7 +90,7 @@ def test_full_disk_is_reported_to_every_thread_of_a_batch(
 ) -> None:
     with corral.open(small_disk / "corral.db") as store:
         put_until_full(store)
-        before = letters(store)
+        before = list_numbers(store)
         racers = race([lambda: store.mail.put("queue:work", ["more", BODY])] * 8)
         assert {getattr(racer.error, "reason", racer.error) for racer in racers} <= {"full", "io"}
-        assert letters(store) == before
+        assert list_numbers(store) == before

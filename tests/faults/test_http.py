@@ -1,4 +1,4 @@
-"""The API while its store is away and returns."""
+"""The HTTP API while its PostgreSQL server restarts."""
 
 import signal
 import threading
@@ -29,7 +29,7 @@ class BackgroundWriter:
             self.accepted.append(self._store.mail.put("queue:q", len(self.accepted)).id)
 
     def wait_for(self, count: int) -> None:
-        wait_until(lambda: len(self.accepted) >= count, "it goes on")
+        wait_until(lambda: len(self.accepted) >= count, "the writer continues")
 
     def end(self) -> list[str]:
         self._stop.set()
@@ -40,8 +40,7 @@ class BackgroundWriter:
 def test_server_restart_loses_no_request_and_no_event(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients continue to send while PostgreSQL restarts; accepted letters are stored and in the
-    feed."""
+    """Clients keep sending during the restart. Accepted letters are stored and in the feed."""
     monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", 3_600.0)
     with (
         corral.open(own_url) as store,
@@ -51,14 +50,14 @@ def test_server_restart_loses_no_request_and_no_event(
         events = remote.events.follow("0-0", timeout_ms=HOUR)
         letters = (event.subject for event in events if event.kind == "letter")
         writing = BackgroundWriter(remote)
-        heard = [next(letters)]
+        received = [next(letters)]
         for how in (signal.SIGINT, signal.SIGQUIT):
             before = len(writing.accepted)
             own_server.stop(how)
             own_server.start()
             writing.wait_for(before + 10)
         accepted = writing.end()
-        heard += [next(letters) for _ in accepted[1:]]
+        received += [next(letters) for _ in accepted[1:]]
         events.close()
         assert len({*accepted}) == len(accepted)
-        assert heard == accepted
+        assert received == accepted

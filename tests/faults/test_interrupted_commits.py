@@ -19,7 +19,7 @@ from tests.support.postgres_server import PostgresServer
 from tests.support.proxy import Proxy, When
 
 COMMIT = "COMMIT\0"  # the whole statement, not the end of READ COMMITTED
-BOTH = pytest.mark.parametrize("when", ["before", "after"])
+BEFORE_AND_AFTER = pytest.mark.parametrize("when", ["before", "after"])
 
 
 class ProxiedStore(NamedTuple):
@@ -35,35 +35,35 @@ def proxied(postgres_server: PostgresServer, postgres_template: str) -> Iterator
     url = postgres_server.new_database(template=postgres_template)
     clock = ManualClock()
     with Proxy(postgres_server.port) as proxy:
-        through = url.replace(f":{postgres_server.port}/", f":{proxy.port}/")
-        with corral.open(through, clock=clock) as store:
+        proxy_url = url.replace(f":{postgres_server.port}/", f":{proxy.port}/")
+        with corral.open(proxy_url, clock=clock) as store:
             yield ProxiedStore(store, proxy, clock)
-            assert proxy.cuts == 1, "the connection was not cut, so the test proves nothing"
+            assert proxy.cuts == 1, "the connection was not cut"
             check_store(store)
     postgres_server.drop_database(url)
 
 
-def unknown(caught: pytest.ExceptionInfo[StoreUnavailable]) -> bool:
+def is_unknown_outcome(caught: pytest.ExceptionInfo[StoreUnavailable]) -> bool:
     return caught.value.reason == "unknown_outcome"
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_put_without_a_key_may_be_reported_as_unknown(proxied: ProxiedStore, when: When) -> None:
     proxied.proxy.cut("hello", when)
     with pytest.raises(StoreUnavailable) as caught:
         proxied.store.mail.put("queue:work", "hello")
-    assert unknown(caught)
+    assert is_unknown_outcome(caught)
     assert len(proxied.store.mail.list().items) == (0 if when == "before" else 1)
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_put_with_a_key_is_retried_and_puts_one_letter(proxied: ProxiedStore, when: When) -> None:
     proxied.proxy.cut("hello", when)
     letter = proxied.store.mail.put("queue:work", "hello", key="k")
     assert [item.id for item in proxied.store.mail.list().items] == [letter.id]
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_ack_is_retried(proxied: ProxiedStore, when: When) -> None:
     proxied.store.mail.put("queue:work", "hello")
     (letter,) = proxied.store.mail.claim("queue:work", owner="me")
@@ -72,7 +72,7 @@ def test_ack_is_retried(proxied: ProxiedStore, when: When) -> None:
     assert [event.verb for event in proxied.store.events.after().items] == ["put", "ack"]
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_renewal_is_retried(proxied: ProxiedStore, when: When) -> None:
     proxied.store.mail.put("queue:work", "hello")
     (letter,) = proxied.store.mail.claim("queue:work", owner="me")
@@ -82,7 +82,7 @@ def test_renewal_is_retried(proxied: ProxiedStore, when: When) -> None:
     assert proxied.store.mail.renew(letter, lease_ms=HOUR).due_at == proxied.clock.now() + HOUR
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_queue_claim_is_retried_and_loses_no_letter(proxied: ProxiedStore, when: When) -> None:
     for body in (1, 2, 3):
         proxied.store.mail.put("queue:work", body)
@@ -90,11 +90,11 @@ def test_queue_claim_is_retried_and_loses_no_letter(proxied: ProxiedStore, when:
     (letter,) = proxied.store.mail.claim("queue:work", owner="worker")
     proxied.store.mail.ack(letter)
     proxied.clock.advance(HOUR)
-    left = proxied.store.mail.claim("queue:work", owner="other", limit=10)
-    assert sorted([letter.body, *(item.body for item in left)]) == [1, 2, 3]
+    remaining = proxied.store.mail.claim("queue:work", owner="other", limit=10)
+    assert sorted([letter.body, *(item.body for item in remaining)]) == [1, 2, 3]
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_ordered_claim_is_retried_without_reordering(proxied: ProxiedStore, when: When) -> None:
     for body in ("first", "second"):
         proxied.store.mail.put("agent:ada", body)
@@ -107,7 +107,7 @@ def test_ordered_claim_is_retried_without_reordering(proxied: ProxiedStore, when
     assert [letter.body for letter in letters] == ["first"]
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_failure_may_be_reported_as_unknown_and_counts_once(
     proxied: ProxiedStore, when: When
 ) -> None:
@@ -123,16 +123,16 @@ def test_failure_may_be_reported_as_unknown_and_counts_once(
     assert verbs in (["put"], ["put", "fail"])
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_setting_is_retried_until_stored(proxied: ProxiedStore, when: When) -> None:
     proxied.proxy.cut(COMMIT, when)
     proxied.store.settings.set("mail.max_attempts", 3)
     assert proxied.store.settings.get("mail.max_attempts").value == 3
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_retried_firing_puts_one_letter_per_time(proxied: ProxiedStore, when: When) -> None:
-    timer = proxied.store.timers.set("queue:due", "tea", delay_ms=5_000)
+    timer = proxied.store.timers.set("queue:due", "body", delay_ms=5_000)
     proxied.clock.advance(5_000)
     proxied.proxy.cut(COMMIT, when)
     proxied.store.schedules.fire_due()
@@ -140,7 +140,7 @@ def test_retried_firing_puts_one_letter_per_time(proxied: ProxiedStore, when: Wh
     assert str(letter.key).startswith(timer.id)
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_transaction_may_be_reported_as_unknown(proxied: ProxiedStore, when: When) -> None:
     def put_two() -> None:
         with proxied.store.transaction() as tx:
@@ -150,11 +150,11 @@ def test_transaction_may_be_reported_as_unknown(proxied: ProxiedStore, when: Whe
     proxied.proxy.cut(COMMIT, when)
     with pytest.raises(StoreUnavailable) as caught:
         put_two()
-    assert unknown(caught)
+    assert is_unknown_outcome(caught)
     assert len(proxied.store.mail.list().items) == (0 if when == "before" else 2)
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_transaction_broken_in_the_middle_is_rolled_back(proxied: ProxiedStore, when: When) -> None:
     def put_two() -> None:
         with proxied.store.transaction() as tx:
@@ -168,14 +168,14 @@ def test_transaction_broken_in_the_middle_is_rolled_back(proxied: ProxiedStore, 
     assert proxied.store.mail.list().items == []
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_write_broken_before_its_commit_is_retried(proxied: ProxiedStore, when: When) -> None:
-    proxied.proxy.cut("tea", when)
-    proxied.store.timers.set("agent:ada", "tea", delay_ms=5_000)
+    proxied.proxy.cut("body", when)
+    proxied.store.timers.set("agent:ada", "body", delay_ms=5_000)
     assert len(proxied.store.timers.list().items) == 1
 
 
-@BOTH
+@BEFORE_AND_AFTER
 def test_read_is_retried(proxied: ProxiedStore, when: When) -> None:
     proxied.store.mail.put("queue:work", "hello")
     proxied.proxy.cut("SELECT", when)

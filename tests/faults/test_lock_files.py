@@ -15,7 +15,7 @@ from corral.kernel.errors import StoreUnavailable
 from tests.support.full_disk import fill
 from tests.support.processes import Child
 
-VICTIM = "a file of somebody"
+VICTIM = "a file of another user"
 
 
 @pytest.fixture
@@ -24,60 +24,60 @@ def victim(tmp_path: Path) -> Path:
     return tmp_path / "victim"
 
 
-def link(victim: Path, place: Path) -> None:
-    place.symlink_to(victim)
+def plant_symlink(victim: Path, path: Path) -> None:
+    path.symlink_to(victim)
 
 
-def fifo(_: Path, place: Path) -> None:
-    os.mkfifo(place)
+def plant_fifo(_: Path, path: Path) -> None:
+    os.mkfifo(path)
 
 
-def folder(_: Path, place: Path) -> None:
-    place.mkdir()
+def plant_folder(_: Path, path: Path) -> None:
+    path.mkdir()
 
 
-def refused(store: Corral) -> StoreUnavailable:
+def put_and_fail(store: Corral) -> StoreUnavailable:
     with pytest.raises(StoreUnavailable) as caught:
         store.mail.put("queue:work", "never")
     return caught.value
 
 
 @pytest.mark.parametrize("name", ["corral.db-writers", "corral.db-writers-queue"])
-@pytest.mark.parametrize("put", [link, fifo, folder])
+@pytest.mark.parametrize("plant", [plant_symlink, plant_fifo, plant_folder])
 def test_planted_lock_file_is_neither_written_nor_waited_for(
-    tmp_path: Path, victim: Path, name: str, put: Callable[[Path, Path], None]
+    tmp_path: Path, victim: Path, name: str, plant: Callable[[Path, Path], None]
 ) -> None:
-    place = tmp_path / name
+    path = tmp_path / name
     corral.open(tmp_path / "corral.db").close()
-    place.unlink()
-    put(victim, place)
-    if (name, put) == ("corral.db-writers", fifo):
+    path.unlink()
+    plant(victim, path)
+    if (name, plant) == ("corral.db-writers", plant_fifo):
         return  # it can be locked like any file
     with corral.open(tmp_path / "corral.db") as store:
-        error = refused(store)
+        error = put_and_fail(store)
         assert error.reason == "unwritable"
         assert "remove the object with that name" in error.message
-        held = len(os.listdir("/proc/self/fd"))
+        open_files = len(os.listdir("/proc/self/fd"))
         for _ in range(10):
-            refused(store)
-        assert len(os.listdir("/proc/self/fd")) == held, "files stay open"
+            put_and_fail(store)
+        assert len(os.listdir("/proc/self/fd")) == open_files, "files stay open"
         assert victim.read_text() == VICTIM
-        if put is folder:
-            place.rmdir()
+        if plant is plant_folder:
+            path.rmdir()
         else:
-            place.unlink()
+            path.unlink()
         store.mail.put("queue:work", "after")
 
 
-def write_to_the_sign(path: str) -> None:
-    line = WriteLock(path)
+def acquire_write_lock(path: str) -> None:
+    lock = WriteLock(path)
     try:
-        line.acquire()
+        lock.acquire()
     except StoreUnavailable:
         return
-    door, _ = line._files or line._open()
-    assert door.try_lock()
-    door.unlock()
+    queue_lock, _ = lock._files or lock._open()
+    assert queue_lock.try_lock()
+    queue_lock.unlock()
 
 
 def test_sparse_copy_of_shared_memory_on_a_full_disk_kills_no_process(
@@ -87,7 +87,7 @@ def test_sparse_copy_of_shared_memory_on_a_full_disk_kills_no_process(
     (small_disk / "store-writers-queue").touch()
     os.truncate(small_disk / "store-writers-queue", 1)
     fill(small_disk / "ballast")
-    with Child(lambda: write_to_the_sign(str(small_disk / "store"))) as child:
+    with Child(lambda: acquire_write_lock(str(small_disk / "store"))) as child:
         child.result()
 
 
@@ -126,10 +126,10 @@ def test_truncated_shared_memory_kills_no_process_and_loses_nothing(
             store.mail.put("queue:work", "before")
             os.truncate(tmp_path / "corral.db-writers-queue", size)
             store.mail.put("queue:work", "after")
-            line: Any = getattr(store._database, "_write_lock")  # noqa: B009
-            door, _ = line._files
-            assert door.try_lock()
-            door.unlock()
+            lock: Any = getattr(store._database, "_write_lock")  # noqa: B009
+            queue_lock, _ = lock._files
+            assert queue_lock.try_lock()
+            queue_lock.unlock()
             store.now()
             return [letter.body for letter in store.mail.list().items]
 

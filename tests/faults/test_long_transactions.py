@@ -14,7 +14,7 @@ from tests.support.postgres_server import PostgresServer
 
 
 @pytest.fixture
-def neighbour(postgres_server: PostgresServer) -> Iterator[str]:
+def other_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of another database on the same server."""
     url = postgres_server.new_database()
     postgres_server.run_sql("CREATE TABLE things (id INT)", url.rpartition("/")[2])
@@ -23,7 +23,7 @@ def neighbour(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def own(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+def store_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
     url = postgres_server.new_database(template=postgres_template)
     yield url
     postgres_server.drop_database(url)
@@ -31,7 +31,7 @@ def own(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str
 
 @contextmanager
 def open_transaction(url: str, prepared: str | None = None) -> Iterator[None]:
-    """A transaction that has written and stays open or prepared."""
+    """Keep a transaction with a write open or prepared."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("BEGIN")
         connection.execute("CREATE TABLE IF NOT EXISTS things (id INT)")
@@ -45,17 +45,17 @@ def open_transaction(url: str, prepared: str | None = None) -> Iterator[None]:
             connection.execute(end.encode())
 
 
-def subjects(store: Corral, after: str | None = None) -> list[str]:
+def list_subjects(store: Corral, after: str | None = None) -> list[str]:
     return [event.subject for event in store.events.after(after).items]
 
 
 @pytest.mark.parametrize("prepared", [None, "elsewhere"])
 def test_transaction_in_another_database_does_not_hold_back_the_feed(
-    own: str, neighbour: str, prepared: str | None
+    store_url: str, other_url: str, prepared: str | None
 ) -> None:
-    with corral.open(own) as store, open_transaction(neighbour, prepared):
+    with corral.open(store_url) as store, open_transaction(other_url, prepared):
         letter = store.mail.put("queue:work", "now")
-        assert subjects(store) == [letter.id]
+        assert list_subjects(store) == [letter.id]
         assert [event.subject for event in store.events.newest().items] == [letter.id]
         feed = store.events.follow("0-0", timeout_ms=3_600_000)
         assert next(feed).subject == letter.id
@@ -65,10 +65,10 @@ def test_transaction_in_another_database_does_not_hold_back_the_feed(
 
 
 def test_feed_of_a_plain_role_is_not_held_back_by_another_database(
-    postgres_server: PostgresServer, neighbour: str
+    postgres_server: PostgresServer, other_url: str
 ) -> None:
     """The role sees only the databases of other users' transactions, not their content."""
-    name = "plainly_owned"
+    name = "owned_by_plain_role"
     with suppress(psycopg.Error):
         postgres_server.run_sql("CREATE ROLE plain LOGIN")
     postgres_server.run_sql(f"CREATE DATABASE {name} OWNER plain")
@@ -76,45 +76,45 @@ def test_feed_of_a_plain_role_is_not_held_back_by_another_database(
     try:
         with (
             corral.open(url.replace("postgres@", "plain@")) as store,
-            open_transaction(neighbour),
-            open_transaction(neighbour, "plainly"),
+            open_transaction(other_url),
+            open_transaction(other_url, "prepared_by_other"),
         ):
             letter = store.mail.put("queue:work", "now")
-            assert subjects(store) == [letter.id]
+            assert list_subjects(store) == [letter.id]
     finally:
         postgres_server.drop_database(url)
 
 
 @pytest.mark.parametrize("prepared", [None, "here"])
 def test_transaction_in_the_same_database_still_holds_back_the_feed(
-    own: str, prepared: str | None
+    store_url: str, prepared: str | None
 ) -> None:
     """It could still write an older event; doctor names it once it takes long."""
-    with corral.open(own) as store:
-        with open_transaction(own, prepared):
+    with corral.open(store_url) as store:
+        with open_transaction(store_url, prepared):
             letter = store.mail.put("queue:work", "later")
-            assert subjects(store) == []
-        assert subjects(store) == [letter.id]
+            assert list_subjects(store) == []
+        assert list_subjects(store) == [letter.id]
 
 
 def test_no_event_is_skipped_beside_transactions_of_other_databases(
-    own: str, neighbour: str
+    store_url: str, other_url: str
 ) -> None:
-    with corral.open(own) as store, corral.open(own) as other:
-        with open_transaction(neighbour), store.transaction() as tx:
+    with corral.open(store_url) as store, corral.open(store_url) as other:
+        with open_transaction(other_url), store.transaction() as tx:
             mail.put(tx, "queue:work", "1, late")
-            with open_transaction(neighbour, "between"):
+            with open_transaction(other_url, "between"):
                 other.mail.put("queue:work", "2, early")
-            shown = other.events.after()
-            assert shown.items == []
-        assert subjects(other, shown.next) == ["let_1", "let_2"]
+            page = other.events.after()
+            assert page.items == []
+        assert list_subjects(other, page.next) == ["let_1", "let_2"]
 
 
-def test_feed_read_in_a_writing_transaction_hides_its_own_events(own: str) -> None:
+def test_feed_read_in_a_writing_transaction_hides_its_own_events(store_url: str) -> None:
     """They may be rolled back, and a cursor after them would skip other events."""
     from corral.domain.events import ops as events
 
-    with corral.open(own) as store:
+    with corral.open(store_url) as store:
         before = store.mail.put("queue:work", "before")
         with suppress(NotFound), store.transaction() as tx:
             mail.put(tx, "queue:work", "undone")
@@ -122,8 +122,10 @@ def test_feed_read_in_a_writing_transaction_hides_its_own_events(own: str) -> No
             raise NotFound("roll back")
 
 
-def test_turns_become_searchable_beside_a_foreign_transaction(own: str, neighbour: str) -> None:
-    with corral.open(own) as store, open_transaction(neighbour):
+def test_turns_become_searchable_beside_a_foreign_transaction(
+    store_url: str, other_url: str
+) -> None:
+    with corral.open(store_url) as store, open_transaction(other_url):
         session = store.sessions.open()
         store.sessions.append(session, "user", "zebra")
         assert [hit.location for hit in store.search.find("zebra").items] == [1]

@@ -1,6 +1,6 @@
 """A store of an older version: migrated or left unchanged.
 
-The last migration here is made up and stands for all future ones.
+The last migration is invented for the test and stands for all future ones.
 """
 
 import shutil
@@ -22,7 +22,7 @@ from tests.support.processes import Child, Signal, run_concurrently
 from tests.support.store_urls import wait_until_alone
 
 GOOD = """
--- Something that a later Corral needs.
+-- A table of a later version.
 CREATE TABLE extra (
     id {key} PRIMARY KEY,
     size {integer} NOT NULL
@@ -40,31 +40,33 @@ FIRST_LETTER = (
        VALUES (1, 'user:tester', 'letter', 'put', 'let_1')""",
 )
 
-Later = Callable[[str], None]
-TODAYS = Path(migrations.__file__).parent.parent / "migrations"
-TODAY = migrations.latest_version()
+InstallMigration = Callable[[str], None]
+MIGRATIONS = Path(migrations.__file__).parent.parent / "migrations"
+CURRENT_VERSION = migrations.latest_version()
 
 
 @pytest.fixture
-def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Later]:
-    """A function that turns this program into a later version with one more migration."""
+def install_migration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[InstallMigration]:
+    """Return a function that adds one more migration to the program."""
     folder = tmp_path / "migrations"
 
-    def become_later(text: str) -> None:
+    def install(text: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        for own in TODAYS.glob("*.sql"):
-            shutil.copy(own, folder)
-        (folder / f"{TODAY + 1:04d}_extra.sql").write_text(text)
+        for migration in MIGRATIONS.glob("*.sql"):
+            shutil.copy(migration, folder)
+        (folder / f"{CURRENT_VERSION + 1:04d}_extra.sql").write_text(text)
         monkeypatch.setattr(migrations, "DIRECTORY", folder)
-        _forget()
+        _clear_caches()
 
-    yield become_later
+    yield install
     monkeypatch.undo()
-    _forget()
+    _clear_caches()
 
 
-def _forget() -> None:
+def _clear_caches() -> None:
     migrations.load_migrations.cache_clear()
     migrations.latest_version.cache_clear()
     schema.tables.cache_clear()
@@ -72,7 +74,7 @@ def _forget() -> None:
 
 
 @pytest.fixture
-def old(empty_url: str) -> str:
+def old_url(empty_url: str) -> str:
     """A store of the current version with content."""
     with corral.open(empty_url) as store:
         store.mail.put("agent:ada", "hello")
@@ -91,120 +93,130 @@ def upgrade(url: str, probe: Probe | None = None) -> None:
 def is_upgraded(store: Corral) -> bool:
     rows = store.db.sql("SELECT number FROM migrations ORDER BY number").rows
     assert rows == [[number] for number in range(1, store.db.schema_version() + 1)]
-    return store.db.schema_version() == TODAY + 1
+    return store.db.schema_version() == CURRENT_VERSION + 1
 
 
-def is_whole(store: Corral) -> None:
+def check_content(store: Corral) -> None:
     assert [letter.body for letter in store.mail.list().items] == ["hello"]
-    store.mail.put("agent:ada", "again")
+    store.mail.put("agent:ada", "second")
     if is_upgraded(store):  # an older store lacks tables that the check reads
         check_store(store, schema=True)
 
 
-def copy_of(url: str) -> Path:
-    return Path(url.removeprefix("sqlite:///") + f".before-{TODAY + 1:04d}")
+def backup_path(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///") + f".before-{CURRENT_VERSION + 1:04d}")
 
 
-def test_older_store_is_migrated(old: str, later: Later) -> None:
-    later(GOOD)
-    upgrade(old)
-    with corral.open(old) as store:
+def test_older_store_is_migrated(old_url: str, install_migration: InstallMigration) -> None:
+    install_migration(GOOD)
+    upgrade(old_url)
+    with corral.open(old_url) as store:
         assert is_upgraded(store)
         assert store.db.sql("SELECT id, size FROM extra").rows == [["one", 1]]
-        is_whole(store)
+        check_content(store)
 
 
 def test_sqlite_keeps_a_private_backup_before_migrating(
-    old: str, later: Later, engine: str
+    old_url: str, install_migration: InstallMigration, engine: str
 ) -> None:
-    later(GOOD)
-    upgrade(old)
+    install_migration(GOOD)
+    upgrade(old_url)
     if engine == "postgres":
-        assert not copy_of(old).exists()  # on PostgreSQL, the server's own backups are used
+        assert not backup_path(old_url).exists()  # on PostgreSQL, the server's own backups are used
         return
-    assert oct(copy_of(old).stat().st_mode & 0o777) == "0o600"
-    with corral.open(f"sqlite:///{copy_of(old)}", upgrade=True) as store:
-        assert store.db.schema_version() == TODAY
+    assert oct(backup_path(old_url).stat().st_mode & 0o777) == "0o600"
+    with corral.open(f"sqlite:///{backup_path(old_url)}", upgrade=True) as store:
+        assert store.db.schema_version() == CURRENT_VERSION
         assert [row[0] for row in store.db.sql("SELECT body FROM letters").rows] == ['"hello"']
 
 
-def test_failed_migration_leaves_the_old_store_unchanged(old: str, later: Later) -> None:
-    later(BAD)
+def test_failed_migration_leaves_the_old_store_unchanged(
+    old_url: str, install_migration: InstallMigration
+) -> None:
+    install_migration(BAD)
     with pytest.raises(corral.errors.CorralError):
-        upgrade(old)
-    with corral.open(old, upgrade=True) as store:
+        upgrade(old_url)
+    with corral.open(old_url, upgrade=True) as store:
         assert not is_upgraded(store)
         with pytest.raises(corral.errors.CorralError, check=because("bad_query")):
             store.db.sql("SELECT * FROM extra")
-        is_whole(store)
+        check_content(store)
 
 
-def test_failed_migration_can_be_repeated(old: str, later: Later) -> None:
-    later(BAD)
+def test_failed_migration_can_be_repeated(
+    old_url: str, install_migration: InstallMigration
+) -> None:
+    install_migration(BAD)
     with pytest.raises(corral.errors.CorralError):
-        upgrade(old)
-    later(GOOD)
-    upgrade(old)
-    with corral.open(old) as store:
+        upgrade(old_url)
+    install_migration(GOOD)
+    upgrade(old_url)
+    with corral.open(old_url) as store:
         assert is_upgraded(store)
-        is_whole(store)
+        check_content(store)
 
 
 @pytest.mark.parametrize("moment", [0, 1], ids=["before commit", "after commit"])
-def test_killed_migration_is_either_applied_or_not(old: str, later: Later, moment: int) -> None:
-    later(GOOD)
-    with Child(lambda: upgrade(old, Probe(kill_at=moment))) as child:
+def test_killed_migration_is_either_applied_or_not(
+    old_url: str, install_migration: InstallMigration, moment: int
+) -> None:
+    install_migration(GOOD)
+    with Child(lambda: upgrade(old_url, Probe(kill_at=moment))) as child:
         assert child.ended_by() is signal.SIGKILL
-    wait_until_alone(old)
-    with corral.open(old, upgrade=True) as store:
+    wait_until_alone(old_url)
+    with corral.open(old_url, upgrade=True) as store:
         assert is_upgraded(store) == (moment == 1)
-    upgrade(old)
-    with corral.open(old) as store:
+    upgrade(old_url)
+    with corral.open(old_url) as store:
         assert is_upgraded(store)
-        is_whole(store)
+        check_content(store)
 
 
-def test_ten_concurrent_migrations_all_succeed(old: str, later: Later) -> None:
-    later(GOOD)
-    run_concurrently([lambda: upgrade(old)] * 10)
-    with corral.open(old) as store:
+def test_ten_concurrent_migrations_all_succeed(
+    old_url: str, install_migration: InstallMigration
+) -> None:
+    install_migration(GOOD)
+    run_concurrently([lambda: upgrade(old_url)] * 10)
+    with corral.open(old_url) as store:
         assert is_upgraded(store)
         assert store.db.sql("SELECT id, size FROM extra").rows == [["one", 1]]
-        is_whole(store)
+        check_content(store)
 
 
 def test_older_postgres_store_is_migrated_only_on_request(
-    old: str, later: Later, engine: str
+    old_url: str, install_migration: InstallMigration, engine: str
 ) -> None:
-    later(GOOD)
+    install_migration(GOOD)
     if engine == "sqlite":
-        corral.open(old).close()
-        assert copy_of(old).exists()
+        corral.open(old_url).close()
+        assert backup_path(old_url).exists()
         return
     with pytest.raises(StoreUnavailable, match="corral db migrate") as caught:
-        corral.open(old)
+        corral.open(old_url)
     assert caught.value.reason == "older"
-    with corral.open(old, upgrade=True) as store:
-        assert store.db.schema_version() == TODAY, "the rejection changes nothing"
-        assert store.db.migrate() == [TODAY + 1]
+    with corral.open(old_url, upgrade=True) as store:
+        assert store.db.schema_version() == CURRENT_VERSION, "the rejection changes nothing"
+        assert store.db.migrate() == [CURRENT_VERSION + 1]
         assert store.db.migrate() == []
-    corral.open(old).close()
+    corral.open(old_url).close()
 
 
-def test_process_with_the_old_store_open_continues_to_work(old: str, later: Later) -> None:
+def test_process_with_the_old_store_open_continues_to_work(
+    old_url: str, install_migration: InstallMigration
+) -> None:
     opened, upgraded = Signal(), Signal()
 
-    def work_through_it() -> None:
-        with corral.open(old) as store:
+    def work_during_upgrade() -> None:
+        with corral.open(old_url) as store:
             opened.send()
             upgraded.wait()
-            store.mail.put("agent:ada", "still there")
+            store.mail.put("agent:ada", "after the upgrade")
             assert len(store.mail.list().items) == 2
 
-    with Child(work_through_it) as child:
+    with Child(work_during_upgrade) as child:
         opened.wait()
-        later(GOOD)
-        upgrade(old)
+        install_migration(GOOD)
+        upgrade(old_url)
         upgraded.send()
         child.result()
 
@@ -214,24 +226,24 @@ def test_store_of_the_first_schema_is_migrated_to_the_latest(
 ) -> None:
     folder = tmp_path / "first"
     folder.mkdir()
-    shutil.copy(min(TODAYS.glob("0001_*.sql")), folder)
+    shutil.copy(min(MIGRATIONS.glob("0001_*.sql")), folder)
     with monkeypatch.context() as patch:
         patch.setattr(migrations, "DIRECTORY", folder)
-        _forget()
+        _clear_caches()
         try:
             with corral.open(empty_url, upgrade=True) as store:
                 store.db.migrate()
                 assert store.db.schema_version() == 1
-                # As the first version wrote it: today's operations need today's columns.
+                # Written like the first version: the operations need the current columns.
                 with store.transaction() as tx:
                     for text in FIRST_LETTER:
                         tx.run(Statement(text))
         finally:
             patch.undo()
-            _forget()
+            _clear_caches()
     upgrade(empty_url)
     with corral.open(empty_url) as store:
-        assert store.db.schema_version() == TODAY
+        assert store.db.schema_version() == CURRENT_VERSION
         assert [letter.body for letter in store.mail.list().items] == ["hello"]
         session = store.sessions.open(title="new")
         assert store.sessions.append(session, "user", "hi").number == 1

@@ -38,13 +38,13 @@ def test_program_that_holds_the_file_is_reported_after_a_timeout(
         browser = apsw.Connection(str(file))
         browser.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreUnavailable, check=because("locked")) as caught:
-            store.mail.put("agent:ada", "while it is held")
+            store.mail.put("agent:ada", "blocked")
         assert caught.value.reason == "locked"
         assert len(store.mail.list().items) == 1, "reads continue"
         browser.execute("ROLLBACK")
         browser.close()
-        store.mail.put("agent:ada", "once it is free")
-        assert [letter.body for letter in store.mail.list().items] == ["hello", "once it is free"]
+        store.mail.put("agent:ada", "after")
+        assert [letter.body for letter in store.mail.list().items] == ["hello", "after"]
 
 
 def test_program_that_holds_the_file_briefly_is_waited_for(
@@ -53,7 +53,7 @@ def test_program_that_holds_the_file_briefly_is_waited_for(
     monkeypatch.setattr(sqlite_connection_set, "BUSY_MS", 3_600_000)
     held = Signal()
 
-    def hold_for_a_moment() -> None:
+    def hold_briefly() -> None:
         browser = apsw.Connection(str(file))
         browser.set_busy_timeout(3_600_000)  # the store is opened at the same time
         browser.execute("BEGIN EXCLUSIVE")
@@ -61,9 +61,9 @@ def test_program_that_holds_the_file_briefly_is_waited_for(
         time.sleep(0.3)
         browser.execute("ROLLBACK")
 
-    with Child(hold_for_a_moment) as child, corral.open(file) as store:
+    with Child(hold_briefly) as child, corral.open(file) as store:
         held.wait()
-        store.mail.put("agent:ada", "after it")
+        store.mail.put("agent:ada", "after")
         child.result()
 
 
@@ -82,18 +82,18 @@ def test_file_held_by_another_program_cannot_become_a_store(
     corral.open(path).close()
 
 
-# -- an old SQLite ------------------------------------------------------------------------------
+# -- old SQLite versions -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("version", "fits"), [("3.51.2", False), ("3.9.9", False), ("3.51.3", True)]
+    ("version", "is_supported"), [("3.51.2", False), ("3.9.9", False), ("3.51.3", True)]
 )
 def test_sqlite_version_with_corruption_bug_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, fits: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_supported: bool
 ) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
     path = tmp_path / "corral.db"
-    if fits:
+    if is_supported:
         corral.open(path).close()
         return
     with pytest.raises(StoreUnavailable, check=because("old_sqlite")) as caught:
@@ -120,18 +120,18 @@ def test_network_file_system_allows_one_process_at_a_time(
     monkeypatch.setattr(filesystem, "read_file_system_type", lambda path: "nfs")
     opened, closed = Signal(), Signal()
 
-    def open_while_it_is_open_and_again() -> list[str | None]:
+    def open_twice() -> list[str | None]:
         opened.wait()
         first = reason_for(file)
         closed.send()
         opened.wait()
         return [first, reason_for(file)]
 
-    with Child(open_while_it_is_open_and_again) as other:
+    with Child(open_twice) as other:
         with corral.open(file) as store:
             opened.send()
             closed.wait()
-            store.mail.put("agent:ada", "the first one works on")
+            store.mail.put("agent:ada", "from the first process")
             assert len(store.mail.list().items) == 2
         opened.send()
         assert other.result() == ["network_file_system", None]
@@ -143,12 +143,12 @@ def test_killed_process_releases_a_store_on_a_network_file_system(
     monkeypatch.setattr(filesystem, "read_file_system_type", lambda path: "nfs")
     opened = Signal()
 
-    def open_and_stay() -> None:
+    def open_and_pause() -> None:
         with corral.open(file):
             opened.send()
             signal.pause()
 
-    with Child(open_and_stay) as child:
+    with Child(open_and_pause) as child:
         opened.wait()
         with pytest.raises(StoreUnavailable, check=because("network_file_system")):
             corral.open(file)
@@ -183,14 +183,14 @@ def test_store_opened_before_a_fork_is_rejected_in_the_child(url: str, use: str)
     with corral.open(url) as store:
         store.mail.put("agent:ada", "before the fork")
 
-        def use_it() -> str:
+        def use_store() -> str:
             try:
                 USES[use](store)
             except RuntimeError as error:
                 return str(error)
-            return "it was not refused"
+            return "not rejected"
 
-        with Child(use_it, carrying=True) as child:
+        with Child(use_store, carrying=True) as child:
             assert "opened before a fork" in child.result()
         # The child's attempt did not harm the parent's connection.
         store.mail.put("agent:ada", "after the fork")
@@ -215,12 +215,12 @@ def test_store_reopened_in_a_forked_child_keeps_its_writes(url: str, when: str) 
     """It may be rejected, because SQLite does not survive a fork, but nothing is lost."""
     opened, closed = Signal(), Signal()
 
-    def open_anew_and_put() -> list[str]:
+    def reopen_and_put() -> list[str]:
         accepted: list[str] = []
         try:
-            with corral.open(url) as mine:
+            with corral.open(url) as child_store:
                 for number in range(3):
-                    mine.mail.put("agent:ada", f"child {number}")
+                    child_store.mail.put("agent:ada", f"child {number}")
                     accepted.append(f"child {number}")
                     if number == 0:
                         opened.send()
@@ -237,10 +237,10 @@ def test_store_reopened_in_a_forked_child_keeps_its_writes(url: str, when: str) 
             store.mail.put("agent:ada", "parent")
             if when == "in a transaction":
                 with store.transaction() as tx:
-                    mail.put(tx, "agent:ada", "in the transaction")
-                    child = stack.enter_context(Child(open_anew_and_put, carrying=True))
+                    mail.put(tx, "agent:ada", "uncommitted at the fork")
+                    child = stack.enter_context(Child(reopen_and_put, carrying=True))
             else:
-                child = stack.enter_context(Child(open_anew_and_put, carrying=True))
+                child = stack.enter_context(Child(reopen_and_put, carrying=True))
             opened.wait()
         with corral.open(url) as other:
             other.mail.put("agent:ada", "other")

@@ -48,7 +48,7 @@ def test_file_size_limit_while_sealing_leaves_the_output_unchanged(
     data = os.urandom(500_000)
     (tmp_path / "output").write_bytes(data)
 
-    def seal_it() -> str:
+    def seal_with_limit() -> str:
         import signal
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -60,7 +60,7 @@ def test_file_size_limit_while_sealing_leaves_the_output_unchanged(
             return str(refused.details["reason"])
         return "sealed"
 
-    with Child(seal_it) as child:
+    with Child(seal_with_limit) as child:
         assert child.result() == "not_sealed"
     assert [file.name for file in tmp_path.iterdir()] == ["output"]
     assert seal(tmp_path).bytes == 500_000
@@ -101,7 +101,7 @@ def test_file_truncated_while_sealing_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "stand_in",
+    "plant",
     [
         Path.mkdir,
         lambda path: os.mkfifo(path),
@@ -109,9 +109,9 @@ def test_file_truncated_while_sealing_is_rejected(tmp_path: Path) -> None:
     ],
     ids=["folder", "pipe", "link"],
 )
-def test_special_file_is_not_an_output(tmp_path: Path, stand_in: Callable[[Path], object]) -> None:
+def test_special_file_is_not_an_output(tmp_path: Path, plant: Callable[[Path], object]) -> None:
     """An agent may plant a special file: it is neither waited for nor followed."""
-    stand_in(tmp_path / "output")
+    plant(tmp_path / "output")
     with pytest.raises(NotFound):
         seal(tmp_path)
 
@@ -134,11 +134,11 @@ print(before, peak(), index.bytes)
 
 def test_sealing_needs_little_memory_for_any_file_size(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
-        pytest.skip("this system does not tell how much memory a process took")
+        pytest.skip("the memory of a process cannot be read on this system")
     from tests.support.output_samples import log_text
 
     text = log_text(1_000_000)
-    taken = []
+    used = []
     for times in (1, 15):
         (tmp_path / "output").write_bytes(text * times)
         result = subprocess.run(
@@ -150,7 +150,7 @@ def test_sealing_needs_little_memory_for_any_file_size(tmp_path: Path) -> None:
         before, after, size = map(int, result.stdout.split())
         assert size == len(text) * times
         print(f"{size:,} bytes: {before:,} KiB before, {after:,} KiB after")
-        taken.append(after - before)
+        used.append(after - before)
         (tmp_path / "output.zst").unlink()
-    assert taken[1] - taken[0] < 2_000
-    assert taken[1] < 8_000
+    assert used[1] - used[0] < 2_000
+    assert used[1] < 8_000

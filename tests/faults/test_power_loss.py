@@ -22,22 +22,20 @@ def durable_server() -> Iterator[PostgresServer]:
         server.close()
 
 
-def durability(url: str) -> Finding:
+def check_durability(url: str) -> Finding:
     """Return what `corral doctor` reports."""
     (item,) = (result for result in examine(url) if result.check == "durability")
     return item
 
 
-def change(server: PostgresServer, setting: str) -> None:
+def change_setting(server: PostgresServer, setting: str) -> None:
     server.run_sql(f"ALTER SYSTEM SET {setting}")
     server.run_sql("SELECT pg_reload_conf()")
 
 
-def wait_for(store: Corral, durability: str) -> None:
-    """Wait: the server applies new settings some time after the reload."""
-    wait_until(
-        lambda: store.db.durability() == durability, f"the server's durability is {durability}"
-    )
+def wait_for(store: Corral, expected: str) -> None:
+    """Wait until the server has applied new settings after the reload."""
+    wait_until(lambda: store.db.durability() == expected, f"the durability is {expected}")
 
 
 def test_durability_is_promised_only_if_the_server_syncs_its_disk(
@@ -45,25 +43,25 @@ def test_durability_is_promised_only_if_the_server_syncs_its_disk(
 ) -> None:
     url = durable_server.new_database()
     with corral.open(url) as store:
-        assert durability(url).state == "ok"
+        assert check_durability(url).state == "ok"
         assert store.db.durability() == store.db.durability("full") == "full"
         for setting in ("fsync", "full_page_writes"):
-            change(durable_server, f"{setting} = off")
+            change_setting(durable_server, f"{setting} = off")
             wait_for(store, "normal")
-            result = durability(url)
+            result = check_durability(url)
             assert (result.state, setting in result.message) == ("warning", True)
             with pytest.raises(Invalid):
                 store.db.durability("full")
-            change(durable_server, f"{setting} = on")
+            change_setting(durable_server, f"{setting} = on")
             wait_for(store, "full")
         # Corral sets this one for its own connections.
-        change(durable_server, "synchronous_commit = off")
-        assert durability(url).state == "ok"
+        change_setting(durable_server, "synchronous_commit = off")
+        assert check_durability(url).state == "ok"
 
 
 def test_unlogged_table_is_reported(durable_server: PostgresServer) -> None:
     url = durable_server.new_database()
     corral.open(url).close()
     durable_server.run_sql("ALTER TABLE letters SET UNLOGGED", url.rpartition("/")[2])
-    result = durability(url)
+    result = check_durability(url)
     assert (result.state, "letters" in result.message) == ("warning", True)

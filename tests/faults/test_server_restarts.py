@@ -1,4 +1,4 @@
-"""A PostgreSQL server that restarts or stays away."""
+"""A PostgreSQL server that restarts or stays unavailable."""
 
 import signal
 import threading
@@ -30,13 +30,13 @@ RESTARTS = {"stopped": signal.SIGINT, "killed": signal.SIGQUIT}
 
 
 @pytest.fixture(autouse=True)
-def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def _long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a server as long as it takes to start on this machine."""
     monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", HOUR_IN_SECONDS)
 
 
 @pytest.fixture
-def asleep(monkeypatch: pytest.MonkeyPatch) -> Signal:
+def waiting_signal(monkeypatch: pytest.MonkeyPatch) -> Signal:
     """Set whenever a listener is about to wait."""
     result = Signal()
     call_before_waits(monkeypatch, result.send)
@@ -44,19 +44,19 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Signal:
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def connect_errors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The errors of failed connection attempts, one entry each."""
     reasons: list[str] = []
     connect_once = postgres_pool.PostgresPool._connect_once
 
-    def seen(self: postgres_pool.PostgresPool, **options: bool) -> object:
+    def connect_and_record(self: postgres_pool.PostgresPool, **options: bool) -> object:
         try:
             return connect_once(self, **options)
         except StoreUnavailable as error:
             reasons.append(error.reason)
             raise
 
-    monkeypatch.setattr(postgres_pool.PostgresPool, "_connect_once", seen)
+    monkeypatch.setattr(postgres_pool.PostgresPool, "_connect_once", connect_and_record)
     return reasons
 
 
@@ -96,29 +96,32 @@ def test_restart_during_work_loses_and_duplicates_nothing(
     stop = threading.Event()
     keys: list[list[str]] = [[] for _ in range(WORKERS)]
 
-    def await_progress() -> None:
+    def wait_for_progress() -> None:
         """Wait until each worker has put more letters."""
-        wanted = [len(own) + 5 for own in keys]
+        targets = [len(worker_keys) + 5 for worker_keys in keys]
         wait_until(
-            lambda: all(len(own) >= count for own, count in zip(keys, wanted, strict=True)),
-            "all workers go on",
+            lambda: all(
+                len(worker_keys) >= count for worker_keys, count in zip(keys, targets, strict=True)
+            ),
+            "all workers continue",
         )
 
     with corral.open(own_url, clock=clock) as store:
         workers = [
-            Racer(partial(put_and_work, store, me, stop, own)) for me, own in enumerate(keys)
+            Racer(partial(put_and_work, store, me, stop, worker_keys))
+            for me, worker_keys in enumerate(keys)
         ]
-        await_progress()
+        wait_for_progress()
         restart(own_server, RESTARTS[how])
-        await_progress()
+        wait_for_progress()
         stop.set()
         unknown = sum(worker.result() for worker in workers)
-        accepted = [key for own in keys for key in own]
+        accepted = [key for worker_keys in keys for key in worker_keys]
         print(f"{len(accepted)} accepted, {unknown} unknown")
 
         # A claim whose response was lost holds its letter until the lease expires.
         clock.advance(HOUR)
-        for letter in store.mail.claim("queue:work", owner="the last one", limit=1_000):
+        for letter in store.mail.claim("queue:work", owner="cleaner", limit=1_000):
             store.mail.ack(letter)
         with corral.open(own_url) as other:
             result = other.db.sql("SELECT key, state FROM letters", limit=100_000).rows
@@ -141,44 +144,44 @@ def test_restart_of_an_idle_server_is_not_noticed(own_server: PostgresServer, ow
 
 
 def test_waiting_claim_survives_a_restart(
-    own_server: PostgresServer, own_url: str, asleep: Signal
+    own_server: PostgresServer, own_url: str, waiting_signal: Signal
 ) -> None:
     with corral.open(own_url) as store, corral.open(own_url) as other:
         waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR))
-        asleep.wait()
+        waiting_signal.wait()
         restart(own_server, signal.SIGINT)
         other.mail.put("agent:ada", "hello", key="k")
         assert [letter.body for letter in waiting.result()] == ["hello"]
 
 
 def test_follower_survives_a_restart(
-    own_server: PostgresServer, own_url: str, asleep: Signal
+    own_server: PostgresServer, own_url: str, waiting_signal: Signal
 ) -> None:
     with corral.open(own_url) as store, corral.open(own_url) as other:
         other.mail.put("agent:ada", 1, key="1")
 
         def follow() -> list[str]:
             events = store.events.follow("0-0", timeout_ms=HOUR)
-            seen = [next(events).subject for _ in range(3)]
+            subjects = [next(events).subject for _ in range(3)]
             events.close()
-            return seen
+            return subjects
 
         following = Racer(follow)
-        asleep.wait()
+        waiting_signal.wait()
         restart(own_server, signal.SIGQUIT)
         for number in (2, 3):
             other.mail.put("agent:ada", number, key=str(number))
-        seen = following.result()
-        assert len(seen) == len(set(seen)) == 3
+        subjects = following.result()
+        assert len(subjects) == len(set(subjects)) == 3
 
 
 def test_claim_that_starts_waiting_during_a_restart_is_served(
-    own_server: PostgresServer, own_url: str, refused: list[str]
+    own_server: PostgresServer, own_url: str, connect_errors: list[str]
 ) -> None:
     with corral.open(own_url) as store:
         own_server.stop()
         waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR))
-        wait_until(lambda: refused, "it has met no server")
+        wait_until(lambda: connect_errors, "a connection was refused")
         own_server.start()
         with corral.open(own_url) as other:
             other.mail.put("agent:ada", "hello")
@@ -186,21 +189,21 @@ def test_claim_that_starts_waiting_during_a_restart_is_served(
 
 
 def test_explicit_timeout_bounds_the_wait_for_a_server(
-    own_server: PostgresServer, own_url: str, refused: list[str]
+    own_server: PostgresServer, own_url: str, connect_errors: list[str]
 ) -> None:
-    """Without a timeout, a call waits for PATIENCE, which is longer than this test may take."""
+    """Without a timeout, a call waits for MAX_SERVER_WAIT, which is longer than this test."""
     with corral.open(own_url) as store:
         own_server.stop()
 
-        def list_within_a_moment() -> None:
+        def list_with_timeout() -> None:
             with store.server_timeout(0.1):
                 store.mail.list()
 
         with pytest.raises(StoreUnavailable):
-            Racer(list_within_a_moment).result()
-        refused.clear()
+            Racer(list_with_timeout).result()
+        connect_errors.clear()
         later = Racer(lambda: store.mail.list().items)  # a call without a timeout waits as usual
-        wait_until(lambda: refused, "it has met no server")
+        wait_until(lambda: connect_errors, "a connection was refused")
         own_server.start()
         assert later.result() == []
 
@@ -208,22 +211,22 @@ def test_explicit_timeout_bounds_the_wait_for_a_server(
 def test_supervisor_waits_for_a_server_no_longer_than_its_heartbeat(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it waits, it cannot see its lease expire, and its agent would run beside another's."""
+    """A waiting supervisor cannot notice that its lease expired."""
     monkeypatch.setattr(corral.supervisor.lease, "LEASE_MS", 3_000)
     with corral.open(own_url) as store:
-        hold = RunLease(store, running(store), is_pinned=False)
-        hold.renew(None, 0, UsageMeter())
-        assert hold.is_store_reachable
+        lease = RunLease(store, running(store), is_pinned=False)
+        lease.renew(None, 0, UsageMeter())
+        assert lease.is_store_reachable
         own_server.stop()  # between two heartbeats
 
-        def speak_until_it_is_cut_off() -> None:
-            hold.record_usage(ProcessUsage(cpu_ms=1, memory_bytes=1, processes=1))
-            hold.log("info", "still there")
-            while hold.stop_reason is None:
-                hold.renew(None, 0, UsageMeter())
+        def write_until_lease_is_lost() -> None:
+            lease.record_usage(ProcessUsage(cpu_ms=1, memory_bytes=1, processes=1))
+            lease.log("info", "running")
+            while lease.stop_reason is None:
+                lease.renew(None, 0, UsageMeter())
 
-        Racer(speak_until_it_is_cut_off).result()
-        assert hold.stop_reason == LEASE_LOST
+        Racer(write_until_lease_is_lost).result()
+        assert lease.stop_reason == LEASE_LOST
         own_server.start()
 
 
@@ -234,7 +237,7 @@ def test_absent_server_is_reported_and_found_again_later(
         lambda store: store.mail.list(),
         lambda store: store.mail.claim("queue:work", owner="me"),
         lambda store: store.settings.set("mail.max_attempts", 3),
-        lambda store: store.timers.set("agent:ada", "tea", delay_ms=5_000),
+        lambda store: store.timers.set("agent:ada", "body", delay_ms=5_000),
         lambda store: list(store.events.follow("0-0", timeout_ms=HOUR)),
         lambda store: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR),
     ]
@@ -244,9 +247,9 @@ def test_absent_server_is_reported_and_found_again_later(
         with monkeypatch.context() as patch:
             patch.setattr(postgres_pool, "MAX_SERVER_WAIT", 1.0)
             for use in uses:
-                asking = Racer(partial(use, store)).join()
-                assert isinstance(asking.error, StoreUnavailable)
-                assert asking.error.reason == "unreachable"
+                racer = Racer(partial(use, store)).join()
+                assert isinstance(racer.error, StoreUnavailable)
+                assert racer.error.reason == "unreachable"
         own_server.start()
         assert [letter.body for letter in store.mail.list().items] == ["before"]
         store.mail.put("queue:work", "after", key="after")
@@ -254,7 +257,7 @@ def test_absent_server_is_reported_and_found_again_later(
 
 
 def test_connection_closed_by_the_server_is_replaced(own_url: str) -> None:
-    """As an administrator or an idle timeout of a proxy does."""
+    """Like an administrator or the idle timeout of a proxy."""
     import psycopg
 
     with corral.open(own_url) as store, psycopg.connect(own_url, autocommit=True) as admin:

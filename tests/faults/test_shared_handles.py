@@ -43,11 +43,11 @@ def file(tmp_path: Path) -> Path:
 
 def count_with_another_library(path: Path) -> int:
     """Count the letters with Python's sqlite3, in a process that then closes the file."""
-    words = [sys.executable, "-c", READ, str(path), "SELECT count(*) FROM letters"]
-    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    command = [sys.executable, "-c", READ, str(path), "SELECT count(*) FROM letters"]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def bodies(path: Path) -> list[object]:
+def list_bodies(path: Path) -> list[object]:
     with corral.open(path) as store:
         check_store(store)
         return [letter.body for letter in store.mail.list().items]
@@ -67,31 +67,31 @@ OTHER_USES: dict[str, Callable[[Corral, Path], object]] = {
 @pytest.mark.parametrize("use", OTHER_USES)
 def test_locks_survive_other_uses_of_the_file_in_the_process(file: Path, use: str) -> None:
     with corral.open(file) as store:
-        before = held_locks(file)
+        before = count_held_locks(file)
         OTHER_USES[use](store, file)
-        assert held_locks(file) == before
+        assert count_held_locks(file) == before
         count_with_another_library(file)
         store.mail.put("agent:ada", "after")
-    assert bodies(file)[-1] == "after"
+    assert list_bodies(file)[-1] == "after"
 
 
-def held_locks(path: Path) -> int:
+def count_held_locks(path: Path) -> int:
     """Return the number of POSIX locks that this process holds on a file."""
     inode, process = str(path.stat().st_ino), str(os.getpid())
     locks = map(str.split, Path("/proc/locks").read_text().splitlines())
     return sum(
-        words[1] == "POSIX" and words[4] == process and words[5].rpartition(":")[2] == inode
-        for words in locks
+        fields[1] == "POSIX" and fields[4] == process and fields[5].rpartition(":")[2] == inode
+        for fields in locks
     )
 
 
 def test_letters_survive_another_library_reading_beside_two_handles(file: Path) -> None:
-    with corral.open(file) as one, corral.open(file) as two:
+    with corral.open(file) as first, corral.open(file) as second:
         for number in range(20):
-            (one, two)[number % 2].mail.put("agent:ada", number)
+            (first, second)[number % 2].mail.put("agent:ada", number)
             if number % 5 == 0:
                 assert count_with_another_library(file) == number + 2
-    assert bodies(file) == ["first", *range(20)]
+    assert list_bodies(file) == ["first", *range(20)]
 
 
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3 shell")
@@ -101,7 +101,7 @@ def test_sqlite3_shell_does_not_delete_the_wal_of_two_handles(file: Path) -> Non
         subprocess.run(shell, check=True, capture_output=True)
         assert file.with_name("corral.db-wal").exists()
         two.mail.put("agent:ada", "second")
-    assert bodies(file) == ["first", "second"]
+    assert list_bodies(file) == ["first", "second"]
 
 
 # -- one set of connections ----------------------------------------------------------------------
@@ -122,34 +122,34 @@ def other_names(file: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", ["dots", "linked folder", "linked file", "hard link"])
 def test_handles_under_any_name_share_connections_and_side_files(file: Path, name: str) -> None:
-    with corral.open(file) as one, corral.open(other_names(file)[name]) as two:
-        one.mail.put("agent:ada", "one")
-        two.mail.put("agent:ada", "two")
-        open_here = [c for c in apsw.connections() if str(file.parent) in c.filename]
-        assert len(open_here) <= 3, "one writer and one reader for each handle"
+    with corral.open(file) as first, corral.open(other_names(file)[name]) as second:
+        first.mail.put("agent:ada", "one")
+        second.mail.put("agent:ada", "two")
+        connections = [c for c in apsw.connections() if str(file.parent) in c.filename]
+        assert len(connections) <= 3, "one writer and one reader for each handle"
         results = {path.name for path in file.parent.rglob("*-writers*")}
         assert results == {"corral.db-writers", "corral.db-writers-queue"}
     file.with_name("hard.db").unlink()
-    assert bodies(file) == ["first", "one", "two"]
+    assert list_bodies(file) == ["first", "one", "two"]
 
 
 def test_hard_link_is_rejected_in_another_process(file: Path) -> None:
     """SQLite would name its WAL after the other path, and lose this process's writes."""
-    put = "import corral, pathlib, sys; s = corral.open(pathlib.Path(sys.argv[1]));"
-    put += "s.mail.put('agent:ada', 'other'); s.close()"
+    program = "import corral, pathlib, sys; s = corral.open(pathlib.Path(sys.argv[1]));"
+    program += "s.mail.put('agent:ada', 'other'); s.close()"
     hard = file.with_name("hard.db")
     with corral.open(file) as store:
         os.link(file, hard)
-        done = subprocess.run(
-            [sys.executable, "-c", put, str(hard)], capture_output=True, text=True, check=False
+        result = subprocess.run(
+            [sys.executable, "-c", program, str(hard)], capture_output=True, text=True, check=False
         )
-        assert "has 2 names (hard links)" in done.stderr
+        assert "has 2 names (hard links)" in result.stderr
         store.mail.put("agent:ada", "second")
     with pytest.raises(StoreUnavailable, check=because("hard_linked")) as caught:
         corral.open(file)
     assert caught.value.reason == "hard_linked"
     hard.unlink()
-    assert bodies(file) == ["first", "second"]
+    assert list_bodies(file) == ["first", "second"]
 
 
 def test_unclosed_handles_leave_no_file_open(file: Path) -> None:
@@ -157,7 +157,7 @@ def test_unclosed_handles_leave_no_file_open(file: Path) -> None:
         gc.collect()
         return len(os.listdir("/dev/fd"))
 
-    corral.open(file).mail.put("agent:ada", "first call imports modules")
+    corral.open(file).mail.put("agent:ada", "warm up")
     before = count_open_files()
     for _ in range(5):
         corral.open(file).mail.put("agent:ada", "second")
@@ -165,16 +165,16 @@ def test_unclosed_handles_leave_no_file_open(file: Path) -> None:
 
 
 def test_last_handle_closes_connections_and_removes_the_wal(file: Path) -> None:
-    one, two = corral.open(file), corral.open(file)
-    two.mail.put("agent:ada", "second")
-    one.close()
-    one.close()
+    first, second = corral.open(file), corral.open(file)
+    second.mail.put("agent:ada", "second")
+    first.close()
+    first.close()
     assert file.with_name("corral.db-wal").exists()
-    two.mail.put("agent:ada", "third")
-    two.close()
+    second.mail.put("agent:ada", "third")
+    second.close()
     assert not file.with_name("corral.db-wal").exists()
     assert not [c for c in apsw.connections() if c.filename == str(file)]
-    assert bodies(file) == ["first", "second", "third"]
+    assert list_bodies(file) == ["first", "second", "third"]
 
 
 def test_each_handle_keeps_its_actor_and_clock_in_shared_commits(file: Path) -> None:
@@ -201,10 +201,10 @@ def test_each_handle_keeps_its_actor_and_clock_in_shared_commits(file: Path) -> 
 
 
 def test_nested_write_of_another_handle_is_rejected_at_once(file: Path) -> None:
-    with corral.open(file) as one, corral.open(file) as two:
-        with one.transaction(), pytest.raises(RuntimeError, match="open transaction"):
-            two.mail.put("agent:ada", "inside")
-        two.mail.put("agent:ada", "after")
+    with corral.open(file) as first, corral.open(file) as second:
+        with first.transaction(), pytest.raises(RuntimeError, match="open transaction"):
+            second.mail.put("agent:ada", "inside")
+        second.mail.put("agent:ada", "after")
 
 
 def test_unclosed_handle_does_not_keep_the_file_open(file: Path) -> None:
@@ -215,7 +215,7 @@ def test_unclosed_handle_does_not_keep_the_file_open(file: Path) -> None:
 
     gc.collect()
     assert not open_files.IN_USE
-    assert bodies(file) == ["first", "second"]
+    assert list_bodies(file) == ["first", "second"]
 
 
 # -- forks ---------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_forked_child_is_refused_the_file_under_any_name(file: Path, name: str) 
             corral.open(others[name]).close()
         except RuntimeError as error:
             return str(error)
-        return "it was not refused"
+        return "not rejected"
 
     with corral.open(file):
         others |= other_names(file)
@@ -260,8 +260,8 @@ def test_connections_collected_in_a_child_leave_the_wal_alone(file: Path) -> Non
         crash += "s.mail.put('agent:ada', 'third'); os._exit(0)"
         subprocess.run([sys.executable, "-c", crash, str(file)], check=True)
         crashed.send()
-        assert child.result(), "the log is still there"
-    assert bodies(file) == ["first", "second", "third"]
+        assert child.result(), "the WAL still exists"
+    assert list_bodies(file) == ["first", "second", "third"]
 
 
 # -- files that are moved, deleted or replaced -----------------------------------------------------
@@ -290,18 +290,18 @@ def move_folder(file: Path) -> None:
     file.parent.mkdir()
 
 
-def delete_log(file: Path) -> None:
+def delete_wal(file: Path) -> None:
     file.with_name("corral.db-wal").unlink()
 
 
-def replace_log(file: Path) -> None:
-    log = file.with_name("corral.db-wal")
-    shutil.copyfile(log, file.with_name("new-wal"))
-    file.with_name("new-wal").rename(log)
+def replace_wal(file: Path) -> None:
+    wal = file.with_name("corral.db-wal")
+    shutil.copyfile(wal, file.with_name("new-wal"))
+    file.with_name("new-wal").rename(wal)
 
 
 @pytest.mark.parametrize(
-    "change", [move, delete, delete_all, replace, move_folder, delete_log, replace_log]
+    "change", [move, delete, delete_all, replace, move_folder, delete_wal, replace_wal]
 )
 @pytest.mark.parametrize("writes", ["before", "not before"])
 def test_write_after_the_file_was_replaced_is_rejected(
@@ -335,22 +335,22 @@ def test_closing_a_replaced_store_leaves_the_new_wal_alone(file: Path) -> None:
     assert file.with_name("corral.db-wal").exists()
     new.mail.put("agent:ada", "newer")
     new.close()
-    assert bodies(file) == ["new", "newer"]
+    assert list_bodies(file) == ["new", "newer"]
 
 
 def test_store_without_its_wal_can_be_reopened_in_the_process(file: Path) -> None:
     store = corral.open(file)
     store.mail.put("agent:ada", "second")
-    delete_log(file)
+    delete_wal(file)
     with pytest.raises(StoreUnavailable):
         store.mail.put("agent:ada", "refused")
-    with corral.open(file) as again:
-        again.mail.put("agent:ada", "third")
+    with corral.open(file) as reopened:
+        reopened.mail.put("agent:ada", "third")
     store.close()
-    assert bodies(file)[-1] == "third"
+    assert list_bodies(file)[-1] == "third"
 
 
-def test_every_thread_of_a_lost_batch_is_told_that_it_is_lost(file: Path) -> None:
+def test_every_thread_of_a_lost_batch_gets_an_error(file: Path) -> None:
     with corral.open(file) as store:
         store.mail.put("agent:ada", "accepted")
         move(file)
@@ -381,16 +381,16 @@ def test_file_that_is_not_regular_is_rejected(tmp_path: Path) -> None:
 
 def test_open_store_is_not_read_as_a_database_of_another_tool(file: Path) -> None:
     with corral.open(file) as store:
-        before = held_locks(file)
+        before = count_held_locks(file)
         with pytest.raises(Refused, check=because("unreadable")):
             store.imports.import_database("flightdeck", file)
-        assert held_locks(file) == before
+        assert count_held_locks(file) == before
 
 
 def test_external_paths_to_the_store_are_not_opened(file: Path) -> None:
     with corral.open(file) as store:
         store.mail.put("agent:ada", "second")
-        before, never = held_locks(file), file.parent / "elsewhere"
+        before, never = count_held_locks(file), file.parent / "elsewhere"
         for name in ("corral.db", "corral.db-wal", "corral.db-shm"):
             with pytest.raises(FileNotFoundError):
                 open_regular_file(file.with_name(name))
@@ -400,5 +400,5 @@ def test_external_paths_to_the_store_are_not_opened(file: Path) -> None:
                 attachments.read_attachment(
                     name, [str(file.parent)], max_bytes=1_000_000, never=never
                 )
-        assert held_locks(file) == before
+        assert count_held_locks(file) == before
     os.close(open_regular_file(file))

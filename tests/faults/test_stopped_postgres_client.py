@@ -19,7 +19,7 @@ LOCK_PROJECT = Statement("UPDATE projects SET name = name WHERE id = :id")
 
 
 @pytest.fixture
-def short_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+def short_limit_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
     """A store whose server ends idle transactions quickly instead of after 30 s."""
     url = postgres_server.new_database(template=postgres_template)
     database = url.rpartition("/")[2]
@@ -30,7 +30,7 @@ def short_url(postgres_server: PostgresServer, postgres_template: str) -> Iterat
     postgres_server.drop_database(url)
 
 
-def project_in(folder: Path, url: str) -> str:
+def register_project(folder: Path, url: str) -> str:
     with corral.open(url) as store:
         return store.projects.register(str(folder)).id
 
@@ -41,8 +41,8 @@ def stop_inside_transaction(tx: Tx, id: str, stopping: Signal) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_lock_of_a_stopped_client_is_released(short_url: str, tmp_path: Path) -> None:
-    id = project_in(tmp_path, short_url)
+def test_lock_of_a_stopped_client_is_released(short_limit_url: str, tmp_path: Path) -> None:
+    id = register_project(tmp_path, short_limit_url)
     stopping = Signal()
     attempts = []
 
@@ -54,24 +54,26 @@ def test_lock_of_a_stopped_client_is_released(short_url: str, tmp_path: Path) ->
             tx.run(LOCK_PROJECT, id=id)
             tx.emit("project", "touch", id)
 
-        with corral.open(short_url) as store:
+        with corral.open(short_limit_url) as store:
             store._database.write(work)
         return "written", len(attempts)
 
     with Child(archive) as stopped:
         stopping.wait()
-        with corral.open(short_url) as store:
+        with corral.open(short_limit_url) as store:
             store.projects.archive(id)  # blocks until the server ends the stopped transaction
         os.kill(stopped.pid, signal.SIGCONT)
         assert stopped.result() == ("written", 2), "the interrupted operation is run again"
 
 
-def test_open_transaction_ended_by_the_server_is_reported(short_url: str, tmp_path: Path) -> None:
-    id = project_in(tmp_path, short_url)
+def test_open_transaction_ended_by_the_server_is_reported(
+    short_limit_url: str, tmp_path: Path
+) -> None:
+    id = register_project(tmp_path, short_limit_url)
     stopping = Signal()
 
-    def write_by_hand() -> str:
-        with corral.open(short_url) as store:
+    def write_and_stop() -> str:
+        with corral.open(short_limit_url) as store:
             try:
                 with store.transaction() as tx:
                     stop_inside_transaction(tx, id, stopping)
@@ -79,9 +81,9 @@ def test_open_transaction_ended_by_the_server_is_reported(short_url: str, tmp_pa
                 return str(error.reason)
         return "committed"
 
-    with Child(write_by_hand) as stopped:
+    with Child(write_and_stop) as stopped:
         stopping.wait()
-        with corral.open(short_url) as store:
+        with corral.open(short_limit_url) as store:
             store.projects.archive(id)
         os.kill(stopped.pid, signal.SIGCONT)
         assert stopped.result() == "idle_transaction"
@@ -92,15 +94,15 @@ def test_default_limit_is_set_where_the_server_has_none(
 ) -> None:
     url = postgres_server.new_database(template=postgres_template)
     with corral.open(url) as store:
-        assert idle_limit(store) == "30s"
+        assert get_idle_limit(store) == "30s"
     postgres_server.drop_database(url)
 
 
-def test_limit_of_the_server_is_respected(short_url: str) -> None:
-    with corral.open(short_url) as store:
-        assert idle_limit(store) == "200ms"
+def test_limit_of_the_server_is_respected(short_limit_url: str) -> None:
+    with corral.open(short_limit_url) as store:
+        assert get_idle_limit(store) == "200ms"
 
 
-def idle_limit(store: Corral) -> str:
+def get_idle_limit(store: Corral) -> str:
     query = Statement("SELECT current_setting('idle_in_transaction_session_timeout')")
     return str(store._database.read(lambda tx: tx.value(query), mode="one"))

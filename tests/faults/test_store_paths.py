@@ -26,32 +26,32 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def refusal(path: Path, *, create: bool = True) -> StoreUnavailable:
+def open_and_fail(path: Path, *, create: bool = True) -> StoreUnavailable:
     """Return the error when an unprivileged user opens the store."""
 
-    def open_it() -> tuple[str, str]:
+    def open_store() -> tuple[str, str]:
         try:
             with corral.open(path, create=create) as opened:
                 opened.mail.put("agent:ada", "hello")
         except StoreUnavailable as error:
             return error.message, error.reason
-        return "it was opened", "none"
+        return "opened", "none"
 
-    with Child(as_nobody(open_it)) as child:
+    with Child(as_nobody(open_store)) as child:
         message, reason = child.result()
     return StoreUnavailable(message, reason=reason)
 
 
 def make_store(path: Path) -> None:
-    def make() -> None:
+    def create() -> None:
         with corral.open(path) as opened:
             opened.mail.put("agent:ada", "kept")
 
-    with Child(as_nobody(make)) as child:
+    with Child(as_nobody(create)) as child:
         child.result()
 
 
-def snapshot(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -61,34 +61,34 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 def test_new_store_in_a_read_only_folder_is_rejected(folder: Path) -> None:
     folder.chmod(0o500)
-    error = refusal(folder / "corral.db")
+    error = open_and_fail(folder / "corral.db")
     assert error.reason == "unwritable"
     assert str(folder) in error.message
     assert "permissions" in error.message
-    assert snapshot(folder) == {}
+    assert read_files(folder) == {}
 
 
 def test_store_in_a_read_only_folder_is_rejected_and_unchanged(
     folder: Path,
 ) -> None:
     make_store(folder / "corral.db")
-    before = snapshot(folder)
+    before = read_files(folder)
     folder.chmod(0o500)
-    assert refusal(folder / "corral.db").reason == "unwritable"
-    assert snapshot(folder) == before
+    assert open_and_fail(folder / "corral.db").reason == "unwritable"
+    assert read_files(folder) == before
 
 
 def test_store_with_a_read_only_file_is_rejected_and_unchanged(folder: Path) -> None:
     make_store(folder / "corral.db")
-    before = snapshot(folder)
+    before = read_files(folder)
     (folder / "corral.db").chmod(0o400)
-    assert refusal(folder / "corral.db").reason == "unwritable"
-    assert snapshot(folder) == before
+    assert open_and_fail(folder / "corral.db").reason == "unwritable"
+    assert read_files(folder) == before
 
 
 def test_parent_folder_that_cannot_be_created_is_rejected(folder: Path) -> None:
     folder.chmod(0o500)
-    error = refusal(folder / "new" / "corral.db")
+    error = open_and_fail(folder / "new" / "corral.db")
     assert error.reason == "unwritable"
     assert list(folder.iterdir()) == []
 
@@ -97,7 +97,7 @@ def test_lock_file_of_another_user_is_rejected(folder: Path) -> None:
     make_store(folder / "corral.db")
     (folder / "corral.db-writers").chmod(0o000)
     before = (folder / "corral.db").read_bytes()
-    assert refusal(folder / "corral.db").reason == "unwritable"
+    assert open_and_fail(folder / "corral.db").reason == "unwritable"
     assert (folder / "corral.db").read_bytes() == before
 
 

@@ -37,12 +37,12 @@ def test_invalid_store_url_is_rejected_with_the_right_spelling(url: str) -> None
 
 
 @pytest.fixture(autouse=True)
-def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every wait here fails by the timeout of the thread that opens the store."""
+def _long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blocked open fails by the timeout of its thread."""
     monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", 3_600.0)
 
 
-def unavailable(url: str, reason: str = "unreachable") -> StoreUnavailable:
+def open_unavailable(url: str, reason: str = "unreachable") -> StoreUnavailable:
     with pytest.raises(StoreUnavailable) as caught:
         Racer(lambda: corral.open(url)).result()
     assert caught.value.reason == reason
@@ -50,15 +50,15 @@ def unavailable(url: str, reason: str = "unreachable") -> StoreUnavailable:
 
 
 def test_stopped_server_is_reported_as_unreachable_at_once() -> None:
-    with reserve_port() as nobody:
-        port = nobody.getsockname()[1]
-        error = unavailable(f"postgresql://ada:secret@127.0.0.1:{port}/corral")
+    with reserve_port() as unused:
+        port = unused.getsockname()[1]
+        error = open_unavailable(f"postgresql://ada:secret@127.0.0.1:{port}/corral")
     assert "Check that the server runs" in error.message
     assert "secret" not in f"{error.message} {error.details} {error.__cause__}"
 
 
 def test_missing_database_is_reported(postgres_server: PostgresServer) -> None:
-    assert "nowhere" in unavailable(postgres_server.url("nowhere"), "missing").message
+    assert "nowhere" in open_unavailable(postgres_server.url("nowhere"), "missing").message
 
 
 def test_server_of_another_kind_is_reported_as_unreachable() -> None:
@@ -67,7 +67,7 @@ def test_server_of_another_kind_is_reported_as_unreachable() -> None:
         # The kernel accepts the connection; no response follows.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(postgres_pool, "CONNECT_TIMEOUT", 2)  # libpq's minimum
-            unavailable(f"postgresql://ada@127.0.0.1:{port}/corral")
+            open_unavailable(f"postgresql://ada@127.0.0.1:{port}/corral")
 
 
 def test_invalid_port_is_reported_without_a_traceback() -> None:

@@ -34,42 +34,42 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def reader_of(path: Path, *, empty_log: bool = False) -> Iterator["Child[None]"]:
+def open_reader(path: Path, *, empty_wal: bool = False) -> Iterator["Child[None]"]:
     """Start a process with an open read transaction; it runs until killed."""
-    reads = Signal()
+    reading = Signal()
 
-    def stay(tx: Tx) -> None:
+    def read_and_pause(tx: Tx) -> None:
         tx.run(Statement("SELECT count(*) FROM letters"))
-        reads.send()
+        reading.send()
         signal.pause()
 
     def read() -> None:
         with corral.open(path) as store:
-            if not empty_log:
+            if not empty_wal:
                 store.mail.put("queue:work", "first")
-            store._database.read(stay)
+            store._database.read(read_and_pause)
 
     with Child(read) as child:
-        reads.wait()
+        reading.wait()
         yield child
 
 
-def put_until_refused(path: Path, most: int) -> tuple[StoreUnavailable, int]:
+def put_until_rejected(path: Path, max_puts: int) -> tuple[StoreUnavailable, int]:
     with corral.open(path) as store:
-        for _ in range(most):
+        for _ in range(max_puts):
             try:
                 store.mail.put("queue:work", BODY)
             except StoreUnavailable as error:
                 return error, sqlite_wal.measure_wal(str(path))
-    raise AssertionError(f"the log grew to {sqlite_wal.measure_wal(str(path)):,} bytes")
+    raise AssertionError(f"the WAL grew to {sqlite_wal.measure_wal(str(path)):,} bytes")
 
 
-@pytest.mark.parametrize("empty_log", [False, True])
-def test_stopped_reader_bounds_the_wal_and_is_named(file: Path, empty_log: bool) -> None:
-    with reader_of(file, empty_log=empty_log) as child:
+@pytest.mark.parametrize("empty_wal", [False, True])
+def test_stopped_reader_bounds_the_wal_and_is_named(file: Path, empty_wal: bool) -> None:
+    with open_reader(file, empty_wal=empty_wal) as child:
         os.kill(child.pid, signal.SIGSTOP)
-        wait_until(lambda: is_stopped(child.pid), "it is stopped")
-        error, size = put_until_refused(file, 500)
+        wait_until(lambda: is_stopped(child.pid), "the reader is stopped")
+        error, size = put_until_rejected(file, 500)
         assert error.reason == "log_full"
         assert error.details["holder"] == child.pid
         assert size < 1_500_000
@@ -86,9 +86,9 @@ def test_stopped_reader_bounds_the_wal_and_is_named(file: Path, empty_log: bool)
     assert not [item for item in examine(f"sqlite:///{file}") if item.check == "log"]
 
 
-def test_running_reader_gets_more_room_than_a_stopped_one(file: Path) -> None:
-    with reader_of(file):
-        error, size = put_until_refused(file, 900)
+def test_running_reader_gets_a_larger_limit_than_a_stopped_one(file: Path) -> None:
+    with open_reader(file):
+        error, size = put_until_rejected(file, 900)
         assert error.reason == "log_full"
         assert 4_000_000 < size < 5_000_000
 

@@ -12,7 +12,7 @@ from corral.adapters.providers import registry
 from corral.adapters.providers.provider import LaunchCommand, LaunchRequest, Provider
 from tests.real.home import AgentKind, RealHome
 from tests.real.homeserver import Homeserver
-from tests.real.machine import HOW, Machine, program
+from tests.real.machine import INSTALL_HINT, Machine, program
 from tests.support.stub_model import Stub
 
 
@@ -32,25 +32,29 @@ def machine(stub: Stub) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")
         yield Machine(folder, stub)
-    reap(folder)
+    kill_leftovers(folder)
     shutil.rmtree(folder.parent, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
     """One Matrix server for all tests; a test that stops it starts it again."""
-    pytest.importorskip("synapse", reason="the Matrix server is not here: pip install '.[real]'")
+    pytest.importorskip(
+        "synapse", reason="the Matrix server is not installed: pip install '.[real]'"
+    )
     result = Homeserver(tmp_path_factory.mktemp("matrix") / "server").start()
     yield result
     result.stop()
 
 
-def reap(folder: Path) -> None:
-    """Kill what a CLI left behind: processes whose home is in the folder of this test."""
+def kill_leftovers(folder: Path) -> None:
+    """Kill processes that a CLI left: those whose HOME is in the folder of this test."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            ours = f"HOME={folder}/home".encode() in (entry / "environ").read_bytes().split(b"\0")
-            if ours and int(entry.name) != os.getpid():
+            belongs = f"HOME={folder}/home".encode() in (entry / "environ").read_bytes().split(
+                b"\0"
+            )
+            if belongs and int(entry.name) != os.getpid():
                 os.kill(int(entry.name), 9)
         except (OSError, ValueError):
             continue
@@ -62,7 +66,7 @@ class Agent:
     def __init__(self, name: str) -> None:
         result = program(name)
         if result is None:
-            pytest.skip(f"{name} is not here: {HOW}")
+            pytest.skip(f"{name} is not installed: {INSTALL_HINT}")
         self.program = result
         self.provider: Provider = registry.get_provider(name)
 

@@ -10,18 +10,18 @@ import pytest
 import corral
 from corral.domain.runs.model import Run
 from corral.domain.sessions.model import Session, Turn
-from tests.real.machine import HOW, Machine, program, steps
+from tests.real.machine import INSTALL_HINT, Machine, program, steps
 from tests.support import home
 from tests.support.home import Home
 
 T = TypeVar("T")
 
-SECONDS = 100.0  # large programs, slow to start on a busy machine
+SECONDS = 100.0  # the CLIs start slowly on a busy machine
 USAGE = {"input": 1_000, "output": 50, "cache_read": 300}
 
 
-def wait_until(probe: Callable[[], T | None], what: str) -> T:
-    return home.wait_until(probe, what, SECONDS)
+def wait_until(probe: Callable[[], T | None], message: str) -> T:
+    return home.wait_until(probe, message, SECONDS)
 
 
 class RealHome(Home):
@@ -51,11 +51,11 @@ class RealHome(Home):
         """Put a real program on the PATH, or skip the test with the reason."""
         result = program(name)
         if result is None:
-            pytest.skip(f"{name} is not here: {HOW}")
+            pytest.skip(f"{name} is not installed: {INSTALL_HINT}")
         (self.programs / name).symlink_to(result)
 
-    def corral(self, *arguments: str, seconds: float = SECONDS, **more: Any) -> Any:
-        return super().corral(*arguments, seconds=seconds, **more)
+    def corral(self, *arguments: str, seconds: float = SECONDS, **options: Any) -> Any:
+        return super().corral(*arguments, seconds=seconds, **options)
 
     def wait_for_end(self, id: str, seconds: float = SECONDS) -> Run:
         return super().wait_for_end(id, seconds)
@@ -85,11 +85,11 @@ class RealHome(Home):
         """Return the model requests of the conversation, without those for its title."""
         return [entry for entry in self.stub.seen if entry.get("tools")]
 
-    def count_prompts(self, words: str) -> int:
+    def count_prompts(self, text: str) -> int:
         """Return how often the text is in the last request of the conversation."""
         last = self.requests()[-1]["body"]
         messages = last.get("messages") or last.get("input") or last.get("contents")
-        return str(messages).count(words)
+        return str(messages).count(text)
 
 
 class AgentKind:
@@ -103,34 +103,39 @@ class AgentKind:
     def approvals(self) -> tuple[str, ...]:
         return ("--yes", "all") if self.name == "codex" else ("--yes", "edit", "--yes", "run")
 
-    def write(self, file: str, content: str = "hi", **more: Any) -> dict[str, Any]:
+    def write(self, file: str, content: str = "hi", **fields: Any) -> dict[str, Any]:
         """Return a step that writes a file with one of the agent's tools."""
         if self.name == "codex":
-            return self.shell(f"printf {content} > {file}", **more)
+            return self.shell(f"printf {content} > {file}", **fields)
         args = {"file_path": f"{self.home.work}/{file}", "content": content}
-        return {"tool": "Write", "args": args, **more}
+        return {"tool": "Write", "args": args, **fields}
 
-    def shell(self, command: str, **more: Any) -> dict[str, Any]:
+    def shell(self, command: str, **fields: Any) -> dict[str, Any]:
         if self.name == "codex":
-            return {"tool": "exec_command", "args": {"cmd": command}, **more}
-        return {"tool": "Bash", "args": {"command": command}, **more}
+            return {"tool": "exec_command", "args": {"cmd": command}, **fields}
+        return {"tool": "Bash", "args": {"command": command}, **fields}
 
     def used(self) -> tuple[int, int, int, int]:
         """Return the stub's usage as Corral counts it: cached tokens are not input."""
-        value, output, read, written = self.home.machine.used()
-        return (value - read if self.name == "codex" else value, output, read, written)
+        total, output, cache_read, cache_write = self.home.machine.used()
+        return (
+            total - cache_read if self.name == "codex" else total,
+            output,
+            cache_read,
+            cache_write,
+        )
 
     def begin_long(self, *options: str) -> tuple[Run, str]:
         """Start a run that has used a tool and blocks in its second reply.
 
-        It continues when the gate `go` opens. Also returns the mark that only its prompt contains.
+        It continues when the gate `go` opens. Also returns the marker of its prompt.
         """
-        mark = "the-one-prompt"
+        mark = "first-prompt"
         first = self.write("a.txt", text="I begin.", usage=USAGE)
-        last = {"text": "I went on to the end.", "gate": "go"}
+        last = {"text": "I finished.", "gate": "go"}
         # Claude adds an assistant line before it continues, which the stub counts.
         prompt = f"{mark} " + steps(first, last, last)
         run = self.home.start_agent(self.name, prompt, *self.approvals, *options)
-        wait_until(lambda: len(self.home.requests()) == 2, "it waits for the second answer")
+        wait_until(lambda: len(self.home.requests()) == 2, "the second model request")
         wait_until(lambda: [t for t in self.home.turns(run) if t.role == "tool"], "the tool's turn")
         return self.home.get(run.id), mark

@@ -18,7 +18,7 @@ import httpx
 API = "/_matrix/client/v3"
 NAME = "chat.test"
 SECONDS = 60.0
-PASSWORD = "of a test"
+PASSWORD = "test password"
 LOG = """
 version: 1
 formatters: {plain: {format: '%(asctime)s %(levelname)s %(name)s %(message)s'}}
@@ -26,7 +26,7 @@ handlers: {file: {class: logging.FileHandler, filename: FILE, formatter: plain}}
 root: {level: WARNING, handlers: [file]}
 disable_existing_loggers: false
 """
-PLENTY = {"per_second": 1_000, "burst_count": 1_000}
+NO_LIMIT = {"per_second": 1_000, "burst_count": 1_000}
 
 
 class Homeserver:
@@ -67,11 +67,11 @@ class Homeserver:
             "report_stats": False,
             "trusted_key_servers": [],
             "presence": {"enabled": False},
-            "rc_message": PLENTY,
-            "rc_registration": PLENTY,
-            "rc_joins": {"local": PLENTY, "remote": PLENTY},
-            "rc_invites": {"per_room": PLENTY, "per_user": PLENTY, "per_issuer": PLENTY},
-            "rc_login": {"address": PLENTY, "account": PLENTY, "failed_attempts": PLENTY},
+            "rc_message": NO_LIMIT,
+            "rc_registration": NO_LIMIT,
+            "rc_joins": {"local": NO_LIMIT, "remote": NO_LIMIT},
+            "rc_invites": {"per_room": NO_LIMIT, "per_user": NO_LIMIT, "per_issuer": NO_LIMIT},
+            "rc_login": {"address": NO_LIMIT, "account": NO_LIMIT, "failed_attempts": NO_LIMIT},
         }
         # Its configuration is YAML, of which JSON is a subset.
         (self.folder / "config.yaml").write_text(json.dumps(config | settings))
@@ -83,26 +83,26 @@ class Homeserver:
 
     def start(self) -> "Homeserver":
         if not (self.folder / "signing.key").exists():
-            results = [*self.command, "--generate-keys"]
-            subprocess.run(results, cwd=self.folder, check=True, capture_output=True)
+            command = [*self.command, "--generate-keys"]
+            subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
         with (self.folder / "out").open("ab") as out:
             self._process = subprocess.Popen(self.command, cwd=self.folder, stdout=out, stderr=out)
         deadline = time.monotonic() + SECONDS
-        while not self._answers():
+        while not self._is_ready():
             assert self._process.poll() is None, (self.folder / "out").read_text()[-2_000:]
             assert time.monotonic() < deadline, "the server did not start in time"
             time.sleep(0.05)
         return self
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             return httpx.get(f"{self.url}/_matrix/client/versions", timeout=5).status_code == 200
         except httpx.HTTPError:
             return False
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         if self._process is not None:
-            self._process.send_signal(how)
+            self._process.send_signal(number)
             try:
                 self._process.wait(SECONDS)
             except subprocess.TimeoutExpired:
@@ -110,19 +110,19 @@ class Homeserver:
                 self._process.wait()
             self._process = None
 
-    def person(self, name: str, *, admin: bool = False) -> "Person":
+    def create_user(self, name: str, *, admin: bool = False) -> "MatrixUser":
         """Create a user with a new account."""
         path = f"{self.url}/_synapse/admin/v1/register"
         nonce = httpx.get(path).json()["nonce"]
-        words = "\0".join((nonce, name, PASSWORD, "admin" if admin else "notadmin"))
-        proof = hmac.new(b"shared", words.encode(), hashlib.sha1).hexdigest()
+        message = "\0".join((nonce, name, PASSWORD, "admin" if admin else "notadmin"))
+        proof = hmac.new(b"shared", message.encode(), hashlib.sha1).hexdigest()
         values = {"nonce": nonce, "username": name, "password": PASSWORD, "mac": proof}
         values["admin"] = admin
         result = httpx.post(path, json=values, timeout=SECONDS).json()
-        return Person(self, result["user_id"], result["access_token"])
+        return MatrixUser(self, result["user_id"], result["access_token"])
 
 
-class Person:
+class MatrixUser:
     """A user with an account: actions and observations."""
 
     def __init__(self, server: Homeserver, id: str, token: str) -> None:
@@ -135,72 +135,74 @@ class Person:
     def close(self) -> None:
         self._client.close()
 
-    def ask(self, method: str, path: str, **given: Any) -> Any:
-        """Request like a careful client: retry while the server is away."""
+    def request(self, method: str, path: str, **options: Any) -> Any:
+        """Send a request, and retry while the server is unreachable."""
         deadline = time.monotonic() + SECONDS
         while True:
             try:
-                answer = self._client.request(method, path, **given)
+                answer = self._client.request(method, path, **options)
                 break
             except httpx.TransportError:
-                assert time.monotonic() < deadline, "the server stays away"
+                assert time.monotonic() < deadline, "the server is unreachable"
                 time.sleep(0.1)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     # -- actions ----------------------------------------------------------------------------------
 
-    def room(self, *others: "Person", name: str | None = None) -> str:
+    def create_room(self, *others: "MatrixUser", name: str | None = None) -> str:
         """Create a room and invite the others."""
         values: dict[str, Any] = {"invite": [other.id for other in others]}
         if name:
             values["name"] = name
-        return str(self.ask("POST", f"{API}/createRoom", json=values)["room_id"])
+        return str(self.request("POST", f"{API}/createRoom", json=values)["room_id"])
 
     def send(self, room: str, content: dict[str, Any], type: str = "m.room.message") -> str:
         path = f"{API}/rooms/{quote(room)}/send/{type}/t{next(self._numbers)}"
-        return str(self.ask("PUT", path, json=content)["event_id"])
+        return str(self.request("PUT", path, json=content)["event_id"])
 
-    def say(self, room: str, text: str, *, thread: str | None = None) -> str:
+    def post(self, room: str, text: str, *, thread: str | None = None) -> str:
         content: dict[str, Any] = {"msgtype": "m.text", "body": text}
         if thread:
             content["m.relates_to"] = {"rel_type": "m.thread", "event_id": thread}
         return self.send(room, content)
 
     def edit(self, room: str, event: str, text: str) -> str:
-        words = {"msgtype": "m.text", "body": text}
+        content = {"msgtype": "m.text", "body": text}
         relation = {"rel_type": "m.replace", "event_id": event}
         return self.send(
             room,
             {"msgtype": "m.text", "body": f"* {text}"}
-            | {"m.new_content": words, "m.relates_to": relation},
+            | {"m.new_content": content, "m.relates_to": relation},
         )
 
-    def react(self, room: str, event: str, sign: str) -> str:
-        relation = {"rel_type": "m.annotation", "event_id": event, "key": sign}
+    def react(self, room: str, event: str, emoji: str) -> str:
+        relation = {"rel_type": "m.annotation", "event_id": event, "key": emoji}
         return self.send(room, {"m.relates_to": relation}, "m.reaction")
 
-    def attach(self, room: str, name: str, data: bytes, **more: Any) -> str:
-        url = self.ask("POST", "/_matrix/media/v3/upload", params={"filename": name}, content=data)[
-            "content_uri"
-        ]
+    def attach(self, room: str, name: str, data: bytes, **fields: Any) -> str:
+        url = self.request(
+            "POST", "/_matrix/media/v3/upload", params={"filename": name}, content=data
+        )["content_uri"]
         info = {"size": len(data), "mimetype": "text/plain"}
-        return self.send(room, {"msgtype": "m.file", "body": name, "url": url, "info": info} | more)
+        return self.send(
+            room, {"msgtype": "m.file", "body": name, "url": url, "info": info} | fields
+        )
 
     # -- observations -----------------------------------------------------------------------------
 
     def events(self, room: str) -> list[dict[str, Any]]:
         """Return all events of a room, oldest first."""
         results: list[dict[str, Any]] = []
-        asked = {"dir": "b", "limit": "1000"}
+        params = {"dir": "b", "limit": "1000"}
         while True:
-            result = self.ask("GET", f"{API}/rooms/{quote(room)}/messages", params=asked)
+            result = self.request("GET", f"{API}/rooms/{quote(room)}/messages", params=params)
             results += result["chunk"]
             if not result.get("end"):
                 return results[::-1]
-            asked["from"] = result["end"]
+            params["from"] = result["end"]
 
-    def heard(self, room: str, other: "Person") -> list[str]:
+    def list_texts(self, room: str, other: "MatrixUser") -> list[str]:
         """Return the texts of a user's messages, without edits."""
         return [
             event["content"]["body"]
@@ -210,9 +212,9 @@ class Person:
             and "m.new_content" not in event["content"]
         ]
 
-    def shown(self, room: str, event: str) -> str:
+    def displayed_text(self, room: str, event: str) -> str:
         """Return the text of a message as a client shows it: the latest edit by its sender."""
-        result = self.ask("GET", f"{API}/rooms/{quote(room)}/event/{quote(event)}")
+        result = self.request("GET", f"{API}/rooms/{quote(room)}/event/{quote(event)}")
         newest = result.get("unsigned", {}).get("m.relations", {}).get("m.replace")
         content = newest["content"]["m.new_content"] if newest else result["content"]
         return str(content["body"])

@@ -17,14 +17,14 @@ class KilledAdapter(MatrixAdapter):
     def send(self, message: OutgoingMessage) -> SendOutcome:
         super().send(message)
         os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("it lives on")
+        raise AssertionError("the process was not killed")
 
 
 def main(url: str, channel: str, token: str, now: str) -> None:
     with corral.open(url, clock=ManualClock(int(now))) as store:
         adapter = KilledAdapter(store.channels.get(channel).config, {"token": token})
         adapter.start()
-        store.internal.chat.deliver(channel, adapter, owner="victim")
+        store.internal.chat.deliver(channel, adapter, owner="killed")
 
 
 if __name__ == "__main__":

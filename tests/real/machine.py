@@ -17,9 +17,9 @@ from tests.support.stub_model import Stub
 
 NPM = Path(__file__).parents[2] / ".venv-real" / "npm" / "node_modules" / ".bin"
 NODE = Path(__file__).parents[2] / ".venv-real" / "npm" / "node"
-"""Where `make test-real` puts a node that is new enough for all CLIs."""
+"""The folder of the node that `make test-real` installs for the CLIs."""
 PATH = os.environ.get("PATH", "")
-HOW = "put it on PATH, or its package into NPM_AGENTS of `make test-real`"
+INSTALL_HINT = "put it on PATH, or its package into NPM_AGENTS of `make test-real`"
 CODEX = """
 model = "stub"
 model_provider = "stub"
@@ -41,7 +41,7 @@ stream_max_retries = 1
 """
 
 
-def packaged(module: str, file: str) -> str | None:
+def find_packaged(module: str, file: str) -> str | None:
     """Return a program that a Python package contains."""
     spec = importlib.util.find_spec(module)
     path = Path(spec.origin).parent / file if spec and spec.origin else None
@@ -52,16 +52,16 @@ def program(name: str) -> str | None:
     """Return the newest program: from npm, from a Python package, or the user's."""
     if result := shutil.which(name, path=str(NPM)):
         return result
-    if name == "claude" and (result := packaged("claude_agent_sdk", "_bundled/claude")):
+    if name == "claude" and (result := find_packaged("claude_agent_sdk", "_bundled/claude")):
         return result
-    if name == "codex" and (result := packaged("codex_cli_bin", "bin/codex")):
+    if name == "codex" and (result := find_packaged("codex_cli_bin", "bin/codex")):
         return result
     return shutil.which(name)
 
 
-def steps(*those: dict[str, Any]) -> str:
+def steps(*items: dict[str, Any]) -> str:
     """Return a prompt that tells the stub what to reply."""
-    return "STUB:" + json.dumps({"steps": those})
+    return "STUB:" + json.dumps({"steps": items})
 
 
 class Machine:
@@ -85,7 +85,7 @@ class Machine:
             "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_MAX_RETRIES": "1",
             "CLAUDE_CODE_TMPDIR": str(folder / "tmp"),
-            # codex: it has no sandbox when its home is below the folder for temporary files
+            # codex disables its sandbox if its home is below the temporary folder
             "STUB_KEY": "dummy",
             "TMPDIR": str(folder / "tmp"),
             # gemini, qwen, opencode, copilot
@@ -134,7 +134,7 @@ class Machine:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
 
-    def popen(self, start: LaunchCommand, **more: Any) -> "subprocess.Popen[bytes]":
+    def popen(self, start: LaunchCommand, **options: Any) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             start.args,
             cwd=self.work,
@@ -143,7 +143,7 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            **more,
+            **options,
         )
 
     def run(self, provider: Provider, start: LaunchCommand, seconds: float = 90) -> "Outcome":
@@ -157,9 +157,9 @@ class Machine:
 
     def used(self) -> tuple[int, int, int, int]:
         """Return the stub's usage over all requests: input, output, from and to the cache."""
-        asked = [entry["usage"] for entry in self.stub.seen if "usage" in entry]
+        usages = [entry["usage"] for entry in self.stub.seen if "usage" in entry]
         names = ("input", "output", "cache_read", "cache_write")
-        return tuple(sum(one[name] for one in asked) for name in names)
+        return tuple(sum(usage[name] for usage in usages) for name in names)
 
 
 class Outcome:
@@ -180,14 +180,14 @@ def read(parser: StreamParser, out: bytes) -> list[ProviderFact]:
 
 def total(used: Iterable[UsageFact], *, cached_in_input: bool = False) -> tuple[int, int, int, int]:
     """Return the usage as the stub counts: OpenAI's input includes cached tokens."""
-    value = list(used)
-    read_from = sum(one.cache_read for one in value)
-    fresh = sum(one.input for one in value)
+    facts = list(used)
+    cache_read = sum(fact.cache_read for fact in facts)
+    uncached = sum(fact.input for fact in facts)
     return (
-        fresh + (read_from if cached_in_input else 0),
-        sum(one.output for one in value),
-        read_from,
-        sum(one.cache_write for one in value),
+        uncached + (cache_read if cached_in_input else 0),
+        sum(fact.output for fact in facts),
+        cache_read,
+        sum(fact.cache_write for fact in facts),
     )
 
 

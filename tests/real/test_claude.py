@@ -1,4 +1,4 @@
-"""Claude Code, the real program."""
+"""Claude Code: arguments, stream, usage, limits and transcripts of the real program."""
 
 import os
 import signal
@@ -31,23 +31,23 @@ def test_prompt_tool_call_and_usage(claude: Agent, machine: Machine) -> None:
     session = str(uuid.uuid4())
     write = {"tool": "Write", "args": {"file_path": f"{machine.work}/a.txt", "content": "hi"}}
     prompt = steps({"text": "I write it.", **write, "usage": USAGE}, {"text": "done"})
-    done = machine.run(
+    result = machine.run(
         claude.provider, claude.start(LaunchRequest(prompt, session=session, approvals=("edit",)))
     )
-    assert done.code == 0, done
+    assert result.code == 0, result
     assert (machine.work / "a.txt").read_text() == "hi"
-    (named,) = done.of(SessionFact)
+    (named,) = result.of(SessionFact)
     assert named.id == session
     assert named.version == claude.provider.version(claude.program)
-    assert [turn.role for turn in done.of(TurnFact)] == [
+    assert [turn.role for turn in result.of(TurnFact)] == [
         "assistant",
         "assistant",
         "tool",
         "assistant",
     ]
-    assert done.of(ResultFact) == [ResultFact(True, "done")]
-    assert total(done.of(UsageFact)) == machine.used()
-    assert all(used.cost_micros for used in done.of(UsageFact))
+    assert result.of(ResultFact) == [ResultFact(True, "done")]
+    assert total(result.of(UsageFact)) == machine.used()
+    assert all(used.cost_micros for used in result.of(UsageFact))
 
 
 def test_only_allowed_tools_run(claude: Agent, machine: Machine) -> None:
@@ -55,11 +55,11 @@ def test_only_allowed_tools_run(claude: Agent, machine: Machine) -> None:
     start = claude.start(
         LaunchRequest(steps(call, {"text": "ok"}), approvals=("edit",), deny=("WebFetch",))
     )
-    done = machine.run(claude.provider, start)
-    assert done.code == 0, done
+    result = machine.run(claude.provider, start)
+    assert result.code == 0, result
     assert not (machine.work / "b").exists()
-    assert [turn.is_error for turn in done.of(TurnFact) if turn.role == "tool"] == [True]
-    assert done.of(LogFact)
+    assert [turn.is_error for turn in result.of(TurnFact) if turn.role == "tool"] == [True]
+    assert result.of(LogFact)
     allowed = machine.run(
         claude.provider, claude.start(LaunchRequest(steps(call), approvals=("run",)))
     )
@@ -73,8 +73,8 @@ def test_resumed_conversation_remembers_and_is_charged_for_new_tokens(
     first = machine.run(
         claude.provider, claude.start(LaunchRequest(steps({"text": "one"}), session=session))
     )
-    again = claude.start(LaunchRequest(steps({"text": "two"}), session=session, resume=True))
-    second = machine.run(claude.provider, again)
+    resume = claude.start(LaunchRequest(steps({"text": "two"}), session=session, resume=True))
+    second = machine.run(claude.provider, resume)
     assert second.code == 0, second
     assert second.of(SessionFact)[0].id == session
     assert machine.stub.seen[-1]["entries"] >= 3
@@ -90,18 +90,18 @@ def test_latest_conversation_of_the_folder_continues(claude: Agent, machine: Mac
 
 
 def test_unknown_session_is_a_failure(claude: Agent, machine: Machine) -> None:
-    done = machine.run(
+    result = machine.run(
         claude.provider, claude.start(LaunchRequest("hi", session=str(uuid.uuid4()), resume=True))
     )
-    assert done.code == 1
-    assert "No conversation found" in done.of(ResultFact)[0].message
+    assert result.code == 1
+    assert "No conversation found" in result.of(ResultFact)[0].message
 
 
 def test_killed_agent_continues_where_it_was(claude: Agent, machine: Machine) -> None:
     session = str(uuid.uuid4())
     prompt = steps(
         {"text": "first", "tool": "Bash", "args": {"command": "echo 1"}, "usage": USAGE},
-        {"text": "never said", "hang": 60},
+        {"text": "unreachable", "hang": 60},
     )
     start = claude.start(LaunchRequest(prompt, session=session, approvals=("run",)))
     process = machine.popen(start)
@@ -123,12 +123,12 @@ def test_killed_agent_continues_where_it_was(claude: Agent, machine: Machine) ->
     assert not [fact for fact in facts if isinstance(fact, ResultFact)]
     (used,) = [fact for fact in facts if isinstance(fact, UsageFact)]
     assert (used.input, used.cache_read) == (1000, 300)
-    done = machine.run(
+    result = machine.run(
         claude.provider, claude.start(LaunchRequest(None, session=session, resume=True))
     )
-    assert done.code == 0, done
-    assert done.of(SessionFact)[0].id == session
-    assert done.of(ResultFact)[0].ok
+    assert result.code == 0, result
+    assert result.of(SessionFact)[0].id == session
+    assert result.of(ResultFact)[0].ok
 
 
 def test_rate_limit_has_its_reset_time(claude: Agent, machine: Machine) -> None:
@@ -141,25 +141,25 @@ def test_rate_limit_has_its_reset_time(claude: Agent, machine: Machine) -> None:
     machine.env["CLAUDE_CODE_OAUTH_TOKEN"] = "dummy"
     del machine.env["ANTHROPIC_API_KEY"]
     prompt = steps({"error": 429, "times": 99, "headers": headers})
-    done = machine.run(claude.provider, claude.start(LaunchRequest(prompt)))
-    assert done.code == 1
-    (limit,) = done.of(LimitFact)
+    result = machine.run(claude.provider, claude.start(LaunchRequest(prompt)))
+    assert result.code == 1
+    (limit,) = result.of(LimitFact)
     assert limit.reset_at == reset * 1_000
-    assert not done.of(ResultFact)[0].ok
+    assert not result.of(ResultFact)[0].ok
 
 
 def test_too_many_requests_without_a_quota_is_a_limit(claude: Agent, machine: Machine) -> None:
-    done = machine.run(
+    result = machine.run(
         claude.provider, claude.start(LaunchRequest(steps({"error": 429, "times": 99})))
     )
-    assert len(done.of(LimitFact)) == 1
-    assert done.of(LimitFact)[0].reset_at is None
+    assert len(result.of(LimitFact)) == 1
+    assert result.of(LimitFact)[0].reset_at is None
 
 
 def test_prompt_of_a_megabyte_arrives_whole(claude: Agent, machine: Machine) -> None:
     prompt = "x" * 1_000_000 + "the end"
-    done = machine.run(claude.provider, claude.start(LaunchRequest(prompt)))
-    assert done.code == 0, done
+    result = machine.run(claude.provider, claude.start(LaunchRequest(prompt)))
+    assert result.code == 0, result
     assert any(prompt in str(entry["body"]) for entry in machine.stub.seen if "body" in entry)
 
 

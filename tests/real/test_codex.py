@@ -1,4 +1,4 @@
-"""Codex, the real program."""
+"""Codex: arguments, stream, usage, limits and transcripts of the real program."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ from tests.real.machine import Machine, end, read, steps, total
 USAGE = {"input": 1000, "output": 50, "cache_read": 300}
 
 
-def run(command: str, **more: object) -> dict[str, object]:
-    return {"tool": "exec_command", "args": {"cmd": command}, **more}
+def shell_step(command: str, **fields: object) -> dict[str, object]:
+    return {"tool": "exec_command", "args": {"cmd": command}, **fields}
 
 
 def test_version_is_detected(codex: Agent) -> None:
@@ -23,24 +23,24 @@ def test_version_is_detected(codex: Agent) -> None:
 
 
 def test_prompt_tool_call_and_usage(codex: Agent, machine: Machine) -> None:
-    prompt = steps(run("echo hi > a.txt", text="I write it.", usage=USAGE), {"text": "done"})
-    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
-    assert done.code == 0, done
+    prompt = steps(shell_step("echo hi > a.txt", text="I write it.", usage=USAGE), {"text": "done"})
+    result = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
+    assert result.code == 0, result
     assert (machine.work / "a.txt").read_text() == "hi\n"
-    assert [turn.role for turn in done.of(TurnFact)] == [
+    assert [turn.role for turn in result.of(TurnFact)] == [
         "assistant",
         "assistant",
         "tool",
         "assistant",
     ]
-    assert done.of(ResultFact) == [ResultFact(True)]
-    assert total(done.of(UsageFact), cached_in_input=True) == machine.used()
+    assert result.of(ResultFact) == [ResultFact(True)]
+    assert total(result.of(UsageFact), cached_in_input=True) == machine.used()
 
 
 def test_only_allowed_tools_run(codex: Agent, machine: Machine) -> None:
-    prompt = steps(run("touch b.txt"), {"text": "ok"})
-    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
-    assert done.code == 0, done
+    prompt = steps(shell_step("touch b.txt"), {"text": "ok"})
+    result = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
+    assert result.code == 0, result
     assert not (machine.work / "b.txt").exists()
 
 
@@ -49,8 +49,8 @@ def test_resumed_thread_continues_and_adds_up_usage(codex: Agent, machine: Machi
         codex.provider, codex.start(LaunchRequest(steps({"text": "one", "usage": USAGE})))
     )
     thread = first.of(SessionFact)[0].id
-    again = codex.start(LaunchRequest(steps({"text": "two"}), session=thread, resume=True))
-    second = machine.run(codex.provider, again)
+    resume = codex.start(LaunchRequest(steps({"text": "two"}), session=thread, resume=True))
+    second = machine.run(codex.provider, resume)
     assert second.code == 0, second
     assert second.of(SessionFact)[0].id == thread
     (used,) = second.of(UsageFact)
@@ -61,15 +61,17 @@ def test_resumed_thread_continues_and_adds_up_usage(codex: Agent, machine: Machi
 
 
 def test_unknown_thread_exits_with_1(codex: Agent, machine: Machine) -> None:
-    done = machine.run(
+    result = machine.run(
         codex.provider, codex.start(LaunchRequest("x", session=str(uuid.uuid4()), resume=True))
     )
-    assert done.code == 1
-    assert b"no rollout found" in done.err
+    assert result.code == 1
+    assert b"no rollout found" in result.err
 
 
 def test_killed_agent_continues_where_it_was(codex: Agent, machine: Machine) -> None:
-    prompt = steps(run("echo 1", text="first", usage=USAGE), {"text": "never said", "hang": 60})
+    prompt = steps(
+        shell_step("echo 1", text="first", usage=USAGE), {"text": "unreachable", "hang": 60}
+    )
     start = codex.start(LaunchRequest(prompt, approvals=("all",)))
     process = machine.popen(start)
     try:
@@ -90,13 +92,13 @@ def test_killed_agent_continues_where_it_was(codex: Agent, machine: Machine) -> 
     facts = read(codex.provider.parser(), out)
     (named,) = [fact for fact in facts if isinstance(fact, SessionFact)]
     assert not [fact for fact in facts if isinstance(fact, UsageFact | ResultFact)]
-    done = machine.run(
+    result = machine.run(
         codex.provider, codex.start(LaunchRequest(None, session=named.id, resume=True))
     )
-    assert done.code == 0, done
-    assert done.of(SessionFact)[0].id == named.id
+    assert result.code == 0, result
+    assert result.of(SessionFact)[0].id == named.id
     # The thread's total includes the usage of the killed process.
-    (used,) = done.of(UsageFact)
+    (used,) = result.of(UsageFact)
     assert used.cache_read == 300
     assert used.input >= 700
 
@@ -106,24 +108,26 @@ def test_rate_limit_has_its_reset_time(codex: Agent, machine: Machine) -> None:
     error = {"type": "usage_limit_reached", "message": "limit", "resets_at": reset}
     error["plan_type"] = "plus"
     prompt = steps({"error": 429, "times": 99, "body": {"error": error}})
-    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
-    assert done.code == 1
-    (limit,) = done.of(LimitFact)
+    result = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
+    assert result.code == 1
+    (limit,) = result.of(LimitFact)
     assert limit.reset_at is not None
     assert abs(limit.reset_at - reset * 1_000) <= 60_000  # its message contains the minute
 
 
 def test_too_many_requests_is_a_limit(codex: Agent, machine: Machine) -> None:
-    done = machine.run(
+    result = machine.run(
         codex.provider, codex.start(LaunchRequest(steps({"error": 429, "times": 99})))
     )
-    assert len(done.of(LimitFact)) == 1
+    assert len(result.of(LimitFact)) == 1
 
 
 def test_prompt_of_a_megabyte_arrives_whole(codex: Agent, machine: Machine) -> None:
     prompt = "x" * 1_000_000 + "the end"
-    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
-    assert any(prompt in str(entry["body"]) for entry in machine.stub.seen if "body" in entry), done
+    result = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
+    assert any(prompt in str(entry["body"]) for entry in machine.stub.seen if "body" in entry), (
+        result
+    )
 
 
 def test_instructions_and_model_reach_the_model(codex: Agent, machine: Machine) -> None:
@@ -137,16 +141,16 @@ def test_instructions_and_model_reach_the_model(codex: Agent, machine: Machine) 
 
 
 def test_transcript_matches_the_stream(codex: Agent, machine: Machine) -> None:
-    prompt = steps(run("echo 1", text="I run.", usage=USAGE), {"text": "done"})
-    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
+    prompt = steps(shell_step("echo 1", text="I run.", usage=USAGE), {"text": "done"})
+    completed = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
     (file,) = codex.provider.transcripts(machine.home)
-    assert codex.provider.transcript(machine.home, done.of(SessionFact)[0].id) == file
+    assert codex.provider.transcript(machine.home, completed.of(SessionFact)[0].id) == file
     result = transcripts.head(file)
     assert result is not None
-    assert (result.session, result.cwd) == (done.of(SessionFact)[0].id, str(machine.work))
+    assert (result.session, result.cwd) == (completed.of(SessionFact)[0].id, str(machine.work))
     items = list(transcripts.read(file))
     used = [item.fact for item in items if isinstance(item.fact, UsageFact)]
     assert total(used[-1:], cached_in_input=True) == machine.used()
-    assert used[-1].counter == done.of(UsageFact)[0].counter
+    assert used[-1].counter == completed.of(UsageFact)[0].counter
     turns = [item.fact.role for item in items if isinstance(item.fact, TurnFact)]
     assert turns == ["user", "assistant", "assistant", "tool", "assistant"]

@@ -30,7 +30,7 @@ SHELL: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-LASTS = "tail -f /dev/null"
+LONG_COMMAND = "tail -f /dev/null"
 
 
 @pytest.fixture(params=sorted(SHELL))
@@ -49,40 +49,44 @@ def cli(request: pytest.FixtureRequest, home: RealHome) -> str:
 
 
 def ask_before_commands(home: RealHome) -> None:
-    """Not by its default mode: claude then asks whether another one should be the default."""
+    """Configure claude to ask, without changing its default mode, which opens another dialog."""
     setting = {"permissions": {"ask": ["Bash"]}}
     home.machine.write(".claude/settings.json", json.dumps(setting))
 
 
-def begin(home: RealHome, name: str, *script: dict[str, Any], options: tuple[str, ...] = ()) -> Run:
+def start_terminal(
+    home: RealHome, name: str, *script: dict[str, Any], options: tuple[str, ...] = ()
+) -> Run:
     return home.start_agent(name, steps(*script), "--pty", "--yes", "trust", *options)
 
 
-def asking(home: RealHome, name: str, command: str = "touch zz") -> Run:
+def start_with_dialog(home: RealHome, name: str, command: str = "touch zz") -> Run:
     tool, args = SHELL[name]
     args = {key: command if value == "touch zz" else value for key, value in args.items()}
-    run = begin(home, name, {"text": "I run it.", "tool": tool, "args": args}, {"text": "done"})
+    run = start_terminal(
+        home, name, {"text": "I run it.", "tool": tool, "args": args}, {"text": "done"}
+    )
 
-    def asks() -> bool:
+    def has_dialog() -> bool:
         dialog = home.get(run.id).dialog
         return dialog is not None and dialog.kind == "run"
 
-    wait_until(asks, "it asks whether it may run the command")
+    wait_until(has_dialog, "the dialog for the command")
     return home.get(run.id)
 
 
 def test_no_declines_and_other_text_is_rejected(home: RealHome, cli: str) -> None:
-    run = asking(home, cli)
+    run = start_with_dialog(home, cli)
     rejected = home.corral("send", run.id, "please use git instead")
     assert rejected.returncode == 2, rejected
     assert run.dialog is not None
     assert run.dialog.options[-1].encode() in rejected.stderr
-    shown = home.corral("show", run.id).stdout.decode()
-    assert "touch zz" in shown, shown
+    result = home.corral("show", run.id).stdout.decode()
+    assert "touch zz" in result, result
     assert not (home.work / "zz").exists()
     declined = home.corral("send", run.id, "no")
     assert declined.returncode == 0, declined
-    wait_until(lambda: home.get(run.id).dialog is None, "the dialog is gone")
+    wait_until(lambda: home.get(run.id).dialog is None, "the dialog is closed")
     assert not (home.work / "zz").exists()
     home.corral("stop", run.id, "--grace", "3s")
     home.wait_for_end(run.id)
@@ -90,30 +94,34 @@ def test_no_declines_and_other_text_is_rejected(home: RealHome, cli: str) -> Non
 
 
 def test_yes_allows_the_command_once_and_stop_ends_it(home: RealHome, cli: str) -> None:
-    run = asking(home, cli, f"touch zz && {LASTS}")
+    run = start_with_dialog(home, cli, f"touch zz && {LONG_COMMAND}")
     allowed = home.corral("send", run.id, "yes")
     assert allowed.returncode == 0, allowed
     wait_until((home.work / "zz").exists, "the command has run")
-    lasting = wait_until(lambda: lasting_commands(home), "the command goes on")
-    assert set(lasting) <= set(home.processes_of(run)), "no process outside the run does the work"
+    pids = wait_until(lambda: find_long_commands(home), "the command is running")
+    assert set(pids) <= set(home.processes_of(run)), "all processes belong to the run"
     home.corral("stop", run.id, "--grace", "3s")
     assert home.wait_for_end(run.id).state is RunState.CANCELLED
-    assert lasting_commands(home) == []
+    assert find_long_commands(home) == []
     home.wait_for_all_processes()
 
 
-def lasting_commands(home: RealHome) -> list[int]:
+def find_long_commands(home: RealHome) -> list[int]:
     """Return the user's processes that run the long command, wherever they belong."""
     result = processes_with_variable(f"HOME={home.machine.home}")
-    return [pid for pid in result if command_of(pid) == LASTS.replace(" ", "\0").encode() + b"\0"]
+    return [
+        pid
+        for pid in result
+        if read_command_line(pid) == LONG_COMMAND.replace(" ", "\0").encode() + b"\0"
+    ]
 
 
 def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
-    run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "20s"))
+    run = start_terminal(home, cli, {"text": "the first answer"}, options=("--idle-exit", "20s"))
     wait_until(home.requests, "the prompt reached the model")
     sent = home.corral("send", run.id, steps({"text": "the second answer"}))
     assert sent.returncode == 0, (sent, home.get(run.id))
-    wait_until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
+    wait_until(lambda: "the second answer" in screen_of(home, run), "the agent answered again")
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.COMPLETED, 0, None), ended
     assert ended.reason == "no activity within the idle timeout"
@@ -126,18 +134,18 @@ def screen_of(home: RealHome, run: Run) -> str:
 
 def test_codex_leaves_no_process_outside_its_run(home: RealHome) -> None:
     home.install("codex")
-    waits = {"tool": "exec_command", "args": {"cmd": "sleep 300", "yield_time_ms": 60_000}}
-    first = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))
-    second = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))
+    long_step = {"tool": "exec_command", "args": {"cmd": "sleep 300", "yield_time_ms": 60_000}}
+    first = start_terminal(home, "codex", long_step, {"text": "done"}, options=("--yes", "all"))
+    second = start_terminal(home, "codex", long_step, {"text": "done"}, options=("--yes", "all"))
 
-    def sleeps(run: Run) -> list[int]:
-        return [pid for pid in home.processes_of(run) if b"sleep\x00300" in command_of(pid)]
+    def find_sleeps(run: Run) -> list[int]:
+        return [pid for pid in home.processes_of(run) if b"sleep\x00300" in read_command_line(pid)]
 
-    wait_until(lambda: sleeps(first) and sleeps(second), "both run their command")
+    wait_until(lambda: find_sleeps(first) and find_sleeps(second), "both run their command")
     home.corral("stop", first.id, "--grace", "3s")
     assert home.wait_for_end(first.id).state is RunState.CANCELLED
-    assert sleeps(first) == []
-    assert sleeps(second) != [], "the command of the other run continues"
+    assert find_sleeps(first) == []
+    assert find_sleeps(second) != [], "the command of the other run continues"
     assert not list(home.machine.home.glob(".codex/packages/app-server-daemon")), "no daemon"
     home.corral("stop", second.id, "--grace", "3s")
     home.wait_for_end(second.id)
@@ -150,26 +158,26 @@ def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> No
     codex = registry.get_provider("codex")
     start = codex.start(LaunchRequest(None, interactive=True), program("codex"))
     assert "--no-daemon" in start.args
-    own = LaunchCommand([word for word in start.args if word != "--no-daemon"])
+    shared = LaunchCommand([argument for argument in start.args if argument != "--no-daemon"])
     assert codex.screen
-    outside = Terminal(own, home.machine, codex.screen, set())
+    outside = Terminal(shared, home.machine, codex.screen, set())
     try:
         outside.wait_until("ready", seconds=SECONDS)
-        waits = {"tool": "exec_command", "args": {"cmd": LASTS, "yield_time_ms": 60_000}}
-        run = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))
-        lasting = wait_until(lambda: lasting_commands(home), "it runs its command")
-        assert set(lasting) <= set(home.processes_of(run))
+        long_step = {"tool": "exec_command", "args": {"cmd": LONG_COMMAND, "yield_time_ms": 60_000}}
+        run = start_terminal(home, "codex", long_step, {"text": "done"}, options=("--yes", "all"))
+        pids = wait_until(lambda: find_long_commands(home), "the command is running")
+        assert set(pids) <= set(home.processes_of(run))
         home.corral("stop", run.id, "--grace", "3s")
         assert home.wait_for_end(run.id).state is RunState.CANCELLED
-        assert lasting_commands(home) == []
-        asked = len(home.requests())
+        assert find_long_commands(home) == []
+        count = len(home.requests())
         outside.wait_until("ready", seconds=SECONDS)
-        assert len(home.requests()) == asked, "no process of the run is left"
+        assert len(home.requests()) == count, "no process of the run is left"
     finally:
         outside.close()
 
 
-def command_of(pid: int) -> bytes:
+def read_command_line(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read()
@@ -195,7 +203,7 @@ def test_gemini_works_in_the_worktrees_of_a_race(home: RealHome) -> None:
 
     home.install("gemini")
     git(home.work, "init", "-q", "-b", "main")
-    (home.work / "here").write_text("x\n")
+    (home.work / "file").write_text("x\n")
     git(home.work, "add", "-A")
     git(home.work, "commit", "-qm", "first")
     write = {"tool": "write_file", "args": {"file_path": "a.txt", "content": "hi"}}
@@ -212,7 +220,7 @@ def test_gemini_works_in_the_worktrees_of_a_race(home: RealHome) -> None:
 def test_attention_is_cleared_when_a_person_answers(home: RealHome) -> None:
     home.install("claude")
     ask_before_commands(home)
-    run = asking(home, "claude")
+    run = start_with_dialog(home, "claude")
     assert run.attention is Attention.NEEDS_INPUT
     assert home.corral("send", run.id, "no").returncode == 0
-    wait_until(lambda: home.get(run.id).attention is None, "nobody is called for")
+    wait_until(lambda: home.get(run.id).attention is None, "no input is needed")

@@ -24,7 +24,7 @@ def store(machine: Machine) -> Iterator[Corral]:
         machine.env["PYTHONPATH"] = os.environ["PYTHONPATH"]
     with corral.open(Path(path), actor="user:tester") as store:
         project = store.projects.register(machine.work)
-        store.locks.acquire(project.id, "held.txt", "ada", reason="mine", ttl_ms=3_600_000)
+        store.locks.acquire(project.id, "held.txt", "ada", reason="edit", ttl_ms=3_600_000)
         yield store
 
 
@@ -37,22 +37,22 @@ def test_claude_edit_of_a_locked_file_is_rejected_and_another_recorded(
         return {"tool": "Write", "args": {"file_path": f"{machine.work}/{name}", "content": "hi"}}
 
     prompt = steps(write("held.txt"), write("free.txt"), {"text": "done"})
-    done = machine.run(claude.provider, claude.start(LaunchRequest(prompt, approvals=("edit",))))
-    assert done.code == 0, done
+    result = machine.run(claude.provider, claude.start(LaunchRequest(prompt, approvals=("edit",))))
+    assert result.code == 0, result
     assert not (machine.work / "held.txt").exists()
     assert (machine.work / "free.txt").read_text() == "hi"
-    answers = [turn for turn in done.of(TurnFact) if turn.role == "tool"]
+    answers = [turn for turn in result.of(TurnFact) if turn.role == "tool"]
     assert [turn.is_error for turn in answers] == [True, False]
     assert "agent:ada holds held.txt" in answers[0].content
     (touch,) = store.locks.touches(str(machine.work)).items
     assert (touch.path, touch.owner) == ("free.txt", "agent:ben")
 
 
-@pytest.mark.parametrize("handed", [False, True], ids=["installed", "handed over"])
+@pytest.mark.parametrize("by_option", [False, True], ids=["installed", "option"])
 def test_codex_patch_is_rejected_once_its_hooks_are_trusted(
-    codex: Agent, machine: Machine, store: Corral, handed: bool
+    codex: Agent, machine: Machine, store: Corral, by_option: bool
 ) -> None:
-    if not handed:
+    if not by_option:
         store.locks.install(machine.work, targets=["codex"])
         # Codex reads the files of a project only if the user trusts the project.
         config = machine.home / ".codex/config.toml"
@@ -64,16 +64,16 @@ def test_codex_patch_is_rejected_once_its_hooks_are_trusted(
         return {"tool": "exec_command", "args": {"cmd": f"apply_patch <<'EOF'\n{text}\nEOF"}}
 
     prompt = steps(patch("held.txt"), patch("free.txt"), {"text": "done"})
-    start = codex.start(LaunchRequest(prompt, approvals=("all",), hooks=handed))
-    where = start.args.index("exec") + 1
+    start = codex.start(LaunchRequest(prompt, approvals=("all",), hooks=by_option))
+    index = start.args.index("exec") + 1
     trusted = ["--dangerously-bypass-hook-trust", "--skip-git-repo-check"]
-    trusted = [word for word in trusted if word not in start.args]
-    start = replace(start, args=[*start.args[:where], *trusted, *start.args[where:]])
-    done = machine.run(codex.provider, start)
-    assert done.code == 0, done
-    assert (machine.work / "free.txt").exists(), done
-    assert not (machine.work / "held.txt").exists(), done
-    assert b"agent:ada holds held.txt" in done.err, done
+    trusted = [argument for argument in trusted if argument not in start.args]
+    start = replace(start, args=[*start.args[:index], *trusted, *start.args[index:]])
+    result = machine.run(codex.provider, start)
+    assert result.code == 0, result
+    assert (machine.work / "free.txt").exists(), result
+    assert not (machine.work / "held.txt").exists(), result
+    assert b"agent:ada holds held.txt" in result.err, result
 
 
 def test_claude_respects_locks_by_hooks_passed_at_its_start(
@@ -85,7 +85,7 @@ def test_claude_respects_locks_by_hooks_passed_at_its_start(
     ask = LaunchRequest(
         steps(write("held.txt"), write("free.txt"), {"text": "done"}), approvals=("edit",)
     )
-    done = machine.run(claude.provider, claude.start(replace(ask, hooks=True)))
-    assert done.code == 0, done
+    result = machine.run(claude.provider, claude.start(replace(ask, hooks=True)))
+    assert result.code == 0, result
     assert not (machine.work / "held.txt").exists()
     assert (machine.work / "free.txt").read_text() == "hi"

@@ -1,4 +1,4 @@
-"""Claude Code answers in a room of a real Matrix server, whatever is killed in between."""
+"""Claude Code answers in a Matrix room although the daemon and the server are killed."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ class MatrixAgent:
 
     def __init__(self, home: RealHome, server: Homeserver) -> None:
         self.home = home
-        self.ann, self.bot = server.person("ann"), server.person("claude")
+        self.ann, self.bot = server.create_user("ann"), server.create_user("claude")
         home.install("claude")
         home.env["ROOM_TOKEN"] = self.bot.token
         home.json("secret", "set", "room", "env:ROOM_TOKEN", "--json")
@@ -29,7 +29,7 @@ class MatrixAgent:
         home.json("wiring", "add", "ada", "--channel", "room", "--json")
         self.pid = 0
         self.up()
-        self.room = self.ann.room(self.bot, name="Den")
+        self.room = self.ann.create_room(self.bot, name="Den")
 
     def up(self) -> None:
         self.pid = int(self.home.json("up", "--port", "0", "--json")["daemon"]["pid"])
@@ -38,15 +38,15 @@ class MatrixAgent:
         os.kill(self.pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(self.pid), "the daemon is dead")
 
-    def says(self, *those: dict[str, object]) -> None:
-        self.ann.say(self.room, steps(*those))
+    def post(self, *items: dict[str, object]) -> None:
+        self.ann.post(self.room, steps(*items))
 
-    def answers(self) -> list[str]:
-        return self.ann.heard(self.room, self.bot)
+    def list_answers(self) -> list[str]:
+        return self.ann.list_texts(self.room, self.bot)
 
-    def has_answered(self, *words: str) -> None:
-        wait_until(lambda: len(self.answers()) >= len(words), f"{len(words)} answers")
-        assert self.answers() == list(words)
+    def wait_for_answers(self, *texts: str) -> None:
+        wait_until(lambda: len(self.list_answers()) >= len(texts), f"{len(texts)} answers")
+        assert self.list_answers() == list(texts)
 
     def close(self) -> None:
         for person in (self.ann, self.bot):
@@ -63,29 +63,29 @@ def matrix_agent(home: RealHome, server: Homeserver) -> Iterator[MatrixAgent]:
 def test_claude_answers_across_a_killed_daemon_and_an_absent_server(
     matrix_agent: MatrixAgent, server: Homeserver
 ) -> None:
-    matrix_agent.says({"text": "Hello, Ann."})
-    matrix_agent.has_answered("Hello, Ann.")
+    matrix_agent.post({"text": "Hello, Ann."})
+    matrix_agent.wait_for_answers("Hello, Ann.")
 
     # The daemon is killed while Claude works: the run continues, and the next daemon sends its
     # reply.
     home = matrix_agent.home
-    matrix_agent.says({"text": "I thought about it.", "gate": "think"})
-    wait_until(lambda: len(home.requests()) == 2, "Claude was asked")
+    matrix_agent.post({"text": "I thought about it.", "gate": "think"})
+    wait_until(lambda: len(home.requests()) == 2, "the second model request")
     matrix_agent.kill()
     home.stub.gate("think").set()
     with home.store() as store:
         (run, *_) = store.runs.list(limit=1).items
         store.runs.wait(run.id, timeout_ms=100_000)
         assert store.runs.get(run.id).state == "completed"
-    assert matrix_agent.answers() == ["Hello, Ann."], "no daemon delivers it"
-    matrix_agent.says({"text": "And this came while nobody was there."})
+    assert matrix_agent.list_answers() == ["Hello, Ann."], "no daemon delivers it"
+    matrix_agent.post({"text": "This arrived without a daemon."})
     matrix_agent.up()
-    expected = ["Hello, Ann.", "I thought about it.", "And this came while nobody was there."]
-    matrix_agent.has_answered(*expected)
+    expected = ["Hello, Ann.", "I thought about it.", "This arrived without a daemon."]
+    matrix_agent.wait_for_answers(*expected)
 
-    # The server is away when the reply is ready, and then the daemon is killed, too.
-    matrix_agent.says({"text": "At last.", "gate": "away"})
-    wait_until(lambda: len(home.requests()) == 4, "Claude was asked again")
+    # The server is down when the reply is ready, and then the daemon is killed too.
+    matrix_agent.post({"text": "At last.", "gate": "away"})
+    wait_until(lambda: len(home.requests()) == 4, "the fourth model request")
     server.stop(signal.SIGKILL)
     home.stub.gate("away").set()
     with home.store() as store:
@@ -96,9 +96,9 @@ def test_claude_answers_across_a_killed_daemon_and_an_absent_server(
         matrix_agent.kill()
         server.start()
         matrix_agent.up()
-        matrix_agent.has_answered(*expected, "At last.")
-        wait_until(lambda: not store.mail.list().items, "nothing is left over")
+        matrix_agent.wait_for_answers(*expected, "At last.")
+        wait_until(lambda: not store.mail.list().items, "no letter is left")
         sessions = {run.session_id for run in store.runs.list().items}
-        assert len(sessions) == 1, "it was one conversation"
+        assert len(sessions) == 1, "one conversation"
         assert {m.state for m in store.messages.list().items} == {"routed", "sent"}
     assert home.count_prompts("At last.") == 1

@@ -24,7 +24,7 @@ def agent(request: pytest.FixtureRequest) -> Agent:
     return Agent(request.param)
 
 
-def write(agent: Agent, machine: Machine) -> dict[str, object]:
+def write_step(agent: Agent, machine: Machine) -> dict[str, object]:
     tool, arguments = WRITE[agent.provider.name]
     args = {name: value.format(machine.work) for name, value in arguments.items()}
     return {"text": "I write it.", "tool": tool, "args": args, "usage": USAGE}
@@ -33,23 +33,23 @@ def write(agent: Agent, machine: Machine) -> dict[str, object]:
 def test_prompt_tool_call_and_resume(agent: Agent, machine: Machine) -> None:
     name, model = agent.provider.name, MODELS.get(agent.provider.name)
     chosen = None if name == "opencode" else str(uuid.uuid4())
-    prompt = steps(write(agent, machine), {"text": "done", "usage": {"input": 5, "output": 6}})
+    prompt = steps(write_step(agent, machine), {"text": "done", "usage": {"input": 5, "output": 6}})
     ask = LaunchRequest(prompt, session=chosen, model=model, approvals=("all",))
-    done = machine.run(agent.provider, agent.start(ask))
-    assert done.code == 0, done
+    result = machine.run(agent.provider, agent.start(ask))
+    assert result.code == 0, result
     assert (machine.work / "a.txt").read_text() == "hi"
-    session = done.of(SessionFact)[0].id
+    session = result.of(SessionFact)[0].id
     assert session == (chosen or session)
-    roles = [turn.role for turn in done.of(TurnFact)]
+    roles = [turn.role for turn in result.of(TurnFact)]
     assert roles == ["assistant", "assistant", "tool", "assistant"]
-    assert done.of(ResultFact)[-1].ok
+    assert result.of(ResultFact)[-1].ok
     if name != "copilot":  # whose stream reports no tokens
-        assert sum(used.input for used in done.of(UsageFact)) >= 705
-        assert sum(used.cache_read for used in done.of(UsageFact)) == 300
-    again = LaunchRequest(
+        assert sum(used.input for used in result.of(UsageFact)) >= 705
+        assert sum(used.cache_read for used in result.of(UsageFact)) == 300
+    resume = LaunchRequest(
         steps({"text": "two"}), session=session, resume=True, model=model, approvals=("trust",)
     )
-    second = machine.run(agent.provider, agent.start(again))
+    second = machine.run(agent.provider, agent.start(resume))
     assert second.code == 0, second
     assert second.of(SessionFact)[0].id == session
     assert second.of(TurnFact)[-1].content == "two"
@@ -57,30 +57,30 @@ def test_prompt_tool_call_and_resume(agent: Agent, machine: Machine) -> None:
 
 def test_without_approval_nothing_is_written(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
-    prompt = steps(write(agent, machine), {"text": "done"})
-    done = machine.run(
+    prompt = steps(write_step(agent, machine), {"text": "done"})
+    result = machine.run(
         agent.provider, agent.start(LaunchRequest(prompt, model=model, approvals=("trust",)))
     )
     if agent.provider.name == "opencode":
         pytest.skip("opencode allows edits by its own default; a denial is its own test")
-    assert not (machine.work / "a.txt").exists(), done
+    assert not (machine.work / "a.txt").exists(), result
 
 
 def test_approved_edit_is_made(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
-    prompt = steps(write(agent, machine), {"text": "done"})
+    prompt = steps(write_step(agent, machine), {"text": "done"})
     allowed = ("edit", "trust")
-    done = machine.run(
+    result = machine.run(
         agent.provider, agent.start(LaunchRequest(prompt, model=model, approvals=allowed))
     )
-    assert (machine.work / "a.txt").exists(), done
+    assert (machine.work / "a.txt").exists(), result
 
 
 def test_denied_tool_is_not_used(agent: Agent, machine: Machine) -> None:
     if agent.provider.name == "gemini":
-        pytest.skip("gemini cannot be kept from single tools: such a start is refused")
+        pytest.skip("gemini cannot disable single tools")
     tool = {"opencode": "edit", "qwen": "write_file", "copilot": "write"}[agent.provider.name]
-    prompt = steps(write(agent, machine), {"text": "done"})
+    prompt = steps(write_step(agent, machine), {"text": "done"})
     machine.run(
         agent.provider, agent.start(LaunchRequest(prompt, approvals=("all",), deny=(tool,)))
     )
@@ -89,10 +89,10 @@ def test_denied_tool_is_not_used(agent: Agent, machine: Machine) -> None:
 
 def test_error_of_the_server_is_a_failure(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
-    done = machine.run(
+    result = machine.run(
         agent.provider,
         agent.start(
             LaunchRequest(steps({"error": 400, "times": 99}), model=model, approvals=("trust",))
         ),
     )
-    assert done.of(ResultFact)[-1].ok is False, done
+    assert result.of(ResultFact)[-1].ok is False, result

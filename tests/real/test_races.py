@@ -30,14 +30,14 @@ def test_claude_and_codex_race_and_the_passing_attempt_advances(home: RealHome) 
     (home.work / "test_adding.py").write_text(TESTS)
     (home.work / ".gitignore").write_text("__pycache__/\n.pytest_cache/\n")
     git(home.work, "add", "-A")
-    git(home.work, "commit", "-qm", "what is wanted")
-    ways = (_claude(RIGHT), _codex(RIGHT), _claude(WRONG))
+    git(home.work, "commit", "-qm", "tests")
+    prompts = (_claude_prompt(RIGHT), _codex_prompt(RIGHT), _claude_prompt(WRONG))
     result = home.json(
         "race",
         "start",
         "Write adding.py so that the tests pass.",
         *("--agents", "claude,codex,claude"),
-        *(word for way in ways for word in ("--variation", way)),
+        *(argument for prompt in prompts for argument in ("--variation", prompt)),
         *("--check", f"{sys.executable} -m pytest -q -p no:cacheprovider"),
         *("--yes", "edit", "--yes", "run", "--wait", "--json"),
     )
@@ -48,14 +48,14 @@ def test_claude_and_codex_race_and_the_passing_attempt_advances(home: RealHome) 
         home.log(home.get(item["run_id"])) for item in round["attempts"]
     ]
     assert [item["passed"] for item in round["attempts"]] == [True, True, False]
-    assert _tests(claude) == _tests(codex) == (2, 2, 0)
-    assert _tests(wrong) == (2, 1, 1)
+    assert _count_tests(claude) == _count_tests(codex) == (2, 2, 0)
+    assert _count_tests(wrong) == (2, 1, 1)
     assert wrong["score"] < min(claude["score"], codex["score"])
     for item in round["attempts"]:
         assert (item["files"], item["insertions"], item["deletions"]) == (1, 2, 0)
         assert item["session_id"]
         assert "the-race" in str(home.turns(home.get(item["run_id"]))[0].content)
-    home.json("race", "select", result["id"], "2", "--reason", "as clear as the first", "--json")
+    home.json("race", "select", result["id"], "2", "--reason", "clear code", "--json")
     home.json("race", "merge", result["id"], "--json")
     assert (home.work / "adding.py").read_text() == RIGHT
     assert git(home.work, "rev-list", "--count", f"main..{codex['commit']}") == "0"
@@ -65,16 +65,21 @@ def test_claude_and_codex_race_and_the_passing_attempt_advances(home: RealHome) 
 
 def _second_round(home: RealHome, race: str) -> None:
     """Both continue from codex's result."""
-    again = home.json(
+    result = home.json(
         "race",
         "next",
         race,
         "Write it down.",
         *("--agents", "claude,codex"),
-        *("--variation", _claude("It adds.\n", "NOTES"), "--variation", _codex("Sums.\n", "NOTES")),
+        *(
+            "--variation",
+            _claude_prompt("It adds.\n", "NOTES"),
+            "--variation",
+            _codex_prompt("Sums.\n", "NOTES"),
+        ),
         *("--wait", "--json"),
     )
-    attempts = again["rounds"][1]["attempts"]
+    attempts = result["rounds"][1]["attempts"]
     assert [(item["state"], item["passed"]) for item in attempts] == [("completed", True)] * 2
     for item, notes in zip(attempts, ("It adds.\n", "Sums.\n"), strict=True):
         tree = Path(item["worktree"])
@@ -82,16 +87,16 @@ def _second_round(home: RealHome, race: str) -> None:
         assert (tree / "NOTES").read_text() == notes
 
 
-def _tests(attempt: dict[str, Any]) -> tuple[int, int, int]:
+def _count_tests(attempt: dict[str, Any]) -> tuple[int, int, int]:
     (check,) = attempt["checks"]
     return check["tests"]["total"], check["tests"]["passed"], check["tests"]["failed"]
 
 
-def _claude(text: str, file: str = "adding.py") -> str:
+def _claude_prompt(text: str, file: str = "adding.py") -> str:
     write = {"tool": "Write", "args": {"file_path": file, "content": text}}
     return "the-race " + steps(write, {"text": "done"})
 
 
-def _codex(text: str, file: str = "adding.py") -> str:
+def _codex_prompt(text: str, file: str = "adding.py") -> str:
     shell = {"tool": "exec_command", "args": {"cmd": f"cat > {file} <<'END'\n{text}END"}}
     return "the-race " + steps(shell, {"text": "done"})

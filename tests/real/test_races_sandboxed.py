@@ -9,7 +9,7 @@ import pytest
 from corral.domain.runs.model import Run, RunState
 from tests.real.home import RealHome
 from tests.real.machine import steps
-from tests.real.test_runs_usage import ALL, DEAR, MODELS, SMALL
+from tests.real.test_runs_usage import ALL, EXPENSIVE, MODELS, SMALL
 from tests.support.race_helpers import git
 
 SHELL: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -20,12 +20,12 @@ SHELL: dict[str, tuple[str, str, dict[str, Any]]] = {
     "opencode": ("bash", "command", {"description": "x"}),
     "qwen": ("run_shell_command", "command", {"is_background": False}),
 }
-MAKE = "echo hi > a.txt && git add a.txt && git commit -qm 'made in the sandbox'"
+COMMIT = "echo hi > a.txt && git add a.txt && git commit -qm 'made in the sandbox'"
 
 
-def shell(name: str, command: str, **more: Any) -> dict[str, Any]:
+def shell_step(name: str, command: str, **fields: Any) -> dict[str, Any]:
     tool, argument, rest = SHELL[name]
-    return {"tool": tool, "args": {argument: command, **rest}, **more}
+    return {"tool": tool, "args": {argument: command, **rest}, **fields}
 
 
 @pytest.fixture(params=ALL)
@@ -33,7 +33,7 @@ def name(request: pytest.FixtureRequest, home: RealHome) -> str:
     """The CLI is configured in the user's home folder, with a model that has a price."""
     name: str = request.param
     if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not here: make test-real installs it where root may")
+        pytest.skip("bubblewrap is not installed; make test-real installs it as root")
     home.install(name)
     machine = home.machine
     machine.env |= {"COPILOT_MODEL": MODELS["copilot"], "OPENAI_MODEL": MODELS["qwen"]}
@@ -51,17 +51,17 @@ def name(request: pytest.FixtureRequest, home: RealHome) -> str:
     return name
 
 
-def race(home: RealHome, prompt: str, *options: str) -> tuple[dict[str, Any], Run]:
-    done = home.corral(
+def run_race(home: RealHome, prompt: str, *options: str) -> tuple[dict[str, Any], Run]:
+    result = home.corral(
         *("race", "start", prompt, "--agents", "ada", "--sandbox", "bubblewrap"),
         *("--wait", "--json", *options),
     )
-    assert done.stdout, done.stderr
-    (attempt,) = json.loads(done.stdout)["rounds"][0]["attempts"]
+    assert result.stdout, result.stderr
+    (attempt,) = json.loads(result.stdout)["rounds"][0]["attempts"]
     return attempt, home.get(attempt["run_id"])
 
 
-def trouble(home: RealHome, run: Run) -> Any:
+def describe_failure(home: RealHome, run: Run) -> Any:
     """Describe a run that failed, for the assertion message."""
     errors = home.output(run, "stderr")[-2_000:]
     return run.state, run.reason, home.log(run), home.output(run)[-2_000:], errors
@@ -69,11 +69,11 @@ def trouble(home: RealHome, run: Run) -> Any:
 
 def test_agent_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
     before = {path for path in home.machine.home.rglob("*") if path.is_file()}
-    prompt = "the one prompt " + steps(
-        shell(name, MAKE, usage=SMALL), {"text": "It is made.", "usage": SMALL}
+    prompt = "first prompt " + steps(
+        shell_step(name, COMMIT, usage=SMALL), {"text": "It is made.", "usage": SMALL}
     )
-    attempt, run = race(home, prompt, "--yes", "all")
-    assert run.state is RunState.COMPLETED, trouble(home, run)
+    attempt, run = run_race(home, prompt, "--yes", "all")
+    assert run.state is RunState.COMPLETED, describe_failure(home, run)
     assert git(home.work, "log", "-1", "--format=%s by %an", attempt["branch"]) == (
         "made in the sandbox by Ada"
     )
@@ -85,23 +85,25 @@ def test_agent_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
     assert (session.provider, bool(session.provider_session)) == (name, True)
     added = {path for path in home.machine.home.rglob("*") if path.is_file()} - before
     assert added, "its transcript is written back"
-    asked = len(home.requests())
-    again = steps({"text": "the second answer"})
-    result = home.json("resume", "-d", "--json", run.id, again)
+    count = len(home.requests())
+    next_prompt = steps({"text": "the second answer"})
+    result = home.json("resume", "-d", "--json", run.id, next_prompt)
     after = home.wait_for_end(result["id"])
-    assert after.state is RunState.COMPLETED, trouble(home, after)
+    assert after.state is RunState.COMPLETED, describe_failure(home, after)
     assert home.texts(after)[-1] == "the second answer"
-    assert len(home.requests()) > asked
-    assert home.count_prompts("the one prompt") == 1
+    assert len(home.requests()) > count
+    assert home.count_prompts("first prompt") == 1
     assert home.session_of(after).provider_session == session.provider_session
     home.wait_for_all_processes()
 
 
 def test_budget_is_enforced(home: RealHome, name: str) -> None:
-    prompt = steps(shell(name, "true", usage=DEAR), {"text": "never said", "gate": "never"})
-    _, run = race(home, prompt, "--yes", "all", "--budget", "0.05")
+    prompt = steps(
+        shell_step(name, "true", usage=EXPENSIVE), {"text": "unreachable", "gate": "never"}
+    )
+    _, run = run_race(home, prompt, "--yes", "all", "--budget", "0.05")
     ended = home.wait_for_end(run.id)
-    assert ended.state is RunState.CANCELLED, trouble(home, ended)
+    assert ended.state is RunState.CANCELLED, describe_failure(home, ended)
     # The supervisor of the run and the driver of the race enforce the same budget.
     spent = (
         "its budget is spent: $",
@@ -114,11 +116,11 @@ def test_budget_is_enforced(home: RealHome, name: str) -> None:
 
 
 def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
-    call = shell(name, "touch denied.txt", force=True)
+    call = shell_step(name, "touch denied.txt", force=True)
     if name == "opencode":
         config = home.machine.home / ".config/opencode/opencode.json"
         result = json.loads(config.read_text()) | {"permission": {"bash": "ask"}}
         config.write_text(json.dumps(result))
-    _, run = race(home, steps(call, {"text": "done"}))
-    assert run.state is RunState.COMPLETED, trouble(home, run)
+    _, run = run_race(home, steps(call, {"text": "done"}))
+    assert run.state is RunState.COMPLETED, describe_failure(home, run)
     assert run.denied == {call["tool"]: 1}, (home.log(run), home.turns(run))

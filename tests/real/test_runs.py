@@ -1,4 +1,4 @@
-"""Whole runs of Claude Code and Codex: turns and effects are kept, whatever is killed."""
+"""Runs of Claude Code and Codex: turns, effects and costs are kept when processes are killed."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.real.machine import steps
 from tests.support.home import is_alive
 
 
-def kill(pid: int | None) -> None:
+def kill_process(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(pid), "the killed process is gone")
@@ -22,16 +22,16 @@ def open_gate(home: RealHome) -> None:
     home.stub.gate("go").set()
 
 
-def resume(home: RealHome, run: Run, *words: str) -> Run:
-    result = home.json("resume", "-d", "--json", run.id, *words)
+def resume(home: RealHome, run: Run, *arguments: str) -> Run:
+    result = home.json("resume", "-d", "--json", run.id, *arguments)
     return home.wait_for_end(result["id"])
 
 
-def went_on(home: RealHome, before: Run, after: Run, mark: str) -> None:
+def check_continued(home: RealHome, before: Run, after: Run, mark: str) -> None:
     """Check that the same conversation ended, with its first prompt in it once."""
     assert (after.state, after.exit_code) == (RunState.COMPLETED, 0), after
     assert after.session_id == before.session_id
-    assert home.texts(after) == ["I begin.", "I went on to the end."]
+    assert home.texts(after) == ["I begin.", "I finished."]
     assert home.count_prompts(mark) == 1
     assert [t.role for t in home.turns(after)].count("user") == 1
     calls = [turn.tool_call_id for turn in home.turns(after) if turn.role == "tool"]
@@ -64,7 +64,7 @@ def test_prompt_tool_call_and_cost(home: RealHome, kind: AgentKind) -> None:
         ("assistant", False),
     ]
     assert turns[0]["content"] == prompt
-    assert [turns[at]["content"] for at in (1, 4)] == ["I write it.", "It is written."]
+    assert [turns[index]["content"] for index in (1, 4)] == ["I write it.", "It is written."]
     assert turns[2]["tool_call_id"] == turns[3]["tool_call_id"] is not None
     assert "a.txt" in str(turns[2]["arguments"])
     assert {turn["run_id"] for turn in turns} == {run.id}
@@ -88,7 +88,7 @@ def test_prompt_tool_call_and_cost(home: RealHome, kind: AgentKind) -> None:
 
 def test_killed_agent_is_resumed_in_its_conversation(home: RealHome, kind: AgentKind) -> None:
     run, mark = kind.begin_long()
-    kill(run.pid)
+    kill_process(run.pid)
     crashed = home.wait_for_end(run.id)
     assert (crashed.state, crashed.signal, crashed.exit_code) == (RunState.CRASHED, 9, None)
     before = home.session_of(run).provider_session
@@ -96,7 +96,7 @@ def test_killed_agent_is_resumed_in_its_conversation(home: RealHome, kind: Agent
     after = resume(home, crashed)
     assert home.count_prompts(RESUME_PROMPT) == 1
     assert home.session_of(after).provider_session == before
-    went_on(home, crashed, after, mark)
+    check_continued(home, crashed, after, mark)
     assert after.id != run.id
 
 
@@ -116,19 +116,19 @@ def test_agent_survives_its_supervisor_and_nothing_is_stored_twice(
     home: RealHome, kind: AgentKind
 ) -> None:
     run, mark = kind.begin_long()
-    kill(run.supervisor_pid)
+    kill_process(run.supervisor_pid)
     home.recover()
     assert home.get(run.id).state is RunState.RUNNING
     assert home.get(run.id).supervisor_pid != run.supervisor_pid
     open_gate(home)
-    went_on(home, run, home.wait_for_end(run.id), mark)
+    check_continued(home, run, home.wait_for_end(run.id), mark)
     assert home.charged(f"run:{run.id}") == kind.used()
 
 
 def test_killed_agent_and_supervisor_are_resumed(home: RealHome, kind: AgentKind) -> None:
     run, mark = kind.begin_long()
-    kill(run.supervisor_pid)
-    kill(run.pid)
+    kill_process(run.supervisor_pid)
+    kill_process(run.pid)
     home.recover()
     crashed = home.wait_for_end(run.id)
     assert (crashed.state, crashed.signal) == (RunState.CRASHED, 9), crashed
@@ -136,38 +136,38 @@ def test_killed_agent_and_supervisor_are_resumed(home: RealHome, kind: AgentKind
     open_gate(home)
     after = resume(home, crashed)
     assert home.session_of(after).provider_session == before
-    went_on(home, crashed, after, mark)
+    check_continued(home, crashed, after, mark)
 
 
 def test_restart_continues_the_conversation(home: RealHome, kind: AgentKind) -> None:
     run, mark = kind.begin_long("--restart", "on-failure:1")
     before = home.session_of(run).provider_session
     open_gate(home)
-    kill(run.pid)
+    kill_process(run.pid)
     ended = home.wait_for_end(run.id)
     assert ended.attempts == 2
     assert home.session_of(run).provider_session == before
     assert home.count_prompts(RESUME_PROMPT) == 1
-    went_on(home, run, ended, mark)
+    check_continued(home, run, ended, mark)
 
 
 def test_foreground_run_prints_text_and_returns_the_exit_code(
     home: RealHome, kind: AgentKind
 ) -> None:
     prompt = steps(kind.write("a.txt", text="I write it."), {"text": "It is written."})
-    done = home.corral("run", "--agent", kind.name, *kind.approvals, prompt)
-    shown = done.stdout.decode()
-    assert done.returncode == 0, done
-    # Codex warns of a model that it does not know, and people see that.
-    lines = [line for line in shown.splitlines() if not line.startswith("! Model metadata")]
+    result = home.corral("run", "--agent", kind.name, *kind.approvals, prompt)
+    text = result.stdout.decode()
+    assert result.returncode == 0, result
+    # Codex prints a warning about an unknown model.
+    lines = [line for line in text.splitlines() if not line.startswith("! Model metadata")]
     assert lines[0] == "I write it."
     assert lines[-1] == "It is written."
     assert lines[1].startswith("· ")
     assert not [line for line in lines if line.startswith("{")]
-    # Codex's own warnings are shown too; Corral adds nothing.
-    assert b"corral" not in done.stderr.replace(str(home.folder).encode(), b"")
+    # Codex's own warnings are text too; Corral adds nothing.
+    assert b"corral" not in result.stderr.replace(str(home.folder).encode(), b"")
     logged = home.corral("logs", home.only_run().id).stdout.decode()
-    assert logged == shown
+    assert logged == text
     failed = home.corral("run", "--agent", kind.name, steps({"error": 400, "times": 99}))
     assert failed.returncode == 1
     assert b"stub error" in failed.stdout
@@ -179,7 +179,7 @@ def test_foreground_run_prints_text_and_returns_the_exit_code(
 
 @pytest.mark.parametrize("name", ["claude", "codex"])
 def test_missing_program_fails_with_127(home: RealHome, name: str) -> None:
-    done = home.corral("run", "--agent", name, "hello")
-    assert done.returncode == 127, done
-    assert name in done.stderr.decode()
+    result = home.corral("run", "--agent", name, "hello")
+    assert result.returncode == 127, result
+    assert name in result.stderr.decode()
     assert home.only_run().state is RunState.FAILED

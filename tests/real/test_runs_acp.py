@@ -7,7 +7,7 @@ import pytest
 from corral.domain.runs.model import Attention, RunMode, RunState
 from tests.real.home import RealHome, wait_until
 from tests.real.machine import program, steps
-from tests.real.test_runs_usage import DEAR, MODELS
+from tests.real.test_runs_usage import EXPENSIVE, MODELS
 
 PROGRAMS = {
     "claude": "claude-agent-acp",
@@ -51,8 +51,8 @@ def test_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
     config = home.machine.home / ".codex/config.toml"
     config.write_text(config.read_text().replace('model = "stub"', f'model = "{MODELS["codex"]}"'))
     home.corral("agent", "create", "ada", "--provider", agent, "--model", MODELS[agent])
-    first = write_step(home, agent, "a.txt") | {"usage": DEAR}
-    prompt = steps(first, {"text": "never said", "gate": "never"})
+    first = write_step(home, agent, "a.txt") | {"usage": EXPENSIVE}
+    prompt = steps(first, {"text": "unreachable", "gate": "never"})
     limits = ("--budget", "0.05", "--grace", "2s")
     ended = home.wait_for_end(home.start_agent("ada", prompt, "--acp", "--yes", "all", *limits).id)
     assert ended.state is RunState.CANCELLED, (ended, home.log(ended))
@@ -63,7 +63,7 @@ def test_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
 
 
 def test_agent_uses_a_tool_and_its_session_continues(home: RealHome, agent: str) -> None:
-    prompt = "the-one-prompt " + steps(write_step(home, agent, "a.txt"), {"text": "one"})
+    prompt = "first-prompt " + steps(write_step(home, agent, "a.txt"), {"text": "one"})
     run = home.start_agent(agent, prompt, "--acp", "--yes", "all")
     ended = home.wait_for_end(run.id)
     assert ended.mode is RunMode.ACP
@@ -83,7 +83,7 @@ def test_agent_uses_a_tool_and_its_session_continues(home: RealHome, agent: str)
     assert after.state is RunState.COMPLETED, (after, home.log(after))
     assert after.mode is RunMode.ACP
     assert home.texts(after)[-1].endswith("two")
-    assert home.count_prompts("the-one-prompt") == 1
+    assert home.count_prompts("first-prompt") == 1
     assert home.session_of(after).provider_session == session
     home.wait_for_all_processes()
 
@@ -93,7 +93,7 @@ def test_permission_request_waits_for_a_person(home: RealHome, agent: str) -> No
         pytest.skip(f"{agent} asks by its own configuration, which allows this")
     prompt = steps(write_step(home, agent, "b.txt"), {"text": "done"})
     run = home.start_agent(agent, prompt, "--acp")
-    wait_until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
+    wait_until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "the agent asks")
     assert not (home.work / "b.txt").exists()
     assert home.corral("send", run.id, "no").returncode == 0
     home.wait_for_end(run.id)

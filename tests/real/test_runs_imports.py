@@ -7,21 +7,21 @@ from tests.real.home import USAGE, AgentKind, RealHome
 from tests.real.machine import program, steps
 
 
-def talk(home: RealHome, kind: AgentKind, *those: dict[str, object]) -> None:
-    """Run the CLI as the person, without Corral."""
+def run_cli(home: RealHome, kind: AgentKind, *items: dict[str, object]) -> None:
+    """Run the CLI without Corral."""
     provider = registry.get_provider(kind.name)
     approvals = ("all",) if kind.name == "codex" else ("edit", "run")
-    ask = LaunchRequest(steps(*those), approvals=approvals)
-    done = home.machine.run(provider, provider.start(ask, program(kind.name)))
-    assert done.code == 0, done
+    ask = LaunchRequest(steps(*items), approvals=approvals)
+    result = home.machine.run(provider, provider.start(ask, program(kind.name)))
+    assert result.code == 0, result
 
 
 def test_conversation_of_a_person_is_imported_once(home: RealHome, kind: AgentKind) -> None:
     first = kind.write("a.txt", text="I write it.", usage=USAGE)
-    talk(home, kind, first, {"text": "It is written."})
-    brought = home.json("import", kind.name, "--json")
-    assert (brought["files"], brought["sessions"], brought["own"]) == (1, 1, 0)
-    assert brought["turns"] == 5
+    run_cli(home, kind, first, {"text": "It is written."})
+    report = home.json("import", kind.name, "--json")
+    assert (report["files"], report["sessions"], report["own"]) == (1, 1, 0)
+    assert report["turns"] == 5
     assert home.charged("all") == kind.used()
     with home.store() as store:
         (session,) = store.sessions.list().items
@@ -32,8 +32,8 @@ def test_conversation_of_a_person_is_imported_once(home: RealHome, kind: AgentKi
     roles = [turn.role.value for turn in turns]
     assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
 
-    again = home.json("import", kind.name, "--json")
-    assert (again["sessions"], again["turns"], again["charges"]) == (0, 0, 0)
+    second = home.json("import", kind.name, "--json")
+    assert (second["sessions"], second["turns"], second["charges"]) == (0, 0, 0)
     assert home.charged("all") == kind.used()
 
     # Continued by Corral, it is still one conversation.
@@ -53,8 +53,8 @@ def test_conversation_of_a_run_is_not_imported_again(home: RealHome, kind: Agent
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.COMPLETED, home.log(run)
     before = home.turns(ended)
-    brought = home.json("import", kind.name, "--json")
-    assert (brought["own"], brought["turns"], brought["charges"]) == (1, 0, 0)
+    report = home.json("import", kind.name, "--json")
+    assert (report["own"], report["turns"], report["charges"]) == (1, 0, 0)
     assert home.turns(ended) == before
     assert home.charged("all") == home.charged(f"run:{run.id}") == kind.used()
     with home.store() as store:

@@ -1,4 +1,4 @@
-"""Whole runs of Claude Code and Codex at their limits: quotas, budgets, denied tools."""
+"""Runs of Claude Code and Codex at their limits: quotas, budgets, denied tools."""
 
 import os
 import time
@@ -30,13 +30,13 @@ def codex_quota(reset: int) -> dict[str, Any]:
     return {"error": 429, "body": {"error": {**error, "plan_type": "plus"}}}
 
 
-def parked(home: RealHome, run: Run) -> Run:
-    def look() -> Run | None:
-        now = home.get(run.id)
-        assert now.is_live, (now, home.log(run))
-        return now if now.attention is Attention.PARKED else None
+def wait_for_parked(home: RealHome, run: Run) -> Run:
+    def find_parked() -> Run | None:
+        current = home.get(run.id)
+        assert current.is_live, (current, home.log(run))
+        return current if current.attention is Attention.PARKED else None
 
-    result = wait_until(look, "it is parked")
+    result = wait_until(find_parked, "the run is parked")
     assert result.state is RunState.QUEUED
     return result
 
@@ -45,14 +45,14 @@ def test_claude_waits_for_its_quota_and_continues(home: RealHome) -> None:
     home.install("claude")
     reset = int(time.time()) + 20
     fault = claude_quota(home, reset)
-    done = {"text": "There is room again.", "gate": "quota"}
-    prompt = "the-one-prompt " + steps({**fault, **done}, done, done)
+    reply = {"text": "The quota is available again.", "gate": "quota"}
+    prompt = "first-prompt " + steps({**fault, **reply}, reply, reply)
     run = home.start_agent("claude", prompt)
-    waiting = parked(home, run)
+    waiting = wait_for_parked(home, run)
     assert waiting.due_at == reset * 1_000
     session = home.session_of(run).provider_session
-    shown = home.json("ps", "--json")
-    assert [row["attention"] for row in shown] == ["parked"]
+    listed = home.json("ps", "--json")
+    assert [row["attention"] for row in listed] == ["parked"]
     home.stub.gate("quota").set()
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2), (
@@ -62,8 +62,8 @@ def test_claude_waits_for_its_quota_and_continues(home: RealHome) -> None:
     )
     assert ended.attention is None
     assert (ended.ended_at or 0) >= reset * 1_000
-    assert home.texts(ended)[-1] == "There is room again."
-    assert home.count_prompts("the-one-prompt") == 1
+    assert home.texts(ended)[-1] == "The quota is available again."
+    assert home.count_prompts("first-prompt") == 1
     assert home.session_of(run).provider_session == session
     assert "requeue" in home.events(run)
 
@@ -72,7 +72,7 @@ def test_codex_waits_for_its_reset_time(home: RealHome) -> None:
     home.install("codex")
     reset = int(time.time()) + 7_200
     run = home.start_agent("codex", steps({**codex_quota(reset), "times": 99}))
-    waiting = parked(home, run)
+    waiting = wait_for_parked(home, run)
     assert abs(waiting.due_at - reset * 1_000) <= MINUTE_MS, waiting
     assert home.session_of(run).provider_session
     assert home.corral("stop", run.id).returncode == 0
@@ -85,7 +85,7 @@ def test_limit_without_a_reset_time_is_retried_after_five_minutes(
 ) -> None:
     before = int(time.time() * 1_000)
     run = home.start_agent(kind.name, steps({"error": 429, "times": 99}))
-    waiting = parked(home, run)
+    waiting = wait_for_parked(home, run)
     now = int(time.time() * 1_000)
     assert before + 5 * MINUTE_MS <= waiting.due_at <= now + 5 * MINUTE_MS
     home.corral("stop", run.id)
@@ -96,7 +96,7 @@ def test_spent_budget_stops_claude_during_a_turn(home: RealHome) -> None:
     home.install("claude")
     kind = AgentKind("claude", home)
     usage = {"input": 2_000_000, "output": 10}
-    prompt = steps(kind.shell("true", usage=usage), {"text": "never said", "gate": "never"})
+    prompt = steps(kind.shell("true", usage=usage), {"text": "unreachable", "gate": "never"})
     run = home.start_agent("claude", prompt, *kind.approvals, "--budget", "0.05", "--grace", "2s")
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED
@@ -111,7 +111,7 @@ def test_spent_project_budget_rejects_the_next_run(home: RealHome) -> None:
     home.install("claude")
     usage = {"input": 2_000_000, "output": 10}
     first = home.wait_for_end(
-        home.start_agent("claude", steps({"text": "dear", "usage": usage})).id
+        home.start_agent("claude", steps({"text": "expensive", "usage": usage})).id
     )
     assert (first.cost_micros or 0) > 1_000_000
     assert home.corral("budget", "set", "all", "1").returncode == 0
@@ -126,7 +126,9 @@ def test_codex_with_a_known_model_has_a_price(home: RealHome) -> None:
     result = home.corral("agent", "create", "ada", "--provider", "codex", "--model", "gpt-5-codex")
     assert result.returncode == 0, result
     usage = {"input": 1_000_000, "output": 1_000}
-    run = home.wait_for_end(home.start_agent("ada", steps({"text": "dear", "usage": usage})).id)
+    run = home.wait_for_end(
+        home.start_agent("ada", steps({"text": "expensive", "usage": usage})).id
+    )
     assert run.state is RunState.COMPLETED, home.log(run)
     assert run.model == "gpt-5-codex"
     # 1.25 dollars per million input tokens, 10 per million output tokens.
@@ -184,9 +186,9 @@ def test_claude_as_root_is_not_started_with_all_approvals(
     home: RealHome, mode: tuple[str, ...]
 ) -> None:
     home.install("claude")
-    done = home.corral("run", "-d", "--agent", "claude", "--yes", "all", *mode, "hello")
-    assert done.returncode != 0
-    assert b"--yes edit" in done.stderr
+    result = home.corral("run", "-d", "--agent", "claude", "--yes", "all", *mode, "hello")
+    assert result.returncode != 0
+    assert b"--yes edit" in result.stderr
     assert home.only_run().state is RunState.FAILED
     home.env["IS_SANDBOX"] = "1"  # what a user sets in a container
     if not mode:
@@ -200,8 +202,8 @@ def test_codex_is_not_started_with_an_unsupported_deny_rule(home: RealHome) -> N
     home.install("codex")
     home.corral("agent", "create", "ada", "--provider", "codex")
     home.corral("agent", "grant", "ada", "shell", "--deny")
-    done = home.corral("run", "-d", "--agent", "ada", "hello")
-    assert done.returncode != 0
-    assert b"cannot disable single tools" in done.stderr
+    result = home.corral("run", "-d", "--agent", "ada", "hello")
+    assert result.returncode != 0
+    assert b"cannot disable single tools" in result.stderr
     assert home.only_run().state is RunState.FAILED
     assert home.requests() == []

@@ -15,17 +15,17 @@ from tests.support.home import wait_until as soon
 @pytest.fixture
 def claude(home: RealHome) -> AgentKind:
     home.install("claude")
-    # By default it decides by itself which dialogs to skip.
+    # By default claude decides which dialogs to skip.
     setting = {"permissions": {"defaultMode": "manual"}}
     home.machine.write(".claude/settings.json", json.dumps(setting))
     return AgentKind("claude", home)
 
 
-def asks(home: RealHome, run: Run) -> None:
-    wait_until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
+def wait_for_dialog(home: RealHome, run: Run) -> None:
+    wait_until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "the agent asks")
 
 
-def answers(home: RealHome, run: Run) -> list[str]:
+def list_answers(home: RealHome, run: Run) -> list[str]:
     return [line for line in home.log(run) if line.startswith("Answered")]
 
 
@@ -33,16 +33,16 @@ def screen_of(home: RealHome, run: Run) -> str:
     return home.output(run).decode(errors="replace")
 
 
-def answered(home: RealHome, prompt: str, words: str) -> Run:
-    """A terminal run that has answered its prompt and was asked to quit."""
+def run_until_answered(home: RealHome, prompt: str, text: str) -> Run:
+    """Start a terminal run, wait for its answer, and stop it."""
     run = home.start_agent("claude", prompt, "--pty")
-    wait_until(lambda: words in screen_of(home, run), "it has answered")
+    wait_until(lambda: text in screen_of(home, run), "the agent answered")
     # Its transcript is written in parallel to the screen.
     session = home.session_of(run).provider_session
     name = f".claude/projects/*/{session}.jsonl"
     wait_until(
-        lambda: [f for f in home.machine.home.glob(name) if f'"text":"{words}"' in f.read_text()],
-        "it is recorded",
+        lambda: [f for f in home.machine.home.glob(name) if f'"text":"{text}"' in f.read_text()],
+        "the answer is in the transcript",
     )
     home.corral("stop", run.id)
     return home.wait_for_end(run.id)
@@ -52,25 +52,25 @@ def test_dialog_requests_attention_and_is_not_answered(home: RealHome, claude: A
     prompt = steps(claude.write("a.txt"), {"text": "done"})
     run = home.start_agent("claude", prompt, "--pty")
     assert run.mode is RunMode.PTY
-    asks(home, run)
-    assert answers(home, run) == []
+    wait_for_dialog(home, run)
+    assert list_answers(home, run) == []
     assert not (home.work / "a.txt").exists()
-    shown = home.json("ps", "--json")
-    assert [row["attention"] for row in shown] == ["needs_input"]
+    listed = home.json("ps", "--json")
+    assert [row["attention"] for row in listed] == ["needs_input"]
     # A person answers, and the attention is cleared.
     assert home.corral("send", run.id, "1").returncode == 0
     wait_until((home.work / "a.txt").exists, "the file is written")
-    wait_until(lambda: home.get(run.id).attention is None, "nobody is called for")
-    assert answers(home, run) == []
+    wait_until(lambda: home.get(run.id).attention is None, "no input is needed")
+    assert list_answers(home, run) == []
     assert home.corral("stop", run.id, "--grace", "3s").returncode == 0
     assert home.wait_for_end(run.id).state is RunState.CANCELLED
     home.wait_for_all_processes()
 
 
 def test_allowed_dialog_is_answered_once_and_logged(home: RealHome, claude: AgentKind) -> None:
-    words = "1. Yes\n2. Do you want to proceed?\n3. No"
+    text = "1. Yes\n2. Do you want to proceed?\n3. No"
     prompt = steps(
-        {"text": words, **claude.write("a.txt")},
+        {"text": text, **claude.write("a.txt")},
         claude.shell("rm -rf build"),
         {"text": "done"},
     )
@@ -78,7 +78,7 @@ def test_allowed_dialog_is_answered_once_and_logged(home: RealHome, claude: Agen
         "claude", prompt, "--pty", "--yes", "edit", "--idle-exit", "120s", "--grace", "3s"
     )
     wait_until((home.work / "a.txt").exists, "the file is written")
-    asks(home, run)
+    wait_for_dialog(home, run)
     log = home.json("logs", "--log", run.id, "--json")
     results = [line for line in log if line["message"].startswith("Answered")]
     assert len(results) == 1, log
@@ -92,17 +92,17 @@ def test_allowed_dialog_is_answered_once_and_logged(home: RealHome, claude: Agen
 def test_input_is_typed_when_ready_and_an_idle_agent_quits(
     home: RealHome, claude: AgentKind
 ) -> None:
-    # In its own mode it opens a dialog after the first answer, and text is rejected then.
+    # In its default mode claude opens a dialog after the first answer, which rejects text.
     (home.machine.home / ".claude/settings.json").unlink()
     run = home.start_agent(
         "claude", steps({"text": "the first answer"}), "--pty", "--idle-exit", "15s"
     )
-    wait_until(lambda: "the first answer" in screen_of(home, run), "it has answered")
+    wait_until(lambda: "the first answer" in screen_of(home, run), "the agent answered")
     assert home.get(run.id).attention is None
     typed = home.corral("send", run.id, steps({"text": "the second answer"}))
     assert typed.returncode == 0, typed
-    wait_until(lambda: len(home.requests()) >= 2, "the typed words reached the model")
-    wait_until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
+    wait_until(lambda: len(home.requests()) >= 2, "the typed text reached the model")
+    wait_until(lambda: "the second answer" in screen_of(home, run), "the agent answered again")
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), ended
     assert ended.reason == "no activity within the idle timeout"
@@ -110,8 +110,8 @@ def test_input_is_typed_when_ready_and_an_idle_agent_quits(
     home.wait_for_all_processes()
 
 
-def long_prompt(home: RealHome) -> Run:
-    """Too long for an argument, so it must be typed."""
+def start_with_long_prompt(home: RealHome) -> Run:
+    """Start with a prompt that is too long for an argument and must be typed."""
     prompt = "x" * 110_000 + " the-end " + steps({"text": "all of it read"})
     (home.work / "prompt").write_text(prompt)
     return home.start_agent("claude", "@prompt", "--pty")
@@ -119,19 +119,19 @@ def long_prompt(home: RealHome) -> Run:
 
 def test_long_prompt_is_typed_once_the_screen_is_ready(home: RealHome, claude: AgentKind) -> None:
     (home.machine.home / ".claude/settings.json").unlink()
-    run = long_prompt(home)
+    run = start_with_long_prompt(home)
     wait_until(lambda: home.requests(), "the prompt reached the model")
     assert home.count_prompts("the-end") == 1
     assert home.count_prompts("x" * 110_000) == 1
-    wait_until(lambda: "all of it read" in screen_of(home, run), "it has answered")
+    wait_until(lambda: "all of it read" in screen_of(home, run), "the agent answered")
     assert home.log(run) == ["Typed the prompt."]
     home.corral("stop", run.id, "--grace", "3s")
     home.wait_for_end(run.id)
 
 
 def test_no_prompt_is_typed_into_a_dialog(home: RealHome, claude: AgentKind) -> None:
-    # With this mode it first asks whether the mode should be changed.
-    run = long_prompt(home)
+    # In this mode, claude first asks whether to change it.
+    run = start_with_long_prompt(home)
     screen = Screen.corral(home, "attach", run.id)
     try:
         screen.wait_until(b"keep", seconds=SECONDS)
@@ -153,13 +153,13 @@ def test_no_prompt_is_typed_into_a_dialog(home: RealHome, claude: AgentKind) -> 
 
 
 def test_terminal_conversation_is_resumed(home: RealHome, claude: AgentKind) -> None:
-    prompt = "the-one-prompt " + steps({"text": "the first answer"})
-    ended = answered(home, prompt, "the first answer")
+    prompt = "first-prompt " + steps({"text": "the first answer"})
+    ended = run_until_answered(home, prompt, "the first answer")
     session = home.session_of(ended).provider_session
     result = home.json("resume", "-d", "--json", ended.id, steps({"text": "the second answer"}))
     after = home.wait_for_end(result["id"])
     assert after.state is RunState.COMPLETED, home.log(after)
-    assert home.count_prompts("the-one-prompt") == 1
+    assert home.count_prompts("first-prompt") == 1
     assert home.session_of(after).provider_session == session
 
 
@@ -168,7 +168,7 @@ def test_turns_and_usage_of_a_terminal_conversation_are_stored(
 ) -> None:
     usage = {"input": 1_000, "output": 50}
     prompt = steps({"text": "the only answer", "usage": usage})
-    ended = answered(home, prompt, "the only answer")
+    ended = run_until_answered(home, prompt, "the only answer")
     assert home.texts(ended) == ["the only answer"]
     assert home.charged(f"run:{ended.id}") == claude.used()
     assert ended.tokens == sum(claude.used())

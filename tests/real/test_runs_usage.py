@@ -18,13 +18,13 @@ MODELS = {
     "opencode": "stub/gpt-5",
     "qwen": "gpt-5",
 }
-# More than the budgets here, and too little for a CLI to compact or end the conversation.
-DEAR = {"input": 100_000, "output": 10}
+# Exceeds the budgets, but too little for a CLI to compact or end the conversation.
+EXPENSIVE = {"input": 100_000, "output": 10}
 SMALL = {"input": 1_000, "output": 50}
 
 
-def tool(name: str, home: RealHome) -> dict[str, Any]:
-    """A harmless call, after which the model is asked again."""
+def tool_step(name: str, home: RealHome) -> dict[str, Any]:
+    """Return a harmless tool call, which leads to another model request."""
     path = str(home.work / "a.txt")
     return {
         "claude": {"tool": "Write", "args": {"file_path": path, "content": "hi"}},
@@ -50,19 +50,21 @@ def name(request: pytest.FixtureRequest, home: RealHome) -> str:
 
 
 def approvals(name: str) -> tuple[str, ...]:
-    """At a terminal, claude first asks whether to approve everything; as root it refuses."""
+    """Return approvals. Claude at a terminal asks before `all`, and rejects it as root."""
     return ("--yes", "edit") if name == "claude" else ("--yes", "all")
 
 
-def begin(home: RealHome, prompt: str, *options: str) -> Run:
+def start_ada(home: RealHome, prompt: str, *options: str) -> Run:
     return home.start_agent("ada", prompt, *options)
 
 
 @pytest.mark.parametrize("mode", [(), ("--pty",)], ids=["headless", "terminal"])
 def test_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str, ...]) -> None:
-    prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
+    prompt = steps(
+        tool_step(name, home) | {"usage": EXPENSIVE}, {"text": "unreachable", "gate": "never"}
+    )
     options = ("--budget", "0.05", "--grace", "2s")
-    run = begin(home, prompt, *mode, *approvals(name), *options)
+    run = start_ada(home, prompt, *mode, *approvals(name), *options)
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, (ended, home.log(run))
     assert str(ended.reason).startswith("its budget is spent: $"), ended.reason
@@ -73,8 +75,10 @@ def test_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str, 
 
 def test_project_budget_stops_a_run_without_its_own(home: RealHome, name: str) -> None:
     home.corral("budget", "set", "all", "0.05")
-    prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
-    ended = home.wait_for_end(begin(home, prompt, *approvals(name), "--grace", "2s").id)
+    prompt = steps(
+        tool_step(name, home) | {"usage": EXPENSIVE}, {"text": "unreachable", "gate": "never"}
+    )
+    ended = home.wait_for_end(start_ada(home, prompt, *approvals(name), "--grace", "2s").id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert str(ended.reason).startswith("the budget of everything is spent: $"), ended.reason
 
@@ -83,15 +87,15 @@ def test_project_budget_stops_a_run_without_its_own(home: RealHome, name: str) -
 def test_terminal_run_is_recorded_while_it_continues(home: RealHome, name: str, raw: bool) -> None:
     prompt = steps({"text": "the first answer", "usage": SMALL})
     if raw:
-        run = begin_command(home, name, prompt)
+        run = start_command(home, name, prompt)
     else:
-        run = begin(home, prompt, "--pty", *approvals(name))
+        run = start_ada(home, prompt, "--pty", *approvals(name))
     try:
         live = wait_until(
-            lambda: with_turns(home, run, "the first answer"), "the answer is recorded"
+            lambda: find_run_with_text(home, run, "the first answer"), "the answer is recorded"
         )
         assert live.is_live
-        live = wait_until(lambda: used(home, run), "its tokens are recorded")
+        live = wait_until(lambda: find_charged_run(home, run), "the usage is recorded")
         assert live.is_live
         assert (live.cost_micros or 0) > 0
         turns = home.turns(live)
@@ -105,15 +109,15 @@ def test_terminal_run_is_recorded_while_it_continues(home: RealHome, name: str, 
     assert home.turns(ended) == turns, "nothing is recorded twice"
     if name in ("claude", "codex"):
         before = home.charged("all")
-        brought = home.json("import", name, "--json")
-        assert (brought["own"], brought["turns"], brought["charges"]) == (1, 0, 0)
+        report = home.json("import", name, "--json")
+        assert (report["own"], report["turns"], report["charges"]) == (1, 0, 0)
         assert home.charged("all") == before
         with home.store() as store:
             assert len(store.sessions.list().items) == 1
 
 
-def begin_command(home: RealHome, name: str, prompt: str) -> Run:
-    words = {
+def start_command(home: RealHome, name: str, prompt: str) -> Run:
+    arguments = {
         "claude": ["--model", MODELS[name], prompt],
         "codex": ["--no-daemon", "-m", MODELS[name], prompt],
         "copilot": ["-i", prompt],
@@ -121,14 +125,14 @@ def begin_command(home: RealHome, name: str, prompt: str) -> Run:
         "opencode": ["--model", MODELS[name], f"--prompt={prompt}"],
         "qwen": ["-i", prompt],
     }[name]
-    result = home.json("run", "-d", "--pty", "--yes", "trust", "--json", "--", name, *words)
+    result = home.json("run", "-d", "--pty", "--yes", "trust", "--json", "--", name, *arguments)
     return home.get(result["id"])
 
 
 def test_headless_command_is_recorded_with_its_session(home: RealHome, name: str) -> None:
     # Without spaces: opencode quotes arguments with spaces, and the stub cannot parse that.
     prompt = steps({"text": "the-only-answer", "usage": SMALL}).replace(" ", "")
-    words = {
+    arguments = {
         "claude": ["-p", "--model", MODELS[name], prompt],
         "codex": ["exec", "--skip-git-repo-check", "-m", MODELS[name], prompt],
         "copilot": ["-p", prompt],
@@ -136,7 +140,7 @@ def test_headless_command_is_recorded_with_its_session(home: RealHome, name: str
         "opencode": ["run", "--model", MODELS[name], prompt],
         "qwen": ["-p", prompt],
     }[name]
-    result = home.json("run", "-d", "--json", "--", name, *words)
+    result = home.json("run", "-d", "--json", "--", name, *arguments)
     ended = home.wait_for_end(result["id"])
     assert ended.state is RunState.COMPLETED, home.output(ended)
     assert home.texts(ended) == ["the-only-answer"], home.log(ended)
@@ -144,39 +148,43 @@ def test_headless_command_is_recorded_with_its_session(home: RealHome, name: str
     assert home.session_of(ended).provider == name
 
 
-def with_turns(home: RealHome, run: Run, words: str) -> Run | None:
+def find_run_with_text(home: RealHome, run: Run, text: str) -> Run | None:
     result = home.get(run.id)
     if not result.is_live:
-        pytest.fail(f"it has ended: {result} {home.output(result)[-2000:]!r}")
-    return result if result.session_id and words in home.texts(result) else None
+        pytest.fail(f"the run ended: {result} {home.output(result)[-2000:]!r}")
+    return result if result.session_id and text in home.texts(result) else None
 
 
-def used(home: RealHome, run: Run) -> Run | None:
+def find_charged_run(home: RealHome, run: Run) -> Run | None:
     result = home.get(run.id)
     return result if result.tokens else None
 
 
 def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
-    call = tool(name, home) | {"force": True}
+    call = tool_step(name, home) | {"force": True}
     if name == "opencode":  # it allows everything that needs no confirmation
         config = home.machine.home / ".config/opencode/opencode.json"
         config.write_text(config.read_text().replace('{"', '{"permission": {"bash": "ask"}, "', 1))
         call = {"tool": "bash", "args": {"command": "touch a.txt", "description": "Make a.txt"}}
-    ended = home.wait_for_end(begin(home, steps(call, {"text": "done"}), "--yes", "trust").id)
+    ended = home.wait_for_end(start_ada(home, steps(call, {"text": "done"}), "--yes", "trust").id)
     assert ended.state is RunState.COMPLETED, (ended, home.log(ended))
     assert not (home.work / "a.txt").exists()
     assert ended.denied == {call["tool"]: 1}, home.log(ended)
-    shown = home.corral("show", ended.id).stdout.decode()
-    assert f"completed, 1 denied ({call['tool']})" in shown
-    assert f"corral resume {ended.id}" in shown
+    result = home.corral("show", ended.id).stdout.decode()
+    assert f"completed, 1 denied ({call['tool']})" in result
+    assert f"corral resume {ended.id}" in result
 
 
 def test_model_without_a_price_has_no_budget(home: RealHome, name: str) -> None:
     if name not in ("codex", "copilot"):
-        pytest.skip("one that the stream reports and one that the record reports are enough")
+        pytest.skip(
+            "covered by one CLI with usage in the stream and one with usage in the transcript"
+        )
     home.machine.env["COPILOT_MODEL"] = "stub"
     home.corral("agent", "create", "bob", "--provider", name, "--model", "stub")
-    prompt = steps(tool(name, home) | {"usage": SMALL}, {"text": "never said", "gate": "never"})
+    prompt = steps(
+        tool_step(name, home) | {"usage": SMALL}, {"text": "unreachable", "gate": "never"}
+    )
     run = home.start_agent("bob", prompt, "--yes", "all", "--budget", "5", "--grace", "2s")
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, home.log(ended)

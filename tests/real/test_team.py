@@ -16,14 +16,14 @@ def test_claude_and_codex_share_tasks_locks_and_mail(home: RealHome) -> None:
         "lead": {
             "name": "ada",
             "provider": "claude",
-            "prompt": _steps(home, "claude", "first", write=_claude_writes),
+            "prompt": _member_steps(home, "claude", "first", write=_claude_write_step),
             "env": env,
         },
         "workers": [
             {
                 "name": "bob",
                 "provider": "codex",
-                "prompt": _steps(home, "codex", "second", write=_codex_writes),
+                "prompt": _member_steps(home, "codex", "second", write=_codex_write_step),
                 "approve": ["all"],
             }
         ],
@@ -56,7 +56,7 @@ def test_claude_and_codex_share_tasks_locks_and_mail(home: RealHome) -> None:
     home.wait_for_all_processes()
 
 
-def _steps(home: RealHome, kind: str, key: str, *, write: Any) -> str:
+def _member_steps(home: RealHome, kind: str, key: str, *, write: Any) -> str:
     prefix = "mcp__corral__" if kind == "claude" else ""
 
     def call(tool: str, **args: Any) -> dict[str, Any]:
@@ -74,9 +74,9 @@ def _steps(home: RealHome, kind: str, key: str, *, write: Any) -> str:
     )
 
 
-def _claude_writes(home: RealHome, file: str) -> dict[str, Any]:
+def _claude_write_step(home: RealHome, file: str) -> dict[str, Any]:
     return {"tool": "Write", "args": {"file_path": f"{home.work}/{file}", "content": "hi"}}
 
 
-def _codex_writes(home: RealHome, file: str) -> dict[str, Any]:
+def _codex_write_step(home: RealHome, file: str) -> dict[str, Any]:
     return {"tool": "exec_command", "args": {"cmd": f"printf hi > {file}"}}

@@ -42,31 +42,31 @@ class Terminal:
         """
         end = time.monotonic() + seconds
         reading = ScreenReading("unknown")
-        look_at = 0.0
-        seen: list[str] = []
+        next_poll = 0.0
+        display: list[str] = []
         while time.monotonic() < end:
             if select.select([self.fd], [], [], 0.4)[0]:
                 self._feed(os.read(self.fd, 65_536))
-                if time.monotonic() < look_at:
+                if time.monotonic() < next_poll:
                     continue
-            look_at = time.monotonic() + 0.4
-            moved, seen = seen != self.screen.display, list(self.screen.display)
-            reading = self.reader.look(seen)
+            next_poll = time.monotonic() + 0.4
+            has_changed, display = display != self.screen.display, list(self.screen.display)
+            reading = self.reader.look(display)
             keys = reading.answer
-            if reading.state == "needs_input" and self.typed and not moved:
+            if reading.state == "needs_input" and self.typed and not has_changed:
                 keys = self.reader.retry_keys()
             if keys:
                 self.type(keys)
             elif reading.state in states:
                 return reading
-        shown = "\n".join(line for line in self.screen.display if line.strip())
-        raise AssertionError(f"no {states}: {reading}\n{shown}")
+        text = "\n".join(line for line in self.screen.display if line.strip())
+        raise AssertionError(f"no {states}: {reading}\n{text}")
 
     def _feed(self, data: bytes) -> None:
         self.stream.feed(data)
         if b"\x1b[6n" in data:  # a cursor position request
-            at = self.screen.cursor
-            os.write(self.fd, f"\x1b[{at.y + 1};{at.x + 1}R".encode())
+            cursor = self.screen.cursor
+            os.write(self.fd, f"\x1b[{cursor.y + 1};{cursor.x + 1}R".encode())
         if b"\x1b[c" in data:  # a terminal type request
             os.write(self.fd, b"\x1b[?62;c")
 
@@ -84,9 +84,9 @@ def test_claude_asks_and_only_the_allowed_class_is_answered(
     claude: Agent, machine: Machine
 ) -> None:
     write = {"tool": "Write", "args": {"file_path": f"{machine.work}/a.txt", "content": "hi"}}
-    words = "1. Yes, the rate limit\n2. Do you want to proceed?\n3. No"
+    text = "1. Yes, the rate limit\n2. Do you want to proceed?\n3. No"
     prompt = steps(
-        {"text": words, **write},
+        {"text": text, **write},
         {"tool": "Bash", "args": {"command": "rm -rf build"}},
         {"text": "done"},
     )

@@ -1,4 +1,4 @@
-"""The promised behaviours 1 to 10 of projects and runs."""
+"""Behaviours 1 to 10 of projects and runs that users of agent-yes rely on."""
 
 import json
 import os
@@ -32,8 +32,8 @@ def engine() -> str:
 
 
 @pytest.fixture
-def stranger() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that belongs to no run; as root it is another user's. It ends with its input."""
+def unrelated_process() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process outside of any run, of another user if the tests run as root."""
     other = NOBODY if os.geteuid() == 0 else None
     with subprocess.Popen(
         ["cat"], stdin=subprocess.PIPE, start_new_session=True, user=other
@@ -42,20 +42,20 @@ def stranger() -> Iterator["subprocess.Popen[bytes]"]:
         child.kill()
 
 
-def run_of(store: Corral, child: "subprocess.Popen[bytes]", **known: Any) -> Run:
-    """A run of this machine that is said to be that process, and whose supervisor is gone."""
-    found = process.identify(child.pid)
-    assert found is not None
-    said = {
-        "host": found.host,
-        "boot_id": found.boot_id,
-        "pid": found.pid,
-        "start_token": found.start_token,
+def start_run_of(store: Corral, child: "subprocess.Popen[bytes]", **overrides: Any) -> Run:
+    """Record a run with the pid of that process and a dead supervisor."""
+    identity = process.identify(child.pid)
+    assert identity is not None
+    details = {
+        "host": identity.host,
+        "boot_id": identity.boot_id,
+        "pid": identity.pid,
+        "start_token": identity.start_token,
         "supervisor_pid": 4_190_000,
     }
-    asked = store.internal.runs.enqueue(run_spec())
+    run = store.internal.runs.enqueue(run_spec())
     return store.internal.runs.launch(
-        store.internal.runs.acquire(asked.id, held(1, **said | known))
+        store.internal.runs.acquire(run.id, held(1, **details | overrides))
     )
 
 
@@ -67,23 +67,23 @@ def test_1_registering_again_keeps_id_prompt_and_creation_time(
 ) -> None:
     first = store.projects.register(tmp_path, command="claude", prompt="go on")
     clock.advance(SECOND)
-    again = store.projects.register(tmp_path, command="codex")
-    assert (again.id, again.command, again.prompt) == (first.id, "codex", "go on")
-    assert (again.created_at, again.updated_at) == (first.created_at, clock.now())
+    second = store.projects.register(tmp_path, command="codex")
+    assert (second.id, second.command, second.prompt) == (first.id, "codex", "go on")
+    assert (second.created_at, second.updated_at) == (first.created_at, clock.now())
     assert store.projects.register(tmp_path, prompt=None).prompt is None
 
 
 def test_2_projects_are_listed_by_last_run_never_run_last(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
-    made = []
+    projects = []
     for name in ("first", "never", "second"):
         (tmp_path / name).mkdir()
-        made.append(store.projects.register(tmp_path / name))
-    for project in (made[0], made[2]):
+        projects.append(store.projects.register(tmp_path / name))
+    for project in (projects[0], projects[2]):
         clock.advance(SECOND)
         running(store, project_id=project.id)
-    assert [one.name for one in store.projects.list().items] == ["second", "first", "never"]
+    assert [project.name for project in store.projects.list().items] == ["second", "first", "never"]
 
 
 # -- 3, 4: ends --------------------------------------------------------------------------------
@@ -143,83 +143,87 @@ def test_5_project_with_an_active_run_cannot_be_deleted(store: Corral, tmp_path:
         store.projects.delete(project.id)
 
 
-# -- 6, 7: who is who --------------------------------------------------------------------------
+# -- 6, 7: process identity --------------------------------------------------------------------
 
 
 def test_6_reused_pid_is_a_crash_and_gets_no_signal(
-    store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+    store: Corral, unrelated_process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_supervisors(monkeypatch)
-    run = run_of(store, stranger, start_token="1")
-    (found,) = store.runs.recover()
-    assert (found.state, found.reason) == (RunState.CRASHED, "pid reused")
+    run = start_run_of(store, unrelated_process, start_token="1")
+    (recovered,) = store.runs.recover()
+    assert (recovered.state, recovered.reason) == (RunState.CRASHED, "pid reused")
     assert store.runs.get(run.id).exit_code is None
-    me = process.ProcessIdentity(process.host(), process.boot_id(), stranger.pid, "1")
-    assert not process.send_signal(me, signal.SIGTERM)
-    stranger.communicate()
-    assert stranger.returncode == 0, "it was ended by a signal"
+    identity = process.ProcessIdentity(
+        process.host(), process.boot_id(), unrelated_process.pid, "1"
+    )
+    assert not process.send_signal(identity, signal.SIGTERM)
+    unrelated_process.communicate()
+    assert unrelated_process.returncode == 0, "the process got no signal"
 
 
 def test_7_live_process_of_another_user_stays_running(
-    store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+    store: Corral, unrelated_process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = without_supervisors(monkeypatch)
-    run = run_of(store, stranger)
+    started = without_supervisors(monkeypatch)
+    run = start_run_of(store, unrelated_process)
     if os.geteuid() == 0:
-        assert os.stat(f"/proc/{stranger.pid}").st_uid == NOBODY
+        assert os.stat(f"/proc/{unrelated_process.pid}").st_uid == NOBODY
     with unchanged(store):
         assert store.runs.recover() == []
     assert store.runs.get(run.id).state is RunState.RUNNING
-    assert len(asked) == 1, "it lives, so it is offered a new supervisor"
-    assert stranger.poll() is None
+    assert len(started) == 1, "a live process gets a new supervisor"
+    assert unrelated_process.poll() is None
 
 
 def test_7_unreadable_process_is_not_reported_as_gone(
-    store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+    store: Corral, unrelated_process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_supervisors(monkeypatch)
-    run_of(store, stranger)
-    look = process.read_stat
+    start_run_of(store, unrelated_process)
+    read_stat = process.read_stat
 
     def hidden(pid: int) -> process.ProcessStat | None:
-        if pid == stranger.pid:
+        if pid == unrelated_process.pid:
             raise PermissionError(13, "Permission denied")
-        return look(pid)
+        return read_stat(pid)
 
     monkeypatch.setattr(process, "read_stat", hidden)
     with unchanged(store):
         assert store.runs.recover() == []
 
 
-# -- 8: going on after a failure ---------------------------------------------------------------
+# -- 8: restart after a failure ----------------------------------------------------------------
 
 
 def test_8_failed_agent_restarts_with_its_conversation(
     home: Home,
 ) -> None:
     count = home.work / "count"
-    run = home.start_agent("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:5")
+    run = home.start_agent("scripted", f"say started; fail 1 {count}", "--restart", "on-failure:5")
     over = home.wait_for_end(run.id)
     assert (over.id, over.state, over.exit_code) == (run.id, RunState.COMPLETED, 0)
     assert over.attempts == 2
     with home.store() as store:
         session = store.sessions.get(over.session_id or "").provider_session
         assert len(store.runs.list().items) == 1
-        again = [one for one in store.events.newest(subject=run.id).items if one.verb == "restart"]
-        assert [one.data["after"]["exit_code"] for one in again] == [1]
+        restarts = [
+            event for event in store.events.newest(subject=run.id).items if event.verb == "restart"
+        ]
+        assert [event.data["after"]["exit_code"] for event in restarts] == [1]
     (conversation,) = (home.folder / "conversations").glob("*.jsonl")
     assert conversation.stem == session, "the same conversation"
     turns = [json.loads(line) for line in conversation.read_text().splitlines()]
     prompts = [turn["text"] for turn in turns if turn["role"] == "user"]
     assert len(prompts) == 2
-    assert prompts[1] != prompts[0], "it is told to go on, and not to begin anew"
+    assert prompts[1] != prompts[0], "the second prompt continues the conversation"
 
 
 def test_8_three_quick_failures_end_the_run(home: Home) -> None:
     site = home.folder / "site"
     site.mkdir()
-    (site / "sitecustomize.py").write_text(  # "seconds" on a slow machine
-        "from corral.domain.runs import ending\nending.QUICK_MS = 3_600_000\n"
+    (site / "sitecustomize.py").write_text(  # every failure counts as quick on a slow machine
+        "from corral.domain.runs import outcome\noutcome.QUICK_FAILURE_MS = 3_600_000\n"
     )
     home.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), home.env.get("PYTHONPATH")]))
     run = home.start_detached("sh", "-c", "exit 4", options=("--restart", "on-failure:50"))
@@ -228,7 +232,7 @@ def test_8_three_quick_failures_end_the_run(home: Home) -> None:
     home.wait_for_all_processes()
 
 
-# -- 9: nothing happens any more ---------------------------------------------------------------
+# -- 9: idle runs ------------------------------------------------------------------------------
 
 
 def test_9_idle_agent_gets_the_exit_command_and_completes(
@@ -238,16 +242,16 @@ def test_9_idle_agent_gets_the_exit_command_and_completes(
     over = home.wait_for_end(run.id)
     assert (over.state, over.exit_code) == (RunState.COMPLETED, 0)
     assert over.reason == "no activity within the idle timeout"
-    assert over.signal is None, "it left by itself"
+    assert over.signal is None, "no signal was needed"
 
 
 def test_9_working_agent_is_not_idle(home: Home) -> None:
-    """What a working Claude shows, and nothing moves for longer than the run's patience.
+    """The screen of a working Claude does not change for longer than the idle timeout.
 
-    A shell, which draws long before the patience is over.
+    A shell script draws the screen well before the timeout.
     """
-    shown = (SCREEN_FILES / "claude-working.txt").read_text()
-    (home.work / "screen").write_text(shown.rstrip("\n").replace("\n", "\r\n"), newline="")
+    text = (SCREEN_FILES / "claude-working.txt").read_text()
+    (home.work / "screen").write_text(text.rstrip("\n").replace("\n", "\r\n"), newline="")
     (home.work / "claude").write_text(
         "#!/bin/sh\ncat screen\n: > drawn\nwhile ! [ -e go ]; do sleep 0.1; done\n"
     )
@@ -259,7 +263,7 @@ def test_9_working_agent_is_not_idle(home: Home) -> None:
     wait_until((home.work / "drawn").exists, "the screen was drawn")
     with home.store() as store:
         drawn = store.now()
-        wait_until(lambda: store.now() > drawn + 5 * SECOND, "its patience is over")
+        wait_until(lambda: store.now() > drawn + 5 * SECOND, "the idle timeout is over")
     assert home.get(run.id).state is RunState.RUNNING
     assert is_alive(run.pid or 0)
     (home.work / "go").touch()
@@ -299,5 +303,5 @@ def test_10_automatic_answer_is_logged(home: Home) -> None:
     run = home.start_agent("scripted", "ask May I?", "--pty", "--yes", "all", "--idle-exit", "2s")
     over = home.wait_for_end(run.id)
     assert home.output(over).count(b"Answered: ") == 1
-    answered = [line for line in home.log(over) if line.startswith("Approved")]
-    assert len(answered) == 1
+    approvals = [line for line in home.log(over) if line.startswith("Approved")]
+    assert len(approvals) == 1

@@ -1,7 +1,7 @@
-"""What was promised of chat channels (the ten behaviours), with a platform that does its worst.
+"""The ten behaviours of chat channels that users of NanoClaw rely on, with a faulty platform.
 
-Where the tool before had two message files a session and a container, here both ways are letters
-and the container is a run; numbers of messages are one sequence for both directions.
+NanoClaw used two message files per session and a container. Corral uses letters and a run. Both
+directions share one sequence of message numbers.
 """
 
 import threading
@@ -23,14 +23,14 @@ from tests.support.store import record
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
-def chat_with(store: Corral, kind: str = "fake", **wiring: str) -> Chat:
+def start_chat(store: Corral, kind: str = "fake", **wiring: str) -> Chat:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, kind)
     store.wirings.add("ada", channel=chat.channel.name, **wiring)
     return chat
 
 
-def sessions_of(message: Message) -> list[str]:
+def list_woken_sessions(message: Message) -> list[str]:
     return [str(route.session_id) for route in message.routes if route.wakes]
 
 
@@ -47,14 +47,14 @@ def test_1_session_mode_follows_the_wiring(store: Corral) -> None:
     store.wirings.add("ben", place=chat.place("one"), priority=0, mode="shared")
     store.wirings.add("tom", place=chat.place("one"), priority=-1, mode="thread")
     store.wirings.add("ada", place=chat.place("two"), mode="agent")
-    first = sessions_of(chat.says("x", place="one", thread="t1"))
-    second = sessions_of(chat.says("x", place="one", thread="t2"))
-    third = sessions_of(chat.says("x", place="two"))
-    (ada, ben, tom), (ada_again, ben_again, tom_again) = first, second
-    assert ada == ada_again == third[0], "one session for the agent, wherever it hears"
-    assert ben == ben_again, "one for the chat, whatever the thread"
-    assert tom != tom_again, "one for each thread"
-    assert len({ada, ben, tom, tom_again}) == 4, "two agents never share one"
+    first = list_woken_sessions(chat.says("x", place="one", thread="t1"))
+    second = list_woken_sessions(chat.says("x", place="one", thread="t2"))
+    third = list_woken_sessions(chat.says("x", place="two"))
+    (ada, ben, tom), (ada_second, ben_second, tom_second) = first, second
+    assert ada == ada_second == third[0], "one session per agent"
+    assert ben == ben_second, "one session per chat"
+    assert tom != tom_second, "one session per thread"
+    assert len({ada, ben, tom, tom_second}) == 4, "agents do not share a session"
     owners = {store.sessions.get(id).agent_id for id in (ada, ben, tom)}
     assert len(owners) == 3
 
@@ -64,22 +64,22 @@ def test_1_session_mode_follows_the_wiring(store: Corral) -> None:
 
 def test_2_message_numbers_are_unique_and_in_commit_order(url: str) -> None:
     with corral.open(url) as store:
-        chat = chat_with(store)
+        chat = start_chat(store)
         chat.says("first")
         place = chat.place()
-    each = 40
+    count = 40
 
-    def receive_messages(which: int) -> None:
-        with corral.open(url) as mine:
-            for n in range(each):
-                talk = chat.__class__.__new__(chat.__class__)
-                talk.__dict__ |= chat.__dict__ | {"store": mine}
-                talk.says(f"{which}:{n}", event=f"{which}:{n}")
+    def receive_messages(writer: int) -> None:
+        with corral.open(url) as own_store:
+            for n in range(count):
+                own_chat = chat.__class__.__new__(chat.__class__)
+                own_chat.__dict__ |= chat.__dict__ | {"store": own_store}
+                own_chat.says(f"{writer}:{n}", event=f"{writer}:{n}")
 
-    def send_messages(which: int) -> None:
-        with corral.open(url) as mine:
-            for n in range(each):
-                mine.messages.send_as_system(place, f"{which}:{n}")
+    def send_messages(writer: int) -> None:
+        with corral.open(url) as own_store:
+            for n in range(count):
+                own_store.messages.send_as_system(place, f"{writer}:{n}")
 
     threads = [
         threading.Thread(target=work, args=(n,))
@@ -91,20 +91,20 @@ def test_2_message_numbers_are_unique_and_in_commit_order(url: str) -> None:
     for thread in threads:
         thread.join()
     with corral.open(url) as store:
-        found = store.messages.list(place=place, limit=1_000).items[::-1]
-        ours = [message for message in found if ":" in message.text]
-        assert len({message.id for message in ours}) == len(ours) == 4 * each
+        messages = store.messages.list(place=place, limit=1_000).items[::-1]
+        numbered = [message for message in messages if ":" in message.text]
+        assert len({message.id for message in numbered}) == len(numbered) == 4 * count
         for direction in ("in", "out"):
-            for which in (1, 2):
-                said = [
+            for writer in (1, 2):
+                sent_numbers = [
                     int(message.text.split(":")[1])
-                    for message in ours
-                    if message.direction == direction and message.text.startswith(f"{which}:")
+                    for message in numbered
+                    if message.direction == direction and message.text.startswith(f"{writer}:")
                 ]
-                assert said == list(range(each)), "each writer's own order is kept"
-        letters = [message.letter_id for message in ours if message.direction == "out"]
+                assert sent_numbers == list(range(count)), "the order of each writer is kept"
+        letters = [message.letter_id for message in numbered if message.direction == "out"]
         numbers = [int(str(letter).removeprefix("let_")) for letter in letters]
-        assert len({*numbers}) == 2 * each
+        assert len({*numbers}) == 2 * count
         check_store(store)
 
 
@@ -114,27 +114,27 @@ def test_2_message_numbers_are_unique_and_in_commit_order(url: str) -> None:
 def test_3_message_of_a_dead_run_is_retried_in_the_same_session(
     store: Corral, clock: ManualClock
 ) -> None:
-    chat = chat_with(store)
+    chat = start_chat(store)
     runner = Runner(store)
     message = chat.says("build it", direct=True)
     (letter_id,) = [route.letter_id for route in message.routes]
-    (session,) = sessions_of(message)
+    (session,) = list_woken_sessions(message)
     (first,) = store.internal.chat.start_turns()
     run = runner.begin()
     assert runner.prompt(run) == "build it"
     store.sessions.set_provider_session(session, "scripted", "its-own-id")
     fence = store.mail.get(str(letter_id)).fence
-    assert store.internal.chat.start_turns() == [], "one at a time"
+    assert store.internal.chat.start_turns() == [], "one turn at a time"
     runner.die(run)
     store.internal.chat.finish_turns()
     waiting = store.mail.get(str(letter_id))
     assert (waiting.state, waiting.attempts) == ("waiting", 1)
     with pytest.raises(Held):
         store.mail.ack(waiting.id, fence=fence)
-    assert store.internal.chat.start_turns() == [], "not before its pause"
+    assert store.internal.chat.start_turns() == [], "not before the back-off"
     clock.advance(6 * SECOND)
-    (again,) = store.internal.chat.start_turns()
-    assert again.id != first.id
+    (retry,) = store.internal.chat.start_turns()
+    assert retry.id != first.id
     run = runner.begin()
     assert runner.prompt(run) == "build it"
     assert store.runs.get_launch(run.id).resume_session == "its-own-id"
@@ -152,12 +152,12 @@ def test_3_message_of_a_dead_run_is_retried_in_the_same_session(
 def test_4_poison_message_dies_after_six_attempts_with_notices(
     store: Corral, clock: ManualClock
 ) -> None:
-    chat = chat_with(store)
+    chat = start_chat(store)
     runner = Runner(store)
     store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
     poison = chat.says("poison")
     after = chat.says("harmless", thread="other")
-    began: list[int] = []
+    attempt_times: list[int] = []
     for _ in range(60):
         if store.internal.chat.start_turns():
             run = runner.begin()
@@ -165,22 +165,24 @@ def test_4_poison_message_dies_after_six_attempts_with_notices(
                 runner.end(run, "fine")
                 store.internal.chat.finish_turns()
                 break
-            began.append(clock.now())
+            attempt_times.append(clock.now())
             runner.die(run)
             store.internal.chat.finish_turns()
         clock.advance(SECOND * 5)
-    pauses = [later - earlier for earlier, later in pairwise(began)]
-    assert len(began) == 6
-    for pause, rung in zip(pauses, (5, 10, 20, 40, 80), strict=True):
-        assert rung * SECOND <= pause <= rung * 1.1 * SECOND + 5 * SECOND
+    pauses = [later - earlier for earlier, later in pairwise(attempt_times)]
+    assert len(attempt_times) == 6
+    for pause, seconds in zip(pauses, (5, 10, 20, 40, 80), strict=True):
+        assert seconds * SECOND <= pause <= seconds * 1.1 * SECOND + 5 * SECOND
     dead = store.mail.get(str(poison.routes[0].letter_id))
     assert (dead.state, dead.attempts) == ("dead", 6)
-    assert store.mail.get(str(after.routes[0].letter_id)).state == "done", "later ones still run"
+    assert store.mail.get(str(after.routes[0].letter_id)).state == "done", (
+        "later messages are processed"
+    )
     alerts = store.mail.list(mailbox="user:operator").items
     assert [alert.body["subject"] for alert in alerts] == [dead.id], "one alert"
     chat.deliver()
-    told, answer = chat.platform.words()
-    assert "could not be answered" in told
+    notice, answer = chat.platform.words()
+    assert "could not be answered" in notice
     assert answer == "fine"
     check_store(store)
 
@@ -190,14 +192,14 @@ def test_4_poison_message_dies_after_six_attempts_with_notices(
 
 def test_5_messages_stay_ordered_when_a_channel_fails_twice(url: str, clock: ManualClock) -> None:
     with corral.open(url, clock=clock) as store:
-        chat = chat_with(store)
+        chat = start_chat(store)
         chat.says("first")
         chat.platform.outcomes = ["fail", "fail"]
         for text in ("m1", "m2"):
             store.messages.send(text, agent="ada", to="room")
         assert chat.deliver("one") == ["waiting"]
     clock.advance(MINUTE)
-    with corral.open(url, clock=clock) as store:  # the host was started again
+    with corral.open(url, clock=clock) as store:  # after a restart of the host
         chat.store = store
         assert chat.deliver("two") == ["waiting"]
         (first, _) = store.mail.list(mailbox=f"place:{chat.place()}").items
@@ -210,9 +212,9 @@ def test_5_messages_stay_ordered_when_a_channel_fails_twice(url: str, clock: Man
 
 
 def test_5_failing_channel_is_reported_to_the_agent(store: Corral, clock: ManualClock) -> None:
-    chat = chat_with(store)
+    chat = start_chat(store)
     runner = Runner(store)
-    (session,) = sessions_of(chat.says("hello", direct=True))
+    (session,) = list_woken_sessions(chat.says("hello", direct=True))
     store.internal.chat.start_turns()
     run = runner.begin()
     chat.platform.outcomes = ["fail"] * 6
@@ -221,7 +223,7 @@ def test_5_failing_channel_is_reported_to_the_agent(store: Corral, clock: Manual
     for _ in range(6):
         chat.deliver()
         clock.advance(5 * MINUTE)
-    (message,) = [each for each in store.messages.list().items if each.direction == "out"]
+    (message,) = [item for item in store.messages.list().items if item.direction == "out"]
     assert (message.state, message.platform_ids) == ("undelivered", [])
     assert chat.platform.words() == []
     (notice,) = store.mail.list(mailbox=f"session:{session}").items
@@ -229,9 +231,9 @@ def test_5_failing_channel_is_reported_to_the_agent(store: Corral, clock: Manual
     assert store.internal.chat.start_turns() == [], "a notice wakes no agent, so it cannot loop"
     chat.says("still there?", direct=True)
     store.internal.chat.start_turns()
-    told = runner.prompt(runner.begin()) or ""
-    assert "did not arrive" in told
-    assert "still there?" in told
+    prompt = runner.prompt(runner.begin()) or ""
+    assert "did not arrive" in prompt
+    assert "still there?" in prompt
 
 
 # -- 6 --------------------------------------------------------------------------------------------
@@ -243,7 +245,7 @@ def test_6_crash_between_send_and_record_shows_one_copy(
 ) -> None:
     from corral.services.chat.delivery import Delivery
 
-    chat = chat_with(store, kind)
+    chat = start_chat(store, kind)
     chat.says("first")
     (sent,) = store.messages.send("hello", agent="ada", to="room")
 
@@ -255,7 +257,7 @@ def test_6_crash_between_send_and_record_shows_one_copy(
         with pytest.raises(KeyboardInterrupt):
             chat.deliver("one")
     assert chat.platform.words() == ["hello"]
-    assert store.messages.get(sent.id).state == "queued", "nothing is shown as sent"
+    assert store.messages.get(sent.id).state == "queued", "not marked as sent"
     assert sent.letter_id is not None
     expected = "waiting" if kind == "fake" else "unconfirmed"
     assert store.mail.get(sent.letter_id).state == expected
@@ -278,9 +280,9 @@ def test_7_forged_letter_without_a_destination_is_not_sent(store: Corral) -> Non
     forged = store.mail.put(f"place:{chat.place()}", {"text": "forged"}, sender="agent:ada")
     assert chat.deliver() == ["refused"]
     assert chat.platform.words() == []
-    found = store.mail.get(forged.id)
-    assert "no destination" in (found.last_error or "")
-    assert "letter.refuse" in record(store, forged.id), "it is on record"
+    letter = store.mail.get(forged.id)
+    assert "no destination" in (letter.last_error or "")
+    assert "letter.refuse" in record(store, forged.id), "the refusal is recorded"
     store.destinations.grant("ada", chat.place(), name="room")
     store.messages.send("now I may", agent="ada", to="room")
     chat.deliver()
@@ -293,8 +295,8 @@ def test_7_forged_letter_without_a_destination_is_not_sent(store: Corral) -> Non
 # -- 8 --------------------------------------------------------------------------------------------
 
 
-def asked_in_a_run(store: Corral, chat: Chat, runner: Runner) -> tuple[str, str]:
-    (session,) = sessions_of(chat.says("shall we?", direct=True))
+def ask_in_a_run(store: Corral, chat: Chat, runner: Runner) -> tuple[str, str]:
+    (session,) = list_woken_sessions(chat.says("shall we?", direct=True))
     store.internal.chat.start_turns()
     run = runner.begin()
     question = store.questions.ask(
@@ -313,21 +315,21 @@ def asked_in_a_run(store: Corral, chat: Chat, runner: Runner) -> tuple[str, str]
 def test_8_authorized_person_answers_once_and_the_card_shows_it(
     store: Corral, clock: ManualClock
 ) -> None:
-    chat = chat_with(store)
+    chat = start_chat(store)
     store.senders.approve("fake/ann", person="ann")
     store.senders.approve("fake/eve", person="eve")
     runner = Runner(store)
-    question, session = asked_in_a_run(store, chat, runner)
+    question, session = ask_in_a_run(store, chat, runner)
     assert chat.platform.words() == ["Ship it?"]
-    stranger = chat.says("1", sender="eve", kind=MessageKind.ANSWER, question=question)
-    assert stranger.state == "refused"
+    unauthorized = chat.says("1", sender="eve", kind=MessageKind.ANSWER, question=question)
+    assert unauthorized.state == "refused"
     clicked = chat.says("1", sender="ann", kind=MessageKind.ANSWER, question=question)
     assert clicked.state == "routed"
-    again = chat.says("2", sender="ann", kind=MessageKind.ANSWER, question=question)
-    assert again.state == "refused"
-    found = store.questions.get(question)
-    assert (found.answer, found.answered_by) == ("ship", "user:ann")
-    # The run dies before it has heard that.
+    second = chat.says("2", sender="ann", kind=MessageKind.ANSWER, question=question)
+    assert second.state == "refused"
+    answered = store.questions.get(question)
+    assert (answered.answer, answered.answered_by) == ("ship", "user:ann")
+    # The run dies before it gets the answer.
     (run,) = store.runs.list(session=session, limit=1).items
     runner.die(run)
     store.internal.chat.finish_turns()
@@ -338,34 +340,34 @@ def test_8_authorized_person_answers_once_and_the_card_shows_it(
     runner.end(first, "let me see")
     store.internal.chat.finish_turns()
     store.internal.chat.start_turns()
-    told = runner.prompt(runner.begin()) or ""
-    assert "user:ann" in told
-    assert "ship" in told
-    assert store.mail.list(mailbox="agent:ada").items == [], "it is told once"
+    prompt = runner.prompt(runner.begin()) or ""
+    assert "user:ann" in prompt
+    assert "ship" in prompt
+    assert store.mail.list(mailbox="agent:ada").items == [], "the answer is delivered once"
     chat.deliver()
     assert chat.platform.words()[0] == "Ship it?\nann answered: ship"
 
 
 def test_8_late_click_on_an_expired_question_is_rejected(store: Corral, clock: ManualClock) -> None:
-    chat = chat_with(store)
+    chat = start_chat(store)
     store.senders.approve("fake/ann", person="ann")
-    question, _ = asked_in_a_run(store, chat, Runner(store))
+    question, _ = ask_in_a_run(store, chat, Runner(store))
     clock.advance(301 * SECOND)
     late = chat.says("1", sender="ann", kind=MessageKind.ANSWER, question=question)
     assert (late.state, "deadline has passed" in (late.reason or "")) == ("refused", True)
     assert store.questions.get(question).state == "expired"
     chat.deliver()
-    assert any("Too late" in words for words in chat.platform.words())
+    assert any("Too late" in text for text in chat.platform.words())
 
 
 def test_8_question_without_buttons_is_answered_by_number_or_text(store: Corral) -> None:
-    chat = chat_with(store, "silent")
+    chat = start_chat(store, "silent")
     store.senders.approve("silent/ann", person="ann")
-    question, _ = asked_in_a_run(store, chat, Runner(store))
+    question, _ = ask_in_a_run(store, chat, Runner(store))
     assert "1. ship" in chat.platform.words()[0]
     assert chat.says("WAIT").state == "routed"
     assert store.questions.get(question).answer == "wait"
-    assert chat.says("2").routes != [], "with nothing asked, it is a message like any other"
+    assert chat.says("2").routes != [], "without a question it is an ordinary message"
 
 
 # -- 9 --------------------------------------------------------------------------------------------
@@ -376,14 +378,14 @@ def test_9_daily_task_follows_its_misfire_policy(
     store: Corral, clock: ManualClock, misfire: str, fires: int
 ) -> None:
     clock.at = 1_799_000_000_000
-    chat = chat_with(store)
+    chat = start_chat(store)
     runner = Runner(store)
-    (session,) = sessions_of(chat.says("hello", direct=True))
+    (session,) = list_woken_sessions(chat.says("hello", direct=True))
     store.internal.chat.start_turns()
     runner.end(runner.begin(), "hello")
     store.internal.chat.finish_turns()
-    store.sessions.set_provider_session(session, "scripted", "it-remembers")
-    made = store.schedules.create(
+    store.sessions.set_provider_session(session, "scripted", "provider-session")
+    schedule = store.schedules.create(
         f"session:{session}",
         "the morning report",
         cron="0 9 * * *",
@@ -396,15 +398,17 @@ def test_9_daily_task_follows_its_misfire_policy(
         runner.fail(runner.begin())
         store.internal.chat.finish_turns()
         clock.advance(MINUTE)
-    done = []
+    texts = []
     while store.internal.chat.start_turns():
         run = runner.begin()
-        done += texts_in(runner.prompt(run))
+        texts += texts_in(runner.prompt(run))
         runner.end(run, "report")
         store.internal.chat.finish_turns()
-    assert done == ["the morning report"] * fires
-    assert store.schedules.get(made.id).state == "active", "a failed run does not end the series"
-    store.schedules.delete(made.id)
+    assert texts == ["the morning report"] * fires
+    assert store.schedules.get(schedule.id).state == "active", (
+        "a failed run does not end the series"
+    )
+    store.schedules.delete(schedule.id)
     clock.advance(3 * DAY)
     store.schedules.fire_due()
     assert store.internal.chat.start_turns() == []
@@ -416,7 +420,7 @@ def test_9_daily_task_follows_its_misfire_policy(
 def test_10_concurrent_runs_are_limited_and_others_queue_in_order(
     store: Corral, clock: ManualClock
 ) -> None:
-    chat = chat_with(store)
+    chat = start_chat(store)
     runner = Runner(store)
     for n in range(8):
         chat.says(f"from {n}", place=f"p{n}", direct=True)
@@ -434,12 +438,12 @@ def test_10_concurrent_runs_are_limited_and_others_queue_in_order(
 
 
 def test_10_message_that_arrives_as_a_run_ends_is_not_lost(store: Corral) -> None:
-    chat = chat_with(store)
+    chat = start_chat(store)
     runner = Runner(store)
-    (session,) = sessions_of(chat.says("first", direct=True))
+    (session,) = list_woken_sessions(chat.says("first", direct=True))
     store.internal.chat.start_turns()
     run = runner.begin()
-    store.sessions.set_provider_session(session, "scripted", "it-remembers")
+    store.sessions.set_provider_session(session, "scripted", "provider-session")
     runner.end(run, "one")
     chat.says("second", direct=True)
     store.internal.chat.finish_turns()
@@ -453,7 +457,7 @@ def test_10_message_that_arrives_as_a_run_ends_is_not_lost(store: Corral) -> Non
 
 
 def test_10_long_command_is_not_mistaken_for_a_dead_run(store: Corral, clock: ManualClock) -> None:
-    chat = chat_with(store)
+    chat = start_chat(store)
     runner = Runner(store)
     chat.says("a long build", direct=True)
     store.internal.chat.start_turns()

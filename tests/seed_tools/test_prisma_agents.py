@@ -1,8 +1,8 @@
-"""What was promised of agents, sessions and runs, sentence by sentence (behaviours 1 to 10).
+"""Behaviours 1 to 10 of agents, sessions and runs that users of prisma-agents rely on.
 
-Three of them are proven elsewhere as well: ten processes that open an empty store
-(`tests/concurrency/test_store_open.py`), the same results on both engines (every test that asks for
-a store), and what comes back from a copy (`tests/domain/test_store_backup.py`).
+Other tests cover three of them too: concurrent opens of an empty store
+(`tests/concurrency/test_store_open.py`), equal results on both engines (every test with the fixture
+`store`), and backups (`tests/domain/test_store_backup.py`).
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_3_denied_tool_is_disabled_in_the_agent_command(store: Corral) -> None:
     store.agents.create("ada")
     store.agents.grant("ada", "Bash", allow=False)
     assert not store.agents.allows("ada", "Bash")
-    denied = tuple(one.tool for one in store.agents.grants("ada").items if not one.allowed)
+    denied = tuple(grant.tool for grant in store.agents.grants("ada").items if not grant.allowed)
     start = get_provider("claude").start(LaunchRequest(prompt="x", deny=denied))
     assert "--disallowedTools=Bash" in start.args
 
@@ -69,13 +69,13 @@ def test_3_request_for_a_denied_tool_is_refused_and_logged(home: Home) -> None:
     with home.store() as store:
         store.agents.create("ada", provider="scripted")
         store.agents.grant("ada", "execute", allow=False)
-    # Whoever started it said yes to everything; the agent's own rule is stronger.
+    # The denial of the agent overrides `--yes all`.
     run = home.start_agent("ada", "ask May I run it?; say done", "--acp", "--yes", "all")
     over = home.wait_for_end(run.id)
     assert over.state is RunState.COMPLETED
     with home.store() as store:
-        said = [turn.content or "" for turn in store.sessions.turns(over.session_id or "").items]
-    assert any("Nobody answered." in text for text in said), said
+        texts = [turn.content or "" for turn in store.sessions.turns(over.session_id or "").items]
+    assert any("Nobody answered." in text for text in texts), texts
     assert any("denied" in line.lower() for line in home.log(over)), home.log(over)
 
 
@@ -99,7 +99,7 @@ def test_4_run_uses_the_agent_version_at_its_request(store: Corral, tmp_path: Pa
     assert store.runs.get(run.id).agent_version == 1
 
 
-# -- 5, 6: who has a run -----------------------------------------------------------------------
+# -- 5, 6: owner of a run ----------------------------------------------------------------------
 
 
 def test_5_one_of_several_threads_acquires_a_queued_run(
@@ -108,15 +108,15 @@ def test_5_one_of_several_threads_acquires_a_queued_run(
     for _ in range(5):
         run = queued(store)
         assert run.started_at is None
-        wants: list[Callable[[], object]] = [
+        calls: list[Callable[[], object]] = [
             lambda n=n, run=run: store.internal.runs.acquire(run.id, held(n)) for n in range(4)
         ]
-        racers = race(wants)
+        racers = race(calls)
         assert [racer.error for racer in racers].count(None) == 1
         for racer in racers:
             assert racer.error is None or isinstance(racer.error, Conflict)
-        taken = store.runs.get(run.id)
-        assert (taken.state, taken.attempts, taken.fence) == (RunState.STARTING, 1, 1)
+        acquired = store.runs.get(run.id)
+        assert (acquired.state, acquired.attempts, acquired.fence) == (RunState.STARTING, 1, 1)
         assert record(store, run.id).count("run.start") == 1
 
 
@@ -126,19 +126,19 @@ def test_5_one_of_several_processes_acquires_a_queued_run(url: str) -> None:
 
     def take(number: int) -> Callable[[], list[str]]:
         def work() -> list[str]:
-            got = []
+            acquired = []
             with corral.open(url) as store:
                 for id in ids:
                     try:
-                        got.append(store.internal.runs.acquire(id, held(number)).id)
+                        acquired.append(store.internal.runs.acquire(id, held(number)).id)
                     except Conflict:
                         continue
-            return got
+            return acquired
 
         return work
 
-    got = run_concurrently([take(number) for number in range(4)])
-    assert sorted(id for one in got for id in one) == sorted(ids)
+    acquired = run_concurrently([take(number) for number in range(4)])
+    assert sorted(id for ids_of_process in acquired for id in ids_of_process) == sorted(ids)
 
 
 @pytest.mark.parametrize(("max_restarts", "state"), [(1, "queued"), (0, "interrupted")])
@@ -152,8 +152,8 @@ def test_6_run_with_an_expired_lease_is_requeued_or_interrupted(
     without_supervisors(monkeypatch)
     silent = running(store, max_restarts=max_restarts)
     clock.advance(HOUR)
-    (found,) = store.runs.recover()
-    assert (found.state, found.reason) == (state, "lease expired")
+    (recovered,) = store.runs.recover()
+    assert (recovered.state, recovered.reason) == (state, "lease expired")
     verb = {"queued": "run.requeue", "interrupted": "run.interrupt"}[state]
     assert record(store, silent.id)[-1] == verb or verb in record(store, silent.id)
     if state == "queued":
@@ -179,14 +179,14 @@ def test_7_handoff_gives_the_last_five_turns_and_the_note(store: Corral) -> None
     store.sessions.handoff(session.id, "ben", "last", "mind the tests", last=5)
     (handoff,) = store.sessions.handoffs(session.id).items
     assert handoff.to_agent_id == store.agents.get("ben").id
-    given = store.sessions.context(session.id)
-    assert [turn.content for turn in given.turns] == [f"turn {n}" for n in range(16, 21)]
-    assert given.note == "mind the tests"
+    context = store.sessions.context(session.id)
+    assert [turn.content for turn in context.turns] == [f"turn {n}" for n in range(16, 21)]
+    assert context.note == "mind the tests"
     history = store.sessions.turns(session.id, limit=100).items
     assert [turn.number for turn in history] == list(range(1, 21))
 
 
-# -- 8: money ----------------------------------------------------------------------------------
+# -- 8: costs ----------------------------------------------------------------------------------
 
 
 def test_8_usage_and_cost_are_exact_and_unknown_cost_is_null(
@@ -197,11 +197,16 @@ def test_8_usage_and_cost_are_exact_and_unknown_cost_is_null(
     charge = store.charges.add(report, run_id=run.id)
     assert charge is not None
     store.internal.runs.end(run, ExitStatus(exit_code=0))
-    (kept,) = store.charges.list(run=run.id).items
-    assert (kept.input, kept.output, kept.cache_read, kept.cost_micros) == (1_000, 500, 200, 10_543)
+    (stored,) = store.charges.list(run=run.id).items
+    assert (stored.input, stored.output, stored.cache_read, stored.cost_micros) == (
+        1_000,
+        500,
+        200,
+        10_543,
+    )
     assert store.charges.total(f"run:{run.id}").cost_micros == 10_543
     other = running(store)
-    store.charges.add(UsageFact(model="nobody-knows-it", input=1_000), run_id=other.id)
+    store.charges.add(UsageFact(model="unknown-model", input=1_000), run_id=other.id)
     over = store.internal.runs.end(other, ExitStatus(exit_code=0))
     assert (over.cost_micros, store.charges.total(f"run:{other.id}").cost_micros) == (None, None)
 
@@ -212,14 +217,14 @@ def test_8_usage_and_cost_are_exact_and_unknown_cost_is_null(
 def test_9_cancelled_run_is_stopping_until_all_processes_ended(
     home: Home,
 ) -> None:
-    # It forks a child into a session of its own, and neither of them listens.
+    # It forks a child into a new session, and both ignore signals.
     script = (
         "trap '' TERM HUP INT; setsid sh -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' &"
-        " touch here; while :; do sleep 1; done"
+        " touch started; while :; do sleep 1; done"
     )
     run = home.start_detached("sh", "-c", script, options=("--grace", "1s"))
-    wait_until((home.work / "here").exists, "it has begun")
-    wait_until(lambda: len(home.processes_of(run)) >= 3, "its child has begun")
+    wait_until((home.work / "started").exists, "the program started")
+    wait_until(lambda: len(home.processes_of(run)) >= 3, "the child started")
     with home.store() as store:
         assert store.runs.stop(run.id).state is RunState.STOPPING
     over = home.wait_for_end(run.id)
@@ -247,22 +252,22 @@ def test_10_backup_restores_runs_with_all_their_data(
 ) -> None:
     store.budgets.set("all", 1_000)
     over = ended(store, ExitStatus(exit_code=3), name="over", prompt="hello", budget_micros=10)
-    goes = running(store, name="goes", budget_micros=20)
-    store.internal.runs.set_attention(goes, Attention.STUCK)
+    live = running(store, name="live", budget_micros=20)
+    store.internal.runs.set_attention(live, Attention.STUCK)
     queued(store, args=["a", "b"])
-    held_before = contents(store)
+    before = contents(store)
     store.db.backup(tmp_path / "copy")
     store.runs.delete(over.id)
-    store.internal.runs.end(goes, ExitStatus(exit_code=0))
+    store.internal.runs.end(live, ExitStatus(exit_code=0))
     store.db.restore(tmp_path / "copy")
     after = contents(store)
     for table in ("launches", "resource_samples", "budget_reservations", "outputs"):
-        assert after[table] == held_before[table], table
-    assert [row[:5] for row in after["runs"]] == [row[:5] for row in held_before["runs"]]
-    with pytest.raises(Held):  # a restore fences off whoever kept a run before it
-        store.internal.runs.heartbeat(goes, output_bytes=0)
+        assert after[table] == before[table], table
+    assert [row[:5] for row in after["runs"]] == [row[:5] for row in before["runs"]]
+    with pytest.raises(Held):  # a restore fences off the old supervisor
+        store.internal.runs.heartbeat(live, output_bytes=0)
     assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
     assert (
-        store.internal.runs.end(store.runs.get(goes.id), ExitStatus(exit_code=0)).state
+        store.internal.runs.end(store.runs.get(live.id), ExitStatus(exit_code=0)).state
         is RunState.COMPLETED
     )

@@ -1,4 +1,4 @@
-"""Runs are processes and files; where the store is matters little, so most tests run on SQLite."""
+"""Fixtures of the supervisor tests. Most tests use SQLite: runs do not depend on the engine."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,19 +10,19 @@ from tests.support.home import Home, Screen
 
 @pytest.fixture
 def engine() -> str:
-    """Tests for which it matters say `on_both_engines`."""
+    """The default engine. Tests that depend on the engine are marked `on_both_engines`."""
     return "sqlite"
 
 
 @pytest.fixture
 def screen(home: Home) -> Iterator[Callable[..., Screen]]:
-    """Makes terminals with `corral …` in them."""
-    made: list[Screen] = []
+    """Return a function that runs `corral …` in a new pseudo-terminal."""
+    screens: list[Screen] = []
 
-    def make(*arguments: str, **options: Any) -> Screen:
-        made.append(Screen.corral(home, *arguments, **options))
-        return made[-1]
+    def open_screen(*arguments: str, **options: Any) -> Screen:
+        screens.append(Screen.corral(home, *arguments, **options))
+        return screens[-1]
 
-    yield make
-    for screen in made:
+    yield open_screen
+    for screen in screens:
         screen.end()

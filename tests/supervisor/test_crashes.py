@@ -19,17 +19,17 @@ from tests.support.home import Home, is_alive, wait_until
 from tests.support.kernel_locks import requests_lock
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-WAITS = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on; exit 5"
+WAIT_FOR_GO = "touch started; while [ ! -e go ]; do sleep 0.1; done; echo continued; exit 5"
 
 
-def waiting(home: Home, *options: str, script: str = WAITS) -> Run:
+def start_waiting_run(home: Home, *options: str, script: str = WAIT_FOR_GO) -> Run:
     """Start a run that continues until a file `go` exists."""
     run = home.start_detached("sh", "-c", script, options=options)
-    wait_until((home.work / "here").exists, "its program has begun")
+    wait_until((home.work / "started").exists, "the program started")
     return home.in_state(run.id, RunState.RUNNING)
 
 
-def kill(pid: int | None, number: int = signal.SIGKILL) -> None:
+def kill_process(pid: int | None, number: int = signal.SIGKILL) -> None:
     assert pid is not None
     assert pid > 1
     os.kill(pid, number)
@@ -40,50 +40,51 @@ def kill(pid: int | None, number: int = signal.SIGKILL) -> None:
 def kill_guard(home: Home, run: Run) -> None:
     """Kill the guard of a run and wait until the supervisor has reaped it and adopted the agent."""
     guard = home.guard_pid(run)
-    kill(guard)
+    kill_process(guard)
     wait_until(lambda: process.read_stat(guard) is None, "the supervisor reaps the guard")
 
 
-def stop_outside_of_a_write(home: Home, pid: int | None) -> None:
+def stop_without_lock(home: Home, pid: int | None) -> None:
     """Stop a process while it holds no lock, because otherwise no other process could write."""
     assert pid is not None
     store = home.url.removeprefix("sqlite:///")
     locks = [f"{store}-writers", f"{store}-writers-queue"]
 
-    def stopped() -> bool:
+    def try_to_stop() -> bool:
         os.kill(pid, signal.SIGSTOP)
         wait_until(
-            lambda: (found := process.read_stat(pid)) and found.state == "T", "it is stopped"
+            lambda: (proc_stat := process.read_stat(pid)) and proc_stat.state == "T",
+            "the process is stopped",
         )
         if not any(requests_lock(path, pid) for path in locks):
             return True
         os.kill(pid, signal.SIGCONT)
         return False
 
-    wait_until(stopped, "it is stopped without a lock")
+    wait_until(try_to_stop, "the process is stopped without a lock")
 
 
 @on_both_engines
 def test_killed_supervisor_is_replaced_and_the_exit_code_is_recorded(home: Home) -> None:
-    run = waiting(home)
-    kill(run.supervisor_pid)
-    (found,) = home.recover()
-    assert (found.run_id, found.state) == (run.id, RunState.RUNNING)
-    taken = home.get(run.id)
-    assert (taken.pid, taken.start_token) == (run.pid, run.start_token)
-    assert taken.supervisor_pid != run.supervisor_pid
-    assert taken.fence > run.fence
+    run = start_waiting_run(home)
+    kill_process(run.supervisor_pid)
+    (recovered,) = home.recover()
+    assert (recovered.run_id, recovered.state) == (run.id, RunState.RUNNING)
+    taken_over = home.get(run.id)
+    assert (taken_over.pid, taken_over.start_token) == (run.pid, run.start_token)
+    assert taken_over.supervisor_pid != run.supervisor_pid
+    assert taken_over.fence > run.fence
     (home.work / "go").touch()
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
     home.wait_for_all_processes()
-    assert home.output(ended) == b"went on\n"
-    assert ended.output_bytes == len(b"went on\n")
+    assert home.output(ended) == b"continued\n"
+    assert ended.output_bytes == len(b"continued\n")
 
 
 def test_new_supervisor_handles_stop(home: Home) -> None:
-    run = waiting(home)
-    kill(run.supervisor_pid)
+    run = start_waiting_run(home)
+    kill_process(run.supervisor_pid)
     ended = home.json("stop", run.id, "--json")
     assert ended["state"] == "cancelled"
     assert not home.processes_of(run)
@@ -92,8 +93,8 @@ def test_new_supervisor_handles_stop(home: Home) -> None:
 def test_new_supervisor_enforces_the_time_limit(home: Home) -> None:
     from corral.db.statement import Statement
 
-    run = waiting(home, "--timeout", "10m")
-    kill(run.supervisor_pid)
+    run = start_waiting_run(home, "--timeout", "10m")
+    kill_process(run.supervisor_pid)
     with home.store() as store:
         earlier = Statement("UPDATE runs SET started_at = started_at - 599000 WHERE id = :id")
         store._database.write(lambda tx: tx.run(earlier, id=run.id))
@@ -104,11 +105,11 @@ def test_new_supervisor_enforces_the_time_limit(home: Home) -> None:
 
 def test_new_supervisor_continues_the_restarts(home: Home) -> None:
     script = (
-        "echo x >>count; touch here; while [ ! -e go ]; do sleep 0.1; done; "
+        "echo x >>count; touch started; while [ ! -e go ]; do sleep 0.1; done; "
         "test $(wc -l <count) -ge 2"
     )
-    run = waiting(home, "--restart", "on-failure:2", script=script)
-    kill(run.supervisor_pid)
+    run = start_waiting_run(home, "--restart", "on-failure:2", script=script)
+    kill_process(run.supervisor_pid)
     home.recover()
     (home.work / "go").touch()
     ended = home.wait_for_end(run.id)
@@ -117,14 +118,14 @@ def test_new_supervisor_continues_the_restarts(home: Home) -> None:
 
 def test_next_attempt_starts_after_all_processes_were_killed(home: Home) -> None:
     script = (
-        "echo attempt; echo x >>count; touch here; "
+        "echo attempt; echo x >>count; touch started; "
         "[ $(wc -l <count) -ge 2 ] && exit 0; while :; do sleep 0.1; done"
     )
-    run = waiting(home, "--restart", "on-failure:2", script=script)
+    run = start_waiting_run(home, "--restart", "on-failure:2", script=script)
     for pid in (run.supervisor_pid, home.guard_pid(run), run.pid):
-        kill(pid)
-    (found,) = home.recover()
-    assert (found.was, found.state) == (RunState.RUNNING, RunState.QUEUED)
+        kill_process(pid)
+    (recovered,) = home.recover()
+    assert (recovered.was, recovered.state) == (RunState.RUNNING, RunState.QUEUED)
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
     home.wait_for_all_processes()
@@ -132,52 +133,52 @@ def test_next_attempt_starts_after_all_processes_were_killed(home: Home) -> None
 
 
 def test_wait_detects_a_dead_supervisor(home: Home) -> None:
-    run = waiting(home)
-    with home.begin("wait", run.id) as waits:
-        kill(run.supervisor_pid)
+    run = start_waiting_run(home)
+    with home.begin("wait", run.id) as wait_command:
+        kill_process(run.supervisor_pid)
         wait_until(
             lambda: home.get(run.id).supervisor_pid != run.supervisor_pid, "a new supervisor"
         )
         (home.work / "go").touch()
-        waits.wait(timeout=60)
-    assert waits.returncode == 5
+        wait_command.wait(timeout=60)
+    assert wait_command.returncode == 5
 
 
 def test_foreground_command_survives_its_supervisor(home: Home) -> None:
-    with home.begin("run", "--", "sh", "-c", WAITS) as command:
-        wait_until((home.work / "here").exists, "its program has begun")
+    with home.begin("run", "--", "sh", "-c", WAIT_FOR_GO) as command:
+        wait_until((home.work / "started").exists, "the program started")
         run = home.in_state(home.only_run().id, RunState.RUNNING)
-        kill(run.supervisor_pid)
+        kill_process(run.supervisor_pid)
         wait_until(
             lambda: home.get(run.id).supervisor_pid != run.supervisor_pid, "a new supervisor"
         )
         (home.work / "go").touch()
         out, err = command.communicate(timeout=60)
-    assert (command.returncode, out) == (5, b"went on\n"), err
+    assert (command.returncode, out) == (5, b"continued\n"), err
 
 
-@pytest.mark.parametrize("detach", [False, True], ids=["stays", "leaves"])
+@pytest.mark.parametrize("detach", [False, True], ids=["foreground", "detached"])
 def test_run_continues_when_its_supervisor_dies_before_reporting_the_start(
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     detach: bool,
 ) -> None:
-    class Mute(StartingSupervisor):
+    class KilledSupervisor(StartingSupervisor):
         def start(self, **order: Any) -> dict[str, Any]:
             super().start(**order)
-            wait_until((home.work / "here").exists, "its program has begun")
+            wait_until((home.work / "started").exists, "the program started")
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             if not detach:
                 (home.work / "go").touch()
             raise SupervisorLost
 
-    monkeypatch.setattr(run_command, "_start_supervisor", Mute)
+    monkeypatch.setattr(run_command, "_start_supervisor", KilledSupervisor)
     monkeypatch.chdir(home.work)
     # With --host the command itself requests the run, not its supervisor.
     options = ["-d", "--host", process.host()] if detach else []
-    code = main.run(["--store", home.url, "run", *options, "--", "sh", "-c", WAITS])
+    code = main.run(["--store", home.url, "run", *options, "--", "sh", "-c", WAIT_FOR_GO])
     printed = capfd.readouterr()
     run = home.only_run()
     if detach:
@@ -185,43 +186,43 @@ def test_run_continues_when_its_supervisor_dies_before_reporting_the_start(
         assert is_alive(run.supervisor_pid or 0)
         (home.work / "go").touch()
     else:
-        assert (code, printed.out) == (5, "went on\n"), printed.err
+        assert (code, printed.out) == (5, "continued\n"), printed.err
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
     home.wait_for_all_processes()
 
 
 def test_killed_agent_is_crashed_with_its_signal(home: Home) -> None:
-    run = waiting(home)
-    kill(run.pid)
+    run = start_waiting_run(home)
+    kill_process(run.pid)
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, 9)
     home.wait_for_all_processes()
 
 
 def test_guard_records_the_exit_when_supervisor_and_agent_are_killed(home: Home) -> None:
-    run = waiting(home)
-    kill(run.supervisor_pid)
-    kill(run.pid)
+    run = start_waiting_run(home)
+    kill_process(run.supervisor_pid)
+    kill_process(run.pid)
     home.recover()
     ended = home.get(run.id)
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, 9)
 
 
 def test_agent_that_exits_without_a_supervisor_has_its_exit_code(home: Home) -> None:
-    run = waiting(home)
-    kill(run.supervisor_pid)
+    run = start_waiting_run(home)
+    kill_process(run.supervisor_pid)
     (home.work / "go").touch()
-    wait_until(lambda: not is_alive(run.pid or 0), "it ended")
+    wait_until(lambda: not is_alive(run.pid or 0), "the agent exited")
     home.recover()
     ended = home.get(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
-    assert home.output(ended) == b"went on\n"
+    assert home.output(ended) == b"continued\n"
 
 
 def test_killed_guard_loses_only_the_exit_code(home: Home) -> None:
     """The agent continues. Its exit status is unknown and is recorded as unknown."""
-    run = waiting(home)
+    run = start_waiting_run(home)
     kill_guard(home, run)
     assert is_alive(run.pid or 0), "the agent continues without its guard"
     (home.work / "go").touch()
@@ -230,11 +231,11 @@ def test_killed_guard_loses_only_the_exit_code(home: Home) -> None:
     assert ended.signal is None
     assert ended.state is RunState.CRASHED
     home.wait_for_all_processes()
-    assert home.output(ended) == b"went on\n"
+    assert home.output(ended) == b"continued\n"
 
 
 def test_killed_guard_does_not_end_a_run_whose_agent_lives(home: Home) -> None:
-    run = waiting(home)
+    run = start_waiting_run(home)
     kill_guard(home, run)
     home.recover()
     assert is_alive(run.pid or 0)
@@ -245,8 +246,8 @@ def test_killed_guard_does_not_end_a_run_whose_agent_lives(home: Home) -> None:
 
 def test_terminal_run_ends_with_its_supervisor_and_reports_it(home: Home) -> None:
     """The supervisor owned the terminal, so its death sends SIGHUP to the agent."""
-    run = waiting(home, "--pty")
-    kill(run.supervisor_pid)
+    run = start_waiting_run(home, "--pty")
+    kill_process(run.supervisor_pid)
     home.recover()
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CRASHED
@@ -255,8 +256,8 @@ def test_terminal_run_ends_with_its_supervisor_and_reports_it(home: Home) -> Non
 
 
 def test_terminal_program_that_ignores_sighup_is_killed(home: Home) -> None:
-    run = waiting(home, "--pty", script="trap '' HUP; " + WAITS)
-    kill(run.supervisor_pid)
+    run = start_waiting_run(home, "--pty", script="trap '' HUP; " + WAIT_FOR_GO)
+    kill_process(run.supervisor_pid)
     home.recover()
     assert home.get(run.id).is_live == bool(home.processes_of(run))
     (home.work / "go").touch()
@@ -267,8 +268,8 @@ def test_terminal_program_that_ignores_sighup_is_killed(home: Home) -> None:
 
 
 def test_supervisor_that_gets_sigterm_interrupts_its_run(home: Home) -> None:
-    run = waiting(home)
-    kill(run.supervisor_pid, signal.SIGTERM)
+    run = start_waiting_run(home)
+    kill_process(run.supervisor_pid, signal.SIGTERM)
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.INTERRUPTED
     assert not home.processes_of(run)
@@ -292,61 +293,67 @@ def test_sigterm_during_the_start_interrupts_the_run() -> None:
 
 
 def test_supervisor_ignores_sighup_and_sigint(home: Home) -> None:
-    run = waiting(home)
-    kill(run.supervisor_pid, signal.SIGHUP)
-    kill(run.supervisor_pid, signal.SIGINT)
+    run = start_waiting_run(home)
+    kill_process(run.supervisor_pid, signal.SIGHUP)
+    kill_process(run.supervisor_pid, signal.SIGINT)
     (home.work / "go").touch()
     assert home.wait_for_end(run.id).exit_code == 5
 
 
 def test_supervisor_that_was_stopped_during_a_takeover_does_no_harm(home: Home) -> None:
-    """It is stopped past its lease, another supervisor takes the run over, and it resumes."""
-    run = waiting(home)
-    stop_outside_of_a_write(home, run.supervisor_pid)
-    me = process.identify(os.getpid())
-    assert me is not None
+    """The old supervisor is stopped past its lease and resumes after the takeover."""
+    run = start_waiting_run(home)
+    stop_without_lock(home, run.supervisor_pid)
+    identity = process.identify(os.getpid())
+    assert identity is not None
     with home.store() as store:
-        taken = store.internal.runs.take_over(
-            run, owner="test", supervisor_pid=me.pid, supervisor_token=me.start_token
+        taken_over = store.internal.runs.take_over(
+            run, owner="test", supervisor_pid=identity.pid, supervisor_token=identity.start_token
         )
-    kill(run.supervisor_pid, signal.SIGCONT)
+    kill_process(run.supervisor_pid, signal.SIGCONT)
     wait_until(lambda: not is_alive(run.supervisor_pid or 0), "the old supervisor exits")
     assert is_alive(run.pid or 0), "the old supervisor did not signal the agent"
-    found = home.get(run.id)
-    assert (found.state, found.fence, found.owner) == (RunState.RUNNING, taken.fence, "test")
+    current = home.get(run.id)
+    assert (current.state, current.fence, current.owner) == (
+        RunState.RUNNING,
+        taken_over.fence,
+        "test",
+    )
     (home.work / "go").touch()
     wait_until(lambda: not is_alive(run.pid or 0), "the agent ended")
 
 
 def test_stopped_supervisor_whose_run_was_ended_kills_its_agent(home: Home) -> None:
-    run = waiting(home)
-    stop_outside_of_a_write(home, run.supervisor_pid)
+    run = start_waiting_run(home)
+    stop_without_lock(home, run.supervisor_pid)
     with home.store() as store:
         store.runs.lose(run.id, reason="lost in a test")
-    kill(run.supervisor_pid, signal.SIGCONT)
+    kill_process(run.supervisor_pid, signal.SIGCONT)
     wait_until(lambda: not home.processes_of(run), "the processes of the ended run are killed")
-    found = home.get(run.id)
-    assert (found.state, found.reason) == (RunState.CRASHED, "lost in a test")
+    current = home.get(run.id)
+    assert (current.state, current.reason) == (RunState.CRASHED, "lost in a test")
     home.wait_for_all_processes()
 
 
 def test_replaced_supervisor_does_not_signal_the_next_attempt(home: Home) -> None:
     """Two homes of one machine may share a store: the next attempt may run beside the old one."""
-    run = waiting(home)
-    stop_outside_of_a_write(home, run.supervisor_pid)
-    me = process.identify(os.getpid())
-    assert me is not None
+    run = start_waiting_run(home)
+    stop_without_lock(home, run.supervisor_pid)
+    identity = process.identify(os.getpid())
+    assert identity is not None
     with home.store() as store, home.environment():
-        taken = store.internal.runs.take_over(
-            run, owner="test", supervisor_pid=me.pid, supervisor_token=me.start_token
+        taken_over = store.internal.runs.take_over(
+            run, owner="test", supervisor_pid=identity.pid, supervisor_token=identity.start_token
         )
         store._database.write(
-            lambda tx: supervision.retry(tx, taken, ExitStatus(), reason="lost", quick_failures=0)
+            lambda tx: supervision.retry(
+                tx, taken_over, ExitStatus(), reason="lost", quick_failures=0
+            )
         )
         store.runs.start_queued()
     following = home.in_state(run.id, RunState.RUNNING)
     assert following.attempts == 2
-    kill(run.supervisor_pid, signal.SIGCONT)
+    kill_process(run.supervisor_pid, signal.SIGCONT)
     wait_until(lambda: not is_alive(run.supervisor_pid or 0), "the old supervisor exits")
     assert not is_alive(run.pid or 0), "the old attempt is ended"
     assert is_alive(following.pid or 0), "the next attempt continues"
@@ -355,34 +362,34 @@ def test_replaced_supervisor_does_not_signal_the_next_attempt(home: Home) -> Non
 
 
 def test_output_of_an_agent_whose_processes_were_all_killed_is_read(home: Home) -> None:
-    run = home.start_agent("scripted", "say the last words; hang")
-    wait_until(lambda: b"the last words" in home.output_so_far(run), "it talks")
+    run = home.start_agent("scripted", "say the last line; hang")
+    wait_until(lambda: b"the last line" in home.output_so_far(run), "the agent printed a line")
     run = home.in_state(run.id, RunState.RUNNING)
     for pid in (run.supervisor_pid, home.guard_pid(run), run.pid):
-        kill(pid)
+        kill_process(pid)
     with home.environment():
-        (found,) = home.recover()
-    assert found.state is RunState.CRASHED
+        (recovered,) = home.recover()
+    assert recovered.state is RunState.CRASHED
     ended = home.get(run.id)
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, None)
     assert ended.session_id is not None
     with home.store() as store:
         turns = store.sessions.turns(ended.session_id).items
-    assert "the last words" in [turn.content for turn in turns]
+    assert "the last line" in [turn.content for turn in turns]
     home.wait_for_all_processes()
 
 
 @on_both_engines
 def test_concurrent_recoveries_start_one_new_supervisor(home: Home) -> None:
-    run = waiting(home)
-    kill(run.supervisor_pid)
+    run = start_waiting_run(home)
+    kill_process(run.supervisor_pid)
     others = [home.begin("recover", "--json") for _ in range(3)]
     for other in others:
         _, err = other.communicate(timeout=60)
         assert other.returncode == 0, err
     assert home.events(run).count("take_over") == 1
     # The supervisors that lost the race exit; one is left.
-    taken = home.get(run.id)
+    taken_over = home.get(run.id)
 
     def supervisors() -> list[int]:
         return [
@@ -392,7 +399,7 @@ def test_concurrent_recoveries_start_one_new_supervisor(home: Home) -> None:
         ]
 
     wait_until(
-        lambda: set(supervisors()) - {home.guard_pid(run)} == {taken.supervisor_pid},
+        lambda: set(supervisors()) - {home.guard_pid(run)} == {taken_over.supervisor_pid},
         "one supervisor",
     )
     (home.work / "go").touch()
@@ -400,11 +407,11 @@ def test_concurrent_recoveries_start_one_new_supervisor(home: Home) -> None:
 
 
 def test_concurrent_recoveries_end_a_dead_run_once(home: Home) -> None:
-    script = "(setsid sleep 600 & echo $! >child.part; mv child.part child); " + WAITS
-    run = waiting(home, script=script)
+    script = "(setsid sleep 600 & echo $! >child.part; mv child.part child); " + WAIT_FOR_GO
+    run = start_waiting_run(home, script=script)
     child = home.read_pid("child")
     for pid in (run.supervisor_pid, home.guard_pid(run), run.pid):
-        kill(pid)
+        kill_process(pid)
     others = [home.begin("recover", "--json") for _ in range(3)]
     for other in others:
         _, err = other.communicate(timeout=60)
@@ -422,12 +429,12 @@ def test_concurrent_recoveries_end_a_dead_run_once(home: Home) -> None:
 
 
 def test_processes_of_the_last_attempt_are_ended_before_the_next(home: Home) -> None:
-    left = "[ -e child ] || (setsid sleep 600 & echo $! >child.part; mv child.part child)"
-    script = f"{left}; touch here; while [ ! -e go ]; do sleep 0.1; done"
-    run = waiting(home, "--restart", "on-failure:2", script=script)
+    start_child = "[ -e child ] || (setsid sleep 600 & echo $! >child.part; mv child.part child)"
+    script = f"{start_child}; touch started; while [ ! -e go ]; do sleep 0.1; done"
+    run = start_waiting_run(home, "--restart", "on-failure:2", script=script)
     child = home.read_pid("child")
     for pid in (run.supervisor_pid, home.guard_pid(run), run.pid):
-        kill(pid)
+        kill_process(pid)
     home.recover()
     assert not is_alive(child)
     (home.work / "go").touch()
@@ -438,13 +445,13 @@ def test_processes_of_the_last_attempt_are_ended_before_the_next(home: Home) -> 
 def test_recorded_process_that_vanished_is_detected(home: Home) -> None:
     import subprocess
 
-    with subprocess.Popen(["sleep", "600"]) as stranger, home.store() as store:
-        run = store.runs.record(pid=stranger.pid)
+    with subprocess.Popen(["sleep", "600"]) as other_process, home.store() as store:
+        run = store.runs.record(pid=other_process.pid)
         assert store.runs.recover() == []
-        stranger.kill()
-        stranger.wait()
-        (found,) = store.runs.recover()
-    assert (found.run_id, found.state) == (run.id, RunState.CRASHED)
+        other_process.kill()
+        other_process.wait()
+        (recovered,) = store.runs.recover()
+    assert (recovered.run_id, recovered.state) == (run.id, RunState.CRASHED)
     assert home.get(run.id).exit_code is None
 
 
@@ -452,31 +459,31 @@ def test_reused_pid_is_never_signalled(home: Home) -> None:
     """The recorded pid belongs to another process now: the run crashed, the process lives on."""
     import subprocess
 
-    run = waiting(home)
+    run = start_waiting_run(home)
     guard = home.guard_pid(run)
     for pid in (run.supervisor_pid, guard, run.pid):
-        kill(pid)
-    with subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"]}) as stranger:
+        kill_process(pid)
+    with subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"]}) as other_process:
         from corral.db.statement import Statement
 
         with home.store() as store:
             move = Statement("UPDATE runs SET pid = :pid, supervisor_pid = :pid WHERE id = :id")
-            store._database.write(lambda tx: tx.run(move, pid=stranger.pid, id=run.id))
+            store._database.write(lambda tx: tx.run(move, pid=other_process.pid, id=run.id))
             store.runs.recover()
-            found = store.runs.get(run.id)
-        assert (found.state, found.reason) == (RunState.CRASHED, "pid reused")
-        assert found.exit_code is None
-        assert stranger.poll() is None
-        stranger.kill()
+            current = store.runs.get(run.id)
+        assert (current.state, current.reason) == (RunState.CRASHED, "pid reused")
+        assert current.exit_code is None
+        assert other_process.poll() is None
+        other_process.kill()
 
 
 def test_run_of_an_earlier_boot_is_interrupted(home: Home) -> None:
     from corral.db.statement import Statement
 
-    run = waiting(home)
+    run = start_waiting_run(home)
     pids = (run.supervisor_pid, home.guard_pid(run), run.pid)
     for pid in pids:
-        kill(pid)
+        kill_process(pid)
     with home.store() as store:
         faked = Statement("UPDATE runs SET boot_id = 'another' WHERE id = :id")
         store._database.write(lambda tx: tx.run(faked, id=run.id))
@@ -487,10 +494,10 @@ def test_run_of_an_earlier_boot_is_interrupted(home: Home) -> None:
 
 def test_stream_is_continued_after_a_takeover(home: Home) -> None:
     """Output that was written without a supervisor is in the session exactly once."""
-    killed, taken = home.folder / "killed", home.folder / "taken"
+    killed, replaced = home.folder / "killed", home.folder / "replaced"
     run = home.start_agent(
         "scripted",
-        f"say one; await {killed}; say two; say three; await {taken}; say four; spend 10 5",
+        f"say one; await {killed}; say two; say three; await {replaced}; say four; spend 10 5",
     )
     session = run.session_id
     assert session is not None
@@ -500,12 +507,12 @@ def test_stream_is_continued_after_a_takeover(home: Home) -> None:
             return [t.content for t in store.sessions.turns(session).items if t.role == "assistant"]
 
     wait_until(lambda: "one" in list_assistant_texts(), "the first text")
-    kill(run.supervisor_pid)
+    kill_process(run.supervisor_pid)
     killed.touch()
     folder: Path = home.folder_of(run)
     wait_until(lambda: b"three" in (folder / "output").read_bytes(), "the agent continued")
     home.recover()
-    taken.touch()
+    replaced.touch()
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
     assert list_assistant_texts() == ["one", "two", "three", "four"]
@@ -516,17 +523,17 @@ def test_deleted_run_ends_the_agent_and_its_output_stays(home: Home) -> None:
     """The store was replaced by another one, which does not contain the run."""
     with home.store() as store:
         empty = store.db.backup(home.folder / "empty.db")
-        run = home.start_detached("sh", "-c", "echo words; touch here; exec sleep 600")
-        wait_until((home.work / "here").exists, "its program has begun")
+        run = home.start_detached("sh", "-c", "echo output; touch started; exec sleep 600")
+        wait_until((home.work / "started").exists, "the program started")
         home.in_state(run.id, RunState.RUNNING)
         refused = home.corral("db", "restore", str(empty), "--yes")
         assert refused.returncode != 0
         assert run.id.encode() in refused.stderr
-        kept = home.folder / "kept.db" if store.db.path is not None else None
-        store._database.restore(empty, kept)
+        previous = home.folder / "kept.db" if store.db.path is not None else None
+        store._database.restore(empty, previous)
         # Makes the supervisor notice at once instead of at its next heartbeat.
         control_socket.send_request(home.folder_of(run), op="stop")
         home.wait_for_all_processes()
         assert not store.runs.list().items
-    assert (home.folder_of(run) / "output").read_bytes() == b"words\n"
+    assert (home.folder_of(run) / "output").read_bytes() == b"output\n"
     assert not (home.folder_of(run) / "supervisor.error").exists()

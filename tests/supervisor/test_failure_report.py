@@ -1,4 +1,4 @@
-"""What a failing test prints."""
+"""The report that a failing test prints: expected behaviour, events, runs and logs."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +10,7 @@ from tests.support import failure_report
 from tests.support.home import Home
 
 
-def report(name: str, **fixtures: Any) -> dict[str, str]:
+def build_report(name: str, **fixtures: Any) -> dict[str, str]:
     def test() -> None:
         """The docstring of the test."""
 
@@ -21,10 +21,10 @@ def report(name: str, **fixtures: Any) -> dict[str, str]:
 def test_failure_report_names_the_behaviour_and_the_last_events(store: Corral) -> None:
     store.mail.put("queue:x", "first")
     store.mail.put("queue:x", "second")
-    shown = report("test_letters_stay_in_order[sqlite]", store=store)
-    behaviour = shown["expected behaviour"]
+    report = build_report("test_letters_stay_in_order[sqlite]", store=store)
+    behaviour = report["expected behaviour"]
     assert behaviour == "letters stay in order [sqlite]\nThe docstring of the test."
-    events = shown["last events of the store"].splitlines()
+    events = report["last events of the store"].splitlines()
     assert [line.split(": ")[1].split()[:3] for line in events] == [
         ["letter", "put", "let_1"],
         ["letter", "put", "let_2"],
@@ -33,16 +33,16 @@ def test_failure_report_names_the_behaviour_and_the_last_events(store: Corral) -
 
 @pytest.mark.parametrize("engine", ["sqlite"])
 def test_failure_report_shows_outputs_and_logs(home: Home) -> None:
-    run = home.start_detached("sh", "-c", "echo what it printed; exit 3")
+    run = home.start_detached("sh", "-c", "echo printed text; exit 3")
     home.wait_for_end(run.id)
-    (home.folder_of(run).parents[1] / "daemon.log").write_text("what the daemon logged")
-    shown = report("test_it", home=home, url=home.url)
-    assert run.id in shown["last events of the store"]
-    assert f"{run.id} failed, exit 3" in shown["runs"]
-    assert "what it printed" in shown["runs"]
-    assert shown["daemon.log"] == "what the daemon logged"
+    (home.folder_of(run).parents[1] / "daemon.log").write_text("logged text")
+    report = build_report("test_it", home=home, url=home.url)
+    assert run.id in report["last events of the store"]
+    assert f"{run.id} failed, exit 3" in report["runs"]
+    assert "printed text" in report["runs"]
+    assert report["daemon.log"] == "logged text"
 
 
 def test_unreadable_store_does_not_hide_the_failure() -> None:
-    shown = report("test_it", url="sqlite:////nowhere/corral.db")
-    assert shown["last events of the store"].startswith("cannot be read: StoreUnavailable")
+    report = build_report("test_it", url="sqlite:////nowhere/corral.db")
+    assert report["last events of the store"].startswith("cannot be read: StoreUnavailable")

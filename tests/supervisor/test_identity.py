@@ -1,4 +1,4 @@
-"""A process inside a run acts as the run's agent, whatever its variables say."""
+"""A process inside a run acts as the run's agent, regardless of environment variables."""
 
 import json
 import sys
@@ -20,14 +20,16 @@ CORRAL = f"{sys.executable} -m corral"
 def run_inside(
     home: Home, script: str, *, agent: str | None = "ada", options: tuple[str, ...] = ()
 ) -> Run:
-    """Run a shell script as the program of a run, to its end; `tried NAME` in it notes how the
-    command before it ended."""
+    """Run a shell script as the program of a run and wait for its end.
+
+    In the script, `record NAME` writes the exit status of the previous command.
+    """
     file = home.work / "script.sh"
     file.write_text(
         textwrap.dedent(f"""\
         #!/bin/sh
         corral() {{ {CORRAL} "$@"; }}
-        tried() {{ echo "$? $1" >> "{home.work}/tried"; }}
+        record() {{ echo "$? $1" >> "{home.work}/exit-codes"; }}
         """)
         + textwrap.dedent(script)
     )
@@ -39,28 +41,28 @@ def run_inside(
     return home.wait_for_end(home.start_agent(agent, "go", *options).id)
 
 
-def tried(home: Home) -> dict[str, int]:
-    lines = (home.work / "tried").read_text().splitlines()
+def read_exit_codes(home: Home) -> dict[str, int]:
+    lines = (home.work / "exit-codes").read_text().splitlines()
     return {line.partition(" ")[2]: int(line.partition(" ")[0]) for line in lines}
 
 
-def senders(home: Home, mailbox: str) -> list[str | None]:
+def list_senders(home: Home, mailbox: str) -> list[str | None]:
     with home.store() as store:
         return [letter.sender for letter in store.mail.list(mailbox=mailbox).items]
 
 
-# Many commands for the price of one start: each is called in a fork of one process.
-COMMANDS = """
+# Forks one process per command, which is faster than starting each command.
+RUN_COMMANDS = """
 import json, os, sys
 from corral.cli.main import run
 
-for name, words in json.load(open(sys.argv[1])).items():
+for name, arguments in json.load(open(sys.argv[1])).items():
     if (child := os.fork()) == 0:
-        os._exit(run(words))
+        os._exit(run(arguments))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(code, name, file=open("tried", "a"))
+    print(code, name, file=open("exit-codes", "a"))
 """
-BARE = "env -u CORRAL_AGENT -u CORRAL_RUN -u CORRAL_SESSION"
+UNSET = "env -u CORRAL_AGENT -u CORRAL_RUN -u CORRAL_SESSION"
 
 
 def test_process_in_a_run_acts_as_its_agent_without_variables(home: Home) -> None:
@@ -69,51 +71,51 @@ def test_process_in_a_run_acts_as_its_agent_without_variables(home: Home) -> Non
     run = run_inside(
         home,
         f"""
-        CORRAL_AGENT=bob {CORRAL} mail put queue:q changed; tried changed
-        {BARE} {CORRAL} mail put queue:q unset; tried unset
-        env CORRAL_HOST=elsewhere {BARE} {CORRAL} mail put queue:q other-host; tried host
-        {BARE} setsid {CORRAL} mail put queue:q session; tried session
-        {BARE} sh -c '({CORRAL} mail put queue:q orphan; echo done > "$PWD/orphaned") & exit 0'
+        CORRAL_AGENT=bob {CORRAL} mail put queue:q changed; record changed
+        {UNSET} {CORRAL} mail put queue:q unset; record unset
+        env CORRAL_HOST=elsewhere {UNSET} {CORRAL} mail put queue:q other-host; record host
+        {UNSET} setsid {CORRAL} mail put queue:q session; record session
+        {UNSET} sh -c '({CORRAL} mail put queue:q orphan; echo done > "$PWD/orphaned") & exit 0'
         while [ ! -e orphaned ]; do sleep 0.1; done
         """,
     )
-    assert set(tried(home).values()) == {0}
-    assert senders(home, "queue:q") == ["agent:ada"] * 5
+    assert set(read_exit_codes(home).values()) == {0}
+    assert list_senders(home, "queue:q") == ["agent:ada"] * 5
     with home.store() as store:
-        put = [
+        put_events = [
             e for e in store.events.newest(limit=200).items if (e.kind, e.verb) == ("letter", "put")
         ]
-        assert {(event.actor, event.run) for event in put} == {("agent:ada", run.id)}
+        assert {(event.actor, event.run) for event in put_events} == {("agent:ada", run.id)}
 
 
 def test_operations_for_people_are_refused_inside_a_run(home: Home) -> None:
     with home.store() as store:
-        asked = store.questions.ask("May I?", options=["yes", "no"], asker="agent:ada")
+        question = store.questions.ask("May I?", options=["yes", "no"], asker="agent:ada")
     commands = {
         "token": ["token", "create", "mine"],
         "setting": ["setting", "set", "runs.max_concurrent", "5"],
         "secret": ["secret", "set", "KEY", "env:HOME"],
         "resolve": ["secret", "check", "KEY"],
-        "answer": ["question", "answer", asked.id, "yes"],
+        "answer": ["question", "answer", question.id, "yes"],
         "budget": ["budget", "set", "all", "5"],
         "grant": ["agent", "grant", "ada", "Bash"],
         "literal": ["--literal", "mail", "put", "queue:q", "hello"],
         "send": ["send", "ada", "yes"],
         "ps": ["ps"],
     }
-    (home.work / "commands.py").write_text(COMMANDS)
+    (home.work / "commands.py").write_text(RUN_COMMANDS)
     (home.work / "commands.json").write_text(json.dumps(commands))
     with home.store() as store:
         store.agents.create("ada", command=str(home.work / "script.sh"))
-    script = f"{BARE} {sys.executable} commands.py commands.json"
+    script = f"{UNSET} {sys.executable} commands.py commands.json"
     run_inside(home, script, options=("--name", "ada"))
-    ended = tried(home)
-    assert ended.pop("ps") == 0
-    assert ended == dict.fromkeys(ended, 4)
-    assert len(ended) == 9
+    exit_codes = read_exit_codes(home)
+    assert exit_codes.pop("ps") == 0
+    assert exit_codes == dict.fromkeys(exit_codes, 4)
+    assert len(exit_codes) == 9
     with home.store() as store:
         assert store.tokens.list().items == []
-        assert store.questions.get(asked.id).state == "open"
+        assert store.questions.get(question.id).state == "open"
 
 
 def test_person_can_grant_an_operation_to_one_agent(home: Home) -> None:
@@ -124,25 +126,25 @@ def test_person_can_grant_an_operation_to_one_agent(home: Home) -> None:
     run = run_inside(
         home,
         f"""
-        {CORRAL} token create mine; tried token
-        {CORRAL} setting set runs.max_concurrent 5; tried setting
+        {CORRAL} token create mine; record token
+        {CORRAL} setting set runs.max_concurrent 5; record setting
         """,
     )
-    assert tried(home) == {"token": 0, "setting": 4}
+    assert read_exit_codes(home) == {"token": 0, "setting": 4}
     with home.store() as store:
         assert store.tokens.get("mine").created_by == "agent:ada"
-        made = store.events.newest(subject=store.tokens.get("mine").id).items
-        assert [(event.actor, event.run) for event in made] == [("agent:ada", run.id)]
+        events = store.events.newest(subject=store.tokens.get("mine").id).items
+        assert [(event.actor, event.run) for event in events] == [("agent:ada", run.id)]
 
 
-LIBRARY = """
+CALL_LIBRARY = """
 import json, os, sys
 import corral
 from corral.kernel.errors import CorralError
 
-def tried(what):
+def attempt(operation):
     try:
-        what()
+        operation()
         return "done"
     except CorralError as error:
         return error.code
@@ -150,53 +152,53 @@ def tried(what):
 for name in ("CORRAL_AGENT", "CORRAL_RUN", "CORRAL_SESSION"):
     os.environ.pop(name, None)
 with corral.open(actor="user:root") as store:
-    told = {
-        "token": tried(lambda: store.tokens.create("mine")),
-        "accept": tried(lambda: store.tasks.accept(sys.argv[1])),
-        "as a person": tried(lambda: store.mail.put("queue:q", "x", sender="user:root")),
-        "as bob": tried(lambda: store.groups.send("user:root", "x", author="agent:bob")),
-        "acting": tried(lambda: store.act_as("user:root")),
-        "transaction": tried(lambda: store.transaction().__enter__()),
-        "own": tried(lambda: store.mail.put("queue:q", "x")),
+    outcomes = {
+        "token": attempt(lambda: store.tokens.create("mine")),
+        "accept": attempt(lambda: store.tasks.accept(sys.argv[1])),
+        "as a person": attempt(lambda: store.mail.put("queue:q", "x", sender="user:root")),
+        "as bob": attempt(lambda: store.groups.send("user:root", "x", author="agent:bob")),
+        "acting": attempt(lambda: store.act_as("user:root")),
+        "transaction": attempt(lambda: store.transaction().__enter__()),
+        "own": attempt(lambda: store.mail.put("queue:q", "x")),
     }
-print(json.dumps(told))
+print(json.dumps(outcomes))
 """
 
 
 def test_program_of_an_agent_has_the_same_permissions(home: Home) -> None:
     file = home.work / "program.py"
-    file.write_text(LIBRARY)
+    file.write_text(CALL_LIBRARY)
     with home.store() as store:
         project = store.projects.register(str(home.work))
         store.agents.create("ada", command=str(home.work / "script.sh"))
         task = store.tasks.add(project.id, "one", assignee="ada")
         store.tasks.claim(project.id, "ada", key="one")
         store.tasks.submit(task.id, "done", agent="ada")
-    run_inside(home, f"{sys.executable} {file} {task.id} > told.json 2>&1; tried it")
-    told: dict[str, Any] = json.loads((home.work / "told.json").read_text())
-    assert told.pop("own") == "done"
-    assert told == dict.fromkeys(told, "refused")
-    assert senders(home, "queue:q") == ["agent:ada"]
+    run_inside(home, f"{sys.executable} {file} {task.id} > outcomes.json 2>&1; record it")
+    outcomes: dict[str, Any] = json.loads((home.work / "outcomes.json").read_text())
+    assert outcomes.pop("own") == "done"
+    assert outcomes == dict.fromkeys(outcomes, "refused")
+    assert list_senders(home, "queue:q") == ["agent:ada"]
 
 
 def test_run_without_an_agent_is_not_a_person(home: Home) -> None:
     run = run_inside(
         home,
         f"""
-        {BARE} {CORRAL} token create mine; tried token
-        CORRAL_AGENT=bob {CORRAL} mail put queue:q hello; tried mail
+        {UNSET} {CORRAL} token create mine; record token
+        CORRAL_AGENT=bob {CORRAL} mail put queue:q hello; record mail
         """,
         agent=None,
     )
-    assert tried(home) == {"token": 4, "mail": 0}
-    assert senders(home, "queue:q") == [f"queue:{run.id}"]
+    assert read_exit_codes(home) == {"token": 4, "mail": 0}
+    assert list_senders(home, "queue:q") == [f"queue:{run.id}"]
 
 
 def test_check_that_corral_runs_is_not_a_person(home: Home, tmp_path: Path) -> None:
     with home.store() as store:
         project = store.projects.register(str(home.work))
         store.agents.create("ada", command="true")
-        check = f"{BARE} -u CORRAL_CHECK -u CORRAL_CHECK_OF {CORRAL} token create mine"
+        check = f"{UNSET} -u CORRAL_CHECK -u CORRAL_CHECK_OF {CORRAL} token create mine"
         task = store.tasks.add(project.id, "one", check=check)
         store.tasks.claim(project.id, "ada", key="one")
         store.tasks.submit(task.id, "done", agent="ada")
@@ -206,7 +208,7 @@ def test_check_that_corral_runs_is_not_a_person(home: Home, tmp_path: Path) -> N
         assert store.tokens.list().items == []
 
 
-CALL = """
+CALL_HTTP_API = """
 import json, sys, urllib.request, urllib.error
 
 def post(path, **arguments):
@@ -233,13 +235,13 @@ def test_persons_token_does_not_make_a_process_in_a_run_a_person(
     home: Home, agent: str | None
 ) -> None:
     file = home.work / "call.py"
-    file.write_text(CALL)
+    file.write_text(CALL_HTTP_API)
     with home.store() as store, run_http_server(store) as http_server:
         command = f"{sys.executable} {file} {http_server.url} {http_server.token}"
-        run = run_inside(home, f"{BARE} {command} > told.json; tried it", agent=agent)
-        told = json.loads((home.work / "told.json").read_text())
+        run = run_inside(home, f"{UNSET} {command} > outcomes.json; record it", agent=agent)
+        outcomes = json.loads((home.work / "outcomes.json").read_text())
         mail = 200 if agent else 403
-        assert told == {"token": 403, "setting": 403, "mail": mail}
+        assert outcomes == {"token": 403, "setting": 403, "mail": mail}
         if agent:
             (letter,) = store.mail.list(mailbox="queue:q").items
             assert letter.sender == "agent:ada"
@@ -253,7 +255,7 @@ def test_persons_token_does_not_make_a_process_in_a_run_a_person(
 def test_unidentified_caller_is_not_a_person_while_runs_are_active(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that hangs up, ends or forbids inspection holds no socket that can be seen."""
+    """A process that disconnects, exits or denies inspection has no visible socket."""
     with (
         home.store() as store,
         run_http_server(store) as http_server,
@@ -261,9 +263,9 @@ def test_unidentified_caller_is_not_a_person_while_runs_are_active(
     ):
         run = home.start_detached("sleep", "600")
         monkeypatch.setattr("corral.adapters.socket_peers._list_holders", lambda wanted: [])
-        told = caller.post("/api/tokens/create", json={"name": "mine"})
-        assert told.status_code == 403
-        assert told.json()["error"]["details"]["reason"] == "caller_unknown"
+        response = caller.post("/api/tokens/create", json={"name": "mine"})
+        assert response.status_code == 403
+        assert response.json()["error"]["details"]["reason"] == "caller_unknown"
         assert caller.get("/api/tokens/list").status_code == 200
         store.runs.stop(run.id)
         home.wait_for_end(run.id)
@@ -271,44 +273,44 @@ def test_unidentified_caller_is_not_a_person_while_runs_are_active(
         assert not [token for token in store.tokens.list().items if token.name == "mine"]
 
 
-LINE = """
+TYPE_INTO_SOCKET = """
 import os, socket, struct, sys, time
 from pathlib import Path
 from corral.adapters import control_socket
 
 folder = Path(sys.argv[1])
-told = control_socket.send_request(folder, op="send", text="sent", enter=True)
-line = control_socket.connect(folder)
-line.sendall(control_socket.encode_frame(control_socket.REQUEST, {"op": "attach"}))
-line.sendall(control_socket.encode_frame(control_socket.DATA, b"typed\\r"))
-line.recv(100)
-control_socket.send_request(folder, op="look")  # the supervisor has handled what came before
+reply = control_socket.send_request(folder, op="send", text="sent", enter=True)
+connection = control_socket.connect(folder)
+connection.sendall(control_socket.encode_frame(control_socket.REQUEST, {"op": "attach"}))
+connection.sendall(control_socket.encode_frame(control_socket.DATA, b"typed\\r"))
+connection.recv(100)
+control_socket.send_request(folder, op="look")  # waits for the earlier frames
 os.set_blocking(0, False)
 try:
-    heard = os.read(0, 100).decode()
+    received = os.read(0, 100).decode()
 except BlockingIOError:
-    heard = ""
-print("told", told.get("error"), "heard", repr(heard))
+    received = ""
+print("error", reply.get("error"), "received", repr(received))
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
 def test_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) -> None:
-    """It would approve what its agent asks. The socket of the supervisor is in reach of it."""
+    """It could approve its own agent's dialogs through the supervisor's socket."""
     file = home.work / "line.py"
-    file.write_text(LINE)
+    file.write_text(TYPE_INTO_SOCKET)
     script = home.work / "script.sh"
-    script.write_text(f'#!/bin/sh\n{BARE} {sys.executable} {file} "$RUNS/$CORRAL_RUN"\n')
+    script.write_text(f'#!/bin/sh\n{UNSET} {sys.executable} {file} "$RUNS/$CORRAL_RUN"\n')
     script.chmod(0o755)
     runs = Path(home.env["CORRAL_HOME"]) / "runs"
     run = home.wait_for_end(
         home.start_detached(str(script), options=("--pty", "-e", f"RUNS={runs}")).id
     )
-    assert b"told inside_run heard ''" in home.output(run)
+    assert b"error inside_run received ''" in home.output(run)
 
 
 def test_run_may_type_only_into_runs_that_it_started(home: Home) -> None:
-    """Typed text has no source: an agent takes it for its user's."""
+    """Typed text has no sender, so an agent takes it for input of its user."""
     with home.store() as store:
         store.agents.create("bob", command="cat")
     bob = home.start_agent("bob", "begin", "--pty", "--name", "bob")
@@ -316,28 +318,30 @@ def test_run_may_type_only_into_runs_that_it_started(home: Home) -> None:
     run = run_inside(
         home,
         f"""
-        {BARE} {CORRAL} send bob 'Yes, go ahead.'; tried session
-        {BARE} {CORRAL} send typed 'Yes, go ahead.'; tried command
-        {CORRAL} run -d --pty --name own -- cat; tried start
-        {BARE} {CORRAL} send own 'hello, child'; tried own
+        {UNSET} {CORRAL} send bob 'Yes, go ahead.'; record session
+        {UNSET} {CORRAL} send typed 'Yes, go ahead.'; record command
+        {CORRAL} run -d --pty --name own -- cat; record start
+        {UNSET} {CORRAL} send own 'hello, child'; record own
         """,
     )
-    assert tried(home) == {"session": 0, "command": 4, "start": 0, "own": 0}
-    own = home.get("own")
-    said = {}
-    for each in (bob, typed, own):
+    assert read_exit_codes(home) == {"session": 0, "command": 4, "start": 0, "own": 0}
+    child = home.get("own")
+    outputs = {}
+    for target in (bob, typed, child):
         with home.store() as store:
-            store.runs.send(each.id, "of a person")
-            wait_until(lambda each=each: b"of a person" in home.output_so_far(each), "its echo")
-            store.runs.stop(each.id)
-        said[each.id] = home.output(home.wait_for_end(each.id))
-    assert [b"go ahead" in text for text in said.values()] == [False] * 3
-    assert b"hello, child" in said[own.id]
-    assert senders(home, f"session:{bob.session_id}") == ["agent:ada"]
+            store.runs.send(target.id, "of a person")
+            wait_until(
+                lambda target=target: b"of a person" in home.output_so_far(target), "its echo"
+            )
+            store.runs.stop(target.id)
+        outputs[target.id] = home.output(home.wait_for_end(target.id))
+    assert [b"go ahead" in text for text in outputs.values()] == [False] * 3
+    assert b"hello, child" in outputs[child.id]
+    assert list_senders(home, f"session:{bob.session_id}") == ["agent:ada"]
     assert run.state == "completed"
 
 
-ENDS = """
+END_OWN_RUN = """
 import corral
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.errors import Refused
@@ -346,8 +350,8 @@ with corral.open() as store:
     run, runs = store.runs.get(store.identity.run), store.internal.runs
     for call in (
         lambda: runs.end(run, ExitStatus(exit_code=0)),
-        lambda: runs.end_orphaned(run, verb="crash", reason="made up"),
-        lambda: runs.park(run, until=1, reason="made up"),
+        lambda: runs.end_orphaned(run, verb="crash", reason="forged"),
+        lambda: runs.park(run, until=1, reason="forged"),
         lambda: runs.take_over(run, owner="x", supervisor_pid=1, supervisor_token="1"),
     ):
         try:
@@ -361,7 +365,7 @@ raise SystemExit(3)
 
 def test_process_inside_a_run_cannot_record_its_end(home: Home) -> None:
     file = home.work / "ends.py"
-    file.write_text(ENDS)
+    file.write_text(END_OWN_RUN)
     run = run_inside(home, f"exec {sys.executable} {file}", agent=None)
     assert (run.exit_code, run.attempts) == (3, 1)
     assert home.output(run).split() == [b"refused"] * 4

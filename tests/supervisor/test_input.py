@@ -15,31 +15,31 @@ from tests.support.home import Home, wait_until
 from tests.support.screen_files import SCREEN_FILES
 
 
-def asking(home: Home, *options: str) -> Run:
+def start_with_dialog(home: Home, *options: str) -> Run:
     run = home.start_agent("scripted", "say so; ask May I?; say after", "--pty", *options)
 
-    def look() -> Run | None:
-        found = home.get(run.id)
-        # A dialog that is read while it is drawn has fewer options, and another id.
-        return found if found.dialog is not None and len(found.dialog.options) == 3 else None
+    def find_dialog() -> Run | None:
+        current = home.get(run.id)
+        # A dialog that is only partly drawn has fewer options and another id.
+        return current if current.dialog is not None and len(current.dialog.options) == 3 else None
 
-    return wait_until(look, "it asks")
+    return wait_until(find_dialog, "the dialog is open")
 
 
 @pytest.mark.parametrize("answer", ["No", "3"])
 def test_answering_no_declines(home: Home, answer: str) -> None:
-    run = asking(home)
+    run = start_with_dialog(home)
     sent = home.json("send", "--json", run.id, answer)
     assert (sent["how"], sent["option"]) == ("answered", "3. No")
-    wait_until(lambda: b"after" in home.output_so_far(run), "it goes on")
+    wait_until(lambda: b"after" in home.output_so_far(run), "the agent continues")
     assert b"Nobody answered." in home.output_so_far(run)
     assert b"Answered:" not in home.output_so_far(run)
-    wait_until(lambda: home.get(run.id).attention is None, "it asks no more")
+    wait_until(lambda: home.get(run.id).attention is None, "the dialog is closed")
     assert home.get(run.id).dialog is None
 
 
 def test_text_that_is_not_an_option_is_rejected_and_nothing_is_typed(home: Home) -> None:
-    run = asking(home)
+    run = start_with_dialog(home)
     before = home.output_so_far(run)
     for text in ("no thanks", "please use git instead", "4", "\r"):
         for enter in ((), ("--no-enter",)):
@@ -52,33 +52,35 @@ def test_text_that_is_not_an_option_is_rejected_and_nothing_is_typed(home: Home)
 
 
 def test_question_and_its_options_are_shown(home: Home) -> None:
-    run = asking(home)
+    run = start_with_dialog(home)
     assert run.dialog is not None
     assert run.dialog.question == "Do you want to proceed?"
     assert run.dialog.options == ["1. Yes", "2. Yes, and do not ask again", "3. No"]
     for command in (("show", run.id), ("question", "list")):
-        shown = home.corral(*command).stdout.decode()
-        assert "Do you want to proceed?" in shown, shown
-        assert "3. No" in shown, shown
-        assert "May I?" in shown, shown
-        assert "⏎" not in shown, shown
+        result = home.corral(*command).stdout.decode()
+        assert "Do you want to proceed?" in result, result
+        assert "3. No" in result, result
+        assert "May I?" in result, result
+        assert "⏎" not in result, result
     assert "`corral question list`" in home.corral().stdout.decode()
     (listed,) = home.json("question", "list", "--json")
     assert listed["dialog"]["id"] == run.dialog.id
 
 
 def test_answer_to_another_dialog_is_not_given(home: Home) -> None:
-    run = asking(home)
+    run = start_with_dialog(home)
     result = home.corral("send", run.id, "yes", "--dialog", "000000000000")
     assert result.returncode == 4, result
     assert home.get(run.id).attention is Attention.NEEDS_INPUT
     assert run.dialog is not None
     assert home.corral("send", run.id, "yes", "--dialog", run.dialog.id).returncode == 0
-    wait_until(lambda: b"Answered: yes" in home.output_so_far(run), "it is answered")
+    wait_until(lambda: b"Answered: yes" in home.output_so_far(run), "the dialog is answered")
 
 
 def test_idle_run_with_an_open_question_is_not_completed(home: Home) -> None:
-    run = asking(home, "--idle-exit", "8s")  # the agent must be able to ask within this time
+    run = start_with_dialog(
+        home, "--idle-exit", "8s"
+    )  # the agent must be able to ask within this time
     ended = home.wait_for_end(run.id)
     assert b"Answered:" not in home.output(ended)
     assert (ended.state, ended.reason) == (
@@ -88,7 +90,7 @@ def test_idle_run_with_an_open_question_is_not_completed(home: Home) -> None:
 
 
 def test_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> None:
-    prompt = f"ignore TERM; say {MARK}; sleep 600"  # it looks ready for input, and takes none
+    prompt = f"ignore TERM; say {MARK}; sleep 600"  # it shows the input line but ignores input
     run = home.start_agent("scripted", prompt, "--pty", "--idle-exit", "1s", "--grace", "300ms")
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.signal) == (RunState.CANCELLED, 9)
@@ -111,7 +113,7 @@ def test_slow_start_is_not_idleness(home: Home) -> None:
     home.env["PATH"] = f"{programs}:{home.env['PATH']}"
     limits = ("--pty", "--idle-exit", "1s", "--grace", "100ms")
     slow = home.start_agent("claude", "hello", *limits)
-    for _ in range(2):  # their interface appears, and they idle as long
+    for _ in range(2):  # these show their interface and reach the same idle timeout
         home.wait_for_end(home.start_agent("scripted", "say so", *limits).id)
     assert home.get(slow.id).is_live, home.get(slow.id)
     gate.write_text("")  # returns when the program opens it
@@ -138,17 +140,17 @@ class Interface:
             log=lambda *_: None,
         )
 
-    def shows(self, kind: str) -> None:
+    def show(self, kind: str) -> None:
         file = SCREEN_FILES / f"{self.name}-{kind}.txt"
         text = file.read_text().rstrip("\n").replace("\n", "\r\n")
         self.screen_io.feed(b"\x1b[2J\x1b[H" + text.encode())
         self.screen_io.poll()
 
-    def send(self, text: str, **more: Any) -> None:
-        given = {"enter": True, "dialog": None, **more}
-        self.screen_io.send(text, reply=self.outcomes.append, **given)
+    def send(self, text: str, **overrides: Any) -> None:
+        options = {"enter": True, "dialog": None, **overrides}
+        self.screen_io.send(text, reply=self.outcomes.append, **options)
 
-    def passes(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         deadline = self.now + seconds
         while self.now < deadline:
             self.now += 0.1
@@ -163,16 +165,16 @@ def test_text_and_enter_are_two_steps_and_the_submission_is_confirmed(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     interface = Interface(monkeypatch, name)
-    interface.shows("ready")
+    interface.show("ready")
     interface.send("hello")
-    interface.passes(1.0)
+    interface.advance(1.0)
     assert interface.typed == ["hello"], "no Enter before the screen has settled"
-    interface.shows("typed")
-    interface.passes(1.0)
+    interface.show("typed")
+    interface.advance(1.0)
     assert interface.typed == ["hello", "\r"]
     assert interface.outcomes == []
-    interface.shows("ready")
-    interface.passes(0.2)
+    interface.show("ready")
+    interface.advance(0.2)
     assert interface.outcomes == [{"ok": True}]
 
 
@@ -181,9 +183,9 @@ def test_text_that_stays_in_the_input_line_is_reported(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     interface = Interface(monkeypatch, name)
-    interface.shows("typed")
+    interface.show("typed")
     interface.send("hello")
-    interface.passes(8 * REPEAT_SECONDS)
+    interface.advance(8 * REPEAT_SECONDS)
     assert interface.typed == ["hello", "\r", "\r", "\r"]
     assert interface.outcomes == [{"ok": False, "error": "not_submitted"}]
 
@@ -193,11 +195,11 @@ def test_no_enter_is_pressed_when_a_dialog_opens_meanwhile(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     interface = Interface(monkeypatch, name)
-    interface.shows("typed")
+    interface.show("typed")
     interface.send("hello")
-    interface.passes(0.6)
-    interface.shows("run")
-    interface.passes(5.0)
+    interface.advance(0.6)
+    interface.show("run")
+    interface.advance(5.0)
     assert interface.typed == ["hello"]
     assert interface.outcomes == [{"ok": False, "error": "typed_into_dialog"}]
 
@@ -212,7 +214,7 @@ def test_nothing_is_typed_into_a_screen_that_is_not_understood(
     )
     interface.screen_io.poll()
     interface.send("no")
-    interface.passes(INPUT_TIMEOUT + 1)
+    interface.advance(INPUT_TIMEOUT + 1)
     assert interface.typed == []
     assert interface.outcomes == [{"ok": False, "error": "no_input_line"}]
 
@@ -222,9 +224,9 @@ def test_idle_interface_with_an_open_dialog_is_not_typed_into(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     interface = Interface(monkeypatch, name)
-    interface.shows("run")
+    interface.show("run")
     assert not interface.screen_io.quit("/quit", lambda: None)
-    interface.passes(3.0)
+    interface.advance(3.0)
     assert interface.typed == []
 
 
@@ -232,12 +234,12 @@ def test_dialog_that_is_replaced_by_another_gets_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     interface = Interface(monkeypatch, "claude")
-    interface.shows("run")
+    interface.show("run")
     interface.send("4")
     interface.screen_io.poll()
-    assert interface.typed == ["\x1b[B" * 3], "the mark is moved, and Enter waits"
-    interface.shows("edit")
-    interface.passes(2.0)
+    assert interface.typed == ["\x1b[B" * 3], "the arrow keys are typed before Enter"
+    interface.show("edit")
+    interface.advance(2.0)
     assert interface.typed == ["\x1b[B" * 3]
     assert [outcome["error"] for outcome in interface.outcomes] == ["dialog_changed"]
 
@@ -246,8 +248,8 @@ def test_enter_is_pressed_only_when_the_wanted_option_is_marked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     interface = Interface(monkeypatch, "claude")
-    interface.shows("run")
+    interface.show("run")
     interface.send("no")
-    interface.passes(1.5)  # the arrows were swallowed: they are pressed again
+    interface.advance(1.5)  # the arrow keys had no effect and are pressed again
     assert interface.typed == ["\x1b[B" * 3] * 3
     assert [outcome["error"] for outcome in interface.outcomes] == ["not_heard"]

@@ -1,4 +1,4 @@
-"""The launch of an agent: supervisors that die before it, and several that want the same run."""
+"""Launch of an agent: supervisors that die before it, and several supervisors for one run."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from corral.domain.runs.model import RunState
 from tests.support.home import Home, is_alive, wait_until
 
 
-def kill(pid: int | None) -> None:
+def kill_process(pid: int | None) -> None:
     assert pid is not None
     assert pid > 1
     os.kill(pid, signal.SIGKILL)
@@ -18,11 +18,11 @@ def kill(pid: int | None) -> None:
 
 
 def test_supervisor_that_dies_before_the_launch_leaves_no_agent(home: Home) -> None:
-    """Killed at any moment of its start, again and again: the program runs as a run, or not."""
+    """Kills the supervisor at several moments of the start: the program runs in a run, or never."""
     for number in range(6):
-        marker = home.work / f"began{number}"
+        marker = home.work / f"started{number}"
         with home.begin("run", "-d", "--json", "--", "sh", "-c", f"touch {marker}; sleep 600") as c:
-            time.sleep(0.06 * number)  # any moment will do
+            time.sleep(0.06 * number)  # several different moments of the start
             supervisors = [
                 pid
                 for pid in home.processes()
@@ -47,7 +47,7 @@ def test_supervisor_that_dies_before_the_launch_leaves_no_agent(home: Home) -> N
 
 
 def test_run_that_ends_before_the_launch_has_no_exit_code(tmp_path: Path) -> None:
-    """A supervisor that dies before it opens the gate: what never began has returned nothing."""
+    """The supervisor dies before it lets the child execute the program."""
     from corral.adapters import exit_files
     from corral.supervisor.child import ChildProcess, Stdio
 
@@ -56,7 +56,7 @@ def test_run_that_ends_before_the_launch_has_no_exit_code(tmp_path: Path) -> Non
         try:
             null = os.open(os.devnull, os.O_RDWR)
             child = ChildProcess.fork(
-                ["touch", str(tmp_path / "began")],
+                ["touch", str(tmp_path / "started")],
                 cwd="/",
                 env=dict(os.environ),
                 stdio=Stdio(null, null, null),
@@ -68,14 +68,14 @@ def test_run_that_ends_before_the_launch_has_no_exit_code(tmp_path: Path) -> Non
             os._exit(0)
     os.waitpid(supervisor, 0)
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: not is_alive(pid), "the process at the gate has ended")
+    wait_until(lambda: not is_alive(pid), "the waiting child exited")
     end = exit_files.wait_for_exit(tmp_path, 1, pid, 20.0)
-    assert not (tmp_path / "began").exists()
-    assert (end.exit_code, end.signal) == (None, None), "nobody returned this"
+    assert not (tmp_path / "started").exists()
+    assert (end.exit_code, end.signal) == (None, None), "no program returned an exit status"
 
 
 def test_two_supervisors_for_one_run_record_one_end(home: Home) -> None:
-    """Both have a process at the gate; one is refused, and what it leaves counts for nothing."""
+    """Several supervisors prepare a child; all but one are rejected and leave no result."""
     from corral.adapters.supervisor_process import StartingSupervisor, read_message, write_message
 
     for number in range(3):
@@ -84,19 +84,19 @@ def test_two_supervisors_for_one_run_record_one_end(home: Home) -> None:
         with home.store() as store:
             run = store.runs.start(command=["sh", "-c", script], project=str(home.work))
             supervisors = [StartingSupervisor() for _ in range(3)]
-            for supervisor in supervisors:  # all are told before one is asked how it went
+            for supervisor in supervisors:  # send all requests before reading an answer
                 write_message(supervisor._order_writer, {"store": store.address, "run": run.id})
             for supervisor in supervisors:
                 read_message(supervisor._answer_reader)
-        taken = home.in_state(run.id, RunState.RUNNING)
-        wait_until(lambda: sum(is_alive(k.pid) for k in supervisors) == 1, "the others left")  # noqa: B023
+        active = home.in_state(run.id, RunState.RUNNING)
+        wait_until(lambda: sum(is_alive(k.pid) for k in supervisors) == 1, "one supervisor")  # noqa: B023
         if number == 0:
-            kill(taken.supervisor_pid)  # the end is learned from what was written down
+            kill_process(active.supervisor_pid)  # recovery reads the exit file
         elif number == 1:
-            for pid in (taken.supervisor_pid, home.guard_pid(taken), taken.pid):
-                kill(pid)
+            for pid in (active.supervisor_pid, home.guard_pid(active), active.pid):
+                kill_process(pid)
         go.touch()
-        wait_until(lambda: not is_alive(taken.pid or 0), "the program ended")  # noqa: B023
+        wait_until(lambda: not is_alive(active.pid or 0), "the program ended")  # noqa: B023
         if number < 2:
             home.recover()
         ended = home.wait_for_end(run.id)
@@ -105,10 +105,10 @@ def test_two_supervisors_for_one_run_record_one_end(home: Home) -> None:
 
 
 def test_late_supervisor_changes_nothing(home: Home) -> None:
-    """The run is over and its output sealed; somebody had found it in line before that."""
+    """The supervisor was started for a queued run that has ended in the meantime."""
     from corral.adapters.supervisor_process import StartingSupervisor
 
-    run = home.start_detached("sh", "-c", "echo the words; exit 3")
+    run = home.start_detached("sh", "-c", "echo some output; exit 3")
     ended = home.wait_for_end(run.id)
     home.wait_for_all_processes()
     before = sorted(file.name for file in home.folder_of(run).iterdir())
@@ -117,5 +117,5 @@ def test_late_supervisor_changes_nothing(home: Home) -> None:
     assert "pid" not in answer
     home.wait_for_all_processes()
     assert sorted(file.name for file in home.folder_of(run).iterdir()) == before
-    assert home.output(ended) == b"the words\n"
+    assert home.output(ended) == b"some output\n"
     assert home.get(run.id) == ended

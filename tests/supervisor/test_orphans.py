@@ -1,4 +1,4 @@
-"""Children that leave behind all that could tell whose they are, and are found all the same."""
+"""Orphaned processes that left their session and environment are found and ended with their run."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ from corral.domain.runs.model import Run, RunState
 from tests.support.home import Home, is_alive, wait_until
 
 pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="only Linux gives orphans to a guard"
+    not sys.platform.startswith("linux"), reason="adoption of orphans needs Linux"
 )
 
-# Its environment is empty, its session is a new one twice over, and its parents are gone.
-ESCAPE = r"""
+# Double fork with new sessions and an empty environment.
+DOUBLE_FORK = r"""
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
@@ -34,7 +34,7 @@ if os.fork() == 0:
     os._exit(0)
 while not os.path.exists("child"):
     time.sleep(0.01)
-open("here", "w").close()
+open("started", "w").close()
 while not os.path.exists("go"):
     time.sleep(0.01)
 sys.exit(3)
@@ -42,32 +42,30 @@ sys.exit(3)
 
 
 @pytest.fixture
-def escaped(home: Home) -> tuple[Run, process.ProcessIdentity]:
-    (home.work / "escape.py").write_text(ESCAPE)
+def orphan(home: Home) -> tuple[Run, process.ProcessIdentity]:
+    (home.work / "double_fork.py").write_text(DOUBLE_FORK)
     options = ("--grace", "300ms")
-    run = home.start_detached(sys.executable, "-S", "escape.py", options=options)
+    run = home.start_detached(sys.executable, "-S", "double_fork.py", options=options)
     child = process.identify(home.read_pid("child"))
     assert child is not None
-    found = process.read_stat(child.pid)
-    assert found is not None
-    assert found.session == child.pid
+    proc_stat = process.read_stat(child.pid)
+    assert proc_stat is not None
+    assert proc_stat.session == child.pid
     assert not process._read_environment(child.pid)[0]
     return run, child
 
 
-def test_orphan_is_ended_by_a_stop(
-    home: Home, escaped: tuple[Run, process.ProcessIdentity]
-) -> None:
-    run, child = escaped
+def test_orphan_is_ended_by_a_stop(home: Home, orphan: tuple[Run, process.ProcessIdentity]) -> None:
+    run, child = orphan
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
     assert not is_alive(child.pid)
     home.wait_for_all_processes()
 
 
 def test_orphan_is_ended_with_its_run(
-    home: Home, escaped: tuple[Run, process.ProcessIdentity]
+    home: Home, orphan: tuple[Run, process.ProcessIdentity]
 ) -> None:
-    run, child = escaped
+    run, child = orphan
     (home.work / "go").touch()
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
@@ -77,9 +75,9 @@ def test_orphan_is_ended_with_its_run(
 
 
 def test_orphan_is_ended_by_a_new_supervisor(
-    home: Home, escaped: tuple[Run, process.ProcessIdentity]
+    home: Home, orphan: tuple[Run, process.ProcessIdentity]
 ) -> None:
-    run, child = escaped
+    run, child = orphan
     assert run.supervisor_pid is not None
     os.kill(run.supervisor_pid, signal.SIGKILL)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
@@ -88,13 +86,13 @@ def test_orphan_is_ended_by_a_new_supervisor(
 
 
 def test_orphan_is_ended_by_the_guard_without_a_supervisor(
-    home: Home, escaped: tuple[Run, process.ProcessIdentity]
+    home: Home, orphan: tuple[Run, process.ProcessIdentity]
 ) -> None:
-    run, child = escaped
+    run, child = orphan
     assert run.supervisor_pid is not None
     os.kill(run.supervisor_pid, signal.SIGKILL)
     (home.work / "go").touch()
-    wait_until(lambda: not is_alive(child.pid), "it is ended")
+    wait_until(lambda: not is_alive(child.pid), "the orphan is ended")
     home.recover()
     ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
@@ -103,10 +101,10 @@ def test_orphan_is_ended_by_the_guard_without_a_supervisor(
 
 @pytest.mark.parametrize("agent_too", [False, True])
 def test_orphan_is_ended_after_supervisor_and_guard_were_killed(
-    home: Home, escaped: tuple[Run, process.ProcessIdentity], agent_too: bool
+    home: Home, orphan: tuple[Run, process.ProcessIdentity], agent_too: bool
 ) -> None:
-    """Its parents, session and environment tell nothing then; its resource limits do."""
-    run, child = escaped
+    """Only its resource limits still identify the run then."""
+    run, child = orphan
     assert run.supervisor_pid is not None
     assert run.pid is not None
     for pid in (run.supervisor_pid, home.guard_pid(run), *((run.pid,) if agent_too else ())):
@@ -117,9 +115,9 @@ def test_orphan_is_ended_after_supervisor_and_guard_were_killed(
 
 
 def test_process_that_cannot_be_killed_is_named_and_the_run_crashed(
-    home: Home, escaped: tuple[Run, process.ProcessIdentity], monkeypatch: pytest.MonkeyPatch
+    home: Home, orphan: tuple[Run, process.ProcessIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, child = escaped
+    run, child = orphan
     assert run.supervisor_pid is not None
     assert run.pid is not None
     killed = (run.supervisor_pid, home.guard_pid(run), run.pid)
@@ -128,7 +126,7 @@ def test_process_that_cannot_be_killed_is_named_and_the_run_crashed(
     wait_until(lambda: not any(map(is_alive, killed)), "supervisor, guard and agent are gone")
     monkeypatch.setattr(
         process, "send_signal", lambda *_: False
-    )  # as for one in uninterruptible sleep
+    )  # like a process in uninterruptible sleep
     with home.store() as store:
         store.internal.runs.request_stop(run.id)
         store.runs.recover()
@@ -141,16 +139,18 @@ def test_process_that_cannot_be_killed_is_named_and_the_run_crashed(
 
 
 def test_nested_run_is_not_an_orphan(home: Home) -> None:
-    """Its supervisor comes to be a child of the outer run's guard, and goes on all the same."""
-    script = f"{sys.executable} -m corral run -d --name inner -- sleep 600; touch here; sleep 600"
+    """The guard of the outer run adopts the nested supervisor and must not end it."""
+    script = (
+        f"{sys.executable} -m corral run -d --name inner -- sleep 600; touch started; sleep 600"
+    )
     outer = home.start_detached("sh", "-c", script, options=("--grace", "300ms"))
-    wait_until((home.work / "here").exists, "the inner one has begun")
+    wait_until((home.work / "started").exists, "the nested run started")
     inner = home.in_state(home.get("inner").id, RunState.RUNNING)
     assert inner.supervisor_pid is not None
-    found = process.read_stat(inner.supervisor_pid)
-    assert found is not None
-    assert found.parent == home.guard_pid(outer)
-    # Even when nobody is left between its agent and the outer run.
+    proc_stat = process.read_stat(inner.supervisor_pid)
+    assert proc_stat is not None
+    assert proc_stat.parent == home.guard_pid(outer)
+    # Also when the nested supervisor and guard are gone.
     os.kill(inner.supervisor_pid, signal.SIGKILL)
     os.kill(home.guard_pid(inner), signal.SIGKILL)
     assert home.json("stop", outer.id, "--json")["state"] == "cancelled"

@@ -1,5 +1,4 @@
-"""Runs that a sandbox keeps in their worktree: nothing that they leave there lets the next one out,
-nor is run by whoever keeps it."""
+"""Sandboxed runs: they write only in their worktree, and leave nothing that affects the host."""
 
 import json
 import os
@@ -23,15 +22,15 @@ from tests.support.home import Home, wait_until
 def kind(request: pytest.FixtureRequest) -> SandboxKind:
     kind: SandboxKind = request.param
     if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
-        pytest.skip(f"{kind} does not work here: {why}")
+        pytest.skip(f"{kind} is not available: {why}")
     return kind
 
 
 @pytest.fixture
 def any_kind() -> SandboxKind:
-    """The best sandbox that works here, for what the supervisor does, whichever sandbox it is."""
+    """The best working sandbox, for behaviour that does not depend on its kind."""
     if (kind := sandbox.probe_sandboxes().kind) is SandboxKind.NONE:
-        pytest.skip("no sandbox works here")
+        pytest.skip("no sandbox is available")
     return kind
 
 
@@ -39,24 +38,24 @@ def any_kind() -> SandboxKind:
 def tree(home: Home) -> Path:
     """A worktree of the project's repository."""
     repository = new_repository(home.folder / "repository")
-    where = home.folder / "tree"
-    worktrees.create(str(repository), str(where), "corral/race/one")
-    return where
+    path = home.folder / "tree"
+    worktrees.create(str(repository), str(path), "corral/race/one")
+    return path
 
 
-def sandboxed(
+def run_sandboxed(
     home: Home, kind: SandboxKind, tree: Path, script: str, *, project: Path | None = None
 ) -> Run:
-    """A run of a shell script, kept in the worktree until it has ended."""
+    """Run a shell script in the sandbox of a worktree and wait for its end."""
     with home.store() as store:
-        asked = store.runs.start(
+        run = store.runs.start(
             command=["/bin/sh", "-ec", script],
             project=store.projects.register(project or home.folder / "repository").id,
             dir=str(tree),
             sandbox=kind,
         )
         store.runs.start_queued()
-    return home.wait_for_end(asked.id)
+    return home.wait_for_end(run.id)
 
 
 def test_sandboxed_agent_can_commit_only_in_its_worktree(
@@ -64,16 +63,16 @@ def test_sandboxed_agent_can_commit_only_in_its_worktree(
 ) -> None:
     named = "-c user.name=ada -c user.email=ada@example.org"
     script = f"echo x > made && git add made && git {named} commit -qm made"
-    assert sandboxed(home, kind, tree, script).state is RunState.COMPLETED
+    assert run_sandboxed(home, kind, tree, script).state is RunState.COMPLETED
     assert git(home.folder / "repository", "log", "-1", "--format=%s", "corral/race/one") == "made"
-    # It may be let write there: into a place of its own that only looks like it.
-    sandboxed(home, kind, tree, f"echo x > {home.folder}/repository/README")
+    # The write may succeed inside the sandbox, in a private copy of the path.
+    run_sandboxed(home, kind, tree, f"echo x > {home.folder}/repository/README")
     assert (home.folder / "repository" / "README").read_text() == "hello\n"
 
 
-@pytest.mark.parametrize("left", ["folder", "link", "nothing"])
+@pytest.mark.parametrize("git_state", ["folder", "link", "nothing"])
 def test_git_in_the_worktree_executes_nothing_that_the_agent_left(
-    home: Home, any_kind: SandboxKind, tree: Path, left: str
+    home: Home, any_kind: SandboxKind, tree: Path, git_state: str
 ) -> None:
     marker = home.folder / "marker"
     repository = f"""
@@ -85,11 +84,11 @@ def test_git_in_the_worktree_executes_nothing_that_the_agent_left(
         "link": f"{repository} mv .git evil && ln -s evil .git",
         "nothing": "rm .git",
     }
-    assert sandboxed(home, any_kind, tree, script[left]).state is RunState.COMPLETED
+    assert run_sandboxed(home, any_kind, tree, script[git_state]).state is RunState.COMPLETED
     git(tree, "status")
     assert not marker.exists()
-    own = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
-    assert own == str(home.folder / "repository" / ".git")
+    common_dir = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    assert common_dir == str(home.folder / "repository" / ".git")
 
 
 def test_git_files_of_an_agent_do_not_weaken_the_next_sandbox(
@@ -97,102 +96,105 @@ def test_git_files_of_an_agent_do_not_weaken_the_next_sandbox(
 ) -> None:
     precious = home.folder / "precious"
     precious.mkdir()
-    own = tree / "evil" / "worktrees" / "w"
+    git_dir = tree / "evil" / "worktrees" / "w"
     script = f"""
-        mkdir -p {own} evil/refs && ln -s {precious} evil/objects
-        echo 'ref: refs/heads/corral/race/one' | tee evil/HEAD > {own}/HEAD
-        echo ../.. > {own}/commondir && echo {tree}/.git > {own}/gitdir
-        echo 'gitdir: {own}' > .git
+        mkdir -p {git_dir} evil/refs && ln -s {precious} evil/objects
+        echo 'ref: refs/heads/corral/race/one' | tee evil/HEAD > {git_dir}/HEAD
+        echo ../.. > {git_dir}/commondir && echo {tree}/.git > {git_dir}/gitdir
+        echo 'gitdir: {git_dir}' > .git
     """
     link = (tree / ".git").read_text()
-    assert sandboxed(home, any_kind, tree, script).state is RunState.COMPLETED
-    assert (tree / ".git").read_text() == link, "git of the user finds the user's repository"
-    (tree / ".git").write_text(f"gitdir: {own}\n")  # as a run without a sandbox could leave it
-    shown = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
-    assert shown == str(tree / "evil"), "git itself is taken in"
-    sandboxed(home, any_kind, tree, f"echo x > {precious}/x")
+    assert run_sandboxed(home, any_kind, tree, script).state is RunState.COMPLETED
+    assert (tree / ".git").read_text() == link, "the link to the user's repository is restored"
+    (tree / ".git").write_text(f"gitdir: {git_dir}\n")  # like a run without a sandbox
+    common_dir = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    assert common_dir == str(tree / "evil"), "git follows the forged link"
+    run_sandboxed(home, any_kind, tree, f"echo x > {precious}/x")
     assert not list(precious.iterdir())
 
 
 def test_supervisor_executes_nothing_that_was_left_for_git(
     home: Home, any_kind: SandboxKind, tree: Path
 ) -> None:
-    mark = home.folder / "run-by-another"
+    marker = home.folder / "executed"
     script = f"""
         rm .git && git init -q . && git add README
-        git config core.fsmonitor 'touch {mark}; false'
-        git config filter.out.clean 'touch {mark}; cat'
+        git config core.fsmonitor 'touch {marker}; false'
+        git config filter.out.clean 'touch {marker}; cat'
         echo '* filter=out' > .gitattributes
         touch README
     """
-    first = sandboxed(home, any_kind, tree, script)
+    first = run_sandboxed(home, any_kind, tree, script)
     assert first.state is RunState.COMPLETED
-    second = sandboxed(home, any_kind, tree, "true")
-    assert not mark.exists()
+    second = run_sandboxed(home, any_kind, tree, "true")
+    assert not marker.exists()
     with home.store() as store:
-        told = store.runs.get_launch(second.id).environment["git"]
+        git_info = store.runs.get_launch(second.id).environment["git"]
     head = git(home.folder / "repository", "rev-parse", "corral/race/one")
-    assert told == {"commit": head, "branch": "corral/race/one", "dirty": False}
+    assert git_info == {"commit": head, "branch": "corral/race/one", "dirty": False}
 
 
 @pytest.mark.parametrize("inside", ["", "src"])
 def test_worktree_without_a_known_owner_is_refused(
     home: Home, any_kind: SandboxKind, tree: Path, inside: str
 ) -> None:
-    """The project's own folder is a worktree: an agent in there would write what the next one is
-    kept in by."""
+    """The project folder is itself a worktree: the agent could change its own sandbox rules."""
     project = tree / inside
     project.mkdir(exist_ok=True)
-    ended = sandboxed(home, any_kind, project, "touch made", project=project)
+    ended = run_sandboxed(home, any_kind, project, "touch made", project=project)
     assert ended.state is RunState.FAILED
     assert "the project's own folder" in str(ended.reason)
     assert not (project / "made").exists()
 
 
-SECRET = "a-secret-of-the-user-4711"
+USER_SECRET = "a-secret-of-the-user-4711"
 
 
 @pytest.fixture
-def user(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home folder of the user, with what an agent must not see or change."""
+def user_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder of the user, with files that an agent must not read or change."""
     real = home.folder / "user"
     for name in (".ssh/id_rsa", ".aws/credentials", ".claude/settings.json", ".netrc"):
         (real / name).parent.mkdir(parents=True, exist_ok=True)
-        (real / name).write_text(SECRET)
+        (real / name).write_text(USER_SECRET)
     (real / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n")
-    for name, value in {"HOME": str(real), "GITHUB_TOKEN": SECRET, "PGPASSWORD": SECRET}.items():
+    for name, value in {
+        "HOME": str(real),
+        "GITHUB_TOKEN": USER_SECRET,
+        "PGPASSWORD": USER_SECRET,
+    }.items():
         monkeypatch.setenv(name, value)
     return real
 
 
 def test_sandboxed_agent_sees_no_store_home_or_token(
-    home: Home, kind: SandboxKind, tree: Path, user: Path
+    home: Home, kind: SandboxKind, tree: Path, user_home: Path
 ) -> None:
     token = Path(home.env["CORRAL_HOME"]) / "daemon.token"
     token.parent.mkdir(exist_ok=True)
-    token.write_text(SECRET)
+    token.write_text(USER_SECRET)
     script = f"""
         env > env.txt
-        for file in {token} {user}/.ssh/id_rsa {user}/.aws/credentials {user}/.netrc; do
+        U={user_home}; for file in {token} $U/.ssh/id_rsa $U/.aws/credentials $U/.netrc; do
             cat $file >> seen.txt 2>/dev/null || true
         done
         ls {home.env["CORRAL_HOME"]}/*.db >> seen.txt 2>/dev/null || true
         mkdir -p ~/.claude && echo evil > ~/.claude/settings.json && echo evil > ~/.bashrc
         git commit -q --allow-empty -m "as the user"
     """
-    run = sandboxed(home, kind, tree, script)
+    run = run_sandboxed(home, kind, tree, script)
     assert run.state is RunState.COMPLETED, home.output(run)
     assert (tree / "seen.txt").read_text() == ""
-    shown = (tree / "env.txt").read_text()
-    assert SECRET not in shown
-    assert str(home.url) not in shown
-    assert "CORRAL_HOME" not in shown
-    assert (user / ".claude/settings.json").read_text() == SECRET
-    assert not (user / ".bashrc").exists()
+    variables = (tree / "env.txt").read_text()
+    assert USER_SECRET not in variables
+    assert str(home.url) not in variables
+    assert "CORRAL_HOME" not in variables
+    assert (user_home / ".claude/settings.json").read_text() == USER_SECRET
+    assert not (user_home / ".bashrc").exists()
     log = git(home.folder / "repository", "log", "-1", "--format=%s by %an", "corral/race/one")
     assert log == "as the user by Ada"
-    left = {path.name for path in home.folder_of(run).iterdir()}
-    assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
+    remaining = {path.name for path in home.folder_of(run).iterdir()}
+    assert remaining.isdisjoint({"home", "git", "scratch"}), "no copy of a login remains"
 
 
 def test_sandboxed_agent_cannot_delete_git_objects(
@@ -205,30 +207,30 @@ def test_sandboxed_agent_cannot_delete_git_objects(
         rm -rf $G {repository}/.git /run/corral 2>/dev/null || true
         echo kept > work
     """
-    run = sandboxed(home, kind, tree, script)
+    run = run_sandboxed(home, kind, tree, script)
     assert git(repository, "fsck", "--full", "--strict") == ""
     assert git(repository, "log", "-1", "--format=%s", "corral/race/one") == "first"
     assert (tree / "work").read_text() == "kept\n"
     assert any("Cannot import the commits" in line for line in home.log(run))
 
 
-FORKS = """
+FORK_CHILDREN = """
 import os, time
 for _ in range(60):
     if os.fork() == 0:
         os.setsid(); time.sleep(600); os._exit(0)
 time.sleep(600)
 """
-FILLS = """
+FILL_DISK = """
 import itertools, time
 for number in itertools.count():
     with open(f"big-{number}", "wb") as file:
         file.write(b"x" * (4 << 20))
     time.sleep(0.5 if number > 20 else 0)
 """
-GROWS = "import time; kept = bytearray(b'x') * (100 << 20); time.sleep(600)"
+ALLOCATE_MEMORY = "import time; kept = bytearray(b'x') * (100 << 20); time.sleep(600)"
 
-# Memory that belongs to files and segments, and to the address space of no process.
+# Memory in memfd files, which no process has mapped.
 MEMORY_FILES = """
 import os, time
 kept = [os.memfd_create("kept") for _ in range(4)]
@@ -240,42 +242,42 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize(
-    ("kind", "setting", "most", "program"),
+    ("kind", "setting", "limit", "program"),
     [
         (SandboxKind.BUBBLEWRAP, "memory_bytes", 60 << 20, MEMORY_FILES),
         (SandboxKind.LANDLOCK, "memory_bytes", 60 << 20, MEMORY_FILES),
-        (SandboxKind.BUBBLEWRAP, "processes", 40, FORKS),
-        (SandboxKind.LANDLOCK, "processes", 40, FORKS),
-        (SandboxKind.BUBBLEWRAP, "disk_bytes", 60 << 20, FILLS),
-        (SandboxKind.LANDLOCK, "memory_bytes", 60 << 20, GROWS),
+        (SandboxKind.BUBBLEWRAP, "processes", 40, FORK_CHILDREN),
+        (SandboxKind.LANDLOCK, "processes", 40, FORK_CHILDREN),
+        (SandboxKind.BUBBLEWRAP, "disk_bytes", 60 << 20, FILL_DISK),
+        (SandboxKind.LANDLOCK, "memory_bytes", 60 << 20, ALLOCATE_MEMORY),
     ],
     indirect=["kind"],
 )
 def test_run_over_its_resource_limit_is_killed_with_its_children(
-    home: Home, kind: SandboxKind, tree: Path, setting: str, most: int, program: str
+    home: Home, kind: SandboxKind, tree: Path, setting: str, limit: int, program: str
 ) -> None:
     with home.store() as store:
-        store.settings.set(f"sandbox.{setting}", most)
+        store.settings.set(f"sandbox.{setting}", limit)
     (tree / "program.py").write_text(program)
-    run = sandboxed(home, kind, tree, f"exec {sys.executable} program.py")
+    run = run_sandboxed(home, kind, tree, f"exec {sys.executable} program.py")
     assert run.state is RunState.INTERRUPTED
     assert f"sandbox.{setting}" in str(run.reason)
     home.wait_for_all_processes()
     size = sum(path.stat().st_size for path in tree.glob("big-*"))
-    assert size < 10 * most
+    assert size < 10 * limit
 
 
 def test_sandboxed_agent_reaches_corral_only_as_itself(home: Home, tree: Path) -> None:
     kind = sandbox.probe_sandboxes().kind
     if kind is SandboxKind.NONE:
-        pytest.skip("no sandbox works here")
+        pytest.skip("no sandbox is available")
     assert home.corral("up", "--port", "0").returncode == 0
     try:
-        call = f"{sys.executable} -P -m corral"
-        hello = {"protocolVersion": "2025-03-26", "capabilities": {}}
-        hello["clientInfo"] = {"name": "test", "version": "1"}
-        said = [
-            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+        corral = f"{sys.executable} -P -m corral"
+        client = {"protocolVersion": "2025-03-26", "capabilities": {}}
+        client["clientInfo"] = {"name": "test", "version": "1"}
+        requests = [
+            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client},
             {"jsonrpc": "2.0", "method": "notifications/initialized"},
             {
                 "jsonrpc": "2.0",
@@ -284,17 +286,17 @@ def test_sandboxed_agent_reaches_corral_only_as_itself(home: Home, tree: Path) -
                 "params": {"name": "whoami", "arguments": {}},
             },
         ]
-        (tree / "said").write_text("".join(f"{json.dumps(line)}\n" for line in said))
+        (tree / "requests").write_text("".join(f"{json.dumps(line)}\n" for line in requests))
         script = f"""
-            {call} mcp < said > answers 2> mcp.err
-            {call} token create evil > evil.txt 2> evil.err && exit 1
-            CORRAL_AGENT=bob {call} token create evil > evil.txt 2> evil.err && exit 1
+            {corral} mcp < requests > answers 2> mcp.err
+            {corral} token create evil > evil.txt 2> evil.err && exit 1
+            CORRAL_AGENT=bob {corral} token create evil > evil.txt 2> evil.err && exit 1
             exit 0
         """
         with home.store() as store:
             store.agents.create("ada", command=shlex.join(["sh", "-ec", script]))
             store.agents.create("bob", command="true")
-            asked = store.runs.start(
+            queued_run = store.runs.start(
                 prompt="Do it",
                 agent="ada",
                 project=store.projects.register(home.folder / "repository").id,
@@ -302,14 +304,14 @@ def test_sandboxed_agent_reaches_corral_only_as_itself(home: Home, tree: Path) -
                 sandbox=kind,
             )
             store.runs.start_queued()
-        run = home.wait_for_end(asked.id)
+        run = home.wait_for_end(queued_run.id)
         assert run.state is RunState.COMPLETED, [path.read_text() for path in tree.glob("*.err")]
         assert "tok_" not in (tree / "evil.txt").read_text()
         answers = (tree / "answers").read_text().splitlines()
         assert "ada" in answers[-1], answers
         with home.store() as store:
             names = [token.name for token in store.tokens.list().items]
-            assert not [name for name in names if name.startswith("run-")], "it is revoked"
+            assert not [name for name in names if name.startswith("run-")], "the token is revoked"
     finally:
         home.corral("down")
 
@@ -320,18 +322,18 @@ def test_commits_are_imported_after_the_supervisor_was_killed(
     script = """
         echo x > made && git add made
         git -c user.name=a -c user.email=a@example.org commit -qm made
-        touch here; sleep 600
+        touch started; sleep 600
     """
     with home.store() as store:
-        asked = store.runs.start(
+        queued_run = store.runs.start(
             command=["/bin/sh", "-ec", script],
             project=store.projects.register(home.folder / "repository").id,
             dir=str(tree),
             sandbox=any_kind,
         )
         store.runs.start_queued()
-    wait_until((tree / "here").exists, "it has committed")
-    run = home.get(asked.id)
+    wait_until((tree / "started").exists, "the agent committed")
+    run = home.get(queued_run.id)
     assert run.supervisor_pid is not None
     assert run.pid is not None
     guard = home.guard_pid(run)
@@ -341,31 +343,33 @@ def test_commits_are_imported_after_the_supervisor_was_killed(
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CRASHED
     assert git(home.folder / "repository", "log", "-1", "--format=%s", "corral/race/one") == "made"
-    left = {path.name for path in home.folder_of(run).iterdir()}
-    assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
+    remaining = {path.name for path in home.folder_of(run).iterdir()}
+    assert remaining.isdisjoint({"home", "git", "scratch"}), "no copy of a login remains"
     home.wait_for_all_processes()
 
 
 @pytest.fixture
-def short() -> Iterator[Path]:
-    """A folder whose path is short enough for that of a socket."""
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for a Unix socket."""
     with tempfile.TemporaryDirectory(prefix="c") as folder:
         yield Path(folder)
 
 
-def test_sandboxed_agent_cannot_type_into_another_run(home: Home, tree: Path, short: Path) -> None:
-    """Landlock does not keep it from connecting to the socket of another run's supervisor."""
+def test_sandboxed_agent_cannot_type_into_another_run(
+    home: Home, tree: Path, short_folder: Path
+) -> None:
+    """Landlock does not prevent a connection to the socket of another supervisor."""
     kind = SandboxKind.LANDLOCK
     if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
-        pytest.skip(f"{kind} does not work here: {why}")
+        pytest.skip(f"{kind} is not available: {why}")
     other = home.start_detached("cat", options=("--pty",))
-    (short / "run").symlink_to(home.folder_of(other))
+    (short_folder / "run").symlink_to(home.folder_of(other))
     wait_until((home.folder_of(other) / "line").exists, "the supervisor listens")
     program = f"""
 import socket, struct
 line = socket.socket(socket.AF_UNIX)
 line.settimeout(5)
-line.connect({str(short / "run" / "line")!r})
+line.connect({str(short_folder / "run" / "line")!r})
 body = b'{{"op":"send","text":"touch /escaped","enter":true}}'
 try:
     line.sendall(struct.pack("!cI", b"?", len(body)) + body)
@@ -375,7 +379,7 @@ except OSError:
 raise SystemExit(7 if answer else 0)
 """
     (tree / "program.py").write_text(program)
-    run = sandboxed(home, kind, tree, f"exec {sys.executable} program.py")
+    run = run_sandboxed(home, kind, tree, f"exec {sys.executable} program.py")
     assert run.state is RunState.COMPLETED, home.corral("logs", run.id).stdout
     assert b"touch" not in home.corral("logs", other.id).stdout
     assert home.corral("stop", other.id).returncode == 0

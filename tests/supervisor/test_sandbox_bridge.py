@@ -1,4 +1,4 @@
-"""Boxed agents for real: each sandbox that works here, from the chat to the answer and back."""
+"""Chats with agents in a real sandbox, through the files of the sandbox bridge."""
 
 import json
 import os
@@ -20,31 +20,29 @@ from corral.kernel.errors import Refused
 from corral.services.chat import session_sandbox
 from tests.support.home import Home, wait_until
 
-KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]
+SANDBOX_KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=SANDBOX_KINDS)
 def kind(request: pytest.FixtureRequest) -> SandboxKind:
     kind: SandboxKind = request.param
     if not sandbox.can_block_network(kind):
-        pytest.skip(
-            f"{kind} cannot box an agent here: {sandbox.probe_sandboxes(network=False).why_not}"
-        )
+        pytest.skip(f"{kind} is not available: {sandbox.probe_sandboxes(network=False).why_not}")
     return kind
 
 
 @pytest.fixture
 def any_kind() -> SandboxKind:
-    """The best sandbox that works here, for what the host does, whichever sandbox it is."""
-    for kind in KINDS:
+    """The best working sandbox, for behaviour that does not depend on its kind."""
+    for kind in SANDBOX_KINDS:
         if sandbox.can_block_network(kind):
             return kind
-    pytest.skip(f"no sandbox works here: {sandbox.probe_sandboxes(network=False).why_not}")
+    pytest.skip(f"no sandbox is available: {sandbox.probe_sandboxes(network=False).why_not}")
 
 
 @contextmanager
-def agent(home: Home, kind: str, script: str, name: str = "ada") -> Iterator[None]:
-    """A boxed agent that is a shell script of the test's own, outside of its work folder."""
+def sandboxed_agent(home: Home, kind: str, script: str, name: str = "ada") -> Iterator[None]:
+    """Create a sandboxed agent that runs a shell script outside of its work folder."""
     path = home.folder / f"{name}.sh"
     path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
     path.chmod(0o700)
@@ -54,16 +52,16 @@ def agent(home: Home, kind: str, script: str, name: str = "ada") -> Iterator[Non
     yield
 
 
-def ask(home: Home, text: str, name: str = "ada") -> list[str]:
-    told = home.corral("chat", "--agent", name, "--once", text, "--timeout", "60s", "--json")
-    assert told.returncode == 0, told.stderr
-    answers: list[str] = json.loads(told.stdout)["answers"]
+def send_chat(home: Home, text: str, name: str = "ada") -> list[str]:
+    result = home.corral("chat", "--agent", name, "--once", text, "--timeout", "60s", "--json")
+    assert result.returncode == 0, result.stderr
+    answers: list[str] = json.loads(result.stdout)["answers"]
     return answers
 
 
 def test_sandboxed_agent_answers_a_message(home: Home, kind: SandboxKind) -> None:
-    with agent(home, kind, 'read -r said; echo "you said: $said"'):
-        assert ask(home, "hello there") == ["you said: hello there"]
+    with sandboxed_agent(home, kind, 'read -r line; echo "you wrote: $line"'):
+        assert send_chat(home, "hello there") == ["you wrote: hello there"]
         with home.store() as store:
             (run,) = store.runs.list().items
             launch = store.runs.get_launch(run.id)
@@ -78,7 +76,7 @@ def test_sandboxed_agent_reaches_only_its_work_and_file(home: Home, kind: Sandbo
         port = server.getsockname()[1]
         connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
         script = f"""
-            echo x > here && echo "work: written"
+            echo x > file && echo "work: written"
             cat {secret} 2>/dev/null || echo "secret: hidden"
             cat "$CORRAL_SESSION_FOLDER/in/inbound.db" > /dev/null && echo "inbound: read"
             (echo x >> "$CORRAL_SESSION_FOLDER/in/inbound.db") 2>/dev/null || echo "inbound: kept"
@@ -89,8 +87,8 @@ def test_sandboxed_agent_reaches_only_its_work_and_file(home: Home, kind: Sandbo
             {sys.executable} -c "{connect}" 2>/dev/null || echo "network: none"
         """
         home.env["SECRET_OF_THE_HOST"] = "leaked"
-        with agent(home, kind, script):
-            (answer,) = ask(home, "go")
+        with sandboxed_agent(home, kind, script):
+            (answer,) = send_chat(home, "go")
     assert answer.splitlines() == [
         "work: written",
         "secret: hidden",
@@ -102,19 +100,19 @@ def test_sandboxed_agent_reaches_only_its_work_and_file(home: Home, kind: Sandbo
         "store variable: ",
         "network: none",
     ]
-    assert (home.work / "here").exists()
+    assert (home.work / "file").exists()
 
 
 def test_commands_of_a_sandboxed_agent_use_the_files(home: Home, any_kind: SandboxKind) -> None:
     script = """
         corral session state count "$(( $(corral session state count 2>/dev/null || echo 0) + 1 ))"
         corral message send "working on it" > /dev/null
-        corral message send "to nobody" --to nobody 2>/dev/null || echo "no such destination"
+        corral message send "hello" --to unknown 2>/dev/null || echo "no such destination"
         echo "turn $(corral session state count)"
     """
-    with agent(home, any_kind, script):
-        assert ask(home, "go") == ["working on it", "no such destination\nturn 1"]
-        assert ask(home, "go on") == ["working on it", "no such destination\nturn 2"]
+    with sandboxed_agent(home, any_kind, script):
+        assert send_chat(home, "go") == ["working on it", "no such destination\nturn 1"]
+        assert send_chat(home, "go on") == ["working on it", "no such destination\nturn 2"]
         with home.store() as store:
             (session,) = store.sessions.list().items
             assert store.sessions.state(session.id) == {"sandbox:count": "2"}
@@ -132,43 +130,45 @@ def test_attachments_and_host_requests_use_the_files(home: Home, any_kind: Sandb
         ln -s {secret.parent} "$CORRAL_SESSION_FOLDER/out/outbox/out-x"
         {sys.executable} - <<'END'
         import json, os, sqlite3
-        said = json.dumps({{"text": "x", "files": ["secret"]}})
+        content = json.dumps({{"text": "x", "files": ["secret"]}})
         with sqlite3.connect(os.environ["CORRAL_SESSION_FOLDER"] + "/out/outbound.db") as db:
             db.execute("INSERT INTO messages_out (id, seq, timestamp, kind, content) "
-                       "VALUES ('out-x', 901, 't', 'chat', ?)", (said,))
+                       "VALUES ('out-x', 901, 't', 'chat', ?)", (content,))
         END
     """
-    with agent(home, any_kind, textwrap.dedent(script)), home.store() as store:
-        assert ask(home, "go")[0] == "look"
+    with sandboxed_agent(home, any_kind, textwrap.dedent(script)), home.store() as store:
+        assert send_chat(home, "go")[0] == "look"
         messages = store.messages.list().items
-        sent = [each.data["file"]["path"] for each in messages if each.kind == "file"]
-        assert [Path(path).read_text() for path in sent] == ["all is well\n"]
+        attachments = [
+            message.data["file"]["path"] for message in messages if message.kind == "file"
+        ]
+        assert [Path(path).read_text() for path in attachments] == ["all is well\n"]
         (request,) = store.host_requests.list().items
         assert (request.action, request.state) == ("create_agent", "waiting")
         assert f"in the same sandbox: {any_kind}" in request.effect
         refused = [
-            each.data for each in store.events.newest(limit=200).items if each.verb == "refuse"
+            event.data for event in store.events.newest(limit=200).items if event.verb == "refuse"
         ]
-        assert [each["message"] for each in refused] == ["out-x"]
+        assert [data["message"] for data in refused] == ["out-x"]
         assert "link" in refused[0]["reason"]
 
 
 def test_question_is_answered_while_the_agent_waits(home: Home, any_kind: SandboxKind) -> None:
     script = 'echo "so: $(corral ask "Really?" --option yes --option no --timeout 60)"'
-    with agent(home, any_kind, script), home.store() as store:
+    with sandboxed_agent(home, any_kind, script), home.store() as store:
         with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
             question = wait_until(
                 lambda: next(iter(store.questions.list(all=True).items), None), "a question"
             )
             store.questions.answer(question.id, "yes", by="user:olga")
-            told, _ = chat.communicate(timeout=60)
-        assert "so: yes" in told.decode()
+            output, _ = chat.communicate(timeout=60)
+        assert "so: yes" in output.decode()
 
 
 def test_failed_sandboxed_turn_is_retried(home: Home, any_kind: SandboxKind) -> None:
-    script = '[ -e once ] && { echo fine; exit 0; }; touch once; echo "oh no" >&2; exit 3'
-    with agent(home, any_kind, script):
-        assert ask(home, "go") == ["fine"]
+    script = '[ -e once ] && { echo fine; exit 0; }; touch once; echo "failed" >&2; exit 3'
+    with sandboxed_agent(home, any_kind, script):
+        assert send_chat(home, "go") == ["fine"]
         with home.store() as store:
             runs = store.runs.list(limit=5).items
             assert [run.exit_code for run in runs] == [0, 3]
@@ -178,54 +178,54 @@ def test_killed_sandboxed_run_is_retried_and_answered_once(
     home: Home, any_kind: SandboxKind
 ) -> None:
     script = "[ -e once ] && { echo fine; exit 0; }; touch once; sleep 600"
-    with agent(home, any_kind, script), home.store() as store:
+    with sandboxed_agent(home, any_kind, script), home.store() as store:
         with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
             wait_until((home.work / "once").exists, "the agent's first turn")
             (run,) = store.runs.list(live=True).items
             os.kill(int(str(run.pid)), signal.SIGKILL)
-            told, _ = chat.communicate(timeout=90)
-        assert told.decode().split() == ["fine"]
+            output, _ = chat.communicate(timeout=90)
+        assert output.decode().split() == ["fine"]
         runs = store.runs.list(limit=5).items
-        said = [home.corral("logs", "--raw", run.id).stdout for run in runs]
-        assert [run.state for run in runs] == ["completed", "crashed"], said
+        logs = [home.corral("logs", "--raw", run.id).stdout for run in runs]
+        assert [run.state for run in runs] == ["completed", "crashed"], logs
 
 
 def test_output_of_a_sandboxed_agent_cli_is_parsed(home: Home) -> None:
     if not sandbox.can_block_network(SandboxKind.BUBBLEWRAP):
-        pytest.skip("there is no bubblewrap here")
+        pytest.skip("bubblewrap is not available")
     with home.store() as store:
         store.agents.create("bob", provider="scripted")
         store.settings.set("chat.sandbox", "auto", scope="agent:bob")
-    assert ask(home, "say first; spend 100 50; say last words", "bob") == ["last words"]
+    assert send_chat(home, "say first; spend 100 50; say last", "bob") == ["last"]
     with home.store() as store:
         (run,) = store.runs.list().items
         assert run.tokens == 150
         (session,) = store.sessions.list().items
         assert session.provider_session is not None
-    assert ask(home, "say again", "bob") == ["again"], "and its conversation goes on"
+    assert send_chat(home, "say again", "bob") == ["again"], "the conversation continues"
 
 
 def test_agent_is_not_started_without_a_working_sandbox(home: Home) -> None:
     if not sandbox.can_block_network(SandboxKind.LANDLOCK):
-        pytest.skip("there is no Landlock here")
-    with agent(home, "landlock", "echo out"):
-        # Its work folder has Corral's own files in it, which Landlock cannot keep it from.
-        words = ("chat", "--agent", "ada", "--once", "go", "--timeout", "10m")
-        with home.begin(*words, cwd=home.folder) as chat, home.store() as store:
+        pytest.skip("Landlock is not available")
+    with sandboxed_agent(home, "landlock", "echo out"):
+        # The work folder contains Corral's own files, which Landlock cannot protect.
+        command = ("chat", "--agent", "ada", "--once", "go", "--timeout", "10m")
+        with home.begin(*command, cwd=home.folder) as chat, home.store() as store:
             run = wait_until(
-                lambda: next(iter(store.runs.list(limit=1).items), None), "it is asked for"
+                lambda: next(iter(store.runs.list(limit=1).items), None), "the run is queued"
             )
             run = home.wait_for_end(run.id)
             assert run.state == "failed"
             assert "Landlock cannot protect" in str(run.reason)
-            assert chat.poll() is None, "nothing was answered"
+            assert chat.poll() is None, "no answer was sent"
 
 
 def test_file_bridge_without_sandbox_needs_the_setting(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    none = sandbox.ProbeResult(SandboxKind.NONE, {SandboxKind.BUBBLEWRAP: "it is not there"})
-    monkeypatch.setattr(sandbox, "probe_sandboxes", lambda **_: none)
+    unavailable = sandbox.ProbeResult(SandboxKind.NONE, {SandboxKind.BUBBLEWRAP: "not installed"})
+    monkeypatch.setattr(sandbox, "probe_sandboxes", lambda **_: unavailable)
     folder = SessionFolder(str(tmp_path))
     for path in (folder.inside, folder.outside, folder.home):
         os.mkdir(path)
@@ -248,35 +248,37 @@ def test_host_rejects_forged_rows_from_a_real_sandbox(home: Home, any_kind: Sand
         [ -e once ] || {{ touch once; exit 0; }}
         cd "$CORRAL_SESSION_FOLDER/out"; rm -f outbound.db; mkfifo outbound.db
     """
-    with agent(home, any_kind, textwrap.dedent(script)):
-        words = ("chat", "--agent", "ada", "--once", "go", "--timeout", "10m")
-        with home.begin(*words) as chat, home.store() as store:
+    with sandboxed_agent(home, any_kind, textwrap.dedent(script)):
+        command = ("chat", "--agent", "ada", "--once", "go", "--timeout", "10m")
+        with home.begin(*command) as chat, home.store() as store:
 
-            def given_back() -> Letter | None:
+            def find_retried_letter() -> Letter | None:
                 letters = store.mail.list().items
-                found = [each for each in letters if each.mailbox.startswith("session:")]
-                waits = [each for each in found if each.state == "waiting" and each.attempts >= 2]
-                return waits[0] if waits else None
+                letters = [letter for letter in letters if letter.mailbox.startswith("session:")]
+                waiting = [
+                    item for item in letters if item.state == "waiting" and item.attempts >= 2
+                ]
+                return waiting[0] if waiting else None
 
-            letter = wait_until(given_back, "its letter is given back twice")
+            letter = wait_until(find_retried_letter, "the letter is retried twice")
             assert "rejected" in str(letter.last_error)
             events = store.events.newest(limit=200).items
-            said = [each.data for each in events if each.verb == "refuse"]
-            assert said, "it is said"
-            assert {each["file"] for each in said} == {"outbound.db"}
-            assert chat.poll() is None, "nothing was answered"
+            refusals = [event.data for event in events if event.verb == "refuse"]
+            assert refusals
+            assert {data["file"] for data in refusals} == {"outbound.db"}
+            assert chat.poll() is None, "no answer was sent"
 
 
 def test_git_hooks_from_a_sandbox_are_never_run(home: Home, any_kind: SandboxKind) -> None:
-    mark = home.folder / "run-by-another"
+    marker = home.folder / "executed"
     script = f"""
         git init -q . && echo x > file && git add file
-        git config core.fsmonitor 'touch {mark}; false'
-        git config filter.out.clean 'touch {mark}; cat'
+        git config core.fsmonitor 'touch {marker}; false'
+        git config filter.out.clean 'touch {marker}; cat'
         echo '* filter=out' > .gitattributes
         touch file
         echo done
     """
-    with agent(home, any_kind, script):
-        assert [ask(home, "go"), ask(home, "again")] == [["done"], ["done"]]
-    assert not mark.exists()
+    with sandboxed_agent(home, any_kind, script):
+        assert [send_chat(home, "go"), send_chat(home, "again")] == [["done"], ["done"]]
+    assert not marker.exists()

@@ -1,4 +1,4 @@
-"""Usage and budgets of sandboxed runs: their CLI records the conversation in a private home."""
+"""Usage and budgets of sandboxed runs, read from the CLI's transcript in a private home."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.supervisor.test_sandbox import tree  # noqa: F401  a fixture
 from tests.supervisor.test_usage import CODEX
 from tests.support.home import Home, is_alive, wait_until
 
-HOSTILE = """#!/usr/bin/env python3
+HOSTILE_CODEX = """#!/usr/bin/env python3
 import json, os, sys, time
 if "--version" in sys.argv:
     print("codex-cli 0.169.0"); sys.exit()
@@ -49,40 +49,46 @@ print(json.dumps({"type": "turn.completed", "usage": {"input_tokens": 5, "output
 def kind(request: pytest.FixtureRequest) -> SandboxKind:
     kind: SandboxKind = request.param
     if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
-        pytest.skip(f"{kind} does not work here: {why}")
+        pytest.skip(f"{kind} is not available: {why}")
     return kind
 
 
 @pytest.fixture
-def codex(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program on the PATH that stands in for codex; the user has an empty home folder."""
-    programs, own = home.folder / "programs", home.folder / "own"
+def codex_program(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fake codex on the PATH, and an empty home folder of the user."""
+    programs, user_home = home.folder / "programs", home.folder / "user"
     programs.mkdir()
-    own.mkdir()
+    user_home.mkdir()
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("HOME", str(own))
-    install(programs / "codex", CODEX)
+    monkeypatch.setenv("HOME", str(user_home))
+    write_program(programs / "codex", CODEX)
     return programs / "codex"
 
 
-def install(path: Path, text: str) -> None:
+def write_program(path: Path, text: str) -> None:
     path.write_text(text.replace("#!/usr/bin/env python3", f"#!{sys.executable}"))
     path.chmod(0o755)
 
 
-def started(home: Home, kind: SandboxKind, tree: Path, env: dict[str, str], **more: Any) -> Run:  # noqa: F811
+def start_run(
+    home: Home,
+    kind: SandboxKind,
+    tree: Path,  # noqa: F811
+    env: dict[str, str],
+    **options: Any,
+) -> Run:
     with home.store() as store:
-        asked = store.runs.start(
+        run = store.runs.start(
             prompt="look at it",
             agent="codex",
             project=store.projects.register(home.folder / "repository").id,
             dir=str(tree),
             sandbox=kind,
             env=env,
-            **more,
+            **options,
         )
         store.runs.start_queued()
-    return asked
+    return run
 
 
 @pytest.mark.parametrize(
@@ -94,24 +100,24 @@ def test_budget_stops_a_sandboxed_run(
     home: Home,
     kind: SandboxKind,
     tree: Path,  # noqa: F811
-    codex: Path,
+    codex_program: Path,
     variable: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = {"TOKENS": "2000000"}
+    env = {"TOKENS": "2000000"}
     if variable:
         monkeypatch.setenv(variable, str(home.folder / "elsewhere"))
-        given |= {variable: str(home.folder / "elsewhere"), "HOME": "/nowhere"}
-    run = started(home, kind, tree, given, budget_micros=100_000, grace_period_ms=1_000)
+        env |= {variable: str(home.folder / "elsewhere"), "HOME": "/nowhere"}
+    run = start_run(home, kind, tree, env, budget_micros=100_000, grace_period_ms=1_000)
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert ended.reason == "its budget is spent: $2.50 of $0.10"
     assert ended.cost_micros == 2_500_100
     assert ended.denied == {"exec_command": 1}
-    real = home.folder / ("elsewhere/sessions" if variable else "own/.codex/sessions")
+    real = home.folder / ("elsewhere/sessions" if variable else "user/.codex/sessions")
     assert len(list(real.rglob("rollout-*.jsonl"))) == 1, "its transcript is written back"
-    left = {path.name for path in home.folder_of(ended).iterdir()}
-    assert not [name for name in left if name.startswith(("home", "transcripts"))], left
+    remaining = {path.name for path in home.folder_of(ended).iterdir()}
+    assert not [name for name in remaining if name.startswith(("home", "transcripts"))], remaining
     home.wait_for_all_processes()
 
 
@@ -120,13 +126,13 @@ def test_new_supervisor_continues_the_transcript(
     home: Home,
     kind: SandboxKind,
     tree: Path,  # noqa: F811
-    codex: Path,
+    codex_program: Path,
 ) -> None:
-    wait = "open('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
-    install(codex, CODEX.replace("use(int(", f"{wait}use(int(", 1))
-    given = {"TOKENS": "2000000"}
-    run = started(home, kind, tree, given, budget_micros=100_000, grace_period_ms=1_000)
-    wait_until((tree / "begun").exists, "it is running")
+    wait = "open('started', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+    write_program(codex_program, CODEX.replace("report_usage(int(", f"{wait}report_usage(int(", 1))
+    env = {"TOKENS": "2000000"}
+    run = start_run(home, kind, tree, env, budget_micros=100_000, grace_period_ms=1_000)
+    wait_until((tree / "started").exists, "the program started")
     supervisor = wait_until(lambda: home.get(run.id).supervisor_pid, "its supervisor is known")
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: not is_alive(supervisor), "the supervisor is dead")
@@ -142,19 +148,19 @@ def test_new_supervisor_continues_the_transcript(
 def test_hostile_transcript_is_not_followed(
     home: Home,
     tree: Path,  # noqa: F811
-    codex: Path,
+    codex_program: Path,
     trick: str,
 ) -> None:
     kind = sandbox.probe_sandboxes().kind
     if kind is SandboxKind.NONE:
-        pytest.skip("no sandbox works here")
+        pytest.skip("no sandbox is available")
     secret = home.folder / "other" / "rollout-2026-11-18T00-28-42-x.jsonl"
     secret.parent.mkdir()
     lines = Path(__file__).parents[1] / "fixtures/transcripts/codex.jsonl"
     secret.write_bytes(lines.read_bytes())
-    install(codex, HOSTILE)
-    run = started(home, kind, tree, {"TRICK": trick, "VICTIM": str(secret)})
+    write_program(codex_program, HOSTILE_CODEX)
+    run = start_run(home, kind, tree, {"TRICK": trick, "VICTIM": str(secret)})
     ended = home.wait_for_end(run.id)
     assert ended.state is RunState.COMPLETED, (ended, home.log(ended))
-    assert ended.tokens == 6, "only what its own stream reports"
+    assert ended.tokens == 6, "only usage of its own stream is counted"
     home.wait_for_all_processes()

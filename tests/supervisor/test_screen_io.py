@@ -1,4 +1,4 @@
-"""An answer without effect on the interface of the agent is retried, then needs a person."""
+"""Answers typed into an agent's terminal: an ineffective answer is retried, then needs input."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from corral.supervisor.screen_io import REPEAT_SECONDS, ScreenIO
 from tests.support.screen_files import SCREEN_FILES
 
 
-class Agent:
+class FakeInterface:
     """The interface of an agent that shows a dialog, and the ScreenIO that reads it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,38 +31,38 @@ class Agent:
     def _log(self, level: str, message: str, data: dict[str, Any] | None) -> None:
         self.logged.append(message)
 
-    def shows(self, name: str) -> None:
+    def show(self, name: str) -> None:
         text = (SCREEN_FILES / f"{name}.txt").read_text().rstrip("\n").replace("\n", "\r\n")
         self.screen_io.feed(b"\x1b[2J\x1b[H" + text.encode())
 
-    def passes(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
         self.screen_io.poll()
 
 
 @pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
-    return Agent(monkeypatch)
+def interface(monkeypatch: pytest.MonkeyPatch) -> FakeInterface:
+    return FakeInterface(monkeypatch)
 
 
 def test_answer_without_effect_is_retried_and_then_needs_input(
-    agent: Agent,
+    interface: FakeInterface,
 ) -> None:
-    agent.shows("claude-run")
-    agent.passes(0.1)
-    assert agent.screen_io.pause is not None, "it looks again though nothing is written"
+    interface.show("claude-run")
+    interface.advance(0.1)
+    assert interface.screen_io.pause is not None, "the screen is polled again without new output"
     for _ in range(6):
-        agent.passes(REPEAT_SECONDS)
-    assert agent.typed == [b"\r"] * 3
-    assert agent.logged[1:] == ["Answered again, because the screen did not change."] * 2
-    assert agent.screen_io.attention is Attention.NEEDS_INPUT
+        interface.advance(REPEAT_SECONDS)
+    assert interface.typed == [b"\r"] * 3
+    assert interface.logged[1:] == ["Answered again, because the screen did not change."] * 2
+    assert interface.screen_io.attention is Attention.NEEDS_INPUT
 
 
-def test_accepted_answer_is_typed_once(agent: Agent) -> None:
-    agent.shows("claude-run")
-    agent.passes(0.1)
-    agent.shows("claude-working")
+def test_accepted_answer_is_typed_once(interface: FakeInterface) -> None:
+    interface.show("claude-run")
+    interface.advance(0.1)
+    interface.show("claude-working")
     for _ in range(4):
-        agent.passes(REPEAT_SECONDS)
-    assert agent.typed == [b"\r"]
-    assert agent.screen_io.attention is None
+        interface.advance(REPEAT_SECONDS)
+    assert interface.typed == [b"\r"]
+    assert interface.screen_io.attention is None

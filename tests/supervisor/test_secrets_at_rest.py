@@ -1,9 +1,8 @@
-"""No secret at rest: keys are put wherever an agent can put them, and then every byte that there is
-is looked at: the home, the store, its back-up, what is written out of it, and what is packed in any
-of them. And nobody else can read any of it.
+"""No secret is stored in plain text, and all files of the home are private.
 
-What an agent writes into a file of its worktree is its work: that is committed, and written out
-with a winner, byte for byte.
+The tests put a secret into every input that Corral accepts, then search every byte of the home, the
+store, its backup and its exports, including compressed data. Files that an agent writes into its
+worktree are excluded: they are committed and exported unchanged.
 """
 
 import io
@@ -23,117 +22,119 @@ from tests.support.home import Home, wait_until
 from tests.support.mcp_clients import Agent
 from tests.support.race_helpers import git, make_repository
 
-BY_VALUE = "hunter2-7f3a9c51e0-Zr8"
-BY_SHAPE = KEY
-PACKED = b"\x28\xb5\x2f\xfd"
+KNOWN_SECRET = "hunter2-7f3a9c51e0-Zr8"
+SECRET_BY_PATTERN = KEY
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
-# In two pieces: what a person writes into a command line is theirs, and kept as it is.
-SAYS = f"""
+# Split in two: command lines of people are stored unchanged.
+PRINT_SECRETS = f"""
 import os, sys, json, subprocess
-value, found = os.environ["PASS"], "{BY_SHAPE[:4]}" + "{BY_SHAPE[4:]}"
-for word in (value, found):
-    print("out", word, json.dumps({{"it": word}}), flush=True)
-    print("err", word, file=sys.stderr, flush=True)
-told = [sys.executable, "-m", "corral", "note", "add", f"keep {{value}}", "--agent", "ada"]
-subprocess.run(told, check=True)
-sys.exit(f"it broke: {{value}} {{found}}")
+value, key = os.environ["PASS"], "{SECRET_BY_PATTERN[:4]}" + "{SECRET_BY_PATTERN[4:]}"
+for secret in (value, key):
+    print("out", secret, json.dumps({{"it": secret}}), flush=True)
+    print("err", secret, file=sys.stderr, flush=True)
+command = [sys.executable, "-m", "corral", "note", "add", f"keep {{value}}", "--agent", "ada"]
+subprocess.run(command, check=True)
+sys.exit(f"it broke: {{value}} {{key}}")
 """
 
 
-def tell_everywhere(store: Corral, project: str) -> None:
-    """An agent that came by a key puts it into each tool that takes words."""
-    words = f"the key is {BY_SHAPE}, keep it"
+def store_secret_by_tools(store: Corral, project: str) -> None:
+    """Pass a key to every tool for agents that accepts text."""
+    text = f"the key is {SECRET_BY_PATTERN}, keep it"
     ada = Agent(store, "ada", project=project)
-    ada("task_add", tasks=[{"key": "t1", "title": words, "description": words}])
+    ada("task_add", tasks=[{"key": "t1", "title": text, "description": text}])
     ada("task_add", tasks=[{"key": "t2", "title": "x"}])
-    ada("progress", summary=words)
-    ada("plan", steps=[{"content": words}])
-    ada("lock", path="a.txt", reason=words)
-    ada("send", to="ben", text=words, data={"deep": [words]})
-    ada("group_post", text=words)
-    ada("ask", text=words, options=[words, "no"])
-    ada("decide", title=words, rationale=words, alternatives=[words])
-    ada("remember", text=words)
-    ada("timer_set", text=words, in_seconds=600)
-    handed = ada("delegate", to="ben", text=words, context=words)
-    Agent(store, "ben", project=project)("result", delegation=handed["delegation"], result=words)
+    ada("progress", summary=text)
+    ada("plan", steps=[{"content": text}])
+    ada("lock", path="a.txt", reason=text)
+    ada("send", to="ben", text=text, data={"deep": [text]})
+    ada("group_post", text=text)
+    ada("ask", text=text, options=[text, "no"])
+    ada("decide", title=text, rationale=text, alternatives=[text])
+    ada("remember", text=text)
+    ada("timer_set", text=text, in_seconds=600)
+    delegation = ada("delegate", to="ben", text=text, context=text)
+    Agent(store, "ben", project=project)("result", delegation=delegation["delegation"], result=text)
     ada("task_claim", task="t1")
-    ada("task_submit", task="t1", text=words, commands=[{"command": words, "exit_code": 0}])
+    ada("task_submit", task="t1", text=text, commands=[{"command": text, "exit_code": 0}])
     ada("task_claim", task="t2")
-    ada("task_fail", task="t2", reason=words)
+    ada("task_fail", task="t2", reason=text)
 
 
-def say_everywhere(store: Corral, project: str) -> None:
-    """People, programs and channels put it into whatever the library takes words by."""
-    words = f"{BY_SHAPE} and {BY_VALUE}"
-    store.agents.edit("ada", instructions=words)
-    session = store.sessions.open("ada", project=project, title=words)
-    store.sessions.append(session.id, "user", words)
-    store.sessions.set_state(session.id, "at", {"deep": [words]})
-    store.notes.add(words, project=project)
+def store_secret_by_library(store: Corral, project: str) -> None:
+    """Pass both secrets to every operation that accepts text."""
+    text = f"{SECRET_BY_PATTERN} and {KNOWN_SECRET}"
+    store.agents.edit("ada", instructions=text)
+    session = store.sessions.open("ada", project=project, title=text)
+    store.sessions.append(session.id, "user", text)
+    store.sessions.set_state(session.id, "at", {"deep": [text]})
+    store.notes.add(text, project=project)
     store.groups.create("crew", members=["agent:ada", "agent:ben"])
-    store.groups.post("crew", words, author="agent:ada")
-    store.decisions.record(words, rationale=words, alternatives=[words], project=project)
-    store.questions.withdraw(store.questions.ask(words, options=[words]).id, reason=words)
-    letter = store.mail.claim(store.mail.put("queue:x", [words]).mailbox, owner="me")[0]
-    store.mail.fail(letter, words)
-    store.timers.set("agent:ada", words, delay_ms=60_000)
-    store.schedules.create("agent:ada", words, every_ms=3_600_000)
-    run = store.runs.start(prompt=words, agent="ada", project=project)
-    store.runs.stop(run.id, reason=words)
+    store.groups.post("crew", text, author="agent:ada")
+    store.decisions.record(text, rationale=text, alternatives=[text], project=project)
+    store.questions.withdraw(store.questions.ask(text, options=[text]).id, reason=text)
+    letter = store.mail.claim(store.mail.put("queue:x", [text]).mailbox, owner="me")[0]
+    store.mail.fail(letter, text)
+    store.timers.set("agent:ada", text, delay_ms=60_000)
+    store.schedules.create("agent:ada", text, every_ms=3_600_000)
+    run = store.runs.start(prompt=text, agent="ada", project=project)
+    store.runs.stop(run.id, reason=text)
     store.sessions.close(session.id)
 
 
-# A check and a set-up run what an agent wrote.
-PRINTS = f"import os; print('{BY_SHAPE[:4]}' + '{BY_SHAPE[4:]}', os.environ.get('PASS'))"
+# Run as a check and as the setup command.
+PRINT_IN_CHECK = (
+    f"import os; print('{SECRET_BY_PATTERN[:4]}' + '{SECRET_BY_PATTERN[4:]}', "
+    "os.environ.get('PASS'))"
+)
 
 
-def race_everywhere(home: Home, store: Corral) -> None:
-    """Agents race that were told a key, print it and have checks that do; the winner is written out
-    with what all of them printed, and so is the project."""
+def store_secret_by_race(home: Home, store: Corral) -> None:
+    """Run a race whose prompt, agents and checks contain the secrets, then export the winner."""
     store.secrets.resolve("pass")
-    words = f"Use {BY_SHAPE} and {BY_VALUE}"
-    repository = make_repository(home.folder / "raced", **{"prints.py": PRINTS})
+    text = f"Use {SECRET_BY_PATTERN} and {KNOWN_SECRET}"
+    repository = make_repository(home.folder / "raced", **{"prints.py": PRINT_IN_CHECK})
     shell = 'cat; python3 prints.py; echo "$PASS" >&2; echo work > made'
     store.agents.create("cara", command=f"sh -c '{shell}'")
     race = store.races.start(
-        words,
+        text,
         agents=["cara", "cara"],
         project=str(repository),
         setup="python3 prints.py",
         checks=["python3 prints.py"],
         secrets={"PASS": "env:THE_PASS"},
-        variations=[words],
+        variations=[text],
     )
     ended = store.races.wait(race.id, timeout_ms=60_000)
     assert [attempt.passed for attempt in ended.latest.attempts] == [True, True]
-    store.races.select(race.id, "1", reason=words)
+    store.races.select(race.id, "1", reason=text)
     store.races.merge(race.id)
-    made = store.races.export(race.id, str(home.folder / "winner"))
-    logs = [entry.path for entry in made.entries if entry.path.startswith("logs/")]
+    export_result = store.races.export(race.id, str(home.folder / "winner"))
+    logs = [entry.path for entry in export_result.entries if entry.path.startswith("logs/")]
     assert len(logs) == 2
     for log in logs:
         assert b"[redacted]" in (home.folder / "winner" / log).read_bytes()
     history = git(repository, "log", "--all", "--format=%B %D")
-    assert race.id in history, "a merge says of what"
-    assert BY_SHAPE not in history
-    assert BY_VALUE not in history
+    assert race.id in history, "the merge commit names the race"
+    assert SECRET_BY_PATTERN not in history
+    assert KNOWN_SECRET not in history
     store.races.clean(race.id, confirm=True, pooled=True)
     store.projects.export(race.project_id, home.folder / "project.db")
 
 
-def unpacked(data: bytes) -> bytes:
-    if not data.startswith(PACKED):
+def decompress(data: bytes) -> bytes:
+    if not data.startswith(ZSTD_MAGIC):
         return data
     reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True)
     return data + reader.read()
 
 
-def all_bytes(home: Home) -> Iterator[tuple[str, bytes]]:
-    """Every file below the home, with the store where that is a file; every row where it is not."""
+def read_everything(home: Home) -> Iterator[tuple[str, bytes]]:
+    """Yield every file below the home, and on PostgreSQL every value of every table."""
     for file in home.folder.rglob("*"):
         if file.is_file() and not file.is_symlink():
-            yield str(file), unpacked(file.read_bytes())
+            yield str(file), decompress(file.read_bytes())
     if not home.url.startswith("postgres"):
         return
     with psycopg.connect(home.url, autocommit=True) as connection:
@@ -144,49 +145,51 @@ def all_bytes(home: Home) -> Iterator[tuple[str, bytes]]:
             for row in connection.execute(f"SELECT * FROM {table}".encode()):
                 for value in row:
                     data = bytes(value) if isinstance(value, bytes) else str(value).encode()
-                    yield f"a row of {table}", unpacked(data)
+                    yield f"a row of {table}", decompress(data)
 
 
-def use_everything(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("THE_PASS", BY_VALUE)
-    env = home.env | {"THE_PASS": BY_VALUE}
+def store_secret_everywhere(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_PASS", KNOWN_SECRET)
+    env = home.env | {"THE_PASS": KNOWN_SECRET}
     with home.store() as store:
         project = store.projects.register(home.work)
         store.agents.create("ada", command="true")
         store.agents.create("ben", command="true")
         store.secrets.set("pass", "env:THE_PASS")
-        store.secrets.resolve("pass")  # known by its value from here on
-        say_everywhere(store, project.id)
-        tell_everywhere(store, project.id)
+        store.secrets.resolve("pass")  # its value is redacted from now on
+        store_secret_by_library(store, project.id)
+        store_secret_by_tools(store, project.id)
     options = ("--secret", "PASS=env:THE_PASS", "--name", "leaky")
-    for more in ((), ("--pty",)):
-        run = home.start_detached(sys.executable, "-c", SAYS, options=(*options, *more), env=env)
+    for terminal in ((), ("--pty",)):
+        run = home.start_detached(
+            sys.executable, "-c", PRINT_SECRETS, options=(*options, *terminal), env=env
+        )
         assert home.wait_for_end(run.id).state == "failed"
         home.wait_for_all_processes()
         assert b"[redacted]" in home.output(run)
     with home.store() as store:
         notes = [note.text for note in store.notes.list(agent="ada").items]
-        assert "keep [redacted]" in notes, "a command in a run knows what the run was given"
+        assert "keep [redacted]" in notes, "a command in a run redacts the secrets of the run"
         store.search.catch_up()
-        race_everywhere(home, store)
+        store_secret_by_race(home, store)
         store.db.backup(home.folder / "home" / "backup.db")
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_no_secret_is_stored_in_the_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_everything(home, monkeypatch)
-    looked = 0
-    for where, data in all_bytes(home):
-        looked += len(data)
-        assert BY_VALUE.encode() not in data, where
-        at = data.find(BY_SHAPE.encode())
-        assert at < 0, f"{where}: {data[max(0, at - 200) : at + 60]!r}"
-    print(f"{looked:,} bytes")
-    assert looked > 100_000
+    store_secret_everywhere(home, monkeypatch)
+    size = 0
+    for source, data in read_everything(home):
+        size += len(data)
+        assert KNOWN_SECRET.encode() not in data, source
+        index = data.find(SECRET_BY_PATTERN.encode())
+        assert index < 0, f"{source}: {data[max(0, index - 200) : index + 60]!r}"
+    print(f"{size:,} bytes")
+    assert size > 100_000
 
 
 def test_all_files_of_the_home_are_private(home: Home) -> None:
-    """Files, folders and sockets, those that only a daemon or a running run has among them."""
+    """Includes files and sockets that exist only while a daemon or a run is active."""
     home.json("up", "--port", "0", "--json")
     try:
         run = home.start_detached("sleep", "600")
@@ -194,20 +197,20 @@ def test_all_files_of_the_home_are_private(home: Home) -> None:
             store.projects.register(home.work)
             store.db.backup(Path(home.env["CORRAL_HOME"]) / "backup.db")
             top = Path(home.env["CORRAL_HOME"])
-            found = [top, *top.rglob("*")]
+            paths = [top, *top.rglob("*")]
             if path := store.db.path:
-                found += sorted(path.parent.glob(f"{path.name}*"))
+                paths += sorted(path.parent.glob(f"{path.name}*"))
             kinds = set()
-            for each in found:
+            for file in paths:
                 try:
-                    mode = os.lstat(each).st_mode
-                except FileNotFoundError:  # became another one meanwhile
+                    mode = os.lstat(file).st_mode
+                except FileNotFoundError:  # renamed in the meantime
                     continue
                 kinds.add(stat.S_IFMT(mode))
-                assert not stat.S_IMODE(mode) & 0o077 or stat.S_ISLNK(mode), f"{each}: {mode:o}"
+                assert not stat.S_IMODE(mode) & 0o077 or stat.S_ISLNK(mode), f"{file}: {mode:o}"
             store.runs.stop(run.id)
         assert {stat.S_IFREG, stat.S_IFDIR, stat.S_IFSOCK} <= kinds
         home.wait_for_end(run.id)
     finally:
         home.corral("down")
-    wait_until(lambda: not home.processes(), "all have ended")
+    wait_until(lambda: not home.processes(), "all processes exited")

@@ -1,4 +1,4 @@
-"""How input reaches an agent that reads when it likes to."""
+"""Input streams of an agent: buffering, limits and closing."""
 
 import os
 import select
@@ -9,18 +9,18 @@ import pytest
 from corral.supervisor.streams import AgentStreams, ProtocolStreams, TerminalStreams
 
 
-@pytest.fixture(params=["talk", "terminal"])
+@pytest.fixture(params=["protocol", "terminal"])
 def streams(request: pytest.FixtureRequest, tmp_path: Path) -> AgentStreams:
-    if request.param == "talk":
+    if request.param == "protocol":
         return ProtocolStreams(tmp_path, stdin=None, split=False)
     return TerminalStreams(tmp_path, rows=24, columns=80)
 
 
-def nobody(data: bytes) -> None:
-    """For output that does not matter."""
+def discard(data: bytes) -> None:
+    """Ignore the output of the agent."""
 
 
-def wants_to_type(streams: AgentStreams) -> bool:
+def has_pending_input(streams: AgentStreams) -> bool:
     poll = select.poll()
     streams.register(poll)
     return any(event & select.POLLOUT for _, event in poll.poll(0))
@@ -30,17 +30,17 @@ def test_unread_input_is_buffered_without_blocking(streams: AgentStreams) -> Non
     agent = streams.open_stdio().stdin
     lines = [b"%0120d\n" % nth for nth in range(1_000)]
     for line in lines:
-        assert streams.type_in(line)  # no terminal, and no pipe, takes that much
-    assert not wants_to_type(streams)
+        assert streams.type_in(line)  # more than a terminal or a pipe can buffer
+    assert not has_pending_input(streams)
     os.set_blocking(agent, False)
-    got = b""
-    while len(got) < sum(map(len, lines)):
+    received = b""
+    while len(received) < sum(map(len, lines)):
         try:
-            got += os.read(agent, 1 << 16)
+            received += os.read(agent, 1 << 16)
         except BlockingIOError:
-            assert wants_to_type(streams)
-            streams.handle((), nobody, nobody)
-    assert got == b"".join(lines)
+            assert has_pending_input(streams)
+            streams.handle((), discard, discard)
+    assert received == b"".join(lines)
     streams.close()
 
 
@@ -61,11 +61,11 @@ def test_closing_the_input_comes_after_buffered_text(tmp_path: Path) -> None:
     assert streams.type_in(b"x" * 200_000)
     assert streams.close_input()
     assert not streams.type_in(b"y")
-    got = 0
+    received = 0
     while data := os.read(agent, 1 << 16):
-        got += len(data)
-        streams.handle((), nobody, nobody)
-    assert got == 200_000
+        received += len(data)
+        streams.handle((), discard, discard)
+    assert received == 200_000
     os.close(agent)
     streams.close()
 
@@ -75,5 +75,5 @@ def test_nothing_is_written_to_a_closed_input(tmp_path: Path) -> None:
     streams.open_stdio()
     streams.close_child_ends()
     assert not streams.type_in(b"x")
-    assert not wants_to_type(streams)
+    assert not has_pending_input(streams)
     streams.close()

@@ -23,23 +23,25 @@ def test_team_member_starts_with_identity_tools_and_prompt(tmp_path: Path, home:
     (tmp_path / "work").mkdir(exist_ok=True)
     file = tmp_path / "team.json"
     file.write_text(json.dumps(team))
-    told = home.json("team", "start", str(file), "--json")
-    assert [(each["agent"], each["result"]) for each in told] == [
+    members = home.json("team", "start", str(file), "--json")
+    assert [(member["agent"], member["result"]) for member in members] == [
         ("ada", "started"),
         ("bob", "started"),
     ]
-    for each in told:
-        assert home.wait_for_end(each["run_id"]).state is RunState.COMPLETED
+    for member in members:
+        assert home.wait_for_end(member["run_id"]).state is RunState.COMPLETED
     with home.store() as store:
-        said = b"".join(store.outputs.open(told[0]["run_id"]).lines(0, 1_000)).decode()
-        assert "Everything works." in said
-        assert "bob" in said
-        assert "CORRAL_AGENT=ada" in said
+        output = b"".join(store.outputs.open(members[0]["run_id"]).lines(0, 1_000)).decode()
+        assert "Everything works." in output
+        assert "bob" in output
+        assert "CORRAL_AGENT=ada" in output
         assert store.settings.get("runs.mcp_tools", agent="bob").value is True
         assert store.agents.get("bob").limits.timeout_ms == 60_000
         assert [task.lead for task in store.tasks.list().items] == ["agent:ada"] * 2
-    again = home.json("team", "start", str(file), "--json")
-    assert {each["run_id"] for each in again}.isdisjoint({each["run_id"] for each in told})
+    restarted = home.json("team", "start", str(file), "--json")
+    assert {member["run_id"] for member in restarted}.isdisjoint(
+        {member["run_id"] for member in members}
+    )
     with home.store() as store:
         assert len(store.tasks.list().items) == 2
         assert store.agents.get("bob").version == 1

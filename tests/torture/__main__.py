@@ -30,22 +30,22 @@ from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
 from tests.torture import ledger
 from tests.torture.expected_runs import AGENT, Plan, judge
-from tests.torture.ledger import counted
-from tests.torture.recovery_processes import RecoveryProcesses, reap_for_ever
+from tests.torture.ledger import format_counts
+from tests.torture.recovery_processes import RecoveryProcesses, reap_forever
 from tests.torture.unrelated_processes import UnrelatedProcesses
 from tests.torture.workspace import folder_for, store_for
 
-AT_ONCE = 6
-LONGEST = 180.0
+MAX_RUNS = 6
+MAX_WAIT = 180.0
 ROLES = ("supervisor", "guard", "agent")
 ENDS = ("exit0", "exit0", "exit3", "exit77", "signal11", "signal15", "signal9")
 
 
 class Torture:
-    def __init__(self, folder: Path, count: int, seed: int, at_once: int, url: str) -> None:
+    def __init__(self, folder: Path, count: int, seed: int, max_runs: int, url: str) -> None:
         self.folder = folder
         self.count = count
-        self.at_once = at_once
+        self.max_runs = max_runs
         self.random = random.Random(seed)
         self.url = url
         self.plans: dict[str, Plan] = {}
@@ -55,7 +55,7 @@ class Torture:
         self.recoverers: RecoveryProcesses | None = None
         self.starting: dict[int, Plan] = {}
         self.lock = threading.Lock()
-        self.enough = threading.Event()
+        self.stopping = threading.Event()
         (folder / "agent.py").write_text(AGENT)
         (folder / "work").mkdir()
 
@@ -71,13 +71,13 @@ class Torture:
             max_restarts=1 if kind != "stream" and self.random.random() < 0.2 else 0,
         )
 
-    def ask(self, store: Corral, plan: Plan, pause: float) -> Run:
+    def request_run(self, store: Corral, plan: Plan, pause: float) -> Run:
         work = str(self.folder / "work")
         if plan.kind == "stream":
-            says = [f"say {n}; sleep {pause * 4:.3f}" for n in range(1, plan.lines + 1)]
+            steps = [f"say {n}; sleep {pause * 4:.3f}" for n in range(1, plan.lines + 1)]
             last = "; crash 3" if plan.end == "exit3" else ""
             first = f"write {plan.record.with_suffix('.begin')} begin 1"
-            prompt = "\n".join([first, *says, f"write {plan.record} end 1 {plan.end}{last}"])
+            prompt = "\n".join([first, *steps, f"write {plan.record} end 1 {plan.end}{last}"])
             return store.runs.start(
                 prompt=prompt, agent="scripted", project=work, terminal=False, grace_period_ms=500
             )
@@ -92,7 +92,7 @@ class Torture:
 
     def start(self, store: Corral, plan: Plan, pause: float) -> None:
         """Request a run and start its supervisor, which may be killed while it starts."""
-        run = self.ask(store, plan, pause)
+        run = self.request_run(store, plan, pause)
         plan.id = run.id
         with self.lock:
             self.plans[run.id] = plan
@@ -106,11 +106,11 @@ class Torture:
             with self.lock:
                 self.starting.pop(supervisor.pid)
 
-    def feed(self, number: int) -> None:
+    def start_runs(self, number: int) -> None:
         """Start runs while there are too few; one of several such threads."""
         with corral.open(self.url, actor="torture") as store:
-            while not self.enough.is_set():
-                if len(store.runs.list(live=True, limit=100).items) >= self.at_once:
+            while not self.stopping.is_set():
+                if len(store.runs.list(live=True, limit=100).items) >= self.max_runs:
                     time.sleep(0.02)
                     continue
                 with self.lock:
@@ -118,15 +118,15 @@ class Torture:
                     plan, pause = self.plan(number), self.random.uniform(0.0005, 0.006)
                 self.start(store, plan, pause)
 
-    # -- killing ---------------------------------------------------------------------------------
+    # -- kills -----------------------------------------------------------------------------------
 
     def torture(self, store: Corral) -> None:
-        result = time.monotonic()
+        last_print = time.monotonic()
         while sum(self.kills.values()) < self.count:
             time.sleep(self.random.choice((0, 0.001, 0.01, 0.05, 0.15)))
-            luck = self.random.random()
-            if luck < 0.3:
-                self.kill_starting() if luck < 0.15 else self.kill_recoverer()
+            chance = self.random.random()
+            if chance < 0.3:
+                self.kill_starting() if chance < 0.15 else self.kill_recoverer()
                 continue
             live = [run for run in store.runs.list(live=True, limit=100).items if run.pid]
             if not live:
@@ -137,34 +137,34 @@ class Torture:
                     store.runs.stop(run.id, reason="stopped by the test", grace_period_ms=300)
                     self.plans[run.id].stopped = True
             roles = self.random.sample(ROLES, self.random.choice((1, 1, 1, 2, 3)))
-            values = {role: self.find(run, role) for role in roles}
+            identities = {role: self.find(run, role) for role in roles}
             for role in roles:
-                self.kill(self.plans[run.id], role, values[role])
-            if time.monotonic() - result > 15:
-                result = time.monotonic()
+                self.kill(self.plans[run.id], role, identities[role])
+            if time.monotonic() - last_print > 15:
+                last_print = time.monotonic()
                 print(f"  {sum(self.kills.values())} kills, {len(self.plans)} runs", flush=True)
 
     def kill_starting(self) -> None:
         with self.lock:
-            result = list(self.starting.items())
-        if not result:
+            starting = list(self.starting.items())
+        if not starting:
             return
-        pid, plan = self.random.choice(result)
+        pid, plan = self.random.choice(starting)
         time.sleep(self.random.uniform(0, 0.3))
-        who = process.identify(pid)
-        self.kill(plan, "supervisor", who)
+        identity = process.identify(pid)
+        self.kill(plan, "supervisor", identity)
 
     def kill_recoverer(self) -> None:
         """Kill a recovery process at work."""
         assert self.recoverers is not None
         time.sleep(self.random.choice((0, 0.002, 0.01, 0.03)))
-        result = self.recoverers.busy()
-        if result:
-            who = self.random.choice(result)
-            if process.send_signal(who, signal.SIGKILL):
-                self.killed.add(who.pid)
+        busy = self.recoverers.busy()
+        if busy:
+            identity = self.random.choice(busy)
+            if process.send_signal(identity, signal.SIGKILL):
+                self.killed.add(identity.pid)
                 self.kills["recoverer"] += 1
-            self.recoverers.replace(who)
+            self.recoverers.replace(identity)
 
     @staticmethod
     def find(run: Run, role: str) -> ProcessIdentity | None:
@@ -175,8 +175,8 @@ class Torture:
                 agent = process.read_stat(run.pid or 0)
                 if agent is None or agent.start_token != run.start_token or agent.parent <= 1:
                     return None
-                words = process.read_command_line(agent.parent)
-                return process.identify(agent.parent) if "corral.supervisor" in words else None
+                command = process.read_command_line(agent.parent)
+                return process.identify(agent.parent) if "corral.supervisor" in command else None
             return None
         pid, token = (run.pid, run.start_token)
         if role == "supervisor":
@@ -187,29 +187,29 @@ class Torture:
             else ProcessIdentity(run.host, run.boot_id, pid, token)
         )
 
-    def kill(self, plan: Plan, role: str, who: ProcessIdentity | None) -> None:
-        if who is None or not process.send_signal(who, signal.SIGKILL):
+    def kill(self, plan: Plan, role: str, identity: ProcessIdentity | None) -> None:
+        if identity is None or not process.send_signal(identity, signal.SIGKILL):
             return
-        self.killed.add(who.pid)
+        self.killed.add(identity.pid)
         plan.killed[role] += 1
         self.kills[role] += 1
         if self.random.random() < 0.4:
-            self.bystanders.take_pid_of(who)
+            self.bystanders.take_pid_of(identity)
 
 
 # -- processes -----------------------------------------------------------------------------------
 
 
-def _left(mark: str) -> list[int]:
-    results = []
+def _list_processes(mark: str) -> list[int]:
+    pids = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with suppress(OSError):
-                words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+                variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 state = process.read_stat(int(name))
-                if mark.encode() in words and state is not None and state.state not in "ZX":
-                    results.append(int(name))
-    return results
+                if mark.encode() in variables and state is not None and state.state not in "ZX":
+                    pids.append(int(name))
+    return pids
 
 
 def run(wanted: argparse.Namespace, folder: Path, url: str | None) -> int:
@@ -221,134 +221,144 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None) -> int:
     url = url or f"sqlite:///{folder}/corral.db"
     engine = "postgres" if url.startswith("postgres") else "sqlite"
     print(f"torture on {engine}, {count} kills, seed {seed}", flush=True)
-    torture = Torture(folder, count, seed, wanted.at_once, url)
+    torture = Torture(folder, count, seed, wanted.max_runs, url)
     corral.open(url).close()
-    reap_for_ever()
+    reap_forever()
     for env in ({}, {"CORRAL_RUN": "run_0"}, {"XCORRAL_RUN": "run_"}):
         torture.bystanders.add(env)
     recoverers = torture.recoverers = RecoveryProcesses(url, seed, folder)
-    feeders = [threading.Thread(target=torture.feed, args=(n,), daemon=True) for n in range(3)]
-    began = time.monotonic()
+    starters = [
+        threading.Thread(target=torture.start_runs, args=(n,), daemon=True) for n in range(3)
+    ]
+    start = time.monotonic()
     try:
         with corral.open(url, actor="torture") as store:
-            for feeder in feeders:
-                feeder.start()
+            for starter in starters:
+                starter.start()
             torture.torture(store)
-            torture.enough.set()
-            for feeder in feeders:
-                feeder.join()
-            deadline = time.monotonic() + LONGEST
+            torture.stopping.set()
+            for starter in starters:
+                starter.join()
+            deadline = time.monotonic() + MAX_WAIT
             while store.runs.list(live=True).items and time.monotonic() < deadline:
                 time.sleep(0.1)
             recoverers.end()
             # A recovery process that briefly supervises a run may be killed as its supervisor.
-            tired = [pid for pid in recoverers.died if pid not in torture.killed]
+            crashed = [pid for pid in recoverers.died if pid not in torture.killed]
             store.runs.recover()
-            seconds = time.monotonic() - began
-            wrong = report(torture, store, seconds, tired, folder)
+            seconds = time.monotonic() - start
+            wrong = report(torture, store, seconds, crashed, folder)
             batch = ledger.Batch(engine, "runs", seed, dict(torture.kills), seconds, wrong)
             batch.runs, batch.command = len(torture.plans), " ".join(sys.argv[1:])
-            ledger.note(wanted.into, batch)
+            ledger.append_batch(wanted.into, batch)
             return 1 if wrong else 0
     finally:
         recoverers.end()
         torture.bystanders.end()
-        for pid in _left(f"CORRAL_HOME={folder / 'home'}"):
+        for pid in _list_processes(f"CORRAL_HOME={folder / 'home'}"):
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def report(torture: Torture, store: Corral, seconds: float, tired: list[int], folder: Path) -> int:
+def report(
+    torture: Torture, store: Corral, seconds: float, crashed: list[int], folder: Path
+) -> int:
     """Print what was done and found; return the number of violations."""
     mark = f"CORRAL_HOME={folder / 'home'}"
     deadline = time.monotonic() + 30
-    while (left := _left(mark)) and time.monotonic() < deadline:
+    while (remaining := _list_processes(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     wrong = [text for plan in torture.plans.values() for text in judge(store, plan)]
-    strangers = torture.bystanders.judge()
+    signalled = torture.bystanders.judge()
     states: Counter[tuple[str, str]] = Counter()
-    known: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     for plan in torture.plans.values():
         run = store.runs.get(plan.id)
         states[plan.kind, run.state] += 1
-        how = "exit code" if run.exit_code is not None else "signal"
-        known[how if run.exit_code is not None or run.signal is not None else "unknown"] += 1
-    _table(
+        outcome = "exit code" if run.exit_code is not None else "signal"
+        outcomes[outcome if run.exit_code is not None or run.signal is not None else "unknown"] += 1
+    _print_table(
         {
-            "kills": f"{sum(torture.kills.values())} ({counted(torture.kills)})",
+            "kills": f"{sum(torture.kills.values())} ({format_counts(torture.kills)})",
             "runs": f"{len(torture.plans)} in {seconds:.0f} s",
             **{f"  {kind} {state}": str(n) for (kind, state), n in sorted(states.items())},
-            "known ends": counted(known),
+            "known ends": format_counts(outcomes),
             "bystanders": str(len(torture.bystanders)),
             "  with a pid used before": str(torture.bystanders.reused),
             "wrong ends or outputs": str(len(wrong)),
-            "strangers signalled": str(len(strangers)),
-            "left running": str(len(left)),
-            "recoverers that died": str(len(tired)),
+            "unrelated processes signalled": str(len(signalled)),
+            "still running": str(len(remaining)),
+            "recoverers that died": str(len(crashed)),
         }
     )
-    for pid in left:
+    for pid in remaining:
         wrong.append(f"left: {pid} {' '.join(process.read_command_line(pid))[:100]}")
-    for text in (*wrong, *strangers):
+    for text in (*wrong, *signalled):
         print(f"  ! {text}")
-    result: Any = (folder / "recoverers").read_text().strip()
-    if result:
-        print(f"  recoverers said: {result[-1_500:]}")
+    errors: Any = (folder / "recoverers").read_text().strip()
+    if errors:
+        print(f"  recoverers printed: {errors[-1_500:]}")
     for error in sorted((folder / "home" / "runs").glob("*/supervisor.error"))[:5]:
         print(f"  {error.parent.name}: {error.read_text().strip().splitlines()[-1]}")
-    return len(wrong) + len(strangers) + len(tired)
+    return len(wrong) + len(signalled) + len(crashed)
 
 
-def _table(rows: dict[str, str]) -> None:
+def _print_table(rows: dict[str, str]) -> None:
     width = max(map(len, rows))
     print("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows.items()), flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0] if __doc__ else "")
-    parser.add_argument("--count", type=int, default=500, help="how many kills")
+    parser.add_argument("--count", type=int, default=500, help="number of kills")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="runs that go at once")
-    parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
-    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own")
-    parser.add_argument("--url", help="on this PostgreSQL database, which is empty")
-    parser.add_argument("--storm", action="store_true", help="chats in a storm; see its --help")
-    parser.add_argument("--chaos", action="store_true", help="everything at once; see its --help")
-    parser.add_argument("--handles", action="store_true", help="many handles; see its --help")
+    parser.add_argument("--max-runs", type=int, default=MAX_RUNS, help="number of concurrent runs")
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
+    parser.add_argument("--postgres", action="store_true", help="use a private PostgreSQL server")
+    parser.add_argument("--url", help="use this empty PostgreSQL database")
+    parser.add_argument("--chat", action="store_true", help="chat stress test; see its --help")
+    parser.add_argument("--chaos", action="store_true", help="all faults at once; see its --help")
+    parser.add_argument(
+        "--handles", action="store_true", help="many SQLite handles; see its --help"
+    )
     parser.add_argument("--moves", action="store_true", help="db move under load; see its --help")
     parser.add_argument("--runs", action="store_true", help="many runs at once; see its --help")
-    parser.add_argument("--kills", type=int, help="batches of --count until there were so many")
-    parser.add_argument("--into", metavar="FILE", help="a line for each batch; --kills goes on")
-    parser.add_argument("--total", metavar="FILE", help="only show what such a file tells")
-    if "--storm" in sys.argv:
-        from tests.torture import storm
+    parser.add_argument("--kills", type=int, help="run batches of --count until this many kills")
+    parser.add_argument(
+        "--into", metavar="FILE", help="append a line per batch; --kills continues it"
+    )
+    parser.add_argument("--total", metavar="FILE", help="only print the totals of such a file")
+    if "--chat" in sys.argv:
+        from tests.torture import chat_stress
 
-        return storm.main([word for word in sys.argv[1:] if word != "--storm"])
+        return chat_stress.main([argument for argument in sys.argv[1:] if argument != "--chat"])
     if "--chaos" in sys.argv:
         from tests.torture.chaos import main as chaos
 
-        return chaos.main([word for word in sys.argv[1:] if word != "--chaos"])
+        return chaos.main([argument for argument in sys.argv[1:] if argument != "--chaos"])
     if "--handles" in sys.argv:
         from tests.torture import sqlite_handles
 
-        return sqlite_handles.main([word for word in sys.argv[1:] if word != "--handles"])
+        return sqlite_handles.main(
+            [argument for argument in sys.argv[1:] if argument != "--handles"]
+        )
     if "--runs" in sys.argv:
         from tests.torture import many_runs
 
-        return many_runs.main([word for word in sys.argv[1:] if word != "--runs"])
+        return many_runs.main([argument for argument in sys.argv[1:] if argument != "--runs"])
     if "--moves" in sys.argv:
         from tests.torture import store_moves
 
-        return store_moves.main([word for word in sys.argv[1:] if word != "--moves"])
+        return store_moves.main([argument for argument in sys.argv[1:] if argument != "--moves"])
     wanted = parser.parse_args()
     if wanted.total:
         print(ledger.table(ledger.read(wanted.total)))
         return 0
     if wanted.kills:
         if wanted.into is None:
-            parser.error("--kills goes on from a file; name it with --into FILE")
-        more = ["--postgres"] if wanted.postgres else []
-        return ledger.go_on(wanted.kills, wanted.count, wanted.seed, wanted.into, more)
+            parser.error("--kills continues a file; name it with --into FILE")
+        options = ["--postgres"] if wanted.postgres else []
+        return ledger.run_batches(wanted.kills, wanted.count, wanted.seed, wanted.into, options)
     with (
         folder_for("torture", keep=wanted.keep) as folder,
         store_for(wanted.url, postgres=wanted.postgres) as url,

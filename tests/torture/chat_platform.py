@@ -37,7 +37,7 @@ SECONDS = 10.0
 # -- the platform ----------------------------------------------------------------------------------
 
 
-class Platform:
+class FaultyPlatform:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._lock = threading.Lock()
@@ -53,8 +53,8 @@ class Platform:
     def say(self, kind: str, event: dict[str, Any]) -> None:
         """Post a message; it is delivered eventually and not always in order."""
         with self._lock:
-            late = self._random.choice((0, 0, 0, 0.05, 0.5))
-            self._held.append((time.monotonic() + late, kind, event))
+            delay = self._random.choice((0, 0, 0, 0.05, 0.5))
+            self._held.append((time.monotonic() + delay, kind, event))
 
     def poll(self, kind: str, cursor: int) -> dict[str, Any] | None:
         with self._lock:
@@ -62,48 +62,48 @@ class Platform:
                 self.count("polls that failed")
                 return None
             now = time.monotonic()
-            free = [each for each in self._held if each[0] <= now]
-            self._held = [each for each in self._held if each[0] > now]
+            free = [item for item in self._held if item[0] <= now]
+            self._held = [item for item in self._held if item[0] > now]
             if self._random.random() < 0.3:
                 self._random.shuffle(free)
                 self.count("batches out of order")
-            for _, whose, event in free:
-                self._logs[whose].append(event)
+            for _, event_kind, event in free:
+                self._logs[event_kind].append(event)
             log = self._logs[kind]
             events = log[cursor : cursor + 40]
             result = list(events)
             for _ in range(self._random.choice((0, 0, 1, 3)) if log else 0):
                 result.insert(self._random.randint(0, len(result)), self._random.choice(log))
-                self.count("events told again")
-            # A message delivered too early is delivered again at its turn.
+                self.count("events repeated")
+            # An event delivered too early is delivered again in its turn.
             return {"events": result, "cursor": cursor + len(events)}
 
-    def send(self, kind: str, said: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+    def send(self, kind: str, message: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
         """None: the connection breaks, and the sender does not know the outcome."""
         with self._lock:
-            luck = self._random.random()
-            if luck < 0.08:
-                self.count("sendings that failed")
+            chance = self._random.random()
+            if chance < 0.08:
+                self.count("failed sends")
                 return 503, {}
-            if luck < 0.12:
-                self.count("sendings told to wait")
+            if chance < 0.12:
+                self.count("throttled sends")
                 return 429, {"retry_ms": 150}
-            if luck < 0.15:
-                self.count("sendings lost on the way there")
+            if chance < 0.15:
+                self.count("lost requests")
                 return None
-            known = self._keys.get((kind, said["key"])) if kind == "once" else None
-            if known is None:
-                known = f"m{len(self.shown)}"
-                self._keys[kind, said["key"]] = known
-                self.shown.append({"id": known, "kind": kind, **said})
+            message_id = self._keys.get((kind, message["key"])) if kind == "once" else None
+            if message_id is None:
+                message_id = f"m{len(self.shown)}"
+                self._keys[kind, message["key"]] = message_id
+                self.shown.append({"id": message_id, "kind": kind, **message})
             else:
-                self.count("keys sent again")
-            if luck < 0.19:
-                self.count("answers lost on the way back")
+                self.count("repeated keys")
+            if chance < 0.19:
+                self.count("lost responses")
                 return None
-            return 200, {"id": known}
+            return 200, {"id": message_id}
 
-    def asked(
+    def handle(
         self, what: str, kind: str, body: dict[str, Any]
     ) -> tuple[int, dict[str, Any]] | None:
         """Return the response to a request; None: no response."""
@@ -127,15 +127,17 @@ class Platform:
 
     def history(self, kind: str, place: str) -> list[dict[str, Any]]:
         with self._lock:
-            self.count("looks into the history")
-            ours = [each for each in self.shown if each["kind"] == kind and each["place"] == place]
-            return ours[-100:]
+            self.count("history requests")
+            messages = [
+                item for item in self.shown if item["kind"] == kind and item["place"] == place
+            ]
+            return messages[-100:]
 
 
 def serve(port: int, seed: int) -> None:
-    platform = Platform(seed)
+    platform = FaultyPlatform(seed)
 
-    class Door(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: Any) -> None:
@@ -144,26 +146,26 @@ def serve(port: int, seed: int) -> None:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             platform.delay()
-            answer = platform.asked(body.pop("what"), body.pop("kind", "once"), body)
+            answer = platform.handle(body.pop("what"), body.pop("kind", "once"), body)
             if answer is None:
                 self.close_connection = True
             else:
-                self._tell(*answer)
+                self._respond(*answer)
 
-        def _tell(self, status: int, body: dict[str, Any]) -> None:
+        def _respond(self, status: int, body: dict[str, Any]) -> None:
             data = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
-    class Server(ThreadingHTTPServer):
+    class PlatformServer(ThreadingHTTPServer):
         request_queue_size = 128
 
         def handle_error(self, *_: Any) -> None:
             """Ignore: the client was killed."""
 
-    Server(("127.0.0.1", port), Door).serve_forever()
+    PlatformServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 # -- adapters --------------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ def ask(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
         return error.code, json.loads(error.read())
 
 
-class Once(BaseAdapter):
+class IdempotentAdapter(BaseAdapter):
     """A channel that shows a repeated key once."""
 
     kind = "once"
@@ -211,13 +213,13 @@ class Once(BaseAdapter):
                 text=message.text,
             )
         except (OSError, ValueError) as error:
-            return UnconfirmedMessage(f"the line broke ({type(error).__name__})")
+            return UnconfirmedMessage(f"the connection broke ({type(error).__name__})")
         if status == 200:
             return SentMessage([result["id"]])
         return FailedMessage(f"it answered {status}", retry_ms=result.get("retry_ms"))
 
 
-class Open(Once):
+class HistoryAdapter(IdempotentAdapter):
     """A channel that shows a message as often as it is sent and reports its history."""
 
     kind = "open"
@@ -226,22 +228,24 @@ class Open(Once):
     def list_posted(self, message: OutgoingMessage) -> list[PostedMessage]:
         _, result = ask(self._url, what="history", kind=self.kind, place=message.place)
         return [
-            PostedMessage(each["id"], each["text"], None, message.begun_at)
-            for each in result["shown"]
+            PostedMessage(item["id"], item["text"], None, message.begun_at)
+            for item in result["shown"]
         ]
 
 
-KINDS = {each.kind: each for each in (Once, Open)}
+KINDS = {adapter.kind: adapter for adapter in (IdempotentAdapter, HistoryAdapter)}
 
 
-class _Entry:
+class _EntryPoint:
     def __init__(self, adapter: type[BaseAdapter]) -> None:
         self.load = lambda: adapter
 
 
 def register_adapters() -> None:
     """Register these channel kinds as if a package had provided them."""
-    registry._list_entry_points = lambda: {kind: _Entry(each) for kind, each in KINDS.items()}
+    registry._list_entry_points = lambda: {
+        kind: _EntryPoint(adapter) for kind, adapter in KINDS.items()
+    }
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m tests.torture --kills 10000 --into kills [--postgres]
     python -m tests.torture --total kills
 
-The storm and the chaos accept `--into` too, and the crash harness takes the file name from
+The chat and chaos tests accept `--into` too, and the crash harness takes the file name from
 CORRAL_KILLS.
 """
 
@@ -21,7 +21,7 @@ class Batch(msgspec.Struct):
     engine: str
     what: str
     seed: int | None
-    """None: nothing in it is left to chance."""
+    """None if the batch is not random."""
     kills: dict[str, int]
     """How many of each kind of process got a SIGKILL."""
     seconds: float
@@ -34,7 +34,7 @@ class Batch(msgspec.Struct):
         return sum(self.kills.values())
 
 
-def note(into: str | None, batch: Batch) -> None:
+def append_batch(into: str | None, batch: Batch) -> None:
     """Append a batch to a file, if one is named."""
     if into is not None:
         with Path(into).open("ab") as file:
@@ -47,22 +47,30 @@ def read(path: str) -> list[Batch]:
     return [msgspec.json.decode(line, type=Batch) for line in lines]
 
 
-def go_on(wanted: int, count: int, seed: int, into: str, more: list[str]) -> int:
+def run_batches(wanted: int, count: int, seed: int, into: str, options: list[str]) -> int:
     """Run batches until so many processes were killed on this engine, or one finds a violation.
 
     The batches already in the file count.
     """
-    engine = "postgres" if "--postgres" in more else "sqlite"
+    engine = "postgres" if "--postgres" in options else "sqlite"
     while True:
-        done = [item for item in read(into) if (item.engine, item.what) == (engine, "runs")]
-        left = wanted - sum(item.count for item in done)
-        wrong = any(item.wrong for item in done)
-        if wrong or left <= 0:
+        batches = [item for item in read(into) if (item.engine, item.what) == (engine, "runs")]
+        remaining = wanted - sum(item.count for item in batches)
+        wrong = any(item.wrong for item in batches)
+        if wrong or remaining <= 0:
             print(table(read(into)))
             return int(wrong)
-        seed = max([seed - 1, *(item.seed or 0 for item in done)]) + 1
-        words = ["--count", str(min(count, left)), "--seed", str(seed), "--into", into, *more]
-        ended = subprocess.run([sys.executable, "-m", "tests.torture", *words], check=False)
+        seed = max([seed - 1, *(item.seed or 0 for item in batches)]) + 1
+        arguments = [
+            "--count",
+            str(min(count, remaining)),
+            "--seed",
+            str(seed),
+            "--into",
+            into,
+            *options,
+        ]
+        ended = subprocess.run([sys.executable, "-m", "tests.torture", *arguments], check=False)
         if ended.returncode != 0:
             return ended.returncode
 
@@ -74,30 +82,30 @@ def table(batches: list[Batch]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for engine, what in sorted({(item.engine, item.what) for item in batches}):
-        these = [item for item in batches if (item.engine, item.what) == (engine, what)]
+        group = [item for item in batches if (item.engine, item.what) == (engine, what)]
         kinds: Counter[str] = Counter()
-        for item in these:
+        for item in group:
             kinds.update(item.kills)
-        seeds = _spans(sorted({item.seed for item in these if item.seed is not None}))
+        seeds = _format_ranges(sorted({item.seed for item in group if item.seed is not None}))
         row = (
             engine,
             what,
-            f"{kinds.total():,} ({counted(kinds)})",
-            f"{sum(item.runs for item in these):,}",
-            f"{sum(item.seconds for item in these):,.0f}",
-            str(sum(item.wrong for item in these)),
+            f"{kinds.total():,} ({format_counts(kinds)})",
+            f"{sum(item.runs for item in group):,}",
+            f"{sum(item.seconds for item in group):,.0f}",
+            str(sum(item.wrong for item in group)),
             seeds,
         )
         rows.append(f"| {' | '.join(row)} |")
     return "\n".join(rows)
 
 
-def counted(counter: Counter[str]) -> str:
+def format_counts(counter: Counter[str]) -> str:
     """Return the counts as text."""
     return ", ".join(f"{name} {n:,}" for name, n in sorted(counter.items()))
 
 
-def _spans(numbers: list[int]) -> str:
+def _format_ranges(numbers: list[int]) -> str:
     """Return numbers as short ranges: 1-4, 7."""
     spans: list[list[int]] = []
     for number in numbers:

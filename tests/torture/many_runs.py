@@ -3,7 +3,7 @@
     python -m tests.torture --runs [--count 200] [--seconds 60]
 
 Each run has a supervisor process of its own. The server allows 100 connections. Every run must be
-running at the same moment, stay alive beyond its lease, and end as completed with its exit code.
+running at the same moment, keep its lease, and end with its own exit code.
 """
 
 import argparse
@@ -28,7 +28,7 @@ STOCK = "max_connections=100"
 _COUNT = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
 
 
-class Meter(threading.Thread):
+class ConnectionMeter(threading.Thread):
     """Counts the connections to a database continuously, over its own connection."""
 
     def __init__(self, url: str) -> None:
@@ -45,23 +45,23 @@ class Meter(threading.Thread):
             self.counts.append(int(row[0]))
         self._server.close()
 
-    def part(self, since: int) -> str:
-        part = sorted(self.counts[since:]) or [0]
-        mean = sum(part) / len(part)
-        return f"mean {mean:.1f}, median {part[len(part) // 2]}, most {part[-1]}"
+    def summarize(self, since: int) -> str:
+        counts = sorted(self.counts[since:]) or [0]
+        mean = sum(counts) / len(counts)
+        return f"mean {mean:.1f}, median {counts[len(counts) // 2]}, most {counts[-1]}"
 
 
 def start(store: Corral, project: Path, release: Path) -> str:
     """Start a run that waits until a file exists."""
-    words = f"while ! test -e {release}; do sleep 2; done; exit 7"
-    run = store.runs.start(command=["sh", "-c", words], project=str(project), terminal=False)
+    script = f"while ! test -e {release}; do sleep 2; done; exit 7"
+    run = store.runs.start(command=["sh", "-c", script], project=str(project), terminal=False)
     StartingSupervisor().start(store=store.address, run=run.id)
     return run.id
 
 
 @contextmanager
-def measured(url: str) -> Iterator[Meter]:
-    meter = Meter(url)
+def measure_connections(url: str) -> Iterator[ConnectionMeter]:
+    meter = ConnectionMeter(url)
     meter.start()
     try:
         yield meter
@@ -74,14 +74,12 @@ def run(folder: Path, url: str, count: int, seconds: float) -> int:
     os.environ["CORRAL_HOME"] = str(folder / "home")
     (folder / "work").mkdir()
     release, wrong = folder / "release", []
-    with measured(url) as meter, corral.open(url, actor="torture") as store:
-        for name in ("runs.max", "runs.max_per_node"):
-            if name in {item.name for item in store.settings.list().items}:
-                store.settings.set(name, count + 10)
-        began = time.monotonic()
+    with measure_connections(url) as meter, corral.open(url, actor="torture") as store:
+        store.settings.set("runs.max_concurrent", count + 10)
+        start_time = time.monotonic()
         ids = [start(store, folder / "work", release) for _ in range(count)]
-        print(f"started    {count} runs in {time.monotonic() - began:.0f} s", flush=True)
-        at = len(meter.counts)
+        print(f"started    {count} runs in {time.monotonic() - start_time:.0f} s", flush=True)
+        since = len(meter.counts)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             time.sleep(1)
@@ -92,19 +90,19 @@ def run(folder: Path, url: str, count: int, seconds: float) -> int:
         print(
             f"running    {running} of {count}, {leased} with a valid lease, after {seconds:.0f} s"
         )
-        print(f"connections while all run: {meter.part(at)}")
+        print(f"connections while all run: {meter.summarize(since)}")
         wrong += [f"{count - running} do not run"] if running < count else []
         wrong += [f"{count - leased} lost their lease"] if leased < count else []
-        at = len(meter.counts)
+        since = len(meter.counts)
         release.touch()
         deadline = time.monotonic() + 300
         while any(store.runs.get(id).is_live for id in ids) and time.monotonic() < deadline:
             time.sleep(0.5)
         ended = [store.runs.get(id) for id in ids]
         right = sum((item.state, item.exit_code) == (RunState.FAILED, 7) for item in ended)
-        print(f"ended      {right} of {count} as they should (exit 7)")
-        print(f"connections while all end: {meter.part(at)}")
-        wrong += [f"{count - right} ended otherwise"] if right < count else []
+        print(f"ended      {right} of {count} as expected (exit 7)")
+        print(f"connections while all end: {meter.summarize(since)}")
+        wrong += [f"{count - right} ended differently"] if right < count else []
     errors = sorted((folder / "home" / "runs").glob("*/supervisor.error"))
     wrong += [f"{path.parent.name}: {path.read_text().splitlines()[-1]}" for path in errors[:5]]
     for text in wrong:

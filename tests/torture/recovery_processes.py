@@ -1,7 +1,7 @@
 """Processes that recover runs continuously while they are killed too.
 
-A killed one is replaced at once by a fork of a process that has loaded all modules and opened no
-store, so that the next one starts while the work of the last is half done.
+A killed process is replaced at once by a fork of a process that has loaded all modules and opened
+no store, so that the next one starts while the work of the last is unfinished.
 """
 
 import mmap
@@ -19,11 +19,11 @@ from corral.adapters import process
 from corral.adapters.process import ProcessIdentity
 from corral.kernel.errors import CorralError
 
-AT_ONCE = 3
-LONGEST_REST = 0.2  # seconds
+PROCESSES = 3
+MAX_PAUSE = 0.2  # seconds
 
 
-def reap_for_ever() -> None:
+def reap_forever() -> None:
     """Reap killed processes, because zombies would keep their pids."""
 
     def reap() -> None:
@@ -41,14 +41,14 @@ class RecoveryProcesses:
 
     def __init__(self, url: str, seed: int, folder: Path) -> None:
         self.died: list[int] = []
-        """Those who ended and were not killed here."""
-        self.said = folder / "recoverers"
-        self._errors = self.said.open("w")
+        """Pids of processes that ended without a kill by the test."""
+        self.error_file = folder / "recoverers"
+        self._errors = self.error_file.open("w")
         marks = folder / "recovering"
-        marks.write_bytes(bytes(AT_ONCE))
+        marks.write_bytes(bytes(PROCESSES))
         with marks.open("r+b") as file:
-            self._marks = mmap.mmap(file.fileno(), AT_ONCE)
-        words = [
+            self._marks = mmap.mmap(file.fileno(), PROCESSES)
+        command = [
             sys.executable,
             "-m",
             "tests.torture.recovery_processes",
@@ -56,57 +56,59 @@ class RecoveryProcesses:
             str(seed),
             str(marks),
         ]
-        self._mother = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+        self._fork_server = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
         )
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._going = [self._start(number) for number in range(AT_ONCE)]
-        self._thread = threading.Thread(target=self._replace_the_dead, daemon=True)
+        self._running = [self._start(number) for number in range(PROCESSES)]
+        self._thread = threading.Thread(target=self._replace_dead, daemon=True)
         self._thread.start()
 
     def _start(self, number: int) -> ProcessIdentity:
-        assert self._mother.stdin is not None
-        assert self._mother.stdout is not None
+        assert self._fork_server.stdin is not None
+        assert self._fork_server.stdout is not None
         while True:
             self._marks[number] = 0
-            self._mother.stdin.write(b"%d\n" % number)
-            self._mother.stdin.flush()
-            who = process.identify(int(self._mother.stdout.readline()))
-            if who is not None:
-                return who
+            self._fork_server.stdin.write(b"%d\n" % number)
+            self._fork_server.stdin.flush()
+            identity = process.identify(int(self._fork_server.stdout.readline()))
+            if identity is not None:
+                return identity
 
     def busy(self) -> list[ProcessIdentity]:
-        """Return those at work now."""
+        """Return the processes that are recovering now."""
         with self._lock:
-            return [who for number, who in enumerate(self._going) if self._marks[number]]
+            return [
+                identity for number, identity in enumerate(self._running) if self._marks[number]
+            ]
 
     def replace(self, dead: ProcessIdentity) -> None:
-        """Replace a killed one at once."""
+        """Replace a killed process at once."""
         with self._lock:
-            if dead in self._going and not self._ended.is_set():
-                number = self._going.index(dead)
-                self._going[number] = self._start(number)
+            if dead in self._running and not self._ended.is_set():
+                number = self._running.index(dead)
+                self._running[number] = self._start(number)
 
-    def _replace_the_dead(self) -> None:
+    def _replace_dead(self) -> None:
         while not self._ended.wait(0.5):
             with self._lock:
-                for number, who in enumerate(self._going):
-                    if process.identify(who.pid) != who:
-                        self.died.append(who.pid)
-                        self._going[number] = self._start(number)
+                for number, identity in enumerate(self._running):
+                    if process.identify(identity.pid) != identity:
+                        self.died.append(identity.pid)
+                        self._running[number] = self._start(number)
 
     def end(self) -> None:
         self._ended.set()
         self._thread.join()
-        self._mother.kill()
-        for who in self._going:
-            process.send_signal(who, signal.SIGKILL)
+        self._fork_server.kill()
+        for identity in self._running:
+            process.send_signal(identity, signal.SIGKILL)
 
 
-def recover_for_ever(url: str, pause: random.Random, marks: mmap.mmap, number: int) -> None:
+def recover_forever(url: str, pause: random.Random, marks: mmap.mmap, number: int) -> None:
     """Recover in a loop, like `corral ps`, `wait` and the daemon, only faster."""
-    reap_for_ever()
+    reap_forever()
     parent = os.getppid()
     marks[number] = 1
     with corral.open(url, actor="recoverer") as store:
@@ -117,7 +119,7 @@ def recover_for_ever(url: str, pause: random.Random, marks: mmap.mmap, number: i
             except CorralError as error:
                 print(f"recover: {error.message}", file=sys.stderr, flush=True)
             marks[number] = 0
-            time.sleep(pause.uniform(0, LONGEST_REST))
+            time.sleep(pause.uniform(0, MAX_PAUSE))
 
 
 def main() -> None:
@@ -129,7 +131,7 @@ def main() -> None:
     if url.startswith("postgres"):
         import corral.db.postgres  # noqa: F401
     with open(path, "r+b") as file:
-        marks = mmap.mmap(file.fileno(), AT_ONCE)
+        marks = mmap.mmap(file.fileno(), PROCESSES)
     for turn, line in enumerate(sys.stdin):
         while _reaped():
             pass
@@ -137,7 +139,7 @@ def main() -> None:
         if pid == 0:
             try:
                 draw = random.Random(f"{seed} {turn}")
-                recover_for_ever(url, draw, marks, int(line))
+                recover_forever(url, draw, marks, int(line))
             finally:
                 os._exit(1)
         print(pid, flush=True)

@@ -32,7 +32,7 @@ from corral.kernel.errors import Conflict, StoreUnavailable
 from tests.support.invariants import check_store
 from tests.torture.workspace import folder_for
 
-MOST_HANDLES = 4
+MAX_HANDLES = 4
 THREADS = 2
 READ = """
 import sqlite3, sys
@@ -43,7 +43,7 @@ connection.close()
 QUERY = "SELECT count(*), max(seq) FROM letters"
 
 
-def names_of(folder: Path) -> list[Path]:
+def list_names(folder: Path) -> list[Path]:
     """Return the names of the store's file; the first one is its own."""
     real = folder / "store" / "corral.db"
     if not real.parent.exists():
@@ -61,10 +61,10 @@ def names_of(folder: Path) -> list[Path]:
 # -- a worker ------------------------------------------------------------------------------------
 
 
-class Worker:
+class HandleWorker:
     def __init__(self, number: int, operations: int, journal: Path, names: list[Path]) -> None:
         self.number = number
-        self.left = operations
+        self.remaining = operations
         self.names = names
         self.handles: list[Corral] = []
         self.lock = threading.Lock()
@@ -80,105 +80,106 @@ class Worker:
         for handle in self.handles:
             handle.close()
 
-    def note(self, what: str, body: str = "") -> None:
-        os.write(self.journal, f"{json.dumps([what, body])}\n".encode())
+    def record(self, action: str, body: str = "") -> None:
+        os.write(self.journal, f"{json.dumps([action, body])}\n".encode())
 
     def work(self, thread: int) -> None:
-        chance = random.Random(self.number * 100 + thread)
+        rng = random.Random(self.number * 100 + thread)
         while self.next_operation() is not None:
-            if chance.random() < 0.02:
-                self.fork(chance)
-            handle = self.take_handle(chance)
+            if rng.random() < 0.02:
+                self.fork(rng)
+            handle = self.take_handle(rng)
             try:
-                self.operate(handle, chance)
+                self.operate(handle, rng)
             except Conflict:
-                self.note("conflict")  # another worker's lease
+                self.record("conflict")  # another worker's lease
             except StoreUnavailable as error:
-                self.note("unavailable", error.reason)
+                self.record("unavailable", error.reason)
             finally:
-                self.give_back(handle, chance)
+                self.return_handle(handle, rng)
 
     def next_operation(self) -> int | None:
         with self.lock:
-            if not self.left:
+            if not self.remaining:
                 return None
-            self.left -= 1
-            return self.left
+            self.remaining -= 1
+            return self.remaining
 
-    def take_handle(self, chance: random.Random) -> Corral:
+    def take_handle(self, rng: random.Random) -> Corral:
         with self.lock:
-            if self.handles and (len(self.handles) >= MOST_HANDLES or chance.random() < 0.7):
-                return self.handles.pop(chance.randrange(len(self.handles)))
-        self.note("open")
-        return corral.open(chance.choice(self.names), actor=f"user:{self.number}")
+            if self.handles and (len(self.handles) >= MAX_HANDLES or rng.random() < 0.7):
+                return self.handles.pop(rng.randrange(len(self.handles)))
+        self.record("open")
+        return corral.open(rng.choice(self.names), actor=f"user:{self.number}")
 
-    def give_back(self, handle: Corral, chance: random.Random) -> None:
-        if chance.random() < 0.2:
+    def return_handle(self, handle: Corral, rng: random.Random) -> None:
+        if rng.random() < 0.2:
             handle.close()
             return
         with self.lock:
             self.handles.append(handle)
 
-    def operate(self, handle: Corral, chance: random.Random) -> None:
-        drawn = chance.random()
+    def operate(self, handle: Corral, rng: random.Random) -> None:
+        drawn = rng.random()
         if drawn < 0.6:
             with self.lock:
                 self.count += 1
                 body = f"{self.number}-{os.getpid()}-{self.count}"
-            handle.mail.put("queue:storm", body)
-            self.note("put", body)
+            handle.mail.put("queue:stress", body)
+            self.record("put", body)
         elif drawn < 0.9:
-            for letter in handle.mail.claim("queue:storm", owner=f"w{self.number}"):
+            for letter in handle.mail.claim("queue:stress", owner=f"w{self.number}"):
                 handle.mail.ack(letter)
-                self.note("ack", str(letter.body))
+                self.record("ack", str(letter.body))
         else:
             handle.mail.list(limit=5)
-            self.note("read")
+            self.record("read")
 
-    def fork(self, chance: random.Random) -> None:
+    def fork(self, rng: random.Random) -> None:
         """Fork a child that opens the file by any name: rejected, or its writes are kept."""
-        body = f"child-{os.getpid()}-{chance.random()}"
-        name = chance.choice(self.names)
+        body = f"child-{os.getpid()}-{rng.random()}"
+        name = rng.choice(self.names)
         with self.lock:
             pid = os.fork()
         if pid == 0:
             code = 1
             with suppress(BaseException):
-                code = self.live_as_child(name, body)
+                code = self.use_as_child(name, body)
             os._exit(code)
         _, status = os.waitpid(pid, 0)
-        self.note("forks" if status == 0 else "child failed", str(status))
+        self.record("forks" if status == 0 else "child failed", str(status))
 
-    def live_as_child(self, name: Path, body: str) -> int:
+    def use_as_child(self, name: Path, body: str) -> int:
         try:
             with corral.open(name) as store:
-                store.mail.put("queue:storm", body)
-                self.note("put", body)
+                store.mail.put("queue:stress", body)
+                self.record("put", body)
         except RuntimeError:
-            self.note("refused in a child")
+            self.record("refused in a child")
         self.handles.clear()  # collects the inherited connections
         return 0
 
 
-# -- the storm -----------------------------------------------------------------------------------
+# -- the stress test -----------------------------------------------------------------------------
 
 
-class Storm:
+class HandleStress:
     def __init__(self, folder: Path, operations: int, workers: int, kills: int, seed: int) -> None:
         self.folder = folder
-        self.names = names_of(folder)
+        self.names = list_names(folder)
         self.share = operations // workers
         self.workers = workers
         self.kills = kills
-        self.chance = random.Random(seed)
-        self.seen: Counter[str] = Counter()
+        self.rng = random.Random(seed)
+        self.counts: Counter[str] = Counter()
         self.over = threading.Event()
 
     def run(self) -> list[str]:
         """Run the workers; return the violations."""
         corral.open(self.names[0]).close()
         readers = [
-            threading.Thread(target=self.read_on, args=(command,)) for command in self.commands()
+            threading.Thread(target=self.read_repeatedly, args=(command,))
+            for command in self.commands()
         ]
         for reader in readers:
             reader.start()
@@ -192,42 +193,42 @@ class Storm:
 
     def commands(self) -> list[Callable[[], list[str]]]:
         def python() -> list[str]:
-            return [sys.executable, "-c", READ, str(self.chance.choice(self.names)), QUERY]
+            return [sys.executable, "-c", READ, str(self.rng.choice(self.names)), QUERY]
 
         def shell() -> list[str]:
-            return ["sqlite3", "-cmd", ".timeout 30000", str(self.chance.choice(self.names)), QUERY]
+            return ["sqlite3", "-cmd", ".timeout 30000", str(self.rng.choice(self.names)), QUERY]
 
         return [python, shell] if shutil.which("sqlite3") else [python]
 
-    def read_on(self, command: Callable[[], list[str]]) -> None:
+    def read_repeatedly(self, command: Callable[[], list[str]]) -> None:
         while not self.over.is_set():
-            words = command()
-            done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-            self.seen[f"reads by {Path(words[0]).name}"] += done.returncode == 0
-            if done.returncode:
-                self.seen[f"failed: {done.stderr.strip()[-80:]}"] += 1
+            arguments = command()
+            result = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+            self.counts[f"reads by {Path(arguments[0]).name}"] += result.returncode == 0
+            if result.returncode:
+                self.counts[f"failed: {result.stderr.strip()[-80:]}"] += 1
 
     def run_workers(self) -> None:
-        going = {self.start(n): n for n in range(self.workers)}
+        running = {self.start(n): n for n in range(self.workers)}
         kills, number = self.kills, self.workers
-        while going:
-            if kills and self.chance.random() < 0.3:
-                victim = self.chance.choice([*going])
+        while running:
+            if kills and self.rng.random() < 0.3:
+                victim = self.rng.choice([*running])
                 if victim.poll() is None:
                     victim.send_signal(signal.SIGKILL)
                     kills -= 1
-            time.sleep(self.chance.random() * 0.3)
-            for process in [item for item in going if item.poll() is not None]:
-                self.seen[f"workers that ended with {process.returncode}"] += 1
-                going.pop(process)
+            time.sleep(self.rng.random() * 0.3)
+            for process in [item for item in running if item.poll() is not None]:
+                self.counts[f"workers that ended with {process.returncode}"] += 1
+                running.pop(process)
                 if process.returncode == -signal.SIGKILL:  # another worker does its share
-                    going[self.start(number)] = number
+                    running[self.start(number)] = number
                     number += 1
 
     def start(self, number: int) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "tests.torture.sqlite_handles", "--worker", str(number)]
-        words += ["--operations", str(self.share), "--folder", str(self.folder)]
-        return subprocess.Popen(words)
+        command = [sys.executable, "-m", "tests.torture.sqlite_handles", "--worker", str(number)]
+        command += ["--operations", str(self.share), "--folder", str(self.folder)]
+        return subprocess.Popen(command)
 
     def judge(self) -> list[str]:
         put: Counter[str] = Counter()
@@ -235,10 +236,10 @@ class Storm:
         for journal in self.folder.glob("journal-*"):
             for line in journal.read_text().splitlines():
                 with suppress(ValueError):  # the last line of a killed worker
-                    what, body = json.loads(line)
-                    self.seen[f"{what} {body}" if what == "unavailable" else what] += 1
-                    put[body] += what == "put"
-                    acked[body] += what == "ack"
+                    action, body = json.loads(line)
+                    self.counts[f"{action} {body}" if action == "unavailable" else action] += 1
+                    put[body] += action == "put"
+                    acked[body] += action == "ack"
         wrong = []
         connection = apsw.Connection(str(self.names[0]))
         integrity = connection.execute("PRAGMA integrity_check").fetchall()
@@ -248,7 +249,7 @@ class Storm:
         connection.close()
         states = {json.loads(str(body)): str(state) for body, state in rows}
         if len(states) != len(rows):
-            wrong.append(f"{len(rows) - len(states)} letters are in the store twice")
+            wrong.append(f"{len(rows) - len(states)} letters exist twice")
         lost = [body for body in +put if body not in states]
         wrong += [f"{len(lost)} accepted letters are lost, as {lost[0]}"] if lost else []
         undone = [body for body in +acked if states.get(body) != "done"]
@@ -258,38 +259,38 @@ class Storm:
         with corral.open(self.names[0]) as store:
             check_store(store)
         for bad in ("child failed", "unavailable replaced"):
-            if self.seen[bad]:
-                wrong.append(f"{self.seen[bad]} times: {bad}")
-        wrong += [name for name in self.seen if name.startswith("failed")]
+            if self.counts[bad]:
+                wrong.append(f"{self.counts[bad]} times: {bad}")
+        wrong += [name for name in self.counts if name.startswith("failed")]
         good_ends = {"0", str(-signal.SIGKILL)}
-        for name in self.seen:
+        for name in self.counts:
             if name.startswith("workers that ended") and name.rpartition(" ")[2] not in good_ends:
                 wrong.append(name)
         return wrong
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.torture --handles", description=__doc__)
     parser.add_argument("--operations", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--kills", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    wanted = parser.parse_args(words)
+    wanted = parser.parse_args(arguments)
     if wanted.worker is not None:
         journal = wanted.folder / f"journal-{wanted.worker}"
-        Worker(wanted.worker, wanted.operations, journal, names_of(wanted.folder)).run()
+        HandleWorker(wanted.worker, wanted.operations, journal, list_names(wanted.folder)).run()
         return 0
     with folder_for("handles", keep=wanted.keep) as folder:
-        began = time.monotonic()
-        storm = Storm(folder, wanted.operations, wanted.workers, wanted.kills, wanted.seed)
-        wrong = storm.run()
-        print(f"{wanted.operations:,} operations in {time.monotonic() - began:.0f} s")
-        for name, count in sorted(storm.seen.items()):
+        start = time.monotonic()
+        stress = HandleStress(folder, wanted.operations, wanted.workers, wanted.kills, wanted.seed)
+        wrong = stress.run()
+        print(f"{wanted.operations:,} operations in {time.monotonic() - start:.0f} s")
+        for name, count in sorted(stress.counts.items()):
             print(f"  {name}: {count:,}")
-        print("\n".join(f"  ! {text}" for text in wrong) or "  nothing wrong")
+        print("\n".join(f"  ! {text}" for text in wrong) or "  no violations")
     return 1 if wrong else 0
 
 

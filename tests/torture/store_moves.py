@@ -32,7 +32,7 @@ from corral.db import connect
 from corral.db.store_move_record import read_store_move_if_current
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import CorralError, IllegalMove, StoreUnavailable
-from tests.torture.ledger import Batch, counted, note
+from tests.torture.ledger import Batch, append_batch, format_counts
 from tests.torture.workspace import folder_for
 
 MAILBOX = "agent:pool"
@@ -83,8 +83,7 @@ class Writer:
         visited = (self.folder / "visited").read_text().split()
         url = self.random.choice(self.urls)
         try:
-            # A place that never held the store is only looked up: creating it would be another
-            # store.
+            # Do not create a store in a place that never held this one.
             self.handles.append(corral.open(url, actor="writer", create=url in visited))
         except StoreUnavailable as error:
             if error.reason not in (*SETTLED_REASONS, "locked", "older"):
@@ -146,7 +145,7 @@ def move(url: str, target: str) -> int:
     try:
         with corral.open(url, actor="mover", create=False) as store:
             if store.address == target:
-                print("there already")
+                print("already there")
                 return 0
             store.db.move(target)
     except CorralError as error:
@@ -166,10 +165,10 @@ def cancel(url: str) -> int:
     return 0
 
 
-# -- the storm ------------------------------------------------------------------------------------
+# -- the stress test ------------------------------------------------------------------------------
 
 
-class Storm:
+class MoveStress:
     def __init__(self, folder: Path, urls: list[str], seed: int) -> None:
         self.folder = folder
         self.urls = urls
@@ -181,9 +180,9 @@ class Storm:
         self.wrong: list[str] = []
         self.writers: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *words: str) -> "subprocess.Popen[bytes]":
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.torture.store_moves", *words], stdout=subprocess.PIPE
+            [sys.executable, "-m", "tests.torture.store_moves", *arguments], stdout=subprocess.PIPE
         )
 
     def operations(self) -> Counter[str]:
@@ -194,13 +193,13 @@ class Storm:
         return result
 
     def run(self, moves: int, operations: int) -> None:
-        corral.open(self.current, actor="storm").close()
+        corral.open(self.current, actor="stress").close()
         self.visit(self.current)
         for number in range(WRITERS):
-            words = ["writer", str(number), str(self.seed), str(self.folder), *self.urls]
-            self.writers.append(self.start(*words))
+            arguments = ["writer", str(number), str(self.seed), str(self.folder), *self.urls]
+            self.writers.append(self.start(*arguments))
         try:
-            while self.moves.total() < moves or self.done() < operations:
+            while self.moves.total() < moves or self.count_operations() < operations:
                 time.sleep(self.random.uniform(0, 0.3))
                 self.move_once()
                 if len(self.wrong) > 20:
@@ -212,7 +211,7 @@ class Storm:
                     self.wrong.append(f"a writer ended with {writer.returncode}")
         self.finish()
 
-    def done(self) -> int:
+    def count_operations(self) -> int:
         counts = self.operations()
         return counts["put"] + counts["ack"]
 
@@ -239,7 +238,7 @@ class Storm:
         for url in self.urls:
             if url != self.current:
                 with suppress(StoreUnavailable):
-                    database = connect(url, actor="storm", create=False)
+                    database = connect(url, actor="stress", create=False)
                     result = read_store_move_if_current(database)
                     database.close()
                     if result is not None and result.url != self.current:
@@ -268,7 +267,7 @@ class Storm:
             self.wrong.append(f"cancel: {text}")
         if canceller.returncode == 0:
             # It may have been killed after the switch: then the old name leads to the new place.
-            with corral.open(self.current, actor="storm") as store:
+            with corral.open(self.current, actor="stress") as store:
                 self.current = store.address
         return canceller.returncode == 0
 
@@ -287,7 +286,7 @@ class Storm:
         for body, state, fence in read_letters(self.current):
             letters[body] += 1
             states[body], fences[body] = state, fence
-        with corral.open(self.current, actor="storm") as store:
+        with corral.open(self.current, actor="stress") as store:
             results = [finding for finding in store.db.verify() if finding.state == "broken"]
             self.wrong += [f"verify: {finding.check}: {finding.message}" for finding in results]
         self.check_letters(letters, states)
@@ -295,7 +294,7 @@ class Storm:
 
     def check_shut(self, url: str) -> None:
         try:
-            database = connect(url, actor="storm", create=False)
+            database = connect(url, actor="stress", create=False)
         except StoreUnavailable:
             return
         try:
@@ -313,32 +312,32 @@ class Storm:
         lost = 0
         for number in range(WRITERS):
             for line in (self.folder / f"writer-{number}").read_text().splitlines():
-                what, _, body = line.partition(" ")
-                if what in ("put", "maybe-put"):
+                action, _, body = line.partition(" ")
+                if action in ("put", "maybe-put"):
                     known.add(body)
-                if what == "put" and letters[body] != 1:
+                if action == "put" and letters[body] != 1:
                     lost += 1
                     self.wrong.append(f"accepted letter {body} exists {letters[body]} times")
-                elif what == "no" and letters[body]:
+                elif action == "no" and letters[body]:
                     self.wrong.append(f"rejected letter {body} exists")
-                elif what == "ack":
+                elif action == "ack":
                     acknowledged[body] += 1
                     if states.get(body) != "done":
                         self.wrong.append(f"acknowledged letter {body} is {states.get(body)}")
-                elif what == "strange":
+                elif action == "strange":
                     self.wrong.append(line)
         self.wrong += [
             f"{body} was acknowledged {n} times" for body, n in acknowledged.items() if n > 1
         ]
-        self.wrong += [f"nobody put {body}" for body in letters if body not in known]
+        self.wrong += [f"{body} was not put by a writer" for body in letters if body not in known]
 
     def check_claims(self, fences: dict[str, int]) -> None:
         """An accepted claim raised the fence of its letter, and no other claim got that fence."""
         claimed: Counter[tuple[str, int]] = Counter()
         for number in range(len(self.writers)):
             for line in (self.folder / f"writer-{number}").read_text().splitlines():
-                what, _, rest = line.partition(" ")
-                if what != "claim":
+                action, _, rest = line.partition(" ")
+                if action != "claim":
                     continue
                 body, fence, address = rest.split(maxsplit=2)
                 claimed[body, int(fence)] += 1
@@ -390,24 +389,24 @@ def main(arguments: list[str]) -> int:
             places = [f"sqlite:///{folder}/a.db", server.new_database()]
             places += [f"sqlite:///{folder}/b.db", server.new_database()]
             print(f"moves, {wanted.count} at least, seed {wanted.seed}", flush=True)
-            storm = Storm(folder, places, wanted.seed)
-            began = time.monotonic()
-            storm.run(wanted.count, wanted.operations)
-            seconds = time.monotonic() - began
-            done = storm.operations()
-            print(f"moves       {storm.moves.total()} ({counted(storm.moves)})")
-            print(f"killed      {counted(storm.kills) or 'none'}")
-            accepted = done["put"] + done["ack"]
-            print(f"operations  {accepted:,} accepted in {seconds:.0f} s ({counted(done)})")
-            print(f"wrong       {len(storm.wrong)}")
-            for text in storm.wrong[:20]:
+            stress = MoveStress(folder, places, wanted.seed)
+            start = time.monotonic()
+            stress.run(wanted.count, wanted.operations)
+            seconds = time.monotonic() - start
+            counts = stress.operations()
+            print(f"moves       {stress.moves.total()} ({format_counts(stress.moves)})")
+            print(f"killed      {format_counts(stress.kills) or 'none'}")
+            accepted = counts["put"] + counts["ack"]
+            print(f"operations  {accepted:,} accepted in {seconds:.0f} s ({format_counts(counts)})")
+            print(f"wrong       {len(stress.wrong)}")
+            for text in stress.wrong[:20]:
                 print(f"  ! {text}")
             batch = Batch(
-                "both", "moves", wanted.seed, dict(storm.kills), seconds, len(storm.wrong)
+                "both", "moves", wanted.seed, dict(stress.kills), seconds, len(stress.wrong)
             )
             batch.command = " ".join(["--moves", *arguments])
-            note(wanted.into, batch)
-            return 1 if storm.wrong else 0
+            append_batch(wanted.into, batch)
+            return 1 if stress.wrong else 0
     finally:
         server.close()
 

@@ -14,16 +14,16 @@ from pathlib import Path
 from corral.adapters import process
 from corral.adapters.process import Liveness, ProcessIdentity
 
-MOST_REUSED = 24
+MAX_REUSED = 24
 
 BYSTANDER = r"""
 import os, signal, sys, time
-def tell(number, _):
+def record_signal(number, _):
     with open(f"{sys.argv[1]}/signal.{os.getpid()}", "a") as file:
         file.write(f"{number}\n")
 for number in signal.Signals:
     if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
-        signal.signal(number, tell)
+        signal.signal(number, record_signal)
 open(f"{sys.argv[1]}/ready.{os.getpid()}", "w").close()
 while True:
     time.sleep(3600)
@@ -64,51 +64,51 @@ class UnrelatedProcesses:
     def add(self, env: dict[str, str] | None = None, *, pid: int | None = None) -> bool:
         command = _command(str(self._program), str(self._folder))
         if pid is None:
-            got = os.posix_spawn(command[0], command, {"PATH": os.defpath, **(env or {})})
+            new_pid = os.posix_spawn(command[0], command, {"PATH": os.defpath, **(env or {})})
         else:
-            got = self._ask_for(pid)
-        if got <= 0:
+            new_pid = self._clone_with_pid(pid)
+        if new_pid <= 0:
             return False
-        ready = self._folder / f"ready.{got}"
+        ready = self._folder / f"ready.{new_pid}"
         deadline = time.monotonic() + 20
         while not ready.exists() and time.monotonic() < deadline:
             time.sleep(0.002)
-        who = process.identify(got)
-        assert who is not None, "a bystander ended before it began"
-        self._all.append(who)
+        identity = process.identify(new_pid)
+        assert identity is not None, "the process exited before it was ready"
+        self._all.append(identity)
         return True
 
-    def _ask_for(self, pid: int) -> int:
+    def _clone_with_pid(self, pid: int) -> int:
         assert self._cloner.stdin is not None
         assert self._cloner.stdout is not None
         self._cloner.stdin.write(f"{pid}\n")
         return int(self._cloner.stdout.readline())
 
-    def take_pid_of(self, who: ProcessIdentity) -> None:
+    def take_pid_of(self, identity: ProcessIdentity) -> None:
         """Start a process with the pid that was just freed."""
-        if self.reused >= MOST_REUSED:
+        if self.reused >= MAX_REUSED:
             return
         for _ in range(50):
-            if process.read_stat(who.pid) is None:
-                self.reused += self.add(pid=who.pid)
+            if process.read_stat(identity.pid) is None:
+                self.reused += self.add(pid=identity.pid)
                 return
             time.sleep(0.004)
 
     def judge(self) -> list[str]:
-        """Return those that were signalled."""
+        """Return a message for each process that was signalled or exited."""
         wrong = []
-        for who in self._all:
-            signalled = self._folder / f"signal.{who.pid}"
+        for identity in self._all:
+            signalled = self._folder / f"signal.{identity.pid}"
             if signalled.exists():
-                wrong.append(f"bystander {who.pid} got {signalled.read_text().split()}")
-            elif process.check(who) is not Liveness.ALIVE:
-                wrong.append(f"bystander {who.pid} is gone")
+                wrong.append(f"bystander {identity.pid} got {signalled.read_text().split()}")
+            elif process.check(identity) is not Liveness.ALIVE:
+                wrong.append(f"bystander {identity.pid} is gone")
         return wrong
 
     def end(self) -> None:
         self._cloner.kill()
-        for who in self._all:
-            process.send_signal(who, signal.SIGKILL)
+        for identity in self._all:
+            process.send_signal(identity, signal.SIGKILL)
 
 
 class _CloneArgs(ctypes.Structure):
@@ -137,8 +137,8 @@ def _clone(pid: int, command: list[str], env: dict[str, str]) -> int:
     args = _CloneArgs(
         exit_signal=int(signal.SIGCHLD), set_tid=ctypes.addressof(wanted), set_tid_size=1
     )
-    got = int(libc.syscall(435, ctypes.byref(args), ctypes.sizeof(args)))
-    if got == 0:
+    new_pid = int(libc.syscall(435, ctypes.byref(args), ctypes.sizeof(args)))
+    if new_pid == 0:
         try:
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, 0)
@@ -146,7 +146,7 @@ def _clone(pid: int, command: list[str], env: dict[str, str]) -> int:
             os.execve(command[0], command, env)
         finally:
             os._exit(127)
-    return got
+    return new_pid
 
 
 def main() -> None:

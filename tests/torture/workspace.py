@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 @contextmanager
-def folder_for(what: str, *, keep: bool) -> Iterator[Path]:
+def folder_for(name: str, *, keep: bool) -> Iterator[Path]:
     """Create a folder that is removed afterwards, unless it should be kept."""
-    folder = Path(tempfile.mkdtemp(prefix=f"corral-{what}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"corral-{name}-"))
     try:
         yield folder
     finally:

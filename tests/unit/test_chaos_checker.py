@@ -28,12 +28,12 @@ def valid_history() -> History:
         *make_events("letter", "let_2", "begin_delivery", "ack"),
         *make_events("schedule", "sch_1", "create"),
         *make_events("letter", "let_3", "put"),
-        *make_events("schedule", "sch_1", "finish", moments=[5], letters=["let_3"]),
+        *make_events("schedule", "sch_1", "finish", scheduled_times=[5], letters=["let_3"]),
         *make_events("schedule", "sch_2", "create"),
         *make_events("letter", "let_4", "put"),
         *make_events("letter", "let_5", "put"),
-        *make_events("schedule", "sch_2", "fire", moments=[10], letters=["let_4"]),
-        *make_events("schedule", "sch_2", "fire", moments=[15], letters=["let_5"]),
+        *make_events("schedule", "sch_2", "fire", scheduled_times=[10], letters=["let_4"]),
+        *make_events("schedule", "sch_2", "fire", scheduled_times=[15], letters=["let_5"]),
         *(StoreEvent("letter", "ack", f"let_{n}") for n in (3, 4, 5)),
         *make_events("task", "tsk_1", "declare", "promote"),
         *make_events("task", "tsk_1", "claim", fence=1),
@@ -135,15 +135,15 @@ VIOLATIONS: dict[str, tuple[str, Callable[[History], object]]] = {
         lambda h: change_event(h, "task", "claim", fence=2),
     ),
     "accepted write of a stale owner": (
-        "let_1: ack of w0 with fence 1 was taken after 2 was given out",
+        "let_1: ack of w0 with fence 1 was accepted after fence 2",
         lambda h: h.notes.append(JournalEntry("ack", "let_1", "w0", 9, 10, fence=1)),
     ),
     "one fence for two owners": (
-        "let_1 was given to two with fence 2",
+        "let_1 was given to two owners with fence 2",
         lambda h: h.notes.append(JournalEntry("claim", "let_1", "w3", 7, 8, fence=2)),
     ),
     "lock held after its release": (
-        "lock:a: renew of w0 with fence 1 was taken after 2 was given out",
+        "lock:a: renew of w0 with fence 1 was accepted after fence 2",
         lambda h: h.notes.append(JournalEntry("renew", "lock:a", "w0", 5, 6, fence=1)),
     ),
     "path with two lock holders": (
@@ -159,7 +159,7 @@ VIOLATIONS: dict[str, tuple[str, Callable[[History], object]]] = {
         lambda h: h.events.extend(make_events("letter", "let_9", "ack")),
     ),
     "record created twice": (
-        "run_1 was made twice",
+        "run_1 was created twice",
         lambda h: h.events.extend(make_events("run", "run_1", "queue")),
     ),
     "timer that never fired": (
@@ -176,23 +176,23 @@ VIOLATIONS: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "scheduled time fired twice": (
         "sch_2: steps of [0] ms",
-        lambda h: change_event(h, "schedule", "fire", moments=[15]),
+        lambda h: change_event(h, "schedule", "fire", scheduled_times=[15]),
     ),
     "missing scheduled time": (
         "sch_2: steps of [5, 10] ms",
         lambda h: h.events.extend(
             [
                 *make_events("letter", "let_6", "put", "ack"),
-                *make_events("schedule", "sch_2", "fire", moments=[25], letters=["let_6"]),
+                *make_events("schedule", "sch_2", "fire", scheduled_times=[25], letters=["let_6"]),
             ]
         ),
     ),
     "exit code that no attempt returned": (
-        "run_1: exit code 3 was never returned; it meant exit0",
+        "run_1: exit code 3 was never returned; the agent intended exit0",
         lambda h: change_event(h, "run", "complete", exit_code=3),
     ),
     "signal that was not sent": (
-        "run_1: signal 11 was sent by nobody; it meant exit0",
+        "run_1: signal 11 was not sent; the agent intended exit0",
         lambda h: change_event(h, "run", "complete", exit_code=None, signal=11),
     ),
     "completed run without an exit": (

@@ -11,7 +11,7 @@ from tests.torture.ledger import Batch
 def write_ledger(folder: Path, *batches: Batch) -> str:
     file = str(folder / "kills")
     for batch in batches:
-        ledger.note(file, batch)
+        ledger.append_batch(file, batch)
     return file
 
 
@@ -34,7 +34,7 @@ def test_series_ends_at_its_count_or_at_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write_ledger(tmp_path, Batch("sqlite", "runs", 1, {"supervisor": 500}, 10, 0))
-    assert ledger.go_on(500, 100, 1, file, []) == 0
+    assert ledger.run_batches(500, 100, 1, file, []) == 0
     assert "500 (supervisor 500)" in capsys.readouterr().out
     write_ledger(tmp_path, Batch("sqlite", "runs", 2, {"supervisor": 1}, 10, 1))
-    assert ledger.go_on(10_000, 100, 1, file, []) == 1, "no later batch hides a violation"
+    assert ledger.run_batches(10_000, 100, 1, file, []) == 1, "no later batch hides a violation"

@@ -1,1 +1,1 @@
-"""All faults at once, on a whole system: see `main.py`."""
+"""Fault injection into a whole system, with all kinds of faults: see `main.py`."""

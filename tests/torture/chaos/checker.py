@@ -47,17 +47,17 @@ def legal_moves(history: History) -> Iterator[str]:
         moves = history.moves.get(event.kind)
         if moves is None:
             continue
-        thing = event.kind, event.subject
-        if event.verb in moves.entries and thing not in reached:
-            reached[thing] = moves.entries[event.verb]
+        key = event.kind, event.subject
+        if event.verb in moves.entries and key not in reached:
+            reached[key] = moves.entries[event.verb]
         elif event.verb in moves.entries and event.verb not in moves.verbs:
-            yield f"{event.subject} was made twice"
+            yield f"{event.subject} was created twice"
         elif event.verb in moves.verbs:
             sources, to = moves[event.verb]
-            was = reached.get(thing)
-            if was not in sources:
-                yield f"{event.subject}: {event.verb} from {was or 'nothing'}"
-            reached[thing] = to
+            state = reached.get(key)
+            if state not in sources:
+                yield f"{event.subject}: {event.verb} from {state or 'nothing'}"
+            reached[key] = to
 
 
 def rising_fences(history: History) -> Iterator[str]:
@@ -79,25 +79,25 @@ def rising_fences(history: History) -> Iterator[str]:
 def one_owner(history: History) -> Iterator[str]:
     """No earlier owner succeeds after a later one, and no two owners share a fence."""
     owners: dict[tuple[str, int], str] = {}
-    result: dict[str, list[JournalEntry]] = defaultdict(list)
+    by_subject: dict[str, list[JournalEntry]] = defaultdict(list)
     for note in history.notes:
         if note.fence is None:
             continue
-        result[note.subject].append(note)
-        if owners.setdefault((note.subject, note.fence), note.who) != note.who:
-            yield f"{note.subject} was given to two with fence {note.fence}"
-    for subject, notes in result.items():
+        by_subject[note.subject].append(note)
+        if owners.setdefault((note.subject, note.fence), note.worker) != note.worker:
+            yield f"{note.subject} was given to two owners with fence {note.fence}"
+    for subject, notes in by_subject.items():
         # In the order in which the calls started: the highest fence of the calls finished by then.
-        over = sorted(notes, key=lambda note: note.ended)
-        place, highest = 0, 0
-        for note in sorted(notes, key=lambda note: note.began):
-            while over[place].ended < note.began:
-                highest = max(highest, over[place].fence or 0)
-                place += 1
+        finished = sorted(notes, key=lambda note: note.ended)
+        index, highest = 0, 0
+        for note in sorted(notes, key=lambda note: note.started):
+            while finished[index].ended < note.started:
+                highest = max(highest, finished[index].fence or 0)
+                index += 1
             if (note.fence or 0) < highest:
                 yield (
-                    f"{subject}: {note.what} of {note.who} with fence {note.fence} was taken "
-                    f"after {highest} was given out"
+                    f"{subject}: {note.action} of {note.worker} with fence {note.fence} "
+                    f"was accepted after fence {highest}"
                 )
 
 
@@ -114,7 +114,7 @@ def letters_end_once(history: History) -> Iterator[str]:
             ends[event.subject] += event.verb in LETTER_ENDS
             ends[event.subject] -= event.verb == "resend"
     keys: dict[tuple[str | None, str | None], str] = {}
-    for note in _of(history, "put"):
+    for note in _entries(history, "put"):
         if note.subject not in put:
             yield f"{note.subject} was accepted, and the record does not know it"
         if keys.setdefault((note.mailbox, note.key), note.subject) != note.subject:
@@ -127,29 +127,29 @@ def letters_end_once(history: History) -> Iterator[str]:
 def order_in_mailboxes(history: History) -> Iterator[str]:
     """Letters end in the order in which they were accepted.
 
-    An unconfirmed letter holds up the others no longer than its lease.
+    An unconfirmed letter blocks others only until its lease expires.
     """
     ended: dict[str, int] = {}
-    doubted = {event.subject for event in _told(history, "letter", "begin_delivery")}
+    unconfirmed = {event.subject for event in _events(history, "letter", "begin_delivery")}
     for place, event in enumerate(history.events):
         if event.kind == "letter" and event.verb in LETTER_ENDS:
             ended.setdefault(event.subject, place)
     boxes: dict[str, list[JournalEntry]] = defaultdict(list)
-    for note in _of(history, "put"):
+    for note in _entries(history, "put"):
         if note.mailbox is not None and is_ordered(note.mailbox) and note.subject in ended:
             boxes[note.mailbox].append(note)
     for mailbox, notes in boxes.items():
-        notes.sort(key=lambda note: note.began)
+        notes.sort(key=lambda note: note.started)
         for number, note in enumerate(notes):
             for earlier in notes[max(0, number - 50) : number]:
-                before = earlier.ended < note.began and earlier.subject not in doubted
+                before = earlier.ended < note.started and earlier.subject not in unconfirmed
                 if before and ended[earlier.subject] > ended[note.subject]:
                     yield f"{mailbox}: {note.subject} ended before {earlier.subject}"
 
 
 def unrepeatable_acts(history: History) -> Iterator[str]:
     """An action marked as not repeatable was done at most once."""
-    acts = Counter(note.subject for note in _of(history, "act in doubt"))
+    acts = Counter(note.subject for note in _entries(history, "act in doubt"))
     yield from (f"{letter} was acted on {n} times" for letter, n in acts.items() if n > 1)
 
 
@@ -160,28 +160,32 @@ def timers_once(history: History) -> Iterator[str]:
     """Every accepted timer has put exactly one letter."""
     fired: dict[str, list[str]] = defaultdict(list)
     once: set[str] = set()
-    for event in _told(history, "schedule", "fire", "finish"):
+    for event in _events(history, "schedule", "fire", "finish"):
         fired[event.subject] += event.data["letters"]
         once |= {event.subject} if event.verb == "finish" else set()
-    wanted = {note.subject for note in _of(history, "timer")}
-    for timer in wanted | once:
-        if len(fired[timer]) != 1 and (timer in wanted or len(fired[timer]) > 1):
+    requested = {note.subject for note in _entries(history, "timer")}
+    for timer in requested | once:
+        if len(fired[timer]) != 1 and (timer in requested or len(fired[timer]) > 1):
             yield f"{timer} put {len(fired[timer])} letters"
-    put = {event.subject for event in _told(history, "letter", "put")}
-    results = [letter for letters in fired.values() for letter in letters]
-    yield from (f"a timer tells of {letter}, which is not there" for letter in {*results} - put)
-    yield from (f"{letter} was put by two" for letter, n in Counter(results).items() if n > 1)
+    put = {event.subject for event in _events(history, "letter", "put")}
+    letters_of_timers = [letter for letters in fired.values() for letter in letters]
+    yield from (
+        f"a timer tells of {letter}, which is not there" for letter in {*letters_of_timers} - put
+    )
+    yield from (
+        f"{letter} was put by two" for letter, n in Counter(letters_of_timers).items() if n > 1
+    )
 
 
 def series_are_complete(history: History) -> Iterator[str]:
     """No time of a series is missing or duplicated."""
-    moments: dict[str, list[int]] = defaultdict(list)
-    for event in _told(history, "schedule", "fire"):
-        moments[event.subject] += event.data["moments"]
-        if len(event.data["moments"]) != len(event.data["letters"]):
-            yield f"{event.subject}: {event.data['moments']} put {event.data['letters']}"
-    for series, all_of in moments.items():
-        steps = {later - earlier for earlier, later in pairwise(all_of)}
+    times: dict[str, list[int]] = defaultdict(list)
+    for event in _events(history, "schedule", "fire"):
+        times[event.subject] += event.data["scheduled_times"]
+        if len(event.data["scheduled_times"]) != len(event.data["letters"]):
+            yield f"{event.subject}: {event.data['scheduled_times']} put {event.data['letters']}"
+    for series, series_times in times.items():
+        steps = {later - earlier for earlier, later in pairwise(series_times)}
         if len(steps) > 1 or any(step <= 0 for step in steps):
             yield f"{series}: steps of {sorted(steps)} ms"
 
@@ -193,7 +197,7 @@ def one_holder(history: History) -> Iterator[str]:
     """By the events alone: a path has one lock holder at a time."""
     holds: dict[str, str] = {}
     paths: dict[str, str] = {}
-    for event in _told(history, "lock", *history.moves["lock"].verbs, "acquire", "request"):
+    for event in _events(history, "lock", *history.moves["lock"].verbs, "acquire", "request"):
         data = event.data if isinstance(event.data, dict) else {}
         path = paths.setdefault(event.subject, str(data.get("path")))
         if event.verb in ("acquire", "grant"):
@@ -211,43 +215,46 @@ def run_outcomes_are_true(history: History) -> Iterator[str]:
     """Every accepted run ended once, with no invented exit code or signal."""
     last: dict[str, int] = {}
     ended: dict[str, StoreEvent] = {}
-    for event in _told(history, "run", "start", "restart", *RUN_ENDS):
+    for event in _events(history, "run", "start", "restart", *RUN_ENDS):
         if event.verb not in RUN_ENDS:
             last[event.subject] = int(event.data["pid"])
         elif ended.setdefault(event.subject, event) is not event:
             yield f"{event.subject} ended twice"
-    for note in _of(history, "run"):
+    for note in _entries(history, "run"):
         if note.subject not in ended:
             yield f"{note.subject} was accepted and is not over"
-    meant = {(ran.run, ran.pid): ran.end for ran in history.runs}
+    intended = {(attempt.run, attempt.pid): attempt.end for attempt in history.runs}
     # The runs of the chat did not record how they intend to end.
-    known = {ran.run for ran in history.runs} | {note.subject for note in _of(history, "run")}
+    known = {attempt.run for attempt in history.runs} | {
+        note.subject for note in _entries(history, "run")
+    }
     for run, event in ended.items():
         if run in known:
-            yield from _true_end(event, meant.get((run, last.get(run, 0))))
+            yield from _check_end(event, intended.get((run, last.get(run, 0))))
 
 
-def _true_end(event: StoreEvent, meant: str | None) -> Iterator[str]:
+def _check_end(event: StoreEvent, intended: str | None) -> Iterator[str]:
     run, code, number = event.subject, event.data["exit_code"], event.data["signal"]
-    if code is not None and meant != f"exit{code}":
-        yield f"{run}: exit code {code} was never returned; it meant {meant}"
-    if number is not None and number not in ALWAYS_POSSIBLE and meant != f"signal{number}":
-        yield f"{run}: signal {number} was sent by nobody; it meant {meant}"
+    if code is not None and intended != f"exit{code}":
+        yield f"{run}: exit code {code} was never returned; the agent intended {intended}"
+    if number is not None and number not in ALWAYS_POSSIBLE and intended != f"signal{number}":
+        yield f"{run}: signal {number} was not sent; the agent intended {intended}"
     if event.verb == "complete" and code != 0:
         yield f"{run} is completed with {code}"
 
 
 def outputs_are_complete(history: History) -> Iterator[str]:
     """The output of a run's last attempt is complete and in order."""
-    latest: dict[str, AttemptRecord] = {ran.run: ran for ran in history.runs}
-    for ran in history.runs:
-        if ran.shown is None:
+    latest: dict[str, AttemptRecord] = {attempt.run: attempt for attempt in history.runs}
+    for attempt in history.runs:
+        if attempt.shown is None:
             continue
-        if ran.shown != list(range(1, len(ran.shown) + 1)):
-            yield f"{ran.run}: lines out of order, twice or missing in attempt {ran.pid}"
-        is_last = latest[ran.run] is ran
-        if is_last and not ran.is_lossy and len(ran.shown) < ran.wrote:
-            yield f"{ran.run}: {len(ran.shown)} of {ran.wrote} lines of attempt {ran.pid}"
+        if attempt.shown != list(range(1, len(attempt.shown) + 1)):
+            yield f"{attempt.run}: lines out of order, twice or missing in attempt {attempt.pid}"
+        is_last = latest[attempt.run] is attempt
+        if is_last and not attempt.is_lossy and len(attempt.shown) < attempt.wrote:
+            count = f"{len(attempt.shown)} of {attempt.wrote} lines"
+            yield f"{attempt.run}: {count} of attempt {attempt.pid}"
 
 
 def answered_once(history: History) -> Iterator[str]:
@@ -258,21 +265,21 @@ def answered_once(history: History) -> Iterator[str]:
         times, wanted = answers[place, number], int((place, number) in history.said)
         if times != wanted:
             yield f"#{number} in {place} was answered {times} times"
-    for where in {place for place, _ in history.shown}:
-        numbers = [number for place, number in history.shown if place == where]
+    for answered_place in {place for place, _ in history.shown}:
+        numbers = [number for place, number in history.shown if place == answered_place]
         if numbers != sorted(numbers, key=lambda number: turn.get(number, 0)):
-            yield f"{where} was answered out of order: {numbers}"
+            yield f"{answered_place} was answered out of order: {numbers}"
 
 
 def no_process_left_or_harmed(history: History) -> Iterator[str]:
     """No process is left, and no unrelated process was signalled."""
-    yield from (f"left: {who}" for who in history.left)
+    yield from (f"left: {process}" for process in history.left)
     yield from history.signalled
 
 
-def _of(history: History, what: str) -> Iterable[JournalEntry]:
-    return (note for note in history.notes if note.what == what)
+def _entries(history: History, action: str) -> Iterable[JournalEntry]:
+    return (note for note in history.notes if note.action == action)
 
 
-def _told(history: History, kind: str, *verbs: str) -> Iterable[StoreEvent]:
+def _events(history: History, kind: str, *verbs: str) -> Iterable[StoreEvent]:
     return (event for event in history.events if event.kind == kind and event.verb in verbs)

@@ -7,7 +7,7 @@ import msgspec
 MACHINES = ("one", "two")
 WORKERS = 4
 LEASE = 3.0
-"""Seconds; what is stopped or cut off is so for longer than this, mostly."""
+"""Seconds. Most stops and cuts last longer than this."""
 
 # The relative frequency of each fault.
 KINDS = {
@@ -28,20 +28,20 @@ KINDS = {
     "cut": 3,
 }
 BOTH = {*KINDS} - {"restart", "fill", "cut"}
-"""What can be done anywhere; the others need a server, a small disk, a network of one's own."""
+"""Kinds that need no server, small disk or private network."""
 
 
 class Fault(msgspec.Struct, frozen=True):
     at: float
-    """Seconds from the beginning."""
+    """Seconds from the start."""
     kind: str
     machine: str
     pick: float
-    """Which one of those that there are then, from 0 to 1."""
+    """Selects one of the candidates, from 0 to 1."""
     lasts: float
-    """Seconds until it is undone, where it can be."""
+    """Seconds until the fault is undone, if possible."""
     ms: int
-    """How far a clock is moved."""
+    """The offset of the clock, in milliseconds."""
 
     def __str__(self) -> str:
         return f"{self.at:6.1f} s  {self.kind} ({self.machine}, {self.lasts:.1f} s, {self.ms} ms)"
@@ -49,21 +49,21 @@ class Fault(msgspec.Struct, frozen=True):
 
 def plan(seed: int, seconds: float, kinds: set[str]) -> list[Fault]:
     """Return all faults for so many seconds, of the kinds that are possible here."""
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     faults: list[Fault] = []
-    at = 2.0
+    time = 2.0
     names = sorted(kinds)
-    while at < seconds:
-        kind = draw.choices(names, [KINDS[name] for name in names])[0]
+    while time < seconds:
+        kind = rng.choices(names, [KINDS[name] for name in names])[0]
         faults.append(
             Fault(
-                at=at,
+                at=time,
                 kind=kind,
-                machine=draw.choice(MACHINES),
-                pick=draw.random(),
-                lasts=draw.choice((0.3, LEASE + 0.5, LEASE + 2, 2 * LEASE + 2)),
-                ms=draw.choice((-20_000, -5_000, -500, 500, 5_000, 20_000)),
+                machine=rng.choice(MACHINES),
+                pick=rng.random(),
+                lasts=rng.choice((0.3, LEASE + 0.5, LEASE + 2, 2 * LEASE + 2)),
+                ms=rng.choice((-20_000, -5_000, -500, 500, 5_000, 20_000)),
             )
         )
-        at += draw.choice((0.05, 0.3, 0.8, 1.5, 2.5))
+        time += rng.choice((0.05, 0.3, 0.8, 1.5, 2.5))
     return faults

@@ -17,10 +17,10 @@ from corral.kernel.states import TransitionTable
 class JournalEntry(msgspec.Struct, omit_defaults=True):
     """An action of a worker that the store accepted, or that had an outside effect."""
 
-    what: str
+    action: str
     subject: str
-    who: str
-    began: float
+    worker: str
+    started: float
     ended: float
     fence: int | None = None
     """The fence that the store returned or accepted."""
@@ -59,36 +59,36 @@ class History(msgspec.Struct):
     events: list[StoreEvent] = []
     notes: list[JournalEntry] = []
     runs: list[AttemptRecord] = []
-    """Every attempt of every run, in the order in which they began."""
+    """Every attempt of every run, in start order."""
     seen: list[tuple[str, int]] = []
-    """Things and their fences, as somebody who looked again and again saw them."""
+    """Ids and their fences, as an observer polled them."""
     said: list[tuple[str, int]] = []
-    """What people said on the platform: place and number."""
+    """Messages that people posted: place and number."""
     heard: list[int] = []
-    """The order in which Corral took that in: the platform mixes it up."""
+    """The order in which Corral received them; the platform reorders."""
     shown: list[tuple[str, int]] = []
-    """The numbers that were answered there, in the order in which people see that."""
+    """Answers in the order in which people see them: place and number."""
     left: list[str] = []
-    """Processes that were still there at the end."""
+    """Processes that were still running at the end."""
     signalled: list[str] = []
-    """Strangers who got a signal, or are gone."""
+    """Unrelated processes that got a signal or exited."""
 
 
 class Journal:
     """A file of entries."""
 
-    def __init__(self, path: Path, who: str) -> None:
+    def __init__(self, path: Path, worker: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self.who = who
+        self.worker = worker
 
-    def note(self, what: str, subject: str, began: float, **more: Any) -> None:
-        line = JournalEntry(what, subject, self.who, began, time.monotonic(), **more)
+    def record(self, action: str, subject: str, started: float, **details: Any) -> None:
+        line = JournalEntry(action, subject, self.worker, started, time.monotonic(), **details)
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
 
-def read_notes(folder: Path) -> list[JournalEntry]:
+def read_entries(folder: Path) -> list[JournalEntry]:
     return [
         msgspec.json.decode(line, type=JournalEntry)
-        for file in sorted(folder.glob("*.notes"))
+        for file in sorted(folder.glob("*.journal"))
         for line in file.read_bytes().splitlines()
     ]

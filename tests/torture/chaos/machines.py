@@ -24,26 +24,26 @@ class Network:
 
     def __init__(self) -> None:
         """Raises OSError where that is not permitted."""
-        self._line = ""
+        self._link = ""
         self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
         self.enter = ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net"]
         try:
-            self._wait_for_it()
-            number = self._add_line()
-            self.here, self.there = f"10.213.{number}.1", f"10.213.{number}.2"
-            self._ip("addr", "add", f"{self.here}/30", "dev", self._line)
-            self._ip("link", "set", self._line, "up")
-            for words in (
+            self._wait_for_namespace()
+            number = self._add_link()
+            self.host_address, self.node_address = f"10.213.{number}.1", f"10.213.{number}.2"
+            self._ip("addr", "add", f"{self.host_address}/30", "dev", self._link)
+            self._ip("link", "set", self._link, "up")
+            for arguments in (
                 ["link", "set", "lo", "up"],
-                ["addr", "add", f"{self.there}/30", "dev", "eth0"],
+                ["addr", "add", f"{self.node_address}/30", "dev", "eth0"],
                 ["link", "set", "eth0", "up"],
             ):
-                self._run([*self.enter, "ip", *words])
+                self._run([*self.enter, "ip", *arguments])
         except OSError:
             self.close()
             raise
 
-    def _add_line(self) -> int:
+    def _add_link(self) -> int:
         """Add the link under a number that no other process on this machine uses."""
         for offset in range(250):
             number = (os.getpid() + offset) % 250
@@ -55,57 +55,57 @@ class Network:
                 if "File exists" not in str(error):
                     raise
             else:
-                self._line = name
+                self._link = name
                 return number
-        raise OSError("all numbers of lines are in use")
+        raise OSError("all link numbers are in use")
 
-    def _wait_for_it(self) -> None:
-        own = os.readlink("/proc/self/ns/net")
+    def _wait_for_namespace(self) -> None:
+        host_namespace = os.readlink("/proc/self/ns/net")
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             if self._holder.poll() is not None:
                 break
-            if os.readlink(f"/proc/{self._holder.pid}/ns/net") != own:
+            if os.readlink(f"/proc/{self._holder.pid}/ns/net") != host_namespace:
                 return
             time.sleep(0.01)
-        raise OSError("no network namespace can be made here")
+        raise OSError("a network namespace cannot be created")
 
     def cut(self) -> None:
-        self._ip("link", "set", self._line, "down")
+        self._ip("link", "set", self._link, "down")
 
-    def mend(self) -> None:
-        self._ip("link", "set", self._line, "up")
+    def restore(self) -> None:
+        self._ip("link", "set", self._link, "up")
 
     def close(self) -> None:
         self._holder.kill()
         self._holder.wait()
-        if self._line:
-            subprocess.run(["ip", "link", "del", self._line], check=False, capture_output=True)
+        if self._link:
+            subprocess.run(["ip", "link", "del", self._link], check=False, capture_output=True)
 
-    def _ip(self, *words: str) -> None:
-        self._run(["ip", *words])
+    def _ip(self, *arguments: str) -> None:
+        self._run(["ip", *arguments])
 
     @staticmethod
-    def _run(words: list[str]) -> None:
-        done = subprocess.run(words, check=False, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
+    def _run(command: list[str]) -> None:
+        result = subprocess.run(command, check=False, capture_output=True, text=True)
+        if result.returncode != 0:
+            raise OSError(f"{' '.join(command)}: {result.stderr.strip()}")
 
 
 class Server(PostgresServer):
     """A PostgreSQL server that nodes in another network namespace can reach."""
 
-    def __init__(self, also: str | None) -> None:
-        self._also = also
+    def __init__(self, extra_address: str | None) -> None:
+        self._extra_address = extra_address
         super().__init__()
 
     def _launch(self, settings: list[str], log: Any) -> "subprocess.Popen[bytes]":
-        if self._also is not None:
+        if self._extra_address is not None:
             rules = self.folder / "data" / "pg_hba.conf"
-            line = f"host all all {self._also}/24 trust\n"
+            line = f"host all all {self._extra_address}/24 trust\n"
             if line not in rules.read_text():
                 rules.write_text(rules.read_text() + line)
-            settings = [*settings, "-c", f"listen_addresses=127.0.0.1,{self._also}"]
+            settings = [*settings, "-c", f"listen_addresses=127.0.0.1,{self._extra_address}"]
         return super()._launch(settings, log)
 
 
@@ -162,7 +162,7 @@ class ChaosNode(Machine):
     def is_up(self) -> bool:
         return self.pid != 0 and is_alive(self.pid)
 
-    def come_up(self) -> bool:
+    def ensure_up(self) -> bool:
         """Start the daemon unless it runs; return False if that failed."""
         if self.is_up():
             return True
@@ -172,11 +172,11 @@ class ChaosNode(Machine):
         return False
 
     def start_worker(self, name: str, folder: Path, seed: int) -> None:
-        words = [sys.executable, "-m", "tests.torture.chaos.worker", self.url, str(folder), name]
+        command = [sys.executable, "-m", "tests.torture.chaos.worker", self.url, str(folder), name]
         log = (folder / f"{name}.log").open("ab")
         with log:
             self.workers[name] = subprocess.Popen(
-                [*self._enter, *words, str(seed)],
+                [*self._enter, *command, str(seed)],
                 cwd=self.work,
                 env=self.env | {"CHAOS_WORKER": "1"},
                 stdout=log,
@@ -185,17 +185,17 @@ class ChaosNode(Machine):
 
     def kill_worker(self, name: str) -> bool:
         """Kill a worker; return whether it was alive."""
-        lived = self.workers[name].poll() is None
+        was_alive = self.workers[name].poll() is None
         self.workers[name].kill()
         self.workers[name].wait()
-        return lived
+        return was_alive
 
     def signal_all(self, number: int) -> int:
         """Signal all processes except workers, which have their own faults; return how many."""
-        mine = {worker.pid for worker in self.workers.values()}
+        workers = {worker.pid for worker in self.workers.values()}
         count = 0
         for pid in self.processes():
-            if pid not in mine:
+            if pid not in workers:
                 with suppress(OSError):
                     os.kill(pid, number)
                     count += 1

@@ -21,7 +21,7 @@ from tests.torture import ledger
 from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
 from tests.torture.chaos.runner import Chaos
-from tests.torture.ledger import Batch, counted
+from tests.torture.ledger import Batch, format_counts
 from tests.torture.workspace import folder_for
 
 
@@ -37,7 +37,7 @@ def run(wanted: argparse.Namespace, folder: Path) -> int:
     try:
         chaos.begin()
         chaos.inject_faults()
-        quiet = chaos.recover()
+        recovery_seconds = chaos.recover()
         history = chaos.history(chaos.end())
     finally:
         chaos.close()
@@ -45,20 +45,23 @@ def run(wanted: argparse.Namespace, folder: Path) -> int:
         values = {name: getattr(history, name) for name in history.__struct_fields__[1:]}
         (folder / "history.json").write_bytes(msgspec.json.encode(values))
     wrong = judge(history) + _crashes(chaos.out)
-    batch = Batch(engine, "chaos", wanted.seed, dict(chaos.killed), seconds + quiet, len(wrong))
+    batch = Batch(
+        engine, "chaos", wanted.seed, dict(chaos.killed), seconds + recovery_seconds, len(wrong)
+    )
     batch.runs, batch.command = len(history.runs), " ".join(sys.argv[1:])
-    ledger.note(wanted.into, batch)
-    notes = Counter(note.what for note in history.notes)
+    ledger.append_batch(wanted.into, batch)
+    notes = Counter(note.action for note in history.notes)
     rows = {
-        "chaos": f"{engine}, seed {wanted.seed}, {seconds:.0f} s and {quiet:.0f} s to be quiet",
-        "faults": f"{sum(chaos.counts.values())} ({counted(chaos.counts)})",
-        "kills": f"{sum(chaos.killed.values())} ({counted(chaos.killed)})",
-        "not done here": "; ".join(chaos.not_done) or "nothing",
+        "chaos": f"{engine}, seed {wanted.seed}, {seconds:.0f} s, "
+        f"recovered in {recovery_seconds:.0f} s",
+        "faults": f"{sum(chaos.counts.values())} ({format_counts(chaos.counts)})",
+        "kills": f"{sum(chaos.killed.values())} ({format_counts(chaos.killed)})",
+        "not possible": "; ".join(chaos.impossible) or "nothing",
         "events": str(len(history.events)),
-        "accepted": counted(notes),
+        "accepted": format_counts(notes),
         "attempts of runs": str(len(history.runs)),
         "messages answered": f"{len(history.shown)} of {len(history.said)}",
-        "bystanders": f"{len(chaos.bystanders)}, {chaos.bystanders.reused} with a pid used before",
+        "bystanders": f"{len(chaos.bystanders)}, {chaos.bystanders.reused} with a reused pid",
         "wrong": str(len(wrong)),
     }
     width = max(map(len, rows))
@@ -82,11 +85,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--hours", type=float, default=0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own")
-    parser.add_argument("--url", help="on this PostgreSQL database, which is empty")
-    parser.add_argument("--into", metavar="FILE", help="add a line to this file")
-    parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
-    parser.add_argument("--plan", action="store_true", help="only say what would go wrong")
+    parser.add_argument("--postgres", action="store_true", help="use a private PostgreSQL server")
+    parser.add_argument("--url", help="use this empty PostgreSQL database")
+    parser.add_argument("--into", metavar="FILE", help="append a line to this file")
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
+    parser.add_argument("--plan", action="store_true", help="only print the planned faults")
     wanted = parser.parse_args(arguments)
     if wanted.plan:
         seconds = wanted.hours * 3_600 or wanted.minutes * 60

@@ -27,11 +27,11 @@ from tests.torture.chaos import faults, journal
 from tests.torture.chaos.conversation import ChaosChat
 from tests.torture.chaos.faults import Fault
 from tests.torture.chaos.machines import ChaosNode, Disk, Network, Server
-from tests.torture.chaos.worker import AGENT, DOUBTED
+from tests.torture.chaos.worker import AGENT, UNCONFIRMED
 from tests.torture.unrelated_processes import UnrelatedProcesses
 
-LONGEST_CALM = 150.0
-BETWEEN_WORDS = 3.0  # seconds between two messages of people
+MAX_RECOVERY = 150.0
+MESSAGE_INTERVAL = 3.0  # seconds between two messages of people
 SETTINGS = {
     "nodes.lease_ms": 1_500,
     "runs.lease_ms": int(faults.LEASE * 1_000),
@@ -49,12 +49,12 @@ class Chaos:
         (self.out / "agent.py").write_text(AGENT)
         self.counts: Counter[str] = Counter()
         self.killed: Counter[str] = Counter()
-        """Whom a SIGKILL of ours has met."""
-        self.not_done: list[str] = []
-        """What cannot be done here, and why."""
+        """Killed processes by role."""
+        self.impossible: list[str] = []
+        """Kinds of faults that are not possible on this machine, with the reason."""
         self.seen: list[tuple[str, int]] = []
         self.waiting: set[str] = set()
-        """Machines whose daemon is to stay away for now."""
+        """Machines whose daemon must not be restarted yet."""
         self._undo: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._over = threading.Event()
@@ -63,22 +63,26 @@ class Chaos:
         self.server: Server | None = None
         self._create_environment(url, postgres)
         self.bystanders = UnrelatedProcesses(folder / "signals")
-        self.talk = ChaosChat(self.out, seed, self.network.here if self.network else None)
+        self.chat = ChaosChat(self.out, seed, self.network.host_address if self.network else None)
 
     def _create_environment(self, url: str | None, postgres: bool) -> None:
         shared = postgres or url is not None
         if postgres:
             self.network = self._try("cut", Network)
-            self.server = Server(self.network.here if self.network else None)
+            self.server = Server(self.network.host_address if self.network else None)
             url = self.server.new_database()
         self.disk = self._try("fill", lambda: Disk(self.folder / "disk"))
         small = self.disk.folder if self.disk else self.folder
         self.url = url or f"sqlite:///{small}/corral.db"
-        away = self.url.replace("127.0.0.1", self.network.here) if self.network else self.url
+        remote_url = (
+            self.url.replace("127.0.0.1", self.network.host_address) if self.network else self.url
+        )
         corral.open(self.url).close()
         self.machines = {
             "one": ChaosNode(small / "one", self.url, "one", None),
-            "two": ChaosNode((self.folder if shared else small) / "two", away, "two", self.network),
+            "two": ChaosNode(
+                (self.folder if shared else small) / "two", remote_url, "two", self.network
+            ),
         }
         self.kinds = set(faults.BOTH)
         self.kinds |= {"fill"} if self.disk else set()
@@ -89,7 +93,7 @@ class Chaos:
         try:
             return make()
         except OSError as error:
-            self.not_done.append(f"{kind}: {error}")
+            self.impossible.append(f"{kind}: {error}")
             return None
 
     # -- participants -----------------------------------------------------------------------------
@@ -102,19 +106,19 @@ class Chaos:
             (self.out / "project" / "id").write_text(project.id)
             for number in range(faults.WORKERS):
                 store.agents.create(f"w{number}", command="true")
-            self.talk.prepare(store)
+            self.chat.prepare(store)
             store.schedules.create("queue:series", "again", every_ms=5_000, misfire="all")
         for env in ({}, {"CORRAL_RUN": "run_0"}):
             self.bystanders.add(env)
         for name, machine in self.machines.items():
-            threading.Thread(target=self._keep_up, args=(name, machine), daemon=True).start()
+            threading.Thread(target=self._keep_daemon_up, args=(name, machine), daemon=True).start()
         self._replace_workers()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def _keep_up(self, name: str, machine: ChaosNode) -> None:
+    def _keep_daemon_up(self, name: str, machine: ChaosNode) -> None:
         while not self._over.wait(0.3):
             if name not in self.waiting and not machine.is_up():
-                machine.come_up()
+                machine.ensure_up()
 
     def _replace_workers(self) -> None:
         for number in range(faults.WORKERS):
@@ -138,51 +142,51 @@ class Chaos:
     # -- faults -----------------------------------------------------------------------------------
 
     def inject_faults(self) -> None:
-        began = result = time.monotonic()
-        left = faults.plan(self.seed, self.seconds, self.kinds)[::-1]
-        while (now := time.monotonic() - began) < self.seconds:
-            while left and left[-1].at <= now:
-                self.do(left.pop(), now)
+        start = last_print = time.monotonic()
+        pending = faults.plan(self.seed, self.seconds, self.kinds)[::-1]
+        while (now := time.monotonic() - start) < self.seconds:
+            while pending and pending[-1].at <= now:
+                self.inject(pending.pop(), now)
             while self._undo and self._undo[0][0] <= now:
                 heapq.heappop(self._undo)[2]()
             self._replace_workers()
-            if now > len(self.talk.said) * BETWEEN_WORDS:
-                self.talk.say()
-            if time.monotonic() - result > 20:
-                result = time.monotonic()
+            if now > len(self.chat.posted) * MESSAGE_INTERVAL:
+                self.chat.post_message()
+            if time.monotonic() - last_print > 20:
+                last_print = time.monotonic()
                 print(f"  {now:4.0f} s: {sum(self.counts.values())} faults", flush=True)
             time.sleep(0.05)
 
-    def later(self, at: float, call: Callable[[], None]) -> None:
+    def schedule_undo(self, at: float, call: Callable[[], None]) -> None:
         heapq.heappush(self._undo, (at, next(self._numbers), call))
 
-    def do(self, fault: Fault, now: float) -> None:
+    def inject(self, fault: Fault, now: float) -> None:
         machine = self.machines[fault.machine]
-        what, _, whom = fault.kind.partition(" ")
+        action, _, role = fault.kind.partition(" ")
         until = now + fault.lasts
-        if what == "kill" and whom == "daemon":
+        if action == "kill" and role == "daemon":
             if not machine.is_up():
                 return
-            self._daemon_away(machine, until)
+            self._keep_daemon_down(machine, until)
             self._signal(machine.pid, signal.SIGKILL)
             self.killed["daemon"] += 1
-        elif what in ("kill", "stop") and whom in ("supervisor", "guard", "agent"):
-            if not self._strike_run(fault, whom, until):
+        elif action in ("kill", "stop") and role in ("supervisor", "guard", "agent"):
+            if not self._inject_into_run(fault, role, until):
                 return
-        elif what in ("kill", "stop") and whom == "worker":
-            self._strike_worker(fault, until)
-        elif what == "stop":
-            self._stop(machine, whom, until)
+        elif action in ("kill", "stop") and role == "worker":
+            self._inject_into_worker(fault, until)
+        elif action == "stop":
+            self._stop(machine, role, until)
         else:
             self._inject_into_environment(fault, machine, until)
         self.counts[fault.kind] += 1
 
     def _inject_into_environment(self, fault: Fault, machine: ChaosNode, until: float) -> None:
         if fault.kind == "power":
-            self._daemon_away(machine, until)
+            self._keep_daemon_down(machine, until)
             self.killed["by a loss of power"] += machine.kill_all()
         elif fault.kind == "down":
-            self._daemon_away(machine, until)
+            self._keep_daemon_down(machine, until)
             subprocess.Popen(
                 [sys.executable, "-m", "corral", "down"],
                 cwd=machine.work,
@@ -192,36 +196,36 @@ class Chaos:
             )
         elif fault.kind == "clock":
             machine.move_clock(fault.ms)
-            self.later(until, lambda: machine.move_clock(0))
+            self.schedule_undo(until, lambda: machine.move_clock(0))
         elif fault.kind == "restart" and self.server is not None:
             self.server.stop(signal.SIGQUIT)
             self.server.start()
         elif fault.kind == "fill" and self.disk is not None:
             self.disk.fill()
-            self.later(until, self.disk.free)
+            self.schedule_undo(until, self.disk.free)
         elif fault.kind == "cut" and self.network is not None:
             self.network.cut()
-            self.later(until, self.network.mend)
+            self.schedule_undo(until, self.network.restore)
 
-    def _daemon_away(self, machine: ChaosNode, until: float) -> None:
+    def _keep_daemon_down(self, machine: ChaosNode, until: float) -> None:
         self.waiting.add(machine.name)
-        self.later(until, lambda: self.waiting.discard(machine.name))
+        self.schedule_undo(until, lambda: self.waiting.discard(machine.name))
 
-    def _strike_worker(self, fault: Fault, until: float) -> None:
+    def _inject_into_worker(self, fault: Fault, until: float) -> None:
         name, worker = sorted(self.machines[fault.machine].workers.items())[int(fault.pick * 2)]
         if fault.kind == "kill worker":
             self.killed["worker"] += self.machines[fault.machine].kill_worker(name)
         else:
-            self._hold_up(worker.pid, until)
+            self._stop_until(worker.pid, until)
 
-    def _stop(self, machine: ChaosNode, whom: str, until: float) -> None:
-        if whom == "daemon":
-            self._hold_up(machine.pid, until)
+    def _stop(self, machine: ChaosNode, role: str, until: float) -> None:
+        if role == "daemon":
+            self._stop_until(machine.pid, until)
         else:
             machine.signal_all(signal.SIGSTOP)
-            self.later(until, lambda: machine.signal_all(signal.SIGCONT))
+            self.schedule_undo(until, lambda: machine.signal_all(signal.SIGCONT))
 
-    def _strike_run(self, fault: Fault, role: str, until: float) -> bool:
+    def _inject_into_run(self, fault: Fault, role: str, until: float) -> bool:
         """Signal a process of a live run; return False if there is none."""
         with suppress(CorralError), corral.open(self.url, actor="user:chaos") as store:
             live = [run for run in store.runs.list(live=True, limit=20).items if run.pid]
@@ -229,21 +233,21 @@ class Chaos:
             if pid is None:
                 return False
             if fault.kind.startswith("stop"):
-                self._hold_up(pid, until)
+                self._stop_until(pid, until)
                 return True
-            who = process.identify(pid)
+            identity = process.identify(pid)
             self._signal(pid, signal.SIGKILL)
             self.killed[role] += 1
-            if who is not None and fault.pick < 0.4:
-                self.bystanders.take_pid_of(who)
+            if identity is not None and fault.pick < 0.4:
+                self.bystanders.take_pid_of(identity)
             return True
         return False
 
-    def _hold_up(self, pid: int, until: float) -> None:
+    def _stop_until(self, pid: int, until: float) -> None:
         """Stop a process for a while; at its end the pid may belong to another process."""
-        if pid > 1 and (who := process.identify(pid)) is not None:
+        if pid > 1 and (identity := process.identify(pid)) is not None:
             self._signal(pid, signal.SIGSTOP)
-            self.later(until, lambda: process.send_signal(who, signal.SIGCONT))
+            self.schedule_undo(until, lambda: process.send_signal(identity, signal.SIGCONT))
 
     @staticmethod
     def _signal(pid: int, number: int) -> None:
@@ -260,35 +264,35 @@ class Chaos:
         for machine in self.machines.values():
             machine.signal_all(signal.SIGCONT)
         (self.out / "calm").touch()
-        began = time.monotonic()
+        start = time.monotonic()
         with corral.open(self.url, actor="user:chaos") as store:
             for series in store.schedules.list().items:
                 store.schedules.delete(series.id)
-            while time.monotonic() - began < LONGEST_CALM:
+            while time.monotonic() - start < MAX_RECOVERY:
                 self._replace_workers()
-                if time.monotonic() - began > 5:
-                    self._settle(store)
-                if not self._open(store):
+                if time.monotonic() - start > 5:
+                    self._resolve_unconfirmed(store)
+                if not self._list_open(store):
                     break
                 time.sleep(0.3)
-            for what in self._open(store)[:10]:
-                print(f"  still open: {what}")
-        return time.monotonic() - began
+            for item in self._list_open(store)[:10]:
+                print(f"  still open: {item}")
+        return time.monotonic() - start
 
-    def _settle(self, store: Corral) -> None:
+    def _resolve_unconfirmed(self, store: Corral) -> None:
         """Resolve unconfirmed letters by what was actually done."""
         unconfirmed = store.mail.list(state="unconfirmed", limit=200).items
-        acted = {n.subject for n in journal.read_notes(self.out) if n.what == "act in doubt"}
+        acted = {n.subject for n in journal.read_entries(self.out) if n.action == "act in doubt"}
         for letter in unconfirmed:
-            if letter.mailbox == DOUBTED:
+            if letter.mailbox == UNCONFIRMED:
                 with suppress(CorralError):
                     store.mail.resolve(letter.id, delivered=letter.id in acted)
 
-    def _open(self, store: Corral) -> list[str]:
+    def _list_open(self, store: Corral) -> list[str]:
         tasks = store.tasks.list(limit=1_000).items
         unsealed = store.internal.outputs.list_unsealed
         return [
-            *self.talk.unanswered(),
+            *self.chat.list_unanswered(),
             *(f"{run.id} is {run.state}" for run in store.runs.list(live=True).items),
             *(f"{letter.id} waits" for letter in store.mail.list(limit=200).items),
             *(f"{letter.id} unconfirmed" for letter in store.mail.list(state="unconfirmed").items),
@@ -307,25 +311,25 @@ class Chaos:
                     worker.wait(20)
             machine.corral("down")
         deadline = time.monotonic() + 20
-        while (left := self._left()) and time.monotonic() < deadline:
+        while (remaining := self._list_processes()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        return [f"{pid} {' '.join(process.read_command_line(pid))[:100]}" for pid in left]
+        return [f"{pid} {' '.join(process.read_command_line(pid))[:100]}" for pid in remaining]
 
-    def _left(self) -> list[int]:
+    def _list_processes(self) -> list[int]:
         return [pid for machine in self.machines.values() for pid in machine.processes()]
 
-    def history(self, left: list[str]) -> journal.History:
+    def history(self, remaining: list[str]) -> journal.History:
         moves = {
             table.transitions.kind: table.transitions
             for table in find_declarations(StatefulTable).values()
         }
         result = journal.History(
-            moves, seen=self.seen, left=left, notes=journal.read_notes(self.out)
+            moves, seen=self.seen, left=remaining, notes=journal.read_entries(self.out)
         )
         result.signalled = self.bystanders.judge()
-        result.said, result.shown = self.talk.said, self.talk.shown
+        result.said, result.shown = self.chat.posted, self.chat.shown
         with corral.open(self.url, actor="user:chaos") as store:
-            result.heard = self.talk.heard(store)
+            result.heard = self.chat.list_received(store)
             cursor = None
             while items := (page := store.events.after(cursor, limit=1_000)).items:
                 cursor = page.next
@@ -333,7 +337,7 @@ class Chaos:
                     journal.StoreEvent(item.kind, item.verb, item.subject, item.data)
                     for item in items
                 ]
-            kinds = {note.subject: note.key for note in result.notes if note.what == "run"}
+            kinds = {note.subject: note.key for note in result.notes if note.action == "run"}
             for file in sorted(self.out.glob("*.ran")):
                 result.runs += _attempts(store, file, kinds.get(file.stem) == "pty")
             check_store(store)
@@ -342,7 +346,7 @@ class Chaos:
     def close(self) -> None:
         self._over.set()
         self.bystanders.end()
-        self.talk.close()
+        self.chat.close()
         for machine in self.machines.values():
             machine.signal_all(signal.SIGCONT)
             machine.kill_processes()
@@ -356,35 +360,37 @@ def _find(run: Run, role: str) -> int | None:
     pid, token = (run.supervisor_pid, run.supervisor_token)
     if role != "supervisor":
         pid, token = run.pid, run.start_token
-    result = process.read_stat(pid) if pid else None
-    if result is None or result.start_token != token:
+    proc_stat = process.read_stat(pid) if pid else None
+    if proc_stat is None or proc_stat.start_token != token:
         return None
     if role != "guard":
         return pid
-    is_guard = result.parent > 1 and "corral.supervisor" in process.read_command_line(result.parent)
-    return result.parent if is_guard else None
+    is_guard = proc_stat.parent > 1 and "corral.supervisor" in process.read_command_line(
+        proc_stat.parent
+    )
+    return proc_stat.parent if is_guard else None
 
 
 def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[journal.AttemptRecord]:
     """Return an agent's records of its attempts, and what is shown of each."""
-    values: dict[int, journal.AttemptRecord] = {}
+    attempts: dict[int, journal.AttemptRecord] = {}
     for line in file.read_text().splitlines():
-        pid, what, *rest = line.split()
-        ran = values.setdefault(
+        pid, action, *rest = line.split()
+        attempt = attempts.setdefault(
             int(pid), journal.AttemptRecord(file.stem, int(pid), is_lossy=is_lossy)
         )
-        ran.wrote += what == "wrote"
-        ran.end = rest[0] if what == "end" else ran.end
+        attempt.wrote += action == "wrote"
+        attempt.end = rest[0] if action == "end" else attempt.end
     text = b""
     with suppress(CorralError), on_machine(store.outputs.get(file.stem).host or ""):
         reader = store.outputs.open(file.stem)
         while piece := reader.bytes(len(text), 1 << 20):
             text += piece
-    for ran in values.values():
-        ran.shown = []
+    for attempt in attempts.values():
+        attempt.shown = []
     for pid, number in re.findall(rb"^(\d+):(\d{6}) x{40}\r?$", text, re.MULTILINE):
-        if int(pid) in values:
-            shown = values[int(pid)].shown
-            assert shown is not None
-            shown.append(int(number))
-    return [*values.values()]
+        if int(pid) in attempts:
+            numbers = attempts[int(pid)].shown
+            assert numbers is not None
+            numbers.append(int(number))
+    return [*attempts.values()]

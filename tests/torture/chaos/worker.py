@@ -20,38 +20,38 @@ from tests.torture.chaos.journal import Journal
 LEASE_MS = 2_500
 TTL_MS = 3_000
 ORDERED = ("agent:a", "agent:b")
-DOUBTED = "agent:once"
-PLAIN = ("queue:plain", "queue:timers", "queue:series")
+UNCONFIRMED = "agent:once"
+UNORDERED = ("queue:plain", "queue:timers", "queue:series")
 PATHS = ("one.txt", "two.txt")
-MOST_RUNS = 3
-MOST_TASKS = 12
+MAX_RUNS = 3
+MAX_TASKS = 12
 
 # The agent records what it has written and how it intends to end.
 AGENT = r"""
 import os, signal, sys, time
 lines, pause, end = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-notes = os.open(f"{sys.argv[1]}/{os.environ['CORRAL_RUN']}.ran", flags, 0o600)
+journal = os.open(f"{sys.argv[1]}/{os.environ['CORRAL_RUN']}.ran", flags, 0o600)
 me = os.getpid()
-def note(text):
-    os.write(notes, f"{me} {text}\n".encode())
-note("begin")
+def record(text):
+    os.write(journal, f"{me} {text}\n".encode())
+record("begin")
 try:
-    os.write(1, b"\n")  # an attempt before it may have been cut off in the middle of a line
+    os.write(1, b"\n")  # an earlier attempt may have ended inside a line
 except OSError:
     pass
 for number in range(1, lines + 1):
     line = b"%d:%06d %s\n" % (me, number, b"x" * 40)
     try:
         whole = os.write(1, line) == len(line)
-    except OSError:  # its terminal is gone, or the disk is full
+    except OSError:  # the terminal is closed or the disk is full
         whole = False
     if not whole:
-        note("end exit74")
+        record("end exit74")
         os._exit(74)
-    note("wrote")
+    record("wrote")
     time.sleep(pause)
-note("end " + end)
+record("end " + end)
 if end.startswith("exit"):
     os._exit(int(end[4:]))
 os.kill(me, int(end[6:]))
@@ -65,24 +65,24 @@ class Worker:
         self.folder = folder
         self.name = name
         self.random = random.Random(f"{seed} {name} {os.getpid()}")
-        self.owner = f"{name}-{os.getpid()}"
-        self.journal = Journal(folder / f"{self.owner}.notes", name)
+        self.mailboxeser = f"{name}-{os.getpid()}"
+        self.journal = Journal(folder / f"{self.mailboxeser}.journal", name)
         self.project = (folder / "project" / "id").read_text()
-        self.own = (f"user:{name}", f"agent:{name}")
-        """Where it is told what became of its tasks and locks."""
+        self.mailboxes = (f"user:{name}", f"agent:{name}")
+        """Mailboxes for notices about its tasks and locks."""
         self.count = 0
         self.steps = {
             self.put: 5,
-            self.take: 6,
+            self.claim: 6,
             self.lock: 2,
             self.do_task: 2,
             self.add_task: 1,
             self.accept: 1,
             self.set_timer: 1,
-            self.ask_for_run: 1,
+            self.start_run: 1,
         }
-        self.calm = {self.take: 4, self.do_task: 2, self.accept: 2}
-        """What it goes on with once no more is to be made."""
+        self.calm = {self.claim: 4, self.do_task: 2, self.accept: 2}
+        """Steps of the recovery phase, which create no new work."""
 
     @property
     def is_calm(self) -> bool:
@@ -102,7 +102,7 @@ class Worker:
                 # Rejected or unknown: there is nothing to record. Objects that it may own without
                 # knowing it are left to others from now on.
                 self.count += 1
-                self.owner = f"{self.name}-{os.getpid()}-{self.count}"
+                self.mailboxeser = f"{self.name}-{os.getpid()}-{self.count}"
                 time.sleep(0.05)
             time.sleep(self.random.uniform(0, 0.08))
 
@@ -114,76 +114,78 @@ class Worker:
     # -- letters ---------------------------------------------------------------------------------
 
     def put(self) -> None:
-        mailbox = self.random.choice((*ORDERED, *ORDERED, DOUBTED, PLAIN[0]))
+        mailbox = self.random.choice((*ORDERED, *ORDERED, UNCONFIRMED, UNORDERED[0]))
         self.count += 1
-        key = f"{self.owner}-{self.count}"
-        began = time.monotonic()
+        key = f"{self.mailboxeser}-{self.count}"
+        start = time.monotonic()
         letter = self.store.mail.put(mailbox, {"n": self.count}, key=key)
-        self.journal.note("put", letter.id, began, mailbox=mailbox, key=key)
+        self.journal.record("put", letter.id, start, mailbox=mailbox, key=key)
 
-    def take(self) -> None:
-        mailbox = self.random.choice((*ORDERED, DOUBTED, *PLAIN, *self.own))
-        began = time.monotonic()
-        for letter in self.store.mail.claim(mailbox, owner=self.owner, lease_ms=LEASE_MS):
-            self.journal.note("claim", letter.id, began, fence=letter.fence)
-            self._deal_with(letter, mailbox == DOUBTED)
+    def claim(self) -> None:
+        mailbox = self.random.choice((*ORDERED, UNCONFIRMED, *UNORDERED, *self.mailboxes))
+        start = time.monotonic()
+        for letter in self.store.mail.claim(mailbox, owner=self.mailboxeser, lease_ms=LEASE_MS):
+            self.journal.record("claim", letter.id, start, fence=letter.fence)
+            self._process(letter, mailbox == UNCONFIRMED)
 
-    def _deal_with(self, letter: Any, in_doubt: bool) -> None:
+    def _process(self, letter: Any, unconfirmed: bool) -> None:
         mail, act = self.store.mail, "act"
-        if in_doubt:
-            self._said(
+        if unconfirmed:
+            self._record_call(
                 "begin_delivery", letter.id, letter.fence, lambda: mail.begin_delivery(letter)
             )
             act = "act in doubt"
-        self.journal.note(act, letter.id, time.monotonic())
+        self.journal.record(act, letter.id, time.monotonic())
         self.linger()
-        luck = 1.0 if in_doubt or self.is_calm else self.random.random()
-        if luck < 0.1:
-            self._said("renew", letter.id, letter.fence, lambda: mail.renew(letter))
+        chance = 1.0 if unconfirmed or self.is_calm else self.random.random()
+        if chance < 0.1:
+            self._record_call("renew", letter.id, letter.fence, lambda: mail.renew(letter))
             self.linger()
-        if luck < 0.06:
-            self._said("fail", letter.id, letter.fence, lambda: mail.fail(letter, "not today"))
+        if chance < 0.06:
+            self._record_call(
+                "fail", letter.id, letter.fence, lambda: mail.fail(letter, "injected failure")
+            )
         else:
-            self._said("ack", letter.id, letter.fence, lambda: mail.ack(letter))
+            self._record_call("ack", letter.id, letter.fence, lambda: mail.ack(letter))
 
-    def _said(self, what: str, subject: str, fence: int, call: Any) -> Any:
-        began = time.monotonic()
+    def _record_call(self, action: str, subject: str, fence: int, call: Any) -> Any:
+        start = time.monotonic()
         answer = call()
-        self.journal.note(what, subject, began, fence=fence)
+        self.journal.record(action, subject, start, fence=fence)
         return answer
 
     # -- locks, tasks, timers, runs --------------------------------------------------------------
 
     def lock(self) -> None:
         path = self.random.choice(PATHS)
-        locks, began = self.store.locks, time.monotonic()
+        locks, start_time = self.store.locks, time.monotonic()
         lock = locks.acquire(self.project, path, f"agent:{self.name}", ttl_ms=TTL_MS)
-        self.journal.note("acquire", f"lock:{path}", began, fence=lock.fence)
+        self.journal.record("acquire", f"lock:{path}", start_time, fence=lock.fence)
         self.linger()
         if self.random.random() < 0.3:
-            self._said("renew", f"lock:{path}", lock.fence, lambda: locks.renew(lock))
+            self._record_call("renew", f"lock:{path}", lock.fence, lambda: locks.renew(lock))
             self.linger()
-        self._said("release", f"lock:{path}", lock.fence, lambda: locks.release(lock))
+        self._record_call("release", f"lock:{path}", lock.fence, lambda: locks.release(lock))
 
     def add_task(self) -> None:
         known = self.store.tasks.list(project=self.project, limit=100).items
-        if sum(task.ended_at is None for task in known) < MOST_TASKS:
+        if sum(task.ended_at is None for task in known) < MAX_TASKS:
             self.count += 1
             needs = [task.key for task in known[:1] if self.random.random() < 0.5]
-            key = f"{self.owner}-{self.count}"
-            began = time.monotonic()
+            key = f"{self.mailboxeser}-{self.count}"
+            start = time.monotonic()
             task = self.store.tasks.add(self.project, key, key, depends_on=needs)
-            self.journal.note("task", task.id, began)
+            self.journal.record("task", task.id, start)
 
     def do_task(self) -> None:
-        tasks, began = self.store.tasks, time.monotonic()
+        tasks, start_time = self.store.tasks, time.monotonic()
         task = tasks.claim(self.project, self.name, lease_ms=LEASE_MS)
         if task is None:
             return
-        self.journal.note("claim", task.id, began, fence=task.fence)
+        self.journal.record("claim", task.id, start_time, fence=task.fence)
         self.linger()
-        evidence = {"text": f"by {self.owner}"}
-        self._said("submit", task.id, task.fence, lambda: tasks.submit(task, evidence))
+        evidence = {"text": f"by {self.mailboxeser}"}
+        self._record_call("submit", task.id, task.fence, lambda: tasks.submit(task, evidence))
 
     def accept(self) -> None:
         """Accept submitted tasks as a person, because no agent may review its own."""
@@ -193,18 +195,18 @@ class Worker:
     def set_timer(self) -> None:
         self.count += 1
         body, delay = {"timer": self.count}, self.random.randrange(5_100, 9_000)
-        began = time.monotonic()
+        start = time.monotonic()
         timer = self.store.timers.set("queue:timers", body, delay_ms=delay)
-        self.journal.note("timer", timer.id, began)
+        self.journal.record("timer", timer.id, start)
 
-    def ask_for_run(self) -> None:
-        if len(self.store.runs.list(live=True, limit=20).items) >= MOST_RUNS:
+    def start_run(self) -> None:
+        if len(self.store.runs.list(live=True, limit=20).items) >= MAX_RUNS:
             return
         command = [sys.executable, "-S", "-E", str(self.folder / "agent.py"), str(self.folder)]
         lines = self.random.randrange(10, 120)
         end = self.random.choice(("exit0", "exit0", "exit3", "signal11"))
         terminal = self.random.random() < 0.25
-        began = time.monotonic()
+        start = time.monotonic()
         run = self.store.runs.start(
             command=[*command, str(lines), f"{self.random.uniform(0.01, 0.1):.3f}", end],
             project=self.project,
@@ -213,7 +215,7 @@ class Worker:
             grace_period_ms=500,
             labels=["chaos"],
         )
-        self.journal.note("run", run.id, began, key="pty" if terminal else "pipe")
+        self.journal.record("run", run.id, start, key="pty" if terminal else "pipe")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Chats under stress: a faulty platform, real hosts and real runs, all killed at random.
 
-    python -m tests.torture --storm --places 20 --agents 5 --messages 500 --kills 200 --seed 1
+    python -m tests.torture --chat --places 20 --agents 5 --messages 500 --kills 200 --seed 1
 
 People write in all places, to one agent at a time. The host that receives and sends is killed and
 restarted, and so are supervisors, guards and agents of the runs. The final check compares only the
@@ -30,18 +30,18 @@ from corral.domain.mail.model import Letter
 from tests.support.invariants import check_store
 from tests.support.postgres_server import free_port
 from tests.torture.chat_platform import KINDS, ask, register_adapters
-from tests.torture.ledger import Batch, counted, note
+from tests.torture.ledger import Batch, append_batch, format_counts
 from tests.torture.workspace import folder_for, store_for
 
 NAMES = ("ada", "ben", "cyd", "dan", "eve", "fay", "gus", "hal")
 ROLES = ("supervisor", "guard", "agent")
-LONGEST = 180.0
-"""Seconds without any change, after which what is not answered is taken for lost."""
+MAX_IDLE = 180.0
+"""Seconds without progress after which unanswered messages count as lost."""
 OPERATOR = "user:operator"
 _NUMBER = re.compile(r"#(\d+)")
 
-# It stays for a moment and answers what comes; every other one answers once and exits.
-STAYS = """\
+# Waits for more messages and answers them. Every other agent answers once and exits.
+ANSWER_MANY = """\
 #!{python}
 import os, re, sys
 import corral
@@ -49,21 +49,21 @@ import corral
 def answer(text):
     return os.environ["CORRAL_AGENT"] + ": " + " ".join(re.findall("#[0-9]+", text))
 
-said = answer(sys.stdin.read().rpartition("\\n\\nNow: ")[2])  # what was said before comes first
+reply = answer(sys.stdin.read().rpartition("\\n\\nNow: ")[2])  # after the earlier turns
 with corral.open(os.environ["CORRAL_STORE"], actor="agent:" + os.environ["CORRAL_AGENT"]) as store:
     run, after = os.environ["CORRAL_RUN"], None
-    while (told := store.messages.next(run, after=after, answer=said, wait_ms=300)) is not None:
-        after, said = told.letters[-1], answer(told.text)
+    while (batch := store.messages.next(run, after=after, answer=reply, wait_ms=300)) is not None:
+        after, reply = batch.letters[-1], answer(batch.text)
 """
-ONCE = """\
+ANSWER_ONCE = """\
 #!{python} -SE
 import os, re, sys
-told = sys.stdin.read().rpartition("\\n\\nNow: ")[2]
-print(os.environ["CORRAL_AGENT"] + ": " + " ".join(re.findall("#[0-9]+", told)))
+prompt = sys.stdin.read().rpartition("\\n\\nNow: ")[2]
+print(os.environ["CORRAL_AGENT"] + ": " + " ".join(re.findall("#[0-9]+", prompt)))
 """
 
 
-class Storm:
+class ChatStress:
     def __init__(self, folder: Path, wanted: argparse.Namespace, url: str) -> None:
         self.folder = folder
         self.wanted = wanted
@@ -76,8 +76,8 @@ class Storm:
             for kind in [list(KINDS)[number % 2]]
         ]
         self.total = wanted.places * wanted.messages
-        self.said: dict[int, tuple[str, str, str]] = {}
-        """Kind, place and agent of each message that was said."""
+        self.posted: dict[int, tuple[str, str, str]] = {}
+        """Kind, place and agent of each posted message."""
         self.kills: Counter[str] = Counter()
         self.port = free_port()
         self.platform_url = f"http://127.0.0.1:{self.port}/"
@@ -101,7 +101,7 @@ class Storm:
             store.channels.add(kind, kind, config={"url": self.platform_url}, policy="public")
         for number, name in enumerate(self.agents):
             program = self.folder / name
-            text = STAYS if number % 2 == 0 else ONCE
+            text = ANSWER_MANY if number % 2 == 0 else ANSWER_ONCE
             program.write_text(text.format(python=sys.executable))
             program.chmod(0o755)
             store.agents.create(name, command=str(program))
@@ -114,21 +114,21 @@ class Storm:
         deadline = time.monotonic() + 20
         while True:
             with suppress(OSError):
-                self.look()
+                self.fetch_shown()
                 break
             assert time.monotonic() < deadline, "the platform did not start"
             time.sleep(0.05)
         self.start_host()
 
     def start_host(self) -> None:
-        command = [sys.executable, "-m", "tests.torture.storm", "--host", self.url]
+        command = [sys.executable, "-m", "tests.torture.chat_stress", "--host", self.url]
         self._host = subprocess.Popen(command, stdout=self._log, stderr=self._log)
 
     def end(self) -> None:
-        for one in (self._host, self._platform):
-            if one is not None:
-                one.kill()
-                one.wait()
+        for child in (self._host, self._platform):
+            if child is not None:
+                child.kill()
+                child.wait()
         mark = f"CORRAL_HOME={self.folder / 'home'}".encode()
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != os.getpid():
@@ -136,44 +136,45 @@ class Storm:
                     if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
                         os.kill(int(name), signal.SIGKILL)
 
-    def look(self) -> dict[str, Any]:
+    def fetch_shown(self) -> dict[str, Any]:
         """Add the newly visible messages of the platform and its counters."""
         _, result = ask(self.platform_url, what="look", after=len(self._shown))
         self._shown += result.pop("shown")
         return result
 
-    # -- the storm -------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------
 
-    def speak(self, upto: int) -> None:
+    def post_messages(self, upto: int) -> None:
         events: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        while len(self.said) < upto:
-            number = len(self.said) + 1
+        while len(self.posted) < upto:
+            number = len(self.posted) + 1
             kind, place = self.random.choice(self.places)
             agent = self.random.choice(self.agents)
-            self.said[number] = kind, place, agent
-            words = {"event_id": f"e{number}", "place": place, "sender": "ann"}
-            events[kind].append(words | {"text": f"@{agent} #{number}"})
+            self.posted[number] = kind, place, agent
+            event = {"event_id": f"e{number}", "place": place, "sender": "ann"}
+            events[kind].append(event | {"text": f"@{agent} #{number}"})
         for kind, batch in events.items():
             ask(self.platform_url, what="say", kind=kind, events=batch)
 
     def inject_faults(self, store: Corral) -> None:
         """Kill processes while people write, so that there is always work in flight."""
-        wanted, result = self.wanted.kills, time.monotonic()
+        wanted, last_print = self.wanted.kills, time.monotonic()
         while (killed := sum(self.kills.values())) < wanted:
-            self.speak(self.total * (killed + 1) // (wanted + 1))
+            self.post_messages(self.total * (killed + 1) // (wanted + 1))
             time.sleep(self.random.choice((0.05, 0.2, 0.5, 1.0, 2.0)))
             if self.random.random() < 0.5:
                 self.kill_host()
             else:
                 self.kill_runner(store)
-            if time.monotonic() - result > 15:
-                result = time.monotonic()
-                self.look()
+            if time.monotonic() - last_print > 15:
+                last_print = time.monotonic()
+                self.fetch_shown()
                 print(
-                    f"  {killed} kills, {len(self.said)} said, {self.answered()} answered",
+                    f"  {killed} kills, {len(self.posted)} posted, "
+                    f"{self.count_answered()} answered",
                     flush=True,
                 )
-        self.speak(self.total)
+        self.post_messages(self.total)
 
     def kill_host(self) -> None:
         assert self._host is not None
@@ -189,59 +190,61 @@ class Storm:
         if not live:
             return
         run, role = self.random.choice(live), self.random.choice(ROLES)
-        who = Torture.find(run, role)
-        if who is not None and process.send_signal(who, signal.SIGKILL):
+        identity = Torture.find(run, role)
+        if identity is not None and process.send_signal(identity, signal.SIGKILL):
             self.kills[role] += 1
 
-    def answered(self) -> int:
+    def count_answered(self) -> int:
         return len({n for item in self._shown for n in _numbers(item["text"])})
 
     def recover(self, store: Corral) -> float:
         """Wait until everything is answered or reported as dead, or nothing changes; return the
         seconds."""
-        began = moved = result = time.monotonic()
+        start = last_change = last_print = time.monotonic()
         known = -1
-        while time.monotonic() < moved + LONGEST:
-            self.look()
-            answered, waiting = self.answered(), len(_waiting(store))
-            if not waiting and answered >= self.total:
+        while time.monotonic() < last_change + MAX_IDLE:
+            self.fetch_shown()
+            answered_count, waiting = self.count_answered(), len(_waiting(store))
+            if not waiting and answered_count >= self.total:
                 break
-            if (now := time.monotonic()) > result + 15:
-                result = now
-                print(f"  {answered} answered, {waiting} letters on their way", flush=True)
-            if answered - waiting != known:
-                known, moved = answered - waiting, time.monotonic()
+            if (now := time.monotonic()) > last_print + 15:
+                last_print = now
+                print(f"  {answered_count} answered, {waiting} letters in flight", flush=True)
+            if answered_count - waiting != known:
+                known, last_change = answered_count - waiting, time.monotonic()
             if self._host is not None and self._host.poll() is not None:
                 self.start_host()
             time.sleep(0.5)
-        return time.monotonic() - began
+        return time.monotonic() - start
 
     # -- the checks -------------------------------------------------------------------------------
 
     def judge(self, store: Corral) -> list[str]:
-        self.look()
+        self.fetch_shown()
         check_store(store)
         messages = _messages(store)
-        values = {
-            _told_number(message): message for message in messages if message.direction == "in"
+        received = {
+            _event_number(message): message for message in messages if message.direction == "in"
         }
-        wrong = [f"#{n} was never stored" for n in self.said if n not in values]
-        answers, deaths = self._seen()
+        wrong = [f"#{n} was not stored" for n in self.posted if n not in received]
+        answers, deaths = self._collect_answers()
         reported = _reported(store)
-        for number, (kind, place, agent) in self.said.items():
-            seen, dead = answers[number], number in deaths or number in reported
-            if len(seen) > 1:
-                wrong.append(f"#{number} was answered {len(seen)} times: {seen}")
-            elif seen and seen != [(kind, place, agent)]:
-                wrong.append(f"#{number}, said to {(kind, place, agent)}, was answered by {seen}")
-            elif not seen and not dead:
-                wrong.append(f"#{number} is lost: {_story(store, values.get(number))}")
-        wrong += self._out_of_order(messages, values)
+        for number, (kind, place, agent) in self.posted.items():
+            answer_list, dead = answers[number], number in deaths or number in reported
+            if len(answer_list) > 1:
+                wrong.append(f"#{number} was answered {len(answer_list)} times: {answer_list}")
+            elif answer_list and answer_list != [(kind, place, agent)]:
+                wrong.append(
+                    f"#{number}, posted to {(kind, place, agent)}, was answered by {answer_list}"
+                )
+            elif not answer_list and not dead:
+                wrong.append(f"#{number} is lost: {_describe(store, received.get(number))}")
+        wrong += self._out_of_order(messages, received)
         wrong += [f"{letter.mailbox} still has {letter.id}" for letter in _waiting(store)]
-        self.dead = sum(not answers[n] for n in self.said)
+        self.dead = sum(not answers[n] for n in self.posted)
         return wrong
 
-    def _seen(self) -> tuple[dict[int, list[tuple[str, str, str]]], set[int]]:
+    def _collect_answers(self) -> tuple[dict[int, list[tuple[str, str, str]]], set[int]]:
         answers: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
         deaths: set[int] = set()
         for item in self._shown:
@@ -252,23 +255,25 @@ class Storm:
                 answers[number].append((item["kind"], item["place"], name))
         return answers, deaths
 
-    def _out_of_order(self, messages: list[Message], told: dict[int, Message]) -> list[str]:
+    def _out_of_order(self, messages: list[Message], received: dict[int, Message]) -> list[str]:
         wrong = []
-        lines: dict[tuple[str, str], list[int]] = defaultdict(list)
+        answer_order: dict[tuple[str, str], list[int]] = defaultdict(list)
         for item in self._shown:
             name = item["text"].partition(":")[0]
-            lines[item["place"], name] += [_place_of(told[n]) for n in _numbers(item["text"])]
-        for (place, name), seqs in lines.items():
-            if any(first >= then for first, then in pairwise(seqs)):
+            answer_order[item["place"], name] += [
+                _number_of(received[n]) for n in _numbers(item["text"])
+            ]
+        for (place, name), seqs in answer_order.items():
+            if any(first >= second for first, second in pairwise(seqs)):
                 wrong.append(f"{name} answered out of order in {place}")
-        sent = {id: item for item in messages for id in item.platform_ids}
-        shown: dict[str, list[int]] = defaultdict(list)
+        sent_messages = {id: item for item in messages for id in item.platform_ids}
+        shown_numbers: dict[str, list[int]] = defaultdict(list)
         for item in self._shown:
-            if item["id"] in sent:
-                shown[item["place"]].append(_place_of(sent[item["id"]]))
-        for place, seqs in shown.items():
-            if any(first >= then for first, then in pairwise(seqs)):
-                wrong.append(f"what was sent to {place} is shown in another order")
+            if item["id"] in sent_messages:
+                shown_numbers[item["place"]].append(_number_of(sent_messages[item["id"]]))
+        for place, seqs in shown_numbers.items():
+            if any(first >= second for first, second in pairwise(seqs)):
+                wrong.append(f"messages to {place} are shown out of order")
         return wrong
 
 
@@ -278,11 +283,11 @@ def _numbers(text: str) -> list[int]:
     return [int(n) for n in _NUMBER.findall(rest)] if colon and name in NAMES else []
 
 
-def _place_of(message: Message) -> int:
+def _number_of(message: Message) -> int:
     return int(message.id.removeprefix("msg_"))
 
 
-def _told_number(message: Message) -> int:
+def _event_number(message: Message) -> int:
     return int(message.event_id.removeprefix("in:e"))
 
 
@@ -325,7 +330,7 @@ def _reported(store: Corral) -> set[int]:
     return result
 
 
-def _story(store: Corral, message: Message | None) -> str:
+def _describe(store: Corral, message: Message | None) -> str:
     if message is None:
         return "not stored"
     letters = [
@@ -340,7 +345,7 @@ def _story(store: Corral, message: Message | None) -> str:
 
 
 def host(url: str) -> None:
-    """The host: it receives, starts turns, finishes them and sends, until it is killed."""
+    """Run the host, which receives, runs turns and sends until it is killed."""
     from corral.daemon.loop_manager import LoopManager
     from corral.daemon.loops import create_loops
 
@@ -358,34 +363,41 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None = None) -> int
     for name in ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_AGENT", "CORRAL_STORE"):
         os.environ.pop(name, None)
     register_adapters()
-    storm = Storm(folder, wanted, url or f"sqlite:///{folder}/corral.db")
-    began = time.monotonic()
+    stress = ChatStress(folder, wanted, url or f"sqlite:///{folder}/corral.db")
+    start = time.monotonic()
     try:
-        with corral.open(storm.url, actor="storm") as store:
-            storm.prepare(store)
-            storm.begin()
-            storm.inject_faults(store)
-            raged = time.monotonic() - began
-            calm = storm.recover(store)
-            wrong = storm.judge(store)
-            counts = storm.look()
+        with corral.open(stress.url, actor="stress") as store:
+            stress.prepare(store)
+            stress.begin()
+            stress.inject_faults(store)
+            fault_seconds = time.monotonic() - start
+            recovery_seconds = stress.recover(store)
+            wrong = stress.judge(store)
+            counts = stress.fetch_shown()
             rows = {
-                "storm": f"{wanted.places} places, {wanted.agents} agents, {storm.total} messages, "
+                "chat": f"{wanted.places} places, {wanted.agents} agents, {stress.total} messages, "
                 f"seed {wanted.seed}",
-                "kills": f"{sum(storm.kills.values())} ({counted(storm.kills)})",
-                "seconds": f"{raged:.0f} of kills, {calm:.0f} until all was quiet",
+                "kills": f"{sum(stress.kills.values())} ({format_counts(stress.kills)})",
+                "seconds": f"{fault_seconds:.0f} of kills, {recovery_seconds:.0f} until recovered",
                 "runs": str(_count_runs(store)),
-                "answered": f"{storm.total - storm.dead} of {storm.total}",
-                "dead, and told": str(storm.dead),
+                "answered": f"{stress.total - stress.dead} of {stress.total}",
+                "dead and reported": str(stress.dead),
                 "wrong": str(len(wrong)),
                 **{f"  {name}": str(n) for name, n in sorted(counts.items())},
             }
     finally:
-        storm.end()
-    engine = "postgres" if storm.url.startswith("postgres") else "sqlite"
-    batch = Batch(engine, "storm", wanted.seed, dict(storm.kills), raged + calm, len(wrong))
+        stress.end()
+    engine = "postgres" if stress.url.startswith("postgres") else "sqlite"
+    batch = Batch(
+        engine,
+        "chat",
+        wanted.seed,
+        dict(stress.kills),
+        fault_seconds + recovery_seconds,
+        len(wrong),
+    )
     batch.runs, batch.command = int(rows["runs"]), " ".join(sys.argv[1:])
-    note(wanted.into, batch)
+    append_batch(wanted.into, batch)
     width = max(map(len, rows))
     print("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows.items()))
     for text in wrong[:30]:
@@ -403,21 +415,21 @@ def _count_runs(store: Corral) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.torture --storm")
+    parser = argparse.ArgumentParser(prog="python -m tests.torture --chat")
     for name, default in (("places", 20), ("agents", 5), ("messages", 25), ("kills", 200)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
-    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own")
-    parser.add_argument("--store", metavar="URL", help="on this one, which is empty")
-    parser.add_argument("--into", metavar="FILE", help="add a line to this file")
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
+    parser.add_argument("--postgres", action="store_true", help="use a private PostgreSQL server")
+    parser.add_argument("--store", metavar="URL", help="use this empty store")
+    parser.add_argument("--into", metavar="FILE", help="append a line to this file")
     parser.add_argument("--host", metavar="URL", help=argparse.SUPPRESS)
     wanted = parser.parse_args(arguments)
     if wanted.host:
         host(wanted.host)
         return 0
     with (
-        folder_for("storm", keep=wanted.keep) as folder,
+        folder_for("chat", keep=wanted.keep) as folder,
         store_for(wanted.store, postgres=wanted.postgres) as url,
     ):
         return run(wanted, folder, url)
