@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class WriterResult(msgspec.Struct):
-    """What one process did, and its slowest call."""
+    """The counts of one process, and its slowest call."""
 
     put: int = 0
     done: int = 0

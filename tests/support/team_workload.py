@@ -28,7 +28,7 @@ READING = 10  # how often an agent reads the posts of the others
 
 
 class WorkloadResult(msgspec.Struct):
-    """What one agent did, and its slowest call."""
+    """The counts of one agent, and its slowest call."""
 
     rounds: int = 0
     taken: list[str] = msgspec.field(default_factory=list)
