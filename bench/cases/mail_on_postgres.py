@@ -4,10 +4,10 @@ from contextlib import ExitStack
 from functools import partial
 
 from bench.cases.peers_on_sqlite import sample_alone
-from bench.crew import Crew
 from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import CorralQueue, on_postgres, open_store, put_then_take
-from bench.opponents.on_sqlite import hire_dbos
+from bench.opponents.on_sqlite import dbos_worker
+from bench.worker_pool import WorkerPool
 
 TITLE = "Mail on PostgreSQL"
 ABOUT = """
@@ -85,10 +85,10 @@ def _putting(bench: Bench, closing: ExitStack, contestant: on_postgres.Contestan
 
 def _against_dbos(bench: Bench) -> list[Row]:
     count = bench.pick(100, 30)
-    crew = Crew(1, hire_dbos, bench.server.new_database(), count, False, True)
-    with crew, open_store(bench.server.new_database()) as store:
+    pool = WorkerPool(1, dbos_worker, bench.server.new_database(), count, False, True)
+    with pool, open_store(bench.server.new_database()) as store:
         corral = Rival("Corral", partial(put_then_take, CorralQueue(store), count))
-        dbos = Rival(DBOS, partial(sample_alone, crew))
+        dbos = Rival(DBOS, partial(sample_alone, pool))
         result = bench.compare(corral, [dbos], rounds=bench.pick(5, 2))
     return [
         Row(f"{call} on PostgreSQL", result.speed_of_base_over(DBOS, call), Bar(">", 1), over=DBOS)
@@ -103,10 +103,10 @@ def _rival(
     url = bench.server.new_database()
     contestant.make(url)
     contestant.fill(url, BACKLOG)
-    crew = closing.enter_context(Crew(WORKERS, contestant.hire, url))
+    pool = closing.enter_context(WorkerPool(WORKERS, contestant.make_worker, url))
 
     def sample() -> Rates:
-        count = sum(crew.shift(seconds))
+        count = sum(pool.run_for(seconds))
         contestant.fill(url, count)
         return {"claim + ack": count / seconds}
 

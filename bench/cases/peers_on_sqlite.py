@@ -5,11 +5,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from bench.crew import Crew
 from bench.harness import Bar, Bench, Comparison, Rates, Rival, Row
 from bench.opponents import MAILBOX, OWNER, CorralQueue, Queue, open_store, put_then_take
-from bench.opponents.on_sqlite import Huey, Litequeue, PersistQueue, hire_dbos
+from bench.opponents.on_sqlite import Huey, Litequeue, PersistQueue, dbos_worker
 from bench.opponents.raw_sqlite import RawSqlite
+from bench.worker_pool import WorkerPool
 from corral.api import Corral
 
 TITLE = "Mail on SQLite beside other queues, one process"
@@ -104,8 +104,8 @@ def _against_dbos(bench: Bench, corral: Rival) -> list[Row]:
     for name, (normal, one_at_a_time, bar) in ways.items():
         url = f"sqlite:///{bench.new_file()}"
         args = (url, bench.pick(100, 30), normal, one_at_a_time)
-        with Crew(1, hire_dbos, *args) as crew:
-            dbos = Rival(name, partial(sample_alone, crew))
+        with WorkerPool(1, dbos_worker, *args) as pool:
+            dbos = Rival(name, partial(sample_alone, pool))
             result = bench.compare(corral, [dbos], rounds=bench.pick(5, 2))
         rows += _rows(result, name, ("put", "put + claim + ack"), bar)
     return rows
@@ -123,8 +123,8 @@ def _sample_corral(store: Corral, count: int) -> Rates:
     return {**rates, LOOP: count / (time.perf_counter() - start)}
 
 
-def sample_alone(crew: Crew) -> Rates:
-    (rates,) = crew.shift(0)
+def sample_alone(pool: WorkerPool) -> Rates:
+    (rates,) = pool.run_for(0)
     return cast(Rates, rates)
 
 

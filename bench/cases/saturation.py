@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bench.crew import Crew, Task
 from bench.harness import Bar, Bench, Row, Spread
 from bench.opponents import BODY, MAILBOX, OWNER, open_store
 from bench.opponents.raw_sqlite import RawSqlite
+from bench.worker_pool import Task, WorkerPool
 
 TITLE = "16 processes writing one SQLite file"
 ABOUT = """
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class WriterResult(msgspec.Struct):
-    """What one process did, and its slowest call."""
+    """The counts of one process, and its slowest call."""
 
     put: int = 0
     done: int = 0
@@ -50,71 +50,71 @@ def measure(bench: Bench) -> list[Row]:
     open_store(f"sqlite:///{corral_file}").close()
     RawSqlite(plain_file)
     bench.progress(f"Corral for {seconds:.0f} s")
-    shifts = _saturate(hire_corral, corral_file, seconds)
+    results = _saturate(corral_worker, corral_file, seconds)
     bench.progress(f"APSW by hand with busy_timeout for {seconds:.0f} s")
-    plain_shifts = _saturate(hire_by_hand, plain_file, seconds)
+    plain_results = _saturate(worker_by_hand, plain_file, seconds)
     return [
-        Row("rows lost or duplicated", _single(_count_lost(corral_file, shifts)), Bar("=", 0), ""),
-        Row("errors that reached a caller", _single(_errors(shifts)), Bar("=", 0), ""),
-        Row("least served over most served", _single(_fairness(shifts)), Bar(">=", 0.3)),
-        Row("longest wait of any call", _single(_longest(shifts)), Bar("<", 1_000), "ms"),
+        Row("rows lost or duplicated", _single(_count_lost(corral_file, results)), Bar("=", 0), ""),
+        Row("errors that reached a caller", _single(_errors(results)), Bar("=", 0), ""),
+        Row("least served over most served", _single(_fairness(results)), Bar(">=", 0.3)),
+        Row("longest wait of any call", _single(_longest(results)), Bar("<", 1_000), "ms"),
         Row(
             "throughput; plain APSW with busy_timeout is 1",
-            _single(_total(shifts) / _total(plain_shifts)),
+            _single(_total(results) / _total(plain_results)),
         ),
-        Row("plain APSW: errors", _single(_errors(plain_shifts)), unit=""),
-        Row("plain APSW: least over most served", _single(_fairness(plain_shifts))),
-        Row("plain APSW: longest wait", _single(_longest(plain_shifts)), unit="ms"),
+        Row("plain APSW: errors", _single(_errors(plain_results)), unit=""),
+        Row("plain APSW: least over most served", _single(_fairness(plain_results))),
+        Row("plain APSW: longest wait", _single(_longest(plain_results)), unit="ms"),
     ]
 
 
-def _saturate(hire: Callable[..., Any], path: Path, seconds: float) -> list[WriterResult]:
-    with Crew(PROCESSES, hire, path) as crew:
-        return crew.shift(seconds)
+def _saturate(make_worker: Callable[..., Any], path: Path, seconds: float) -> list[WriterResult]:
+    with WorkerPool(PROCESSES, make_worker, path) as pool:
+        return pool.run_for(seconds)
 
 
 @contextmanager
-def hire_corral(number: int, path: Path) -> Iterator[Task]:
+def corral_worker(number: int, path: Path) -> Iterator[Task]:
     with open_store(f"sqlite:///{path}") as store:
         mail, owner = store.mail, f"{OWNER}-{number}"
 
-        def cycle(shift: WriterResult) -> None:
-            shift.timed(partial(mail.put, MAILBOX, BODY))
-            shift.put += 1
-            for letter in shift.timed(partial(mail.claim, MAILBOX, owner=owner)):
-                shift.timed(partial(mail.ack, letter))
-                shift.done += 1
+        def cycle(result: WriterResult) -> None:
+            result.timed(partial(mail.put, MAILBOX, BODY))
+            result.put += 1
+            for letter in result.timed(partial(mail.claim, MAILBOX, owner=owner)):
+                result.timed(partial(mail.ack, letter))
+                result.done += 1
 
         yield partial(_work, cycle)
 
 
 @contextmanager
-def hire_by_hand(number: int, path: Path) -> Iterator[Task]:
+def worker_by_hand(number: int, path: Path) -> Iterator[Task]:
     raw = RawSqlite(path)
 
-    def cycle(shift: WriterResult) -> None:
-        shift.timed(raw.put)
-        shift.put += 1
-        claimed = shift.timed(raw.claim)
+    def cycle(result: WriterResult) -> None:
+        result.timed(raw.put)
+        result.put += 1
+        claimed = result.timed(raw.claim)
         if claimed is not None:
             seq, fence, _ = claimed
-            shift.timed(partial(raw.ack, seq, fence))
-            shift.done += 1
+            result.timed(partial(raw.ack, seq, fence))
+            result.done += 1
 
     yield partial(_work, cycle)
 
 
 def _work(cycle: Cycle, end: float) -> WriterResult:
-    shift = WriterResult()
+    result = WriterResult()
     while time.monotonic() < end:
         try:
-            cycle(shift)
+            cycle(result)
         except Exception as error:  # every error that reaches the caller is counted
-            shift.errors.append(repr(error))
-    return shift
+            result.errors.append(repr(error))
+    return result
 
 
-def _count_lost(path: Path, shifts: list[WriterResult]) -> int:
+def _count_lost(path: Path, results: list[WriterResult]) -> int:
     """Return accepted calls that are missing or duplicated in the store."""
     with open_store(f"sqlite:///{path}") as store:
         ((put, done),) = store.db.sql(
@@ -126,8 +126,8 @@ def _count_lost(path: Path, shifts: list[WriterResult]) -> int:
             " FROM events",
             timeout_ms=60_000,
         ).rows
-    reported_puts = sum(shift.put for shift in shifts)
-    reported_acks = sum(shift.done for shift in shifts)
+    reported_puts = sum(result.put for result in results)
+    reported_acks = sum(result.done for result in results)
     return sum(
         abs(result - value)
         for result, value in (
@@ -139,21 +139,21 @@ def _count_lost(path: Path, shifts: list[WriterResult]) -> int:
     )
 
 
-def _errors(shifts: list[WriterResult]) -> int:
-    return sum(len(shift.errors) for shift in shifts)
+def _errors(results: list[WriterResult]) -> int:
+    return sum(len(result.errors) for result in results)
 
 
-def _fairness(shifts: list[WriterResult]) -> float:
-    served = [shift.put + shift.done for shift in shifts]
+def _fairness(results: list[WriterResult]) -> float:
+    served = [result.put + result.done for result in results]
     return min(served) / max(served)
 
 
-def _longest(shifts: list[WriterResult]) -> float:
-    return max(shift.longest_ms for shift in shifts)
+def _longest(results: list[WriterResult]) -> float:
+    return max(result.longest_ms for result in results)
 
 
-def _total(shifts: list[WriterResult]) -> int:
-    return sum(shift.put + shift.done for shift in shifts)
+def _total(results: list[WriterResult]) -> int:
+    return sum(result.put + result.done for result in results)
 
 
 def _single(value: float) -> Spread:

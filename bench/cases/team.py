@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.support import team_workload
 from tests.support.team_workload import Worker, WorkloadResult
 
-from bench.crew import Crew, Task
 from bench.harness import Bar, Bench, Row, Spread
 from bench.opponents import open_store
+from bench.worker_pool import Task, WorkerPool
 
 TITLE = "50 agents on one store"
 ABOUT = """
@@ -43,24 +43,24 @@ def _measure_engine(bench: Bench, engine: str, url: str) -> list[Row]:
     witnesses.mkdir()
     with open_store(url) as store:
         project = team_workload.create_team(store, folder, AGENTS)
-    with Crew(AGENTS, hire, url, project, witnesses) as crew:
-        shifts = crew.shift(seconds)
+    with WorkerPool(AGENTS, make_worker, url, project, witnesses) as pool:
+        results = pool.run_for(seconds)
     with open_store(url) as store:
-        lost = team_workload.lost(store, shifts)
-    for error in team_workload.errors(shifts)[:5]:
+        lost = team_workload.count_lost(store, results)
+    for error in team_workload.errors(results)[:5]:
         print(error)
-    slowest = team_workload.longest(shifts)
+    slowest = team_workload.find_slowest(results)
     return [
         Row(
             f"{engine}: claimed or held twice",
-            _single(team_workload.count_double_holds(shifts)),
+            _single(team_workload.count_double_holds(results)),
             Bar("=", 0),
             "",
         ),
         Row(f"{engine}: lost or duplicated", _single(lost), Bar("=", 0), ""),
         Row(
             f"{engine}: errors that reached an agent",
-            _single(len(team_workload.errors(shifts))),
+            _single(len(team_workload.errors(results))),
             Bar("=", 0),
             "",
         ),
@@ -72,12 +72,12 @@ def _measure_engine(bench: Bench, engine: str, url: str) -> list[Row]:
         ),
         Row(
             f"{engine}: least served over most served",
-            _single(team_workload.fairness(shifts)),
+            _single(team_workload.fairness(results)),
             Bar(">=", 0.3),
         ),
         Row(
             f"{engine}: tasks done in {seconds:.0f} s",
-            _single(sum(len(shift.taken) for shift in shifts)),
+            _single(sum(len(result.taken) for result in results)),
             unit="",
         ),
     ]
@@ -91,7 +91,7 @@ def _deadlocks(url: str) -> int:
 
 
 @contextmanager
-def hire(number: int, url: str, project: str, witnesses: Path) -> Iterator[Task]:
+def make_worker(number: int, url: str, project: str, witnesses: Path) -> Iterator[Task]:
     with team_workload.run_worker(
         url, project, team_workload.names(AGENTS)[number], witnesses
     ) as worker:
@@ -104,8 +104,8 @@ def _work(worker: Worker, end: float) -> WorkloadResult:
         try:
             worker.round()
         except Exception as error:  # every error that reaches an agent is counted
-            worker.shift.errors.append(repr(error))
-    return worker.shift
+            worker.result.errors.append(repr(error))
+    return worker.result
 
 
 def _single(value: float) -> Spread:

@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.crew import Crew, Task
 from bench.harness import Bar, Bench, Row, Spread, percentile
 from bench.opponents import BODY, MAILBOX, OWNER, open_store
+from bench.worker_pool import Task, WorkerPool
 
 TITLE = "Wake-up of a waiting process"
 ABOUT = """
@@ -49,26 +49,26 @@ def _measure_delays(url: str, count: int) -> list[float]:
     All processes of a machine share the monotonic clock. A claim may return before the put that it
     waited for; that counts as zero.
     """
-    patience = 10.0
-    with open_store(url) as store, Crew(1, hire_waiter, url) as waiter:
+    timeout = 10.0
+    with open_store(url) as store, WorkerPool(1, waiting_worker, url) as waiter:
         waits = []
         for _ in range(count):
-            waiter.order(patience)
+            waiter.start(timeout)
             time.sleep(random.uniform(0.02, LONGEST_PAUSE))  # the waiting process sleeps by then
             store.mail.put(MAILBOX, BODY)
             committed = time.monotonic()
-            (picked_up,) = waiter.answers(patience)
+            (picked_up,) = waiter.results(timeout)
             waits.append(max(picked_up - committed, 0) * 1_000)
     return waits
 
 
 @contextmanager
-def hire_waiter(number: int, url: str) -> Iterator[Task]:
+def waiting_worker(number: int, url: str) -> Iterator[Task]:
     with open_store(url) as store:
 
         def wait_for_one(end: float) -> float:
-            patience_ms = int((end - time.monotonic()) * 1_000)
-            (letter,) = store.mail.claim(MAILBOX, owner=OWNER, wait_ms=patience_ms)
+            timeout_ms = int((end - time.monotonic()) * 1_000)
+            (letter,) = store.mail.claim(MAILBOX, owner=OWNER, wait_ms=timeout_ms)
             picked_up = time.monotonic()
             store.mail.ack(letter)
             return picked_up

@@ -1,9 +1,9 @@
 """Claim and complete on PostgreSQL: Corral, the same work by hand, and two queues.
 
-Each contestant has its own database on the same durable server, is filled in bulk, and is emptied
-by
-worker processes with one connection each. A contestant is four functions: `make` its tables, `fill`
-in so many items, `hire` a worker in the worker's process, and prepare to `put` one item at a time.
+Each contestant has its own database on the same durable server. It is filled in bulk, and worker
+processes with one connection each empty it. A contestant has four functions: `make` creates its
+tables, `fill` adds items, `make_worker` sets up a worker in its process, and `putting` prepares to
+put single items.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ import msgspec
 import psycopg
 from psycopg.types.json import set_json_loads
 
-from bench.crew import Task
 from bench.opponents import (
     ACTOR,
     BODY,
@@ -27,6 +26,7 @@ from bench.opponents import (
     now_ms,
     open_store,
 )
+from bench.worker_pool import Task
 from corral.db.postgres_pool import SESSION_SETTINGS
 
 CLAIM = """
@@ -75,7 +75,7 @@ class Contestant(NamedTuple):
     name: str
     make: Callable[[str], None]
     fill: Callable[[str, int], None]
-    hire: Callable[..., AbstractContextManager[Task]]
+    make_worker: Callable[..., AbstractContextManager[Task]]
     putting: Callable[[str], AbstractContextManager[Callable[[], Any]]]
 
 
@@ -107,7 +107,7 @@ def fill_letters(url: str, count: int) -> None:
 
 
 @contextmanager
-def hire_corral(number: int, url: str) -> Iterator[Task]:
+def corral_worker(number: int, url: str) -> Iterator[Task]:
     with open_store(url) as store:
         queue = CorralQueue(store)
 
@@ -119,7 +119,7 @@ def hire_corral(number: int, url: str) -> Iterator[Task]:
 
 
 @contextmanager
-def hire_by_hand(number: int, url: str) -> Iterator[Task]:
+def worker_by_hand(number: int, url: str) -> Iterator[Task]:
     with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
         set_json_loads(msgspec.json.decode, connection)
         connection.execute(SESSION_SETTINGS, prepare=False)  # like Corral
@@ -168,7 +168,7 @@ def fill_procrastinate(url: str, count: int) -> None:
 
 
 @contextmanager
-def hire_procrastinate(number: int, url: str) -> Iterator[Task]:
+def procrastinate_worker(number: int, url: str) -> Iterator[Task]:
     """Only its fetch and finish: its own worker does more and is slower."""
     from procrastinate.jobs import Status
 
@@ -222,7 +222,7 @@ def fill_pgmq(url: str, count: int) -> None:
 
 
 @contextmanager
-def hire_pgmq(number: int, url: str) -> Iterator[Task]:
+def pgmq_worker(number: int, url: str) -> Iterator[Task]:
     """Read and archive: like Corral, it keeps finished items."""
     with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
         run = psycopg.RawCursor(connection).execute
@@ -245,9 +245,9 @@ def put_pgmq(url: str) -> Iterator[Callable[[], Any]]:
         yield lambda: run(send, (msgspec.json.encode(BODY).decode(),)).fetchone()
 
 
-BY_HAND = Contestant("by hand", make_letters, fill_letters, hire_by_hand, put_letters)
-CORRAL = Contestant("Corral", make_letters, fill_letters, hire_corral, put_letters)
+BY_HAND = Contestant("by hand", make_letters, fill_letters, worker_by_hand, put_letters)
+CORRAL = Contestant("Corral", make_letters, fill_letters, corral_worker, put_letters)
 PROCRASTINATE = Contestant(
-    "procrastinate", make_procrastinate, fill_procrastinate, hire_procrastinate, put_procrastinate
+    "procrastinate", make_procrastinate, fill_procrastinate, procrastinate_worker, put_procrastinate
 )
-PGMQ = Contestant("PGMQ's SQL", make_pgmq, fill_pgmq, hire_pgmq, put_pgmq)
+PGMQ = Contestant("PGMQ's SQL", make_pgmq, fill_pgmq, pgmq_worker, put_pgmq)

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from bench.crew import Task
 from bench.harness import Rates
 from bench.opponents import BODY
+from bench.worker_pool import Task
 
 NORMAL = "PRAGMA synchronous = NORMAL"
 
@@ -90,7 +90,7 @@ def _done(body: dict[str, Any]) -> str:
 
 
 @contextmanager
-def hire_dbos(
+def dbos_worker(
     number: int, url: str, count: int, normal: bool, one_at_a_time: bool
 ) -> Iterator[Task]:
     """DBOS with its queue thread, in its own process, because it polls even when idle.

@@ -24,16 +24,16 @@ def test_agents_sharing_a_store_lose_and_duplicate_nothing(url: str, tmp_path: P
         with team_workload.run_worker(url, project, name, witnesses) as worker:
             for _ in range(ROUNDS):
                 worker.round()
-            return worker.shift
+            return worker.result
 
-    shifts = run_concurrently(
+    results = run_concurrently(
         [lambda name=name: work(name) for name in team_workload.names(AGENTS)]
     )
-    slowest = team_workload.longest(shifts)
+    slowest = team_workload.find_slowest(results)
     print(f"longest wait: {slowest.longest_ms:.0f} ms ({slowest.longest_of})")
-    assert team_workload.count_double_holds(shifts) == 0
-    assert sum(shift.locked for shift in shifts) > 0
+    assert team_workload.count_double_holds(results) == 0
+    assert sum(result.locked for result in results) > 0
     with corral.open(url) as store:
-        assert team_workload.lost(store, shifts) == 0
+        assert team_workload.count_lost(store, results) == 0
         check_counts(store)
         check_store(store)

@@ -68,7 +68,7 @@ BY_ENGINE = {
     "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
     "attempts with worktrees": {"sqlite": "attempts_by_race", "postgres": "attempts_with_worktree"},
     "an open schedule": {"sqlite": "schedules_pkey", "postgres": "schedules_open"},
-    # A letter is queued behind those of faster clocks, where several clocks are in use.
+    # With several clocks in use, a letter is queued behind letters of faster clocks.
     "its queue position": {"sqlite": None, "postgres": "letters_queue"},
 }
 
@@ -102,8 +102,8 @@ ALLOWED_SCANS = {"events.newest": "SCAN events"}
 # GIN is unordered, so PostgreSQL sorts the row numbers that it finds.
 ALLOWED_SORT = "Sort "
 
-# The next queued item is found among those that wait, by project, without reading history. And the
-# charges of one task are summed.
+# Allowed where the next queued run is selected among the waiting ones, without reading history, and
+# where the charges of one task are summed.
 ALLOWED_FOR_QUEUE = {
     "Sort ",
     "USE TEMP B-TREE FOR GROUP BY",

@@ -54,7 +54,7 @@ class AcpRun:
         result = self.facts[-5:]
         raise AssertionError(f"no {kinds} came; the last: {result}; {self.errors()}")
 
-    def result(self, seconds: float = 60) -> PromptResult:
+    def done(self, seconds: float = 60) -> PromptResult:
         result: PromptResult = self.wait_until(PromptResult, seconds=seconds)
         return result
 

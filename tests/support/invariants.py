@@ -1,4 +1,4 @@
-"""Invariants of every store at any time, whatever was done and wherever it was interrupted.
+"""Invariants that hold for every store at any time, also after an interruption.
 
 They read the tables directly, without the code under test.
 """

@@ -1,4 +1,4 @@
-"""Forked processes for tests: each runs one function, and none is left behind."""
+"""Forked processes for tests. Each runs one function and ends with its test."""
 
 import mmap
 import os

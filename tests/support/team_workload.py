@@ -28,7 +28,7 @@ READING = 10  # how often an agent reads the posts of the others
 
 
 class WorkloadResult(msgspec.Struct):
-    """What one agent did, and its slowest call."""
+    """The counts of one agent, and its slowest call."""
 
     rounds: int = 0
     taken: list[str] = msgspec.field(default_factory=list)
@@ -75,54 +75,54 @@ class Worker:
         self._name = name
         self._witnesses = witnesses
         self._turn = int(name.rpartition("-")[2])  # agents do not read at the same time
-        self.shift = WorkloadResult()
+        self.result = WorkloadResult()
 
     def round(self) -> None:
         """Claim a task, change a file under its lock, post, submit."""
-        store, shift, name = self._store, self.shift, self._name
-        shift.rounds += 1
-        task = shift.timed("claim", partial(store.tasks.claim, self._project, name))
+        store, result, name = self._store, self.result, self._name
+        result.rounds += 1
+        task = result.timed("claim", partial(store.tasks.claim, self._project, name))
         if task is None:
             self._declare()
             return
-        shift.taken.append(task.id)
-        self._change(f"src/{shift.rounds * 7 % PATHS}.py")
-        text = f"{name} {shift.rounds}"
-        shift.timed("post", partial(store.groups.post, GROUP, text, key=text))
-        shift.posted.append(text)
+        result.taken.append(task.id)
+        self._change(f"src/{result.rounds * 7 % PATHS}.py")
+        text = f"{name} {result.rounds}"
+        result.timed("post", partial(store.groups.post, GROUP, text, key=text))
+        result.posted.append(text)
         evidence = {"commands": [{"command": "make test", "exit_code": 0}]}
-        shift.timed("submit", partial(store.tasks.submit, task, evidence))
-        if (shift.rounds + self._turn) % READING == 0:
+        result.timed("submit", partial(store.tasks.submit, task, evidence))
+        if (result.rounds + self._turn) % READING == 0:
             self._catch_up()
 
     def _declare(self) -> None:
-        first = self.shift.declared
+        first = self.result.declared
         tasks = [{"key": f"{self._name}-{first + number}"} for number in range(STOCK)]
-        self.shift.timed("declare", partial(self._store.tasks.declare, self._project, tasks))
-        self.shift.declared += STOCK
+        self.result.timed("declare", partial(self._store.tasks.declare, self._project, tasks))
+        self.result.declared += STOCK
 
     def _change(self, path: str) -> None:
-        locks, shift = self._store.locks, self.shift
+        locks, result = self._store.locks, self.result
         try:
-            lock = shift.timed("lock", partial(locks.acquire, self._project, path, self._name))
+            lock = result.timed("lock", partial(locks.acquire, self._project, path, self._name))
         except Held:
-            shift.refused += 1
+            result.refused += 1
             return
-        shift.locked += 1
+        result.locked += 1
         witness = self._witnesses / path.replace("/", "-")
         try:
             os.close(os.open(witness, os.O_CREAT | os.O_EXCL))
             witness.unlink()
         except FileExistsError:
-            shift.held_twice += 1
-        shift.timed("release", partial(locks.release, lock))
+            result.held_twice += 1
+        result.timed("release", partial(locks.release, lock))
 
     def _catch_up(self) -> None:
-        groups, shift, me = self._store.groups, self.shift, f"agent:{self._name}"
-        page = shift.timed("read", partial(groups.read, GROUP, member=me, limit=500))
+        groups, result, me = self._store.groups, self.result, f"agent:{self._name}"
+        page = result.timed("read", partial(groups.read, GROUP, member=me, limit=500))
         if page.items:
             newest = page.items[-1].number
-            shift.timed("mark", partial(groups.mark, GROUP, newest, member=me))
+            result.timed("mark", partial(groups.mark, GROUP, newest, member=me))
 
 
 @contextmanager
@@ -131,40 +131,41 @@ def run_worker(url: str, project: str, name: str, witnesses: Path) -> Iterator[W
         yield Worker(store, project, name, witnesses)
 
 
-def count_double_holds(shifts: Sequence[WorkloadResult]) -> int:
-    """Return tasks claimed by more than one agent, and locks that two held."""
-    claims = Counter(id for shift in shifts for id in shift.taken)
-    return sum(times - 1 for times in claims.values()) + sum(item.held_twice for item in shifts)
+def count_double_holds(results: Sequence[WorkloadResult]) -> int:
+    """Return the number of tasks and locks that two agents had at once."""
+    claims = Counter(id for result in results for id in result.taken)
+    return sum(times - 1 for times in claims.values()) + sum(item.held_twice for item in results)
 
 
-def lost(store: Corral, shifts: Sequence[WorkloadResult]) -> int:
-    """Return lost or duplicated posts, and submitted tasks that are not done."""
-    result = Counter(text for shift in shifts for text in shift.posted)
-    value = Counter(text for (text,) in rows(store, "SELECT text FROM posts"))
+def count_lost(store: Corral, results: Sequence[WorkloadResult]) -> int:
+    """Return the number of lost or duplicated posts, and submitted tasks that are not done."""
+    posted = Counter(text for result in results for text in result.posted)
+    stored = Counter(text for (text,) in rows(store, "SELECT text FROM posts"))
     expected = {
-        f"agent:{name}": result.total() - len(shift.posted)
-        for name, shift in zip(names(len(shifts)), shifts, strict=True)
+        f"agent:{name}": posted.total() - len(result.posted)
+        for name, result in zip(names(len(results)), results, strict=True)
     }
     letters = "SELECT mailbox, count(*) FROM letters GROUP BY mailbox ORDER BY mailbox"
     arrived = {mailbox: count for mailbox, count in rows(store, letters) if mailbox in expected}
     states = dict(rows(store, "SELECT state, count(*) FROM tasks GROUP BY state ORDER BY state"))
     return (
-        (result - value).total()
-        + (value - result).total()
+        (posted - stored).total()
+        + (stored - posted).total()
         + sum(abs(count - arrived.get(mailbox, 0)) for mailbox, count in expected.items())
-        + abs(states.get("done", 0) - sum(len(shift.taken) for shift in shifts))
+        + abs(states.get("done", 0) - sum(len(result.taken) for result in results))
     )
 
 
-def fairness(shifts: Sequence[WorkloadResult]) -> float:
-    http_server = [shift.rounds for shift in shifts]
-    return min(http_server) / max(http_server)
+def fairness(results: Sequence[WorkloadResult]) -> float:
+    """Return the rounds of the slowest agent over those of the fastest."""
+    rounds = [result.rounds for result in results]
+    return min(rounds) / max(rounds)
 
 
-def longest(shifts: Sequence[WorkloadResult]) -> WorkloadResult:
+def find_slowest(results: Sequence[WorkloadResult]) -> WorkloadResult:
     """Return the result with the slowest call."""
-    return max(shifts, key=lambda shift: shift.longest_ms)
+    return max(results, key=lambda result: result.longest_ms)
 
 
-def errors(shifts: Sequence[WorkloadResult]) -> list[str]:
-    return [error for shift in shifts for error in shift.errors]
+def errors(results: Sequence[WorkloadResult]) -> list[str]:
+    return [error for result in results for error in result.errors]

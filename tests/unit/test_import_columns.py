@@ -78,7 +78,7 @@ def encode_text(value: Any) -> Any:
 
 
 def import_row(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
-    """Return everything that an import makes of a row, in all passes over its table."""
+    """Return all results of importing a row, in all passes over its table."""
     outcomes: list[Any] = []
     for table in tables:
         result = {name: encode_text(value) for name, value in values.items()}
