@@ -81,7 +81,7 @@ def check_token(tx: Tx, value: str) -> TokenIdentity:
 
 
 def ensure_token_file(database: "Database", path: Path, *, name: str) -> str:
-    """Return the secret in a private file; see `Tokens.ensure_file`."""
+    """Return the secret in a private file; see `InternalTokens.ensure_file`."""
     from corral.adapters import secrets
 
     with suppress(NotFound, Refused):
