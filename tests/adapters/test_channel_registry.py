@@ -62,9 +62,9 @@ def test_plugin_channel_can_be_added_tested_and_used(package: Path, store: Corra
     place = store.places.register("plugin", "place")
     (message,) = store.messages.send_as_system(place.id, "hello")
     adapter = store.channels.open("plugin")
-    assert [letter.state for letter in store.internal.chat.deliver("plugin", adapter, owner="t")] == [
-        "done"
-    ]
+    assert [
+        letter.state for letter in store.internal.chat.deliver("plugin", adapter, owner="t")
+    ] == ["done"]
     assert store.messages.get(message.id).state == "sent"
     store.channels.add("unhealthy", "example", config={"folder": "empty"})
     health = store.channels.test("unhealthy")

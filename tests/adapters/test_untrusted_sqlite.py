@@ -147,7 +147,7 @@ def test_source_that_does_not_fit_on_the_disk_is_refused(
 ) -> None:
     path = source_databases.make_multishot(tmp_path)
     with path.open("r+b") as file:
-        file.truncate(1 << 43)  # a sparse room; ext4 allows up to 1 << 44
+        file.truncate(1 << 43)  # a sparse file; ext4 allows up to 1 << 44
     with pytest.raises(Refused) as caught, open_source(path):
         pass
     assert "free" in caught.value.message

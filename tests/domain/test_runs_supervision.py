@@ -211,7 +211,8 @@ def test_every_write_of_a_replaced_supervisor_is_rejected(
     store: Corral, clock: ManualClock
 ) -> None:
     replaced = running(store)
-    store.internal.runs.take_over(replaced, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
+    store.internal.runs.take_over(
+        replaced, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
     )
     writes = {
         "heartbeat": lambda: store.internal.runs.heartbeat(replaced, output_bytes=9),
@@ -233,7 +234,8 @@ def test_every_write_of_a_replaced_supervisor_is_rejected(
 
 def test_replaced_supervisor_cannot_set_attention(store: Corral) -> None:
     replaced = running(store)
-    store.internal.runs.take_over(replaced, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
+    store.internal.runs.take_over(
+        replaced, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
     )
     with unchanged(store), pytest.raises(Held):
         store.internal.runs.set_attention(replaced, Attention.STUCK)
@@ -252,7 +254,9 @@ def test_supervisor_of_a_requeued_and_restarted_run_is_rejected(
     with refuses(store, Held):
         store.internal.runs.heartbeat(replaced, output_bytes=1)
     assert (
-        store.internal.runs.end(store.internal.runs.launch(acquired), ExitStatus(exit_code=4)).exit_code
+        store.internal.runs.end(
+            store.internal.runs.launch(acquired), ExitStatus(exit_code=4)
+        ).exit_code
         == 4
     )
 

@@ -258,7 +258,9 @@ def test_binary_values_survive_backup_and_restore(
         old_store.internal.outputs.add_chunk("run_1", number, data)
     old_store.outputs.log("run_1", "info", "before")
     new_store.db.restore(old_store.db.backup(tmp_path / "backup.db"))
-    assert [new_store.internal.outputs.chunk("run_1", number) for number in range(len(chunks))] == chunks
+    assert [
+        new_store.internal.outputs.chunk("run_1", number) for number in range(len(chunks))
+    ] == chunks
     assert new_store.outputs.log("run_1", "info", "after").id == "log_2"
 
 

@@ -364,7 +364,9 @@ def test_missing_output_chunk_is_reported(
 ) -> None:
     execute(store, "DELETE FROM output_chunks WHERE stream = 'output'")
     assert list_faults(store) == [], "the file is complete"
-    store.internal.outputs.begin(run := add_run(store, "failed"), host="other-host", folder="/srv/x")
+    store.internal.outputs.begin(
+        run := add_run(store, "failed"), host="other-host", folder="/srv/x"
+    )
     store.internal.outputs.add_chunk(run, 0, b"text")
     execute(
         store,
@@ -530,7 +532,9 @@ def test_moving_store_passes_the_schema_check(store: Corral, project: str, tmp_p
     store.db.cancel_move()
     assert list_faults(store) == []
     with store.transaction() as tx:
-        write_guard.install(tx, write_guard.build_departure_statements(tx.engine, "sqlite:///other.db"))
+        write_guard.install(
+            tx, write_guard.build_departure_statements(tx.engine, "sqlite:///other.db")
+        )
     assert [finding.check for finding in list_faults(store)] == ["schema"]
 
 
