@@ -307,10 +307,10 @@ def test_interrupt_survives_a_failure_of_the_repeated_batch(tmp_path: Path, plac
     Only SQLite groups commits in the process.
     """
     with corral.open(tmp_path / "corral.db", clock=ManualClock()) as store:
-        works = puts(store, 2)
+        works = make_puts(store, 2)
         works[place] = OnceFailing(store, "repeated", Invalid("no"), at_call=2).put
         works.append(OnceFailing(store, "interrupted", KeyboardInterrupt(), at_call=1).put)
-        with crowd(store, works) as racers:
+        with run_grouped(store, works) as racers:
             pass
         assert [type(racer.error) for racer in racers] == [
             KeyboardInterrupt,
@@ -318,7 +318,7 @@ def test_interrupt_survives_a_failure_of_the_repeated_batch(tmp_path: Path, plac
             type(None),
         ]
         expected = ["interrupted", "repeated", 0] if place else ["interrupted", 1]
-        assert bodies(store) == sorted(expected, key=str)
+        assert list_bodies(store) == sorted(expected, key=str)
         check_store(store)
 
 

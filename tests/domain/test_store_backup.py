@@ -114,7 +114,7 @@ def fill_chat(store: Corral) -> None:
         store.messages.receive("ünï", event)
     run = store.runs.list(limit=1).items[0]
     with store.transaction() as tx:
-        ingest.reject_message(tx, "ses_1", run, "out-1", "ünï", tell=False)
+        ingest.reject_message(tx, "ses_1", run.id, "out-1", "ünï", notify=False)
 
 
 def insert_race(store: Corral) -> None:
