@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,24 +66,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if not _is_slow(item)]
     if (seed := config.getoption("shuffle")) is not None:
-        items[:] = _shuffled(items, seed)
+        items[:] = _shuffle_tests(_spread_files(items, seed), seed)
+    elif hasattr(config, "workerinput"):
+        items[:] = _spread_files(items, 0)
 
 
-def _shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
-    """Return the files in random order, and the tests of each file in random order.
+def _spread_files(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Return the tests with their files in random order.
 
-    The tests of a file stay together, because they may share an expensive fixture. xdist needs the
-    same order on all workers, so it depends only on the seed.
+    In the order of names, the tests that mostly wait come together at the end, and the cores are
+    idle. The tests of a file stay together, because they may share an expensive fixture. xdist
+    needs the same order on all workers, so it depends only on the seed.
     """
+    files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+    random.Random(seed).shuffle(files)
+    return [item for tests in files for item in tests]
+
+
+def _shuffle_tests(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Return the tests of each file in random order."""
     order = random.Random(seed)
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    shuffled = list(files.values())
-    order.shuffle(shuffled)
-    for tests in shuffled:
+    files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+    for tests in files:
         order.shuffle(tests)
-    return [item for tests in shuffled for item in tests]
+    return [item for tests in files for item in tests]
 
 
 def _is_slow(item: pytest.Item) -> bool:

@@ -253,7 +253,7 @@ def test_6_crash_between_send_and_record_shows_one_copy(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Delivery, "_record", crash)
+        patched.setattr(Delivery, "_record_outcome", crash)
         with pytest.raises(KeyboardInterrupt):
             chat.deliver("one")
     assert chat.platform.words() == ["hello"]
