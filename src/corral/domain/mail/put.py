@@ -20,7 +20,7 @@ from corral.domain.mail.model import (
 )
 from corral.domain.mail.payloads import Payload, UndeliveredNotice
 from corral.kernel.clock import YEAR
-from corral.kernel.errors import CorralError, IllegalMove, Invalid
+from corral.kernel.errors import Ambiguous, CorralError, IllegalMove, Invalid, NotFound
 from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 
 MAX_CLOCK_SKEW_MS = 10_000
@@ -76,18 +76,21 @@ def put_last(
 
 
 def put_many(tx: Tx, drafts: Sequence[LetterDraft]) -> list[str]:
-    """Put several letters in order, in one batch; returns their ids. Idempotent by key."""
+    """Put several letters in order, in one batch; returns their ids. Idempotent by key.
+
+    Unlike `put`, it does not look for the successor of a session: the caller has just chosen an
+    open session.
+    """
     rows = [
         {"mailbox": check_mailbox(draft.mailbox), "key": None, "sender": None}
         | _build_columns(tx, draft.body, key=draft.key, sender=draft.sender)
         for draft in drafts
     ]
-    numbers = create_numbered(tx, sql.LETTERS, rows, on_conflict=_UNIQUE_KEY)
+    copies = [dict(row) for row in rows]
+    numbers = create_numbered(tx, sql.LETTERS, copies, on_conflict=_UNIQUE_KEY)
     return [
-        f"let_{number}"
-        if number is not None
-        else put(tx, draft.mailbox, draft.body, key=draft.key, sender=draft.sender).id
-        for number, draft in zip(numbers, drafts, strict=True)
+        f"let_{number}" if number is not None else _insert_once(tx, row).id
+        for number, row in zip(numbers, rows, strict=True)
     ]
 
 
@@ -221,7 +224,7 @@ def notify_hop_limit(
 def end_undelivered(
     tx: Tx, verb: str, number: int, reason: str, *, held_fence: int | None = None
 ) -> Letter:
-    """End a letter that is not delivered, and notify its sender once."""
+    """End a letter that is not delivered, and notify its sender once, if it still exists."""
     ended = transition(
         tx,
         sql.LETTERS,
@@ -233,21 +236,35 @@ def end_undelivered(
         ended_at=tx.now,
     )
     if ended.sender is not None:
-        # The notice has no sender, so bounces cannot loop.
-        put(
-            tx,
-            ended.sender,
-            UndeliveredNotice(
-                undelivered=ended.id,
-                mailbox=ended.mailbox,
-                state=ended.state,
-                reason=reason,
-                key=ended.key,
-            ),
-            key=f"undelivered:{ended.id}:{ended.fence}",
-            project=ended.project_id,
-        )
+        _notify_sender(tx, ended, ended.sender, reason)
     return ended
+
+
+def _notify_sender(tx: Tx, ended: Letter, sender: str, reason: str) -> None:
+    """Put a notice into the sender's mailbox.
+
+    A session that was closed or deleted since accepts no notice. An event records that: the letter
+    has to end nevertheless, and an error would also roll back the other letters of a batch.
+    """
+    # The notice has no sender, so bounces cannot loop.
+    notice = UndeliveredNotice(
+        undelivered=ended.id,
+        mailbox=ended.mailbox,
+        state=ended.state,
+        reason=reason,
+        key=ended.key,
+    )
+    key = f"undelivered:{ended.id}:{ended.fence}"
+    try:
+        put(tx, sender, notice, key=key, project=ended.project_id)
+    except (NotFound, IllegalMove, Ambiguous) as error:
+        tx.emit(
+            "letter",
+            "notice_undelivered",
+            ended.id,
+            project_id=ended.project_id,
+            data={"to": sender, "reason": error.message},
+        )
 
 
 # -- rows ------------------------------------------------------------------------------------------
