@@ -21,7 +21,7 @@ from corral.db.transitions import (
     transition,
     transition_many,
 )
-from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
+from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound
 from tests.support.grouped_cases import each_case
 from tests.support.state_rows import NAMES, ROWS, has_lease, insert, state_tables, tied_to
 from tests.support.store import record, rows, unchanged
@@ -318,3 +318,11 @@ def test_imported_rows_are_rejected_in_other_states(store: Corral, table: Table)
         for state in {*table.transitions.states} - {*table.transitions.import_states}:
             with pytest.raises(Invalid), store.transaction() as tx:
                 import_many(tx, table, [foreign_row(table, state, 1)])
+
+
+def test_import_of_a_numbered_row_with_a_taken_key_is_rejected(store: Corral) -> None:
+    """The ids of the other rows could not be assigned, because a skipped row has no number."""
+    letters = TABLES["letters"]
+    values = [foreign_row(letters, "done", nth) | {"key": key} for nth, key in enumerate("aab")]
+    with unchanged(store), pytest.raises(Conflict), store.transaction() as tx:
+        import_many(tx, letters, values)

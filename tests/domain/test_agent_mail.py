@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from corral.domain.runs.model import Run
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.fake_channels import Chat, Runner
+from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in
 from tests.support.store import record, refuses
 
@@ -193,6 +195,24 @@ def test_letter_chain_is_kept_while_the_letter_waits(
 # -- the hop limit of sessions ---------------------------------------------------------------------
 
 
+@each_case("mailbox", ["agent:ben", "queue:work"])
+def test_agent_put_with_a_key_is_retried_after_a_lost_commit(
+    store: Corral, monkeypatch: pytest.MonkeyPatch, mailbox: str
+) -> None:
+    agent_mail = store.as_actor("agent:ada").mail
+    write, repeatable_writes = agent_mail._database.write, []
+
+    def record_write(work: Any, *, repeatable: bool = False, **options: Any) -> Any:
+        repeatable_writes.append(repeatable)
+        return write(work, repeatable=repeatable, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agent_mail._database, "write", record_write)
+        agent_mail.put(mailbox, "hello", key="k")
+        agent_mail.put(mailbox, "hello")
+    assert repeatable_writes == [True, False]
+
+
 Put = Callable[[Run, str], object]
 
 
@@ -214,7 +234,9 @@ def count_turns_until_refused(
         monkeypatch.setenv("CORRAL_RUN", run.id)
         try:
             put(run, other_mailbox)
-        except Refused:
+        except Refused as error:
+            if error.details.get("reason") != "hop_limit":
+                raise
             return turns
         finally:
             monkeypatch.delenv("CORRAL_RUN")

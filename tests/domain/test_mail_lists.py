@@ -215,6 +215,8 @@ def test_list_by_an_unlisted_state_is_rejected(store: Corral) -> None:
         store.mail.list(state="waiting")
     with refuses(store, Invalid):
         store.mail.list(state="dead", mailbox="agent:a")
+    with refuses(store, Invalid):
+        store.mail.list(state="dead", all=True)
 
 
 def test_get_accepts_an_id_or_a_number(store: Corral, seven_letters: list[Letter]) -> None:

@@ -22,7 +22,7 @@ from corral.db.listing import Listing
 from corral.db.lookup import not_found
 from corral.db.statement import Query, Row, Statement, columns_of
 from corral.db.tx import Tx
-from corral.kernel.errors import CorralError, IllegalMove, Invalid, NotFound
+from corral.kernel.errors import Conflict, CorralError, IllegalMove, Invalid, NotFound
 from corral.kernel.ids import parse_number
 from corral.kernel.lease import stale_fence_error
 from corral.kernel.pagination import LAST_ID, LAST_NUMBER
@@ -444,7 +444,8 @@ def import_many(
     """Insert rows of another program, each in its own state, with their events.
 
     Returns their ids in the order of the rows; None for a row whose unique key is taken, which is
-    not stored. Raises Invalid if the transition table does not list a state in `import_states`.
+    not stored. Raises Invalid if the transition table does not list a state in `import_states`, and
+    Conflict if a unique key is taken in a table whose key is a sequence number.
     """
     transitions = table.transitions
     for row in rows:
@@ -457,7 +458,15 @@ def import_many(
     returning = f"{table.key}, {table.public_id}, {table.project or 'NULL'}, state"
     statement = insert_statement(table.table, sorted(set().union(*rows)), returning, "anything")
     written = {row[0]: row[1:] for row in tx.run(statement, rows=encode_rows(rows))}
-    # Sequence numbers are assigned in the order of the rows, and numbered rows never conflict.
+    if table.id_prefix and len(written) < len(rows):
+        # A skipped row cannot be told from its neighbours, and would shift the ids of all rows
+        # after it.
+        raise Conflict(
+            f"Cannot import {len(rows) - len(written)} of {len(rows)} rows of {table.table}: their "
+            "unique keys are taken.",
+            table=table.table,
+        )
+    # Sequence numbers are assigned in the order of the rows.
     keys = sorted(written) if table.id_prefix else [row[table.key] for row in rows]
     subjects = [written[key] for key in keys if key in written]
     params = _build_event_params(tx, "import") | {"rows": encode_rows(subjects)}
