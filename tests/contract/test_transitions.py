@@ -12,15 +12,10 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
+from corral.db.bulk_transitions import create_many, import_many, transition_many
+from corral.db.stateful_table import StatefulTable
 from corral.db.statement import Row
-from corral.db.transitions import (
-    StatefulTable,
-    create,
-    create_many,
-    import_many,
-    transition,
-    transition_many,
-)
+from corral.db.transitions import create, transition
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound
 from tests.support.grouped_cases import each_case
 from tests.support.state_rows import NAMES, ROWS, has_lease, insert, state_tables, tied_to

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.transitions import encode_rows, transition, transition_many
+from corral.db.bulk_transitions import transition_many
+from corral.db.statement import encode_rows
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains, sql
 from corral.domain.mail.backoff import compute_backoff_ms

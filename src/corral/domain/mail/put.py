@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from corral.db.transitions import create, create_if_absent, create_many, create_numbered, transition
+from corral.db.bulk_transitions import create_many, create_numbered
+from corral.db.transitions import create, create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains, sql
 from corral.domain.mail.model import (
@@ -86,12 +87,8 @@ def put_many(tx: Tx, drafts: Sequence[LetterDraft]) -> list[str]:
         | _build_columns(tx, draft.body, key=draft.key, sender=draft.sender)
         for draft in drafts
     ]
-    copies = [dict(row) for row in rows]
-    numbers = create_numbered(tx, sql.LETTERS, copies, on_conflict=_UNIQUE_KEY)
-    return [
-        f"let_{number}" if number is not None else _insert_once(tx, row).id
-        for number, row in zip(numbers, rows, strict=True)
-    ]
+    letters = create_numbered(tx, sql.LETTERS, rows, on_conflict=_UNIQUE_KEY)
+    return [(letter or _insert_once(tx, row)).id for letter, row in zip(letters, rows, strict=True)]
 
 
 def broadcast(
@@ -277,7 +274,7 @@ def _insert_once(tx: Tx, values: dict[str, Any]) -> Letter:
         return create(tx, sql.LETTERS, values)
     # Loop: the letter with this key may be pruned between the INSERT and the SELECT.
     while True:
-        created = create_if_absent(tx, sql.LETTERS, dict(values), on_conflict=_UNIQUE_KEY)
+        created = create_if_absent(tx, sql.LETTERS, values, on_conflict=_UNIQUE_KEY)
         letter = created or tx.first(sql.BY_KEY, mailbox=mailbox, key=key)
         if letter is not None:
             return letter

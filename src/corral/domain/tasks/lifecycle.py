@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from heapq import merge
 from typing import Any
 
-from corral.db.transitions import encode_rows, transition
+from corral.db.statement import encode_rows
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent

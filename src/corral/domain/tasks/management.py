@@ -6,7 +6,8 @@ These verbs are for the lead of a task, for people and for admin agents (see
 
 from collections.abc import Sequence
 
-from corral.db.transitions import encode_rows, transition
+from corral.db.statement import encode_rows
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.agents.model import Agent
 from corral.domain.mail.model import check_priority
