@@ -103,20 +103,20 @@ def cancel(
 
 def _end(tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | None) -> Task:
     before = require_lead(tx, task, agent)
-    why = check_optional_text(reason, "The reason")
+    reason = check_optional_text(reason, "The reason")
     after = transition(
         tx,
         sql.TASKS,
         verb,
         before.id,
-        event_data={"reason": why} if why else None,
+        event_data={"reason": reason} if reason else None,
         ended_at=tx.now,
         lease_until=None,
         conflicts_with_id=None,
         blocked_by_id=None,
-        reason=why,
+        reason=reason,
     )
-    notify_stop(tx, before, after.state, why)
+    notify_stop(tx, before, after.state, reason)
     return with_dependencies(tx, follow_up(tx, before, after))
 
 
