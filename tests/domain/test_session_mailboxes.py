@@ -13,7 +13,7 @@ from tests.support.cli_runner import Cli
 from tests.support.fake_channels import Runner
 from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in
-from tests.support.store import record, refuses
+from tests.support.store import list_events, raises_without_change
 
 pytestmark = pytest.mark.usefixtures("fake_channels")
 
@@ -27,15 +27,15 @@ def runner(store: Corral) -> Runner:
 
 def test_letter_to_an_unknown_session_is_rejected(store: Corral, runner: Runner) -> None:
     unknown_mailbox = "session:ses_unknown"
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.put(unknown_mailbox, "hello")
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.mail.write("ada", "hello", to=unknown_mailbox)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.timers.set(unknown_mailbox, "hello", delay_ms=MINUTE)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.schedules.create(unknown_mailbox, "hello", every_ms=MINUTE)
-    with refuses(store, NotFound):
+    with raises_without_change(store, NotFound):
         store.alerts.add(["failed"], target_kind="mailbox", target=unknown_mailbox)
     assert store.mail.list().items == []
 
@@ -51,7 +51,7 @@ def test_letter_to_a_closed_session_without_successor_is_rejected(
 ) -> None:
     session = store.sessions.open("ada")
     store.sessions.close(session.id)
-    with refuses(store, IllegalMove):
+    with raises_without_change(store, IllegalMove):
         store.mail.put(f"session:{session.id}", "hello")
     store.sessions.reopen(session.id)
     assert store.mail.put(f"session:{session.id}", "hello").state == "waiting"
@@ -126,7 +126,7 @@ def put_from_a_closed_session(store: Corral, **options: Any) -> Letter:
 
 def assert_ended_without_notice(store: Corral, letter: Letter, state: str) -> None:
     assert store.mail.get(letter.id).state == state
-    assert record(store, letter.id)[-1] == "letter.notice_undelivered"
+    assert list_events(store, letter.id)[-1] == "letter.notice_undelivered"
     assert [item.mailbox for item in store.mail.list(all=True).items] == [letter.mailbox]
 
 
